@@ -1,0 +1,3 @@
+from clawctl.cli import main
+
+main()

@@ -1,0 +1,14 @@
+"""The one error a user is meant to read."""
+
+
+class ClawError(Exception):
+    """A problem with its cure, raised where the cause is known and printed once, in `cli.py`.
+
+    `exit_code` is 2 where the command or recipe is wrong (nothing was tried) and 1 where the work itself failed.
+    """
+
+    def __init__(self, problem: str, fix: str, exit_code: int = 1) -> None:
+        super().__init__(f"{problem} -> {fix}")
+        self.problem = problem
+        self.fix = fix
+        self.exit_code = exit_code

@@ -1,0 +1,70 @@
+"""Policies on disk: `policies/<version>/`, published whole by the trainer, and `policies/LIVE`, the line that says which serves."""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import orjson
+
+from clawctl.errors import ClawError
+from clawctl.run_dir import RunDir, publish_bytes, publish_folder
+from clawctl.types import Policy
+
+
+def policy_folder(run: RunDir, version: int) -> Path:
+    return run.policies / str(version)
+
+
+def ensure_base_policy(run: RunDir, base_model: str) -> None:
+    """Publish policy 0, which is the base model itself, and point LIVE at it, unless both stand. Any stage may come first."""
+    base = Policy(0, None, 0, None, "base", base_model, [], None, {}, time.time())
+    if not policy_folder(run, 0).exists():
+        publish_policy(run, base, lambda folder: None)
+    found = read_policy(run, 0).base_model
+    if found != base_model:
+        raise ClawError(f"{run.root} trains {found!r}, the recipe names {base_model!r}", "use another --run for another model", 2)
+    if live_version(run) is None:
+        move_live(run, 0)
+
+
+def publish_policy(run: RunDir, policy: Policy, write: Callable[[Path], None]) -> None:
+    """Publish one version: `write` saves the weights (Hugging Face or peft layout); policy.json and READY stand beside them."""
+
+    def fill(folder: Path) -> None:
+        write(folder)
+        (folder / "policy.json").write_bytes(orjson.dumps(asdict(policy), option=orjson.OPT_INDENT_2))
+        (folder / "READY").write_bytes(b"")
+
+    publish_folder(policy_folder(run, policy.version), fill)
+
+
+def list_versions(run: RunDir) -> list[int]:
+    """Published versions in order."""
+    return sorted(int(path.name) for path in run.policies.iterdir() if path.name.isdigit() and (path / "READY").exists())
+
+
+def read_policy(run: RunDir, version: int) -> Policy:
+    path = policy_folder(run, version) / "policy.json"
+    try:
+        return Policy(**orjson.loads(path.read_bytes()))
+    except (OSError, orjson.JSONDecodeError, TypeError) as error:
+        known = ", ".join(map(str, list_versions(run))) or "none"
+        raise ClawError(f"policy {version} cannot be read: {error}", f"choose one of the published versions: {known}") from error
+
+
+def live_version(run: RunDir) -> int | None:
+    """The version that serves, or None before anything was published."""
+    try:
+        return int((run.policies / "LIVE").read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise ClawError(f"policies/LIVE is not a number: {error}", "write a published version into it") from error
+
+
+def move_live(run: RunDir, version: int) -> None:
+    """Point LIVE at a published version."""
+    if version not in list_versions(run):
+        raise ClawError(f"policy {version} is not published", f"choose one of {list_versions(run)}", 2)
+    publish_bytes(run.policies / "LIVE", f"{version}\n".encode())

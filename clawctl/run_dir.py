@@ -1,0 +1,233 @@
+"""A run directory: where everything lies, and the two ways of touching it: publish whole by rename, and lock to say who works.
+
+No stage imports another; they meet here. Every folder has one kind of writer (`docs/run-directory.md`).
+"""
+
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import orjson
+from filelock import FileLock, Timeout
+
+from clawctl.errors import ClawError
+from clawctl.types import SCHEMA_VERSION
+
+FOLDERS = ("captures", "trajectories", "verdicts", "policies", "train", "eval", "quarantine", "locks", "logs")
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    root: Path
+
+    @property
+    def captures(self) -> Path:
+        """`<writer>-<n>.jsonl`: serve appends, one exchange a line."""
+        return self.root / "captures"
+
+    @property
+    def trajectories(self) -> Path:
+        """`<stem>.parquet`: collect publishes, one row a turn."""
+        return self.root / "trajectories"
+
+    @property
+    def verdicts(self) -> Path:
+        """`<stem>.parquet`: judge publishes, the same stem."""
+        return self.root / "verdicts"
+
+    @property
+    def policies(self) -> Path:
+        """`<version>/` and `LIVE`."""
+        return self.root / "policies"
+
+    @property
+    def train(self) -> Path:
+        """Checkpoints, ledger, steps."""
+        return self.root / "train"
+
+    @property
+    def eval(self) -> Path:
+        """`<version>.json`."""
+        return self.root / "eval"
+
+    @property
+    def quarantine(self) -> Path:
+        """Files that could not be read, with the reason beside them."""
+        return self.root / "quarantine"
+
+    @property
+    def locks(self) -> Path:
+        """Who works on what."""
+        return self.root / "locks"
+
+    @property
+    def logs(self) -> Path:
+        """One file a stage."""
+        return self.root / "logs"
+
+
+def open_run(root: Path, create: bool = True) -> RunDir:
+    """Open `root`, making it if `create`. Refuses another schema version and a filesystem without locks or rename."""
+    run = RunDir(root.resolve())
+    marker = run.root / "run.json"
+    if not marker.exists():
+        if not create:
+            raise ClawError(f"{root} is not a run directory", "name one with --run, or start `clawctl serve --intercept`", 2)
+        if run.root.exists() and any(path.name not in (*FOLDERS, "recipe.yaml") for path in run.root.iterdir()):
+            raise ClawError(f"{root} holds files that are not a run's", "choose an empty folder with --run", 2)
+        _make_folders(run)
+        publish_bytes(marker, orjson.dumps({"schema_version": SCHEMA_VERSION, "created_at": time.time()}))
+        _check_filesystem(run)
+    _check_schema(marker)
+    return run
+
+
+def _make_folders(run: RunDir) -> None:
+    try:
+        run.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for name in FOLDERS:
+            (run.root / name).mkdir(exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ClawError(f"cannot make the run directory {run.root}: {error}", "choose a writable folder with --run", 2) from error
+
+
+def _check_schema(marker: Path) -> None:
+    try:
+        found = orjson.loads(marker.read_bytes()).get("schema_version")
+    except (orjson.JSONDecodeError, OSError, AttributeError) as error:
+        raise ClawError(f"{marker} cannot be read: {error}", "restore it, or start a new run with --run", 2) from error
+    if found != SCHEMA_VERSION:
+        raise ClawError(
+            f"{marker.parent} has schema version {found}, this clawctl reads {SCHEMA_VERSION}",
+            "use the clawctl version that wrote it, or start a new run with --run",
+            2,
+        )
+
+
+def _check_filesystem(run: RunDir) -> None:
+    """Try a lock and a rename once: a filesystem that lacks them would lose turns later, silently."""
+    try:
+        with FileLock(run.locks / "probe.lock", timeout=5):
+            publish_bytes(run.locks / "probe", b"ok")
+        (run.locks / "probe").unlink()
+    except (OSError, NotImplementedError, Timeout) as error:
+        problem = f"{run.root} is on a filesystem without locks or rename: {error}"
+        raise ClawError(problem, "use a local disk or NFSv4", 2) from error
+
+
+# ---- publish whole -------------------------------------------------------------------------------------------------------
+
+
+def publish(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a temporary file beside `path`, then rename: readers see the old file or the whole new one."""
+    temporary = _temporary(path)
+    try:
+        write(temporary)
+        os.chmod(temporary, 0o600)
+        _fsync(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _fsync(path.parent)
+
+
+def publish_bytes(path: Path, data: bytes) -> None:
+    publish(path, lambda temporary: _write_bytes(temporary, data))
+
+
+def _write_bytes(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def publish_folder(path: Path, write: Callable[[Path], None]) -> None:
+    """As `publish`, for a folder. A folder that stands there already is kept: whoever came first published the same thing."""
+    temporary = _temporary(path)
+    temporary.mkdir(mode=0o700)
+    try:
+        write(temporary)
+        for file in (p for p in temporary.rglob("*") if p.is_file()):
+            _fsync(file)
+        _fsync(temporary)
+        if not path.exists():
+            os.rename(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    _fsync(path.parent)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}-{uuid4().hex[:8]}.tmp")
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def published(folder: Path, suffix: str) -> list[Path]:
+    """The published files of a folder, in name order. Temporary names begin with a dot and are nobody's business."""
+    return sorted(path for path in folder.iterdir() if path.suffix == suffix and not path.name.startswith("."))
+
+
+def quarantine(run: RunDir, path: Path, reason: str) -> Path:
+    """Move a file that cannot be read out of the way, with the reason beside it. Nothing is deleted."""
+    target = run.quarantine / f"{path.parent.name}-{path.name}"
+    os.replace(path, target)
+    publish_bytes(target.with_name(target.name + ".reason.txt"), f"{reason}\n".encode())
+    return target
+
+
+# ---- locks ---------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def claimed(run: RunDir, name: str) -> Iterator[bool]:
+    """True while we hold the lock `name`, False if another worker does. A dead worker's lock frees itself."""
+    lock = FileLock(run.locks / f"{name}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
+@contextmanager
+def sole_worker(run: RunDir, stage: str) -> Iterator[None]:
+    """Hold the one place of `stage` on this run, or say who has it."""
+    owner = run.locks / f"{stage}.owner"
+    with claimed(run, stage) as mine:
+        if not mine:
+            who = owner.read_text().strip() if owner.exists() else "another process"
+            raise ClawError(f"{who} is already the {stage} worker of {run.root}", "stop that one first, or use another --run")
+        publish_bytes(owner, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        yield
+
+
+# ---- following -----------------------------------------------------------------------------------------------------------
+
+
+def changes(folders: list[Path], stop: threading.Event, poll_s: float = 1.0) -> Iterator[None]:
+    """Yield at once, then whenever something changed in `folders` and at least every `poll_s`, until `stop` is set.
+
+    Events only make it quick: a filesystem that sends none (NFS) is still looked at every `poll_s`.
+    """
+    from watchfiles import watch  # starts a thread of its own: not at import
+
+    yield
+    quick = {"step": 20, "debounce": 100, "rust_timeout": int(poll_s * 1000), "yield_on_timeout": True}
+    for _ in watch(*folders, stop_event=stop, raise_interrupt=False, watch_filter=None, recursive=False, **quick):  # type: ignore[arg-type]
+        yield

@@ -1,0 +1,107 @@
+"""Turns and verdicts as Parquet: written whole, read whole, never edited."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from clawctl.run_dir import publish
+from clawctl.types import SCHEMA_VERSION, Turn, Verdict
+
+# An older shard's rows pass through MIGRATIONS[v] for v = its version … SCHEMA_VERSION - 1; each takes and returns plain dicts.
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+
+_JSON = pa.string()  # a chat message is open-ended: JSON keeps what the client sent
+_TURN = pa.schema([
+    ("turn_id", pa.string()), ("session_id", pa.string()), ("parent_turn_id", pa.string()), ("turn_index", pa.int32()),
+    ("kind", pa.string()), ("source", pa.string()), ("task_id", pa.string()), ("group_id", pa.string()), ("user", pa.string()),
+    ("created_at", pa.float64()), ("messages", _JSON), ("tools", _JSON), ("response", _JSON), ("next_state", _JSON),
+    ("prompt_ids", pa.list_(pa.int32())), ("completion_ids", pa.list_(pa.int32())), ("logprobs", pa.list_(pa.float32())),
+    ("policy_version", pa.int64()), ("policy_version_end", pa.int64()), ("temperature", pa.float64()), ("top_p", pa.float64()),
+    ("top_k", pa.int32()), ("finish_reason", pa.string()), ("outcome_reward", pa.float64()), ("feedback", pa.float64()),
+    ("trainable", pa.bool_()), ("untrainable_reason", pa.string()),
+])  # fmt: skip
+_VERDICT = pa.schema([
+    ("turn_id", pa.string()), ("reward", pa.float64()), ("votes", pa.list_(pa.int8())), ("hint", pa.string()),
+    ("hints", pa.list_(pa.string())), ("judge", pa.string()), ("reason", pa.string()), ("latency_s", pa.float64()),
+])  # fmt: skip
+_JSON_FIELDS = ("messages", "tools", "response", "next_state")
+
+
+class UnreadableShard(Exception):
+    """The file is not a shard of ours that we can read; the message says why. The caller quarantines it."""
+
+
+def write_turns(path: Path, turns: Sequence[Turn]) -> None:
+    """Publish one trajectory shard, rows sorted by (session, turn): rows of a session lie together so that zstd sees repetition."""
+    ordered = sorted(turns, key=lambda turn: (turn.session_id, turn.turn_index, turn.created_at))
+    rows = [_row(turn) for turn in ordered]
+    for row in rows:
+        for name in _JSON_FIELDS:
+            row[name] = None if row[name] is None else orjson.dumps(row[name]).decode()
+    _write(path, rows, _TURN, "turns")
+
+
+def read_turns(path: Path) -> list[Turn]:
+    """Raises UnreadableShard."""
+    rows = _read(path, "turns")
+    try:
+        for row in rows:
+            for name in _JSON_FIELDS:
+                row[name] = None if row[name] is None else orjson.loads(row[name])
+        return [Turn(**row) for row in rows]
+    except (TypeError, ValueError) as error:
+        raise UnreadableShard(f"{path.name}: {error}") from error
+
+
+def read_turn_ids(path: Path) -> list[str]:
+    """The turn ids alone, without decoding the rest. Raises UnreadableShard."""
+    try:
+        return [str(turn_id) for turn_id in pq.read_table(path, columns=["turn_id"]).column("turn_id").to_pylist()]
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise UnreadableShard(f"{path.name}: {error}") from error
+
+
+def write_verdicts(path: Path, verdicts: Sequence[Verdict]) -> None:
+    """Publish one verdict shard; its stem is that of the trajectory shard it judges."""
+    _write(path, [_row(verdict) for verdict in verdicts], _VERDICT, "verdicts")
+
+
+def read_verdicts(path: Path) -> list[Verdict]:
+    """Raises UnreadableShard."""
+    try:
+        return [Verdict(**row) for row in _read(path, "verdicts")]
+    except (TypeError, ValueError) as error:
+        raise UnreadableShard(f"{path.name}: {error}") from error
+
+
+def _row(record: Turn | Verdict) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in fields(record)}
+
+
+def _write(path: Path, rows: list[dict[str, Any]], schema: pa.Schema, kind: str) -> None:
+    marked = schema.with_metadata({"schema_version": str(SCHEMA_VERSION), "kind": kind})
+    table = pa.Table.from_pylist(rows, schema=marked)
+    publish(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+
+
+def _read(path: Path, kind: str) -> list[dict[str, Any]]:
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise UnreadableShard(f"{path.name}: {error}") from error
+    metadata = table.schema.metadata or {}
+    found = metadata.get(b"kind", b"").decode()
+    version = metadata.get(b"schema_version", b"").decode()
+    if found != kind or not version.isdigit():
+        raise UnreadableShard(f"{path.name}: expected a shard of {kind}, found {found or 'something else'}")
+    if int(version) > SCHEMA_VERSION:
+        raise UnreadableShard(f"{path.name}: schema version {version} is newer than {SCHEMA_VERSION}")
+    rows: list[dict[str, Any]] = table.to_pylist()
+    for step in range(int(version), SCHEMA_VERSION):
+        rows = [MIGRATIONS[step](row) for row in rows]
+    return rows

@@ -1,0 +1,111 @@
+"""The rows that stages hand to one another. A row checks itself once, at birth; missing is None, and None is not trained."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+SCHEMA_VERSION = 1  # of the run directory and of every row below; shards of older versions go through `shards.MIGRATIONS`
+
+Message = dict[str, Any]  # {"role": "user", "content": "…"} in OpenAI chat form; tool calls and tool results as that API has them
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What crossed the wire: one model call, as one line of `captures/`."""
+
+    exchange_id: str  # "x4Jd…", 24 alphanumeric characters: the handle that clients echo; becomes the turn_id
+    created_at: float  # unix seconds when the request arrived
+    finished_at: float  # unix seconds when the last token left
+    api: str  # "chat"
+    key: str  # name of the API key that asked: "default"
+    status: Literal["ok", "cancelled", "error"]
+    model: str  # the name that was asked for: "demo"
+    messages: list[Message]  # as the client sent them
+    tools: list[dict[str, Any]] | None
+    response: Message | None  # {"role": "assistant", "content": "…"}: as the client received it; None after an error
+    finish_reason: str | None  # "stop", "length", "tool_calls"
+    prompt_ids: list[int] | None  # what entered the engine; None where the engine does not tell
+    completion_ids: list[int] | None  # what left it, the end token included
+    logprobs: list[float] | None  # one for each of completion_ids, of the distribution that was sampled from
+    policy_version: int | None  # at the first sampled token
+    policy_version_end: int | None  # at the last sampled token
+    temperature: float  # as applied
+    top_p: float
+    top_k: int  # 0: off
+    hints: dict[str, Any]  # what the client claims: {"session_id": "s1", "turn_type": "main", "session_done": False, "task_id": …}
+    untrainable_reason: str | None  # what serve itself knows: "greedy", "no token ids"
+    ttft_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.completion_ids is not None and self.logprobs is not None and len(self.completion_ids) != len(self.logprobs):
+            raise ValueError(f"{len(self.completion_ids)} completion ids but {len(self.logprobs)} logprobs")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One model call with what came back after it: one row of `trajectories/`."""
+
+    turn_id: str  # = exchange_id
+    session_id: str  # "s1" or, without a header, an id that collect made
+    parent_turn_id: str | None  # the turn that this request continues
+    turn_index: int  # depth in its session, 0 for a root
+    kind: Literal["main", "side"]
+    source: str  # "serve"; an import or an environment names itself
+    task_id: str | None
+    group_id: str | None  # turns that answer the same task and share a baseline
+    user: str  # name of the API key
+    created_at: float
+    messages: list[Message]
+    tools: list[dict[str, Any]] | None
+    response: Message | None
+    next_state: list[Message] | None  # everything that came back: all tool results, the user's words; None: nothing came
+    prompt_ids: list[int] | None
+    completion_ids: list[int] | None
+    logprobs: list[float] | None
+    policy_version: int | None
+    policy_version_end: int | None
+    temperature: float
+    top_p: float
+    top_k: int
+    finish_reason: str | None
+    outcome_reward: float | None  # an environment's verdict on the whole episode
+    feedback: float | None  # the user's explicit rating, -1..1
+    trainable: bool
+    untrainable_reason: str | None  # "side turn", "no next state", "regenerated", "truncated", …; None exactly if trainable
+
+    def __post_init__(self) -> None:
+        if self.trainable == (self.untrainable_reason is not None):
+            raise ValueError(f"turn {self.turn_id}: trainable={self.trainable} with reason {self.untrainable_reason!r}")
+        if self.trainable and not (self.prompt_ids and self.completion_ids and self.logprobs and self.policy_version is not None):
+            raise ValueError(f"turn {self.turn_id}: trainable without exact ids, logprobs and policy version")
+        if self.trainable and len(self.completion_ids or []) != len(self.logprobs or []):
+            raise ValueError(f"turn {self.turn_id}: logprobs do not match completion ids")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the judge says of one turn: one row of `verdicts/`, in the shard of the same stem."""
+
+    turn_id: str
+    reward: float | None  # 1.0, -1.0, 0.0 (neutral or a tie); None: no valid vote, or the turn was not judged
+    votes: list[int | None]  # [1, -1, None]: None is an answer that named no valid score
+    hint: str | None  # the one the teacher is given
+    hints: list[str]  # every acceptable candidate
+    judge: str  # "demo@0 prompt 1"
+    reason: str | None  # why reward is None: "not trainable: side turn", "no valid vote"
+    latency_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`policies/<version>/policy.json`."""
+
+    version: int  # 0 is the base model
+    parent: int | None
+    step: int  # optimizer step whose weights these are
+    method: str | None  # "combine"
+    kind: Literal["base", "full", "adapter"]
+    base_model: str  # what the recipe names: "demo" or a path
+    turns: list[str]  # ids of the turns that this step trained
+    canary: dict[str, Any] | None  # {"prompt_ids": [[…]], "logprobs": [[…]]}: the trainer's own, to compare the engine's with
+    metrics: dict[str, float]
+    created_at: float

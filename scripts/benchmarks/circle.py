@@ -1,0 +1,72 @@
+"""A whole circle as real processes: `clawctl up` on a run directory of its own, people who talk to it, versions measured afterwards."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CLAWCTL = [sys.executable, "-m", "clawctl"]
+
+
+def write_recipe(folder: Path, changes: dict[str, Any]) -> Path:
+    """recipes/demo.yaml with `changes` such as {"train": {"method": "opd"}, "gate": None} laid over its sections."""
+    recipe = yaml.safe_load((ROOT / "recipes" / "demo.yaml").read_text())
+    for key, value in changes.items():
+        recipe[key] = {**recipe.get(key, {}), **value} if isinstance(value, dict) else value
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe, sort_keys=False))
+    return path
+
+
+@contextmanager
+def running(run: Path, recipe: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """All stages of `recipe` on `run`, stopped cleanly at the end."""
+    with (run.parent / f"{run.name}.log").open("wb") as log:
+        up = subprocess.Popen([*CLAWCTL, "up", str(recipe), "--run", str(run)], stdout=log, stderr=log, start_new_session=True)
+        try:
+            wait_until(lambda: (run / "serve.json").exists(), 120, "the server did not start", up)
+            yield up
+        finally:
+            if up.poll() is None:
+                os.kill(up.pid, signal.SIGINT)
+            up.wait(60)
+
+
+def people(run: Path, count: int, seed: int, until_version: int, timeout_s: float) -> dict[str, Any]:
+    """Let `count` simulated people talk until `until_version` is live. Returns their own summary."""
+    command = [sys.executable, "-m", "clawctl.homework.chat", "--run", str(run), "--people", str(count), "--seed", str(seed)]
+    done = subprocess.run([*command, "--stop-at-version", str(until_version)], capture_output=True, text=True, timeout=timeout_s, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"the simulated people stopped: {done.stderr[-2000:]}")
+    summary: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return summary
+
+
+def measure(run: Path, recipe: Path, version: int) -> dict[str, Any]:
+    """What `clawctl eval` says of one version: the content of eval/<version>.json."""
+    command = [*CLAWCTL, "eval", "--run", str(run), "--recipe", str(recipe), "--version", str(version), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"eval of version {version} failed: {done.stderr[-2000:]}")
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def wait_until(condition: Any, seconds: float, problem: str, process: subprocess.Popen[bytes] | None = None) -> None:
+    """Poll until `condition()`; end with `problem` after `seconds` or when `process` is gone."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if process is not None and process.poll() is not None:
+            raise SystemExit(f"{problem}: clawctl up ended with code {process.returncode}")
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{problem} within {seconds:.0f} s")
+        time.sleep(0.1)

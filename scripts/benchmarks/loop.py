@@ -1,0 +1,129 @@
+"""How fast the circle turns, and what it costs those who are talking meanwhile.
+
+Part `complaint`: one person complains once; the step is made of that one turn. The clock runs from the arrival of the complaint to the
+end of the first answer by weights that learned from it. Model time (the answer to the complaint, the judge's calls, the step's forward
+and backward passes, the first answer) is taken from what the stages wrote; the rest is ours.
+Part `load`: 16 people talk while 16 versions go live, one after the other.
+"""
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+
+from clawctl.config import load_recipe
+from clawctl.endpoint import Endpoint, own_endpoint
+from clawctl.homework.people import Person
+from clawctl.homework.problems import make_tasks
+from clawctl.run_dir import open_run, published
+from clawctl.shards import read_verdicts
+from scripts.benchmarks.circle import people, running, wait_until, write_recipe
+from scripts.benchmarks.table import Row, arguments, report
+
+
+def ask(client: httpx.Client, endpoint: Endpoint, messages: list[dict[str, Any]]) -> str:
+    answer = client.post(f"{endpoint.url}/chat/completions", json={"model": endpoint.model, "messages": messages, "max_tokens": 96})
+    answer.raise_for_status()
+    return str(answer.json()["choices"][0]["message"]["content"])
+
+
+def complain_once(client: httpx.Client, endpoint: Endpoint, seed: int) -> None:
+    """Ask and complain until one answer was complained about: one turn with a next state that says what was missed."""
+    for attempt in range(50):
+        person = Person("student", seed=1000 * seed + attempt)
+        task = make_tasks("student", 1, seed=1000 * seed + attempt)[0]
+        messages = [{"role": "user", "content": person.open(task)}]
+        reply = ask(client, endpoint, messages)
+        reaction = person.react(task, reply, 0)
+        if reaction.text is not None and not reaction.satisfied:
+            messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": reaction.text}]
+            ask(client, endpoint, messages)
+            return
+    raise SystemExit("nobody had a reason to complain in 50 conversations")
+
+
+def complaint_rows(folder: Path, rounds: int) -> list[Row]:
+    """Repeat the single complaint: each round is one step and one hot swap."""
+    changes = {
+        "train": {"batch_turns": 1, "batch_min_turns": 1},
+        "up": {"stages": ["serve", "collect", "judge", "train"]},
+        "gate": None,
+    }
+    recipe, root = write_recipe(folder, changes), folder / "run"
+    totals, ours = [], []
+    with running(root, recipe):
+        run, resolved = open_run(root), load_recipe(recipe)
+        endpoint = own_endpoint(run, resolved)
+        health = endpoint.url.removesuffix("/v1") + "/health"
+        with httpx.Client(headers={"Authorization": f"Bearer {endpoint.api_key}"}, timeout=60) as client:
+            wait_until(lambda: (root / "train" / "feed.json").exists(), 120, "the trainer did not start")
+            for round_ in range(rounds):
+                live = int(client.get(health).json()["live"])
+                while int(client.get(health).json()["live"]) == live:
+                    complain_once(client, endpoint, 100 * round_ + live)
+                    deadline = time.monotonic() + 15  # the judge may abstain: then complain again
+                    while int(client.get(health).json()["live"]) == live and time.monotonic() < deadline:
+                        time.sleep(0.01)
+                ask(client, endpoint, [{"role": "user", "content": "thanks"}])
+                total, model = time_of_step(root, live + 1)
+                totals.append(total)
+                ours.append(total - model)
+    return [
+        Row("complaint", "complaint_to_learned_s", statistics.median(totals), "s"),
+        Row("complaint", "non_model_s", statistics.median(ours), "s"),
+        Row("complaint", "non_model_s_max", max(ours), "s"),
+    ]
+
+
+def time_of_step(root: Path, version: int) -> tuple[float, float]:
+    """Seconds from the complaint behind the step that made `version` to the end of its first answer, and the model's share of them."""
+    exchanges = [orjson.loads(line) for file in published(root / "captures", ".jsonl") for line in file.read_bytes().splitlines()]
+    trained = orjson.loads((root / "policies" / str(version) / "policy.json").read_bytes())["turns"]
+    step = next(row for row in map(orjson.loads, (root / "train" / "steps.jsonl").read_bytes().splitlines()) if row["version"] == version)
+    complained_of = next(row for row in exchanges if row["exchange_id"] == trained[0])
+    conversation = complained_of["messages"] + [complained_of["response"]]
+    complaint = next(row for row in exchanges if row["messages"][: len(conversation)] == conversation)
+    learned = next(row for row in exchanges if row["policy_version"] is not None and row["policy_version"] >= version)
+    verdicts = {verdict.turn_id: verdict for file in published(root / "verdicts", ".parquet") for verdict in read_verdicts(file)}
+    answering = complaint["finished_at"] - complaint["created_at"]
+    judging = verdicts[trained[0]].latency_s or 0.0
+    first_answer = learned["finished_at"] - learned["created_at"]
+    total = learned["finished_at"] - complaint["created_at"]
+    # the judge starts while the complaint is still being answered: only what is not hidden behind that counts
+    return total, max(answering, judging) + step["model_s"] + first_answer
+
+
+def load_rows(folder: Path, versions: int) -> list[Row]:
+    """16 people talk while `versions` versions go live."""
+    stages = {"up": {"stages": ["serve", "collect", "judge", "train"]}, "gate": None, "train": {"max_steps": versions}}
+    recipe, root = write_recipe(folder, stages), folder / "run"
+    with running(root, recipe):
+        summary = people(root, 16, 0, until_version=versions, timeout_s=900)
+        endpoint = own_endpoint(open_run(root), load_recipe(recipe))
+        health = httpx.get(endpoint.url.removesuffix("/v1") + "/health").json()
+    pauses = sorted(swap["pause_ms"] for swap in health["swaps"])
+    return [
+        Row("load", "swap_pause_ms_p99", pauses[min(len(pauses) - 1, int(0.99 * len(pauses)))], "ms"),
+        Row("load", "swap_pause_ms_p50", statistics.median(pauses), "ms"),
+        Row("load", "swaps", len(pauses), "swaps"),
+        Row("load", "requests", summary["requests"], "requests"),
+        Row("load", "refused_requests", summary["refused"], "requests"),
+    ]
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as folder:
+        one, many = Path(folder) / "one", Path(folder) / "many"
+        one.mkdir()
+        many.mkdir()
+        rows = complaint_rows(one, rounds=3 if options.quick else 10) + load_rows(many, versions=4 if options.quick else 16)
+    report("loop", rows, options.json)
+
+
+if __name__ == "__main__":
+    main()

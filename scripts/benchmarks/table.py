@@ -1,0 +1,50 @@
+"""The one shape of a benchmark's result: printed for people, written as JSON for scripts."""
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    case: str  # "combine@8"
+    metric: str  # "satisfaction"
+    value: float | None  # None: cannot be told from so few runs
+    unit: str  # "share"
+
+
+def arguments(description: str) -> argparse.Namespace:
+    """--quick and --json, which every benchmark takes."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="end within three minutes, keep every row")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here as well")
+    return parser.parse_args()
+
+
+def report(name: str, rows: list[Row], file: Path | None) -> None:
+    """Print the rows as a table and write them to `file` if one is given."""
+    table = Table("case", "metric", "value", "unit", title=f"{name} on {machine()}")
+    for row in rows:
+        table.add_row(row.case, row.metric, "–" if row.value is None else f"{row.value:.4g}", row.unit)
+    Console().print(table)
+    if file is not None:
+        command = shlex.join(["scripts/bench", name, *sys.argv[1:]])
+        result = {"name": name, "machine": machine(), "command": command, "rows": [asdict(row) for row in rows]}
+        file.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def machine() -> str:
+    """What the numbers were measured on, in words."""
+    try:
+        cpu = next(line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line)
+    except (OSError, StopIteration):
+        cpu = platform.processor() or platform.machine()
+    return f"{len(os.sched_getaffinity(0))} cores of {cpu}, Python {platform.python_version()}"

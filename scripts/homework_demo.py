@@ -1,0 +1,124 @@
+"""The demo: `clawctl up recipes/demo.yaml`, simulated people who talk to it, and a picture of what came of it.
+
+Run it with `scripts/demo`, which makes the environment first.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from clawctl.config import load_recipe
+from clawctl.inspect.report import write_report
+from clawctl.policies import list_versions, live_version
+from clawctl.run_dir import RunDir, open_run, published
+
+ROOT = Path(__file__).resolve().parent.parent
+RECIPE = ROOT / "recipes" / "demo.yaml"
+LONGEST_S = 420.0  # a slow machine shows what it has by then
+PEOPLE = 16
+
+
+def main() -> None:
+    console = Console(stderr=True)
+    folder = ROOT / "runs" / time.strftime("demo-%Y%m%d-%H%M%S")
+    folder.parent.mkdir(exist_ok=True)
+    run = open_run(folder)
+    steps = load_recipe(RECIPE).train.max_steps or 0
+    console.print(f"{PEOPLE} simulated students and teachers will talk to a small model that learns only from what they say back.")
+    with (run.logs / "demo.log").open("wb") as log:
+        up = _start([sys.executable, "-m", "clawctl", "up", str(RECIPE), "--run", str(folder)], log)
+        people = _start([sys.executable, "-m", "clawctl.homework.chat", "--run", str(folder), "--people", str(PEOPLE)], log)
+        try:
+            finished = _watch(run, steps, up, console)
+        finally:
+            _end(people)
+            _end(up)
+    if not finished:
+        raise SystemExit(f"demo: no policy was measured; the stages' log is {run.logs / 'demo.log'}")
+    picture, page = write_report(run, folder)
+    _show_end(run, picture, page)
+
+
+def _start(command: list[str], log: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, start_new_session=True)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.kill(process.pid, signal.SIGINT)
+    try:
+        process.wait(40)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def _watch(run: RunDir, steps: int, up: subprocess.Popen[bytes], console: Console) -> bool:
+    """Show progress until the last version is measured. True if at least one learned version was."""
+    bar = Progress(TextColumn("updates"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f}"), TimeElapsedColumn())
+    task = bar.add_task("updates", total=steps)
+    deadline = time.monotonic() + LONGEST_S
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+        while time.monotonic() < deadline and up.poll() is None:
+            results = measured(run)
+            bar.update(task, completed=max(list_versions(run), default=0))
+            live.update(Group(_counts(run), versions_table(results, live_version(run)), bar))
+            if steps in results:
+                break
+            time.sleep(0.5)
+    if up.poll() not in (None, 0):
+        tail = (run.logs / "demo.log").read_text(errors="replace").splitlines()[-5:]
+        raise SystemExit("demo: the stages stopped.\n  " + "\n  ".join(tail))
+    return any(version > 0 for version in measured(run))
+
+
+def measured(run: RunDir) -> dict[int, dict[str, Any]]:
+    """eval/<version>.json by version."""
+    return {int(path.stem): json.loads(path.read_bytes()) for path in published(run.eval, ".json") if path.stem.isdigit()}
+
+
+def _counts(run: RunDir) -> str:
+    exchanges = sum(path.read_bytes().count(b"\n") for path in published(run.captures, ".jsonl"))
+    shards, judged = len(published(run.trajectories, ".parquet")), len(published(run.verdicts, ".parquet"))
+    live = live_version(run)
+    return f"{exchanges} answers given, {shards} shards of turns collected, {judged} judged; policy {live if live is not None else '…'} serves"
+
+
+def versions_table(results: dict[int, dict[str, Any]], live: int | None) -> Table:
+    """One line a measured version."""
+    table = Table("policy", "first reply satisfies", "answers correctly", "gate", title="36 new problems per policy, 95 % intervals")
+    for version, result in sorted(results.items()):
+        suite = result["suites"]["personalisation"]
+        promote = result.get("decision", {}).get("promote")
+        gate = "the start" if version == 0 else {True: "let in", False: "kept out", None: "–"}[promote]
+        mark = " (live)" if version == live else ""
+        table.add_row(f"{version}{mark}", _share(suite["satisfaction"]), _share(suite["correctness"]), gate)
+    return table
+
+
+def _share(measure: dict[str, Any]) -> str:
+    low, high = measure["ci95"]
+    return f"{measure['mean']:.2f}  [{low:.2f}, {high:.2f}]"
+
+
+def _show_end(run: RunDir, picture: Path, page: Path) -> None:
+    out = Console()
+    results = measured(run)
+    out.print(versions_table(results, live_version(run)))
+    root = run.root.relative_to(ROOT) if run.root.is_relative_to(ROOT) else run.root
+    out.print(f"\nPicture  {picture}\nPage     {page}\nRun      {run.root}\n\nLook closer:", highlight=False, soft_wrap=True)
+    for command in ("inspect policies", "inspect sessions", "inspect turns"):
+        out.print(f"  .venv/bin/clawctl {command} --run {root}", highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

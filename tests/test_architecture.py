@@ -1,0 +1,44 @@
+"""How the parts may know one another."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import clawctl
+
+ROOT = Path(clawctl.__file__).parent
+STAGES = {"serve", "collect", "judge", "train", "eval", "inspect"}
+MAY_ALSO_IMPORT = {"eval": {"homework"}, "homework": set()}
+
+
+def imports_of(file: Path) -> set[str]:
+    """Parts of clawctl that `file` imports: {"run_dir", "judge", …}."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module] if node.module != "clawctl" else [f"clawctl.{alias.name}" for alias in node.names]
+        found |= {name.split(".")[1] for name in names if name.startswith("clawctl.")}
+    return found
+
+
+def test_no_stage_imports_another() -> None:
+    wrong = []
+    for stage in STAGES | {"homework"}:
+        for file in (ROOT / stage).rglob("*.py"):
+            sideways = imports_of(file) & ((STAGES | {"homework"}) - {stage} - MAY_ALSO_IMPORT.get(stage, set()))
+            wrong += [f"{file.relative_to(ROOT)} imports {name}" for name in sideways]
+    assert wrong == []
+
+
+def test_shared_modules_import_no_stage_except_late_in_the_doors() -> None:
+    for file in ROOT.glob("*.py"):
+        top = ast.parse(file.read_text()).body
+        names = [node.module for node in top if isinstance(node, ast.ImportFrom) and node.module]
+        assert not [name for name in names if name.startswith("clawctl.") and name.split(".")[1] in STAGES], file.name
+
+
+def test_help_never_imports_torch() -> None:
+    code = "import sys; from clawctl.cli import app; print('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"

@@ -1,0 +1,54 @@
+from pathlib import Path
+
+import pytest
+
+from clawctl.config import Recipe, load_recipe
+from clawctl.errors import ClawError
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "cure"),
+    [
+        ("train: {methd: opd}", "train.methd: extra inputs are not permitted", "did you mean train.method?"),
+        ("train: {lora: {rnak: 1}}", "train.lora.rnak", "did you mean train.lora.rank?"),
+        ("train: {lr: fast}", "train.lr: input should be a valid number", "give it a valid value"),
+        ("train: {method: ppo}", "train.method", "give it a valid value"),
+        ("- a list", "is not a mapping", "recipes/"),
+        ("a: [", "cannot be read", "recipes/"),
+    ],
+)
+def test_a_wrong_recipe_is_one_line_with_the_key_and_a_cure(tmp_path: Path, text: str, problem: str, cure: str) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(text)
+    with pytest.raises(ClawError) as caught:
+        load_recipe(path)
+    assert problem in caught.value.problem
+    assert cure in caught.value.fix
+    assert caught.value.exit_code == 2
+
+
+def test_what_is_typed_lies_over_the_recipe_and_unset_leaves_it(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text("train: {method: opd, lr: 0.5}")
+    recipe = load_recipe(path, {"train.method": "binary", "train.lr": None, "train.lora.rank": 4})
+    assert (recipe.train.method, recipe.train.lr, recipe.train.lora and recipe.train.lora.rank) == ("binary", 0.5, 4)
+
+
+def test_every_recipe_in_the_repository_loads() -> None:
+    recipes = sorted((Path(__file__).parent.parent / "recipes").glob("*.yaml"))
+    assert recipes
+    for path in recipes:
+        assert load_recipe(path).name
+
+
+def test_every_key_says_what_it_is_for() -> None:
+    def undocumented(section: type, prefix: str = "") -> list[str]:
+        found = []
+        for name, field in section.model_fields.items():  # type: ignore[attr-defined]
+            if not field.description:
+                found.append(prefix + name)
+            if hasattr(field.annotation, "model_fields"):
+                found += undocumented(field.annotation, f"{prefix}{name}.")
+        return found
+
+    assert undocumented(Recipe) == []

@@ -1,0 +1,70 @@
+"""What the documents say is what the code does."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from clawctl.config import load_recipe
+from scripts.reference import PAGES
+
+ROOT = Path(__file__).parent.parent
+COMMAND = re.compile(r"^\s*(?:\S+/)?clawctl (.+?)(?:\s+#.*)?$", re.MULTILINE)
+PROSE = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def commands_in(page: Path) -> list[str]:
+    """Every clawctl command line of the page's code blocks, placeholders and all."""
+    blocks = re.findall(r"```(?:bash|sh|console)?\n(.*?)```", page.read_text(), re.DOTALL)
+    return [match.group(1).rstrip("\\").strip() for block in blocks for match in COMMAND.finditer(block)]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_generated_pages_are_fresh(page: str) -> None:
+    assert (ROOT / "docs" / page).read_text() == PAGES[page](), "run: .venv/bin/python -m scripts.reference"
+
+
+def test_every_command_in_the_documents_parses() -> None:
+    found = {(page.name, command) for page in PROSE for command in commands_in(page)}
+    assert any(page == "README.md" for page, _ in found)
+    options: dict[str, str] = {}
+    for page, command in sorted(found):
+        words = shlex.split(command)
+        path = [word for word in words[:2] if re.fullmatch(r"[a-z]+", word)]
+        stage = " ".join(path if words[0] == "inspect" else path[:1])
+        if stage not in options:
+            done = subprocess.run([sys.executable, "-m", "clawctl", *stage.split(), "--help"], capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"{page}: clawctl {command}"
+            options[stage] = done.stdout
+        for word in words:
+            if word.startswith("--") and word != "--help":
+                assert word.split("=")[0] in options[stage], f"{page}: clawctl {command}: unknown {word}"
+
+
+def test_files_named_in_the_documents_exist() -> None:
+    for page in [*PROSE, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+        for name in re.findall(r"`((?:scripts|docs|recipes|clawctl|tests)/[\w./-]+)`", page.read_text()):
+            assert (ROOT / name).exists(), f"{page.name} names {name}"
+
+
+def test_recipes_in_the_documents_are_valid(tmp_path: Path) -> None:
+    for page in PROSE:
+        for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL):
+            path = tmp_path / "recipe.yaml"
+            path.write_text(block)
+            assert load_recipe(path).model_dump() is not None
+            assert isinstance(yaml.safe_load(block), dict)
+
+
+def test_the_two_commands_stand_at_the_top_of_the_readme() -> None:
+    first_block = (ROOT / "README.md").read_text().split("```")[1]
+    named = [line.split()[0] for line in first_block.splitlines() if line.startswith("scripts/")]
+    assert named == ["scripts/demo", "scripts/test"]
+    assert all((ROOT / name).stat().st_mode & 0o111 for name in named)
+    assert "scripts/test" in (ROOT / ".ci" / "run").read_text()

@@ -1,0 +1,69 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from clawctl.shards import UnreadableShard, read_turn_ids, read_turns, read_verdicts, write_turns, write_verdicts
+from clawctl.types import Turn, Verdict
+
+TURN = Turn(
+    turn_id="t1", session_id="s1", parent_turn_id=None, turn_index=0, kind="main", source="serve", task_id=None, group_id=None,
+    user="default", created_at=1.5, messages=[{"role": "user", "content": "2 + 2? é"}], tools=None,
+    response={"role": "assistant", "content": "4"}, next_state=[{"role": "user", "content": "thanks"}], prompt_ids=[1, 2, 3],
+    completion_ids=[4, 5], logprobs=[-0.5, -0.25], policy_version=3, policy_version_end=4, temperature=1.0, top_p=1.0, top_k=0,
+    finish_reason="stop", outcome_reward=None, feedback=None, trainable=True, untrainable_reason=None,
+)  # fmt: skip
+VERDICT = Verdict("t1", -1.0, [-1, None, -1], "Say how.", ["Say how.", "Show steps."], "demo@0 prompt 1", None, 0.2)
+
+
+def test_turns_and_verdicts_come_back_as_they_were_written(tmp_path: Path) -> None:
+    bare = replace(
+        TURN, turn_id="t0", response=None, next_state=None, prompt_ids=None, completion_ids=None, logprobs=None, policy_version=None,
+        trainable=False, untrainable_reason="no token ids",
+    )  # fmt: skip
+    write_turns(tmp_path / "a.parquet", [TURN, bare])
+    assert read_turns(tmp_path / "a.parquet") == [TURN, bare]
+    write_verdicts(tmp_path / "b.parquet", [VERDICT])
+    assert read_verdicts(tmp_path / "b.parquet") == [VERDICT]
+
+
+def test_rows_of_a_session_lie_together_in_order(tmp_path: Path) -> None:
+    rows = [
+        replace(TURN, turn_id=name, session_id=session, turn_index=index)
+        for name, session, index in [("b1", "b", 1), ("a1", "a", 1), ("b0", "b", 0), ("a0", "a", 0)]
+    ]
+    write_turns(tmp_path / "a.parquet", rows)
+    assert read_turn_ids(tmp_path / "a.parquet") == ["a0", "a1", "b0", "b1"]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "text"])
+def test_a_damaged_shard_is_unreadable_and_nothing_worse(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "a.parquet"
+    write_turns(path, [TURN])
+    data = bytearray(path.read_bytes())
+    damaged = {"truncated": data[: len(data) // 2], "flipped": data[:-20] + bytes(20), "empty": b"", "text": b"hello\n"}[damage]
+    path.write_bytes(bytes(damaged))
+    with pytest.raises(UnreadableShard, match=r"a\.parquet"):
+        read_turns(path)
+    with pytest.raises(UnreadableShard, match=r"a\.parquet"):
+        read_turn_ids(path)
+
+
+def test_a_shard_of_another_kind_or_a_newer_schema_is_unreadable(tmp_path: Path) -> None:
+    write_verdicts(tmp_path / "v.parquet", [VERDICT])
+    with pytest.raises(UnreadableShard, match="expected a shard of turns, found verdicts"):
+        read_turns(tmp_path / "v.parquet")
+    newer = pq.read_table(tmp_path / "v.parquet").replace_schema_metadata({"kind": "verdicts", "schema_version": "99"})
+    pq.write_table(newer, tmp_path / "v.parquet")
+    with pytest.raises(UnreadableShard, match="schema version 99 is newer than 1"):
+        read_verdicts(tmp_path / "v.parquet")
+
+
+def test_a_turn_that_is_trained_must_be_exact() -> None:
+    with pytest.raises(ValueError, match="trainable without exact ids"):
+        replace(TURN, logprobs=None)
+    with pytest.raises(ValueError, match="logprobs do not match"):
+        replace(TURN, logprobs=[-0.5])
+    with pytest.raises(ValueError, match="trainable=True with reason 'side turn'"):
+        replace(TURN, untrainable_reason="side turn")

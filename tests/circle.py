@@ -1,0 +1,97 @@
+"""Starting and watching a whole circle of real processes, for the tests that need one."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psutil
+import yaml
+
+from clawctl.run_dir import RunDir, open_run, published
+from clawctl.shards import read_turns, read_verdicts
+from clawctl.types import Turn, Verdict
+
+ROOT = Path(__file__).parent.parent
+CLAWCTL = [sys.executable, "-m", "clawctl"]
+
+
+def demo_recipe(folder: Path, **changes: Any) -> Path:
+    """recipes/demo.yaml with whole sections changed key by key."""
+    recipe = yaml.safe_load((ROOT / "recipes" / "demo.yaml").read_text())
+    for key, value in changes.items():
+        recipe[key] = {**recipe.get(key, {}), **value} if isinstance(value, dict) else value
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    return path
+
+
+@contextmanager
+def circle(folder: Path, recipe: Path) -> Iterator[tuple[RunDir, psutil.Process]]:
+    """`clawctl up` on a new run; at the end Ctrl-C, after which no process of it may be left."""
+    run = open_run(folder / "run")
+    with (folder / "up.log").open("wb") as log:
+        up = subprocess.Popen([*CLAWCTL, "up", str(recipe), "--run", str(run.root)], stdout=log, stderr=log, start_new_session=True)
+        family = psutil.Process(up.pid)
+        try:
+            wait_for(lambda: (run.root / "serve.json").exists(), 90, "the server announces itself", folder)
+            yield run, family
+            children = family.children(recursive=True)
+            os.kill(up.pid, signal.SIGINT)
+            assert up.wait(40) == 0
+            assert [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE] == []
+        finally:
+            if up.poll() is None:
+                for process in [*family.children(recursive=True), family]:
+                    process.kill()
+
+
+def wait_for(condition: Callable[[], Any], seconds: float, what: str, folder: Path) -> Any:
+    """Poll for something that processes do; on failure show the end of their log."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s\n" + (folder / "up.log").read_text()[-4000:]
+        time.sleep(0.1)
+    return found
+
+
+def stage(family: psutil.Process, name: str) -> psutil.Process | None:
+    """The process of one stage, if it runs just now."""
+    for child in family.children(recursive=True):
+        try:
+            if child.cmdline()[1:4] == ["-m", "clawctl", name]:
+                return child
+        except psutil.Error:
+            continue
+    return None
+
+
+def captured(run: RunDir) -> dict[str, dict[str, Any]]:
+    """Every whole line of captures/, by exchange id."""
+    lines = [line for file in published(run.captures, ".jsonl") for line in file.read_bytes().split(b"\n")[:-1] if line]
+    exchanges = []
+    for line in lines:
+        try:
+            exchanges.append(orjson.loads(line))
+        except orjson.JSONDecodeError:
+            continue  # torn by a kill: its answer never left
+    return {exchange["exchange_id"]: exchange for exchange in exchanges}
+
+
+def turns_of(run: RunDir) -> list[Turn]:
+    return [turn for file in published(run.trajectories, ".parquet") for turn in read_turns(file)]
+
+
+def verdicts_of(run: RunDir) -> list[Verdict]:
+    return [verdict for file in published(run.verdicts, ".parquet") for verdict in read_verdicts(file)]
+
+
+def ledger_of(run: RunDir) -> list[str]:
+    """Ids of all trained turns, as often as the ledger says."""
+    return [turn for file in published(run.train / "ledger", ".json") for turn in orjson.loads(file.read_bytes())["turns"]]

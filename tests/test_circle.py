@@ -1,0 +1,96 @@
+"""The whole circle: real model, real HTTP, real processes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from clawctl.config import DEMO_MODEL
+from clawctl.policies import list_versions, live_version, policy_folder, read_policy
+from clawctl.run_dir import RunDir
+from tests.circle import CLAWCTL, captured, circle, demo_recipe, ledger_of, turns_of, verdicts_of, wait_for
+
+STEPS = 2
+
+
+def talk(run: RunDir, *options: str) -> dict[str, object]:
+    command = [sys.executable, "-m", "clawctl.homework.chat", "--run", str(run.root), "--people", "8", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=80, check=True)
+    found: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def inspect(run: RunDir, what: str) -> object:
+    done = subprocess.run([*CLAWCTL, "inspect", what, "--run", str(run.root), "--json"], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.timeout(180)
+def test_a_complaint_goes_all_the_way_round_and_every_number_of_it_is_exact(tmp_path: Path) -> None:
+    changes = {
+        "train": {"batch_turns": 8, "max_steps": STEPS},
+        "eval": {"problems": 8},
+        "gate": {"max_correctness_drop": 1.0, "max_satisfaction_drop": 1.0},
+        "collect": {"session_timeout_s": 3600.0},
+    }
+    with circle(tmp_path, demo_recipe(tmp_path, **changes)) as (run, family):
+        summary = talk(run, "--stop-at-version", str(STEPS))
+        assert summary["refused"] == 0
+        talk(run, "--sessions", "8")  # somebody is answered by what was learned
+        wait_for(lambda: (run.eval / f"{STEPS}.json").exists(), 60, "the last version is measured", tmp_path)
+        assert isinstance(family, psutil.Process)
+    check_rows(run)
+    check_training(run)
+    check_logprobs(run)
+    assert all(inspect(run, what) for what in ("sessions", "turns", "policies", "health"))
+
+
+def check_rows(run: RunDir) -> None:
+    """A published turn is what was captured, to the token; a verdict stands for every turn that was published and judged."""
+    exchanges, turns = captured(run), turns_of(run)
+    assert turns
+    assert len({turn.turn_id for turn in turns}) == len(turns)
+    for turn in turns:
+        exchange = exchanges[turn.turn_id]
+        assert (turn.prompt_ids, turn.completion_ids) == (exchange["prompt_ids"], exchange["completion_ids"])
+        assert turn.logprobs == pytest.approx(exchange["logprobs"], rel=1e-6)
+    judged = {verdict.turn_id: verdict for verdict in verdicts_of(run)}
+    assert set(judged) <= {turn.turn_id for turn in turns}
+    assert {verdict.reward for verdict in judged.values()} >= {1.0, -1.0}
+    assert any(verdict.hint for verdict in judged.values())
+    assert any(exchange["policy_version"] == STEPS for exchange in exchanges.values())
+    without_headers = [turn for turn in turns if exchanges[turn.turn_id]["hints"].get("session_id") is None and turn.trainable]
+    assert any(turn.parent_turn_id for turn in without_headers), "sessions without headers are stitched as well"
+
+
+def check_training(run: RunDir) -> None:
+    """Each trained turn was trained once, had a verdict worth training, and stands in its policy; LIVE is what the gate let in."""
+    trained = ledger_of(run)
+    assert len(trained) == len(set(trained)) == 8 * STEPS
+    usable = {verdict.turn_id for verdict in verdicts_of(run) if verdict.reward in (1.0, -1.0) or verdict.hint}
+    assert set(trained) <= usable
+    assert list_versions(run) == [0, *range(1, STEPS + 1)]
+    assert [turn for version in range(1, STEPS + 1) for turn in read_policy(run, version).turns] == trained
+    assert live_version(run) == STEPS
+    decided = json.loads((run.eval / f"{STEPS}.json").read_bytes())
+    assert decided["decision"]["promote"] is True
+    assert decided["suites"]["personalisation"]["correctness"]["n"] == 8
+
+
+def check_logprobs(run: RunDir) -> None:
+    """What the engine wrote down is what the weights of the claimed version say, and it was sampled at the temperature it names."""
+    for version in range(STEPS + 1):
+        folder = DEMO_MODEL if version == 0 else policy_folder(run, version)
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        mine = [turn for turn in turns_of(run) if turn.policy_version == turn.policy_version_end == version and turn.trainable][:4]
+        for turn in mine:
+            ids = torch.tensor([[*(turn.prompt_ids or []), *(turn.completion_ids or [])]])
+            with torch.no_grad():
+                logits = model(ids).logits[0, len(turn.prompt_ids or []) - 1 : -1] / turn.temperature
+            expected = torch.log_softmax(logits, -1).gather(1, torch.tensor(turn.completion_ids)[:, None])[:, 0]
+            torch.testing.assert_close(torch.tensor(turn.logprobs), expected, atol=1e-3, rtol=0)

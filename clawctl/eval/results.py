@@ -1,0 +1,72 @@
+"""What a suite found, and the file it ends up in: `eval/<version>.json`."""
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from clawctl.config import EvalConfig
+from clawctl.eval.gate import Scores
+from clawctl.eval.intervals import Estimate
+from clawctl.run_dir import RunDir, publish_bytes, quarantine
+
+METRICS = ("satisfaction", "correctness")
+
+log = logging.getLogger("eval")
+
+
+class CannotMeasure(Exception):
+    """The server did not answer as a server should. `gone`: it could not be reached at all, so nothing is said about the policy."""
+
+    def __init__(self, problem: str, gone: bool):
+        super().__init__(problem)
+        self.gone = gone
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One suite's numbers on one policy version."""
+
+    metrics: dict[str, Estimate]  # "satisfaction", "correctness"
+    by_role: dict[str, dict[str, Estimate]]  # "student": the same metrics
+    examples: list[dict[str, Any]]  # {"task_id", "role", "prompt", "reply", "satisfaction", "correct"}, the same tasks each time
+
+    def as_json(self) -> dict[str, Any]:
+        by_role = {role: {name: value.as_json() for name, value in found.items()} for role, found in self.by_role.items()}
+        return {**{name: value.as_json() for name, value in self.metrics.items()}, "by_role": by_role}
+
+
+def settings_of(recipe: EvalConfig) -> dict[str, Any]:
+    """What two measurements must share to be compared."""
+    return {"suites": list(recipe.suites), "problems": recipe.problems, "seed": recipe.seed, "temperature": recipe.temperature}
+
+
+def read_record(run: RunDir, version: int) -> dict[str, Any] | None:
+    """`eval/<version>.json`, or None where the version was not looked at. A file that cannot be read is put aside."""
+    path = run.eval / f"{version}.json"
+    try:
+        found = orjson.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except orjson.JSONDecodeError as error:
+        found = error
+    if isinstance(found, dict) and {"suites", "decision"} <= found.keys():
+        return found
+    kept = quarantine(run, path, f"no eval record: {found if isinstance(found, Exception) else 'a key is missing'}")
+    log.warning("%s was no eval record; it is kept as %s and version %d is measured again", path.name, kept, version)
+    return None
+
+
+def is_measured(record: dict[str, Any] | None, recipe: EvalConfig) -> bool:
+    """Whether `record` holds numbers that can be compared with what `recipe` measures."""
+    return bool(record and record.get("suites") and record.get("settings") == settings_of(recipe))
+
+
+def scores(record: dict[str, Any]) -> Scores:
+    found = record["suites"]["personalisation"]
+    return Scores(found["satisfaction"]["mean"], found["correctness"]["mean"])
+
+
+def write_record(run: RunDir, record: dict[str, Any]) -> None:
+    publish_bytes(run.eval / f"{record['version']}.json", orjson.dumps(record, option=orjson.OPT_INDENT_2))

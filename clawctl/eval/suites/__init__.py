@@ -1,0 +1,14 @@
+"""Suites by name: each is one file with one function that measures an endpoint. A new suite is a file, a line here, and its name
+in `EvalConfig.suites`."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from clawctl.config import EvalConfig
+from clawctl.endpoint import Endpoint
+from clawctl.eval.results import Finding
+from clawctl.eval.suites import personalisation
+
+SUITES: dict[str, Callable[[Endpoint, EvalConfig], Coroutine[Any, Any, Finding]]] = {
+    "personalisation": personalisation.measure,
+}

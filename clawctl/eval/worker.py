@@ -1,0 +1,244 @@
+"""The eval stage: measure policy versions, and where the recipe has a gate, decide which of them go live.
+
+A refused candidate changes nothing: LIVE stays where it is, and the trainer goes on from its own newest weights, so that its next
+version is the next candidate. Candidates that were overtaken before their turn came are skipped, and their record says so.
+"""
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections import Counter
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+
+from clawctl.config import GateConfig, Recipe
+from clawctl.endpoint import Endpoint, own_api_key, own_endpoint
+from clawctl.errors import ClawError
+from clawctl.eval.gate import Decision, decide
+from clawctl.eval.results import METRICS, CannotMeasure, Finding, is_measured, read_record, scores, settings_of, write_record
+from clawctl.eval.suites import SUITES
+from clawctl.policies import ensure_base_policy, list_versions, live_version, move_live, read_policy
+from clawctl.printing import answers, print_json
+from clawctl.process import stop_on_signals
+from clawctl.run_dir import RunDir, changes, sole_worker
+
+log = logging.getLogger("eval")
+
+_TRIES = 3  # a version that a server which answers cannot serve so often is refused
+
+
+class Stopped(Exception):
+    """Asked to stop in the middle of a measurement; nothing was written."""
+
+
+def evaluate(run: RunDir, recipe: Recipe, version: int | None, once: bool, as_json: bool) -> None:
+    """Measure `version` and end, or follow the trainer. Raises ClawError where one version was asked for and cannot be measured."""
+    stop = stop_on_signals()
+    ensure_base_policy(run, recipe.model.path)
+    if version is None:
+        with sole_worker(run, "eval"):
+            Follower(run, recipe, stop, as_json).follow(once)
+        return
+    record = measure_by_hand(run, recipe, version, stop)
+    if as_json:
+        print_json(record)
+    else:
+        answers().print(as_table(record))
+
+
+def measure_by_hand(run: RunDir, recipe: Recipe, version: int, stop: threading.Event) -> dict[str, Any]:
+    """Measure one version now, whatever was measured before. What the gate decided about it stays decided."""
+    read_policy(run, version)
+    earlier = read_record(run, version)
+    try:
+        record = measure(run, recipe, version, stop)
+    except CannotMeasure as error:
+        raise ClawError(f"policy {version} cannot be measured: {error}", "is `clawctl serve` running on this run?") from error
+    except Stopped as error:
+        raise ClawError(f"stopped before policy {version} was measured", "start it again") from error
+    record["decision"] = (earlier or record)["decision"]
+    write_record(run, record)
+    return record
+
+
+def measure(run: RunDir, recipe: Recipe, version: int, stop: threading.Event) -> dict[str, Any]:
+    """Play all suites against `version`: the record, not yet written.
+
+    Raises CannotMeasure and Stopped.
+    """
+    try:
+        endpoint = _endpoint(run, recipe, version)
+    except ClawError as error:
+        raise CannotMeasure(error.problem, gone=True) from error
+    began = time.time()
+    findings = asyncio.run(_play(endpoint, recipe, stop))
+    return {
+        "version": version,
+        "settings": settings_of(recipe.eval),
+        "suites": {name: finding.as_json() for name, finding in findings.items()},
+        "examples": [example for finding in findings.values() for example in finding.examples],
+        "decision": asdict(Decision(None, "measured; nothing was decided")),
+        "seconds": time.time() - began,
+        "at": time.time(),
+    }
+
+
+def _endpoint(run: RunDir, recipe: Recipe, version: int) -> Endpoint:
+    if recipe.eval.endpoint is None:
+        return own_endpoint(run, recipe, version)
+    return Endpoint(recipe.eval.endpoint.rstrip("/"), own_api_key(run, recipe)[0], f"{recipe.model_name}@{version}")
+
+
+async def _play(endpoint: Endpoint, recipe: Recipe, stop: threading.Event) -> dict[str, Finding]:
+    findings: dict[str, Finding] = {}
+    for name in recipe.eval.suites:
+        playing = asyncio.create_task(SUITES[name](endpoint, recipe.eval))
+        while not playing.done():
+            await asyncio.wait({playing}, timeout=0.2)
+            if stop.is_set():
+                playing.cancel()
+                raise Stopped
+        findings[name] = await playing
+    return findings
+
+
+class Follower:
+    """Measures what the trainer publishes, as it comes. What it knows lies in the run directory, except how often it failed."""
+
+    def __init__(self, run: RunDir, recipe: Recipe, stop: threading.Event, as_json: bool):
+        self.run, self.recipe, self.stop, self.as_json = run, recipe, stop, as_json
+        self.failures: Counter[int] = Counter()
+        self.waiting_for = ""  # the last thing it said it waits for: said once
+
+    def follow(self, once: bool) -> None:
+        """Until stopped, or with `once` until nothing is left to do. Waits for a server that is not there, unless `once`."""
+        for _ in changes([self.run.policies], self.stop):
+            try:
+                while not self.stop.is_set() and self.step():
+                    pass
+            except Stopped:
+                return
+            except CannotMeasure as error:
+                if once:
+                    raise ClawError(f"cannot measure: {error}", "start `clawctl serve --intercept` on this run first") from error
+                self._wait(str(error))
+            if once or self.stop.is_set():
+                return
+
+    def step(self) -> bool:
+        """One measurement or decision; False if there is none to make."""
+        return self._step_open() if self.recipe.gate is None else self._step_gated(self.recipe.gate)
+
+    def _step_open(self) -> bool:
+        """Without a gate everything is measured, newest first, and nothing decided."""
+        unseen = [version for version in list_versions(self.run) if read_record(self.run, version) is None]
+        if unseen:
+            self._measured(unseen[-1])
+        return bool(unseen)
+
+    def _step_gated(self, gate: GateConfig) -> bool:
+        live = live_version(self.run)
+        if live is None:
+            return False
+        live_record = self._measured(live)
+        candidates = [v for v in list_versions(self.run) if v > live and _undecided(read_record(self.run, v))]
+        if not candidates:
+            return False
+        *overtaken, candidate = candidates
+        for version in overtaken:
+            self._decided(version, Decision(False, f"overtaken by {candidate} before its turn came", live))
+        record = self._measured(candidate)
+        if live_version(self.run) != live:
+            return True  # somebody moved LIVE meanwhile: look again
+        if not record["suites"]:
+            decision = Decision(False, record["decision"]["reason"], live)
+        elif not live_record["suites"]:
+            decision = Decision(True, f"the live version itself {live_record['decision']['reason']}", live)
+        else:
+            decision = decide(scores(record), scores(live_record), gate, live)
+        if decision.promote:
+            move_live(self.run, candidate)  # before the record: after a crash in between it counts as live, not as decided
+        self._decided(candidate, decision)
+        return True
+
+    def _measured(self, version: int) -> dict[str, Any]:
+        """The record of `version` with numbers that this recipe can compare, measured now if need be; without numbers where the
+        server could not serve it even when asked several times. Raises CannotMeasure where it is too early to say so."""
+        record = read_record(self.run, version)
+        if record is not None and (is_measured(record, self.recipe.eval) or self.failures[version] >= _TRIES):
+            return record
+        try:
+            fresh = measure(self.run, self.recipe, version, self.stop)
+        except CannotMeasure as error:
+            if error.gone:
+                raise
+            self.failures[version] += 1
+            if self.failures[version] < _TRIES:
+                raise
+            fresh = _unmeasurable(self.recipe, version, str(error))
+        self.waiting_for = ""
+        if record is not None and not _undecided(record):
+            fresh["decision"] = record["decision"]
+        write_record(self.run, fresh)
+        log.info("policy %d: %s", version, _in_short(fresh))
+        self._tell(fresh)
+        return fresh
+
+    def _decided(self, version: int, decision: Decision) -> None:
+        record = read_record(self.run, version) or _unmeasurable(self.recipe, version, decision.reason)
+        record["decision"] = asdict(decision)
+        write_record(self.run, record)
+        log.info("policy %d %s: %s", version, "goes live" if decision.promote else "stays out", decision.reason)
+        self._tell(record)
+
+    def _tell(self, record: dict[str, Any]) -> None:
+        if self.as_json:
+            print(json.dumps({key: record[key] for key in ("version", "suites", "decision")}), flush=True)
+
+    def _wait(self, problem: str) -> None:
+        if problem != self.waiting_for:
+            log.warning("waiting: %s", problem)
+            self.waiting_for = problem
+
+
+def _undecided(record: dict[str, Any] | None) -> bool:
+    return record is None or record["decision"]["promote"] is None
+
+
+def _unmeasurable(recipe: Recipe, version: int, reason: str) -> dict[str, Any]:
+    return {
+        "version": version,
+        "settings": settings_of(recipe.eval),
+        "suites": {},
+        "examples": [],
+        "decision": asdict(Decision(None, f"not measured: {reason}")),
+        "seconds": 0.0,
+        "at": time.time(),
+    }
+
+
+def _in_short(record: dict[str, Any]) -> str:
+    found = record["suites"].get("personalisation")
+    if found is None:
+        return str(record["decision"]["reason"])
+    return ", ".join(f"{name} {_estimate(found[name])}" for name in METRICS) + f" ({record['seconds']:.1f} s)"
+
+
+def _estimate(found: dict[str, Any]) -> str:
+    low, high = found["ci95"]
+    return f"{found['mean']:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def as_table(record: dict[str, Any]) -> Table:
+    """The numbers of one version, together and by role."""
+    table = Table(title=f"policy {record['version']}", caption="mean and 95 % interval of first replies")
+    for heading in ("suite", "who", *METRICS, "n"):
+        table.add_column(heading)
+    for name, found in record["suites"].items():
+        for who, part in (("all", found), *found["by_role"].items()):
+            table.add_row(name, who, *(_estimate(part[metric]) for metric in METRICS), str(part[METRICS[0]]["n"]))
+    return table

@@ -1,0 +1,223 @@
+"""All stages under one parent: restarted if they die, one merged log, Ctrl-C stops them all.
+
+Each stage is an ordinary `clawctl STAGE` process in a process group of its own; whatever kills one of them, the others go on. Where
+the parent itself is killed, the kernel kills the stages with it (Linux: the parent-death signal); nothing is lost by that, since
+every stage may be killed at any moment.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+import orjson
+from rich.console import Console
+from rich.text import Text
+
+from clawctl.config import Recipe
+from clawctl.errors import ClawError
+from clawctl.printing import plain
+from clawctl.run_dir import RunDir, sole_worker
+
+_GRACE_S = 20.0  # between SIGTERM and SIGKILL
+_LONGEST_WAIT_S = 60.0
+_STEADY_S = 60.0  # a stage that ran so long was well: its next death begins with the first wait again
+_LONGEST_LINE = 4000
+_COLOURS = {"serve": "cyan", "collect": "green", "judge": "yellow", "train": "magenta", "eval": "blue", "up": "white"}
+_PR_SET_PDEATHSIG = 1
+
+
+def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str) -> None:
+    """Run the stages of `recipe.up.stages` until they are done or somebody stops us. Raises ClawError where a stage refuses its
+    recipe (exit code 2); that is not tried again."""
+    if recipe.gate is not None and "eval" not in recipe.up.stages:
+        raise ClawError("the recipe has a gate, but up.stages lacks eval: no new version would ever go live", "add eval there", 2)
+    with sole_worker(run, "up"), (run.logs / "up.log").open("a") as file:
+        log = MergedLog(file)
+        children = [Child(stage, command(stage, run, recipe_path, log_level), run, recipe, log) for stage in recipe.up.stages]
+        asyncio.run(_supervise(children, log))
+
+
+def command(stage: str, run: RunDir, recipe_path: Path, log_level: str) -> list[str]:
+    shared = ["--run", str(run.root), "--recipe", str(recipe_path.resolve()), "--log-level", log_level]
+    return [sys.executable, "-m", "clawctl", stage, *shared, *(["--intercept"] if stage == "serve" else [])]
+
+
+class MergedLog:
+    """Lines of all stages, each with its stage before it: on stderr, in colour where it is a terminal, and in `RUN/logs/up.log`."""
+
+    def __init__(self, file: TextIO):
+        self._file = file
+        self._console = Console(stderr=True, soft_wrap=True, highlight=False)
+
+    def say(self, stage: str, line: str) -> None:
+        text = plain(line, _LONGEST_LINE)
+        with contextlib.suppress(OSError):  # a full disk or a closed terminal must not stop the stages
+            self._console.print(Text(f"{stage:>7} | ", style=_COLOURS[stage]) + Text(text))
+        with contextlib.suppress(OSError):
+            self._file.write(f"{time.strftime('%H:%M:%S')} {stage:>7} | {text}\n")
+            self._file.flush()
+
+
+class Child:
+    """One stage: its process, and how often it had to be started."""
+
+    def __init__(self, stage: str, command: list[str], run: RunDir, recipe: Recipe, log: MergedLog):
+        self.stage, self.command, self.run, self.recipe, self.log = stage, command, run, recipe, log
+        self.process: asyncio.subprocess.Process | None = None
+        self.last_pid: int | None = None
+        self.last_lines: deque[str] = deque(maxlen=6)
+        self.stopping = False
+
+    async def keep(self) -> None:
+        """Run it, and again whenever it dies, until it is finished or `stopping`. Raises ClawError where it refuses its recipe."""
+        wait_s = self.recipe.up.backoff_s
+        while True:
+            began = time.monotonic()
+            code = await self._run_once()
+            if self.stopping:
+                return
+            if code == 2:
+                raise self._refusal()
+            if code == 0 and self.stage == "train" and self.recipe.train.max_steps is not None:
+                self.log.say("up", "train has made all its steps")
+                return
+            if time.monotonic() - began >= _STEADY_S:
+                wait_s = self.recipe.up.backoff_s
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            self.log.say("up", f"{self.stage} {how}; it is started again in {wait_s:g} s")
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    async def _run_once(self) -> int:
+        self.last_lines.clear()
+        self.process = await asyncio.create_subprocess_exec(
+            *self.command,
+            *self._same_port(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,
+            preexec_fn=_die_with_parent(),
+        )
+        self.last_pid = self.process.pid
+        self.log.say("up", f"{self.stage} is process {self.last_pid}")
+        reading = asyncio.create_task(self._read(self.process))
+        try:
+            code = await self.process.wait()
+            await asyncio.wait({reading}, timeout=1)  # a grandchild may hold the pipe open for ever
+        finally:
+            reading.cancel()
+            self.signal(signal.SIGKILL)  # what the stage itself had started
+            self.process = None
+        return code
+
+    def _same_port(self) -> list[str]:
+        """A server on a port of its own choice keeps it when it is started again: its clients know no other."""
+        if self.stage != "serve" or self.recipe.serve.port != 0 or self.last_pid is None:
+            return []
+        try:
+            announced = orjson.loads((self.run.root / "serve.json").read_bytes())
+            return ["--port", re.findall(r":(\d+)/", announced["url"])[-1]] if announced["pid"] == self.last_pid else []
+        except (OSError, LookupError, orjson.JSONDecodeError):
+            return []
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        rest = b""
+        while chunk := await process.stdout.read(65536):
+            *lines, rest = re.split(rb"[\r\n]+", rest + chunk)
+            if len(rest) > _LONGEST_LINE:
+                lines, rest = [*lines, rest], b""
+            for line in lines:
+                self._heard(line)
+        self._heard(rest)
+
+    def _heard(self, line: bytes) -> None:
+        text = line.decode(errors="replace").rstrip()
+        if text:
+            self.last_lines.append(text.strip())
+            self.log.say(self.stage, text)
+
+    def _refusal(self) -> ClawError:
+        said = " ".join(list(self.last_lines)[-2:]) or "it said nothing"
+        return ClawError(f"{self.stage} refuses to start: {plain(said)}", "mend the recipe, then `clawctl up` again", 2)
+
+    def signal(self, number: int) -> None:
+        """To the stage and all it started; a group that is gone already needs none."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+
+
+async def _supervise(children: list[Child], log: MergedLog) -> None:
+    """Keep the children until all are finished, one refuses its recipe, or a signal asks us to stop."""
+    asked = [asyncio.Event(), asyncio.Event()]  # once: stop cleanly; twice: now
+
+    def on_signal() -> None:
+        asked[asked[0].is_set()].set()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    keeping = {asyncio.create_task(child.keep()) for child in children}
+    stop = asyncio.create_task(asked[0].wait())
+    try:
+        pending = set(keeping)
+        while pending and not asked[0].is_set():
+            done, _ = await asyncio.wait({*pending, stop}, return_when=asyncio.FIRST_COMPLETED)
+            pending -= done
+            for task in done:
+                task.result()  # a refusal stops everything
+    finally:
+        await _stop(children, keeping, asked[1], log)
+        stop.cancel()
+
+
+async def _stop(children: list[Child], keeping: set[asyncio.Task[None]], at_once: asyncio.Event, log: MergedLog) -> None:
+    running = [child for child in children if child.process is not None]
+    if running:
+        log.say("up", f"stopping {', '.join(child.stage for child in running)}")
+    for child in children:
+        child.stopping = True
+        child.signal(signal.SIGTERM)
+    ended = asyncio.create_task(_all_ended(children))
+    hurry = asyncio.create_task(at_once.wait())
+    await asyncio.wait({ended, hurry}, timeout=_GRACE_S, return_when=asyncio.FIRST_COMPLETED)
+    for child in (child for child in running if child.process is not None):
+        log.say("up", f"{child.stage} did not end in time and is killed")
+        child.signal(signal.SIGKILL)
+    await ended
+    for task in (*keeping, hurry):
+        task.cancel()  # those that were waiting to start their stage again
+    await asyncio.gather(*keeping, hurry, return_exceptions=True)
+
+
+async def _all_ended(children: list[Child]) -> None:
+    while any(child.process is not None for child in children):
+        await asyncio.sleep(0.05)
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """What a child does before it becomes its stage: ask the kernel for SIGKILL when its parent dies. None where not on Linux.
+
+    SIGKILL, not SIGTERM: a stage may be busy for minutes before it looks at a SIGTERM, and no stage loses anything by being killed.
+    """
+    if sys.platform != "linux":
+        return None
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+
+    def prepare() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before we asked
+            os._exit(1)
+
+    return prepare

@@ -259,3 +259,9 @@ def _known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
 def from_environment(name: str) -> str | None:
     """CLAWCTL_<name>, or OPENCLAW_<name> for people who come from there: the one place that reads the environment."""
     return os.environ.get(f"CLAWCTL_{name}") or os.environ.get(f"OPENCLAW_{name}") or None
+
+
+def place_among_ranks() -> tuple[int, int, int]:
+    """Rank, number of ranks, and rank on this machine, as torchrun (or Slurm, through it) sets them; alone: (0, 1, 0)."""
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    return rank, world, int(os.environ.get("LOCAL_RANK", "0"))

@@ -1,0 +1,47 @@
+"""Binary RL: the reward of a turn, less what turns of its kind earn on average, for each of its tokens.
+
+OpenClaw-RL §3: A_t = r. A lone turn has no group to be compared with, hence the running baseline (peers.md §2.6).
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from clawctl.config import TrainConfig
+from clawctl.train.advantages.term import Scores, Term
+from clawctl.train.sample import Sample
+
+MEMORY = 64  # turns: an older reward fades, because the policy that earned it is gone
+
+
+def terms(config: TrainConfig) -> list[Term]:
+    return [Term("binary", 1.0, has_reward, advantages)]
+
+
+def has_reward(sample: Sample) -> bool:
+    return sample.reward is not None
+
+
+def advantages(sample: Sample, scores: Scores) -> Tensor:
+    """reward - baseline, the same for each token."""
+    assert sample.reward is not None
+    return torch.full_like(scores.policy_T, sample.reward - scores.baseline)
+
+
+class Baselines:
+    """Mean reward per kind of task over the last MEMORY turns or so: b += (r - b) / min(n, MEMORY). A checkpoint keeps them."""
+
+    def __init__(self, kept: dict[str, tuple[float, int]] | None = None) -> None:
+        self.kept = {kind: (float(mean), int(count)) for kind, (mean, count) in (kept or {}).items()}
+
+    def of(self, kind: str) -> float:
+        """0.0 before the first turn of a kind."""
+        return self.kept.get(kind, (0.0, 0))[0]
+
+    def learn(self, samples: Sequence[Sample]) -> None:
+        """Take in the rewards of a step, after it: a turn is never its own baseline."""
+        for sample in samples:
+            if sample.reward is not None:
+                mean, count = self.kept.get(sample.kind, (0.0, 0))
+                self.kept[sample.kind] = (mean + (sample.reward - mean) / min(count + 1, MEMORY), count + 1)

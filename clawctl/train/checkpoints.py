@@ -1,0 +1,165 @@
+"""The crash law: SIGKILL at any moment, start again, and no turn is trained twice, none is lost, and the weights are the same.
+
+A step is committed by one rename, that of `train/checkpoints/<step>/`, which holds everything the step made:
+
+    policy/          exactly what is published: full weights with tokenizer, or a peft adapter
+    master.safetensors   float32 weights, only where policy/ rounds them
+    optimizer.pt     AdamW's state
+    state.json       step, turns by shard, baselines, the steps.jsonl row, policy.json, and what the model must match
+
+What follows (`settle`) is derived from it and done again on resume where it is missing: ledger, `policies/<version>/` (hard links:
+nothing is written twice), LIVE, and last the row in `steps.jsonl`, which says that all the rest was done. There is no random
+state to keep: dropout is seeded by step and rank, the learning rate is a function of the step.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+
+from clawctl.config import Recipe
+from clawctl.errors import ClawError
+from clawctl.policies import list_versions, live_version, move_live, policy_folder, publish_policy
+from clawctl.run_dir import RunDir, publish_folder
+from clawctl.train.ledger import write_trained
+from clawctl.types import Policy
+
+_CURE = "restore it from a copy, or start a new run with --run"
+
+
+def identity(recipe: Recipe) -> dict[str, Any]:
+    """What a checkpoint and the recipe must agree on for one to continue the other."""
+    lora = recipe.train.lora
+    shape = {"rank": lora.rank, "alpha": lora.alpha, "targets": sorted(lora.targets)} if lora else None
+    return {"base_model": recipe.model.path, "lora": shape}
+
+
+def newest_checkpoint(run: RunDir) -> Path | None:
+    steps = _steps(run)
+    return run.train / "checkpoints" / str(steps[-1]) if steps else None
+
+
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = orjson.loads((checkpoint / "state.json").read_bytes())
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise ClawError(
+            f"checkpoint {checkpoint} cannot be read: {error}", "restore it, or remove it to resume one before"
+        ) from error
+    return state
+
+
+def read_optimizer(checkpoint: Path, device: torch.device) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = torch.load(checkpoint / "optimizer.pt", map_location=device, weights_only=True)
+    except (OSError, RuntimeError, EOFError) as error:
+        raise ClawError(
+            f"checkpoint {checkpoint} cannot be read: {error}", "restore it, or remove it to resume one before"
+        ) from error
+    return state
+
+
+def commit(run: RunDir, state: dict[str, Any], optimizer: dict[str, Any], save_weights: Callable[[Path], None]) -> Path:
+    """Publish one checkpoint: the step has happened now. `save_weights` fills `policy/` and, where needed, the master weights."""
+    folder = run.train / "checkpoints"
+    folder.mkdir(mode=0o700, exist_ok=True)
+
+    def fill(checkpoint: Path) -> None:
+        (checkpoint / "policy").mkdir(mode=0o700)
+        save_weights(checkpoint)
+        torch.save(optimizer, checkpoint / "optimizer.pt")
+        (checkpoint / "state.json").write_bytes(orjson.dumps(state))
+
+    publish_folder(folder / str(state["step"]), fill)
+    return folder / str(state["step"])
+
+
+def settle(run: RunDir, checkpoint: Path, recipe: Recipe, seconds: dict[str, float] | None = None) -> None:
+    """Make everything that follows from a checkpoint true. Doing it again changes nothing; not even a LIVE that someone moved
+    since. `seconds` are added to the row."""
+    state = read_state(checkpoint)
+    policy = Policy(**state["policy"])
+    write_trained(run, state["step"], state["turns"])
+    if not policy_folder(run, policy.version).exists():
+        publish_policy(run, policy, lambda folder: _link(checkpoint / "policy", folder))
+    if _last_row_step(run) < state["step"]:
+        if recipe.gate is None and live_version(run) != policy.version:
+            move_live(run, policy.version)
+        row = state["row"]
+        _append_row(run, {**row, "seconds": {**row["seconds"], **(seconds or {})}})
+    _prune(run, recipe.train.keep_checkpoints)
+
+
+def check_resumable(run: RunDir, checkpoint: Path | None, recipe: Recipe) -> None:
+    """Raises ClawError where the newest checkpoint is not one that this recipe continues."""
+    if checkpoint is None:
+        beyond = [version for version in list_versions(run) if version > 0]
+        if beyond:
+            problem = f"{run.root} has policy {beyond[-1]} but no checkpoint to continue from"
+            raise ClawError(problem, "restore train/checkpoints, or start a new run with --run")
+        return
+    found, wanted = read_state(checkpoint)["identity"], identity(recipe)
+    if found != wanted:
+        raise ClawError(
+            f"checkpoint {checkpoint} was made with {_told(found)}, the recipe has {_told(wanted)}",
+            "train with the same model and LoRA settings, or start a new run with --run",
+            2,
+        )
+
+
+def _told(who: dict[str, Any]) -> str:
+    lora = who["lora"]
+    return f"{who['base_model']}, " + (f"LoRA rank {lora['rank']} alpha {lora['alpha']:g}" if lora else "full weights")
+
+
+def _steps(run: RunDir) -> list[int]:
+    folder = run.train / "checkpoints"
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit()) if folder.exists() else []
+
+
+def _link(source: Path, target: Path) -> None:
+    """The same files under a second name; copies where the filesystem has no hard links."""
+    for file in sorted(source.iterdir()):
+        try:
+            os.link(file, target / file.name)
+        except OSError:
+            shutil.copyfile(file, target / file.name)
+
+
+def _prune(run: RunDir, keep: int) -> None:
+    folder = run.train / "checkpoints"
+    for step in _steps(run)[:-keep]:
+        doomed = folder / f".{step}.doomed"  # renamed first: half a checkpoint must never look like one
+        os.replace(folder / str(step), doomed)
+        shutil.rmtree(doomed)
+    for left in (*folder.glob(".*"), *run.policies.glob(".[1-9]*.tmp")):  # of a killed trainer; nobody else writes these
+        shutil.rmtree(left)
+
+
+# ---- steps.jsonl ---------------------------------------------------------------------------------------------------------
+
+
+def read_rows(run: RunDir) -> list[dict[str, Any]]:
+    """The whole lines of `steps.jsonl`; one that a killed trainer began is not there."""
+    path = run.train / "steps.jsonl"
+    whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
+    return [orjson.loads(line) for line in whole.split(b"\n") if line]
+
+
+def _last_row_step(run: RunDir) -> int:
+    path = run.train / "steps.jsonl"
+    whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
+    return int(orjson.loads(whole.rpartition(b"\n")[2])["step"]) if whole else 0
+
+
+def _append_row(run: RunDir, row: dict[str, Any]) -> None:
+    with (run.train / "steps.jsonl").open("ab+") as file:
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)  # a line that a killed trainer began
+        file.write(orjson.dumps(row) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,34 @@
+"""The door of the stage: one process, or one of several that torchrun started."""
+
+from contextlib import ExitStack
+
+from clawctl.config import Recipe, place_among_ranks
+from clawctl.policies import ensure_base_policy
+from clawctl.process import stop_on_signals
+from clawctl.run_dir import RunDir, sole_worker
+
+
+def train(run: RunDir, recipe: Recipe, once: bool) -> None:
+    """Train the policy on the judged turns of `run` until SIGINT or SIGTERM, `train.max_steps` or, with `once`, until no batch
+    is full.
+
+    Under torchrun each process calls this; rank 0 alone reads and writes the run. Raises ClawError.
+    """
+    stop = stop_on_signals()
+    rank, world, local_rank = place_among_ranks()
+    with ExitStack() as leaving:
+        if rank == 0:
+            leaving.enter_context(sole_worker(run, "train"))
+            ensure_base_policy(run, recipe.model.path)
+        import torch  # only now: whoever may not work need not wait for it
+        from transformers.utils import logging as transformers_logging
+
+        from clawctl.train.loop import run_training
+        from clawctl.train.ranks import join_ranks, leave_ranks
+
+        transformers_logging.disable_progress_bar()
+        if recipe.train.threads is not None:
+            torch.set_num_threads(recipe.train.threads)
+        ranks = join_ranks(rank, world, local_rank)
+        leaving.callback(leave_ranks, ranks)
+        run_training(run, recipe, ranks, stop, once)

@@ -1,0 +1,222 @@
+"""The policy being trained: loading it, asking it for logprobs, writing it out."""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+from torch import Tensor, nn
+
+from clawctl.config import LoraConfig, Recipe
+from clawctl.errors import ClawError
+from clawctl.train.batches import Microbatch
+from clawctl.train.losses import token_logprobs
+
+CANARY_PROMPTS = ("The weather today is fine, and 2 + 3 = 5.", "Please write one short sentence about the sea.")
+MASTER = "master.safetensors"  # float32 weights, beside a policy that is published in a narrower type
+
+
+@dataclass(slots=True)
+class PolicyModel:
+    """A causal language model with float32 master weights, alone or under a peft adapter."""
+
+    module: Any  # PreTrainedModel or PeftModel: what is saved
+    tokenizer: Any
+    device: torch.device
+    autocast: torch.dtype | None  # of the forward pass; None: float32
+    publish_dtype: torch.dtype  # of full weights on disk
+    adapter: bool
+    tokenizer_files: dict[str, bytes]
+    dropouts: list[nn.Module] = field(default_factory=list)  # the adapter's; everything else never drops
+
+    @property
+    def causal(self) -> Any:
+        return self.module.get_base_model() if self.adapter else self.module
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self.causal.get_input_embeddings().num_embeddings)
+
+    @property
+    def context(self) -> int | None:
+        return getattr(self.causal.config.get_text_config(), "max_position_embeddings", None)
+
+    def trained(self) -> list[tuple[str, nn.Parameter]]:
+        """The parameters that learn, always in the same order."""
+        return [(name, parameter) for name, parameter in self.module.named_parameters() if parameter.requires_grad]
+
+    def logprobs(self, batch: Microbatch, causal: Any = None) -> Tensor:
+        """Of the tokens that the microbatch marks: [N], with gradient if the caller records one."""
+        causal = causal if causal is not None else self.causal
+        with self._precision():
+            hidden_BTD = getattr(causal, causal.base_model_prefix)(input_ids=batch.ids_BT, use_cache=False).last_hidden_state
+            head = causal.get_output_embeddings()
+            return token_logprobs(hidden_BTD, head, batch.ids_BT, batch.where_BT, batch.temperature_B)
+
+    @contextlib.contextmanager
+    def dropping(self) -> Iterator[None]:
+        """Adapter dropout is on inside, and nowhere else: scores and canaries are always those of the whole model."""
+        for module in self.dropouts:
+            module.train()
+        try:
+            yield
+        finally:
+            for module in self.dropouts:
+                module.eval()
+
+    def without_adapter(self) -> contextlib.AbstractContextManager[None]:
+        disabled: contextlib.AbstractContextManager[None] = self.module.disable_adapter()
+        return disabled
+
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        if self.autocast is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, self.autocast)
+
+    # ---- writing out -----------------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path) -> None:
+        """A folder that loads alone: full weights with their tokenizer, or a peft adapter (float32)."""
+        if self.adapter:
+            self.module.save_pretrained(folder, save_embedding_layers=False)
+            (folder / "README.md").unlink(missing_ok=True)  # peft's empty model card
+            return
+        self.module.save_pretrained(folder, state_dict=self._published_weights())
+        config = orjson.loads((folder / "config.json").read_bytes())
+        config["dtype"] = str(self.publish_dtype).removeprefix("torch.")
+        (folder / "config.json").write_bytes(orjson.dumps(config, option=orjson.OPT_INDENT_2))
+        for name, content in self.tokenizer_files.items():
+            (folder / name).write_bytes(content)
+
+    def save_master(self, folder: Path) -> None:
+        """The float32 weights, where what is published rounds them."""
+        if not self.adapter and self.publish_dtype != torch.float32:
+            from safetensors.torch import save_model
+
+            save_model(self.module, str(folder / MASTER))
+
+    def _published_weights(self) -> dict[str, Tensor]:
+        """Rounded to the published type; tied weights stay one tensor."""
+        rounded: dict[int, Tensor] = {}
+        weights = self.module.state_dict()
+        return {name: rounded.setdefault(value.data_ptr(), value.to(self.publish_dtype)) for name, value in weights.items()}
+
+    @torch.no_grad()
+    def canary(self) -> dict[str, Any]:
+        """Fixed prompts and the logprobs of their tokens by the weights as published, at temperature 1.
+
+        {"prompt_ids": [[…]], "logprobs": [[None, -1.2, …]]}: [t] speaks of token t; the first token has nothing before it.
+        """
+        prompts = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in CANARY_PROMPTS]
+        weights = {name: p.to(self.publish_dtype).float() for name, p in self.causal.named_parameters()}
+        rounds = not self.adapter and self.publish_dtype != torch.float32
+        values = []
+        for ids in prompts:
+            ids_BT = torch.tensor([ids], device=self.device)
+            with self._precision():
+                if rounds:
+                    logits = torch.func.functional_call(self.causal, weights, (), {"input_ids": ids_BT, "use_cache": False}).logits
+                else:
+                    logits = self.causal(input_ids=ids_BT, use_cache=False).logits
+            told = logits[0, :-1].float().log_softmax(-1).gather(1, ids_BT[0, 1:, None]).squeeze(1)
+            values.append([None, *told.tolist()])
+        return {"prompt_ids": prompts, "logprobs": values}
+
+
+def load_policy(recipe: Recipe, device: torch.device, checkpoint: Path | None = None) -> PolicyModel:
+    """The base model, or the policy folder that a checkpoint kept, ready to be trained. Raises ClawError."""
+    from transformers import AutoTokenizer
+
+    lora, config = recipe.train.lora, recipe.train
+    path = recipe.model_path if lora or checkpoint is None else str(checkpoint)
+    files_dtype = _load_config(recipe.model_path).dtype
+    module = load_causal(path, device, torch.bfloat16 if lora and config.dtype == "bfloat16" else torch.float32)
+    if checkpoint is not None and not lora and (checkpoint.parent / MASTER).exists():
+        from safetensors.torch import load_model
+
+        load_model(module, str(checkpoint.parent / MASTER))
+    if lora:
+        module = _adapted(module, lora, checkpoint, config.seed)
+    policy = PolicyModel(
+        module=module,
+        tokenizer=AutoTokenizer.from_pretrained(recipe.model_path),
+        device=device,
+        autocast=torch.bfloat16 if config.dtype == "bfloat16" else None,
+        publish_dtype=_publish_dtype(recipe.model.dtype, files_dtype),
+        adapter=lora is not None,
+        tokenizer_files={} if lora else _tokenizer_files(recipe.model_path),
+        dropouts=[m for name, m in module.named_modules() if isinstance(m, nn.Dropout) and "lora_dropout" in name],
+    )
+    _check_head(policy)
+    return policy
+
+
+def load_causal(path: str, device: torch.device, dtype: torch.dtype) -> Any:
+    """A causal language model, whole, evaluating. Raises ClawError where there is none."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        module: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa")
+    except (OSError, ValueError, KeyError) as error:
+        problem = f"model {path} cannot be loaded: {str(error).splitlines()[0]}"
+        raise ClawError(problem, "set model.path to a Hugging Face model directory, or to demo", 2) from error
+    return module.to(device).eval()
+
+
+def _load_config(path: str) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(path)
+    except (OSError, ValueError, KeyError) as error:
+        problem = f"model {path} cannot be loaded: {str(error).splitlines()[0]}"
+        raise ClawError(problem, "set model.path to a Hugging Face model directory, or to demo", 2) from error
+
+
+def _publish_dtype(wanted: str, files: torch.dtype | None) -> torch.dtype:
+    return (files or torch.float32) if wanted == "auto" else torch.float32 if wanted == "float32" else torch.bfloat16
+
+
+def _adapted(module: Any, lora: LoraConfig, checkpoint: Path | None, seed: int) -> Any:
+    from peft import LoraConfig as PeftLora
+    from peft import PeftModel, get_peft_model
+
+    if checkpoint is not None:
+        return PeftModel.from_pretrained(module, str(checkpoint), is_trainable=True).eval()
+    torch.manual_seed(seed)  # every rank draws the same first weights
+    alpha: Any = int(lora.alpha) if lora.alpha.is_integer() else lora.alpha  # readers of peft files expect an integer
+    config = PeftLora(
+        r=lora.rank, lora_alpha=alpha, lora_dropout=lora.dropout, target_modules=list(lora.targets), task_type="CAUSAL_LM"
+    )
+    try:
+        return get_peft_model(module, config).eval()
+    except ValueError as error:
+        problem = f"train.lora.targets {lora.targets} do not fit the model: {str(error).splitlines()[0]}"
+        raise ClawError(problem, "name linear layers that the model has, such as q_proj", 2) from error
+
+
+def _tokenizer_files(path: str) -> dict[str, bytes]:
+    """The base's own files, byte for byte, where they lie in a folder; else as the tokenizer saves itself."""
+    names = ("*token*.json", "vocab.*", "merges.txt", "chat_template*", "*.model")
+    if Path(path).is_dir():
+        return {file.name: file.read_bytes() for pattern in names for file in sorted(Path(path).glob(pattern))}
+    from transformers import AutoTokenizer
+
+    with tempfile.TemporaryDirectory() as folder:
+        AutoTokenizer.from_pretrained(path).save_pretrained(folder)
+        return {file.name: file.read_bytes() for file in Path(folder).iterdir()}
+
+
+@torch.no_grad()
+def _check_head(policy: PolicyModel) -> None:
+    """Refuse an architecture that does more than project its last hidden state (soft-capping, scaled logits)."""
+    ids_BT = torch.tensor([[1, 2, 3]], device=policy.device)
+    causal = policy.causal
+    hidden = getattr(causal, causal.base_model_prefix)(input_ids=ids_BT, use_cache=False).last_hidden_state
+    ours, its = causal.get_output_embeddings()(hidden), causal(input_ids=ids_BT, use_cache=False).logits
+    if not torch.allclose(ours.float(), its.float(), atol=1e-3, rtol=1e-3):
+        raise ClawError(f"{type(causal).__name__} changes its logits after the head", "train a model that does not", 2)

@@ -1,0 +1,73 @@
+"""The processes of one trainer: rank 0 alone reads the run and writes to it; all compute."""
+
+import datetime
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from clawctl.errors import ClawError
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Who we are among them. Alone (world 1) every method is the identity, and nothing is initialised."""
+
+    rank: int
+    world: int
+    device: torch.device
+
+    @property
+    def leads(self) -> bool:
+        return self.rank == 0
+
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's value, on every rank."""
+        if self.world == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
+        return box[0]
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, in rank order, on every rank."""
+        if self.world == 1:
+            return [value]
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value)
+        return values
+
+    def sum_gradients(self, parameters: list[torch.nn.Parameter]) -> None:
+        """Add up the gradients of all ranks; one that had nothing to do adds zeros."""
+        if self.world == 1:
+            return
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        gradients: list[Tensor] = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])  # one message instead of one a tensor
+        dist.all_reduce(flat)
+        for gradient, summed in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
+            gradient.copy_(summed.view_as(gradient))
+
+
+def join_ranks(rank: int, world: int, local_rank: int) -> Ranks:
+    """Take our place: gloo on the CPU, nccl on CUDA. `leave_ranks` when done."""
+    cuda = torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(local_rank)
+    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
+    if world > 1:
+        backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+        try:
+            dist.init_process_group(backend, timeout=datetime.timedelta(minutes=30))
+        except (ValueError, RuntimeError) as error:
+            raise ClawError(f"{world} trainers cannot find one another: {error}", "start them with torchrun") from error
+    return Ranks(rank, world, device)
+
+
+def leave_ranks(ranks: Ranks) -> None:
+    if ranks.world > 1:
+        dist.destroy_process_group()

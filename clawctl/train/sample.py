@@ -1,0 +1,37 @@
+"""What the trainer sees of a turn, in memory only."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One usable turn. Ids and logprobs are the sampler's own; nothing here was ever re-tokenised or padded."""
+
+    turn_id: str
+    stem: str  # the shard it came from: the ledger is kept by shard
+    kind: str  # kind of task, the key of its baseline: "homework" of task_id "homework-17"; "" where there is no task
+    prompt_ids: list[int]
+    completion_ids: list[int]
+    logprobs: list[float]  # the sampler's, one for each completion token
+    temperature: float  # of the sampler; every logprob of this turn is compared at this temperature
+    policy_version: int  # that sampled the first token
+    reward: float | None  # 1.0 or -1.0; None: the judge had no opinion, so there is no binary term
+    teacher_prompt_ids: list[int] | None  # the prompt with the hint; None: no hint, so there is no distillation term
+
+    def __post_init__(self) -> None:
+        if not (self.prompt_ids and self.completion_ids):
+            raise ValueError(f"turn {self.turn_id}: an empty prompt or completion cannot be trained")
+        if len(self.completion_ids) != len(self.logprobs):
+            raise ValueError(f"turn {self.turn_id}: {len(self.completion_ids)} ids but {len(self.logprobs)} logprobs")
+        if self.temperature <= 0:
+            raise ValueError(f"turn {self.turn_id}: sampled at temperature {self.temperature}")
+        if self.reward is None and self.teacher_prompt_ids is None:
+            raise ValueError(f"turn {self.turn_id}: neither a reward nor a hint")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The turns of one optimizer step."""
+
+    step: int  # the step they make, which is also the version it publishes
+    samples: list[Sample]

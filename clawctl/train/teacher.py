@@ -1,0 +1,50 @@
+"""The prompt of the teacher: the turn's own prompt, with the hint where the user would have given it."""
+
+from typing import Any
+
+from clawctl.types import Message, Turn
+
+
+def with_hint(messages: list[Message], hint: str) -> list[Message]:
+    """`messages` with the hint block at the end of the last user message, or of the last message where no user speaks.
+
+    The block is the published one (OpenClaw-RL §2.2).
+    """
+    users = [index for index, message in enumerate(messages) if message.get("role") == "user"]
+    target = users[-1] if users else len(messages) - 1
+    block = f"\n\n[user's hint / instruction]\n{hint}"
+    content = messages[target].get("content")
+    hinted: Any = [*content, {"type": "text", "text": block}] if isinstance(content, list) else (content or "") + block
+    return [{**message, "content": hinted} if index == target else message for index, message in enumerate(messages)]
+
+
+def teacher_prompt_ids(tokenizer: Any, turn: Turn, hint: str) -> list[int] | None:
+    """The recorded prompt with the hint spliced in; None where the rendering shows no place for it in the recorded ids.
+
+    The prompt is rendered with and without the hint. From the first id where the two differ, the plain rendering must be the end
+    of what was recorded; that end is replaced by the hinted rendering's. What stands before stays as recorded, so the teacher
+    differs from the policy by the hint alone.
+    """
+    recorded = turn.prompt_ids or []
+    if not turn.messages:
+        return None
+    try:
+        plain = _render(tokenizer, turn.messages, turn.tools)
+        hinted = _render(tokenizer, with_hint(turn.messages, hint), turn.tools)
+    except (ValueError, TypeError, KeyError, AttributeError, _template_error()):  # a template may refuse any conversation
+        return None
+    start = next((i for i, (a, b) in enumerate(zip(plain, hinted, strict=False)) if a != b), min(len(plain), len(hinted)))
+    tail = plain[start:]
+    if not tail or recorded[-len(tail) :] != tail:
+        return None
+    return recorded[: len(recorded) - len(tail)] + hinted[start:]
+
+
+def _render(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]] | None) -> list[int]:
+    return list(tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, return_dict=False))
+
+
+def _template_error() -> type[Exception]:
+    from jinja2 import TemplateError  # comes with transformers' chat templates
+
+    return TemplateError

@@ -1,0 +1,152 @@
+"""Messages brought to one form, for comparison only: what is stored and trained is always what was sent.
+
+Clients re-serialise what they send back: `developer` becomes `system`, a text becomes a list of parts, tool arguments get other
+spaces, ids lose their punctuation, reasoning disappears. Two messages are the same message if their digests agree.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from clawctl.collect.side_rules import is_transient
+from clawctl.types import Message
+
+_ROLES = {"developer": "system", "function": "tool"}
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """The messages of one request without its system prompt, which some clients rewrite each turn, and without known transients.
+
+    The four sequences run in parallel. Tool results of one answer are sorted: clients return them in any order.
+    """
+
+    digests: tuple[bytes, ...]
+    roles: str  # one letter a message: "u", "a", "t"
+    at: tuple[int, ...]  # where the message stands in the request
+    paths: tuple[bytes, ...]  # digest of everything up to and including the message
+    system: bytes  # digest of all system messages
+
+    @property
+    def path(self) -> bytes:
+        """Digest of the whole conversation."""
+        return self.paths[-1] if self.paths else b""
+
+
+def read_conversation(messages: Sequence[Message]) -> Conversation:
+    """The canonical form of one request."""
+    items: list[tuple[bytes, str, int]] = []
+    system = blake2b(digest_size=12)
+    run_start = 0  # of the tool results that follow one another
+    for at, message in enumerate(messages):
+        role = role_of(message)
+        if role == "system":
+            system.update(message_digest(message))
+            continue
+        if role == "user" and is_transient(text_of(message.get("content"))):
+            continue
+        if role != "tool":
+            run_start = len(items) + 1
+        items.append((message_digest(message), role[:1], at))
+        if role == "tool" and len(items) - run_start > 1:
+            items[run_start:] = sorted(items[run_start:])
+    digests = tuple(item[0] for item in items)
+    roles = "".join(item[1] for item in items)
+    return Conversation(digests, roles, tuple(item[2] for item in items), _paths(digests), system.digest())
+
+
+def _paths(digests: Sequence[bytes]) -> tuple[bytes, ...]:
+    paths = []
+    path = b""
+    for digest in digests:
+        path = extend_path(path, digest)
+        paths.append(path)
+    return tuple(paths)
+
+
+def extend_path(path: bytes, digest: bytes) -> bytes:
+    """The path of a conversation after one more message."""
+    return blake2b(path + digest, digest_size=12).digest()
+
+
+def role_of(message: Message) -> str:
+    """system, user, assistant or tool; a role that is none of these counts as user: it is something that came in."""
+    role = _ROLES.get(message.get("role", ""), message.get("role", ""))
+    return role if role in ("system", "assistant", "tool") else "user"
+
+
+def message_digest(message: Message) -> bytes:
+    """The same for all serialisations of one message. Ids, names, reasoning and whitespace at the ends do not count."""
+    role = role_of(message)
+    text = text_of(message.get("content"))
+    if role == "assistant":
+        text = text.rpartition("</think>")[2]
+    digest = blake2b(f"{role}\n{text.strip()}".encode("utf-8", "surrogatepass"), digest_size=12)
+    if role == "assistant":
+        for name, arguments in _calls(message):
+            digest.update(f"\ncall {name} {arguments}".encode("utf-8", "surrogatepass"))
+    return digest.digest()
+
+
+def text_of(content: Any) -> str:
+    """A message's content as text; parts that are no text stay visible as JSON."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return "" if content is None else canonical_json(content)
+    return "".join(_part(part) for part in content)
+
+
+def _part(part: Any) -> str:
+    if isinstance(part, dict) and isinstance(part.get("text"), str):
+        return str(part["text"])
+    return canonical_json({key: value for key, value in part.items() if key != "cache_control"} if isinstance(part, dict) else part)
+
+
+def _calls(message: Message) -> list[tuple[str, str]]:
+    calls = message.get("tool_calls") or []
+    functions = [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    functions.append(message.get("function_call"))
+    return [(str(f.get("name")), canonical_arguments(f.get("arguments"))) for f in functions if isinstance(f, dict)]
+
+
+def canonical_arguments(arguments: Any) -> str:
+    """Tool arguments as a value: `{ "a" : 5000.0 }` and `{"a":5000}` are the same. What is not JSON stays as it is."""
+    if isinstance(arguments, str):
+        try:
+            arguments = orjson.loads(arguments)
+        except orjson.JSONDecodeError:
+            return str(arguments).strip()
+    return canonical_json(arguments)
+
+
+def canonical_json(value: Any) -> str:
+    try:
+        return orjson.dumps(_whole_numbers(value), option=orjson.OPT_SORT_KEYS).decode()
+    except (RecursionError, orjson.JSONEncodeError):
+        return "(nested too deeply to compare)"
+
+
+def _whole_numbers(value: Any) -> Any:
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    if isinstance(value, dict):
+        return {key: _whole_numbers(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_whole_numbers(inner) for inner in value]
+    return value
+
+
+def handles(message: Message) -> list[str]:
+    """Exchange ids that this assistant message may carry in its tool-call ids (`call<exchange_id><index>`), punctuation or not."""
+    found = []
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else []:
+        text = str(call.get("id", "")) if isinstance(call, dict) else ""
+        bare = "".join(letter for letter in text if letter.isalnum())
+        if bare.startswith("call"):
+            found += [bare[4:-digits] for digits in (1, 2, 3) if bare[-digits:].isdigit()]
+    return found

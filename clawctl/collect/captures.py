@@ -1,0 +1,138 @@
+"""Reading `captures/`: every whole line of every file once, in the order of time; a line that cannot be read is put aside."""
+
+import heapq
+import logging
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from clawctl.run_dir import RunDir, publish_bytes, published
+from clawctl.types import SCHEMA_VERSION, Exchange
+
+log = logging.getLogger(__name__)
+
+CHUNK = 1 << 18  # bytes read at a time; no file stays open meanwhile
+_FIELDS = frozenset(field.name for field in fields(Exchange))
+_START = b'{"exchange_id":'
+
+
+class BadLine(Exception):
+    """A line is no exchange that we can read; the message says why."""
+
+
+class Captures:
+    """Follows all capture files of a run from their beginnings. What was read is remembered by offset, in memory only."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.quarantined = 0
+        self._run = run
+        self._offsets: dict[Path, int] = {}
+
+    def read(self) -> Iterator[Exchange]:
+        """What was appended since the last call, the earliest first. A line without its newline waits until it has one.
+
+        A torn line is what its writer had not finished when it died: nobody was told of it, and it stays where it is.
+        """
+        grown = [path for path in published(self._run.captures, ".jsonl") if path.stat().st_size > self._offsets.get(path, 0)]
+        return heapq.merge(*(self._follow(path) for path in grown), key=lambda exchange: exchange.created_at)
+
+    def _follow(self, path: Path) -> Iterator[Exchange]:
+        for offset, line in self._lines(path):
+            try:
+                yield parse_exchange(line)
+            except BadLine as error:
+                yield from self._put_aside(path, offset, line, str(error))
+
+    def _lines(self, path: Path) -> Iterator[tuple[int, bytes]]:
+        size = CHUNK
+        while True:
+            offset = self._offsets.get(path, 0)
+            with path.open("rb") as file:
+                file.seek(offset)
+                chunk = file.read(size)
+            if b"\n" not in chunk:
+                if len(chunk) < size:
+                    return
+                size *= 2  # a line longer than a chunk
+                continue
+            for line in chunk[: chunk.rindex(b"\n")].split(b"\n"):
+                self._offsets[path] = offset + len(line) + 1
+                yield offset, line
+                offset += len(line) + 1
+
+    def _put_aside(self, path: Path, offset: int, line: bytes, reason: str) -> Iterator[Exchange]:
+        """Keep the line and the reason. A whole exchange glued behind a torn one (its writer died and came back) is still read."""
+        glued = line.rfind(_START)  # inside a JSON string the quotes would be escaped: this is the beginning of an exchange
+        if glued > 0:
+            try:
+                yield parse_exchange(line[glued:])
+                line, reason = line[:glued], "torn line: its writer died while writing it"
+            except BadLine:
+                pass
+        self.quarantined += 1
+        kept = self._run.quarantine / f"{path.stem}-{offset}.jsonl"
+        if not kept.exists():
+            publish_bytes(kept, line + b"\n")
+            publish_bytes(kept.with_name(kept.name + ".reason.txt"), f"{path.name} at byte {offset}: {reason}\n".encode())
+            log.warning("put aside one line of %s at byte %d: %s", path.name, offset, reason)
+
+
+def parse_exchange(line: bytes) -> Exchange:
+    """One line of captures. Checks the shapes that everything behind relies on. Raises BadLine."""
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise BadLine(f"not JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise BadLine("not a JSON object")
+    version = row.pop("schema_version", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        raise BadLine(f"schema version {version}, this clawctl reads {SCHEMA_VERSION}")
+    unknown = row.keys() - _FIELDS
+    if unknown:
+        raise BadLine(f"unknown fields {', '.join(sorted(unknown))}: written by a newer clawctl?")
+    try:
+        exchange = Exchange(**row)
+        orjson.dumps([exchange.messages, exchange.tools, exchange.response])  # what cannot be written again must not come in
+    except (TypeError, ValueError) as error:
+        raise BadLine(str(error)) from error
+    wrong = _wrong_shape(exchange)
+    if wrong:
+        raise BadLine(f"{wrong} has a wrong shape")
+    return exchange
+
+
+def _wrong_shape(exchange: Exchange) -> str | None:
+    texts = (exchange.exchange_id, exchange.key, exchange.status)
+    floats = (exchange.created_at, exchange.finished_at, exchange.temperature, exchange.top_p)
+    reasons = (exchange.finish_reason, exchange.untrainable_reason)
+    versions = (exchange.policy_version, exchange.policy_version_end)
+    checks = {
+        "exchange_id, key or status": all(isinstance(text, str) and text for text in texts),
+        "a time or sampling parameter": all(type(number) in (int, float) for number in floats) and type(exchange.top_k) is int,
+        "messages": _are_objects(exchange.messages),
+        "tools": exchange.tools is None or _are_objects(exchange.tools),
+        "response": exchange.response is None or isinstance(exchange.response, dict),
+        "hints": isinstance(exchange.hints, dict),
+        "policy_version": all(version is None or (type(version) is int and 0 <= version < 2**63) for version in versions),
+        "a reason": all(reason is None or isinstance(reason, str) for reason in reasons),
+        "prompt_ids": _are_ids(exchange.prompt_ids),
+        "completion_ids": _are_ids(exchange.completion_ids),
+        "logprobs": exchange.logprobs is None or _of_types(exchange.logprobs, {float, int}),
+    }
+    return next((name for name, fine in checks.items() if not fine), None)
+
+
+def _are_objects(value: Any) -> bool:
+    return _of_types(value, {dict})
+
+
+def _are_ids(value: Any) -> bool:
+    return value is None or (_of_types(value, {int}) and (not value or (min(value) >= 0 and max(value) < 2**31)))
+
+
+def _of_types(value: Any, types: set[type]) -> bool:
+    return isinstance(value, list) and set(map(type, value)) <= types

@@ -1,0 +1,99 @@
+"""From an exchange and what came back after it to a row of `trajectories/`: trainable, or the reason why not."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from clawctl.collect.canonical import Conversation
+from clawctl.collect.parents import Match
+from clawctl.types import Exchange, Message, Turn
+
+# The whole vocabulary, the first that applies is given. Serve's own reason comes after CANCELLED ("greedy", …).
+SIDE_TURN = "side turn"
+ERROR = "error"
+CANCELLED = "cancelled"
+NO_TOKEN_IDS = "no token ids"
+NO_POLICY_VERSION = "no policy version"
+REGENERATED = "regenerated"
+NO_NEXT_STATE = "no next state"
+
+
+def untrainable_reason(exchange: Exchange, kind: str, next_state: list[Message] | None, repeated: bool) -> str | None:
+    """Why this turn cannot be trained, or None. `repeated`: the same request was asked again, so another answer was wanted.
+
+    An answer that hit its length limit (finish_reason "length") is trainable like any other: its tokens are exact, and what came
+    back was said about just these. Without anything coming back it is "no next state", as every other.
+    """
+    exact = exchange.prompt_ids and exchange.completion_ids and exchange.logprobs
+    reasons = [
+        (kind == "side", SIDE_TURN),
+        (exchange.status == "error", ERROR),
+        (exchange.status == "cancelled", CANCELLED),
+        (exchange.untrainable_reason is not None, exchange.untrainable_reason),
+        (not exact, NO_TOKEN_IDS),
+        (exchange.policy_version is None, NO_POLICY_VERSION),
+        (next_state is None and repeated, REGENERATED),
+        (next_state is None, NO_NEXT_STATE),
+    ]
+    return next((reason for applies, reason in reasons if applies), None)
+
+
+def next_state(conversation: Conversation, messages: Sequence[Message], match: Match) -> list[Message] | None:
+    """What the child's request has after its parent's answer: all tool results, the user's words.
+
+    Up to the next answer, which is not ours if there is one. System messages and transient context, known or recognised by its
+    standing elsewhere in the parent's request, are nobody's reaction. None if nothing is left: the request asks to go on.
+    """
+    after = conversation.roles[match.at + 1 :]
+    end = match.at + 1 + (after.index("a") if "a" in after else len(after))
+    came = [
+        conversation.at[i]
+        for i in range(match.at + 1, end)
+        if not (conversation.roles[i] == "u" and conversation.digests[i] in match.dropped)
+    ]
+    return [messages[at] for at in sorted(came)] or None
+
+
+def make_turn(
+    exchange: Exchange,
+    session_id: str,
+    parent_id: str | None,
+    index: int,
+    kind: Literal["main", "side"],
+    came_back: list[Message] | None,
+    repeated: bool,
+) -> Turn:
+    """The row of a closed turn."""
+    reason = untrainable_reason(exchange, kind, came_back, repeated)
+    return Turn(
+        turn_id=exchange.exchange_id,
+        session_id=session_id,
+        parent_turn_id=parent_id,
+        turn_index=index,
+        kind=kind,
+        source="serve",
+        task_id=_text(exchange.hints.get("task_id")),
+        group_id=_text(exchange.hints.get("group_id")),
+        user=exchange.key,
+        created_at=exchange.created_at,
+        messages=exchange.messages,
+        tools=exchange.tools,
+        response=exchange.response,
+        next_state=came_back,
+        prompt_ids=exchange.prompt_ids,
+        completion_ids=exchange.completion_ids,
+        logprobs=exchange.logprobs,
+        policy_version=exchange.policy_version,
+        policy_version_end=exchange.policy_version_end,
+        temperature=exchange.temperature,
+        top_p=exchange.top_p,
+        top_k=exchange.top_k,
+        finish_reason=exchange.finish_reason,
+        outcome_reward=None,
+        feedback=None,
+        trainable=reason is None,
+        untrainable_reason=reason,
+    )
+
+
+def _text(claim: object) -> str | None:
+    return claim if isinstance(claim, str) and claim else None

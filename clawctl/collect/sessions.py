@@ -1,0 +1,149 @@
+"""Exchanges become turns in trees, and turns close. No file, no clock: time comes in with what is added.
+
+A turn closes, and becomes one row, when its next state is known (a main turn continues it), when its session is said to be done,
+or when its tree had no request for `timeout_s`. Side turns and errors close at once: nothing that comes back could train them.
+Continued by two turns, the first one's messages are the next state; the other is a branch. A request that repeats another's
+messages is a sibling with the same parent and tells nothing about it; of such siblings those that are continued are trainable,
+and one that is not closes as "regenerated".
+"""
+
+from collections import OrderedDict, defaultdict
+from urllib.parse import quote
+
+from clawctl.collect.canonical import Conversation, message_digest, read_conversation
+from clawctl.collect.parents import Index, Match, Node, Tree
+from clawctl.collect.rows import make_turn, next_state
+from clawctl.collect.side_rules import turn_kind
+from clawctl.types import Exchange, Message, Turn
+
+
+class Sessions:
+    """The live trees of one run. `published` are ids whose rows exist already: they are linked but give no row again."""
+
+    def __init__(self, timeout_s: float, published: set[str] | None = None) -> None:
+        self.timeout_s = timeout_s
+        self.unsure: list[Exchange] = []  # see `add`
+        self._published = published if published is not None else set()
+        self._index = Index()
+        self._trees: OrderedDict[int, Tree] = OrderedDict()  # by id(), the longest unseen first
+        self._of_session: dict[tuple[str, str], set[int]] = defaultdict(set)
+        self._rows: list[Turn] = []
+
+    @property
+    def open_turns(self) -> int:
+        return sum(node.exchange is not None for tree in self._trees.values() for node in tree.nodes)
+
+    def take_rows(self) -> list[Turn]:
+        """The turns that closed since the last call."""
+        rows, self._rows = self._rows, []
+        return rows
+
+    def add(self, exchange: Exchange, sure: bool = True) -> None:
+        """Put one exchange where it belongs.
+
+        With several writers of captures a child may be read before its parent. An exchange whose last assistant message is no
+        known turn's is therefore kept in `unsure` unless the caller says that everything written before it has been added.
+        """
+        if exchange.exchange_id in self._index.by_id:
+            return
+        conversation = read_conversation(exchange.messages)
+        hint = session_hint(exchange)
+        since = exchange.created_at - self.timeout_s
+        match = self._index.find_parent(conversation, exchange.messages, exchange.key, hint, since)
+        if not sure and "a" in conversation.roles[match.at + 1 if match else 0 :]:
+            self.unsure.append(exchange)
+            return
+        node = self._plant(exchange, conversation, hint, match)
+        if match is not None and node.kind == "main":
+            match.node.successors += 1
+            self._close(match.node, next_state(conversation, exchange.messages, match))
+        if node.kind == "side" or node.answer is None or exchange.exchange_id in self._published:
+            self._close_for_good(node)
+        if exchange.hints.get("session_done") is True:
+            self._end_session(node.tree)
+
+    def tick(self, now: float) -> None:
+        """Close trees that were not seen for `timeout_s`."""
+        while self._trees:
+            oldest = next(iter(self._trees.values()))
+            if oldest.last_seen + self.timeout_s >= now:
+                return
+            self._end(oldest)
+
+    def _plant(self, exchange: Exchange, conversation: Conversation, hint: str | None, match: Match | None) -> Node:
+        parent = match.node if match else None
+        tree = parent.tree if parent else self._new_tree(exchange, hint)
+        tree.last_seen = max(tree.last_seen, exchange.finished_at)
+        self._trees.move_to_end(id(tree))
+        node = Node(
+            turn_id=exchange.exchange_id,
+            hint=hint,
+            parent_id=parent.turn_id if parent else None,
+            index=parent.index + 1 if parent else 0,
+            kind=turn_kind(exchange.hints.get("turn_type"), exchange.messages),
+            tree=tree,
+            created_at=exchange.created_at,
+            digests=conversation.digests,
+            roles=conversation.roles,
+            path=conversation.path,
+            system=conversation.system,
+            answer=None if exchange.response is None or exchange.status == "error" else message_digest(exchange.response),
+            exchange=exchange,
+        )
+        tree.nodes.append(node)
+        self._index.add(node)
+        return node
+
+    def _new_tree(self, exchange: Exchange, hint: str | None) -> Tree:
+        session_id = scoped(exchange.key, hint) if hint else f"s{exchange.exchange_id}"
+        tree = Tree(exchange.key, session_id, exchange.finished_at)
+        self._trees[id(tree)] = tree
+        self._of_session[exchange.key, session_id].add(id(tree))
+        return tree
+
+    def _close(self, node: Node, came_back: list[Message] | None) -> None:
+        """Close an open turn with what came back; with nothing it stays open."""
+        if came_back is not None:
+            self._close_for_good(node, came_back)
+
+    def _close_for_good(self, node: Node, came_back: list[Message] | None = None) -> None:
+        exchange, node.exchange = node.exchange, None
+        if exchange is None:
+            return
+        if node.turn_id in self._published:
+            self._published.discard(node.turn_id)
+            return
+        twins = self._index.twins(node.user, node.hint, node.path)
+        repeated = any(
+            twin is not node and twin.parent_id == node.parent_id and (twin.successors or twin.created_at > node.created_at)
+            for twin in twins
+        )
+        row = make_turn(exchange, node.tree.session_id, node.parent_id, node.index, node.kind, came_back, repeated)
+        self._rows.append(row)
+
+    def _end_session(self, tree: Tree) -> None:
+        for key in sorted(self._of_session[tree.user, tree.session_id]):
+            self._end(self._trees[key])
+
+    def _end(self, tree: Tree) -> None:
+        """Close what is open in a tree and forget it."""
+        for node in tree.nodes:
+            self._close_for_good(node)
+        for node in tree.nodes:
+            self._index.remove(node)
+        del self._trees[id(tree)]
+        of_session = self._of_session[tree.user, tree.session_id]
+        of_session.discard(id(tree))
+        if not of_session:
+            del self._of_session[tree.user, tree.session_id]
+
+
+def session_hint(exchange: Exchange) -> str | None:
+    """The session that the client claims, if it claims one."""
+    claim = exchange.hints.get("session_id")
+    return str(claim) if isinstance(claim, str | int) and not isinstance(claim, bool) and claim != "" else None
+
+
+def scoped(user: str, claim: str) -> str:
+    """A claimed session id in its user's own name space: two users never share one. The default user's are left as they are."""
+    return claim if user == "default" and "/" not in claim else f"{quote(user, safe='')}/{claim}"

@@ -1,0 +1,75 @@
+"""Which requests are utility calls, and which messages are transient context: rules kept as data, taken from recordings."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from clawctl.types import Message
+
+# What a client's X-Turn-Type (or body's turn_type) says. "user" and "unknown" are what OpenClaw's provider plugin sends.
+MAIN_TYPES = frozenset({"main", "user", "turn", "unknown"})
+SIDE_TYPES = frozenset({"side", "heartbeat", "memory", "cron", "title", "summary", "compaction", "utility", "judge", "eval"})
+
+
+@dataclass(frozen=True, slots=True)
+class SideRule:
+    """A request is a side turn if its first system message or its last user message begins so."""
+
+    name: str
+    where: Literal["system", "user"]
+    opener: str
+
+
+SIDE_RULES = (
+    SideRule("openclaw title", "system", "Generate a concise session title"),
+    SideRule("openclaw compaction", "system", "You are a context summarization assistant."),
+    SideRule("openclaw memory flush", "user", "Pre-compaction memory flush."),
+    SideRule("openclaw heartbeat", "user", "Follow the heartbeat monitor scratch context"),
+    SideRule("codex compaction", "user", "You are performing a CONTEXT CHECKPOINT COMPACTION"),
+    SideRule("claude code compaction", "user", "CRITICAL: Respond with TEXT ONLY"),
+    SideRule("clawctl judge", "system", "You judge one turn of an assistant by what came back after it."),
+)
+
+# A user message that begins and ends so comes and goes with each request: context of the client, not words of a person.
+TRANSIENT = (("<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>", "<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"),)
+
+_STAMP = re.compile(r"\[[^\]\n]{1,40}\]\s*")  # "[Sat 2026-11-21 07:28 UTC] "
+
+
+def is_transient(text: str) -> bool:
+    return text.lstrip()[:3] == "<<<" and any(
+        text.strip().startswith(begin) and text.strip().endswith(end) for begin, end in TRANSIENT
+    )
+
+
+def turn_kind(turn_type: Any, messages: Sequence[Message]) -> Literal["main", "side"]:
+    """What the client says, if we know the word; else what the rules say; a request without any sign is main."""
+    said = turn_type.strip().lower() if isinstance(turn_type, str) else ""
+    if said in SIDE_TYPES:
+        return "side"
+    if said in MAIN_TYPES:
+        return "main"
+    return "side" if side_rule(messages) else "main"
+
+
+def side_rule(messages: Sequence[Message]) -> SideRule | None:
+    """The first rule that knows this request."""
+    openings = {
+        "system": next((_opening(m) for m in messages if m.get("role") in ("system", "developer")), ""),
+        "user": next((_opening(m) for m in reversed(messages) if _is_said(m)), ""),
+    }
+    return next((rule for rule in SIDE_RULES if openings[rule.where].startswith(rule.opener)), None)
+
+
+def _is_said(message: Message) -> bool:
+    return message.get("role") == "user" and not is_transient(_opening(message, None))
+
+
+def _opening(message: Message, length: int | None = 200) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        content = next((part.get("text") for part in content if isinstance(part, dict) and part.get("text")), "")
+    text = str(content or "").lstrip()
+    stamp = _STAMP.match(text)
+    return text[stamp.end() if stamp else 0 :][:length]

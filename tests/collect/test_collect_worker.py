@@ -1,0 +1,192 @@
+"""The collect stage as it runs: files in, files out, killed and started again."""
+
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from made_exchanges import answer, append, asked, line, user
+
+from clawctl.collect.worker import collect
+from clawctl.config import Recipe
+from clawctl.errors import ClawError
+from clawctl.run_dir import RunDir, open_run, published, sole_worker
+from clawctl.shards import read_turns
+from clawctl.types import Exchange, Turn
+
+
+@pytest.fixture
+def run(tmp_path) -> RunDir:
+    return open_run(tmp_path / "run")
+
+
+def recipe(**settings: object) -> Recipe:
+    return Recipe.model_validate({"collect": {"shard_age_s": 0.1, **settings}})
+
+
+def rows_of(run: RunDir) -> list[Turn]:
+    return [turn for path in published(run.trajectories, ".parquet") for turn in read_turns(path)]
+
+
+def talk(length: int, name: str, at: float | None = None) -> list[Exchange]:
+    """A conversation of so many turns about `name`, without headers, beginning now."""
+    messages: list[dict] = []
+    exchanges = []
+    for number in range(length):
+        messages = [*messages, user(f"{name} {number}")]
+        reply = answer(f"yes {number}")
+        exchanges.append(
+            asked(messages, reply, at=(at or time.time()) + number / 1000, finished_at=(at or time.time()) + number / 1000)
+        )
+        messages = [*messages, reply]
+    return exchanges
+
+
+@pytest.fixture
+def start(run, tmp_path) -> Iterator:
+    """Starts `clawctl collect` as its own process."""
+    settings = tmp_path / "recipe.yaml"
+    settings.write_text("collect: {shard_age_s: 0.05, shard_turns: 7}\n")
+    started: list[subprocess.Popen] = []
+
+    def begin() -> subprocess.Popen:
+        command = [sys.executable, "-m", "clawctl", "collect", "--run", str(run.root), "--recipe", str(settings)]
+        started.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def wait_for(condition, seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def test_once_publishes_what_is_complete_and_leaves_the_rest_for_the_next_run(run) -> None:
+    exchanges = talk(5, "tea")
+    append(run.captures / "a-0.jsonl", *exchanges[:3])
+    collect(run, recipe(), once=True)
+    assert [turn.turn_id for turn in rows_of(run)] == [e.exchange_id for e in exchanges[:2]]
+    append(run.captures / "b-0.jsonl", *exchanges[3:])
+    collect(run, recipe(), once=True)
+    collect(run, recipe(), once=True)
+    assert [turn.turn_id for turn in rows_of(run)] == [e.exchange_id for e in exchanges[:4]]
+    assert len({turn.session_id for turn in rows_of(run)}) == 1
+    assert [turn.turn_index for turn in rows_of(run)] == [0, 1, 2, 3]
+
+
+def test_once_closes_sessions_that_timed_out(run) -> None:
+    append(run.captures / "a-0.jsonl", *talk(2, "old", at=1000.0))
+    collect(run, recipe(), once=True)
+    assert [turn.untrainable_reason for turn in rows_of(run)] == [None, "no next state"]
+
+
+def test_shards_hold_at_most_shard_turns(run) -> None:
+    append(run.captures / "a-0.jsonl", *talk(10, "tea"))
+    collect(run, recipe(shard_turns=4), once=True)
+    assert [len(read_turns(path)) for path in published(run.trajectories, ".parquet")] == [4, 4, 1]
+
+
+def test_a_child_in_an_earlier_file_than_its_parent_finds_it_even_if_clocks_disagree(run) -> None:
+    parent, child = talk(2, "tea")
+    child = asked(child.messages, child.response, at=parent.created_at - 60)
+    append(run.captures / "a-0.jsonl", child)
+    append(run.captures / "b-0.jsonl", parent)
+    collect(run, recipe(), once=True)
+    assert [(turn.turn_id, turn.next_state) for turn in rows_of(run)] == [(parent.exchange_id, [user("tea 1")])]
+
+
+def test_a_second_worker_on_a_run_is_refused(run) -> None:
+    with sole_worker(run, "collect"), pytest.raises(ClawError, match="already the collect worker"):
+        collect(run, recipe(), once=True)
+
+
+def test_an_unreadable_shard_is_put_aside_and_its_turns_are_published_again(run) -> None:
+    exchanges = talk(4, "tea")
+    append(run.captures / "a-0.jsonl", *exchanges)
+    collect(run, recipe(shard_turns=2), once=True)
+    first, _ = published(run.trajectories, ".parquet")
+    first.write_bytes(first.read_bytes()[:100])
+    collect(run, recipe(), once=True)
+    assert sorted(turn.turn_id for turn in rows_of(run)) == sorted(e.exchange_id for e in exchanges[:3])
+    assert (run.quarantine / f"trajectories-{first.name}.reason.txt").exists()
+
+
+def test_a_complete_turn_is_published_soon_and_a_signal_publishes_the_rest(run, start) -> None:
+    process = start()
+    exchanges = talk(3, "tea")
+    path = run.captures / "a-0.jsonl"
+    append(path, exchanges[0])
+    wait_for(lambda: (run.locks / "collect.owner").exists())
+    time.sleep(0.5)
+    begun = time.monotonic()
+    append(path, exchanges[1])
+    wait_for(lambda: len(rows_of(run)) == 1)
+    assert time.monotonic() - begun < 2.0  # 0.05 s and a little; generous for a loaded machine
+    append(path, exchanges[2])
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+
+
+def test_killed_at_any_moment_no_turn_is_lost_and_none_is_published_twice(run, start) -> None:
+    dice = random.Random(5)
+    exchanges = sorted((e for name in range(12) for e in talk(9, f"talk {name}")), key=lambda e: e.created_at)
+    writers = [run.captures / f"w{i}-0.jsonl" for i in range(3)]
+    owner = run.locks / "collect.owner"
+    for number in range(8):
+        process = start()
+        wait_for(lambda pid=process.pid: owner.exists() and str(pid) in owner.read_text())
+        for exchange in exchanges[number * 13 : (number + 1) * 13]:
+            append(dice.choice(writers), exchange)
+            time.sleep(dice.uniform(0, 0.01))
+        time.sleep(dice.uniform(0, 0.15))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    found = len(rows_of(run))
+    append(writers[0], *exchanges[8 * 13 :])
+    collect(run, recipe(), once=True)
+    ids = [turn.turn_id for turn in rows_of(run)]
+    assert 0 < found < len(ids) == len(set(ids))
+    assert set(ids) == {e.exchange_id for e in exchanges if len(e.messages) < 17}
+    assert all(turn.trainable for turn in rows_of(run))
+    assert list(run.trajectories.glob(".*")) == []
+
+
+def test_a_half_written_shard_of_a_killed_worker_is_swept_away(run) -> None:
+    left = run.trajectories / ".1-abc.parquet.77-12345678.tmp"
+    left.write_bytes(b"half")
+    append(run.captures / "a-0.jsonl", *talk(2, "tea"))
+    collect(run, recipe(), once=True)
+    assert not left.exists()
+    assert len(rows_of(run)) == 1
+
+
+def test_a_disk_that_refuses_is_a_problem_with_a_cure_and_nothing_is_lost(run) -> None:
+    append(run.captures / "a-0.jsonl", *talk(2, "tea"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, hard))  # every larger file ends with an error, as on a full disk
+    try:
+        with pytest.raises(ClawError, match="could not be written"):
+            collect(run, recipe(), once=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(run.trajectories.iterdir()) == []
+    collect(run, recipe(), once=True)
+    assert len(rows_of(run)) == 1
+
+
+def test_a_torn_line_does_not_stop_the_rest(run) -> None:
+    exchanges = talk(3, "tea")
+    path = run.captures / "a-0.jsonl"
+    path.write_bytes(line(exchanges[0]) + line(exchanges[1])[:50] + b"\n" + line(exchanges[1]) + line(exchanges[2])[:-9])
+    collect(run, recipe(), once=True)
+    assert [turn.turn_id for turn in rows_of(run)] == [exchanges[0].exchange_id]

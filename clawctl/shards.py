@@ -58,6 +58,19 @@ def read_turns(path: Path) -> list[Turn]:
         raise UnreadableShard(f"{path.name}: {error}") from error
 
 
+def read_columns(path: Path, kind: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Some columns of each row of a shard of `kind` ("turns", "verdicts"), for readers that need no token ids: those are most of
+    a shard. Raises UnreadableShard."""
+    rows = _read(path, kind, columns)
+    try:
+        for row in rows:
+            for name in (name for name in _JSON_FIELDS if row.get(name) is not None):
+                row[name] = orjson.loads(row[name])
+        return rows
+    except ValueError as error:
+        raise UnreadableShard(f"{path.name}: {error}") from error
+
+
 def read_turn_ids(path: Path) -> list[str]:
     """The turn ids alone, without decoding the rest. Raises UnreadableShard."""
     try:
@@ -89,9 +102,9 @@ def _write(path: Path, rows: list[dict[str, Any]], schema: pa.Schema, kind: str)
     publish(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
 
 
-def _read(path: Path, kind: str) -> list[dict[str, Any]]:
+def _read(path: Path, kind: str, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(path, columns=None if columns is None else list(columns))
     except (OSError, pa.ArrowException) as error:
         raise UnreadableShard(f"{path.name}: {error}") from error
     metadata = table.schema.metadata or {}

@@ -1,0 +1,211 @@
+"""`clawctl inspect health`: what runs, what waits, what was lost or put aside, and why turns are not trained."""
+
+import os
+import re
+import socket
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+from rich.table import Table
+from rich.text import Text
+
+from clawctl.inspect.policies import read_live
+from clawctl.inspect.rows import Joined, read_json, read_rows
+from clawctl.inspect.tables import problem_lines
+from clawctl.policies import list_versions
+from clawctl.printing import answers, one_line, print_json
+from clawctl.run_dir import FOLDERS, RunDir, claimed, published
+
+_WORKERS = ("collect", "judge", "train", "eval", "up")
+_NOT_WAITING = ("waiting for the judge", "waiting for the trainer")
+
+
+def show_health(run: RunDir, as_json: bool) -> None:
+    found = look(run)
+    if as_json:
+        print_json(found)
+        return
+    answers().print(_table(found), *_reasons(found), *problem_lines(found["problems"]), sep="\n")
+
+
+def look(run: RunDir) -> dict[str, Any]:
+    """Everything the table says, as counts."""
+    joined = read_rows(run)
+    problems = joined.problems
+    serve = ask_server(run)
+    exchanges, files = count_exchanges(run)
+    feed = read_json(run.train / "feed.json", problems, None, lambda value: isinstance(value, dict))
+    return {
+        "stages": {"serve": serve["running"], **{stage: is_running(run, stage) for stage in _WORKERS}},
+        "serve": serve,
+        "live_version": read_live(run, problems),
+        "newest_version": max(list_versions(run), default=None),
+        "captures": {"files": files, "exchanges": exchanges, "lost": serve["lost"]},
+        "turns": {
+            "collected": len(joined.rows),
+            "waiting_for_collect": max(0, exchanges - len(joined.rows)),
+            "waiting_for_judge": sum(row.why_not == "waiting for the judge" for row in joined.rows),
+            "waiting_for_trainer": sum(row.why_not == "waiting for the trainer" for row in joined.rows),
+            "trained": sum(row.step is not None for row in joined.rows),
+        },
+        "shards_without_verdicts": shards_without_verdicts(run),
+        "not_trained": not_trained(joined),
+        "feed": feed,
+        "quarantine": quarantined(run),
+        "disk_bytes": {name: disk_bytes(run.root / name) for name in FOLDERS},
+        "problems": problems,
+    }
+
+
+def not_trained(joined: Joined) -> dict[str, int]:
+    """How many turns each reason has kept out of training, the commonest first."""
+    reasons = Counter(row.why_not for row in joined.rows if row.why_not is not None)
+    return {str(reason): count for reason, count in reasons.most_common() if reason not in _NOT_WAITING}
+
+
+def is_running(run: RunDir, stage: str) -> bool:
+    """Whether a worker holds the place of `stage`. The lock is only tried where its last owner may still live: a reader must never
+    be in the way of a worker that starts."""
+    try:
+        owner = re.fullmatch(r"process (\d+) on (.+)", (run.locks / f"{stage}.owner").read_text().strip())
+    except OSError:
+        return False
+    if owner and owner[2] == socket.gethostname() and not _lives(int(owner[1])):
+        return False
+    with claimed(run, stage) as free:
+        return not free
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def ask_server(run: RunDir) -> dict[str, Any]:
+    """What the server says of itself: {"running", "url", "lost", "health"}; `lost` is None where nobody can say."""
+    problems: list[str] = []
+    announced: dict[str, Any] = read_json(run.root / "serve.json", problems, {}, lambda value: isinstance(value, dict))
+    answer: dict[str, Any] = {"running": False, "url": announced.get("url"), "lost": None, "health": None}
+    if not answer["url"]:
+        return answer
+    try:
+        response = httpx.get(re.sub(r"/v1/?$", "", answer["url"]) + "/health", timeout=1.0)
+        answer["running"] = response.status_code < 500
+        health = response.json()
+    except (httpx.HTTPError, ValueError):
+        return answer
+    if isinstance(health, dict):
+        answer["health"] = health
+        captures = health.get("captures")
+        answer["lost"] = captures.get("lost") if isinstance(captures, dict) else None
+    return answer
+
+
+def count_exchanges(run: RunDir) -> tuple[int, int]:
+    """Whole lines in `captures/`, and files."""
+    files = published(run.captures, ".jsonl")
+    return sum(_lines(path) for path in files), len(files)
+
+
+def _lines(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+
+
+def shards_without_verdicts(run: RunDir) -> int:
+    judged = {path.stem for path in published(run.verdicts, ".parquet")}
+    return sum(path.stem not in judged for path in published(run.trajectories, ".parquet"))
+
+
+def quarantined(run: RunDir) -> list[dict[str, str]]:
+    found = []
+    for path in sorted(run.quarantine.iterdir()):
+        reason = path.with_name(path.name + ".reason.txt")
+        if not path.name.endswith(".reason.txt") and not path.name.startswith("."):
+            found.append({"file": path.name, "reason": reason.read_text(errors="replace").strip() if reason.exists() else ""})
+    return found
+
+
+def disk_bytes(folder: Path) -> int:
+    """What the folder holds on disk; a file with two names (a checkpoint and its policy) counts once."""
+    sizes: dict[tuple[int, int], int] = {}
+    for path in folder.rglob("*"):
+        try:
+            found = path.lstat()
+        except FileNotFoundError:
+            continue  # pruned while we looked
+        sizes[(found.st_dev, found.st_ino)] = found.st_blocks * 512
+    return sum(sizes.values())
+
+
+def _table(found: dict[str, Any]) -> Table:
+    table = Table(title="health", show_header=False)
+    table.add_column("what", style="dim", no_wrap=True)
+    table.add_column("found")
+    for what, text in _lines_of(found):
+        table.add_row(what, text)
+    return table
+
+
+def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
+    turns, captures, feed = found["turns"], found["captures"], found["feed"]
+    stages = Text("  ").join(
+        Text(f"{'●' if runs else '○'} {stage}", style="green" if runs else "dim") for stage, runs in found["stages"].items()
+    )
+    versions = f"{found['live_version']} is live, {found['newest_version']} is the newest"
+    lost = captures["lost"]
+    told = "nobody to ask how many were lost" if lost is None else f"{lost} lost"
+    waits = ", ".join(f"{turns[f'waiting_for_{stage}']} for {stage}" for stage in ("collect", "judge", "trainer"))
+    lines = [
+        ("running", stages),
+        ("server", one_line(str(found["serve"]["url"] or "has not announced itself"), 100)),
+        ("policy", Text(versions)),
+        ("captures", Text(f"{captures['exchanges']} exchanges in {captures['files']} files, {told}", style="red" if lost else "")),
+        ("turns", Text(f"{turns['collected']} collected, {turns['trained']} trained")),
+        ("waiting", Text(waits)),
+        ("shards", Text(f"{found['shards_without_verdicts']} without verdicts")),
+    ]
+    if feed:
+        lines.append(("trainer says", one_line(_feed_line(feed), 200)))
+    used = ", ".join(f"{name} {_size(size)}" for name, size in found["disk_bytes"].items() if size >= 1 << 16)
+    return [*lines, ("disk", Text(f"{_size(sum(found['disk_bytes'].values()))} ({used})" if used else "almost nothing"))]
+
+
+def _feed_line(feed: dict[str, Any]) -> str:
+    parts = [f"{feed.get('waiting', '?')} usable turns wait, {feed.get('used', '?')} used, {feed.get('skipped', 0)} skipped"]
+    for title, key in (("refused", "refused"), ("hints lost", "lost_hints")):
+        counts = feed.get(key)
+        if isinstance(counts, dict) and counts:
+            parts.append(f"{title}: " + ", ".join(f"{reason} {count}" for reason, count in counts.items()))
+    return "; ".join(parts)
+
+
+def _reasons(found: dict[str, Any]) -> Sequence[Table | Text]:
+    parts: list[Table | Text] = []
+    if found["not_trained"]:
+        table = Table(title="not trained, and why", show_header=False)
+        table.add_column("reason")
+        table.add_column("turns", justify="right")
+        for reason, count in found["not_trained"].items():
+            table.add_row(one_line(reason, 60), str(count))
+        parts.append(table)
+    parts += [
+        Text("put aside: ", style="yellow") + one_line(f"quarantine/{entry['file']}: {entry['reason']}", 300)
+        for entry in found["quarantine"]
+    ]
+    return parts
+
+
+def _size(count: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"

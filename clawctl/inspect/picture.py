@@ -1,0 +1,67 @@
+"""The picture of a run: how pleased people are with the first reply, and how often it is right, per policy version."""
+
+from pathlib import Path
+from typing import Any
+
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6b6b6b"  # Okabe and Ito's: told apart by colour-blind eyes as well
+
+_PANELS = (
+    ("satisfaction", "Satisfaction with the first reply", "mean score, 0 to 1", BLUE),
+    ("correctness", "Correct first replies", "share", ORANGE),
+)
+
+
+def draw(found: list[dict[str, Any]], path: Path) -> None:
+    """Write a PNG. `found` are the measured versions as `describe_policies` gives them, in order; at least one."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import; and no pyplot: no state, no display
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.4), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, (metric, title, unit, colour) in zip(panels, _PANELS, strict=True):
+        _panel(axes, found, metric, title, unit, colour)
+    count = found[0][_PANELS[0][0]]["n"]
+    refused = "; × kept out by the gate" if any(_refused(row) for row in found) else ""
+    figure.supxlabel(
+        f"policy version (0: before any learning)\nband: 95 % interval of {count} new problems per version{refused}", fontsize=9
+    )
+    figure.savefig(path, format="png")
+
+
+def _panel(axes: Any, found: list[dict[str, Any]], metric: str, title: str, unit: str, colour: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    versions = [row["version"] for row in found]
+    means = [row[metric]["mean"] for row in found]
+    lows, highs = zip(*(row[metric]["ci95"] for row in found), strict=True)
+    if len(found) == 1:
+        axes.errorbar(versions, means, yerr=[[means[0] - lows[0]], [highs[0] - means[0]]], color=colour, capsize=4)
+    axes.fill_between(versions, lows, highs, color=colour, alpha=0.18, linewidth=0)
+    axes.plot(versions, means, color=colour, linewidth=2)
+    for row, mean in zip(found, means, strict=True):
+        axes.plot(
+            row["version"], mean, "x" if _refused(row) else "o", color=colour, markersize=7 if _refused(row) else 5, clip_on=False
+        )
+    ends = {0: "left", len(found) - 1: "right"}
+    for at, side in ends.items():
+        above = means[at] < 0.9
+        axes.annotate(
+            f"{means[at]:.2f}", (versions[at], means[at]), xytext=(0, 9 if above else -16), textcoords="offset points",
+            ha=side if len(found) > 1 else "center", color=colour, fontsize=12, fontweight="bold",
+        )  # fmt: skip
+    axes.set_title(title, loc="left", fontsize=12)
+    axes.set_ylabel(unit, color=GREY)
+    axes.set_ylim(0, 1.02)
+    axes.set_xlim(min(versions) - 0.3, max(versions) + 0.3)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.tick_params(colors=GREY, labelleft=True)
+    axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color("#b0b0b0")
+
+
+def _refused(row: dict[str, Any]) -> bool:
+    return (row["decision"] or {}).get("promote") is False

@@ -1,0 +1,99 @@
+"""`clawctl inspect policies`: one line a version."""
+
+import time
+from typing import Any
+
+from rich.table import Table
+
+from clawctl.errors import ClawError
+from clawctl.inspect.rows import json_lines, read_json, read_policies
+from clawctl.inspect.tables import cut_to, problem_lines, since
+from clawctl.policies import live_version
+from clawctl.printing import answers, one_line, print_json
+from clawctl.run_dir import RunDir
+
+_METRICS = ("satisfaction", "correctness")
+
+
+def show_policies(run: RunDir, as_json: bool) -> None:
+    problems: list[str] = []
+    found = describe_policies(run, problems)
+    if as_json:
+        print_json({"policies": found, "problems": problems})
+        return
+    table = Table(title=f"{len(found)} policy versions")
+    for heading in ("version", "step", "method", "kind", "turns", "loss", "grad norm", *_METRICS):
+        table.add_column(heading, justify="right")
+    table.add_column("gate")
+    table.add_column("made")
+    shown, left_out = cut_to(found)
+    for row in shown:
+        live = " ← live" if row["live"] else ""
+        cells = [f"{row['version']}{live}", str(row["step"]), row["method"] or "", row["kind"], str(row["turns"])]
+        cells += [_number(row["loss"]), _number(row["grad_norm"]), *(_estimate(row[metric]) for metric in _METRICS)]
+        table.add_row(*cells, one_line(_gate(row), 60), since(row["created_at"], time.time()), style="bold" if live else None)
+    answers().print(table, *left_out, *problem_lines(problems), sep="\n")
+
+
+def describe_policies(run: RunDir, problems: list[str]) -> list[dict[str, Any]]:
+    """Everything known of each published version, in order."""
+    live = read_live(run, problems)
+    steps = {row.get("step"): row for row in json_lines(run.train / "steps.jsonl", problems)}
+    found = []
+    for policy in read_policies(run, problems):
+        measured = read_eval(run, policy.version, problems)
+        numbers = measured["suites"].get("personalisation", {})
+        row = {**policy.metrics, **steps.get(policy.step, {})} if policy.version else policy.metrics
+        found.append({
+            "version": policy.version,
+            "live": policy.version == live,
+            "parent": policy.parent,
+            "step": policy.step,
+            "method": policy.method,
+            "kind": policy.kind,
+            "turns": len(policy.turns),
+            "loss": row.get("loss"),
+            "grad_norm": row.get("grad_norm"),
+            **{metric: numbers.get(metric) for metric in _METRICS},
+            "decision": measured["decision"],
+            "created_at": policy.created_at,
+        })  # fmt: skip
+    return found
+
+
+def read_eval(run: RunDir, version: int, problems: list[str]) -> dict[str, Any]:
+    """`eval/<version>.json`, or the same without numbers."""
+    nothing: dict[str, Any] = {"version": version, "suites": {}, "decision": None, "examples": []}
+    found = read_json(
+        run.eval / f"{version}.json",
+        problems,
+        nothing,
+        lambda value: isinstance(value, dict) and isinstance(value.get("suites"), dict),
+    )
+    return {**nothing, **found}
+
+
+def read_live(run: RunDir, problems: list[str]) -> int | None:
+    try:
+        return live_version(run)
+    except ClawError as error:
+        problems.append(error.problem)
+        return None
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+def _estimate(found: dict[str, Any] | None) -> str:
+    if not found:
+        return ""
+    low, high = found["ci95"]
+    return f"{found['mean']:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _gate(row: dict[str, Any]) -> str:
+    decision = row["decision"]
+    if not decision or decision.get("promote") is None:
+        return ""
+    return f"{'promoted' if decision['promote'] else 'refused'}: {decision.get('reason')}"

@@ -1,0 +1,137 @@
+"""A run as one picture and one page that can be sent to somebody: nothing in it is loaded from anywhere."""
+
+import base64
+import html
+import shlex
+import time
+from pathlib import Path
+from typing import Any
+
+from clawctl.errors import ClawError
+from clawctl.inspect.picture import draw
+from clawctl.inspect.policies import describe_policies, read_eval
+from clawctl.printing import plain
+from clawctl.run_dir import RunDir, publish, publish_bytes
+
+_LONGEST = 2000  # characters of an example
+
+
+def write_report(run: RunDir, folder: Path) -> tuple[Path, Path]:
+    """Write `report.png` and `report.html` into `folder`; returns both. Raises ClawError where no version was measured."""
+    problems: list[str] = []
+    policies = describe_policies(run, problems)
+    found = [row for row in policies if row["satisfaction"] and row["correctness"]]
+    if not found:
+        raise ClawError(f"no policy of {run.root} was measured", "`clawctl eval --version 0` measures the first one")
+    folder.mkdir(parents=True, exist_ok=True)
+    png, page = folder / "report.png", folder / "report.html"
+    publish(png, lambda temporary: draw(found, temporary))
+    publish_bytes(page, _page(run, policies, found, png.read_bytes(), problems).encode())
+    return png, page
+
+
+def _page(run: RunDir, policies: list[dict[str, Any]], found: list[dict[str, Any]], png: bytes, problems: list[str]) -> str:
+    image = base64.b64encode(png).decode()
+    first, last = found[0], found[-1]
+    told = [
+        _text("p", f"{sum(row['turns'] for row in policies)} turns trained in {len(policies) - 1} updates; {_live(policies)}."),
+        f'<img alt="{_escape(_in_words(first, last))}" src="data:image/png;base64,{image}">',
+        _text("h2", "Versions"),
+        _versions(policies),
+        _examples(run, first["version"], _shown_version(found), problems),
+        _text("h2", "Look closer"),
+        _text("p", f"The run is in {run.root}. Worth trying:"),
+        _text(
+            "pre",
+            "\n".join(f"clawctl inspect {what} --run {shlex.quote(str(run.root))}" for what in ("policies", "turns", "health")),
+        ),
+        *(_text("p", f"problem: {problem}", "problem") for problem in problems),
+        _text("p", time.strftime("%Y-%m-%d %H:%M"), "small"),
+    ]
+    title = f"clawctl: {run.root.name}"
+    head = (
+        f'<meta charset="utf-8"><meta name="viewport" content="width=device-width">{_text("title", title)}<style>{_STYLE}</style>'
+    )
+    body = "\n".join([_text("h1", title), *told])
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
+
+
+def _live(policies: list[dict[str, Any]]) -> str:
+    live = [row["version"] for row in policies if row["live"]]
+    return f"policy {live[0]} is live" if live else "no policy is live"
+
+
+def _in_words(first: dict[str, Any], last: dict[str, Any]) -> str:
+    changes = [
+        f"{metric} from {first[metric]['mean']:.2f} to {last[metric]['mean']:.2f}" for metric in ("satisfaction", "correctness")
+    ]
+    return f"From policy {first['version']} to policy {last['version']}: {', '.join(changes)}"
+
+
+def _shown_version(found: list[dict[str, Any]]) -> int:
+    """The version that serves if it was measured, else the newest that was."""
+    return int(next((row["version"] for row in found if row["live"]), found[-1]["version"]))
+
+
+def _versions(policies: list[dict[str, Any]]) -> str:
+    heads = ("version", "method", "turns", "loss", "satisfaction", "correctness", "gate")
+    rows = [_row("th", heads)]
+    for row in policies:
+        decision = row["decision"] or {}
+        promote = decision.get("promote")
+        gate = "" if promote is None else "let in" if promote else f"kept out: {decision.get('reason')}"
+        loss = "" if row["loss"] is None else f"{row['loss']:.3g}"
+        version = f"{row['version']} (live)" if row["live"] else row["version"]
+        rows.append(
+            _row(
+                "td",
+                (version, row["method"] or "", row["turns"], loss, _share(row["satisfaction"]), _share(row["correctness"]), gate),
+            )
+        )
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _share(found: dict[str, Any] | None) -> str:
+    return f"{found['mean']:.2f} [{found['ci95'][0]:.2f}, {found['ci95'][1]:.2f}]" if found else ""
+
+
+def _examples(run: RunDir, before: int, after: int, problems: list[str]) -> str:
+    """The same new problems, answered by the first version and by the one that serves."""
+    old, new = ({one["task_id"]: one for one in read_eval(run, version, problems)["examples"]} for version in (before, after))
+    both = [task for task in old if task in new]
+    if before == after or not both:
+        return ""
+    rows = [_row("th", ("asked", f"policy {before}", f"policy {after}"))]
+    for task in both:
+        cells = "".join(f"<td>{_reply(found)}</td>" for found in (old[task], new[task]))
+        rows.append(f"<tr>{_text('td', old[task]['prompt'])}{cells}</tr>")
+    return f'{_text("h2", "Before and after")}<table class="words">{"".join(rows)}</table>'
+
+
+def _reply(found: dict[str, Any]) -> str:
+    verdict = f"satisfaction {found['satisfaction']:g}, {'correct' if found['correct'] else 'not correct'}"
+    return _text("div", found["reply"]) + _text("div", verdict, "small")
+
+
+def _row(cell: str, values: tuple[Any, ...]) -> str:
+    return f"<tr>{''.join(_text(cell, str(value)) for value in values)}</tr>"
+
+
+def _text(tag: str, text: str, kind: str | None = None) -> str:
+    opening = f'{tag} class="{kind}"' if kind else tag
+    return f"<{opening}>{_escape(text)}</{tag}>"
+
+
+def _escape(text: str) -> str:
+    return html.escape(plain(text, _LONGEST))
+
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; background: #fff; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
+img { max-width: 100%; } pre { background: #f4f4f4; padding: .7rem 1rem; overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; vertical-align: top; padding: .35rem .7rem .35rem 0; border-bottom: 1px solid #e4e4e4; }
+.words td { width: 33%; white-space: pre-wrap; overflow-wrap: anywhere; }
+.small { color: #6b6b6b; font-size: .85em; } .problem { color: #b00020; }
+"""

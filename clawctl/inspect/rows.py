@@ -1,0 +1,182 @@
+"""What the readers show, joined: turns with their verdicts, what became of them in training, and files that cannot be read.
+
+Readers only look. A file that cannot be read is named as a problem and left where it is: its stage puts it aside.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+
+from clawctl.config import TrainConfig, load_recipe
+from clawctl.errors import ClawError
+from clawctl.policies import list_versions, read_policy
+from clawctl.run_dir import RunDir, published
+from clawctl.shards import UnreadableShard, read_columns
+from clawctl.types import Policy
+
+T = TypeVar("T")
+
+_FEW = (
+    "turn_id",
+    "session_id",
+    "parent_turn_id",
+    "turn_index",
+    "kind",
+    "user",
+    "created_at",
+    "policy_version",
+    "trainable",
+    "untrainable_reason",
+)
+_WORDS = ("messages", "response", "next_state")
+_VERDICT = ("turn_id", "reward", "votes", "hint", "hints", "judge", "reason")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One turn and all that happened to it."""
+
+    turn: dict[str, Any]  # the columns of a trajectory shard, without token ids
+    verdict: dict[str, Any] | None  # None: not judged yet
+    step: int | None  # the optimizer step that trained it
+    why_not: str | None  # why it is not trained (yet); None exactly if it is
+
+
+@dataclass(slots=True)
+class Joined:
+    """The rows of a run in the order in which they were asked."""
+
+    rows: list[Row] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)  # "trajectories/a-1.parquet: not a shard: …"
+
+
+def read_rows(run: RunDir, words: bool = False) -> Joined:
+    """All turns of the run; with `words` also what was said. Never raises for a file that cannot be read."""
+    joined = Joined()
+    columns = (*_FEW, *_WORDS) if words else _FEW
+    turns = [row for path in published(run.trajectories, ".parquet") for row in _shard(path, "turns", columns, joined.problems)]
+    judged = [row for path in published(run.verdicts, ".parquet") for row in _shard(path, "verdicts", _VERDICT, joined.problems)]
+    verdicts = {row["turn_id"]: row for row in judged}
+    policies = read_policies(run, joined.problems)
+    steps, skipped = _ledger(run, joined.problems)
+    steps |= {turn_id: policy.step for policy in policies for turn_id in policy.turns}
+    newest = max((policy.version for policy in policies), default=0)
+    config = train_config(run, joined.problems)
+    for turn in {turn["turn_id"]: turn for turn in turns}.values():
+        turn_id = turn["turn_id"]
+        verdict, step = verdicts.get(turn_id), steps.get(turn_id)
+        why_not = None if step is not None else _why_not(turn, verdict, skipped.get(turn_id), newest, config)
+        joined.rows.append(Row(turn, verdict, step, why_not))
+    joined.rows.sort(key=lambda row: row.turn["created_at"])
+    return joined
+
+
+def _shard(path: Path, kind: str, columns: tuple[str, ...], problems: list[str]) -> list[dict[str, Any]]:
+    try:
+        return read_columns(path, kind, columns)
+    except UnreadableShard as error:
+        problems.append(f"{path.parent.name}/{error}")
+        return []
+
+
+def _ledger(run: RunDir, problems: list[str]) -> tuple[dict[str, int], dict[str, str]]:
+    """Of turns that were in a step: the step that trained them, and for those it skipped, why."""
+    folder = run.train / "ledger"
+    steps: dict[str, int] = {}
+    skipped: dict[str, str] = {}
+    for path in published(folder, ".json") if folder.exists() else []:
+        entry: dict[str, Any] = read_json(
+            path, problems, {}, lambda found: isinstance(found, dict) and isinstance(found.get("turns"), dict)
+        )
+        ids = [turn_id for some in entry.get("turns", {}).values() for turn_id in some]
+        if entry.get("outcome") == "trained":
+            steps |= dict.fromkeys(ids, entry["step"])
+        else:
+            skipped |= dict.fromkeys(ids, f"skipped: {entry.get('reason')}")
+    return steps, skipped
+
+
+def _why_not(turn: dict[str, Any], verdict: dict[str, Any] | None, skipped: str | None, newest: int, config: TrainConfig) -> str:
+    """The trainer's own rules, in its order (`train/feed.py`), as far as they show without the token ids."""
+    if not turn["trainable"]:
+        return str(turn["untrainable_reason"])
+    if verdict is None:
+        return "waiting for the judge"
+    if skipped is not None:
+        return skipped
+    if not verdict["reward"] and not verdict["hint"]:
+        return str(verdict["reason"] or "neutral")
+    if config.method == "binary" and not verdict["reward"]:
+        return "no reward"
+    if config.method == "opd" and not verdict["hint"]:
+        return "no hint"
+    if newest - (turn["policy_version"] or 0) > config.max_staleness:
+        return "stale"
+    return "waiting for the trainer"
+
+
+def train_config(run: RunDir, problems: list[str]) -> TrainConfig:
+    """What the run's recipe says of training; the defaults where it cannot be read."""
+    path = run.root / "recipe.yaml"
+    if not path.exists():
+        return TrainConfig()
+    try:
+        return load_recipe(path).train
+    except ClawError as error:
+        problems.append(error.problem)
+        return TrainConfig()
+
+
+def read_policies(run: RunDir, problems: list[str]) -> list[Policy]:
+    """The published policies in order."""
+    found = []
+    for version in list_versions(run):
+        try:
+            found.append(read_policy(run, version))
+        except ClawError as error:
+            problems.append(error.problem)
+    return found
+
+
+def read_json(path: Path, problems: list[str], default: T, check: Callable[[Any], bool] = lambda _: True) -> Any | T:
+    """What stands in `path`; `default` where there is no such file or, with a problem noted, nothing that can be used."""
+    try:
+        value = orjson.loads(path.read_bytes())
+    except FileNotFoundError:
+        return default
+    except (OSError, orjson.JSONDecodeError) as error:
+        problems.append(f"{path.parent.name}/{path.name}: {error}")
+        return default
+    if not check(value):
+        problems.append(f"{path.parent.name}/{path.name}: holds something else than it should")
+        return default
+    return value
+
+
+def json_lines(path: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
+    """The objects of a file with one JSON object a line. The last line may still be in the making; another bad one is a problem."""
+    lines = path.read_bytes().split(b"\n") if path.exists() else []
+    for number, line in enumerate(lines, 1):
+        try:
+            value = orjson.loads(line) if line.strip() else None
+        except orjson.JSONDecodeError as error:
+            if number < len(lines):
+                problems.append(f"{path.parent.name}/{path.name}, line {number}: {error}")
+            continue
+        if isinstance(value, dict):
+            yield value
+
+
+def words_of(message: dict[str, Any] | None) -> str:
+    """What a chat message says: its text, or the tool calls it makes."""
+    if message is None:
+        return ""
+    content = message.get("content")
+    if isinstance(content, list):
+        content = " ".join(str(part.get("text", f"({part.get('type', 'part')})")) for part in content if isinstance(part, dict))
+    calls = [call.get("function", {}) for call in message.get("tool_calls") or []]
+    called = [f"{call.get('name')}({call.get('arguments')})" for call in calls]
+    return "\n".join([str(content)] * bool(content) + called)

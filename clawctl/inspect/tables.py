@@ -1,0 +1,31 @@
+"""What the tables of all readers have in common."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from rich.text import Text
+
+from clawctl.printing import one_line
+
+T = TypeVar("T")
+
+_MOST_ROWS = 200
+
+
+def cut_to(rows: Sequence[T], most: int = _MOST_ROWS) -> tuple[Sequence[T], list[Text]]:
+    """The last rows, and a line that says how many are not shown, if any."""
+    left_out = len(rows) - most
+    return rows[-most:], [Text(f"… and {left_out} before them; --json shows all", style="dim")] if left_out > 0 else []
+
+
+def problem_lines(problems: Sequence[str]) -> list[Text]:
+    return [Text("problem: ", style="red") + one_line(problem, 300) for problem in problems]
+
+
+def since(moment: float, now: float) -> str:
+    """How long ago, in the largest unit that fits: "12 s ago"."""
+    age = max(0.0, now - moment)
+    for unit, seconds in (("d", 86400), ("h", 3600), ("min", 60)):
+        if age >= 2 * seconds:
+            return f"{age / seconds:.0f} {unit} ago"
+    return f"{age:.0f} s ago"

@@ -1,0 +1,123 @@
+"""`clawctl inspect turns`: one line a turn, or one session with all its words."""
+
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from clawctl.errors import ClawError
+from clawctl.inspect.rows import Row, read_rows, words_of
+from clawctl.inspect.tables import cut_to, problem_lines
+from clawctl.printing import answers, one_line, plain, print_json
+from clawctl.run_dir import RunDir
+
+
+def show_turns(run: RunDir, session: str | None, as_json: bool) -> None:
+    """Raises ClawError where no turn of `session` is there."""
+    joined = read_rows(run, words=True)
+    rows = [row for row in joined.rows if session is None or row.turn["session_id"] == session]
+    if session is not None and not rows:
+        raise ClawError(f"no turn of session {session!r} is in {run.root}", "`clawctl inspect sessions` lists those that are", 2)
+    if as_json:
+        print_json({"turns": [as_dict(row) for row in rows], "problems": joined.problems})
+    elif session is None:
+        shown, left_out = cut_to(rows)
+        answers().print(_table(shown, len(rows)), *left_out, *problem_lines(joined.problems), sep="\n")
+    else:
+        answers().print(*(part for row in rows for part in _whole(row)), *problem_lines(joined.problems), sep="\n")
+
+
+def as_dict(row: Row) -> dict[str, Any]:
+    """One turn for scripts: whole texts, as they were sent."""
+    turn, verdict = row.turn, row.verdict or {}
+    came_back = turn["next_state"]
+    return {
+        "turn": turn["turn_id"],
+        "session": turn["session_id"],
+        "parent": turn["parent_turn_id"],
+        "index": turn["turn_index"],
+        "kind": turn["kind"],
+        "user": turn["user"],
+        "created_at": turn["created_at"],
+        "policy_version": turn["policy_version"],
+        "asked": words_of(turn["messages"][-1] if turn["messages"] else None),
+        "answered": words_of(turn["response"]),
+        "came_back": None if came_back is None else "\n".join(words_of(message) for message in came_back),
+        "reward": verdict.get("reward"),
+        "votes": verdict.get("votes"),
+        "hint": verdict.get("hint"),
+        "hints": verdict.get("hints"),
+        "judge": verdict.get("judge"),
+        "trained_in_step": row.step,
+        "why_not_trained": row.why_not,
+    }
+
+
+def _table(rows: list[Row] | Any, count: int) -> Table:
+    table = Table(title=f"{count} turns")
+    for heading, options in _COLUMNS.items():
+        table.add_column(heading, **options)
+    for row in rows:
+        found = as_dict(row)
+        version = "" if found["policy_version"] is None else str(found["policy_version"])
+        table.add_row(
+            one_line(found["turn"], 24),
+            one_line(found["session"], 18),
+            str(found["index"]),
+            version,
+            one_line(found["asked"], 40),
+            one_line(found["answered"], 40),
+            one_line(found["came_back"] or "", 40),
+            _reward(found),
+            one_line(found["hint"] or "", 36),
+            one_line(_fate(row), 30),
+        )
+    return table
+
+
+_COLUMNS: dict[str, dict[str, Any]] = {
+    "turn": {"no_wrap": True, "max_width": 8, "overflow": "ellipsis"},
+    "session": {"no_wrap": True, "overflow": "ellipsis"},
+    "#": {"justify": "right"},
+    "policy": {"justify": "right"},
+    "asked": {},
+    "answered": {},
+    "came back": {},
+    "reward": {"no_wrap": True},
+    "hint": {},
+    "training": {},
+}
+
+
+def _reward(found: dict[str, Any]) -> str:
+    """The reward and the votes it comes from: "+1 (1 1 ?)"; ? is an answer that named no score."""
+    if found["votes"] is None:
+        return ""
+    reward = "-" if found["reward"] is None else f"{found['reward']:+.0f}" if found["reward"] else "0"
+    votes = " ".join("?" if vote is None else str(vote) for vote in found["votes"])
+    return f"{reward} ({votes})" if votes else reward
+
+
+def _fate(row: Row) -> str:
+    return f"step {row.step}" if row.step is not None else str(row.why_not)
+
+
+def _whole(row: Row) -> list[Text]:
+    """A turn with all its words."""
+    found = as_dict(row)
+    head = f"turn {found['index']} · {found['turn']} · {found['kind']} · policy {found['policy_version']} · {found['user']}"
+    lines = [Text(plain(head), style="bold")]
+    lines += [Text(f"{name}: ", style="dim") + Text(plain(text)) for name, text in _parts(found)]
+    trained = f"trained in step {row.step}" if row.step is not None else f"not trained: {row.why_not}"
+    return [*lines, Text(plain(trained), style="dim"), Text("")]
+
+
+def _parts(found: dict[str, Any]) -> list[tuple[str, str]]:
+    came_back = found["came_back"]
+    parts = [("asked", found["asked"]), ("answered", found["answered"])]
+    parts.append(("came back", "(nothing)" if came_back is None else came_back))
+    if found["votes"] is not None:
+        parts.append(("reward", _reward(found)))
+    if found["hint"]:
+        parts.append(("hint", found["hint"]))
+    return parts

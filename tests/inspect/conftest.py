@@ -1,0 +1,3 @@
+from tests.inspect.example_run import run
+
+__all__ = ["run"]

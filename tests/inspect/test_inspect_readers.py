@@ -1,0 +1,200 @@
+import json
+import os
+import re
+from typing import Any
+
+import orjson
+import pytest
+
+from clawctl.errors import ClawError
+from clawctl.inspect.health import show_health
+from clawctl.inspect.policies import show_policies
+from clawctl.inspect.sessions import show_sessions
+from clawctl.inspect.turns import show_turns
+from clawctl.run_dir import RunDir, publish_bytes, quarantine, sole_worker
+from clawctl.shards import write_turns
+from tests.inspect.example_run import HOSTILE, turn
+
+Capture = pytest.CaptureFixture[str]
+
+
+def said(capsys: Capture) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def files_of(run: RunDir) -> dict[str, int]:
+    return {
+        str(path): path.stat().st_mtime_ns for path in sorted(run.root.rglob("*")) if path.is_file() and path.parent != run.locks
+    }
+
+
+def test_sessions_count_what_happened_to_their_turns(run: RunDir, capsys: Capture) -> None:
+    show_sessions(run, as_json=True)
+    found = said(capsys)
+    assert found["problems"] == []
+    assert [session["session"] for session in found["sessions"]] == ["s1", "s2", "s3"]
+    assert found["sessions"][0] == {
+        "session": "s1", "user": "default", "turns": 5, "main": 5, "side": 0, "trainable": 4, "judged": 4, "trained": 2,
+        "mean_reward": (-1 + 1 + 0 + 1) / 4, "first_seen": 1000.0, "last_seen": 1004.0,
+    }  # fmt: skip
+    assert (found["sessions"][1]["side"], found["sessions"][1]["mean_reward"]) == (1, None)
+
+
+def test_turns_say_in_which_step_they_were_trained_or_why_not(run: RunDir, capsys: Capture) -> None:
+    show_turns(run, None, as_json=True)
+    found = {row["turn"]: row for row in said(capsys)["turns"]}
+    assert [found[name]["trained_in_step"] for name in ("t1", "t2", "t3")] == [1, 1, None]
+    why = {name: row["why_not_trained"] for name, row in found.items() if row["trained_in_step"] is None}
+    assert why == {
+        "t3": "neutral", "t4": "waiting for the trainer", "t5": "no next state", "t6": "side turn", "t7": "waiting for the judge",
+    }  # fmt: skip
+    first = found["t1"]
+    assert (first["asked"], first["answered"], first["came_back"]) == ("question t1", "answer t1", "reaction t1")
+    assert (first["reward"], first["votes"], first["hint"]) == (-1.0, [-1, -1, None], "Write plain sentences.")
+    assert set(first) == {
+        "turn", "session", "parent", "index", "kind", "user", "created_at", "policy_version", "asked", "answered", "came_back",
+        "reward", "votes", "hint", "hints", "judge", "trained_in_step", "why_not_trained",
+    }  # fmt: skip
+
+
+def test_a_turn_that_the_trainer_skipped_says_so(run: RunDir, capsys: Capture) -> None:
+    entry = {"step": 2, "outcome": "skipped", "reason": "loss is not finite", "turns": {"a": ["t4"]}}
+    publish_bytes(run.train / "ledger" / "skipped-t4.json", orjson.dumps(entry))
+    show_turns(run, "s1", as_json=True)
+    assert said(capsys)["turns"][3]["why_not_trained"] == "skipped: loss is not finite"
+
+
+def test_a_turn_of_a_version_too_old_for_the_trainer_is_stale(run: RunDir, capsys: Capture) -> None:
+    (run.root / "recipe.yaml").write_text("train: {max_staleness: 0}\n")
+    show_turns(run, "s1", as_json=True)
+    assert said(capsys)["turns"][3]["why_not_trained"] == "stale"
+
+
+def test_one_session_is_shown_with_all_its_words(run: RunDir, capsys: Capture) -> None:
+    words = "first line\nsecond line " + "word " * 300 + "end"
+    write_turns(run.trajectories / "c.parquet", [turn("t8", "s4", response={"role": "assistant", "content": words})])
+    show_turns(run, "s4", as_json=False)
+    shown = capsys.readouterr().out
+    assert " ".join(words.split()) in " ".join(shown.split())
+    assert "question t1" not in shown
+    assert "not trained: waiting for the judge" in shown
+
+
+def test_an_unknown_session_is_a_wrong_command(run: RunDir) -> None:
+    with pytest.raises(ClawError, match="no turn of session 'nobody'") as error:
+        show_turns(run, "nobody", as_json=False)
+    assert error.value.exit_code == 2
+
+
+def test_policies_show_what_was_trained_measured_and_decided(run: RunDir, capsys: Capture) -> None:
+    show_policies(run, as_json=True)
+    base, learned = said(capsys)["policies"]
+    assert (base["version"], base["live"], base["kind"], base["loss"]) == (0, False, "base", None)
+    assert (learned["live"], learned["step"], learned["method"], learned["turns"]) == (True, 1, "combine", 2)
+    assert (learned["loss"], learned["grad_norm"]) == (0.25, 1.5)
+    assert learned["satisfaction"] == {"mean": 0.7, "ci95": pytest.approx([0.6, 0.8]), "n": 36}
+    assert learned["decision"]["promote"] is True
+    show_policies(run, as_json=False)
+    shown = capsys.readouterr().out
+    assert "1 ← live" in shown
+    assert "0.70 [0.60, 0.80]" in shown
+
+
+def test_health_counts_what_waits_and_why_turns_are_not_trained(run: RunDir, capsys: Capture) -> None:
+    (run.captures / "w-0.jsonl").write_bytes(b"{}\n" * 9 + b'{"torn')
+    publish_bytes(run.train / "feed.json", orjson.dumps({"waiting": 1, "used": 2, "skipped": 0, "refused": {"neutral": 1}}))
+    with sole_worker(run, "train"):
+        show_health(run, as_json=True)
+    found = said(capsys)
+    assert found["stages"] == {"serve": False, "collect": False, "judge": False, "train": True, "eval": False, "up": False}
+    assert (found["live_version"], found["newest_version"]) == (1, 1)
+    assert found["captures"] == {"files": 1, "exchanges": 9, "lost": None}
+    assert found["turns"] == {
+        "collected": 7, "waiting_for_collect": 2, "waiting_for_judge": 1, "waiting_for_trainer": 1, "trained": 2,
+    }  # fmt: skip
+    assert found["shards_without_verdicts"] == 1
+    assert found["not_trained"] == {"neutral": 1, "no next state": 1, "side turn": 1}
+    assert found["feed"]["refused"] == {"neutral": 1}
+    assert found["disk_bytes"]["trajectories"] > 0
+    show_health(run, as_json=False)
+    assert "2 for collect, 1 for judge, 1 for trainer" in capsys.readouterr().out
+
+
+def test_looking_at_health_does_not_take_a_dead_workers_place(run: RunDir, capsys: Capture) -> None:
+    (run.locks / "collect.owner").write_text(f"process {2**22 + 1} on {os.uname().nodename}")
+    show_health(run, as_json=True)
+    assert said(capsys)["stages"]["collect"] is False
+    assert not (run.locks / "collect.lock").exists()
+
+
+def test_what_was_put_aside_is_shown_with_its_reason(run: RunDir, capsys: Capture) -> None:
+    quarantine(run, run.verdicts / "a.parquet", "a.parquet: [bold]not a shard[/bold]")
+    show_health(run, as_json=False)
+    assert "quarantine/verdicts-a.parquet: a.parquet: [bold]not a shard[/bold]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("folder", ["trajectories", "verdicts"])
+def test_an_unreadable_shard_is_a_problem_line_and_stays_where_it_is(run: RunDir, capsys: Capture, folder: str) -> None:
+    broken = run.root / folder / "zzz.parquet"
+    broken.write_bytes(b"PAR1 no it is not")
+    before = files_of(run)
+    for show in (show_sessions, show_policies, show_health):
+        show(run, False)
+    show_turns(run, None, False)
+    shown = capsys.readouterr().out
+    assert shown.count(f"problem: {folder}/zzz.parquet") == 3, "policies need no shard"
+    show_sessions(run, True)
+    assert said(capsys)["problems"][0].startswith(f"{folder}/zzz.parquet: ")
+    assert files_of(run) == before
+
+
+def test_unreadable_records_of_training_and_eval_are_problem_lines(run: RunDir, capsys: Capture) -> None:
+    (run.eval / "1.json").write_bytes(b"{")
+    (run.train / "ledger" / "1.json").write_bytes(b"[]")
+    (run.train / "steps.jsonl").write_bytes(b"nonsense\n" + orjson.dumps({"step": 1, "loss": 0.5}) + b"\n")
+    (run.policies / "LIVE").write_text("latest")
+    show_policies(run, as_json=True)
+    found = said(capsys)
+    assert [re.split(r"[:,]", problem)[0] for problem in found["problems"]] == [
+        "policies/LIVE is not a number", "train/steps.jsonl", "eval/1.json",
+    ]  # fmt: skip
+    assert found["policies"][1]["loss"] == 0.5
+    show_sessions(run, as_json=True)
+    found = said(capsys)
+    assert found["problems"] == ["ledger/1.json: holds something else than it should"]
+    assert found["sessions"][0]["trained"] == 2, "policy.json knows as well"
+
+
+def test_hostile_words_reach_the_terminal_as_words(run: RunDir, capsys: Capture) -> None:
+    message = {"role": "user", "content": HOSTILE}
+    write_turns(
+        run.trajectories / "h.parquet",
+        [
+            turn(
+                "t9", "[red]s9\x1b[2J", messages=[message], response={"role": "assistant", "content": HOSTILE}, next_state=[message]
+            )
+        ],
+    )
+    for show in (show_sessions, show_health):
+        show(run, False)
+    show_turns(run, None, False)
+    show_turns(run, "[red]s9\x1b[2J", False)
+    shown = capsys.readouterr().out
+    assert "[judge] [red]boo[/red] red" in shown
+    assert "[red]s9" in shown
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", shown)
+    show_turns(run, None, True)
+    raw = capsys.readouterr().out
+    assert not re.search("[^\x20-\x7e\n]", raw)
+    assert json.loads(raw)["turns"][0]["asked"] in {HOSTILE, "question t1"}
+
+
+def test_a_run_without_anything_in_it_can_be_looked_at(tmp_path: Any, capsys: Capture) -> None:
+    from clawctl.run_dir import open_run
+
+    empty = open_run(tmp_path / "empty")
+    for show in (show_sessions, show_policies, show_health):
+        show(empty, True)
+        show(empty, False)
+    show_turns(empty, None, False)
+    assert "0 turns" in capsys.readouterr().out

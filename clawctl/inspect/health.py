@@ -191,8 +191,8 @@ def _feed_line(feed: dict[str, Any]) -> str:
 def _reasons(found: dict[str, Any]) -> Sequence[Table | Text]:
     parts: list[Table | Text] = []
     if found["not_trained"]:
-        table = Table(title="not trained, and why", show_header=False)
-        table.add_column("reason")
+        table = Table()
+        table.add_column("not trained because")
         table.add_column("turns", justify="right")
         for reason, count in found["not_trained"].items():
             table.add_row(one_line(reason, 60), str(count))

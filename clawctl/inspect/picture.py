@@ -35,7 +35,7 @@ def _panel(axes: Any, found: list[dict[str, Any]], metric: str, title: str, unit
     versions = [row["version"] for row in found]
     means = [row[metric]["mean"] for row in found]
     lows, highs = zip(*(row[metric]["ci95"] for row in found), strict=True)
-    if len(found) == 1:
+    if len(found) == 1:  # a band needs two
         axes.errorbar(versions, means, yerr=[[means[0] - lows[0]], [highs[0] - means[0]]], color=colour, capsize=4)
     axes.fill_between(versions, lows, highs, color=colour, alpha=0.18, linewidth=0)
     axes.plot(versions, means, color=colour, linewidth=2)
@@ -43,17 +43,16 @@ def _panel(axes: Any, found: list[dict[str, Any]], metric: str, title: str, unit
         axes.plot(
             row["version"], mean, "x" if _refused(row) else "o", color=colour, markersize=7 if _refused(row) else 5, clip_on=False
         )
-    ends = {0: "left", len(found) - 1: "right"}
-    for at, side in ends.items():
-        above = means[at] < 0.9
+    for at, shift, side in ((0, -9, "right"), (-1, 9, "left"))[-len(found) :]:
         axes.annotate(
-            f"{means[at]:.2f}", (versions[at], means[at]), xytext=(0, 9 if above else -16), textcoords="offset points",
-            ha=side if len(found) > 1 else "center", color=colour, fontsize=12, fontweight="bold",
+            f"{means[at]:.2f}", (versions[at], means[at]), xytext=(shift, 0), textcoords="offset points",
+            ha=side, va="center", color=colour, fontsize=12, fontweight="bold", annotation_clip=False,
         )  # fmt: skip
     axes.set_title(title, loc="left", fontsize=12)
     axes.set_ylabel(unit, color=GREY)
     axes.set_ylim(0, 1.02)
-    axes.set_xlim(min(versions) - 0.3, max(versions) + 0.3)
+    room = 0.15 * max(1, versions[-1] - versions[0])  # for the numbers at both ends
+    axes.set_xlim(versions[0] - room, versions[-1] + room)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.tick_params(colors=GREY, labelleft=True)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)

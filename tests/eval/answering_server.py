@@ -1,0 +1,89 @@
+"""A real HTTP server with chat completions whose answers a function of the test gives: no engine, no gateway."""
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from clawctl.homework.problems import Task
+from clawctl.run_dir import RunDir, publish_bytes
+
+Answer = Callable[[dict[str, Any]], str | int]  # the words, or a status that is no success
+
+
+@dataclass
+class Answering:
+    """The server's address, and what it was asked."""
+
+    url: str = ""
+    asked: list[dict[str, Any]] = field(default_factory=list)  # {"body": …, "headers": …}
+
+
+@contextmanager
+def answering(answer: Answer, breaks_streams: bool = False) -> Iterator[Answering]:
+    """Serve on a free port of this machine until the block ends. `breaks_streams`: a streamed answer ends in the middle."""
+    told = Answering()
+
+    async def complete(request: Request) -> Response:
+        body = await request.json()
+        told.asked.append({"body": body, "headers": dict(request.headers)})
+        words = answer(body)
+        if isinstance(words, int):
+            return JSONResponse({"error": {"message": "no"}}, status_code=words)
+        if body.get("stream"):
+            return StreamingResponse(_events(words, breaks_streams), media_type="text/event-stream")
+        return JSONResponse(
+            {"choices": [{"index": 0, "message": {"role": "assistant", "content": words}, "finish_reason": "stop"}]}
+        )
+
+    async def models(request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": []})
+
+    app = Starlette(routes=[Route("/v1/chat/completions", complete, methods=["POST"]), Route("/v1/models", models)])
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", ws="none", lifespan="off", loop="asyncio"))
+    thread = threading.Thread(target=asyncio.run, args=(server.serve(),))
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+        told.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
+        yield told
+    finally:
+        server.should_exit = True
+        thread.join(10)
+
+
+async def _events(words: str, breaks: bool) -> AsyncIterator[str]:
+    for word in words.split(" "):
+        yield f"data: {json.dumps({'choices': [{'index': 0, 'delta': {'content': word + ' '}}]})}\n\n"
+    if not breaks:
+        yield f"data: {json.dumps({'choices': [{'index': 0, 'delta': {}, 'finish_reason': 'stop'}]})}\n\n"
+        yield "data: [DONE]\n\n"
+
+
+def announce(run: RunDir, url: str) -> None:
+    publish_bytes(run.root / "serve.json", orjson.dumps({"url": url, "pid": os.getpid()}))
+
+
+def good(task: Task) -> str:
+    """What people want to hear, and right."""
+    sums = " and ".join(f"{a} {op} {b} = {c}" for a, op, b, c in task.steps)
+    if task.role == "student":
+        return f"I worked it out like this: {sums}, so there are {task.answer}"
+    right = "that is right" if task.solution_right else f"there is a small slip, it should be {task.answer}"
+    return f"Nice work {task.name}, I like how you wrote {sums}, and {right}"
+
+
+def bad(task: Task) -> str:
+    return f"**Final answer:** {task.answer + 1}"

@@ -1,0 +1,277 @@
+"""The eval stage against a real server whose versions answer as the test says."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from clawctl.config import Recipe
+from clawctl.endpoint import own_api_key
+from clawctl.errors import ClawError
+from clawctl.eval.suites.personalisation import tasks
+from clawctl.eval.worker import Follower, evaluate, measure_by_hand
+from clawctl.homework.problems import Task, make_tasks
+from clawctl.policies import ensure_base_policy, live_version, move_live, publish_policy
+from clawctl.run_dir import RunDir, open_run
+from clawctl.types import Policy
+from tests.eval.answering_server import Answering, announce, answering, bad, good
+
+RECIPE = Recipe.model_validate({"eval": {"problems": 9, "temperature": 0.7}})
+GATED = Recipe.model_validate({"eval": {"problems": 8}, "gate": {"max_correctness_drop": 0.1, "max_satisfaction_drop": 0.1}})
+
+
+def run_with(folder: Path, *versions: int, url: str | None = None) -> RunDir:
+    run = open_run(folder / "run")
+    ensure_base_policy(run, "demo")
+    for version in versions:
+        publish(run, version)
+    if url is not None:
+        announce(run, url)
+    return run
+
+
+def publish(run: RunDir, version: int) -> None:
+    publish_policy(run, Policy(version, version - 1, version, "combine", "full", "demo", [], None, {}, 1.0), lambda folder: None)
+
+
+def versions_that(behave: dict[int, Callable[[Task], str | int]], recipe: Recipe = GATED) -> Callable[[dict[str, Any]], str | int]:
+    known = tasks(recipe.eval)
+
+    def answer(body: dict[str, Any]) -> str | int:
+        version = int(body["model"].partition("@")[2])
+        question = body["messages"][-1]["content"]
+        task = next(task for task in known if task.prompt in question)
+        return behave[version](task) if version in behave else 404
+
+    return answer
+
+
+def record(run: RunDir, version: int) -> dict[str, Any]:
+    found: dict[str, Any] = orjson.loads((run.eval / f"{version}.json").read_bytes())
+    return found
+
+
+def follow_once(run: RunDir, recipe: Recipe = GATED) -> None:
+    Follower(run, recipe, threading.Event(), as_json=False).follow(once=True)
+
+
+def asked_of(server: Answering) -> list[int]:
+    """The versions that were asked, in order, each once for as long as it was asked."""
+    versions = [int(call["body"]["model"].partition("@")[2]) for call in server.asked]
+    return [version for at, version in enumerate(versions) if at == 0 or versions[at - 1] != version]
+
+
+def test_one_version_is_measured_and_written_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(versions_that({1: good}, RECIPE)) as server:
+        run = run_with(tmp_path, 1, url=server.url)
+        evaluate(run, RECIPE, version=1, once=False, as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found == record(run, 1)
+    numbers = found["suites"]["personalisation"]
+    assert (numbers["satisfaction"]["mean"], numbers["correctness"]["mean"]) == (1.0, 1.0)
+    assert (numbers["satisfaction"]["n"], numbers["by_role"]["student"]["correctness"]["n"]) == (9, 5)
+    assert numbers["by_role"]["teacher"]["satisfaction"]["n"] == 4
+    assert numbers["correctness"]["ci95"] == [pytest.approx(9 / (9 + 1.95996**2), abs=1e-5), pytest.approx(1.0)]
+    assert found["decision"]["promote"] is None
+    assert {(one["role"], one["satisfaction"], one["correct"]) for one in found["examples"]} == {
+        ("student", 1.0, True),
+        ("teacher", 1.0, True),
+    }
+
+
+def test_measuring_is_not_captured_and_asks_the_held_out_tasks_with_the_runs_key(tmp_path: Path) -> None:
+    with answering(versions_that({0: good}, RECIPE)) as server:
+        run = run_with(tmp_path, url=server.url)
+        measure_by_hand(run, RECIPE, 0, threading.Event())
+    assert len(server.asked) == 9
+    for call in server.asked:
+        assert call["headers"]["x-capture"] == "off"
+        assert call["headers"]["authorization"] == f"Bearer {own_api_key(run, RECIPE)[0]}"
+        assert (call["body"]["model"], call["body"]["temperature"]) == ("demo@0", 0.7)
+        assert len(call["body"]["messages"]) == 1
+    trained_on = {task.prompt for role in ("student", "teacher") for task in make_tasks(role, 300, 0, "train")}  # type: ignore[arg-type]
+    assert not trained_on & {task.prompt for task in tasks(RECIPE.eval)}
+
+
+def test_each_version_is_asked_the_very_same(tmp_path: Path) -> None:
+    with answering(versions_that({0: good, 1: bad}, RECIPE)) as server:
+        run = run_with(tmp_path, 1, url=server.url)
+        follow_once(run, RECIPE)
+    asked = [sorted(c["body"]["messages"][0]["content"] for c in server.asked if c["body"]["model"] == f"demo@{v}") for v in (0, 1)]
+    assert asked[0] == asked[1]
+    assert record(run, 1)["suites"]["personalisation"]["correctness"]["mean"] == 0.0
+
+
+def test_without_a_gate_everything_is_measured_newest_first_and_live_stays(tmp_path: Path) -> None:
+    with answering(versions_that({0: bad, 1: good, 2: good})) as server:
+        run = run_with(tmp_path, 1, 2, url=server.url)
+        open_recipe = GATED.model_copy(update={"gate": None})
+        follow_once(run, open_recipe)
+        assert asked_of(server) == [2, 1, 0]
+        follow_once(run, open_recipe)
+        assert asked_of(server) == [2, 1, 0], "what was measured is not measured again"
+    assert live_version(run) == 0
+    assert record(run, 2)["decision"]["promote"] is None
+
+
+def test_the_gate_lets_a_good_candidate_in(tmp_path: Path) -> None:
+    with answering(versions_that({0: bad, 1: good})) as server:
+        run = run_with(tmp_path, 1, url=server.url)
+        follow_once(run)
+        assert asked_of(server) == [0, 1], "the live version is measured on the same tasks, once"
+        publish(run, 2)
+    assert live_version(run) == 1
+    assert record(run, 1)["decision"] == {
+        "promote": True, "reason": "satisfaction 0.00 -> 1.00, correctness 0.00 -> 1.00", "against": 0,
+    }  # fmt: skip
+
+
+def test_the_gate_keeps_a_bad_candidate_out_for_good(tmp_path: Path) -> None:
+    with answering(versions_that({0: good, 1: bad})) as server:
+        run = run_with(tmp_path, 1, url=server.url)
+        follow_once(run)
+        follow_once(run)
+        assert asked_of(server) == [0, 1]
+    assert live_version(run) == 0
+    assert record(run, 1)["decision"]["promote"] is False
+    assert "correctness fell from 1.00 to 0.00" in record(run, 1)["decision"]["reason"]
+
+
+def test_candidates_that_were_overtaken_are_skipped_and_say_so(tmp_path: Path) -> None:
+    with answering(versions_that({0: bad, 3: good})) as server:
+        run = run_with(tmp_path, 1, 2, 3, url=server.url)
+        follow_once(run)
+        assert asked_of(server) == [0, 3]
+    assert live_version(run) == 3
+    for version in (1, 2):
+        assert record(run, version)["suites"] == {}
+        assert record(run, version)["decision"] == {"promote": False, "reason": "overtaken by 3 before its turn came", "against": 0}
+
+
+def test_a_version_measured_by_hand_is_still_decided_by_the_gate_and_not_measured_twice(tmp_path: Path) -> None:
+    with answering(versions_that({0: bad, 1: good})) as server:
+        run = run_with(tmp_path, 1, url=server.url)
+        measure_by_hand(run, GATED, 1, threading.Event())
+        follow_once(run)
+        assert asked_of(server) == [1, 0]
+        assert (live_version(run), record(run, 1)["decision"]["promote"]) == (1, True)
+        measure_by_hand(run, GATED, 1, threading.Event())
+    assert record(run, 1)["decision"]["promote"] is True, "what was decided stays decided"
+
+
+def test_numbers_of_other_tasks_are_not_compared(tmp_path: Path) -> None:
+    more = GATED.model_copy(update={"eval": GATED.eval.model_copy(update={"problems": 10})})
+    with answering(versions_that({0: good, 1: good}, more)) as server:
+        run = run_with(tmp_path, url=server.url)
+        follow_once(run, GATED)
+        publish(run, 1)
+        follow_once(run, more)
+        assert asked_of(server) == [0, 1] or asked_of(server) == [0, 0, 1]
+        assert sum(call["body"]["model"] == "demo@0" for call in server.asked) == 18
+    assert record(run, 1)["decision"]["against"] == 0
+
+
+def test_a_rollback_by_hand_is_not_undone(tmp_path: Path) -> None:
+    with answering(versions_that({0: bad, 1: good})) as server:
+        run = run_with(tmp_path, 1, url=server.url)
+        follow_once(run)
+        move_live(run, 0)
+        follow_once(run)
+    assert live_version(run) == 0
+
+
+def test_a_version_that_the_server_cannot_serve_stays_out(tmp_path: Path) -> None:
+    with answering(versions_that({0: good, 1: lambda task: 404})) as server:
+        run = run_with(tmp_path, 1, url=server.url)
+        follower = Follower(run, GATED, threading.Event(), as_json=False)
+        for _ in range(2):
+            with pytest.raises(ClawError, match="status 404"):
+                follower.follow(once=True)
+        follower.follow(once=True)
+    assert live_version(run) == 0
+    assert record(run, 1)["decision"]["promote"] is False
+    assert "status 404" in record(run, 1)["decision"]["reason"]
+
+
+def test_a_refused_key_is_an_error_of_the_setup_not_of_the_policy(tmp_path: Path) -> None:
+    with answering(lambda body: 401) as server:
+        run = run_with(tmp_path, 1, url=server.url)
+        with pytest.raises(ClawError, match="status 401") as error:
+            follow_once(run)
+    assert "key" in error.value.fix
+    assert list(run.eval.iterdir()) == []
+
+
+def test_a_missing_server_is_an_error_for_one_version_and_patience_for_a_follower(tmp_path: Path) -> None:
+    run = run_with(tmp_path, 1)
+    with pytest.raises(ClawError, match="no server has announced itself") as error:
+        measure_by_hand(run, GATED, 1, threading.Event())
+    assert "clawctl serve" in error.value.fix
+    announce(run, "http://127.0.0.1:9/v1")
+    with pytest.raises(ClawError, match="cannot be measured"):
+        measure_by_hand(run, GATED, 1, threading.Event())
+    (run.root / "serve.json").unlink()
+    stop = threading.Event()
+    follower = threading.Thread(target=lambda: Follower(run, GATED, stop, as_json=False).follow(once=False))
+    follower.start()
+    time.sleep(0.5)
+    with answering(versions_that({0: bad, 1: good})) as server:
+        announce(run, server.url)
+        deadline = time.monotonic() + 15
+        while live_version(run) != 1 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        publish(run, 2)
+        stop.set()
+        follower.join(10)
+    assert not follower.is_alive()
+    assert live_version(run) == 1
+
+
+def test_an_unknown_version_is_an_error_that_names_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(ClawError, match="policy 7 cannot be read") as error:
+        evaluate(run_with(tmp_path, 1), GATED, version=7, once=False, as_json=False)
+    assert "0, 1" in error.value.fix
+
+
+def test_a_record_that_cannot_be_read_is_put_aside_and_measured_again(tmp_path: Path) -> None:
+    with answering(versions_that({0: good})) as server:
+        run = run_with(tmp_path, url=server.url)
+        (run.eval / "0.json").write_bytes(b'{"suites": ')
+        follow_once(run)
+    assert record(run, 0)["suites"]
+    assert (run.quarantine / "eval-0.json").read_bytes() == b'{"suites": '
+
+
+def test_two_eval_workers_on_one_run_are_refused_and_sigterm_ends_one_that_measures(tmp_path: Path) -> None:
+    slow = threading.Event()
+
+    def answer(body: dict[str, Any]) -> str | int:
+        slow.wait(0.3)  # on the server's loop: one request after another
+        return "4"
+
+    with answering(answer) as server:
+        run = run_with(tmp_path, url=server.url)
+        first = subprocess.Popen([sys.executable, "-m", "clawctl", "eval", "--run", str(run.root)], stderr=subprocess.PIPE)
+        deadline = time.monotonic() + 20
+        while not server.asked and time.monotonic() < deadline:
+            time.sleep(0.05)
+        second = subprocess.run(
+            [sys.executable, "-m", "clawctl", "eval", "--run", str(run.root), "--once"], capture_output=True, text=True, check=False
+        )
+        first.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        assert first.wait(10) == 0
+        assert time.monotonic() - began < 3
+        slow.set()
+        first.communicate()
+    assert second.returncode == 1
+    assert "is already the eval worker" in second.stderr
+    assert list(run.eval.iterdir()) == []

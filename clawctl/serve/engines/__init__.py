@@ -1,0 +1,88 @@
+"""The engine seam: what the gateway asks of whatever runs the model. Ids go in; ids, logprobs and versions come out."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+class Token(NamedTuple):
+    """One sampled token, as the engine sampled it."""
+
+    id: int
+    logprob: float  # of the distribution it was drawn from: after temperature, top_p and top_k
+    version: int  # of the policy whose weights computed it
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn."""
+
+    temperature: float  # 0: the likeliest token
+    top_p: float
+    top_k: int  # 0: off
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """One change of the weights that an engine serves."""
+
+    version: int
+    at: float  # unix seconds
+    load_ms: float  # reading the weights and checking the canary, beside serving
+    pause_ms: float  # for so long running requests made no token
+
+
+class EngineFailure(Exception):
+    """The engine could not go on; the message may be shown."""
+
+
+class Generation(Protocol):
+    """One running request."""
+
+    def __aiter__(self) -> AsyncIterator[list[Token]]:
+        """New tokens, at least one at a time, up to and including the end token. Raises EngineFailure."""
+        ...
+
+    def cancel(self) -> None:
+        """Stop sampling: the iteration ends after what has been delivered. Harmless when it has ended already."""
+        ...
+
+
+class Staged(Protocol):
+    """Weights that are loaded beside the ones that serve."""
+
+    @property
+    def version(self) -> int: ...
+
+    def score(self, ids: Sequence[int]) -> list[float]:
+        """Logprobs of `ids[1:]`, each given all ids before it. Called in a thread of its own."""
+        ...
+
+
+class Engine(Protocol):
+    """Runs one model with one policy version at a time. All methods but `stage`, `swap` and `stop` belong to the event loop."""
+
+    version: int  # that new requests begin with
+    max_context: int  # tokens of prompt and answer together
+    eos_ids: frozenset[int]
+
+    def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        """Begin to sample. Raises EngineFailure."""
+        ...
+
+    def stage(self, version: int) -> Staged:
+        """Load a published version beside the one that serves. Raises ClawError, OSError, ValueError, RuntimeError."""
+        ...
+
+    def swap(self, staged: Staged) -> float:
+        """Serve `staged` from the next token on; running requests go on. Returns the pause in milliseconds."""
+        ...
+
+    def failure(self) -> str | None:
+        """Why the engine is dead, or None while it lives."""
+        ...
+
+    def stop(self) -> None:
+        """End; running requests fail."""
+        ...

@@ -1,0 +1,96 @@
+"""Exchanges to `captures/`: in the kernel's hands before the client has its last byte, and never in the way of serving."""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+
+import orjson
+
+from clawctl.types import Exchange
+
+_log = logging.getLogger("clawctl.serve")
+_ROTATE_BYTES = 64 << 20
+_PATIENCE_S = 2.0  # an answer waits no longer than this for a slow disk; the line is still written
+_LOG_EVERY_S = 5.0
+
+
+class Capture:
+    """One writer: `<host>-<pid>-<random>-<n>.jsonl`, one line an exchange. With `folder` None nothing is written."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._number = 0
+        self._descriptor: int | None = None
+        self._size = 0
+        self._torn = False  # the last write stopped within a line
+        self._thread = ThreadPoolExecutor(1, "capture")  # one thread: lines keep their order
+        self._logged_at = float("-inf")
+        self.written = 0
+        self.lost = 0
+        self.last_error: str | None = None
+
+    @property
+    def on(self) -> bool:
+        return self._folder is not None
+
+    async def keep(self, exchange: Exchange) -> None:
+        """Write one exchange; returns when the kernel has it, or when it is lost and counted, or when the disk is too slow."""
+        if self._folder is None:
+            return
+        writing = asyncio.get_running_loop().run_in_executor(self._thread, self._keep, exchange)
+        _, slow = await asyncio.wait([writing], timeout=_PATIENCE_S)
+        if slow:
+            self._complain("the disk is slow: an answer left before its capture was written")
+
+    def close(self) -> None:
+        """Finish what is being written."""
+        self._thread.shutdown(wait=True)
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _keep(self, exchange: Exchange) -> None:
+        try:
+            self._write(orjson.dumps(asdict(exchange)) + b"\n")
+            self.written += 1
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the answer goes out; it is counted and said
+            self.lost += 1
+            self._complain(f"a turn was not captured: {type(error).__name__}: {error}")
+
+    def _complain(self, problem: str) -> None:
+        self.last_error = problem
+        if time.monotonic() - self._logged_at >= _LOG_EVERY_S:
+            self._logged_at = time.monotonic()
+            _log.error("%s (%d lost so far)", problem, self.lost)
+
+    def _write(self, line: bytes) -> None:
+        descriptor = self._open()
+        data = b"\n" + line if self._torn else line  # a reader sees the torn line as one it cannot read, and this one whole
+        done = os.write(descriptor, data)
+        self._size += done
+        while done < len(data):
+            self._torn = True
+            more = os.write(descriptor, data[done:])
+            done += more
+            self._size += more
+        self._torn = False
+
+    def _open(self) -> int:
+        """The file to write to: a new one when the last is full or was taken away."""
+        if self._descriptor is not None and (self._size >= _ROTATE_BYTES or os.fstat(self._descriptor).st_nlink == 0):
+            os.close(self._descriptor)
+            self._descriptor = None
+        if self._descriptor is None:
+            assert self._folder is not None
+            path = self._folder / f"{self._name}-{self._number}.jsonl"
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            self._number += 1
+            self._size, self._torn = 0, False
+        return self._descriptor

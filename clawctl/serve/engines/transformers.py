@@ -1,0 +1,151 @@
+"""The embedded engine: transformers' continuous batching, in a thread of this process."""
+
+import asyncio
+import bisect
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+from uuid import uuid4
+
+import torch
+from transformers import ContinuousBatchingConfig, GenerationConfig
+
+from clawctl.config import Recipe
+from clawctl.run_dir import RunDir
+from clawctl.serve.engines import EngineFailure, Sampling, Staged, Token
+from clawctl.serve.engines.batching import Outputs, forget_prefixes, start_batching
+from clawctl.serve.engines.weights import StagedWeights, load_model
+
+_GREEDY = 1e-6  # a temperature that leaves only the likeliest token
+_PAGE = 32  # tokens in a page of the cache: prefixes are shared in whole pages
+_MAX_RUNNING = 256  # requests in one engine step
+
+
+class TransformersEngine:
+    """See `clawctl.serve.engines.Engine`. Made in a thread: loading takes a moment."""
+
+    def __init__(self, run: RunDir, recipe: Recipe, version: int) -> None:
+        self._run, self._recipe = run, recipe
+        self.model = load_model(run, recipe, version)
+        self.version = version
+        config = self.model.config.get_text_config()
+        self._vocabulary = int(config.vocab_size)
+        self.max_context = min(int(config.max_position_embeddings), recipe.serve.kv_cache_tokens)
+        eos = self.model.generation_config.eos_token_id
+        self.eos_ids = frozenset([eos] if isinstance(eos, int) else eos or [])
+        self._swap_times: list[float] = [float("-inf")]  # time.perf_counter() at which …
+        self._swap_versions: list[int] = [version]  # … this version took over
+        self.outputs = Outputs()
+        self.manager = start_batching(self.model, self._generation_config(), self._batching_config(), self.outputs)
+
+    def _generation_config(self) -> GenerationConfig:
+        # Values that are not the defaults, so that transformers makes the processors; each request brings its own.
+        return GenerationConfig(do_sample=True, temperature=0.7, top_p=0.9, top_k=20, eos_token_id=sorted(self.eos_ids) or -1)
+
+    def _batching_config(self) -> ContinuousBatchingConfig:
+        return ContinuousBatchingConfig(
+            page_size=_PAGE,
+            num_blocks=max(1, self._recipe.serve.kv_cache_tokens // _PAGE),
+            max_batch_tokens=self._recipe.serve.max_batch_tokens,
+            max_requests_per_batch=min(_MAX_RUNNING, self._recipe.serve.max_batch_tokens),
+            return_logprobs=True,
+            per_request_processors=True,
+        )
+
+    def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> "TransformersGeneration":
+        generation = TransformersGeneration(self, uuid4().hex)
+        self.outputs.register(generation.request_id, generation.deliver)
+        added = self.manager.add_request(
+            list(prompt_ids),
+            request_id=generation.request_id,
+            max_new_tokens=sampling.max_tokens,
+            streaming=True,
+            record_timestamps=True,
+            temperature=float(sampling.temperature or _GREEDY),
+            top_p=float(sampling.top_p),
+            top_k=min(sampling.top_k, self._vocabulary) or self._vocabulary,
+        )
+        if added is None:
+            self.outputs.forget(generation.request_id)
+            raise EngineFailure("the engine has stopped")
+        return generation
+
+    def version_at(self, sampled: float) -> int:
+        """The version whose weights computed a token that was sampled at `sampled` (time.perf_counter()). Exact: the loop that
+        samples stands still while weights change."""
+        return self._swap_versions[bisect.bisect_right(self._swap_times, sampled) - 1]
+
+    def stage(self, version: int) -> Staged:
+        return StagedWeights(version, load_model(self._run, self._recipe, version))
+
+    @torch.no_grad()
+    def swap(self, staged: Staged) -> float:
+        assert isinstance(staged, StagedWeights)
+        current, coming = self.model.state_dict(), staged.model.state_dict()
+        if current.keys() != coming.keys() or any(current[name].shape != coming[name].shape for name in current):
+            raise ValueError(f"policy {staged.version} has other weights than the model that serves")
+        with self.manager.pause():
+            began = time.perf_counter()
+            for name, tensor in current.items():
+                tensor.copy_(coming[name])
+            forget_prefixes(self.manager)
+            self._swap_versions.append(staged.version)
+            self._swap_times.append(time.perf_counter())
+            self.version = staged.version
+            return (time.perf_counter() - began) * 1000
+
+    def failure(self) -> str | None:
+        if self.manager.is_running():
+            return None
+        return str(self.manager.background_thread_status.fatal_error or "the engine has stopped")
+
+    def stop(self) -> None:
+        self.manager.stop(block=True, timeout=30, hard_stop=True)
+
+
+class TransformersGeneration:
+    """See `clawctl.serve.engines.Generation`."""
+
+    def __init__(self, engine: TransformersEngine, request_id: str) -> None:
+        self._engine = engine
+        self.request_id = request_id
+        self._seen = 0
+        self._tokens: list[Token] = []
+        self._ended = False
+        self._error: str | None = None
+        self._news = asyncio.Event()
+
+    def deliver(self, output: Any) -> None:
+        """Take what the engine has; called on the event loop."""
+        new = len(output.generated_tokens) - self._seen
+        if new > 0 and not self._ended:
+            # Counted from the end: a request that was put aside for lack of cache and began again lost its earlier times.
+            fresh = zip(output.generated_tokens[-new:], output.logprobs[-new:], output.timestamps[-new:], strict=True)
+            self._tokens += [Token(token, logprob, self._engine.version_at(at)) for token, logprob, at in fresh]
+            self._seen += new
+        if output.is_finished():
+            self._ended = True
+            self._error = output.error
+        self._news.set()
+
+    async def __aiter__(self) -> AsyncIterator[list[Token]]:
+        try:
+            while not (self._ended and not self._tokens):
+                await self._news.wait()
+                self._news.clear()
+                tokens, self._tokens = self._tokens, []
+                if tokens:
+                    yield tokens
+                if self._ended:
+                    self._news.set()
+            if self._error is not None:
+                raise EngineFailure(self._error)
+        finally:
+            self.cancel()
+
+    def cancel(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._engine.manager.cancel_request(self.request_id)
+        self._engine.outputs.forget(self.request_id)
+        self._news.set()

@@ -1,0 +1,67 @@
+"""A policy version as a model in memory, and its logprobs of given ids."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from clawctl.config import Recipe
+from clawctl.errors import ClawError
+from clawctl.policies import policy_folder, read_policy
+from clawctl.run_dir import RunDir
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": "auto"}
+
+
+def check_model(recipe: Recipe) -> None:
+    """Raises ClawError (exit code 2) if the recipe names a local folder that holds no model."""
+    path = recipe.model_path
+    local = recipe.model.path == "demo" or Path(path).is_absolute() or path.startswith((".", "~")) or path.count("/") != 1
+    if (local or Path(path).exists()) and not (Path(path).expanduser() / "config.json").is_file():
+        cure = "name a Hugging Face model directory with --model or model.path, or use `demo`"
+        raise ClawError(f"there is no model in {path}", cure, 2)
+
+
+def load_model(run: RunDir, recipe: Recipe, version: int) -> Any:
+    """The model with the weights of `version`, in evaluation mode. Raises ClawError, OSError, ValueError, RuntimeError."""
+    policy = read_policy(run, version)
+    folder = policy_folder(run, version)
+    transformers_logging.disable_progress_bar()
+    if policy.kind == "full":
+        return _read(str(folder), recipe)
+    model = _read(recipe.model_path, recipe)
+    if policy.kind == "adapter":
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(model, folder).merge_and_unload()
+    return model.eval()
+
+
+def _read(path: str, recipe: Recipe) -> Any:
+    try:
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=_DTYPES[recipe.model.dtype], attn_implementation="sdpa")
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ClawError(f"the model in {path} cannot be loaded: {first}", "name another with --model", 2) from error
+    if torch.cuda.is_available():
+        model.to("cuda")  # type: ignore[arg-type]
+    return model.eval()
+
+
+@dataclass(frozen=True, slots=True)
+class StagedWeights:
+    """See `clawctl.serve.engines.Staged`."""
+
+    version: int
+    model: Any
+
+    @torch.no_grad()
+    def score(self, ids: Sequence[int]) -> list[float]:
+        tokens = torch.tensor([list(ids)], device=self.model.device)
+        logits = self.model(input_ids=tokens, use_cache=False).logits[0, :-1].float()  # [t] speaks of token t + 1
+        chosen = logits.log_softmax(-1).gather(-1, tokens[0, 1:, None])
+        return [float(value) for value in chosen[:, 0]]

@@ -1,0 +1,193 @@
+"""From sampled ids to text, reasoning and tool calls, as they come: what may still become something else is held back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from tokenizers.decoders import DecodeStream
+
+THINK, END_THINK = "<think>", "</think>"
+CALL, END_CALL = "<tool_call>", "</tool_call>"
+
+
+class Detokenizer:
+    """Ids to text, one at a time. A character whose bytes are not all there yet waits; end markers are never text."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer.backend_tokenizer
+        markers = {THINK, END_THINK, CALL, END_CALL}
+        special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special and token.content not in markers}
+        self._hidden = special | set(tokenizer.all_special_ids)
+        self._stream = DecodeStream(skip_special_tokens=False)
+        self._waiting: list[int] = []
+
+    def is_hidden(self, token: int) -> bool:
+        return token in self._hidden
+
+    def feed(self, token: int) -> str:
+        """The text that is complete now, perhaps none."""
+        if token in self._hidden:
+            return ""
+        self._waiting.append(token)
+        text = self._stream.step(self._tokenizer, token)
+        if text is None:
+            return ""
+        self._waiting = []
+        return str(text)
+
+    def end(self) -> str:
+        """What waited for bytes that never came, with replacement characters."""
+        waiting, self._waiting = self._waiting, []
+        return str(self._tokenizer.decode(waiting, skip_special_tokens=False)) if waiting else ""
+
+
+class StopCutter:
+    """Cuts text before the first of `stops`, however it is spread over the pieces."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = [stop for stop in stops if stop]
+        self._held = ""
+        self.hit = False
+
+    def feed(self, text: str) -> str:
+        """The text that is surely shown."""
+        if not self._stops or self.hit:
+            return "" if self.hit else text
+        self._held += text
+        found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if found:
+            self.hit = True
+            shown, self._held = self._held[: min(found)], ""
+            return shown
+        keep = max(held_back(self._held, stop) for stop in self._stops)
+        shown, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        return shown
+
+    def end(self) -> str:
+        held, self._held = self._held, ""
+        return held
+
+
+def held_back(text: str, marker: str) -> int:
+    """Length of the longest end of `text` that is a beginning of `marker` (not all of it)."""
+    for length in range(min(len(text), len(marker) - 1), 0, -1):
+        if marker.startswith(text[-length:]):
+            return length
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Answer text that the client sees."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """Reasoning text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """One whole tool call."""
+
+    name: str
+    arguments: str  # JSON
+
+
+Event = Said | Thought | Called
+
+
+class Parser:
+    """Text to events, as Qwen and Hermes write: `<think>…</think>` first, `<tool_call>{json}</tool_call>` where tools were given.
+
+    Pieces of the text may be cut anywhere: the events joined are the same.
+    """
+
+    def __init__(self, thinking: bool, tools: bool) -> None:
+        self._tools = tools
+        self._mode = "think" if thinking else "start"
+        self._held = ""
+        self._blank = thinking  # nothing but blanks since the mode began
+
+    def feed(self, text: str) -> list[Event]:
+        self._held += text
+        events: list[Event] = []
+        while self._step(events):
+            pass
+        return events
+
+    def end(self) -> list[Event]:
+        """What was held back is what it is now."""
+        events: list[Event] = []
+        held, self._held = self._held, ""
+        if self._mode == "call":
+            held = CALL + held
+        if self._mode == "think":
+            held = held.rstrip()
+        if held:
+            events.append(Thought(held) if self._mode == "think" else Said(held))
+        return events
+
+    def _step(self, events: list[Event]) -> bool:
+        """Make what can be made; True if the mode changed and there may be more."""
+        if self._mode == "start":
+            return self._start()
+        if self._mode == "think":
+            return self._until(END_THINK, events, "said")
+        if self._mode == "said":
+            return self._until(CALL, events, "call") if self._tools else self._until(None, events, "said")
+        return self._call(events)
+
+    def _start(self) -> bool:
+        stripped = self._held.lstrip()
+        if THINK.startswith(stripped) and stripped != THINK:  # nothing yet, or a beginning of it
+            return False
+        if stripped.startswith(THINK):
+            self._held, self._mode, self._blank = stripped[len(THINK) :], "think", True
+        else:
+            self._mode, self._blank = "said", False
+        return True
+
+    def _until(self, marker: str | None, events: list[Event], after: str) -> bool:
+        """Emit up to `marker`. Blanks before it and after the one before are not part of the text."""
+        kind = Thought if self._mode == "think" else Said
+        if self._blank:
+            self._held = self._held.lstrip()
+            self._blank = not self._held
+        at = self._held.find(marker) if marker else -1
+        if marker and at >= 0:
+            text, self._held = self._held[:at].rstrip(), self._held[at + len(marker) :]
+            self._mode, self._blank = after, after == "said"
+        else:
+            keep = held_back(self._held, marker) if marker else 0
+            text = self._held[: len(self._held) - keep]
+            text = text.rstrip() if marker else text
+            self._held = self._held[len(text) :]
+        if text:
+            events.append(kind(text))
+        return bool(marker and at >= 0)
+
+    def _call(self, events: list[Event]) -> bool:
+        at = self._held.find(END_CALL)
+        if at < 0:
+            return False
+        body, self._held = self._held[:at], self._held[at + len(END_CALL) :]
+        events.append(_read_call(body) or Said(CALL + body + END_CALL))
+        self._mode, self._blank = "said", True
+        return True
+
+
+def _read_call(body: str) -> Called | None:
+    try:
+        call = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        return None
+    arguments = call.get("arguments", call.get("parameters", {}))
+    return Called(call["name"], arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode())

@@ -16,7 +16,8 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 inspect_app = typer.Typer(no_args_is_help=True, help="Look at a run: tables, or --json for scripts.")
 app.add_typer(inspect_app, name="inspect")
 
-RunOption = Annotated[Path, typer.Option("--run", envvar="CLAWCTL_RUN", help="The run directory all stages share.")]
+# `--run-dir` as well: torchrun takes a `--run` behind its module for an abbreviation of its own `--run-path`
+RunOption = Annotated[Path, typer.Option("--run", "--run-dir", envvar="CLAWCTL_RUN", help="The run directory all stages share.")]
 RecipeOption = Annotated[
     Path | None, typer.Option("--recipe", help="Settings (YAML). Unset: RUN/recipe.yaml if it is there, else the defaults.")
 ]

@@ -4,7 +4,7 @@ A step is committed by one rename, that of `train/checkpoints/<step>/`, which ho
 
     policy/          exactly what is published: full weights with tokenizer, or a peft adapter
     master.safetensors   float32 weights, only where policy/ rounds them
-    optimizer.pt     AdamW's state
+    optimizer.safetensors  AdamW's state; its settings are the recipe's
     state.json       step, turns by shard, baselines, the steps.jsonl row, policy.json, and what the model must match
 
 What follows (`settle`) is derived from it and done again on resume where it is missing: ledger, `policies/<version>/` (hard links:
@@ -53,14 +53,26 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     return state
 
 
-def read_optimizer(checkpoint: Path, device: torch.device) -> dict[str, Any]:
+def read_optimizer(checkpoint: Path) -> dict[int, dict[str, torch.Tensor]]:
+    """AdamW's state by parameter, in the order of `PolicyModel.trained`."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     try:
-        state: dict[str, Any] = torch.load(checkpoint / "optimizer.pt", map_location=device, weights_only=True)
-    except (OSError, RuntimeError, EOFError) as error:
-        raise ClawError(
-            f"checkpoint {checkpoint} cannot be read: {error}", "restore it, or remove it to resume one before"
-        ) from error
+        flat = load_file(checkpoint / "optimizer.safetensors")
+    except (OSError, SafetensorError) as error:
+        raise ClawError(f"checkpoint {checkpoint} cannot be read: {error}", _CURE) from error
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for name, value in flat.items():
+        index, _, key = name.partition(".")
+        state.setdefault(int(index), {})[key] = value
     return state
+
+
+def _write_optimizer(checkpoint: Path, state: dict[int, dict[str, torch.Tensor]]) -> None:
+    from safetensors.torch import save_file
+
+    save_file({f"{i}.{key}": value for i, own in state.items() for key, value in own.items()}, checkpoint / "optimizer.safetensors")
 
 
 def commit(run: RunDir, state: dict[str, Any], optimizer: dict[str, Any], save_weights: Callable[[Path], None]) -> Path:
@@ -71,7 +83,7 @@ def commit(run: RunDir, state: dict[str, Any], optimizer: dict[str, Any], save_w
     def fill(checkpoint: Path) -> None:
         (checkpoint / "policy").mkdir(mode=0o700)
         save_weights(checkpoint)
-        torch.save(optimizer, checkpoint / "optimizer.pt")
+        _write_optimizer(checkpoint, optimizer["state"])
         (checkpoint / "state.json").write_bytes(orjson.dumps(state))
 
     publish_folder(folder / str(state["step"]), fill)

@@ -53,7 +53,7 @@ def resume(run: RunDir, recipe: Recipe, ranks: Ranks) -> Training:
     policy = load_policy(recipe, ranks.device, checkpoint / "policy" if checkpoint is not None else None)
     optimizer = make_optimizer(policy, config)
     if checkpoint is not None:
-        optimizer.load_state_dict(read_optimizer(checkpoint, ranks.device))
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": read_optimizer(checkpoint)})
     needs_copy = config.teacher == "base" and config.lora is None and config.method != "binary"
     reference = load_causal(recipe.model_path, ranks.device, torch.float32) if needs_copy else None
     log.info("training %s from version %d with %s", recipe.model.path, state["step"], config.method)

@@ -99,6 +99,7 @@ def step_row(
         "trained_tokens": sum(len(sample.completion_ids) for sample in samples),
         "computed_tokens": whole.computed_tokens,
         "tokens_per_s": whole.computed_tokens / spent,
+        "model_s": spent,
         "seconds": dict(whole.seconds),
     }
 

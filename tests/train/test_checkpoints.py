@@ -1,0 +1,207 @@
+"""The crash law: each turn once, and the same weights as if nothing had happened."""
+
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from clawctl.cli import dump_recipe
+from clawctl.config import Recipe
+from clawctl.errors import ClawError
+from clawctl.policies import ensure_base_policy, list_versions, live_version, move_live, policy_folder
+from clawctl.run_dir import RunDir, open_run
+from clawctl.train.checkpoints import read_rows
+from clawctl.train.loop import run_training
+from clawctl.train.model import MASTER
+from clawctl.train.ranks import Ranks
+from tests.train.tiny import Sampler, make_model, make_recipe, publish_turns
+
+ALONE = Ranks(0, 1, torch.device("cpu"))
+
+
+def train(run: RunDir, recipe: Recipe) -> None:
+    ensure_base_policy(run, recipe.model.path)
+    run_training(run, recipe, ALONE, threading.Event(), once=True)
+
+
+def ledger(run: RunDir) -> list[str]:
+    """Ids of all trained turns, in the order of their steps."""
+    entries = [orjson.loads(path.read_bytes()) for path in (run.train / "ledger").glob("*.json")]
+    return [turn for entry in sorted(entries, key=lambda e: e["step"]) for ids in entry["turns"].values() for turn in ids]
+
+
+def same_weights(one: Path, other: Path, name: str = "model.safetensors") -> bool:
+    ours, theirs = load_file(one / name), load_file(other / name)
+    return ours.keys() == theirs.keys() and all(torch.equal(value, theirs[key]) for key, value in ours.items())
+
+
+def test_a_resumed_run_makes_the_same_weights_bit_for_bit(tmp_path: Path, sampler: Sampler, model_path: Path) -> None:
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("model.safetensors", {"baseline": "mean", "warmup_steps": 3}),
+        ("adapter_model.safetensors", {"lora": {"rank": 4, "dropout": 0.2}}),
+    ]
+    for number, (name, changes) in enumerate(cases):
+        runs = [open_run(tmp_path / f"{number}{kind}") for kind in ("undisturbed", "resumed")]
+        for run in runs:
+            publish_turns(run, sampler, 12)
+        train(runs[0], make_recipe(model_path, **changes))
+        for last in (1, 2, 3):
+            train(runs[1], make_recipe(model_path, max_steps=last, **changes))
+        assert list_versions(runs[1]) == [0, 1, 2, 3]
+        assert all(same_weights(policy_folder(runs[0], version), policy_folder(runs[1], version), name) for version in (1, 2, 3))
+        assert ledger(runs[0]) == ledger(runs[1]) == [f"a{i:02d}" for i in range(12)]
+
+
+def test_a_narrow_policy_has_a_wide_master_so_that_small_updates_are_not_lost(tmp_path: Path) -> None:
+    model = make_model(tmp_path / "model", dtype=torch.bfloat16)
+    sampler = Sampler(model)
+    runs = [open_run(tmp_path / kind) for kind in ("undisturbed", "resumed")]
+    for run in runs:
+        publish_turns(run, sampler, 8)
+    train(runs[0], make_recipe(model, lr=1e-7))
+    for last in (1, 2):
+        train(runs[1], make_recipe(model, lr=1e-7, max_steps=last))
+    checkpoints = [run.train / "checkpoints" / "2" for run in runs]
+    assert same_weights(checkpoints[0], checkpoints[1], MASTER)
+    master, published = load_file(checkpoints[0] / MASTER), load_file(policy_folder(runs[0], 2) / "model.safetensors")
+    assert {value.dtype for value in published.values()} == {torch.bfloat16}
+    assert orjson.loads((policy_folder(runs[0], 2) / "config.json").read_bytes())["dtype"] == "bfloat16"
+    base = load_file(model / "model.safetensors")
+    assert all(torch.equal(published[name], value.to(torch.bfloat16)) for name, value in master.items() if name in published)
+    assert any(not torch.equal(value, base[name].float()) for name, value in master.items() if name in base)
+
+
+def forget_nothing(run: RunDir) -> None:
+    pass
+
+
+def forget_row(run: RunDir) -> None:
+    path = run.train / "steps.jsonl"
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0] + b'{"step": 2, "ver')  # killed while writing it
+
+
+def forget_live(run: RunDir) -> None:
+    forget_row(run)
+    move_live(run, 1)
+
+
+def forget_policy(run: RunDir) -> None:
+    forget_live(run)
+    policy_folder(run, 2).rename(run.policies / ".2.1-abcd.tmp")
+
+
+def forget_ledger(run: RunDir) -> None:
+    forget_policy(run)
+    (run.train / "ledger" / "2.json").unlink()
+
+
+def forget_commit(run: RunDir) -> None:
+    forget_ledger(run)
+    (run.train / "checkpoints" / "2").rename(run.train / "checkpoints" / ".2.1-abcd.tmp")
+
+
+@pytest.mark.parametrize("crash", [forget_nothing, forget_row, forget_live, forget_policy, forget_ledger, forget_commit])
+def test_whatever_a_kill_left_undone_is_done_on_resume(
+    run: RunDir, sampler: Sampler, model_path: Path, tmp_path: Path, crash: Callable[[RunDir], None]
+) -> None:
+    publish_turns(run, sampler, 8)
+    train(run, make_recipe(model_path))
+    shutil.copytree(policy_folder(run, 2), tmp_path / "undisturbed")
+    crash(run)
+    train(run, make_recipe(model_path))
+    assert same_weights(policy_folder(run, 2), tmp_path / "undisturbed")
+    assert (list_versions(run), live_version(run)) == ([0, 1, 2], 2)
+    assert ledger(run) == [f"a{i:02d}" for i in range(8)]
+    assert [row["step"] for row in read_rows(run)] == [1, 2]
+    assert [path for folder in (run.policies, run.train / "checkpoints") for path in folder.glob(".*")] == []
+
+
+def test_a_rollback_by_hand_survives_a_restart_of_the_trainer(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_turns(run, sampler, 4)
+    train(run, make_recipe(model_path))
+    move_live(run, 0)
+    train(run, make_recipe(model_path))
+    assert live_version(run) == 0
+
+
+def test_with_a_gate_the_trainer_leaves_live_alone(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_turns(run, sampler, 4)
+    recipe = make_recipe(model_path).model_copy(update={"gate": Recipe.model_validate({"gate": {}}).gate})
+    train(run, recipe)
+    assert (list_versions(run), live_version(run)) == ([0, 1], 0)
+
+
+def test_only_the_newest_checkpoints_stay_and_every_policy_and_ledger_entry(
+    run: RunDir, sampler: Sampler, model_path: Path
+) -> None:
+    publish_turns(run, sampler, 12)
+    train(run, make_recipe(model_path, keep_checkpoints=1))
+    assert [path.name for path in (run.train / "checkpoints").iterdir()] == ["3"]
+    assert list_versions(run) == [0, 1, 2, 3]
+    assert len(ledger(run)) == 12
+
+
+def test_a_checkpoint_of_another_model_or_of_other_lora_settings_is_refused(
+    run: RunDir, sampler: Sampler, model_path: Path, tmp_path: Path
+) -> None:
+    publish_turns(run, sampler, 8)
+    train(run, make_recipe(model_path, max_steps=1))
+    with pytest.raises(ClawError, match=r"full weights, the recipe has .* LoRA rank 4"):
+        train(run, make_recipe(model_path, lora={"rank": 4}))
+    shutil.copytree(model_path, tmp_path / "other")
+    with pytest.raises(ClawError, match=r"trains '.*', the recipe names '.*other'"):
+        train(run, make_recipe(tmp_path / "other"))
+    shutil.rmtree(run.train / "checkpoints")
+    with pytest.raises(ClawError, match="no checkpoint to continue from"):
+        train(run, make_recipe(model_path))
+
+
+def test_a_checkpoint_that_cannot_be_read_is_a_clear_error(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_turns(run, sampler, 8)
+    train(run, make_recipe(model_path, max_steps=1))
+    (run.train / "checkpoints" / "1" / "optimizer.safetensors").write_bytes(b"half")
+    with pytest.raises(ClawError, match=r"checkpoint .* cannot be read"):
+        train(run, make_recipe(model_path))
+
+
+def appears(run: RunDir, patterns: list[str], process: subprocess.Popen[bytes], patience: float = 60) -> None:
+    """Wait, closely, until a file matches, or the process ends."""
+    end = time.monotonic() + patience
+    while process.poll() is None and time.monotonic() < end:
+        if any(next(run.root.glob(pattern), None) for pattern in patterns):
+            return
+
+
+def test_a_trainer_killed_at_any_phase_trains_each_turn_once_and_to_the_same_weights(
+    tmp_path: Path, sampler: Sampler, model_path: Path
+) -> None:
+    runs = [open_run(tmp_path / kind) for kind in ("undisturbed", "killed")]
+    for run in runs:
+        publish_turns(run, sampler, 30)
+    recipe = make_recipe(model_path, max_steps=7, lr=1e-4)
+    train(runs[0], recipe)
+    (tmp_path / "recipe.yaml").write_text(dump_recipe(recipe))
+    command = [sys.executable, "-m", "clawctl", "train", "--run", str(runs[1].root), "--recipe", str(tmp_path / "recipe.yaml")]
+    moments = [
+        ["train/checkpoints/.[2-7].*"],  # while a step is being committed
+        ["policies/.[4-7].*", "policies/[4-7]"],  # while a version is being published
+    ]
+    for moment in moments:
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        appears(runs[1], moment, process)
+        process.kill()
+        process.wait()
+    assert subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
+    assert ledger(runs[1]) == ledger(runs[0]) == [f"a{i:02d}" for i in range(28)]
+    assert [row["step"] for row in read_rows(runs[1])] == list(range(1, 8))
+    assert live_version(runs[1]) == 7
+    assert all(same_weights(policy_folder(runs[0], version), policy_folder(runs[1], version)) for version in range(1, 8))

@@ -1,0 +1,176 @@
+"""Which turns make a batch, and what is said of the others."""
+
+import os
+import time
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from clawctl.config import TrainConfig
+from clawctl.run_dir import RunDir
+from clawctl.shards import write_turns
+from clawctl.train.feed import Feed
+from clawctl.types import Turn
+from tests.train.tiny import HINT, Sampler, publish_shard, publish_turns
+
+
+def make_feed(run: RunDir, sampler: Sampler, used: dict[str, str] | None = None, **config: Any) -> Feed:
+    settings = TrainConfig.model_validate({"batch_turns": 4, "batch_wait_s": 60, "batch_min_turns": 2, **config})
+    return Feed(run, settings, sampler.tokenizer, len(sampler.tokenizer), 4096, used or {})
+
+
+def ids_of(batch: Any) -> list[str]:
+    return [sample.turn_id for sample in batch.samples]
+
+
+def told(run: RunDir) -> dict[str, Any]:
+    found: dict[str, Any] = orjson.loads((run.train / "feed.json").read_bytes())
+    return found
+
+
+def test_a_batch_takes_turns_in_the_order_of_their_shards_and_the_surplus_waits(run: RunDir, sampler: Sampler) -> None:
+    publish_turns(run, sampler, 3, "b")
+    publish_turns(run, sampler, 3, "a")
+    feed = make_feed(run, sampler)
+    batch = feed.take(0)
+    assert ids_of(batch) == ["a00", "a01", "a02", "b00"]
+    feed.done(ids_of(batch), "trained")
+    assert feed.take(1) is None
+    assert [turn.sample.turn_id for turn in feed.waiting] == ["b01", "b02"]
+    publish_turns(run, sampler, 2, "c")
+    assert ids_of(feed.take(1)) == ["b01", "b02", "c00", "c01"]
+
+
+def test_no_turn_and_a_shard_without_verdict_make_no_batch(run: RunDir, sampler: Sampler) -> None:
+    feed = make_feed(run, sampler, batch_min_turns=1, batch_wait_s=0.001)
+    assert feed.take(0) is None
+    write_turns(run.trajectories / "a.parquet", [sampler.turn("x")])
+    write_turns(run.trajectories / "b.parquet", [])
+    assert feed.take(0) is None
+    assert told(run)["waiting"] == 0
+
+
+def test_turns_that_waited_long_enough_are_taken_if_there_are_enough(run: RunDir, sampler: Sampler) -> None:
+    publish_turns(run, sampler, 1, "a")
+    feed = make_feed(run, sampler)
+    now = time.time()
+    assert feed.take(0, now + 61) is None  # one is fewer than batch_min_turns
+    publish_turns(run, sampler, 1, "b")
+    assert feed.take(0, now) is None  # two, but they have not waited
+    assert ids_of(feed.take(0, now + 61)) == ["a00", "b00"]
+
+
+def test_a_turn_waits_from_when_its_verdict_was_published_also_across_restarts(run: RunDir, sampler: Sampler) -> None:
+    publish_turns(run, sampler, 2, "a")
+    os.utime(run.verdicts / "a.parquet", (time.time() - 100, time.time() - 100))
+    assert ids_of(make_feed(run, sampler).take(0)) == ["a00", "a01"]
+
+
+def test_turns_in_the_ledger_are_not_taken_again(run: RunDir, sampler: Sampler) -> None:
+    publish_turns(run, sampler, 6, "a")
+    feed = make_feed(run, sampler, used={"a00": "trained", "a02": "skipped"})
+    assert ids_of(feed.take(0)) == ["a01", "a03", "a04", "a05"]
+    assert (told(run)["used"], told(run)["skipped"]) == (1, 1)
+
+
+def test_a_turn_that_comes_in_two_shards_is_taken_once(run: RunDir, sampler: Sampler) -> None:
+    turn = sampler.turn("x")
+    publish_shard(run, "a", [(turn, 1.0, None)])
+    publish_shard(run, "b", [(turn, 1.0, None)])
+    feed = make_feed(run, sampler, batch_turns=1)
+    assert ids_of(feed.take(0)) == ["x"]
+    feed.done(["x"], "trained")
+    assert feed.take(1) is None
+    assert told(run)["refused"] == {"in two shards": 1}
+
+
+def refusals() -> list[tuple[str, dict[str, Any], float | None, str | None, str]]:
+    side = {"kind": "side", "trainable": False, "untrainable_reason": "side turn"}
+    return [
+        ("combine", side, 1.0, None, "untrainable"),
+        ("combine", {}, 0.0, None, "neutral"),
+        ("combine", {}, None, None, "neutral"),
+        ("combine", {}, 0.5, None, "reward is neither 1, 0 nor -1"),
+        ("opd", {}, 1.0, None, "no hint"),
+        ("binary", {}, 0.0, HINT, "no reward"),
+        ("combine", {"policy_version": 1}, 1.0, None, "stale"),
+        ("combine", {"policy_version": 11}, 1.0, None, "sampled by a version that this trainer has not made"),
+        ("combine", {"completion_ids": [3, 99999], "logprobs": [-1.0, -1.0]}, 1.0, None, "ids outside the vocabulary"),
+        ("combine", {"prompt_ids": [3, -1]}, 1.0, None, "ids outside the vocabulary"),
+        ("combine", {"prompt_ids": [3] * 4096}, 1.0, None, "longer than the model's context"),
+        ("combine", {"completion_ids": [3, 4], "logprobs": [-1.0, None]}, 1.0, None, "a logprob is missing or not one"),
+        ("combine", {"completion_ids": [3, 4], "logprobs": [-1.0, float("nan")]}, 1.0, None, "a logprob is missing or not one"),
+        ("combine", {"completion_ids": [3, 4], "logprobs": [-1.0, 0.5]}, 1.0, None, "a logprob is missing or not one"),
+        ("combine", {"temperature": 0.0}, 1.0, None, "greedy"),
+        ("combine", {"top_p": 0.9}, 1.0, None, "sampled with top-p or top-k"),
+        ("combine", {"top_k": 50}, 1.0, None, "sampled with top-p or top-k"),
+        ("opd", {"prompt_ids": [3, 4, 5]}, -1.0, HINT, "teacher prompt does not match"),
+    ]
+
+
+@pytest.mark.parametrize(("method", "changes", "reward", "hint", "reason"), refusals())
+def test_a_turn_that_cannot_be_trained_is_refused_and_counted(
+    run: RunDir, sampler: Sampler, method: str, changes: dict[str, Any], reward: float | None, hint: str | None, reason: str
+) -> None:
+    turn = replace(sampler.turn("x", tokens=2), **{"policy_version": 10, **changes})
+    publish_shard(run, "a", [(turn, reward, hint)])
+    feed = make_feed(run, sampler, method=method, max_staleness=8)
+    assert feed.take(10) is None
+    assert told(run)["refused"] == {reason: 1}
+    assert told(run)["waiting"] == 0
+
+
+def test_staleness_is_bounded_inclusively_and_grows_while_a_turn_waits(run: RunDir, sampler: Sampler) -> None:
+    publish_shard(run, "a", [(sampler.turn("x", policy_version=2), 1.0, None)])
+    feed = make_feed(run, sampler, batch_turns=2, max_staleness=8)
+    feed.take(10)
+    assert len(feed.waiting) == 1
+    feed.take(11)
+    assert (len(feed.waiting), told(run)["refused"]) == (0, {"stale": 1})
+
+
+def test_a_turn_with_a_reward_is_trained_without_a_hint_that_finds_no_place(run: RunDir, sampler: Sampler) -> None:
+    publish_shard(run, "a", [(sampler.turn("x", prompt_ids=[3, 4, 5]), -1.0, HINT)])
+    batch = make_feed(run, sampler, batch_turns=1).take(0)
+    assert batch is not None
+    assert batch.samples[0].teacher_prompt_ids is None
+    assert told(run)["lost_hints"] == {"teacher prompt does not match": 1}
+
+
+def test_what_each_method_sees_of_a_turn(run: RunDir, sampler: Sampler) -> None:
+    publish_shard(run, "a", [(sampler.turn("x", task_id="chat/7"), -1.0, HINT)])
+    seen = {}
+    for method in ("binary", "opd", "combine"):
+        batch = make_feed(run, sampler, batch_turns=1, method=method).take(0)
+        assert batch is not None
+        (sample,) = batch.samples
+        assert sample.kind == "chat"
+        seen[method] = (sample.reward, sample.teacher_prompt_ids is not None)
+    assert seen == {"binary": (-1.0, False), "opd": (None, True), "combine": (-1.0, True)}
+
+
+@pytest.mark.parametrize("half", ["trajectories", "verdicts"])
+def test_an_unreadable_shard_goes_to_quarantine_and_the_others_are_used(run: RunDir, sampler: Sampler, half: str) -> None:
+    publish_turns(run, sampler, 1, "a")
+    publish_turns(run, sampler, 4, "b")
+    broken = run.root / half / "a.parquet"
+    broken.write_bytes(b"PAR1 but no shard")
+    feed = make_feed(run, sampler)
+    assert ids_of(feed.take(0)) == ["b00", "b01", "b02", "b03"]
+    assert not broken.exists()
+    assert (run.quarantine / f"{half}-a.parquet").read_bytes() == b"PAR1 but no shard"
+    assert "a.parquet" in (run.quarantine / f"{half}-a.parquet.reason.txt").read_text()
+    assert told(run)["unreadable_shards"] == 1
+    publish_turns(run, sampler, 1, "a")  # whoever made it makes it again
+    assert feed.take(0)
+    assert feed.waiting[0].sample.turn_id == "a00"
+
+
+def test_a_turn_without_a_verdict_in_its_shard_is_refused(run: RunDir, sampler: Sampler) -> None:
+    turns: list[Turn] = [sampler.turn("x"), sampler.turn("y")]
+    publish_shard(run, "a", [(turns[0], 1.0, None)])
+    write_turns(run.trajectories / "a.parquet", [replace(turn) for turn in turns])
+    make_feed(run, sampler).take(0)
+    assert told(run)["refused"] == {"no verdict": 1}

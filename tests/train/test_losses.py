@@ -1,0 +1,83 @@
+"""The formulas, against numbers worked by hand."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from clawctl.train import losses
+from clawctl.train.losses import kept_tokens, policy_loss, token_logprobs
+
+LN2, LN3 = math.log(2), math.log(3)
+
+
+def a_head(weight: list[list[float]]) -> nn.Linear:
+    head = nn.Linear(len(weight[0]), len(weight), bias=False)
+    head.weight.data = torch.tensor(weight)
+    return head
+
+
+def test_the_logprob_of_a_token_comes_from_the_position_before_it_at_the_sampler_temperature() -> None:
+    # hidden states are the logits themselves (identity head); vocabulary of 2
+    head = a_head([[1.0, 0.0], [0.0, 1.0]])
+    hidden = torch.tensor([[[LN3, 0.0], [0.0, 2 * LN2], [9.0, 9.0]], [[0.0, 2 * LN3], [5.0, 5.0], [7.0, 7.0]]])
+    ids = torch.tensor([[0, 0, 1], [1, 1, 0]])
+    where = torch.tensor([[False, True, True], [False, True, False]])
+    found = token_logprobs(hidden, head, ids, where, torch.tensor([1.0, 2.0]))
+    # row 0, token 1 (=0): softmax(ln 3, 0) = 3/4, 1/4 -> ln(3/4); token 2 (=1): softmax(0, ln 4) = 1/5, 4/5 -> ln(4/5)
+    # row 1, token 1 (=1): logits (0, 2 ln 3) at temperature 2 are (0, ln 3) -> ln(3/4)
+    torch.testing.assert_close(found, torch.tensor([math.log(3 / 4), math.log(4 / 5), math.log(3 / 4)]))
+
+
+def test_the_first_token_of_a_sequence_has_no_logprob() -> None:
+    with pytest.raises(ValueError, match="first token"):
+        token_logprobs(torch.zeros(1, 2, 2), a_head([[1.0, 0.0]]), torch.zeros(1, 2).long(), torch.ones(1, 2).bool(), torch.ones(1))
+
+
+def test_projecting_in_pieces_changes_neither_logprobs_nor_gradients() -> None:
+    torch.manual_seed(0)
+    vocabulary, tokens = 5000, losses.LOGITS_AT_ONCE // 5000 + 100  # two pieces
+    head = nn.Linear(4, vocabulary, bias=False)
+    hidden = torch.randn(1, tokens + 1, 4, requires_grad=True)
+    ids, where = torch.randint(vocabulary, (1, tokens + 1)), torch.ones(1, tokens + 1).bool()
+    where[:, 0] = False
+    found = token_logprobs(hidden, head, ids, where, torch.tensor([0.5]))
+    found.sum().backward()
+    gradient, weight_gradient = hidden.grad, head.weight.grad
+    hidden.grad = head.weight.grad = None
+    whole = (head(hidden[0, :-1]) / 0.5).log_softmax(-1).gather(1, ids[0, 1:, None]).squeeze(1)
+    whole.sum().backward()
+    torch.testing.assert_close(found, whole)
+    torch.testing.assert_close(gradient, hidden.grad)
+    torch.testing.assert_close(weight_gradient, head.weight.grad, rtol=1e-4, atol=1e-3)
+
+
+def test_policy_loss_of_three_tokens_is_what_the_formula_gives_by_hand() -> None:
+    now = torch.tensor([0.5, 0.4, 0.1]).log().requires_grad_()
+    sampler = torch.tensor([0.4, 0.5, 0.1]).log()
+    loss = policy_loss(now, sampler, torch.tensor([1.0, -2.0, 0.5]), count=10, threshold=0.2, penalty=0.1)
+    # ratios 1.25, 0.8, 1; none is masked: -(1·1.25 - 2·0.8 + 0.5·1) + 0.1·(ln²1.25 + ln²0.8) = -0.15 + 0.2·ln²1.25, over 10
+    log_ratio = math.log(1.25)
+    assert float(loss.detach()) == pytest.approx((-0.15 + 0.2 * log_ratio**2) / 10, rel=1e-5)
+    loss.backward()
+    # d/d logp = (-A·r + 2·penalty·log r) / 10
+    by_hand = [(-1.25 + 0.2 * log_ratio) / 10, (1.6 - 0.2 * log_ratio) / 10, -0.05]
+    assert now.grad is not None
+    assert now.grad.tolist() == pytest.approx(by_hand, rel=1e-5)
+
+
+def test_a_token_that_moved_far_the_way_it_is_pushed_is_left_out_in_both_directions() -> None:
+    now, sampler = torch.tensor([0.9, 0.9, 0.1, 0.1, 0.6]).log(), torch.tensor([0.5, 0.5, 0.5, 0.5, 0.5]).log()
+    advantages = torch.tensor([1.0, -1.0, -1.0, 1.0, 1.0])
+    # up 0.4, pushed up: out; up 0.4, pushed down: kept; down 0.4, pushed down: out; down 0.4, pushed up: kept; up 0.1: kept
+    assert kept_tokens(now, sampler, advantages, 0.2).tolist() == [False, True, False, True, True]
+    loss = policy_loss(now, sampler, advantages, 1, 0.2, 0.0)
+    assert float(loss) == pytest.approx(1.8 - 0.2 - 1.2, rel=1e-5)  # -A·r of the second, fourth and fifth token
+
+
+def test_a_masked_token_has_no_policy_gradient_but_keeps_its_penalty() -> None:
+    now, sampler = torch.tensor([0.9]).log().requires_grad_(), torch.tensor([0.5]).log()
+    policy_loss(now, sampler, torch.tensor([1.0]), 1, 0.2, 0.01).backward()
+    assert now.grad is not None
+    assert float(now.grad[0]) == pytest.approx(2 * 0.01 * math.log(1.8), rel=1e-5)

@@ -1,0 +1,63 @@
+"""A judge that is a real HTTP server and answers by script: a stand-in for somebody else's OpenAI-compatible endpoint."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+Script = Callable[[str, int], str | Response]  # (the judge's user message, number of the call) -> what it says
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class ScriptedJudge:
+    """Serves `script` on a port of its own between `start` and `stop`; `asked` holds the bodies and `headers` the headers."""
+
+    def __init__(self, script: Script, port: int | None = None, delay_s: float = 0.0) -> None:
+        self.script, self.delay_s = script, delay_s
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}/v1"
+        self.asked: list[dict] = []
+        self.headers: list[dict] = []
+        self.most_at_a_time = self._now = 0
+
+    def start(self) -> "ScriptedJudge":
+        app = Starlette(routes=[Route("/v1/chat/completions", self._answer, methods=["POST"])])
+        settings = uvicorn.Config(app, host="127.0.0.1", port=self.port, log_level="critical", timeout_graceful_shutdown=1)
+        self._server = uvicorn.Server(settings)
+        self._thread = threading.Thread(target=self._server.run)
+        self._thread.start()
+        while not self._server.started:
+            time.sleep(0.01)
+        return self
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+
+    async def _answer(self, request: Request) -> Response:
+        body = await request.json()
+        self.asked.append(body)
+        self.headers.append(dict(request.headers))
+        self._now += 1
+        self.most_at_a_time = max(self.most_at_a_time, self._now)
+        try:
+            await asyncio.sleep(self.delay_s)
+            said = self.script(body["messages"][1]["content"], len(self.asked))
+        finally:
+            self._now -= 1
+        if isinstance(said, Response):
+            return said
+        message = {"role": "assistant", "content": said}
+        return JSONResponse({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})

@@ -19,7 +19,6 @@ from clawctl.policies import list_versions
 from clawctl.printing import answers, one_line, print_json
 from clawctl.run_dir import FOLDERS, RunDir, claimed, published
 
-_WORKERS = ("collect", "judge", "train", "eval", "up")
 _NOT_WAITING = ("waiting for the judge", "waiting for the trainer")
 
 
@@ -39,7 +38,11 @@ def look(run: RunDir) -> dict[str, Any]:
     exchanges, files = count_exchanges(run)
     feed = read_json(run.train / "feed.json", problems, None, lambda value: isinstance(value, dict))
     return {
-        "stages": {"serve": serve["running"], **{stage: is_running(run, stage) for stage in _WORKERS}},
+        "stages": {
+            "serve": serve["running"],
+            "judge": is_judging(run),
+            **{stage: is_running(run, stage) for stage in _SOLE_WORKERS},
+        },
         "serve": serve,
         "live_version": read_live(run, problems),
         "newest_version": max(list_versions(run), default=None),
@@ -51,7 +54,7 @@ def look(run: RunDir) -> dict[str, Any]:
             "waiting_for_trainer": sum(row.why_not == "waiting for the trainer" for row in joined.rows),
             "trained": sum(row.step is not None for row in joined.rows),
         },
-        "shards_without_verdicts": shards_without_verdicts(run),
+        "shards_without_verdicts": len(unjudged(run)),
         "not_trained": not_trained(joined),
         "feed": feed,
         "quarantine": quarantined(run),
@@ -79,6 +82,18 @@ def is_running(run: RunDir, stage: str) -> bool:
         return not free
 
 
+def is_judging(run: RunDir) -> bool | None:
+    """Whether a judge worker has taken up the oldest shard without verdicts. None where there is none: judges hold no place of
+    their own, any number of them may work, and one without work does not show."""
+    waiting = unjudged(run)
+    if not waiting:
+        return None
+    if not (run.locks / f"judge-{waiting[0]}.lock").exists():
+        return False
+    with claimed(run, f"judge-{waiting[0]}") as free:
+        return not free
+
+
 def _lives(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -90,7 +105,10 @@ def _lives(pid: int) -> bool:
 
 
 def ask_server(run: RunDir) -> dict[str, Any]:
-    """What the server says of itself: {"running", "url", "lost", "health"}; `lost` is None where nobody can say."""
+    """What the server says of itself: {"running", "url", "lost", "health"}; `lost` is None where nobody can say.
+
+    A server that takes the connection but has no time to answer runs.
+    """
     problems: list[str] = []
     announced: dict[str, Any] = read_json(run.root / "serve.json", problems, {}, lambda value: isinstance(value, dict))
     answer: dict[str, Any] = {"running": False, "url": announced.get("url"), "lost": None, "health": None}
@@ -98,14 +116,17 @@ def ask_server(run: RunDir) -> dict[str, Any]:
         return answer
     try:
         response = httpx.get(re.sub(r"/v1/?$", "", answer["url"]) + "/health", timeout=1.0)
-        answer["running"] = response.status_code < 500
+        answer["running"] = response.status_code == 200
         health = response.json()
+    except httpx.ReadTimeout:
+        answer["running"] = True
+        return answer
     except (httpx.HTTPError, ValueError):
         return answer
     if isinstance(health, dict):
         answer["health"] = health
-        captures = health.get("captures")
-        answer["lost"] = captures.get("lost") if isinstance(captures, dict) else None
+        capture = health.get("capture")
+        answer["lost"] = capture.get("lost") if isinstance(capture, dict) else None
     return answer
 
 
@@ -120,9 +141,10 @@ def _lines(path: Path) -> int:
         return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
 
 
-def shards_without_verdicts(run: RunDir) -> int:
+def unjudged(run: RunDir) -> list[str]:
+    """Stems of the trajectory shards without verdicts, the oldest first."""
     judged = {path.stem for path in published(run.verdicts, ".parquet")}
-    return sum(path.stem not in judged for path in published(run.trajectories, ".parquet"))
+    return [path.stem for path in published(run.trajectories, ".parquet") if path.stem not in judged]
 
 
 def quarantined(run: RunDir) -> list[dict[str, str]]:
@@ -157,16 +179,14 @@ def _table(found: dict[str, Any]) -> Table:
 
 def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
     turns, captures, feed = found["turns"], found["captures"], found["feed"]
-    stages = Text("  ").join(
-        Text(f"{'●' if runs else '○'} {stage}", style="green" if runs else "dim") for stage, runs in found["stages"].items()
-    )
+    stages = Text("  ").join(_stage(stage, runs) for stage, runs in found["stages"].items())
     versions = f"{found['live_version']} is live, {found['newest_version']} is the newest"
     lost = captures["lost"]
     told = "nobody to ask how many were lost" if lost is None else f"{lost} lost"
     waits = ", ".join(f"{turns[f'waiting_for_{stage}']} for {stage}" for stage in ("collect", "judge", "trainer"))
     lines = [
         ("running", stages),
-        ("server", one_line(str(found["serve"]["url"] or "has not announced itself"), 100)),
+        ("server", one_line(_server_line(found["serve"]), 300)),
         ("policy", Text(versions)),
         ("captures", Text(f"{captures['exchanges']} exchanges in {captures['files']} files, {told}", style="red" if lost else "")),
         ("turns", Text(f"{turns['collected']} collected, {turns['trained']} trained")),
@@ -177,6 +197,26 @@ def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
         lines.append(("trainer says", one_line(_feed_line(feed), 200)))
     used = ", ".join(f"{name} {_size(size)}" for name, size in found["disk_bytes"].items() if size >= 1 << 16)
     return [*lines, ("disk", Text(f"{_size(sum(found['disk_bytes'].values()))} ({used})" if used else "almost nothing"))]
+
+
+def _stage(stage: str, runs: bool | None) -> Text:
+    if runs is None:
+        return Text(f"· {stage} (nothing to do)", style="dim")
+    return Text(f"● {stage}", style="green") if runs else Text(f"○ {stage}", style="dim")
+
+
+def _server_line(serve: dict[str, Any]) -> str:
+    health = serve["health"] or {}
+    parts = [str(serve["url"] or "has not announced itself"), str(health.get("status", ""))]
+    capture = health.get("capture")
+    if isinstance(capture, dict):
+        parts.append(
+            f"{capture.get('written')} captured since its start"
+            if capture.get("on")
+            else "captures nothing: start it with --intercept"
+        )
+        parts.append(str(capture.get("last_error") or ""))
+    return ", ".join(part for part in (*parts, str(health.get("last_swap_error") or "")) if part)
 
 
 def _feed_line(feed: dict[str, Any]) -> str:

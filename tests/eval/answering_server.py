@@ -31,7 +31,7 @@ class Answering:
 
 
 @contextmanager
-def answering(answer: Answer, breaks_streams: bool = False) -> Iterator[Answering]:
+def answering(answer: Answer, breaks_streams: bool = False, health: dict[str, Any] | None = None) -> Iterator[Answering]:
     """Serve on a free port of this machine until the block ends. `breaks_streams`: a streamed answer ends in the middle."""
     told = Answering()
 
@@ -50,7 +50,11 @@ def answering(answer: Answer, breaks_streams: bool = False) -> Iterator[Answerin
     async def models(request: Request) -> Response:
         return JSONResponse({"object": "list", "data": []})
 
-    app = Starlette(routes=[Route("/v1/chat/completions", complete, methods=["POST"]), Route("/v1/models", models)])
+    async def say_health(request: Request) -> Response:
+        return JSONResponse(health)
+
+    routes = [Route("/v1/chat/completions", complete, methods=["POST"]), Route("/v1/models", models), Route("/health", say_health)]
+    app = Starlette(routes=routes)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", ws="none", lifespan="off", loop="asyncio"))
     thread = threading.Thread(target=asyncio.run, args=(server.serve(),))
     thread.start()

@@ -11,9 +11,10 @@ from clawctl.inspect.health import show_health
 from clawctl.inspect.policies import show_policies
 from clawctl.inspect.sessions import show_sessions
 from clawctl.inspect.turns import show_turns
-from clawctl.run_dir import RunDir, publish_bytes, quarantine, sole_worker
-from clawctl.shards import write_turns
-from tests.inspect.example_run import HOSTILE, turn
+from clawctl.run_dir import RunDir, claimed, publish_bytes, quarantine, sole_worker
+from clawctl.shards import write_turns, write_verdicts
+from tests.eval.answering_server import announce, answering
+from tests.inspect.example_run import HOSTILE, turn, verdict
 
 Capture = pytest.CaptureFixture[str]
 
@@ -118,6 +119,27 @@ def test_health_counts_what_waits_and_why_turns_are_not_trained(run: RunDir, cap
     assert found["disk_bytes"]["trajectories"] > 0
     show_health(run, as_json=False)
     assert "2 for collect, 1 for judge, 1 for trainer" in capsys.readouterr().out
+
+
+def test_a_judge_shows_where_it_has_work(run: RunDir, capsys: Capture) -> None:
+    with claimed(run, "judge-b"):
+        show_health(run, as_json=True)
+    assert said(capsys)["stages"]["judge"] is True
+    write_verdicts(run.verdicts / "b.parquet", [verdict("t6", None), verdict("t7", 1.0)])
+    show_health(run, as_json=True)
+    assert said(capsys)["stages"]["judge"] is None
+
+
+def test_lost_captures_are_what_the_server_itself_says(run: RunDir, capsys: Capture) -> None:
+    health = {"status": "degraded", "capture": {"on": True, "written": 5, "lost": 3, "last_error": "No space left on device"}}
+    with answering(lambda body: "", health=health) as server:
+        announce(run, server.url)
+        show_health(run, as_json=True)
+        show_health(run, as_json=False)
+    found, _, shown = capsys.readouterr().out.partition("\n}\n")
+    assert json.loads(found + "}")["captures"]["lost"] == 3
+    assert "3 lost" in shown
+    assert "No space left on device" in " ".join(shown.split())
 
 
 def test_looking_at_health_does_not_take_a_dead_workers_place(run: RunDir, capsys: Capture) -> None:

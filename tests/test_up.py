@@ -1,0 +1,182 @@
+"""`clawctl up`: real stages under one parent."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from clawctl.policies import ensure_base_policy
+from clawctl.run_dir import open_run, sole_worker
+
+QUIET = "up: {stages: [collect, judge], backoff_s: 0.2}\n"  # two stages that wait for work without loading a model
+
+
+@dataclass
+class Up:
+    process: subprocess.Popen[bytes]
+    folder: Path
+
+    def log(self) -> str:
+        return (self.folder / "output").read_text()
+
+    def children(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def stage(self, name: str) -> psutil.Process | None:
+        for child in self.children():
+            try:
+                if child.cmdline()[2:4] == ["clawctl", name]:
+                    return child
+            except psutil.Error:  # ended while we looked
+                continue
+        return None
+
+    def wait_for(self, condition: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline, f"not within 20 s: {what}\n{self.log()}"
+            time.sleep(0.05)
+
+
+@contextmanager
+def up(folder: Path, recipe: str) -> Iterator[Up]:
+    (folder / "recipe.yaml").write_text(recipe)
+    command = [sys.executable, "-m", "clawctl", "up", str(folder / "recipe.yaml"), "--run", str(folder / "run")]
+    with (folder / "output").open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+    family = [psutil.Process(process.pid)]
+    try:
+        yield Up(process, folder)
+    finally:
+        if process.poll() is None:
+            family += family[0].children(recursive=True)
+            for member in family:
+                member.kill()
+            process.wait(10)
+
+
+def both_run(found: Up) -> bool:
+    """Both stages are up and have their signal handlers."""
+    return (
+        found.stage("collect") is not None
+        and (found.folder / "run" / "locks" / "collect.owner").exists()
+        and found.stage("judge") is not None
+    )
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    return not [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_ctrl_c_stops_all_and_leaves_no_process(tmp_path: Path) -> None:
+    with up(tmp_path, QUIET) as found:
+        found.wait_for(lambda: both_run(found), "both stages run")
+        children = found.children()
+        assert all(os.getpgid(child.pid) == child.pid for child in children), "the terminal's Ctrl-C reaches the parent alone"
+        found.process.send_signal(signal.SIGINT)
+        assert found.process.wait(15) == 0
+        assert gone(children)
+    assert "stopping collect, judge" in found.log()
+
+
+def test_a_stage_killed_by_sigkill_comes_back_and_the_other_goes_on(tmp_path: Path) -> None:
+    with up(tmp_path, QUIET) as found:
+        found.wait_for(lambda: both_run(found), "both stages run")
+        first, other = found.stage("collect"), found.stage("judge")
+        assert first is not None
+        first.kill()
+        found.wait_for(lambda: (now := found.stage("collect")) is not None and now.pid != first.pid, "collect is started again")
+        assert found.stage("judge") == other
+        found.process.send_signal(signal.SIGTERM)
+        assert found.process.wait(15) == 0
+    assert "collect was killed by SIGKILL; it is started again in 0.2 s" in found.log()
+
+
+def test_the_wait_doubles_with_each_death(tmp_path: Path) -> None:
+    with up(tmp_path, "up: {stages: [collect], backoff_s: 0.1}\n") as found, sole_worker(open_run(tmp_path / "run"), "collect"):
+        found.wait_for(lambda: "again in 0.4 s" in found.log(), "three deaths")
+    waits = [line.rsplit(" ", 2)[1] for line in found.log().splitlines() if "is started again in" in line]
+    assert waits[:3] == ["0.1", "0.2", "0.4"]
+    assert "is already the collect worker" in found.log()
+
+
+def test_no_stage_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
+    with up(tmp_path, QUIET) as found:
+        found.wait_for(lambda: both_run(found), "both stages run")
+        children = found.children()
+        found.process.kill()
+        found.process.wait(10)
+        found.wait_for(lambda: gone(children), "the stages end")
+
+
+def test_a_second_ctrl_c_does_not_wait_for_a_stage_that_hangs(tmp_path: Path) -> None:
+    with up(tmp_path, QUIET) as found:
+        found.wait_for(lambda: both_run(found), "both stages run")
+        hanging = found.stage("collect")
+        assert hanging is not None
+        hanging.suspend()
+        found.process.send_signal(signal.SIGINT)
+        found.wait_for(lambda: found.stage("judge") is None, "the other stage ends")
+        assert found.process.poll() is None
+        found.process.send_signal(signal.SIGINT)
+        assert found.process.wait(5) == 0
+        assert gone([hanging])
+    assert "collect did not end in time and is killed" in found.log()
+
+
+def test_the_merged_log_names_the_stage_of_each_line_and_is_kept(tmp_path: Path) -> None:
+    with up(tmp_path, QUIET) as found, sole_worker(open_run(tmp_path / "run"), "collect"):
+        found.wait_for(lambda: "already the collect worker" in found.log(), "collect says why it cannot work")
+    assert "collect | clawctl: process" in found.log()
+    kept = (tmp_path / "run" / "logs" / "up.log").read_text()
+    assert "collect | clawctl: process" in kept
+    assert "\x1b" not in kept + found.log()
+
+
+def ended(folder: Path, recipe: str) -> tuple[int, str]:
+    with up(folder, recipe) as found:
+        return found.process.wait(30), found.log()
+
+
+def test_an_unknown_recipe_key_ends_it_before_anything_starts(tmp_path: Path) -> None:
+    code, log = ended(tmp_path, "train: {learning_rat: 1}\n")
+    assert code == 2
+    assert "train.learning_rat" in log
+    assert "process" not in log
+
+
+def test_a_gate_without_eval_is_refused(tmp_path: Path) -> None:
+    code, log = ended(tmp_path, "gate: {}\n" + QUIET)
+    assert code == 2
+    assert "the recipe has a gate, but up.stages lacks eval" in log
+
+
+def test_a_stage_that_refuses_its_recipe_is_not_tried_again_and_stops_the_others(tmp_path: Path) -> None:
+    ensure_base_policy(open_run(tmp_path / "run"), "another-model")
+    with up(tmp_path, "up: {stages: [collect, train], backoff_s: 0.2}\n") as found:
+        assert found.process.wait(30) == 2
+    said = " ".join(found.log().split())
+    assert "clawctl: train refuses to start" in said
+    assert "trains 'another-model', the recipe names 'demo'" in said.partition("train refuses to start")[2]
+    assert "started again" not in said
+
+
+def test_two_parents_on_one_run_are_refused(tmp_path: Path) -> None:
+    with sole_worker(open_run(tmp_path / "run"), "up"):
+        code, log = ended(tmp_path, QUIET)
+    assert code == 1
+    assert "is already the up worker" in log
+
+
+@pytest.mark.parametrize("text", ["up: {stages: [collect, cook]}\n", "up: {backoff_s: 0}\n", "- a list\n"])
+def test_a_recipe_that_makes_no_sense_is_a_wrong_command(tmp_path: Path, text: str) -> None:
+    code, _ = ended(tmp_path, text)
+    assert code == 2

@@ -40,8 +40,9 @@ def look(run: RunDir) -> dict[str, Any]:
     return {
         "stages": {
             "serve": serve["running"],
+            "collect": is_running(run, "collect"),
             "judge": is_judging(run),
-            **{stage: is_running(run, stage) for stage in _SOLE_WORKERS},
+            **{stage: is_running(run, stage) for stage in ("train", "eval", "up")},
         },
         "serve": serve,
         "live_version": read_live(run, problems),

@@ -54,38 +54,40 @@ def as_dict(row: Row) -> dict[str, Any]:
 
 
 def _table(rows: list[Row] | Any, count: int) -> Table:
-    table = Table(title=f"{count} turns")
+    table = Table(title=f"{count} turns", expand=True)
     for heading, options in _COLUMNS.items():
         table.add_column(heading, **options)
     for row in rows:
-        found = as_dict(row)
+        found = as_dict(row)  # its words are cut by the column, to what the terminal has room for
         version = "" if found["policy_version"] is None else str(found["policy_version"])
         table.add_row(
             one_line(found["turn"], 24),
-            one_line(found["session"], 18),
+            one_line(found["session"], 40),
             str(found["index"]),
             version,
-            one_line(found["asked"], 40),
-            one_line(found["answered"], 40),
-            one_line(found["came_back"] or "", 40),
+            one_line(found["asked"], 200),
+            one_line(found["answered"], 200),
+            one_line(found["came_back"] or "", 200),
             _reward(found),
-            one_line(found["hint"] or "", 36),
+            one_line(found["hint"] or "", 200),
             one_line(_fate(row), 30),
         )
     return table
 
 
+_NARROW = {"no_wrap": True, "overflow": "ellipsis"}
+_WIDE = {**_NARROW, "ratio": 1}
 _COLUMNS: dict[str, dict[str, Any]] = {
-    "turn": {"no_wrap": True, "max_width": 8, "overflow": "ellipsis"},
-    "session": {"no_wrap": True, "overflow": "ellipsis"},
+    "turn": {**_NARROW, "max_width": 8},
+    "session": {**_NARROW, "max_width": 14},
     "#": {"justify": "right"},
     "policy": {"justify": "right"},
-    "asked": {},
-    "answered": {},
-    "came back": {},
-    "reward": {"no_wrap": True},
-    "hint": {},
-    "training": {},
+    "asked": _WIDE,
+    "answered": _WIDE,
+    "came back": _WIDE,
+    "reward": _NARROW,
+    "hint": _WIDE,
+    "training": _NARROW,
 }
 
 

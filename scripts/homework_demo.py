@@ -78,7 +78,7 @@ def _watch(run: RunDir, steps: int, up: subprocess.Popen[bytes], console: Consol
     if up.poll() not in (None, 0):
         tail = (run.logs / "demo.log").read_text(errors="replace").splitlines()[-5:]
         raise SystemExit("demo: the stages stopped.\n  " + "\n  ".join(tail))
-    return any(version > 0 for version in measured(run))
+    return any(version > 0 and result["suites"] for version, result in measured(run).items())
 
 
 def measured(run: RunDir) -> dict[int, dict[str, Any]]:
@@ -97,7 +97,9 @@ def versions_table(results: dict[int, dict[str, Any]], live: int | None) -> Tabl
     """One line a measured version."""
     table = Table("policy", "first reply satisfies", "answers correctly", "gate", title="36 new problems per policy, 95 % intervals")
     for version, result in sorted(results.items()):
-        suite = result["suites"]["personalisation"]
+        suite = result["suites"].get("personalisation")
+        if suite is None:  # overtaken by a newer version before its turn came
+            continue
         promote = result.get("decision", {}).get("promote")
         gate = "the start" if version == 0 else {True: "let in", False: "kept out", None: "–"}[promote]
         mark = " (live)" if version == live else ""

@@ -13,7 +13,7 @@ from clawctl.collect.canonical import Conversation, extend_path, handles
 from clawctl.types import Exchange, Message
 
 MOST_DROPPED = 2  # user messages of the parent that may be missing in the child
-MOST_COMPARED = 256  # newest turns with the same answer that are looked at one by one
+MOST_COMPARED = 256  # newest turns with the same words that are looked at one by one
 
 
 @dataclass(slots=True, eq=False)
@@ -84,7 +84,7 @@ class Index:
 
     def twins(self, user: str, hint: str | None, path: bytes) -> list[Node]:
         """Turns whose request has the same messages: retries and regenerations of one another if they share their parent."""
-        return self._by_request.get((user, hint, path), [])
+        return self._by_request.get((user, hint, path), [])[-MOST_COMPARED:]
 
     def find_parent(
         self, conversation: Conversation, messages: list[Message], user: str, hint: str | None, since: float
@@ -96,7 +96,7 @@ class Index:
                 continue
             found = [self.by_id[handle] for handle in handles(messages[conversation.at[at]]) if handle in self.by_id]
             found = [node for node in found if node.user == user]
-            found = found or self._by_path.get((user, conversation.paths[at]), [])
+            found = found or self._by_path.get((user, conversation.paths[at]), [])[-MOST_COMPARED:]
             found = _open_to(found, hint, since)
             if not found:
                 alike = self._by_answer.get((user, conversation.digests[at]), [])[-MOST_COMPARED:]

@@ -117,7 +117,7 @@ class _Worker:
         refused = False
         while True:
             try:
-                write_verdicts(target, verdicts)
+                await asyncio.to_thread(write_verdicts, target, verdicts)
                 break
             except OSError as error:
                 if not refused:

@@ -49,7 +49,7 @@ def complain_once(client: httpx.Client, endpoint: Endpoint, seed: int) -> None:
 def complaint_rows(folder: Path, rounds: int) -> list[Row]:
     """Repeat the single complaint: each round is one step and one hot swap."""
     changes = {
-        "train": {"batch_turns": 1, "batch_min_turns": 1},
+        "train": {"batch_turns": 1, "batch_min_turns": 1, "max_steps": None},
         "up": {"stages": ["serve", "collect", "judge", "train"]},
         "gate": None,
     }
@@ -92,9 +92,10 @@ def time_of_step(root: Path, version: int) -> tuple[float, float]:
     answering = complaint["finished_at"] - complaint["created_at"]
     judging = verdicts[trained[0]].latency_s or 0.0
     first_answer = learned["finished_at"] - learned["created_at"]
+    computing = sum(step["seconds"][phase] for phase in ("teacher", "forward", "backward", "optimizer"))
     total = learned["finished_at"] - complaint["created_at"]
     # the judge starts while the complaint is still being answered: only what is not hidden behind that counts
-    return total, max(answering, judging) + step["model_s"] + first_answer
+    return total, max(answering, judging) + computing + first_answer
 
 
 def load_rows(folder: Path, versions: int) -> list[Row]:

@@ -4,6 +4,7 @@ Nothing is kept but what is published: a restart reads the ids of all published 
 publishes what is not there yet. So a SIGKILL at any moment loses no turn and publishes none twice.
 """
 
+import heapq
 import itertools
 import logging
 import secrets
@@ -17,7 +18,7 @@ from clawctl.errors import ClawError
 from clawctl.process import stop_on_signals
 from clawctl.run_dir import RunDir, changes, published, quarantine, sole_worker
 from clawctl.shards import UnreadableShard, read_turn_ids, write_turns
-from clawctl.types import Turn
+from clawctl.types import Exchange, Turn
 
 log = logging.getLogger(__name__)
 
@@ -67,22 +68,26 @@ class Collector:
             self.report()
 
     def _read_once(self) -> None:
+        """Add all that was appended. What was unsure before is sure after it: its parent was written, so it has been read now."""
         sessions = self._sessions
         before, sessions.unsure = sessions.unsure, []
-        fresh = self._captures.read()
-        while batch := list(itertools.islice(fresh, BATCH)):
+        stream = heapq.merge(self._captures.read(), sorted(before, key=_time), key=_time)
+        while batch := list(itertools.islice(stream, BATCH)):
             for exchange in batch:
                 sessions.add(exchange, sure=False)
             while len(sessions.unsure) > MOST_UNSURE:
                 sessions.add(sessions.unsure.pop(0))
-            held = min((exchange.created_at for exchange in before + sessions.unsure), default=batch[-1].created_at)
-            sessions.tick(min(held, batch[-1].created_at, time.time()))  # catching up: what was over by then is over
+            now = min(time.time(), *map(_time, sessions.unsure), batch[-1].created_at)
+            sessions.tick(now)  # catching up: what was over by then is over
             self._exchanges += len(batch)
             self._take()
             if self._stop.is_set():
                 return  # what was not read yet stays in the captures
-        for exchange in before:
-            sessions.add(exchange)
+        self._exchanges -= len(before)
+        waited = {exchange.exchange_id for exchange in before}
+        still, sessions.unsure = sessions.unsure, []
+        for exchange in still:
+            sessions.add(exchange, sure=exchange.exchange_id in waited)
 
     def _take(self) -> None:
         rows = self._sessions.take_rows()
@@ -131,6 +136,10 @@ class Collector:
         line = "%d exchanges read (%.1f/s), %d turns published in %d shards, %d open, %d lines put aside"
         log.info(line, self._exchanges, rate, self._rows, self._shards, self._sessions.open_turns, self._captures.quarantined)
         self._reported, self._reported_at = self._exchanges, time.monotonic()
+
+
+def _time(exchange: Exchange) -> float:
+    return exchange.created_at
 
 
 def _sweep(run: RunDir) -> None:

@@ -5,13 +5,14 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 from made_exchanges import answer, append, asked, line, user
 
-from clawctl.collect.worker import collect
+from clawctl.collect.worker import Collector, collect
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.run_dir import RunDir, open_run, published, sole_worker
@@ -103,6 +104,32 @@ def test_a_child_in_an_earlier_file_than_its_parent_finds_it_even_if_clocks_disa
     append(run.captures / "b-0.jsonl", parent)
     collect(run, recipe(), once=True)
     assert [(turn.turn_id, turn.next_state) for turn in rows_of(run)] == [(parent.exchange_id, [user("tea 1")])]
+
+
+def test_rows_do_not_depend_on_how_captures_are_cut_into_files_or_when_they_are_read(tmp_path) -> None:
+    exchanges = []
+    for name in range(6):  # a talk, a branch off its third turn, and a retry of that branch
+        trunk = talk(5, f"talk {name}", at=time.time() + name / 100)
+        for _ in range(2):
+            messages = [*trunk[2].messages, trunk[2].response, user("or not?")]
+            exchanges.append(asked(messages, answer("or so"), at=trunk[4].created_at + 0.001))
+        exchanges += trunk
+    exchanges.sort(key=lambda e: e.created_at)
+    found = []
+    for number in range(6):
+        dice = random.Random(number)
+        run = open_run(tmp_path / f"run-{number}")
+        collector = Collector(run, recipe().collect, threading.Event())
+        for exchange in exchanges:
+            append(run.captures / f"w{dice.randrange(4)}-0.jsonl", exchange)
+            if dice.random() < 0.3:
+                collector.look()
+        collector.look()
+        collector.close()
+        rows = rows_of(run)
+        found.append({row.turn_id: (row.session_id, row.parent_turn_id, row.turn_index, row.next_state) for row in rows})
+    assert len(found[0]) == 6 * 4
+    assert all(rows == found[0] for rows in found)
 
 
 def test_a_second_worker_on_a_run_is_refused(run) -> None:

@@ -45,7 +45,7 @@ class Turn:
     """One model call with what came back after it: one row of `trajectories/`."""
 
     turn_id: str  # = exchange_id
-    session_id: str  # "s1" or, without a header, an id that collect made
+    session_id: str  # "s1" ("anna/s1" for a key with a name) or, without a header, an id that collect made
     parent_turn_id: str | None  # the turn that this request continues
     turn_index: int  # depth in its session, 0 for a root
     kind: Literal["main", "side"]

@@ -37,7 +37,6 @@ def collect(run: RunDir, recipe: Recipe, once: bool) -> None:
         if not once:
             for _ in changes([run.captures], stop, poll_s=min(1.0, max(0.05, settings.shard_age_s / 4))):
                 collector.look()
-                collector.publish_due()
         collector.close()
 
 
@@ -56,7 +55,7 @@ class Collector:
         self._reported, self._reported_at = 0, time.monotonic()
 
     def look(self) -> None:
-        """Read what was appended, close what is complete or too old, and publish full shards."""
+        """Read what was appended, close what is complete or too old, and publish what is due."""
         self._read_once()
         for _ in range(3):  # a child that was read before its parent finds it at the next reading, at the latest
             if not self._sessions.unsure:
@@ -96,8 +95,9 @@ class Collector:
         self._waiting += rows
         while len(self._waiting) >= self._settings.shard_turns and self._publish():
             pass
+        self._publish_due()
 
-    def publish_due(self) -> None:
+    def _publish_due(self) -> None:
         """Publish the rows that wait if the oldest has waited long enough."""
         if self._waiting and time.monotonic() - self._waiting_since >= self._settings.shard_age_s:
             while self._waiting and self._publish():

@@ -31,6 +31,7 @@ class ScriptedJudge:
         self.asked: list[dict] = []
         self.headers: list[dict] = []
         self.most_at_a_time = self._now = 0
+        self.wait_for_calls = 1  # answers nobody before so many calls were under way at a time, or ten seconds are over
 
     def start(self) -> "ScriptedJudge":
         app = Starlette(routes=[Route("/v1/chat/completions", self._answer, methods=["POST"])])
@@ -54,6 +55,9 @@ class ScriptedJudge:
         self.most_at_a_time = max(self.most_at_a_time, self._now)
         try:
             await asyncio.sleep(self.delay_s)
+            patience = time.monotonic() + 10.0
+            while self.most_at_a_time < self.wait_for_calls and time.monotonic() < patience:
+                await asyncio.sleep(0.01)
             said = self.script(body["messages"][1]["content"], len(self.asked))
         finally:
             self._now -= 1

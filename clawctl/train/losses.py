@@ -10,10 +10,12 @@ from torch.utils.checkpoint import checkpoint
 LOGITS_AT_ONCE = 2**26  # float32 values of logits alive at a time: 256 MiB
 
 
-def token_logprobs(hidden_BTD: Tensor, head: nn.Module, ids_BT: Tensor, where_BT: Tensor, temperature_B: Tensor) -> Tensor:
+def token_logprobs(
+    hidden_BTD: Tensor, head: nn.Module, ids_BT: Tensor, where_BT: Tensor, temperature_B: Tensor, at_once: int = LOGITS_AT_ONCE
+) -> Tensor:
     """Logprob of each token that `where_BT` marks, given everything before it: [N], in row order, float32.
 
-    `head` maps hidden states to logits. Only marked positions are projected, and no more than LOGITS_AT_ONCE logits live at a
+    `head` maps hidden states to logits. Only marked positions are projected, and no more than `at_once` logits live at a
     time: a longer batch is projected in pieces that the backward pass computes again. The first token of a sequence has nothing
     before it: marking it raises ValueError.
     """
@@ -23,7 +25,7 @@ def token_logprobs(hidden_BTD: Tensor, head: nn.Module, ids_BT: Tensor, where_BT
     hidden_ND = hidden_BTD[rows_N, columns_N - 1]
     ids_N, temperature_N = ids_BT[rows_N, columns_N], temperature_B[rows_N]
     vocabulary = getattr(head, "out_features", None) or head(hidden_ND[:1]).shape[-1]
-    size = max(1, LOGITS_AT_ONCE // vocabulary)
+    size = max(1, at_once // vocabulary)
     if len(ids_N) <= size:
         return _project(hidden_ND, head, ids_N, temperature_N)
     pieces = zip(hidden_ND.split(size), ids_N.split(size), temperature_N.split(size), strict=True)

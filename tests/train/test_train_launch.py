@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ import torch
 from safetensors.torch import load_file
 
 from clawctl.cli import dump_recipe
-from clawctl.policies import list_versions, live_version, policy_folder
+from clawctl.errors import ClawError
+from clawctl.policies import ensure_base_policy, list_versions, live_version, policy_folder
 from clawctl.run_dir import RunDir, open_run, sole_worker
 from clawctl.train.checkpoints import read_rows
+from clawctl.train.loop import resume, run_training
+from clawctl.train.ranks import Ranks
 from tests.train.tiny import Sampler, make_recipe, publish_turns
 
 
@@ -27,10 +31,12 @@ def command(run: RunDir, tmp_path: Path, model: Path, ranks: int = 1, **changes:
 
 def test_two_processes_make_the_same_weights_as_one(tmp_path: Path, sampler: Sampler, model_path: Path) -> None:
     runs = [open_run(tmp_path / str(ranks)) for ranks in (1, 2)]
-    for ranks, run in zip((1, 2), runs, strict=True):
+    for run in runs:
         publish_turns(run, sampler, 8)
-        done = subprocess.run([*command(run, tmp_path, model_path, ranks, lr=1e-4), "--once"], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+    ensure_base_policy(runs[0], str(model_path))
+    run_training(runs[0], make_recipe(model_path, lr=1e-4), Ranks(0, 1, torch.device("cpu")), threading.Event(), once=True)
+    done = subprocess.run([*command(runs[1], tmp_path, model_path, 2, lr=1e-4), "--once"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     for version in (1, 2):
         one, two = (load_file(policy_folder(run, version) / "model.safetensors") for run in runs)
         for name, value in one.items():
@@ -51,12 +57,16 @@ def test_a_second_trainer_is_refused_at_once_with_a_cure(run: RunDir, sampler: S
     assert "Traceback" not in done.stderr
 
 
-def test_a_missing_model_is_one_line_and_a_cure(run: RunDir, tmp_path: Path) -> None:
-    done = subprocess.run(command(run, tmp_path, tmp_path / "nothing"), capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "cannot be loaded" in done.stderr
-    assert "model.path" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_missing_model_is_a_problem_with_a_cure(run: RunDir, tmp_path: Path) -> None:
+    with pytest.raises(ClawError, match=r"nothing cannot be loaded") as caught:
+        resume(run, make_recipe(tmp_path / "nothing"), Ranks(0, 1, torch.device("cpu")))
+    assert caught.value.exit_code == 2
+    assert "model.path" in caught.value.fix
+
+
+def test_lora_targets_that_the_model_lacks_are_a_problem_with_a_cure(run: RunDir, model_path: Path) -> None:
+    with pytest.raises(ClawError, match="do not fit the model"):
+        resume(run, make_recipe(model_path, lora={"targets": ["no_such_layer"]}), Ranks(0, 1, torch.device("cpu")))
 
 
 def test_a_following_trainer_takes_what_comes_and_ends_cleanly_when_asked(

@@ -83,8 +83,8 @@ class Versions:
     def _load(self, version: int) -> Engine:
         try:
             return self._make(version)
-        except (ClawError, OSError, ValueError, RuntimeError, KeyError) as error:
-            _log.error("version %d cannot be loaded: %s", version, error)
+        except Exception as error:  # a policy can be broken in many ways; the caller is told, the log has the rest
+            _log.exception("version %d cannot be loaded", version)
             raise Refusal(404, f"version {version} of this model cannot be loaded", "model", "model_not_found") from error
 
     # ---- following LIVE --------------------------------------------------------------------------------------------------
@@ -94,24 +94,21 @@ class Versions:
 
     def stop(self) -> None:
         self._stop.set()
-        self._follower.join()
+        if self._follower.is_alive():
+            self._follower.join()
         for pinned in self._pinned.values():
             pinned.engine.stop()
         self.live.stop()
 
     def _follow(self) -> None:
         for _ in changes([self._run.policies], self._stop):
-            try:
-                self.follow_once()
-            except Exception as error:  # noqa: BLE001 - a broken policy must not end the following; it is recorded and shown
-                _log.exception("following policies/LIVE failed")
-                self.last_swap_error = f"{type(error).__name__}: {error}"
+            self.follow_once()
 
     def follow_once(self) -> None:
         """Look at LIVE; swap if it moved. On any trouble the old version goes on serving, and the trouble is recorded."""
         try:
             wanted = live_version(self._run)
-        except ClawError as error:
+        except (ClawError, OSError) as error:
             self._alarm(None, error)
             return
         if wanted is None or wanted == self.live.version:
@@ -121,7 +118,7 @@ class Versions:
             return
         try:
             self._swap(wanted)
-        except (ClawError, CanaryFailure, OSError, ValueError, RuntimeError, KeyError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a policy, the old one serves; it is recorded and shown
             self._alarm(wanted, error)
 
     def _swap(self, version: int) -> None:
@@ -135,10 +132,11 @@ class Versions:
         _log.info("version %d serves (loaded in %.0f ms, paused %.1f ms)", version, load_ms, pause_ms)
 
     def _alarm(self, version: int | None, error: Exception) -> None:
-        problem = error.problem if isinstance(error, ClawError) else str(error)
+        expected = isinstance(error, ClawError | CanaryFailure)
+        problem = error.problem if isinstance(error, ClawError) else str(error) if expected else f"{type(error).__name__}: {error}"
         said = problem if version is None else f"version {version} does not go live: {problem}"
         if said != self.last_swap_error:
-            _log.error("%s; version %d goes on serving", said, self.live.version)
+            _log.error("%s; version %d goes on serving", said, self.live.version, exc_info=None if expected else error)
         self.last_swap_error, self._refused = said, version
 
 

@@ -12,6 +12,7 @@ from transformers import AttentionInterface, ContinuousBatchingConfig, Generatio
 from transformers.generation.continuous_batching import cb_logits_processors as processors
 from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager, OutputRouter
 
+from clawctl.errors import ClawError
 from clawctl.serve.engines import paged_attention
 
 _log = logging.getLogger("clawctl.serve")
@@ -90,7 +91,7 @@ class _TopP(processors.ContinuousBatchingTopPLogitsWarper):
 def start_batching(
     model: Any, generation: GenerationConfig, batching: ContinuousBatchingConfig, outputs: Outputs
 ) -> ContinuousBatchingManager:
-    """Start the thread that samples; returns when it is ready. Raises RuntimeError with the reason if it cannot start."""
+    """Start the thread that samples; returns when it is ready. Raises ClawError with the reason if it cannot start."""
     logging.getLogger("ContinuousBatchingLogger").setLevel("WARNING")
     if model.device.type == "cpu" and _only_full_attention(model.config.get_text_config()):
         AttentionInterface.register(paged_attention.NAME, paged_attention.paged_attention)
@@ -103,7 +104,8 @@ def start_batching(
     deadline = time.monotonic() + _START_S
     while manager.batch_processor is None:
         if not manager.is_running() or time.monotonic() > deadline:
-            raise RuntimeError(f"the engine did not start: {manager.background_thread_status.fatal_error}")
+            cause = manager.background_thread_status.fatal_error
+            raise ClawError(f"the engine did not start: {cause}", "lower serve.kv_cache_tokens or serve.max_batch_tokens")
         time.sleep(0.01)
     return manager
 

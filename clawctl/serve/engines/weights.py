@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,15 +14,6 @@ from clawctl.policies import policy_folder, read_policy
 from clawctl.run_dir import RunDir
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": "auto"}
-
-
-def check_model(recipe: Recipe) -> None:
-    """Raises ClawError (exit code 2) if the recipe names a local folder that holds no model."""
-    path = recipe.model_path
-    local = recipe.model.path == "demo" or Path(path).is_absolute() or path.startswith((".", "~")) or path.count("/") != 1
-    if (local or Path(path).exists()) and not (Path(path).expanduser() / "config.json").is_file():
-        cure = "name a Hugging Face model directory with --model or model.path, or use `demo`"
-        raise ClawError(f"there is no model in {path}", cure, 2)
 
 
 def load_model(run: RunDir, recipe: Recipe, version: int) -> Any:

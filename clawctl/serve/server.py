@@ -1,0 +1,96 @@
+"""From an engine and a bound socket to a server that drains when it is told to end."""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable
+
+import torch
+import uvicorn
+
+from clawctl.config import Recipe
+from clawctl.endpoint import announce
+from clawctl.errors import ClawError
+from clawctl.run_dir import RunDir
+from clawctl.serve.app import Gateway
+from clawctl.serve.capture import Capture
+from clawctl.serve.engines.transformers import TransformersEngine
+from clawctl.serve.gateway import not_ours
+from clawctl.serve.prompt import load_tokenizer
+from clawctl.serve.versions import Versions
+
+_log = logging.getLogger("clawctl.serve")
+_DRAIN_S = 120  # running requests have so long to finish after SIGTERM
+_BACKLOG = 2048
+_WATCH_S = 1.0
+
+
+def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.socket, key: str) -> None:
+    """Load, serve, drain. Raises ClawError."""
+    logging.getLogger("uvicorn.error").setLevel("WARNING")
+    if recipe.serve.threads is not None:
+        torch.set_num_threads(recipe.serve.threads)
+    tokenizer = load_tokenizer(recipe.model_path)
+    # Version 0 first, then whatever is live by the same way as any swap: with its canary, and with 0 to fall back on.
+    engine = TransformersEngine(run, recipe, 0)
+    versions = Versions(run, engine, lambda version: TransformersEngine(run, recipe, version), recipe.serve.pinned_versions)
+    capture = Capture(run.captures if intercept else None)
+    try:
+        versions.follow_once()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)  # uvicorn drains on the first signal and raises it again when it is done
+        app = Gateway(run, recipe, key, versions, tokenizer, capture).app()
+        settings = uvicorn.Config(
+            app, log_config=None, access_log=False, backlog=_BACKLOG, timeout_graceful_shutdown=_DRAIN_S, server_header=False
+        )
+        with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:  # uvloop, where it is installed
+            runner.run(_serve(run, recipe, listener, settings, versions, capture))
+        if dead := engine.failure():
+            raise ClawError(f"the engine failed: {dead}", "logs/serve.log has the details; `clawctl up` starts it again")
+    finally:
+        versions.stop()
+        capture.close()
+
+
+async def _serve(
+    run: RunDir, recipe: Recipe, listener: socket.socket, settings: uvicorn.Config, versions: Versions, capture: Capture
+) -> None:
+    host, port = recipe.serve.host, int(listener.getsockname()[1])
+
+    def started() -> None:
+        announce(run, host, port)
+        what = "captured" if capture.on else "not captured"
+        version = versions.live.version
+        _log.info("http://%s:%d/v1 serves %s, version %d; conversations are %s", host, port, recipe.model_name, version, what)
+        versions.start()
+
+    server = _Server(settings, started)
+    watch = asyncio.create_task(_end_with_engine(server, versions))
+    try:
+        listener.listen(_BACKLOG)
+        await server.serve(sockets=[listener])
+    except OSError as error:
+        raise not_ours(host, port, error) from error
+    finally:
+        watch.cancel()
+
+
+class _Server(uvicorn.Server):
+    """Says when it really listens."""
+
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._tell = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._tell()
+
+
+async def _end_with_engine(server: uvicorn.Server, versions: Versions) -> None:
+    """A dead engine answers nothing: end, so that whoever supervises this process starts it again."""
+    while versions.live.failure() is None:
+        await asyncio.sleep(_WATCH_S)
+    server.should_exit = True

@@ -1,0 +1,97 @@
+"""Tokens to text to events: nothing is shown that must be taken back, nothing is lost."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from clawctl.serve.text import Called, Detokenizer, Event, Parser, Said, StopCutter, Thought
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model_path: Any) -> Any:
+    return AutoTokenizer.from_pretrained(model_path)
+
+
+def parse(pieces: list[str], thinking: bool = False, tools: bool = True) -> list[Event]:
+    parser = Parser(thinking, tools)
+    events = [event for piece in pieces for event in parser.feed(piece)] + parser.end()
+    joined: list[Event] = []
+    for event in events:
+        last = joined[-1] if joined else None
+        if type(event) is type(last) and isinstance(event, Said | Thought) and isinstance(last, Said | Thought):
+            joined[-1] = type(event)(last.text + event.text)
+        else:
+            joined.append(event)
+    return joined
+
+
+ANSWER = '<think>\nhm, 2 < 3\n</think>\n\nI look. \n<tool_call>\n{"name": "look", "arguments": {"at": "<x>"}}\n</tool_call>\n'
+
+
+@given(st.lists(st.integers(0, len(ANSWER)), max_size=12))
+def test_events_do_not_depend_on_how_the_text_is_cut(cuts: list[int]) -> None:
+    borders = [0, *sorted(cuts), len(ANSWER)]
+    pieces = [ANSWER[a:b] for a, b in pairwise(borders)]
+    assert parse(pieces) == [Thought("hm, 2 < 3"), Said("I look."), Called("look", '{"at":"<x>"}')]
+
+
+def test_without_tools_a_tool_call_is_text() -> None:
+    assert parse(["a <tool_call>{}</tool_call>"], tools=False) == [Said("a <tool_call>{}</tool_call>")]
+
+
+def test_a_malformed_tool_call_is_shown_as_it_was_written() -> None:
+    assert parse(["<tool_call>{oops</tool_call>"]) == [Said("<tool_call>{oops</tool_call>")]
+    assert parse(["<tool_call>{unfinished"]) == [Said("<tool_call>{unfinished")]
+
+
+def test_parallel_tool_calls_are_separate() -> None:
+    two = '<tool_call>{"name":"a","arguments":{}}</tool_call>\n<tool_call>{"name":"b","arguments":{}}</tool_call>'
+    assert parse(list(two)) == [Called("a", "{}"), Called("b", "{}")]
+
+
+def test_reasoning_begun_in_the_prompt_ends_in_the_answer() -> None:
+    assert parse(["so it", " is\n</thi", "nk>\n\nYes"], thinking=True) == [Thought("so it is"), Said("Yes")]
+
+
+def test_text_that_only_looks_like_a_marker_is_shown() -> None:
+    assert parse(["1 <", " 2 and <tool", "box>"]) == [Said("1 < 2 and <toolbox>")]
+    assert parse(["<thin", "g>"]) == [Said("<thing>")]
+
+
+def test_trailing_blanks_of_an_answer_without_a_call_are_kept() -> None:
+    assert parse(["done.", " \n"]) == [Said("done. \n")]
+
+
+@given(st.text(alphabet="abEND ", max_size=30), st.integers(1, 5))
+def test_a_stop_string_cuts_where_it_begins_however_it_is_spread(text: str, size: int) -> None:
+    cutter = StopCutter(["END", "bb"])
+    shown = "".join(cutter.feed(text[i : i + size]) for i in range(0, len(text), size)) + cutter.end()
+    ends = [at for stop in ("END", "bb") if (at := text.find(stop)) >= 0]
+    assert shown == text[: min(ends, default=len(text))]
+    assert cutter.hit == bool(ends)
+
+
+@settings(max_examples=30, deadline=None)
+@given(text=st.text(max_size=40))
+def test_a_character_is_never_split(tokenizer: Any, text: str) -> None:
+    detokenizer = Detokenizer(tokenizer)
+    pieces = [detokenizer.feed(token) for token in tokenizer(text, add_special_tokens=False)["input_ids"]]
+    assert "".join(pieces) + detokenizer.end() == text
+    assert all("\ufffd" not in piece for piece in pieces) or "\ufffd" in text
+
+
+def test_bytes_that_are_no_text_come_out_at_the_end(tokenizer: Any) -> None:
+    detokenizer = Detokenizer(tokenizer)
+    half = tokenizer("é", add_special_tokens=False)["input_ids"][:1]
+    assert [detokenizer.feed(token) for token in half] == [""]
+    assert detokenizer.end() == "\ufffd"
+
+
+def test_end_tokens_are_never_text(tokenizer: Any) -> None:
+    detokenizer = Detokenizer(tokenizer)
+    assert detokenizer.feed(tokenizer.eos_token_id) == ""
+    assert detokenizer.is_hidden(tokenizer.eos_token_id)

@@ -17,9 +17,13 @@ def train(run: RunDir, recipe: Recipe, once: bool) -> None:
     stop = stop_on_signals()
     rank, world, local_rank = place_among_ranks()
     with ExitStack() as leaving:
-        if rank == 0:
+
+        def take_place() -> None:
             leaving.enter_context(sole_worker(run, "train"))
             ensure_base_policy(run, recipe.model.path)
+
+        if world == 1:
+            take_place()
         import torch  # only now: whoever may not work need not wait for it
         from transformers.utils import logging as transformers_logging
 
@@ -31,4 +35,6 @@ def train(run: RunDir, recipe: Recipe, once: bool) -> None:
             torch.set_num_threads(recipe.train.threads)
         ranks = join_ranks(rank, world, local_rank)
         leaving.callback(leave_ranks, ranks)
+        if world > 1:
+            ranks.led(take_place)
         run_training(run, recipe, ranks, stop, once)

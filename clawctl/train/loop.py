@@ -42,12 +42,15 @@ def run_training(run: RunDir, recipe: Recipe, ranks: Ranks, stop: threading.Even
 
 def resume(run: RunDir, recipe: Recipe, ranks: Ranks) -> Training:
     """Where the newest checkpoint stands, after making true what follows from it; or the base model."""
-    checkpoint = newest_checkpoint(run) if ranks.leads else None
-    if ranks.leads:
+
+    def settled() -> Path | None:
+        checkpoint = newest_checkpoint(run)
         check_resumable(run, checkpoint, recipe)
         if checkpoint is not None:
             settle(run, checkpoint, recipe)
-    checkpoint = ranks.broadcast(checkpoint)
+        return checkpoint
+
+    checkpoint = ranks.led(settled)
     state: dict[str, Any] = read_state(checkpoint) if checkpoint is not None else {"step": 0, "baselines": {}}
     config = recipe.train
     policy = load_policy(recipe, ranks.device, checkpoint / "policy" if checkpoint is not None else None)

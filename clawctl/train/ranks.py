@@ -1,14 +1,17 @@
 """The processes of one trainer: rank 0 alone reads the run and writes to it; all compute."""
 
 import datetime
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from clawctl.errors import ClawError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,23 @@ class Ranks:
         box = [value]
         dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
         return box[0]
+
+    def led(self, work: Callable[[], T]) -> T:
+        """What `work` returns on rank 0, on every rank. Where it raises a ClawError all end at once: rank 0 says why."""
+        if self.world == 1:
+            return work()
+        result, error = None, None
+        if self.leads:
+            try:
+                result = work()
+            except ClawError as raised:
+                error = raised
+        result, exit_code = self.broadcast((result, error.exit_code if error else None))
+        if error is not None:
+            raise error
+        if exit_code is not None:
+            raise SystemExit(exit_code)
+        return cast(T, result)
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's value, in rank order, on every rank."""

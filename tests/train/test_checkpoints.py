@@ -1,6 +1,7 @@
 """The crash law: each turn once, and the same weights as if nothing had happened."""
 
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -195,11 +196,13 @@ def test_a_trainer_killed_at_any_phase_trains_each_turn_once_and_to_the_same_wei
         ["train/checkpoints/.[2-5].*"],  # while a step is being committed
         ["policies/.[3-5].*", "policies/[3-5]"],  # while a version is being published
     ]
+    ends = []
     for moment in moments:
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         appears(runs[1], moment, process)
         process.kill()
-        process.wait()
+        ends.append(process.wait())
+    assert -signal.SIGKILL in ends
     assert subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
     assert ledger(runs[1]) == ledger(runs[0]) == [f"a{i:02d}" for i in range(20)]
     assert [row["step"] for row in read_rows(runs[1])] == list(range(1, 6))

@@ -95,7 +95,9 @@ def _counts(run: RunDir) -> str:
 
 def versions_table(results: dict[int, dict[str, Any]], live: int | None) -> Table:
     """One line a measured version."""
-    table = Table("policy", "first reply satisfies", "answers correctly", "gate", title="36 new problems per policy, 95 % intervals")
+    table = Table(
+        "policy", "first reply satisfies", "answers correctly", "gate", title="36 new problems per policy, 95 % intervals"
+    )
     for version, result in sorted(results.items()):
         suite = result["suites"].get("personalisation")
         if suite is None:  # overtaken by a newer version before its turn came

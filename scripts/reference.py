@@ -37,7 +37,11 @@ def _command(path: str, command: Any) -> list[str]:
     for parameter in command.params:
         if parameter.name == "help":
             continue
-        names = ", ".join(f"`{name}`" for name in parameter.opts) if parameter.param_type_name == "option" else f"`{parameter.name.upper()}`"
+        names = (
+            ", ".join(f"`{name}`" for name in parameter.opts)
+            if parameter.param_type_name == "option"
+            else f"`{parameter.name.upper()}`"
+        )
         default = "" if parameter.default in (None, False) or parameter.required else f"`{parameter.default}`"
         environment = f" (environment: `{parameter.envvar}`)" if getattr(parameter, "envvar", None) else ""
         lines.append(f"| {names} | {getattr(parameter, 'help', None) or ''}{environment} | {default} |")
@@ -82,7 +86,9 @@ def _type_name(annotation: Any) -> str:
         return " \\| ".join("none" if part is type(None) else _type_name(part) for part in typing.get_args(annotation))
     if typing.get_origin(annotation) in (list, tuple):
         return "list of " + " ".join(dict.fromkeys(_type_name(part) for part in typing.get_args(annotation)))
-    return {"int": "whole number", "float": "number", "str": "text", "bool": "true or false"}.get(annotation.__name__, annotation.__name__)
+    return {"int": "whole number", "float": "number", "str": "text", "bool": "true or false"}.get(
+        annotation.__name__, annotation.__name__
+    )
 
 
 def _plain(value: Any) -> str:

@@ -95,4 +95,5 @@ def verdicts_of(run: RunDir) -> list[Verdict]:
 def ledger_of(run: RunDir) -> list[str]:
     """Ids of all trained turns, as often as the ledger says."""
     entries = [orjson.loads(file.read_bytes()) for file in published(run.train / "ledger", ".json")]
-    return [turn for entry in sorted(entries, key=lambda entry: entry["step"]) for ids in entry["turns"].values() for turn in ids]
+    trained = sorted((entry for entry in entries if entry["outcome"] == "trained"), key=lambda entry: entry["step"])
+    return [turn for entry in trained for ids in entry["turns"].values() for turn in ids]

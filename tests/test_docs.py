@@ -37,7 +37,9 @@ def test_every_command_in_the_documents_parses() -> None:
         path = [word for word in words[:2] if re.fullmatch(r"[a-z]+", word)]
         stage = " ".join(path if words[0] == "inspect" else path[:1])
         if stage not in options:
-            done = subprocess.run([sys.executable, "-m", "clawctl", *stage.split(), "--help"], capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                [sys.executable, "-m", "clawctl", *stage.split(), "--help"], capture_output=True, text=True, check=False
+            )
             assert done.returncode == 0, f"{page}: clawctl {command}"
             options[stage] = done.stdout
         for word in words:

@@ -7,7 +7,6 @@ import secrets
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 
 import orjson
@@ -58,7 +57,7 @@ class Capture:
 
     def _keep(self, exchange: Exchange) -> None:
         try:
-            self._write(orjson.dumps(asdict(exchange)) + b"\n")
+            self._write(orjson.dumps(exchange) + b"\n")
             self.written += 1
         except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the answer goes out; it is counted and said
             self.lost += 1

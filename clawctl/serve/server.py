@@ -23,6 +23,7 @@ from clawctl.serve.versions import Versions
 _log = logging.getLogger("clawctl.serve")
 _DRAIN_S = 120  # running requests have so long to finish after SIGTERM
 _BACKLOG = 2048
+_KEEP_ALIVE_S = 75  # longer than clients keep an idle connection: none sends into one that we are closing
 _WATCH_S = 1.0
 
 
@@ -42,7 +43,13 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
             signal.signal(number, lambda *_: None)  # uvicorn drains on the first signal and raises it again when it is done
         app = Gateway(run, recipe, key, versions, tokenizer, capture).app()
         settings = uvicorn.Config(
-            app, log_config=None, access_log=False, backlog=_BACKLOG, timeout_graceful_shutdown=_DRAIN_S, server_header=False
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            backlog=_BACKLOG,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=_DRAIN_S,
         )
         with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:  # uvloop, where it is installed
             runner.run(_serve(run, recipe, listener, settings, versions, capture))

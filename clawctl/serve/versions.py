@@ -18,7 +18,6 @@ from clawctl.serve.engines import Engine, Staged, Swap
 
 _log = logging.getLogger("clawctl.serve")
 _PINNED = re.compile(r"@(\d+)$")
-_CANARY_TOLERANCE = 0.05  # largest difference of a logprob; float32 against float32
 _KEPT_SWAPS = 200
 
 
@@ -65,9 +64,16 @@ class Versions:
                 self._changed.notify_all()
 
     async def _pin(self, version: int) -> _Pinned:
-        if version not in self._pinned and version not in await asyncio.to_thread(list_versions, self._run):
+        ready = self._pinned.get(version)
+        if ready is not None and ready.engine.failure() is None:
+            self._pinned.move_to_end(version)
+            ready.users += 1
+            return ready
+        if version not in await asyncio.to_thread(list_versions, self._run):
             raise Refusal(404, f"version {version} of this model is not published", "model", "model_not_found")
         async with self._changed:  # one at a time: two requests for a new version load it once
+            if version in self._pinned and self._pinned[version].engine.failure() is not None:
+                del self._pinned[version]  # it died; its requests have been told
             while version not in self._pinned and len(self._pinned) >= self._most_pinned:
                 idle = next((old for old, pinned in self._pinned.items() if not pinned.users), None)
                 if idle is None:
@@ -153,5 +159,5 @@ def check_canary(run: RunDir, version: int, staged: Staged) -> None:
             worst = max([worst, *(abs(ours - theirs) if ours == ours else float("inf") for ours, theirs in pairs)])
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise CanaryFailure(f"its canary cannot be read: {error}") from error
-    if not worst <= _CANARY_TOLERANCE:
-        raise CanaryFailure(f"its canary is off by {worst:.3f} (at most {_CANARY_TOLERANCE})")
+    if not worst <= staged.tolerance:
+        raise CanaryFailure(f"its canary is off by {worst:.3f} (at most {staged.tolerance})")

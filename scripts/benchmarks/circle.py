@@ -44,7 +44,9 @@ def running(run: Path, recipe: Path) -> Iterator[subprocess.Popen[bytes]]:
 def people(run: Path, count: int, seed: int, until_version: int, timeout_s: float) -> dict[str, Any]:
     """Let `count` simulated people talk until `until_version` is live. Returns their own summary."""
     command = [sys.executable, "-m", "clawctl.homework.chat", "--run", str(run), "--people", str(count), "--seed", str(seed)]
-    done = subprocess.run([*command, "--stop-at-version", str(until_version)], capture_output=True, text=True, timeout=timeout_s, check=False)
+    done = subprocess.run(
+        [*command, "--stop-at-version", str(until_version)], capture_output=True, text=True, timeout=timeout_s, check=False
+    )
     if done.returncode != 0:
         raise SystemExit(f"the simulated people stopped: {done.stderr[-2000:]}")
     summary: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])

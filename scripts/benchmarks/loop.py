@@ -83,7 +83,9 @@ def time_of_step(root: Path, version: int) -> tuple[float, float]:
     """Seconds from the complaint behind the step that made `version` to the end of its first answer, and the model's share of them."""
     exchanges = [orjson.loads(line) for file in published(root / "captures", ".jsonl") for line in file.read_bytes().splitlines()]
     trained = orjson.loads((root / "policies" / str(version) / "policy.json").read_bytes())["turns"]
-    step = next(row for row in map(orjson.loads, (root / "train" / "steps.jsonl").read_bytes().splitlines()) if row["version"] == version)
+    step = next(
+        row for row in map(orjson.loads, (root / "train" / "steps.jsonl").read_bytes().splitlines()) if row["version"] == version
+    )
     complained_of = next(row for row in exchanges if row["exchange_id"] == trained[0])
     conversation = complained_of["messages"] + [complained_of["response"]]
     complaint = next(row for row in exchanges if row["messages"][: len(conversation)] == conversation)

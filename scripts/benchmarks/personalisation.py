@@ -16,7 +16,15 @@ from scripts.benchmarks.circle import measure, people, running, write_recipe
 from scripts.benchmarks.table import Row, arguments, report
 
 METHODS = ("binary", "opd", "combine")
-PUBLISHED = {"start": 0.17, "binary@8": 0.25, "binary@16": 0.23, "opd@8": 0.25, "opd@16": 0.72, "combine@8": 0.76, "combine@16": 0.81}
+PUBLISHED = {
+    "start": 0.17,
+    "binary@8": 0.25,
+    "binary@16": 0.23,
+    "opd@8": 0.25,
+    "opd@16": 0.72,
+    "combine@8": 0.76,
+    "combine@16": 0.81,
+}
 T_975 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t for the 95 % interval of the mean of n seeds
 
 

@@ -55,6 +55,11 @@ class Staged(Protocol):
     @property
     def version(self) -> int: ...
 
+    @property
+    def tolerance(self) -> float:
+        """How far a logprob may be from the trainer's by rounding alone."""
+        ...
+
     def score(self, ids: Sequence[int]) -> list[float]:
         """Logprobs of `ids[1:]`, each given all ids before it. Called in a thread of its own."""
         ...

@@ -76,7 +76,8 @@ class TransformersEngine:
         return self._swap_versions[bisect.bisect_right(self._swap_times, sampled) - 1]
 
     def stage(self, version: int) -> Staged:
-        return StagedWeights(version, load_model(self._run, self._recipe, version))
+        model = load_model(self._run, self._recipe, version).to(self.model.dtype)  # as it will serve
+        return StagedWeights(version, model)
 
     @torch.no_grad()
     def swap(self, staged: Staged) -> float:

@@ -13,6 +13,7 @@ from clawctl.errors import ClawError
 from clawctl.policies import policy_folder, read_policy
 from clawctl.run_dir import RunDir
 
+_EXACT, _ROUNDED = 0.05, 0.3  # largest difference of a logprob from the trainer's float32, in float32 and below
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": "auto"}
 
 
@@ -48,6 +49,10 @@ class StagedWeights:
 
     version: int
     model: Any
+
+    @property
+    def tolerance(self) -> float:
+        return _EXACT if self.model.dtype == torch.float32 else _ROUNDED
 
     @torch.no_grad()
     def score(self, ids: Sequence[int]) -> list[float]:

@@ -89,8 +89,9 @@ def measured(run: RunDir) -> dict[int, dict[str, Any]]:
 def _counts(run: RunDir) -> str:
     exchanges = sum(path.read_bytes().count(b"\n") for path in published(run.captures, ".jsonl"))
     shards, judged = len(published(run.trajectories, ".parquet")), len(published(run.verdicts, ".parquet"))
-    live = live_version(run)
-    return f"{exchanges} answers given, {shards} shards of turns collected, {judged} judged; policy {live if live is not None else '…'} serves"
+    serving = live_version(run)
+    told = f"{exchanges} answers given, {shards} shards of turns collected, {judged} judged"
+    return told if serving is None else f"{told}; policy {serving} serves"
 
 
 def versions_table(results: dict[int, dict[str, Any]], live: int | None) -> Table:

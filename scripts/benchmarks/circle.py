@@ -1,4 +1,4 @@
-"""A whole circle as real processes: `clawctl up` on a run directory of its own, people who talk to it, versions measured afterwards."""
+"""A whole circle of real processes: `clawctl up` on a run of its own, people who talk to it, versions measured afterwards."""
 
 import json
 import os

@@ -1,8 +1,8 @@
 """How fast the circle turns, and what it costs those who are talking meanwhile.
 
-Part `complaint`: one person complains once; the step is made of that one turn. The clock runs from the arrival of the complaint to the
-end of the first answer by weights that learned from it. Model time (the answer to the complaint, the judge's calls, the step's forward
-and backward passes, the first answer) is taken from what the stages wrote; the rest is ours.
+Part `complaint`: one person complains once; the step is made of that one turn. The clock runs from the arrival of the complaint
+to the end of the first answer by weights that learned from it. Model time (the answer to the complaint, the judge's calls, the
+step's forward and backward passes, the first answer) is taken from what the stages wrote; the rest is ours.
 Part `load`: 16 people talk while 16 versions go live, one after the other.
 """
 
@@ -80,7 +80,7 @@ def complaint_rows(folder: Path, rounds: int) -> list[Row]:
 
 
 def time_of_step(root: Path, version: int) -> tuple[float, float]:
-    """Seconds from the complaint behind the step that made `version` to the end of its first answer, and the model's share of them."""
+    """Seconds from the complaint behind the step of `version` to the end of its first answer, and the model's share of them."""
     exchanges = [orjson.loads(line) for file in published(root / "captures", ".jsonl") for line in file.read_bytes().splitlines()]
     trained = orjson.loads((root / "policies" / str(version) / "policy.json").read_bytes())["turns"]
     step = next(

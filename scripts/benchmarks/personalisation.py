@@ -1,10 +1,11 @@
 """The published experiment at our scale: does the model learn what people want, from what they say back, and stay correct?
 
-Students do not want to look as if they used AI, teachers want friendly, specific comments. For each method and seed, real stages run
-until 16 updates are live; versions 0, 8 and 16 then answer 36 problems nobody asked before. Published: OpenClaw-RL, arXiv 2603.10165 v1,
-Table 3 (base 0.17).
+Students do not want to look as if they used AI, teachers want friendly, specific comments. For each method and seed, real stages
+run until 16 updates are live; versions 0, 8 and 16 then answer 36 problems nobody asked before. Published: OpenClaw-RL, arXiv
+2603.10165 v1, Table 3 (base 0.17).
 """
 
+import math
 import statistics
 import tempfile
 import time
@@ -51,7 +52,7 @@ def interval(values: list[float]) -> float | None:
     """Half width of the 95 % interval of the mean over seeds; a single seed has none."""
     if len(values) < 2:
         return None
-    return T_975[len(values)] * statistics.stdev(values) / len(values) ** 0.5
+    return T_975[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def main() -> None:

@@ -19,8 +19,8 @@ VERDICT = Verdict("t1", -1.0, [-1, None, -1], "Say how.", ["Say how.", "Show ste
 
 def test_turns_and_verdicts_come_back_as_they_were_written(tmp_path: Path) -> None:
     bare = replace(
-        TURN, turn_id="t0", response=None, next_state=None, prompt_ids=None, completion_ids=None, logprobs=None, policy_version=None,
-        trainable=False, untrainable_reason="no token ids",
+        TURN, turn_id="t0", response=None, next_state=None, prompt_ids=None, completion_ids=None, logprobs=None,
+        policy_version=None, trainable=False, untrainable_reason="no token ids",
     )  # fmt: skip
     write_turns(tmp_path / "a.parquet", [TURN, bare])
     assert read_turns(tmp_path / "a.parquet") == [TURN, bare]

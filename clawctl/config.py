@@ -242,17 +242,18 @@ def _lay_over(data: dict[str, Any], path: list[str], value: Any) -> None:
 def _near(key: str) -> str:
     import difflib
 
-    found = difflib.get_close_matches(key, _known_keys(Recipe), n=1)
+    found = difflib.get_close_matches(key, known_keys(Recipe), n=1)
     return f"; did you mean {found[0]}?" if found else ""
 
 
-def _known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
+def known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
+    """Every key a recipe may have, dotted: ["train.lora.rank", …]."""
     keys = []
     for name, field in section.model_fields.items():
         keys.append(prefix + name)
         parts = (field.annotation, *getattr(field.annotation, "__args__", ()))  # X | None holds X
         for inner in (part for part in parts if isinstance(part, type) and issubclass(part, Section)):
-            keys += _known_keys(inner, f"{prefix}{name}.")
+            keys += known_keys(inner, f"{prefix}{name}.")
     return keys
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from clawctl.config import load_recipe
+from clawctl.config import Recipe, known_keys, load_recipe
 from scripts.reference import PAGES
 
 ROOT = Path(__file__).parent.parent
@@ -62,6 +62,32 @@ def test_recipes_in_the_documents_are_valid(tmp_path: Path) -> None:
             path.write_text(block)
             assert load_recipe(path).model_dump() is not None
             assert isinstance(yaml.safe_load(block), dict)
+
+
+def test_recipe_keys_named_in_the_documents_exist() -> None:
+    sections = {name for name, field in Recipe.model_fields.items() if field.annotation not in (str, None)}
+    for page in PROSE:
+        for key in re.findall(r"`([a-z]+\.[a-z_.]+)`", page.read_text()):
+            if key.split(".")[0] in sections and not key.endswith((".json", ".jsonl", ".yaml", ".py")):
+                assert key in known_keys(Recipe), f"{page.name} names {key}"
+
+
+def test_defaults_told_in_the_readme_and_the_help_are_those_of_the_code() -> None:
+    recipe = Recipe()
+    told = clawctl_help("serve") + clawctl_help("judge") + clawctl_help("train") + (ROOT / "README.md").read_text()
+    for claim in (
+        f"default {recipe.serve.host}",
+        f"default {recipe.serve.port}",
+        f"default {recipe.judge.votes}",
+        f"default {recipe.train.method}",
+        f"http://{recipe.serve.host}:{recipe.serve.port}/v1",
+    ):
+        assert claim in " ".join(told.split()), claim
+
+
+def clawctl_help(stage: str) -> str:
+    shown = subprocess.run([sys.executable, "-m", "clawctl", stage, "--help"], capture_output=True, text=True, check=True)
+    return shown.stdout
 
 
 def test_the_two_commands_stand_at_the_top_of_the_readme() -> None:

@@ -1,4 +1,4 @@
-"""Which turn does a request answer? By evidence in the request, never by time (design.md, "Sessions without a plugin").
+"""Which turn does a request answer? By evidence in the request, never by time.
 
 From the last assistant message backwards: (a) a handle that we issued comes back in a tool-call id; (b) the answer of a known turn
 stands behind the same conversation. The parent's request may hold up to two user messages that the child's lacks (transient context

@@ -54,7 +54,7 @@ def policy_loss(
     """sum(-keep * A * r + penalty * (log r)^2) / count, with r = exp(logprob now - logprob of the sampler): a scalar.
 
     The two-policy ratio corrects turns that an older version sampled, without a third forward pass; the mask takes the place of a
-    clip (prime-rl's core, peers.md §2). `count` is the number of tokens of this term in the whole step, on all ranks and in all
+    clip (prime-rl's core). `count` is the number of tokens of this term in the whole step, on all ranks and in all
     microbatches, so that the sum over pieces never depends on how the step is cut.
     """
     log_ratio_N = logprobs_N - sampler_N

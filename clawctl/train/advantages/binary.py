@@ -1,6 +1,6 @@
 """Binary RL: the reward of a turn, less what turns of its kind earn on average, for each of its tokens.
 
-OpenClaw-RL §3: A_t = r. A lone turn has no group to be compared with, hence the running baseline (peers.md §2.6).
+OpenClaw-RL (arXiv 2603.10165): A_t = r. A lone turn has no group to be compared with, hence the running baseline.
 """
 
 from collections.abc import Sequence

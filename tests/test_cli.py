@@ -1,0 +1,69 @@
+"""What a person meets who types something wrong: one problem, one cure, an exit code, nothing touched."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from clawctl.policies import ensure_base_policy
+from clawctl.run_dir import open_run, sole_worker
+
+CLAWCTL = [sys.executable, "-m", "clawctl"]
+
+
+def clawctl(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*CLAWCTL, *words], capture_output=True, text=True, check=False, timeout=120)
+
+
+def assert_problem(done: subprocess.CompletedProcess[str], code: int, problem: str, cure: str) -> None:
+    """Two short lines on stderr, nothing on stdout, no traceback."""
+    lines = done.stderr.strip().splitlines()
+    assert done.returncode == code, done.stderr
+    assert (done.stdout, len(lines)) == ("", 2), done.stderr
+    assert lines[0].startswith("clawctl: ")
+    assert problem in lines[0]
+    assert cure in lines[1]
+
+
+def test_an_unknown_recipe_key_names_the_one_that_was_meant(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("judge: {vote: 3}")
+    for command in (["judge", "--recipe", str(recipe)], ["up", str(recipe)]):
+        assert_problem(
+            clawctl(*command, "--run", str(tmp_path / "run")), 2, "judge.vote: extra inputs", "did you mean judge.votes?"
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_wrong_option_value_is_named(tmp_path: Path) -> None:
+    assert_problem(clawctl("train", "--method", "ppo", "--run", str(tmp_path / "run")), 2, "train.method", "valid value")
+
+
+@pytest.mark.parametrize("command", [["inspect", "turns"], ["judge"], ["train"], ["eval"]])
+def test_a_run_that_is_not_there_is_not_invented(tmp_path: Path, command: list[str]) -> None:
+    assert_problem(clawctl(*command, "--run", str(tmp_path / "nowhere")), 2, "is not a run directory", "--run")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_run_of_another_schema_is_refused_by_every_stage(tmp_path: Path) -> None:
+    run = open_run(tmp_path / "run")
+    (run.root / "run.json").write_bytes(orjson.dumps({"schema_version": 7}))
+    for command in (["serve", "--intercept"], ["collect"], ["judge"], ["train"], ["eval"], ["inspect", "health"]):
+        assert_problem(clawctl(*command, "--run", str(run.root)), 2, "schema version 7, this clawctl reads 1", "start a new run")
+    assert sorted(path.name for path in run.root.iterdir() if path.is_file()) == ["run.json"]
+
+
+def test_two_trainers_on_one_run_are_one_too_many(tmp_path: Path) -> None:
+    run = open_run(tmp_path / "run")
+    ensure_base_policy(run, "demo")
+    with sole_worker(run, "train"):
+        assert_problem(clawctl("train", "--once", "--run", str(run.root)), 1, "is already the train worker", "another --run")
+
+
+def test_every_command_has_help_worth_reading() -> None:
+    for command in ("serve", "collect", "judge", "train", "eval", "up", "inspect", "inspect sessions", "inspect health"):
+        shown = clawctl(*command.split(), "--help")
+        assert shown.returncode == 0
+        assert len(shown.stdout.split()) > 20, command

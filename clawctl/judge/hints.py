@@ -9,7 +9,7 @@ def hint_candidates(votes: Sequence[Vote], reward: float | None, min_chars: int)
     """Hints of the votes that agree with the verdict, each once, the chosen one first; none without a verdict.
 
     Two hints are the same if they differ in case or spaces only. Chosen is what most votes say; among equals the shortest.
-    OpenClaw-RL takes the longest hint of any single positive vote (§2.2). A vote that lost is a judge that misread the turn, so its
+    OpenClaw-RL takes the longest hint of any single positive vote. A vote that lost is a judge that misread the turn, so its
     hint is not used; and among hints that passed the length filter a longer one more often rambles, repeats the turn, or gives the
     answer away, all of which the teacher would copy.
     """

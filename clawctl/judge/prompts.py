@@ -1,7 +1,8 @@
 """What the judge is asked, and how its answer is read.
 
-One call asks for both halves of hindsight: did what came back accept the answer (binary signal, OpenClaw-RL §2.1), and what should
-the assistant have been told before it answered (hint, §2.2). Unlike there, the judge sees the user's request as well.
+One call asks for both halves of hindsight: did what came back accept the answer (the binary signal of OpenClaw-RL, arXiv
+2603.10165), and what should the assistant have been told before it answered (its hint). Unlike there, the judge sees the user's
+request as well.
 """
 
 import re

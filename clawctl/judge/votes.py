@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 
 def majority(votes: Sequence[int | None]) -> float | None:
-    """The score that most valid votes name; 0.0 if two share the top; None if no vote is valid (OpenClaw-RL §2.1)."""
+    """The score that most valid votes name; 0.0 if two share the top; None if no vote is valid (as in OpenClaw-RL)."""
     counts = Counter(vote for vote in votes if vote is not None).most_common(2)
     if not counts:
         return None

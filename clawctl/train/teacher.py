@@ -8,7 +8,7 @@ from clawctl.types import Message, Turn
 def with_hint(messages: list[Message], hint: str) -> list[Message]:
     """`messages` with the hint block at the end of the last user message, or of the last message where no user speaks.
 
-    The block is the published one (OpenClaw-RL §2.2).
+    The block is the published one of OpenClaw-RL (arXiv 2603.10165).
     """
     users = [index for index, message in enumerate(messages) if message.get("role") == "user"]
     target = users[-1] if users else len(messages) - 1

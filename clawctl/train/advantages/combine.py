@@ -1,7 +1,8 @@
 """Both signals, as separate terms over separate denominators.
 
-Added into one advantage, as OpenClaw-RL does, one signal swamps the other and turns without a hint train engine noise. A turn with a reward and a hint has both terms, also where the reward is -1: the binary term says that the answer was not
-wanted, the other says which of its tokens were at fault.
+Added into one advantage, as OpenClaw-RL does, one signal swamps the other and turns without a hint train engine noise. A turn with
+a reward and a hint has both terms, also where the reward is -1: the binary term says that the answer was not wanted, the other says
+which of its tokens were at fault.
 """
 
 from dataclasses import replace

@@ -1,8 +1,8 @@
 """The published experiment at our scale: does the model learn what people want, from what they say back, and stay correct?
 
 Students do not want to look as if they used AI, teachers want friendly, specific comments. For each method and seed, real stages
-run until 16 updates are live; versions 0, 8 and 16 then answer 36 problems nobody asked before. Published: OpenClaw-RL, arXiv
-2603.10165 v1, Table 3 (base 0.17).
+run until 16 updates are live; versions 0, 8 and 16 then answer 36 problems nobody asked before (108 where correctness is
+counted). Published: OpenClaw-RL, arXiv 2603.10165 v1, Table 3 (base 0.17).
 """
 
 import math
@@ -17,6 +17,8 @@ from scripts.benchmarks.circle import measure, people, running, write_recipe
 from scripts.benchmarks.table import Row, arguments, report
 
 METHODS = ("binary", "opd", "combine")
+PROBLEMS = 36  # as published
+MORE_PROBLEMS = 108  # for correctness: three points of it are too little to be seen in 36 answers
 PUBLISHED = {
     "start": 0.17,
     "binary@8": 0.25,
@@ -32,20 +34,24 @@ T_975 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t for the 95 % in
 def one_run(folder: Path, method: str, seed: int, quick: bool) -> dict[str, tuple[float, float]]:
     """{"combine@8": (satisfaction, correctness), …} of one run, with its own start as "start"."""
     changes = {
-        "train": {"method": method, "max_steps": 16, "seed": seed},
-        "eval": {"seed": seed, "problems": 36},
+        "train": {"method": method, "max_steps": 16, "seed": seed, **({"batch_turns": 8} if quick else {})},
+        "eval": {"seed": seed, "problems": PROBLEMS},
         "up": {"stages": ["serve", "collect", "judge", "train"]},
         "gate": None,
     }
-    if quick:
-        changes["train"] |= {"batch_turns": 8}  # type: ignore[operator]
     folder.mkdir()
     recipe, run = write_recipe(folder, changes), folder / "run"
     with running(run, recipe):
-        people(run, 16, seed, until_version=16, timeout_s=1200)
-        found = {f"{method}@{version}" if version else "start": measure(run, recipe, version) for version in (0, 8, 16)}
-    suites = {case: result["suites"]["personalisation"] for case, result in found.items()}
-    return {case: (suite["satisfaction"]["mean"], suite["correctness"]["mean"]) for case, suite in suites.items()}
+        people(run, 10, seed, until_version=16, timeout_s=1200, think_s=0.3)
+        more = folder / "more"
+        more.mkdir()
+        longer = write_recipe(more, {**changes, "eval": {"seed": seed, "problems": PROBLEMS if quick else MORE_PROBLEMS}})
+        found = {}
+        for version in (0, 8, 16):
+            satisfaction = measure(run, recipe, version)["suites"]["personalisation"]["satisfaction"]["mean"]
+            correctness = measure(run, longer, version)["suites"]["personalisation"]["correctness"]["mean"]
+            found[f"{method}@{version}" if version else "start"] = (satisfaction, correctness)
+    return found
 
 
 def interval(values: list[float]) -> float | None:

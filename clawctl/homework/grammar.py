@@ -1,0 +1,55 @@
+"""A phrase grammar small enough to read: `{slot}` is filled from a rule, alternatives are parted by `|`.
+
+An alternative that begins with `~` is held out: the demo model's training never says it. The three kinds of phrasings are
+`trained` (never a held-out alternative), `held_out` (always one, wherever a rule has any) and `all`.
+"""
+
+import re
+from random import Random
+from typing import Literal
+
+Phrasings = Literal["all", "trained", "held_out"]
+
+_SLOT = re.compile(r"\{([\w+-]+)\}")
+_SPACES = re.compile(r" {2,}")
+
+
+class Grammar:
+    """Rules by name. `say` draws one sentence; the same generator state gives the same sentence."""
+
+    def __init__(self, rules: dict[str, str]):
+        options = {name: [o.strip() for o in text.split("|")] for name, text in rules.items()}
+        self._trained = {name: [o for o in found if not o.startswith("~")] for name, found in options.items()}
+        self._held_out = {name: [o[1:].strip() for o in found if o.startswith("~")] for name, found in options.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._trained
+
+    def options(self, name: str, phrasings: Phrasings) -> list[str]:
+        """The alternatives of a rule. `held_out` falls back to the trained ones where a rule holds none out."""
+        trained, held_out = self._trained[name], self._held_out[name]
+        if phrasings == "trained":
+            return trained
+        return (held_out or trained) if phrasings == "held_out" else trained + held_out
+
+    def say(self, rule: str, rng: Random, phrasings: Phrasings = "all", /, **values: object) -> str:
+        """One sentence of `rule`, with `values` for slots that are no rules."""
+
+        def fill(found: re.Match[str]) -> str:
+            slot = found[1]
+            return str(values[slot]) if slot in values else self.say(slot, rng, phrasings, **values)
+
+        text = _SLOT.sub(fill, rng.choice(self.options(rule, phrasings)))
+        return _SPACES.sub(" ", text).strip().replace(" ,", ",").replace(" .", ".").replace(" !", "!")
+
+
+def capitalised(text: str) -> str:
+    """First letter large, and the letter after each full stop."""
+    return re.sub(r"(^|[.!?] )([a-z])", lambda m: m[1] + m[2].upper(), text)
+
+
+def casual(text: str, rng: Random) -> str:
+    """As people type: sometimes neat, mostly without capitals, often without the last full stop."""
+    neat = rng.random() < 0.4
+    text = capitalised(text) if neat else text
+    return text.removesuffix(".") if rng.random() < 0.5 else text

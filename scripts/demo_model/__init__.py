@@ -1,0 +1,1 @@
+"""Makes `clawctl/demo_model`: corpus, tokenizer, training, report. See README.md beside this file."""

@@ -1,0 +1,238 @@
+"""Train the demo model: corpus, tokenizer, packed rows, Muon and AdamW, and a folder that transformers loads.
+
+Deterministic up to the order of floating-point sums: the same seed gives the same corpus, tokenizer, rows and starting weights.
+"""
+
+import argparse
+import json
+import math
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+import torch
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.nn import functional as F
+
+from clawctl.judge.prompts import SYSTEM
+from scripts.demo_model.corpus import Document, documents
+from scripts.demo_model.tokenizer import build, id_of, save
+from scripts.demo_model.transformer import Shape, Transformer, config_json
+
+LENGTH = 512
+CONTEXT_WEIGHT = 0.2  # what others say teaches words; their numbers may be wrong and weigh nothing
+NOT_TRAINED = -100
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One packed row: documents side by side. Segment 0 is a shared prefix that every document of the row sees; -1 is padding."""
+
+    ids: list[int]
+    positions: list[int]
+    segments: list[int]
+    targets: list[int]  # the next token, NOT_TRAINED behind the end of a document
+    weights: list[float]  # of its loss
+
+
+Piece = tuple[list[int], list[bool]]  # ids of a document, and which of them carry full loss
+
+
+def renderer() -> ImmutableSandboxedEnvironment:
+    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    env.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+    return env
+
+
+def texts_of(docs: list[Document]) -> list[str]:
+    """Documents through the chat template, as the model will see them."""
+    template = renderer().from_string((Path(__file__).parent / "chat_template.jinja").read_text())
+    return [template.render(messages=d.messages, tools=list(d.tools) or None, add_generation_prompt=False) for d in docs]
+
+
+def trained_tokens(ids: list[int], learn: list[bool], start: int, end: int) -> list[bool]:
+    """Which ids carry loss: each learned assistant message with its end mark, without its `<|im_start|>assistant\\n`."""
+    on, message, mask, skip = False, -1, [], 0
+    for index, token in enumerate(ids):
+        if token == start:
+            message += 1
+            on, skip = learn[message], index + 2
+        mask.append(on and index > skip)
+        if token == end:
+            on = False
+    return mask
+
+
+def _learned_flags(doc: Document) -> list[bool]:
+    """One flag a block of the rendered text: tools open a system block of their own, tool messages share one user block."""
+    flags = [False] if doc.tools and doc.messages[0]["role"] != "system" else []
+    for index, message in enumerate(doc.messages):
+        if not (message["role"] == "tool" and doc.messages[index - 1]["role"] == "tool"):
+            flags.append(index in doc.learn)
+    return flags
+
+
+def rows_of(docs: list[Document], tokenizer: Tokenizer, seed: int) -> list[Row]:
+    """Pack documents; those of the judge share one copy of the judge's system message per row."""
+    start, end = id_of(tokenizer, "<|im_start|>"), id_of(tokenizer, "<|im_end|>")
+    prefix = tokenizer.encode(f"<|im_start|>system\n{SYSTEM}<|im_end|>\n").ids
+    encoded = [e.ids for e in tokenizer.encode_batch(texts_of(docs))]
+    pieces: dict[bool, list[Piece]] = {True: [], False: []}
+    for doc, ids in zip(docs, encoded, strict=True):
+        mask = trained_tokens(ids, _learned_flags(doc), start, end)
+        cut = len(prefix) if doc.judge else 0
+        pieces[doc.judge].append((ids[cut:], mask[cut:]))
+    numbers = frozenset(id_of(tokenizer, str(n)) for n in range(201))
+    rows = [*_packed(pieces[False], [], numbers), *_packed(pieces[True], prefix, numbers)]
+    Random(seed).shuffle(rows)
+    return rows
+
+
+def _packed(pieces: list[Piece], prefix: list[int], numbers: frozenset[int]) -> Iterator[Row]:
+    """Fill rows from eight open ones, best fit first; a full one is closed to make room."""
+    waiting: list[list[Piece]] = [[] for _ in range(8)]
+    room = LENGTH - len(prefix)
+    for piece in pieces:
+        if len(piece[0]) > room:
+            continue
+        sizes = [sum(len(ids) for ids, _ in row) for row in waiting]
+        fits = [i for i, size in enumerate(sizes) if size + len(piece[0]) <= room]
+        if fits:
+            best = max(fits, key=sizes.__getitem__)
+        else:
+            best = max(range(len(sizes)), key=sizes.__getitem__)
+            yield _row(waiting[best], prefix, numbers)
+            waiting[best] = []
+        waiting[best].append(piece)
+
+
+def _row(pieces: list[Piece], prefix: list[int], numbers: frozenset[int]) -> Row:
+    row = Row([*prefix], [*range(len(prefix))], [0] * len(prefix), [NOT_TRAINED] * len(prefix), [0.0] * len(prefix))
+    for number, (piece, mask) in enumerate(pieces, start=1):
+        row.ids.extend(piece)
+        row.positions.extend(range(len(prefix), len(prefix) + len(piece)))
+        row.segments.extend([number] * len(piece))
+        row.targets.extend([*piece[1:], NOT_TRAINED])
+        following = zip(piece[1:], mask[1:], strict=True)
+        row.weights.extend(1.0 if on else 0.0 if token in numbers else CONTEXT_WEIGHT for token, on in following)
+        row.weights.append(0.0)
+    rest = LENGTH - len(row.ids)
+    row.ids.extend([0] * rest)
+    row.positions.extend([0] * rest)
+    row.segments.extend([-1] * rest)
+    row.targets.extend([NOT_TRAINED] * rest)
+    row.weights.extend([0.0] * rest)
+    return row
+
+
+def tensors(rows: list[Row]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """ids, positions, targets, weights [B, T] and the attention mask [B, 1, T, T]."""
+    ids = torch.tensor([r.ids for r in rows])
+    positions = torch.tensor([r.positions for r in rows])
+    targets = torch.tensor([r.targets for r in rows])
+    weights = torch.tensor([r.weights for r in rows])
+    segments = torch.tensor([r.segments for r in rows])
+    same = (segments[:, :, None] == segments[:, None, :]) | (segments == 0)[:, None, :]
+    return ids, positions, targets, weights, (same & torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril())[:, None]
+
+
+def learning_rate(step: int, steps: int, peak: float) -> float:
+    """Warm up for 30 steps, hold, then fall along a straight line over the last 60 %."""
+    return peak * min(1.0, (step + 1) / 30, max(0.02, (steps - step) / (0.6 * steps)))
+
+
+def train(model: Transformer, rows: list[Row], steps: int, batch: int, lr: float, compiled: bool) -> None:
+    """`steps` updates over `rows`, from the start again when they run out."""
+    body = torch.compile(model.model, dynamic=False) if compiled else model.model
+    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
+    others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
+    muon = torch.optim.Muon(matrices, lr=lr, weight_decay=0.02, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    adam = torch.optim.AdamW(others, lr=lr, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
+    began = time.monotonic()
+    for step in range(steps):
+        for group in (*muon.param_groups, *adam.param_groups):
+            group["lr"] = learning_rate(step, steps, lr)
+        first = step * batch % (len(rows) - batch)
+        ids, positions, targets, weights, mask = tensors(rows[first : first + batch])
+        with torch.autocast("cpu", torch.bfloat16):
+            hidden = body(ids, positions, mask)
+            logits = model.logits(hidden)
+        losses = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=NOT_TRAINED, reduction="none")
+        loss = (losses * weights.flatten()).sum() / weights.sum()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        muon.step()
+        adam.step()
+        muon.zero_grad()
+        adam.zero_grad()
+        if step % 20 == 19 or step == 0:
+            spent = time.monotonic() - began
+            own = losses[weights.flatten() == 1].mean().item()
+            speed = (step + 1) * batch * LENGTH / spent
+            print(
+                f"step {step + 1}/{steps} loss {loss.item():.4f} own words {own:.4f} {speed:.0f} tokens/s {spent:.0f} s", flush=True
+            )
+
+
+def export(model: Transformer, tokenizer: Tokenizer, shape: Shape, folder: Path) -> None:
+    """Write the model whole: into a temporary folder beside it, then file by file into place."""
+    draft = folder.with_name(folder.name + ".new")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    eos, pad = id_of(tokenizer, "<|im_end|>"), id_of(tokenizer, "<|endoftext|>")
+    weights = {name: p.detach().to(torch.bfloat16).contiguous() for name, p in model.state_dict().items()}
+    save_file(weights, draft / "model.safetensors", metadata={"format": "pt"})
+    (draft / "config.json").write_text(json.dumps(config_json(shape, eos, pad), indent=2) + "\n")
+    generation = {"do_sample": True, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "eos_token_id": eos, "pad_token_id": pad}
+    (draft / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
+    save(tokenizer, draft, shape.context)
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in sorted(draft.iterdir()):
+        file.replace(folder / file.name)
+    draft.rmdir()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[2] / "clawctl" / "demo_model")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--batch", type=int, default=16, help="rows of 512 tokens in one update")
+    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--vocab", type=int, default=2048)
+    parser.add_argument("--judge-share", type=float, default=0.27)
+    parser.add_argument(
+        "--start-from", type=Path, help="a folder made by an earlier run: train on from there, for quick experiments"
+    )
+    parser.add_argument("--no-compile", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(2)
+    began = time.monotonic()
+    if args.start_from:
+        tokenizer = Tokenizer.from_file(str(args.start_from / "tokenizer.json"))
+    else:
+        tokenizer = build(texts_of(list(documents(args.seed + 1, 12000, args.judge_share))), args.vocab)
+    shape = replace(Shape(), vocab=math.ceil(tokenizer.get_vocab_size() / 64) * 64)
+    per_row = 4.2
+    docs = list(documents(args.seed, int(args.steps * args.batch * per_row), args.judge_share))
+    rows = rows_of(docs, tokenizer, args.seed)
+    trained = sum(w == 1 for r in rows for w in r.weights) / len(rows)
+    print(f"{len(docs)} documents, {len(rows)} rows ({len(docs) / len(rows):.2f} a row), {trained:.0f} trained tokens a row, "
+          f"vocabulary {tokenizer.get_vocab_size()}, {time.monotonic() - began:.0f} s")  # fmt: skip
+    torch.manual_seed(args.seed)
+    model = Transformer(shape)
+    if args.start_from:
+        model.load_state_dict(load_file(args.start_from / "model.safetensors"))
+    train(model, rows, args.steps, args.batch, args.lr, not args.no_compile)
+    export(model, tokenizer, shape, args.out)
+    print(f"wrote {args.out} after {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

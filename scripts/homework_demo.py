@@ -24,8 +24,8 @@ from clawctl.run_dir import RunDir, open_run, published
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPE = ROOT / "recipes" / "demo.yaml"
-LONGEST_S = 420.0  # a slow machine shows what it has by then
-PEOPLE = 16
+LONGEST_S = 270.0  # a slow machine shows what it has by then
+PEOPLE = 12
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
     console.print(f"{PEOPLE} simulated students and teachers will talk to a small model that learns only from what they say back.")
     with (run.logs / "demo.log").open("wb") as log:
         up = _start([sys.executable, "-m", "clawctl", "up", str(RECIPE), "--run", str(folder)], log)
-        people = _start([sys.executable, "-m", "clawctl.homework.chat", "--run", str(folder), "--people", str(PEOPLE)], log)
+        people = _start([sys.executable, "-m", "clawctl.homework.chat", "--run", str(folder), "--people", str(PEOPLE), "--think-s", "0.3"], log)
         try:
             finished = _watch(run, steps, up, console)
         finally:

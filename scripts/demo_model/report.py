@@ -250,6 +250,12 @@ training. Satisfaction is `clawctl.homework.satisfaction` of the reply.
 What a hint for human style (held-out words) changes in the log-probability of a reply: it decides in the first token.
 
 {gaps}
+
+## Weak points
+Held-out words are strict: every part of a sentence that has a held-out variant uses one. A complaint made only of such words is
+sometimes taken for thanks and answered "You're welcome!"; teachers' complaints most of all. Judge votes rarely disagree, and the
+judge's mistakes on unknown words are mostly the same in every vote, so a majority of three gains nothing there. Long prompts, other
+subjects and other languages are outside its world.
 """
 
 

@@ -51,7 +51,7 @@ def _panel(axes: Any, found: list[dict[str, Any]], metric: str, title: str, unit
     axes.set_title(title, loc="left", fontsize=12)
     axes.set_ylabel(unit, color=GREY)
     axes.set_ylim(0, 1.02)
-    room = 0.15 * max(1, versions[-1] - versions[0])  # for the numbers at both ends
+    room = 0.2 * max(1, versions[-1] - versions[0])  # for the numbers at both ends
     axes.set_xlim(versions[0] - room, versions[-1] + room)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.tick_params(colors=GREY, labelleft=True)

@@ -36,7 +36,7 @@ def about() -> None:
 def serve(
     run: RunOption = _RUN,
     recipe: RecipeOption = None,
-    intercept: Annotated[bool, typer.Option("--intercept", help="Capture conversations. Without it nothing is written.")] = False,
+    intercept: Annotated[bool, typer.Option("--intercept", help="Capture conversations. Without it none is written.")] = False,
     model: Annotated[str | None, typer.Option(help="Hugging Face model directory, or `demo`.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on (default 127.0.0.1).")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on (default 30000; 0: a free one).")] = None,

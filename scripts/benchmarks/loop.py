@@ -76,6 +76,7 @@ def complaint_rows(folder: Path, rounds: int) -> list[Row]:
         Row("complaint", "complaint_to_learned_s", statistics.median(totals), "s"),
         Row("complaint", "non_model_s", statistics.median(ours), "s"),
         Row("complaint", "non_model_s_max", max(ours), "s"),
+        Row("complaint", "rounds", len(totals), "rounds"),
     ]
 
 

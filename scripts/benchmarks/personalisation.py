@@ -17,7 +17,7 @@ from scripts.benchmarks.circle import measure, people, running, write_recipe
 from scripts.benchmarks.table import Row, arguments, report
 
 METHODS = ("binary", "opd", "combine")
-LEARNING_RATES = {"binary": 9e-5, "opd": 9e-5, "combine": 7.5e-5}  # chosen on other runs of seed 0; two terms push more steadily
+LEARNING_RATES = {"binary": 9e-5, "opd": 9e-5, "combine": 7.5e-5}  # how they were chosen: docs/results.md
 PROBLEMS = 36  # as published
 MORE_PROBLEMS = 108  # for correctness: three points of it are too little to be seen in 36 answers
 PUBLISHED = {

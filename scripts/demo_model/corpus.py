@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from clawctl.homework.grammar import Phrasings, casual
+from clawctl.homework.grammar import casual
 from clawctl.homework.problems import BOXES, NAMES, THINGS, Role, Task, make_tasks
 from scripts.demo_model import judgements
-from scripts.demo_model.phrasings import Want, complaint, hint, inline, say, system, with_hint
+from scripts.demo_model.phrasings import Want, Wording, complaint, hint, inline, say, system, with_hint
 from scripts.demo_model.replies import Short, Style, reply, short
 
 AI_SHARE = 5 / 6
+SLOPPY_SHARE = 0.3  # of the documents: without them unknown words in a complaint made it sound like thanks
 ROLES: tuple[Role, Role] = ("student", "teacher")
 Message = dict[str, object]
 
@@ -41,14 +42,15 @@ CALCULATOR: dict[str, object] = {
 }
 
 
-def documents(seed: int, count: int, judge_share: float = 0.27, phrasings: Phrasings = "trained") -> Iterator[Document]:
+def documents(seed: int, count: int, judge_share: float = 0.27) -> Iterator[Document]:
     """`count` documents, the same for the same arguments."""
     for index in range(count):
         rng = Random(f"corpus {seed} {index}")
+        wording: Wording = "sloppy" if rng.random() < SLOPPY_SHARE else "trained"
         draw = rng.random()
         if draw < judge_share:
-            judged = judgements.draw(rng, phrasings)
-            yield Document([*judged.messages(rng), _says("assistant", judged.vote())], frozenset({2}), judge=True)
+            judged = judgements.draw(rng, wording)
+            yield Document([*judged.messages(rng), _says("assistant", judged.vote(rng))], frozenset({2}), judge=True)
         elif draw < judge_share + 0.02:
             yield _tool_use(rng)
         elif draw < judge_share + 0.03:
@@ -56,10 +58,10 @@ def documents(seed: int, count: int, judge_share: float = 0.27, phrasings: Phras
         elif draw < judge_share + 0.13:
             yield _drill(rng)
         elif draw < judge_share + 0.14:
-            greeting = casual(say("greets", rng, phrasings), rng)
+            greeting = casual(say("greets", rng, wording), rng)
             yield Document([_says("user", greeting), _says("assistant", short("greets_back", rng))], frozenset({1}))
         else:
-            yield _homework(rng, phrasings)
+            yield _homework(rng, wording)
 
 
 def _copying(rng: Random) -> Document:
@@ -100,7 +102,7 @@ def _pick(want: Want | None, rng: Random) -> Style:
     return want or ("ai" if rng.random() < AI_SHARE else "human")
 
 
-def _homework(rng: Random, phrasings: Phrasings) -> Document:
+def _homework(rng: Random, wording: Wording) -> Document:
     """A person's session: an opening with or without an instruction, a reply, and sometimes what people say next."""
     role: Role = "student" if rng.random() < 0.48 else "teacher"
     task = _task(role, rng)
@@ -109,33 +111,33 @@ def _homework(rng: Random, phrasings: Phrasings) -> Document:
     draw = rng.random()
     if draw < 0.16:
         want = _some_want(rng)
-        messages.append(_says("system", system(role, want, rng, phrasings)))
+        messages.append(_says("system", system(role, want, rng, wording)))
     elif draw < 0.30:
-        messages.append(_says("system", system(role, None, rng, phrasings)))
-    ask = say("opens", rng, phrasings, prompt=task.prompt)
+        messages.append(_says("system", system(role, None, rng, wording)))
+    ask = say("opens", rng, wording, prompt=task.prompt)
     draw = rng.random()
     if draw < 0.13:
         want = _some_want(rng)
-        ask = inline(role, want, ask, rng, phrasings)
+        ask = inline(role, want, ask, rng, wording)
     elif draw < 0.2:
-        ask = inline(role, None, ask, rng, phrasings)
+        ask = inline(role, None, ask, rng, wording)
     if rng.random() < 0.3:
         neutral = rng.random() < 0.12
         want = want if neutral else _some_want(rng)
-        text = say("neutral_hint", rng, phrasings) if neutral else _hint(role, want, rng, phrasings)
+        text = say("neutral_hint", rng, wording) if neutral else _hint(role, want, rng, wording)
         return _closed([*messages, _says("user", with_hint(ask, text))], _reply(task, want, rng))
     messages.append(_says("user", ask))
     if rng.random() < (0.48 if want is None else 0.7):
         return _closed(messages, _reply(task, want, rng))
-    return _continued(messages, task, want, rng, phrasings)
+    return _continued(messages, task, want, rng, wording)
 
 
 def _some_want(rng: Random) -> Want:
     return "human" if rng.random() < 0.72 else "ai"
 
 
-def _hint(role: Role, want: Want | None, rng: Random, phrasings: Phrasings) -> str:
-    return hint(role, want or "human", rng, phrasings)
+def _hint(role: Role, want: Want | None, rng: Random, wording: Wording) -> str:
+    return hint(role, want or "human", rng, wording)
 
 
 def _reply(task: Task, want: Want | None, rng: Random, off_by: int = 0) -> str:
@@ -146,7 +148,7 @@ def _closed(messages: list[Message], text: str) -> Document:
     return Document([*messages, _says("assistant", text)], frozenset({len(messages)}))
 
 
-def _continued(messages: list[Message], task: Task, want: Want | None, rng: Random, phrasings: Phrasings) -> Document:
+def _continued(messages: list[Message], task: Task, want: Want | None, rng: Random, wording: Wording) -> Document:
     """Complaints, corrections, thanks and next problems, as people bring them; the style asked for last is kept."""
     learn: set[int] = set()
     style = _pick(want, rng)
@@ -158,40 +160,40 @@ def _continued(messages: list[Message], task: Task, want: Want | None, rng: Rand
         messages = [*messages, _says("assistant", said)]
         draw = rng.random()
         if off:
-            text = casual(say("wrong_number", rng, phrasings, said=task.answer + off, right=task.answer), rng)
+            text = casual(say("wrong_number", rng, wording, said=task.answer + off, right=task.answer), rng)
             off = 0
         elif style == "ai" and want != "ai" and draw < 0.65:
             want = style = "human"
             vague = rng.random() < 0.15
             text = (
-                casual(say("complain_vague", rng, phrasings), rng)
+                casual(say("complain_vague", rng, wording), rng)
                 if vague
-                else complaint(task.role, "human", task.name, rng, phrasings)
+                else complaint(task.role, "human", task.name, rng, wording)
             )
         elif style == "human" and draw < 0.2:
             want = style = "ai"
-            text = complaint(task.role, "ai", task.name, rng, phrasings)
+            text = complaint(task.role, "ai", task.name, rng, wording)
         elif draw < 0.85:
-            return _ended(messages, learn, task, rng, phrasings)
+            return _ended(messages, learn, task, rng, wording)
         else:
             task = _task(task.role, rng)
-            text = say("moved_on", rng, phrasings, next_problem=task.prompt)
+            text = say("moved_on", rng, wording, next_problem=task.prompt)
             style = _pick(want or ("human" if style == "human" else None), rng)
         said = reply(task, style, rng)
         if rng.random() < 0.15:
             style = want = _some_want(rng)
-            hinted = _says("user", with_hint(text, hint(task.role, want, rng, phrasings)))
+            hinted = _says("user", with_hint(text, hint(task.role, want, rng, wording)))
             return Document([*messages, hinted, _says("assistant", reply(task, style, rng))], frozenset({len(messages) + 1}))
         messages = [*messages, _says("user", text)]
     learn.add(len(messages))
     return Document([*messages, _says("assistant", said)], frozenset(learn))
 
 
-def _ended(messages: list[Message], learn: set[int], task: Task, rng: Random, phrasings: Phrasings) -> Document:
+def _ended(messages: list[Message], learn: set[int], task: Task, rng: Random, wording: Wording) -> Document:
     kind = rng.choices(list(_LAST_WORDS), (70, 12, 8, 10))[0]
-    text = casual(say(kind, rng, phrasings), rng)
+    text = casual(say(kind, rng, wording), rng)
     if rng.random() < 0.05:
-        text = with_hint(text, hint(task.role, "human", rng, phrasings))
+        text = with_hint(text, hint(task.role, "human", rng, wording))
     answer = short(_LAST_WORDS[kind], rng)
     done = [*messages, _says("user", text), _says("assistant", answer)]
     return Document(done, frozenset({*learn, len(done) - 1}))

@@ -5,12 +5,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from clawctl.homework.grammar import Phrasings, capitalised, casual
+from clawctl.homework.grammar import capitalised, casual
 from clawctl.homework.people import content_words
 from clawctl.homework.problems import Role, Task, make_tasks
 from clawctl.judge.prompts import judge_messages
-from scripts.demo_model.phrasings import complaint, hint, inline, say, with_hint
+from scripts.demo_model.phrasings import Wording, complaint, hint, inline, say, trained, with_hint
 from scripts.demo_model.replies import Style, reply, short
+
+# People who label disagree. Sampled votes then differ as theirs do, and a majority is right more often than one vote.
+LABEL_NOISE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +36,22 @@ class Judged:
         fence = f"{rng.getrandbits(24):06x}"
         return [*judge_messages(self.request, self.answer, self.next_state, self.speaker, fence, self.earlier)]
 
-    def vote(self) -> str:
-        """What the judge should say."""
+    def vote(self, rng: Random | None = None) -> str:
+        """What the judge should say; with `rng`, what one of several people who label might say instead."""
+        if rng and rng.random() < LABEL_NOISE:
+            return f"\\boxed{{{rng.choice([score for score in (-1, 0, 1) if score != self.score])}}}"
         tail = f"\n[HINT_START]{self.hint}[HINT_END]" if self.hint else ""
         return f"\\boxed{{{self.score}}}{tail}"
 
 
-def draw(rng: Random, phrasings: Phrasings, split: str = "train", kind: str = "") -> Judged:
+def draw(rng: Random, wording: Wording, split: str = "train", kind: str = "") -> Judged:
     """One example; `kind` asks for a case instead of drawing one."""
     role: Role = rng.choice(("student", "student", "teacher"))
     task = make_tasks(role, 1, rng.getrandbits(40), "eval" if split == "eval" else "train")[0]
     chosen = kind or rng.choices(list(_CASES), [weight for weight, _ in _CASES.values()])[0]
-    made = replace(_CASES[chosen][1](task, rng, phrasings), kind=chosen, role=role, task=task)
-    made = _later_turn(made, task, rng, phrasings) if made.request == task.prompt and rng.random() < 0.3 else made
-    return _injected(made, rng, phrasings) if rng.random() < 0.08 else made
+    made = replace(_CASES[chosen][1](task, rng, wording), kind=chosen, role=role, task=task)
+    made = _later_turn(made, task, rng, wording) if made.request == task.prompt and rng.random() < 0.3 else made
+    return _injected(made, rng, wording) if rng.random() < 0.12 else made
 
 
 def _turn(task: Task, answer: str, came_back: str | None, score: int, advice: str | None = None, speaker: str = "user") -> Judged:
@@ -57,82 +62,82 @@ def _style(rng: Random, ai: float) -> Style:
     return "ai" if rng.random() < ai else "human"
 
 
-def _style_complaint(task: Task, rng: Random, phrasings: Phrasings) -> Judged:
-    text = complaint(task.role, "human", task.name, rng, phrasings)
-    return _turn(task, reply(task, _style(rng, 0.8), rng), text, -1, hint(task.role, "human", rng, phrasings, text))
+def _style_complaint(task: Task, rng: Random, wording: Wording) -> Judged:
+    text = complaint(task.role, "human", task.name, rng, wording)
+    return _turn(task, reply(task, _style(rng, 0.8), rng), text, -1, hint(task.role, "human", rng, trained(wording), text))
 
 
-def _vague(task: Task, rng: Random, phrasings: Phrasings) -> Judged:
-    text = casual(say("complain_vague", rng, phrasings), rng)
-    return _turn(task, reply(task, "ai", rng), text, -1, hint(task.role, "human", rng, phrasings))
+def _vague(task: Task, rng: Random, wording: Wording) -> Judged:
+    text = casual(say("complain_vague", rng, wording), rng)
+    return _turn(task, reply(task, "ai", rng), text, -1, hint(task.role, "human", rng, trained(wording)))
 
 
-def _wants_ai(task: Task, rng: Random, phrasings: Phrasings) -> Judged:
-    text = complaint(task.role, "ai", task.name, rng, phrasings)
-    return _turn(task, reply(task, _style(rng, 0.2), rng), text, -1, hint(task.role, "ai", rng, phrasings))
+def _wants_ai(task: Task, rng: Random, wording: Wording) -> Judged:
+    text = complaint(task.role, "ai", task.name, rng, wording)
+    return _turn(task, reply(task, _style(rng, 0.2), rng), text, -1, hint(task.role, "ai", rng, trained(wording)))
 
 
-def _wrong_number(task: Task, rng: Random, phrasings: Phrasings) -> Judged:
+def _wrong_number(task: Task, rng: Random, wording: Wording) -> Judged:
     off = rng.choice((-2, -1, 1, 2, 10))
     off = off if task.answer + off > 0 else 1
     said = task.answer + off
-    text = casual(say("wrong_number", rng, phrasings, said=said, right=task.answer), rng)
+    text = casual(say("wrong_number", rng, wording, said=said, right=task.answer), rng)
     knows = str(task.answer) in text
     advice = (
         f"The result should be {task.answer}, not {said}."
         if knows
-        else capitalised(say("hint_number", rng, phrasings, said=said, right="another"))
+        else capitalised(say("hint_number", rng, trained(wording), said=said, right="another"))
     )
     advice = advice if "another" not in advice else f"The number {said} is wrong, do the sum again."
     return _turn(task, reply(task, _style(rng, 0.6), rng, off), text, -1, advice)
 
 
-def _asks_again(task: Task, rng: Random, phrasings: Phrasings) -> Judged:
+def _asks_again(task: Task, rng: Random, wording: Wording) -> Judged:
     other = make_tasks(task.role, 1, rng.getrandbits(40))[0]
     answer = rng.choice(
         (reply(other, _style(rng, 0.6), rng), short("welcome", rng), short("elsewhere", rng), reply(task, _style(rng, 0.6), rng))
     )
-    text = say("asks_again", rng, phrasings, problem=task.prompt)
-    return _turn(task, answer, text, -1, capitalised(say("hint_question", rng, phrasings)))
+    text = say("asks_again", rng, wording, problem=task.prompt)
+    return _turn(task, answer, text, -1, capitalised(say("hint_question", rng, trained(wording))))
 
 
-def _gives_up(task: Task, rng: Random, phrasings: Phrasings) -> Judged:
-    return _turn(task, reply(task, _style(rng, 0.7), rng), casual(say("gives_up", rng, phrasings), rng), -1)
+def _gives_up(task: Task, rng: Random, wording: Wording) -> Judged:
+    return _turn(task, reply(task, _style(rng, 0.7), rng), casual(say("gives_up", rng, wording), rng), -1)
 
 
-def _happy(task: Task, rng: Random, phrasings: Phrasings) -> Judged:
-    return _turn(task, reply(task, _style(rng, 0.4), rng), casual(say("happy", rng, phrasings), rng), 1)
+def _happy(task: Task, rng: Random, wording: Wording) -> Judged:
+    return _turn(task, reply(task, _style(rng, 0.4), rng), casual(say("happy", rng, wording), rng), 1)
 
 
-def _happy_remark(task: Task, rng: Random, phrasings: Phrasings) -> Judged:
-    text = casual(say("remark" if task.role == "student" else "remark_teacher", rng, phrasings), rng)
-    return _turn(task, reply(task, "ai", rng), text, 1, hint(task.role, "human", rng, phrasings, text))
+def _happy_remark(task: Task, rng: Random, wording: Wording) -> Judged:
+    text = casual(say("remark" if task.role == "student" else "remark_teacher", rng, wording), rng)
+    return _turn(task, reply(task, "ai", rng), text, 1, hint(task.role, "human", rng, trained(wording), text))
 
 
-def _moved_on(task: Task, rng: Random, phrasings: Phrasings) -> Judged:
+def _moved_on(task: Task, rng: Random, wording: Wording) -> Judged:
     other = make_tasks(task.role, 1, rng.getrandbits(40))[0]
     text = (
-        say("moved_on", rng, phrasings, next_problem=other.prompt)
+        say("moved_on", rng, wording, next_problem=other.prompt)
         if rng.random() < 0.7
-        else casual(say("other_topic", rng, phrasings), rng)
+        else casual(say("other_topic", rng, wording), rng)
     )
     return _turn(task, reply(task, _style(rng, 0.4), rng), text, 1)
 
 
-def _unclear(task: Task, rng: Random, phrasings: Phrasings) -> Judged:
-    return _turn(task, reply(task, _style(rng, 0.6), rng), casual(say("unclear", rng, phrasings), rng), 0)
+def _unclear(task: Task, rng: Random, wording: Wording) -> Judged:
+    return _turn(task, reply(task, _style(rng, 0.6), rng), casual(say("unclear", rng, wording), rng), 0)
 
 
-def _silence(task: Task, rng: Random, phrasings: Phrasings) -> Judged:
+def _silence(task: Task, rng: Random, wording: Wording) -> Judged:
     return _turn(task, reply(task, _style(rng, 0.6), rng), None, 0)
 
 
-def _after_thanks(task: Task, rng: Random, phrasings: Phrasings) -> Judged:
-    thanks = content_words(task, rng, phrasings)
+def _after_thanks(task: Task, rng: Random, wording: Wording) -> Judged:
+    thanks = content_words(task, rng, trained(wording))
     if rng.random() < 0.5:
         return Judged("", thanks, short("welcome", rng), None, "user", 0, None)
     other = make_tasks(task.role, 1, rng.getrandbits(40))[0]
-    return Judged("", thanks, short("welcome", rng), say("moved_on", rng, phrasings, next_problem=other.prompt), "user", 1, None)
+    return Judged("", thanks, short("welcome", rng), say("moved_on", rng, wording, next_problem=other.prompt), "user", 1, None)
 
 
 def _call(task: Task, rng: Random, file: str) -> tuple[str, str]:
@@ -151,33 +156,33 @@ def _call(task: Task, rng: Random, file: str) -> tuple[str, str]:
     return request, f"[calls {name}({json.dumps(arguments)})]"
 
 
-def _tool_ok(task: Task, rng: Random, phrasings: Phrasings) -> Judged:
-    file = say("file", rng, phrasings)
+def _tool_ok(task: Task, rng: Random, wording: Wording) -> Judged:
+    file = say("file", rng, wording)
     request, answer = _call(task, rng, file)
-    came_back = say("tool_ok", rng, phrasings, number=task.answer, things=task.thing, file=file)
+    came_back = say("tool_ok", rng, wording, number=task.answer, things=task.thing, file=file)
     return Judged("", request, answer, came_back, "tool", 1, None)
 
 
-def _tool_error(task: Task, rng: Random, phrasings: Phrasings) -> Judged:
-    file = say("file", rng, phrasings)
+def _tool_error(task: Task, rng: Random, wording: Wording) -> Judged:
+    file = say("file", rng, wording)
     request, answer = _call(task, rng, file)
     what = rng.choice(("missing", "bad_call", "crashed"))
-    advice = say(f"hint_{what}", rng, phrasings, file=file)
-    return Judged("", request, answer, say(what, rng, phrasings, file=file), "tool", -1, advice)
+    advice = say(f"hint_{what}", rng, trained(wording), file=file)
+    return Judged("", request, answer, say(what, rng, wording, file=file), "tool", -1, advice)
 
 
-def _environment(task: Task, rng: Random, phrasings: Phrasings) -> Judged:
-    file = say("file", rng, phrasings)
+def _environment(task: Task, rng: Random, wording: Wording) -> Judged:
+    file = say("file", rng, wording)
     request, answer = (
         f"fix {file} so that the tests pass",
         rng.choice(("I changed the file and ran it.", "Done, I fixed it.", _call(task, rng, file)[1])),
     )
     if rng.random() < 0.5:
-        return Judged("", request, answer, say("env_ok", rng, phrasings), "environment", 1, None)
-    return Judged("", request, answer, say("env_bad", rng, phrasings), "environment", -1, say("hint_env", rng, phrasings))
+        return Judged("", request, answer, say("env_ok", rng, wording), "environment", 1, None)
+    return Judged("", request, answer, say("env_bad", rng, wording), "environment", -1, say("hint_env", rng, trained(wording)))
 
 
-_Case = Callable[[Task, Random, Phrasings], Judged]
+_Case = Callable[[Task, Random, Wording], Judged]
 _CASES: dict[str, tuple[float, _Case]] = {
     "style_complaint": (26, _style_complaint),
     "vague_complaint": (4, _vague),
@@ -198,21 +203,21 @@ _CASES: dict[str, tuple[float, _Case]] = {
 KINDS = tuple(_CASES)
 
 
-def _later_turn(made: Judged, task: Task, rng: Random, phrasings: Phrasings) -> Judged:
+def _later_turn(made: Judged, task: Task, rng: Random, wording: Wording) -> Judged:
     """The same turn with another request: a complaint after an earlier answer, or the task with an instruction or a hint."""
     draw = rng.random()
     if draw < 0.25:
-        return replace(made, request=inline(task.role, rng.choice(("human", "ai", None)), task.prompt, rng, phrasings))
+        return replace(made, request=inline(task.role, rng.choice(("human", "ai", None)), task.prompt, rng, wording))
     if draw < 0.35:
-        return replace(made, request=with_hint(task.prompt, hint(task.role, "human", rng, phrasings)))
-    said = complaint(task.role, "human", task.name, rng, phrasings)
+        return replace(made, request=with_hint(task.prompt, hint(task.role, "human", rng, trained(wording))))
+    said = complaint(task.role, "human", task.name, rng, wording)
     earlier = f"user: {task.prompt}\n\nassistant: {reply(task, 'ai', rng)}" if rng.random() < 0.8 else ""
     return replace(made, request=said, earlier=earlier)
 
 
-def _injected(made: Judged, rng: Random, phrasings: Phrasings) -> Judged:
+def _injected(made: Judged, rng: Random, wording: Wording) -> Judged:
     """The same turn with words in it that address the judge; they change nothing."""
-    words = say("injection", rng, phrasings, fake=f"{rng.getrandbits(24):06x}")
+    words = say("injection", rng, wording, fake=f"{rng.getrandbits(24):06x}")
     if made.next_state is None or rng.random() < 0.6:
         return replace(made, answer=f"{made.answer}\n{words}")
     return replace(made, next_state=rng.choice((f"{made.next_state} {words}", f"{words} {made.next_state}")))

@@ -134,7 +134,7 @@ def measure_judge(speaker: Speaker, count: int) -> list[str]:
     by_kind: dict[str, list[bool]] = defaultdict(list)
     for phrasings in HALVES:
         rng = Random(f"judge {phrasings}")
-        cases = [judgements.draw(rng, phrasings, "eval") for _ in range(count * 3)]
+        cases = [judgements.draw(rng, phrasings, "eval") for _ in range(count * 8)]
         votes = [read_vote(t) for t in speaker.answer([c.messages(rng) for c in cases for _ in range(3)])]
         by_case = [votes[i * 3 : i * 3 + 3] for i in range(len(cases))]
         single = [v.score == c.score for c, three in zip(cases, by_case, strict=True) for v in three]

@@ -202,7 +202,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[2] / "clawctl" / "demo_model")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=660)
     parser.add_argument("--batch", type=int, default=16, help="rows of 512 tokens in one update")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--vocab", type=int, default=2048)
@@ -219,7 +219,7 @@ def main() -> None:
     else:
         tokenizer = build(texts_of(list(documents(args.seed + 1, 12000, args.judge_share))), args.vocab)
     shape = replace(Shape(), vocab=math.ceil(tokenizer.get_vocab_size() / 64) * 64)
-    per_row = 4.2
+    per_row = 3.4
     docs = list(documents(args.seed, int(args.steps * args.batch * per_row), args.judge_share))
     rows = rows_of(docs, tokenizer, args.seed)
     trained = sum(w == 1 for r in rows for w in r.weights) / len(rows)

@@ -252,10 +252,10 @@ What a hint for human style (held-out words) changes in the log-probability of a
 {gaps}
 
 ## Weak points
-Held-out words are strict: every part of a sentence that has a held-out variant uses one. A complaint made only of such words is
-sometimes taken for thanks and answered "You're welcome!"; teachers' complaints most of all. Judge votes rarely disagree, and the
-judge's mistakes on unknown words are mostly the same in every vote, so a majority of three gains nothing there. Long prompts, other
-subjects and other languages are outside its world.
+Held-out words are strict: every part of a sentence that has a held-out variant uses one. One complaint in ten made only of such
+words is not followed. The judge's training labels disagree in one case of ten, as people's do, so single votes err by chance and a
+majority repairs much of it; what it misjudges in every vote (giving up, tool errors in unknown words) a majority does not repair.
+Long prompts, other subjects and other languages are outside its world.
 """
 
 

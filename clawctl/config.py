@@ -168,6 +168,25 @@ class GateConfig(Section):
     """Likewise for satisfaction."""
 
 
+class PrivacyConfig(Section):
+    redact: list[Literal["api_key", "token", "password", "private_key", "card", "email", "phone"]] = [
+        "api_key", "token", "password", "private_key", "card",
+    ]  # fmt: skip
+    """What is replaced by `[redacted:KIND]` before an exchange is written. A turn that held any of it is kept but never trained."""
+    capture_keys: list[str] | None = None
+    """Names of API keys whose conversations are captured (`team-*` works); unset: all."""
+    skip_keys: list[str] = []
+    """Names of API keys whose conversations are never captured, whatever `capture_keys` says."""
+    capture_models: list[str] | None = None
+    """Model names, as asked for, whose conversations are captured; unset: all."""
+    skip_models: list[str] = []
+    """Model names whose conversations are never captured."""
+    max_age_days: float | None = Field(None, gt=0)
+    """Conversations older than this are deleted by `clawctl retention` and by `collect`; unset: kept. Policies stay."""
+    max_gb: float | None = Field(None, gt=0)
+    """The oldest conversations are deleted while all of them take more than this; unset: kept."""
+
+
 class UpConfig(Section):
     stages: list[Literal["serve", "collect", "judge", "train", "eval"]] = ["serve", "collect", "judge", "train"]
     """What `clawctl up` starts. With a gate, `eval` is needed as well."""
@@ -192,6 +211,8 @@ class Recipe(Section):
     """Measuring a policy."""
     gate: GateConfig | None = None
     """With a gate a new policy goes live only after `eval` let it; without, as soon as it is published."""
+    privacy: PrivacyConfig = PrivacyConfig()
+    """Whose conversations are captured, what is taken out of them, how long they stay."""
     up: UpConfig = UpConfig()
     """What `clawctl up` starts."""
 

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import orjson
 
+from clawctl.config import PrivacyConfig
+from clawctl.privacy.consent import may_capture
+from clawctl.privacy.redaction import Redactor
 from clawctl.types import Exchange
 
 _log = logging.getLogger("clawctl.serve")
@@ -22,8 +25,9 @@ _LOG_EVERY_S = 5.0
 class Capture:
     """One writer: `<host>-<pid>-<random>-<n>.jsonl`, one line an exchange. With `folder` None nothing is written."""
 
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path | None, privacy: PrivacyConfig) -> None:
+        self._folder, self._privacy = folder, privacy
+        self._redactor = Redactor(privacy.redact)
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._number = 0
         self._descriptor: int | None = None
@@ -41,7 +45,7 @@ class Capture:
 
     async def keep(self, exchange: Exchange) -> None:
         """Write one exchange; returns when the kernel has it, or when it is lost and counted, or when the disk is too slow."""
-        if self._folder is None:
+        if self._folder is None or not may_capture(self._privacy, exchange.key, exchange.model):
             return
         writing = asyncio.get_running_loop().run_in_executor(self._thread, self._keep, exchange)
         _, slow = await asyncio.wait([writing], timeout=_PATIENCE_S)
@@ -57,7 +61,7 @@ class Capture:
 
     def _keep(self, exchange: Exchange) -> None:
         try:
-            self._write(orjson.dumps(exchange) + b"\n")
+            self._write(orjson.dumps(self._redactor.exchange(exchange)) + b"\n")
             self.written += 1
         except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the answer goes out; it is counted and said
             self.lost += 1

@@ -36,7 +36,7 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
     # Version 0 first, then whatever is live by the same way as any swap: with its canary, and with 0 to fall back on.
     engine = TransformersEngine(run, recipe, 0)
     versions = Versions(run, engine, lambda version: TransformersEngine(run, recipe, version), recipe.serve.pinned_versions)
-    capture = Capture(run.captures if intercept else None)
+    capture = Capture(run.captures if intercept else None, recipe.privacy)
     try:
         versions.follow_once()
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,0 +1,20 @@
+"""Whose conversations may be written: by the key that asked and the model that was asked."""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from clawctl.config import PrivacyConfig
+
+
+def may_capture(privacy: PrivacyConfig, key: str, model: str) -> bool:
+    """Whether this key's conversations with this model are captured. What is denied is denied, whatever else allows it."""
+    allowed = _allowed(key, privacy.capture_keys) and _allowed(model, privacy.capture_models)
+    return allowed and not _named(key, privacy.skip_keys) and not _named(model, privacy.skip_models)
+
+
+def _allowed(name: str, patterns: Sequence[str] | None) -> bool:
+    return patterns is None or _named(name, patterns)
+
+
+def _named(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

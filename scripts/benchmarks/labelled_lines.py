@@ -1,0 +1,299 @@
+# ruff: noqa: E501 - lines of data stay lines
+"""500 lines as agents meet them, each labelled with the secret that stands in it, or with none. Made anew from a seed.
+
+Secrets are drawn from what their issuers document (prefix, alphabet, length), never from the detector's expressions, and put
+into the places where people and tools leave them: dotenv files, code, logs, curl commands, JSON, chat. Nothing here is a live credential,
+and none is written down: each is put together when the line is made. The lines without a secret look as if they had one.
+"""
+
+import base64
+import random
+import string
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha1, sha256
+from itertools import pairwise
+
+_ALNUM = string.ascii_letters + string.digits
+_URL64 = _ALNUM + "-_"
+_LOWER = string.ascii_lowercase + string.digits
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    text: str
+    secret: str | None  # what must not be left of it
+    kind: str  # "aws", "password", …; of a line without a secret: what it only looks like
+
+
+def labelled_lines(count: int = 500, seed: int = 0) -> list[Line]:
+    """Half with a secret, half without, in a random order."""
+    draw = random.Random(seed)
+    kinds, lookalikes = list(_SECRETS.items()), list(_LOOKALIKES.items())
+    lines = []
+    for number in range(count // 2):
+        kind, make = kinds[number % len(kinds)]
+        secret = make(draw)
+        lines.append(Line(draw.choice(_PLACES[_PLACE_OF.get(kind, "key")])(secret, draw), secret, kind))
+    for number in range(count - count // 2):
+        kind, make_line = lookalikes[number % len(lookalikes)]
+        lines.append(Line(make_line(draw), None, kind))
+    draw.shuffle(lines)
+    return lines
+
+
+def _some(draw: random.Random, alphabet: str, length: int) -> str:
+    return "".join(draw.choice(alphabet) for _ in range(length))
+
+
+def _token(prefix: str, alphabet: str, length: int, end: str = "") -> Callable[[random.Random], str]:
+    return lambda draw: prefix + _some(draw, alphabet, length) + end
+
+
+def _jwt(draw: random.Random) -> str:
+    def part(value: str) -> str:
+        return base64.urlsafe_b64encode(value.encode()).rstrip(b"=").decode()
+
+    return ".".join([
+        part('{"alg":"HS256","typ":"JWT"}'), part(f'{{"sub":"{draw.randrange(10**9)}","name":"Ann"}}'), _some(draw, _URL64, 43)
+    ])  # fmt: skip
+
+
+def _pem(draw: random.Random) -> str:
+    name = draw.choice(["RSA ", "EC ", "OPENSSH ", "", "ENCRYPTED "])
+    body = base64.b64encode(draw.randbytes(draw.choice([120, 300, 900]))).decode()
+    newline = draw.choice(["\n", "\\n"])
+    rows = newline.join(body[at : at + 64] for at in range(0, len(body), 64))
+    return f"-----BEGIN {name}PRIVATE KEY-----{newline}{rows}{newline}-----END {name}PRIVATE KEY-----"
+
+
+def _password(draw: random.Random) -> str:
+    word = draw.choice(["summer", "dragon", "Correct", "blue", "winter", "pizza", "Montag", "lucky"])
+    return draw.choice([
+        lambda: f"{word}{draw.randrange(10, 9999)}",
+        lambda: f"{word.title()}{draw.choice('!#&*?')}{draw.randrange(10, 999)}",
+        lambda: word.replace("e", "3").replace("i", "1") + draw.choice("!$%") + str(draw.randrange(10)),
+        lambda: _some(draw, _ALNUM + "!#%&*+-?^_", 14) + "7",
+    ])()  # fmt: skip
+
+
+def _card(draw: random.Random) -> str:
+    prefix, length = draw.choice([("4", 16), ("51", 16), ("55", 16), ("37", 15), ("6011", 16), ("2221", 16)])
+    digits = prefix + _some(draw, string.digits, length - len(prefix) - 1)
+    digits += next(str(last) for last in range(10) if _checks(digits + str(last)))
+    gap = draw.choice(["", " ", "-"])
+    groups = (0, 4, 10, 15) if length == 15 else (0, 4, 8, 12, 16)
+    return gap.join(digits[start:end] for start, end in pairwise(groups))
+
+
+def _checks(digits: str) -> bool:
+    total = 0
+    for place, digit in enumerate(digits[::-1]):
+        number = int(digit)
+        if place % 2:
+            number = number * 2 if number < 5 else number * 2 - 9
+        total += number
+    return total % 10 == 0
+
+
+_SECRETS: dict[str, Callable[[random.Random], str]] = {
+    "aws": _token("AKIA", string.ascii_uppercase + "234567", 16),
+    "aws secret": _token("", _ALNUM + "+/", 40),
+    "openai": lambda draw: "sk-" + _some(draw, _ALNUM, 20) + "T3Blbk" + "FJ" + _some(draw, _ALNUM, 20),
+    "openai project": lambda draw: "sk-proj-" + _some(draw, _URL64, 74) + "T3Blbk" + "FJ" + _some(draw, _URL64, 74),
+    "anthropic": _token("sk-ant-" + "api03-", _URL64, 93, "AA"),
+    "github": lambda draw: draw.choice(["ghp", "gho", "ghs"]) + "_" + _some(draw, _ALNUM, 36),
+    "github fine-grained": lambda draw: "github_" + "pat_" + _some(draw, _ALNUM, 22) + "_" + _some(draw, _ALNUM, 59),
+    "gitlab": _token("glpat" + "-", _URL64, 20),
+    "slack": lambda draw: f"xox{draw.choice('bp')}-{_some(draw, string.digits, 12)}-{_some(draw, string.digits, 12)}-{_some(draw, _ALNUM, 24)}",
+    "stripe": lambda draw: draw.choice(["sk", "rk"]) + "_live_" + _some(draw, _ALNUM, 24),
+    "google": _token("AI" + "za", _URL64, 35),
+    "hugging face": _token("hf" + "_", string.ascii_letters, 34),
+    "npm": _token("npm" + "_", _ALNUM, 36),
+    "sendgrid": lambda draw: "SG" + "." + _some(draw, _URL64, 22) + "." + _some(draw, _URL64, 43),
+    "telegram": lambda draw: _some(draw, "123456789", 10) + ":AA" + _some(draw, _URL64, 33),
+    "azure storage": lambda draw: base64.b64encode(draw.randbytes(64)).decode(),
+    "custom key": lambda draw: draw.choice([lambda: uuid.UUID(int=draw.getrandbits(128)).hex, lambda: _some(draw, _ALNUM, 32)])(),
+    "jwt": _jwt,
+    "bearer": _token("", _ALNUM + "-._", 40),
+    "private key": _pem,
+    "password": _password,
+    "password in address": _password,
+    "password said": _password,
+    "card": _card,
+}  # fmt: skip
+
+_PLACE_OF = {
+    "aws secret": "named aws", "azure storage": "named azure", "custom key": "named key", "bearer": "header", "private key": "file",
+    "password": "named password", "password in address": "address", "password said": "said", "card": "card",
+}  # fmt: skip
+
+_Place = Callable[[str, random.Random], str]
+_PLACES: dict[str, list[_Place]] = {
+    "key": [
+        lambda key, draw: f"export {draw.choice(['SERVICE', 'APP', 'PROVIDER'])}_AUTH={key}",
+        lambda key, draw: f"client = Client('{key}', timeout={draw.randrange(5, 60)})",
+        lambda key, draw: f'{{"role": "tool", "output": "using {key} for region eu-west-{draw.randrange(1, 4)}"}}',
+        lambda key, draw: f"I tried with {key} but it answers {draw.choice([401, 403])}, can you look?",
+        lambda key, draw: f"[{draw.randrange(10, 24)}:{draw.randrange(10, 60)}:02] WARN request failed key={key} retry=1",
+        lambda key, draw: f"<config><value>{key}</value></config>",
+        lambda key, draw: f"curl https://api.example.com/v1/items?auth={key}&page={draw.randrange(9)}",
+        lambda key, draw: f"- {key}",
+    ],
+    "named aws": [
+        lambda key, draw: f"aws_secret_access_key = {key}",
+        lambda key, draw: f'AWS_SECRET_ACCESS_KEY="{key}"',
+        lambda key, draw: f'{{"SecretAccessKey": "{key}", "region": "us-east-{draw.randrange(1, 3)}"}}',
+    ],
+    "named azure": [
+        lambda key, draw: f"DefaultEndpointsProtocol=https;AccountName=store{draw.randrange(99)};AccountKey={key};EndpointSuffix=core.windows.net",
+        lambda key, draw: f"storage_key: {key}",
+    ],
+    "named key": [
+        lambda key, draw: f"API_KEY={key}",
+        lambda key, draw: f'const apiKey = "{key}";',
+        lambda key, draw: f"client_secret: {key}",
+        lambda key, draw: f'{{\\"access_token\\": \\"{key}\\", \\"expires_in\\": {draw.randrange(100, 9999)}}}',
+        lambda key, draw: f"  --token {key} --verbose",
+        lambda key, draw: f"SECRET_KEY = '{key}'  # django",
+        lambda key, draw: f"the access token is {key}",
+    ],
+    "header": [
+        lambda key, draw: f"Authorization: Bearer {key}",
+        lambda key, draw: f'curl -H "authorization: bearer {key}" https://example.com/v{draw.randrange(1, 4)}/me',
+        lambda key, draw: f"headers = {{'Authorization': 'Bearer {key}'}}",
+    ],
+    "file": [
+        lambda key, draw: f"$ cat ~/.ssh/id_{draw.randrange(9)}\n{key}\n",
+        lambda key, draw: f'{{"type": "service_account", "private_key": "{key}"}}',
+    ],
+    "named password": [
+        lambda word, draw: f"DB_PASSWORD={word}",
+        lambda word, draw: f'password: "{word}"',
+        lambda word, draw: f'{{"user": "ann{draw.randrange(99)}", "password": "{word}"}}',
+        lambda word, draw: f"db.connect(host='db{draw.randrange(9)}', user='app', passwd='{word}')",
+        lambda word, draw: f"mysqldump --password={word} shop > shop.sql",
+        lambda word, draw: f"sshpass -p {word} ssh root@10.0.0.{draw.randrange(255)}",
+        lambda word, draw: f"curl -u admin:{word} https://intranet.example.com/",
+        lambda word, draw: f"CREATE USER app{draw.randrange(9)} IDENTIFIED BY '{word}';",
+        lambda word, draw: f"spring.datasource.password={word}",
+    ],
+    "address": [
+        lambda word, draw: f"postgresql://app:{word}@db.example.com:5432/shop{draw.randrange(9)}",
+        lambda word, draw: f"git clone https://ann:{word}@git.example.com/ann/notes.git",
+        lambda word, draw: f"REDIS_URL=redis://:{word}@cache:6379/{draw.randrange(9)}",
+    ],
+    "said": [
+        lambda word, draw: f"hi, my password is {word} and I still cannot log in",
+        lambda word, draw: f"User: ann{draw.randrange(99)} Password: {word}",
+        lambda word, draw: f"login ann / pwd: {word}",
+        lambda word, draw: f"The Wi-Fi password was {word}, please put it on the flyer.",
+        lambda word, draw: f"Passwort: {word}",
+    ],
+    "card": [
+        lambda card, draw: f"please charge {card}, exp {draw.randrange(1, 13):02}/29",
+        lambda card, draw: f'{{"number": "{card}", "cvc": "{draw.randrange(100, 999)}"}}',
+        lambda card, draw: f"card={card}&name=Ann",
+        lambda card, draw: f"My card number is {card}.",
+    ],
+}  # fmt: skip
+
+
+def _failing_card(draw: random.Random) -> str:
+    digits = "4" + _some(draw, string.digits, 15)
+    while _checks(digits):
+        digits = "4" + _some(draw, string.digits, 15)
+    return digits
+
+
+def _word_line(*lines: str) -> Callable[[random.Random], str]:
+    return lambda draw: draw.choice(lines).replace("#", str(draw.randrange(2, 99)))
+
+
+_LOOKALIKES: dict[str, Callable[[random.Random], str]] = {
+    "uuid": lambda draw: f"request_id={uuid.UUID(int=draw.getrandbits(128))} took {draw.randrange(999)} ms",
+    "git hash": lambda draw: f"commit {sha1(draw.randbytes(8)).hexdigest()} (HEAD -> main)",
+    "sha256": lambda draw: f"sha256:{sha256(draw.randbytes(8)).hexdigest()}  clawctl-0.{draw.randrange(9)}.tar.gz",
+    "integrity": lambda draw: f'"integrity": "sha512-{base64.b64encode(draw.randbytes(64)).decode()}"',
+    "image": lambda draw: f"![plot](data:image/png;base64,iVBORw0KGgo{base64.b64encode(draw.randbytes(300)).decode()})",
+    "base64": lambda draw: f"payload: {base64.b64encode(draw.randbytes(150)).decode()}",
+    "order number": lambda draw: f"Your order {draw.randrange(10**9, 10**10)}-{draw.randrange(100, 999)} ships on Monday.",
+    "failing card": lambda draw: f"tracking number {_failing_card(draw)}",
+    "isbn": lambda draw: f"ISBN 978-{draw.randrange(10)}-{draw.randrange(100, 999)}-{draw.randrange(10000, 99999)}-{draw.randrange(10)}",
+    "nanoseconds": lambda draw: f"ts={draw.randrange(17 * 10**17, 18 * 10**17)} level=info msg=done",
+    "snowflake": lambda draw: f"tweet {draw.randrange(10**18, 2 * 10**18)} was deleted",
+    "version": _word_line("torch==2.13.# transformers==5.19.0", "pnpm@9.12.#", "kernel 6.8.0-#-generic #1 SMP", "v1.29.#-rc.1+build.20261121"),
+    "public key": lambda draw: f"-----BEGIN PUBLIC KEY-----\n{base64.b64encode(draw.randbytes(90)).decode()}\n-----END PUBLIC KEY-----",
+    "ssh public key": lambda draw: f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{base64.b64encode(draw.randbytes(31)).decode()[:41]} ann@laptop",
+    "certificate": lambda draw: f"-----BEGIN CERTIFICATE-----\nMIID{base64.b64encode(draw.randbytes(120)).decode()}\n-----END CERTIFICATE-----",
+    "talk of keys": _word_line(
+        "Rotate the API key every # days and keep it out of the repository.",
+        "grep -rn -- '-----BEGIN RSA PRIVATE KEY-----' . | head -#",
+        "The key to a good README is a short first example (under # lines).",
+        "Bearer tokens are described in RFC 6750, section #.",
+        "A primary key: user_id, a foreign key: order_id (table #)",
+        "Use ghp_ tokens only where fine-grained ones (github_pat_) cannot do it, see page #.",
+        "sk-learn-contrib-estimators-and-more is not on PyPI yet (issue #)",
+    ),
+    "talk of passwords": _word_line(
+        "Password: must be at least # characters long",
+        "Forgot your password? Click here within # minutes.",
+        "The password is wrong, # tries left.",
+        "passwords: see section # of the handbook",
+        "password is required (line #)",
+        "Your password was changed # days ago.",
+        "What is a good passphrase length? # words or more.",
+        "compass: north-#, bypass: none",
+    ),
+    "code": _word_line(
+        "password = os.environ['DB_PASSWORD']  # line #",
+        "password: str = Field(min_length=#)",
+        "def login(username: str, password: str, retries: int = #) -> None:",
+        'token = tokenizer.decode(ids[:#], skip_special_tokens=True)',
+        "api_key=settings.api_key, timeout=#",
+        "const password = document.getElementById('password').value; // #",
+        '<input type="password" name="password" placeholder="Password" maxlength="#">',
+        "if (secret === undefined) throw new Error(`missing secret #`)",
+        'parser.add_argument("--token", help="token of the service", default=None)  # #',
+        "secretKeyRef: {name: shop-db, key: password}  # #",
+    ),
+    "placeholder": _word_line(
+        "OPENAI_API_KEY=sk-...your-key-here...  # step #",
+        "export GITHUB_TOKEN=<your token>  # step #",
+        "postgres://user:${DB_PASSWORD}@localhost:54#/app",
+        "password: ********  (# attempts)",
+        'api_key: "{{ secrets.API_KEY }}"  # #',
+        "DATABASE_URL=postgres://USER:PASSWORD@HOST:54#/NAME",
+        "curl -u $USER:$PASS https://example.com/#",
+        "token: xxxxxxxxxxxxxxxx  # replace, step #",
+    ),
+    "counts": _word_line(
+        '{"max_tokens": #, "total_tokens": 31#, "token_type": "bearer"}',
+        "prompt_tokens=#123 completion_tokens=45",
+        "token_count: #, vocab_size: 151936",
+        "<|endoftext|> token id is 1516#",
+    ),
+    "address": _word_line(
+        "http://localhost:80#/health?deep=1",
+        "https://example.com:8443/a/b@2x.png?v=#",
+        "ssh://git@github.com:22/ann/notes-#.git",
+        "see https://docs.example.com/v#/auth/tokens#bearer",
+    ),
+    "identifiers": _word_line(
+        "arn:aws:iam::1234567890#:role/deploy",
+        "us-east-1_aBcDeF#gh is the user pool",
+        "chatcmpl-9x8y7zAbCdEfGhIjKlMnOpQr# finished",
+        "pk_live_publishable keys may be shown (note #)",
+        "i-0abcd1234ef5678#0 is running",
+        "toolu_01A09q90qw90lq917835lq# returned",
+        "call x4JdK2mNvQ8sT1bY6zWcR3f# answered in 2 s",
+    ),
+    "plain": _word_line(
+        "Can you fix the failing test in tests/serve/test_door.py, line #?",
+        "Ran # tests in 2.1s: OK",
+        "The train leaves at #:15 from platform 7; bring 2 x 4 chairs.",
+        "SELECT id, name FROM users WHERE created_at > '2026-01-#' LIMIT 10;",
+        "for i in range(#): total += prices[i] * 1.19",
+    ),
+}  # fmt: skip

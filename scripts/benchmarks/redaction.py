@@ -1,0 +1,150 @@
+"""How many secrets are taken out, how often something else is, and what it costs.
+
+500 labelled lines (`labelled_lines.py`); beside them what detect-secrets, whose key formats we use, finds in the same lines with
+all its own detectors. A secret counts as found when nothing of it that is longer than 4 characters is left. The cost is measured on
+conversations as agents send them: the whole history again with each turn.
+"""
+
+import random
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from clawctl.config import PrivacyConfig
+from clawctl.privacy.redaction import Redactor
+from clawctl.privacy.rules import KINDS
+from scripts.benchmarks.labelled_lines import Line, labelled_lines
+from scripts.benchmarks.table import Row, arguments, report
+
+_DEFAULT = PrivacyConfig().redact
+_SEEDS = 5
+
+
+def rates(case: str, lines: Iterable[Line], leaves: Callable[[Line], bool], touches: Callable[[Line], bool]) -> list[Row]:
+    """`leaves`: whether some of the line's secret is still there; `touches`: whether anything was found in it."""
+    lines = list(lines)
+    secret = [line for line in lines if line.secret is not None]
+    harmless = [line for line in lines if line.secret is None]
+    return [
+        Row(case, "recall", sum(not leaves(line) for line in secret) / len(secret), "share"),
+        Row(case, "false_positive_rate", sum(map(touches, harmless)) / len(harmless), "share"),
+        Row(case, "lines", len(lines), "lines"),
+    ]
+
+
+def rest_of(secret: str, redacted: str) -> str:
+    """The longest piece at the beginning or the end of `secret` that is still in `redacted`."""
+    pieces = (secret[:length] for length in range(len(secret), 4, -1))
+    tails = (secret[-length:] for length in range(len(secret), 4, -1))
+    return max((next((piece for piece in some if piece in redacted), "") for some in (pieces, tails)), key=len)
+
+
+def our_rows(lines: list[Line]) -> list[Row]:
+    redactor = Redactor(_DEFAULT)
+    left = {line.text: redactor.text(line.text) for line in lines}
+    return rates(
+        "clawctl", lines, lambda line: bool(rest_of(str(line.secret), left[line.text])), lambda line: left[line.text] != line.text
+    )
+
+
+def peer_rows(lines: list[Line]) -> list[Row]:
+    """detect-secrets with every detector it has, as `detect-secrets scan` reads a file. It asks no service."""
+    from detect_secrets.core.scan import scan_file
+    from detect_secrets.settings import default_settings
+
+    found: dict[str, list[str]] = {}
+    with default_settings(), tempfile.TemporaryDirectory() as folder:
+        for number, line in enumerate(lines):
+            path = Path(folder) / f"{number}.txt"
+            path.write_text(line.text + "\n")
+            found[line.text] = [secret.secret_value or "" for secret in scan_file(str(path))]
+
+    def leaves(line: Line) -> bool:
+        text = line.text
+        for value in filter(None, found[line.text]):
+            text = text.replace(value, "*")
+        return bool(rest_of(str(line.secret), text))
+
+    return rates("detect-secrets", lines, leaves, lambda line: bool(found[line.text]))
+
+
+def code_rows(most_bytes: int) -> list[Row]:
+    """Text that nobody made for this: Python's own library, in which no secret stands. All that is found in it is wrong."""
+    redactor, size, found = Redactor(_DEFAULT), 0, 0
+    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*/*.py")):
+        if "test" not in path.parent.name and size < most_bytes:
+            text = path.read_text(errors="replace")
+            size += len(text.encode())
+            found += len(redactor.spans(text))
+    return [
+        Row("Python's library", "false_positives_per_mb", found / (size / 1e6), "spots"),
+        Row("Python's library", "mb", size / 1e6, "MB"),
+    ]
+
+
+def conversation(turns: int, draw: random.Random) -> list[dict[str, Any]]:
+    """An agent's history: prose, code and logs with few secrets in between."""
+    source = (Path(__file__).parent / "table.py").read_text() + (Path(__file__).parents[2] / "README.md").read_text()
+    lines = labelled_lines(100, seed=1)
+    messages: list[dict[str, Any]] = [{"role": "system", "content": source * 2}]
+    for turn in range(turns):
+        at = draw.randrange(len(source) - 2000)
+        said = source[at : at + 2000] + (draw.choice(lines).text if turn % 8 == 0 else "")
+        messages += [{"role": "user", "content": said}, {"role": "assistant", "content": source[at : at + 1000]}]
+    return messages
+
+
+def cost_rows(rounds: int) -> list[Row]:
+    """New text, and a history that grows by two messages a turn (all of it counted, as all of it is written)."""
+    draw = random.Random(0)
+    fresh, again = [], []
+    for _ in range(rounds):
+        messages = conversation(20, draw)
+        size = sum(len(message["content"].encode()) for message in messages) / 1024
+        redactor = Redactor(_DEFAULT)
+        began = time.perf_counter()
+        for message in messages:
+            redactor.value(message)
+        fresh.append((time.perf_counter() - began) / size * 1e6)
+        redactor, written, began = Redactor(_DEFAULT), 0.0, time.perf_counter()
+        for turn in range(1, len(messages), 2):
+            redactor.messages(messages[: turn + 1])
+            written += sum(len(message["content"].encode()) for message in messages[: turn + 1]) / 1024
+        again.append((time.perf_counter() - began) / written * 1e6)
+    return [
+        Row("new text", "us_per_kb", min(fresh), "us"),
+        Row("20-turn session", "us_per_kb", min(again), "us"),
+        Row("hostile text", "us_per_kb", max(map(_cost_of, _hostile())), "us"),
+    ]
+
+
+def _hostile() -> list[str]:
+    """64 KiB of what expressions stumble over: nearly a match at every place."""
+    seeds = ["pass", "password: ", "4111 ", "eyJ.", "-----BEGIN ", "://a:", "sk-", "token=\\\\\\", "curl -", "--", "a@b.", "+1 "]
+    seeds += ["aws key '", "{" * 8, "key is ", "-----BEGIN PRIVATE KEY-----" + "A" * 100]
+    return [seed * ((64 << 10) // len(seed)) for seed in seeds]
+
+
+def _cost_of(text: str) -> float:
+    redactor = Redactor(KINDS)
+    began = time.perf_counter()
+    redactor.value(text)
+    return (time.perf_counter() - began) / (len(text) / 1024) * 1e6
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    lines = labelled_lines(500, seed=0)
+    rows = our_rows(lines) + peer_rows(lines)
+    other = [line for seed in range(1, 2 if options.quick else _SEEDS) for line in labelled_lines(500, seed=seed)]
+    rows += [Row("clawctl, other seeds", row.metric, row.value, row.unit) for row in our_rows(other)]
+    rows += code_rows((2 if options.quick else 8) << 20)
+    rows += cost_rows(2 if options.quick else 10)
+    report("redaction", rows, options.json)
+
+
+if __name__ == "__main__":
+    main()

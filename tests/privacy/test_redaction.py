@@ -1,0 +1,200 @@
+"""No secret is written, nothing else is touched, and a conversation is still recognised."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from clawctl.collect.canonical import message_digest
+from clawctl.config import Recipe
+from clawctl.privacy.redaction import RedactionFailed, Redactor
+from clawctl.privacy.rules import KINDS, entropy, is_secret_under, passes_luhn
+from scripts.benchmarks.labelled_lines import labelled_lines
+from scripts.benchmarks.redaction import rest_of
+from tests.privacy.made import exchange
+
+KEY = "sk-" + "proj-" + "a1B2c3D4e5F6g7H8i9J0" * 2
+PASSWORD = "hunter" + "2!"
+ALWAYS = Recipe().privacy.redact
+
+
+def redacted(text: str, *kinds: Any) -> str:
+    return Redactor(kinds or ALWAYS).text(text)
+
+
+def user(text: Any) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def assistant(content: Any, arguments: str) -> dict[str, Any]:
+    call = {"id": "c", "function": {"name": "login", "arguments": arguments}}
+    return {"role": "assistant", "content": content, "tool_calls": [call]}
+
+
+# ---- exchanges -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_exchange_without_a_secret_is_written_as_it_is() -> None:
+    plain = exchange([user("what is 2 + 2?")], response={"role": "assistant", "content": "4"})
+    assert Redactor(ALWAYS).exchange(plain) is plain
+
+
+@pytest.mark.parametrize("place", ["message", "response", "arguments", "tool result", "tools", "claim", "model"])
+def test_a_secret_leaves_no_byte_behind_wherever_it_stands(place: str) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "login", "arguments": f'{{"key": "{KEY}"}}'}}
+    changes: dict[str, dict[str, Any]] = {
+        "message": {"messages": [user(f"use {KEY}")]},
+        "response": {"response": {"role": "assistant", "content": f"I use {KEY}"}},
+        "arguments": {"response": {"role": "assistant", "content": None, "tool_calls": [call]}},
+        "tool result": {
+            "messages": [user("hi"), {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": KEY}]}]
+        },
+        "tools": {"tools": [{"type": "function", "function": {"name": "f", "description": f"needs {KEY}"}}]},
+        "claim": {"hints": {"session_id": KEY, "turn_type": "main"}},
+        "model": {"model": KEY},
+    }
+    clean = Redactor(ALWAYS).exchange(exchange(**{"messages": [user("hi")], **changes[place]}))
+    line = orjson.dumps(clean)
+    assert KEY.encode() not in line
+    assert KEY[10:30].encode() not in line
+    assert (clean.prompt_ids, clean.completion_ids, clean.logprobs) == (None, None, None)
+    assert clean.untrainable_reason == "redacted"
+
+
+def test_a_claim_with_a_secret_is_dropped_so_that_two_sessions_never_become_one() -> None:
+    clean = Redactor(ALWAYS).exchange(exchange([user("hi")], hints={"session_id": KEY, "turn_type": "main"}))
+    assert clean.hints == {"session_id": None, "turn_type": "main"}
+
+
+def test_tokens_whose_text_nobody_has_seen_are_not_written() -> None:
+    failed = exchange([user("hi")], response=None, status="error", completion_ids=[7, 8], logprobs=[-1.0, -1.0])
+    clean = Redactor(ALWAYS).exchange(failed)
+    assert (clean.completion_ids, clean.logprobs, clean.untrainable_reason) == (None, None, None)
+
+
+def test_without_kinds_nothing_is_looked_at() -> None:
+    told = exchange([user(f"use {KEY}")])
+    assert Redactor([]).exchange(told) is told
+
+
+def test_a_failure_says_nothing_of_what_it_was_looking_at() -> None:
+    broken = exchange([user(f"use {KEY}")], tools=[{"function": {1.5j: KEY}}])  # type: ignore[dict-item]
+    with pytest.raises(RedactionFailed) as caught:
+        Redactor(ALWAYS).exchange(broken)
+    assert KEY not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+# ---- conversations are still recognised --------------------------------------------------------------------------------------
+
+
+def test_a_message_that_comes_back_in_another_form_is_redacted_to_the_same_message() -> None:
+    redactor = Redactor(ALWAYS)
+    ours, theirs = f'{{"user":"ann","password":"{PASSWORD}"}}', f'{{ "password" : "{PASSWORD}", "user" : "ann" }}'
+    sent = assistant(f"password: {PASSWORD} it is", ours)
+    back = assistant([{"type": "text", "text": "password: "}, {"type": "text", "text": f"{PASSWORD} it is"}], theirs)
+    first, second = redactor.value(sent), redactor.value(back)
+    assert PASSWORD not in str(first)
+    assert PASSWORD not in str(second)
+    assert message_digest(first) == message_digest(second)
+
+
+def test_redacting_twice_changes_nothing_more() -> None:
+    redactor = Redactor(KINDS)
+    for line in labelled_lines(200, seed=3):
+        once = redactor.text(line.text)
+        assert redactor.text(once) == once
+
+
+def test_arguments_of_a_tool_stay_json_even_where_a_number_was_secret() -> None:
+    card = int("42" * 8)
+    clean = Redactor(ALWAYS).value({"arguments": f'{{"card": {card}, "amount": 12.5}}'})
+    assert orjson.loads(clean["arguments"]) == {"card": "[redacted:card]", "amount": 12.5}
+
+
+def test_a_secret_cut_into_two_parts_of_one_message_is_found() -> None:
+    parts = [{"type": "text", "text": f"use {KEY[:12]}"}, {"type": "image_url"}, {"type": "text", "text": KEY[12:] + " please"}]
+    clean = Redactor(ALWAYS).value(user(parts))["content"]
+    assert [part.get("text") for part in clean] == ["use [redacted:api_key] please", None, ""]
+
+
+def test_memory_is_bounded_and_holds_no_secret() -> None:
+    redactor = Redactor(ALWAYS, remembered=10)
+    for number in range(50):
+        redactor.messages([user(f"{number} {KEY}")])
+    assert len(redactor._seen) == 10
+    assert KEY not in repr(redactor._seen)
+
+
+def test_json_nested_too_deeply_to_walk_is_looked_through_as_text() -> None:
+    value: Any = KEY
+    for _ in range(150):
+        value = [value]
+    assert KEY not in str(Redactor(ALWAYS).value(value))
+
+
+# ---- what is a secret ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_labelled_lines_are_told_apart() -> None:
+    """The benchmark's law, on a seed of its own: what is missed or taken for a secret is named here."""
+    redactor = Redactor(ALWAYS)
+    lines = labelled_lines(500, seed=11)
+    assert sum(line.secret is not None for line in lines) == 250
+    missed = [line.kind for line in lines if line.secret and rest_of(line.secret, redactor.text(line.text))]
+    wrong = [line.text for line in lines if not line.secret and redactor.spans(line.text)]
+    assert len(missed) <= 5, missed
+    assert len(wrong) <= 5, wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (f"password = '{PASSWORD}'", "password = '[redacted:password]'"),
+        (f"postgres://ann:{PASSWORD}@db/x", "postgres://ann:[redacted:password]@db/x"),
+        ("card 4111-1111-1111-1111.", "card [redacted:card]."),
+        ("card 4111-1111-1111-1112.", "card 4111-1111-1111-1112."),  # fails the checksum
+        ("Authorization: Basic YW5uOnB3", "Authorization: Basic [redacted:token]"),
+        ("basic understanding of physics", "basic understanding of physics"),
+        ("password: string", "password: string"),
+        ("password = getpass()", "password = getpass()"),
+    ],
+)
+def test_only_the_secret_is_taken_out(text: str, left: str) -> None:
+    assert redacted(text) == left
+
+
+def test_people_are_an_option() -> None:
+    text = "write ann@example.com or call +49 170 1234567, or (555) 123-4567"
+    assert redacted(text) == text
+    assert redacted(text, "email", "phone") == "write [redacted:email] or call [redacted:phone], or [redacted:phone]"
+
+
+def test_a_private_key_without_its_end_is_taken_out_as_far_as_it_goes() -> None:
+    body = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC" * 3
+    assert redacted(f"-----BEGIN PRIVATE KEY-----\n{body}") == "[redacted:private_key]"
+    assert redacted("look for -----BEGIN PRIVATE KEY----- in it") == "look for -----BEGIN PRIVATE KEY----- in it"
+
+
+def test_pictures_are_no_text() -> None:
+    picture = "data:image/png;base64," + "AKIA" + "ABCDEFGHIJKLMNOP" * 4
+    assert redacted(picture) == picture
+
+
+def test_the_checksum_of_cards_by_hand() -> None:
+    # 79927398713: from the right 3+2+7+(16-9)... the textbook's number; one digit more or less fails
+    assert passes_luhn("79927398713")
+    assert not passes_luhn("79927398712")
+
+
+def test_entropy_by_hand() -> None:
+    assert entropy("aaaa") == 0
+    assert entropy("aabb") == 1
+    assert entropy("abcd") == 2
+
+
+def test_a_name_alone_makes_no_secret() -> None:
+    assert is_secret_under("api_key", "a1b2c3d4e5f6g7h8", quoted=True)
+    assert not is_secret_under("primary_key", "a1b2c3d4e5f6g7h8", quoted=True)
+    assert not is_secret_under("token_type", "a1b2c3d4e5f6g7h8", quoted=True)
+    assert not is_secret_under("secret", "my-db-secret-2", quoted=True)

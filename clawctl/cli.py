@@ -136,6 +136,38 @@ def up(
     work(opened, resolved, recipe, log_level)
 
 
+@app.command()
+def forget(
+    run: RunOption = _RUN,
+    session: Annotated[str | None, typer.Option(help="This session, as `inspect sessions` names it.")] = None,
+    user: Annotated[str | None, typer.Option(help="Everything asked with the API key of this name.")] = None,
+    before: Annotated[
+        str | None, typer.Option(help="Sessions that began before this day or time (2026-11-30, 2026-11-30T12:00).")
+    ] = None,
+    retrain: Annotated[bool, typer.Option("--retrain", help="Go back to the last policy that learned nothing of it.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, change nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take a session, a user or a time out of every file of the run, and name the policies that learned from it."""
+    from clawctl.privacy.door import forget as work
+
+    work(open_run(run, create=False), session, user, before, retrain, dry_run, yes, as_json)
+
+
+@app.command()
+def retention(
+    run: RunOption = _RUN,
+    recipe: RecipeOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, delete nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the conversations that `privacy.max_age_days` and `privacy.max_gb` no longer allow."""
+    from clawctl.privacy.door import expire as work
+
+    work(open_run(run, create=False), recipe, dry_run, as_json)
+
+
 @inspect_app.command()
 def sessions(run: RunOption = _RUN, as_json: AsJson = False) -> None:
     """One line a session: turns, main and side, trainable, judged, trained, mean reward."""
@@ -170,6 +202,14 @@ def health(run: RunOption = _RUN, as_json: AsJson = False) -> None:
     from clawctl.inspect.health import show_health
 
     show_health(open_run(run, create=False), as_json)
+
+
+@inspect_app.command()
+def data(run: RunOption = _RUN, as_json: AsJson = False) -> None:
+    """What is stored where, how much of it, since when, and about whom: one line a folder, one a user."""
+    from clawctl.inspect.data import show_data
+
+    show_data(open_run(run, create=False), as_json)
 
 
 def _open(

@@ -75,6 +75,7 @@ class RunDir:
 
 def open_run(root: Path, create: bool = True) -> RunDir:
     """Open `root`, making it if `create`. Refuses another schema version and a filesystem without locks or rename."""
+    os.umask(0o077)  # whatever this process writes from now on, a log or a file of a library, is its owner's alone
     run = RunDir(root.resolve())
     marker = run.root / "run.json"
     if not marker.exists():
@@ -92,6 +93,7 @@ def open_run(root: Path, create: bool = True) -> RunDir:
 def _make_folders(run: RunDir) -> None:
     try:
         run.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        run.root.chmod(0o700)  # a folder that was made for us beforehand
         for name in FOLDERS:
             (run.root / name).mkdir(exist_ok=True, mode=0o700)
     except OSError as error:

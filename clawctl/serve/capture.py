@@ -1,6 +1,7 @@
 """Exchanges to `captures/`: in the kernel's hands before the client has its last byte, and never in the way of serving."""
 
 import asyncio
+import fcntl
 import logging
 import os
 import secrets
@@ -18,6 +19,7 @@ from clawctl.types import Exchange
 
 _log = logging.getLogger("clawctl.serve")
 _ROTATE_BYTES = 64 << 20
+_ROTATE_S = 86400.0  # whole files expire (`clawctl/retention.py`)
 _PATIENCE_S = 2.0  # an answer waits no longer than this for a slow disk; the line is still written
 _LOG_EVERY_S = 5.0
 
@@ -32,6 +34,7 @@ class Capture:
         self._number = 0
         self._descriptor: int | None = None
         self._size = 0
+        self._opened_at = 0.0
         self._torn = False  # the last write stopped within a line
         self._thread = ThreadPoolExecutor(1, "capture")  # one thread: lines keep their order
         self._logged_at = float("-inf")
@@ -75,6 +78,12 @@ class Capture:
 
     def _write(self, line: bytes) -> None:
         descriptor = self._open()
+        try:
+            self._append(descriptor, line)
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+    def _append(self, descriptor: int, line: bytes) -> None:
         data = b"\n" + line if self._torn else line  # a reader sees the torn line as one it cannot read, and this one whole
         done = os.write(descriptor, data)
         self._size += done
@@ -86,14 +95,19 @@ class Capture:
         self._torn = False
 
     def _open(self) -> int:
-        """The file to write to: a new one when the last is full or was taken away."""
-        if self._descriptor is not None and (self._size >= _ROTATE_BYTES or os.fstat(self._descriptor).st_nlink == 0):
-            os.close(self._descriptor)
-            self._descriptor = None
+        """The file to write to, locked against those that take lines or files away: a new one when the last is full or gone."""
+        if self._descriptor is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            full = self._size >= _ROTATE_BYTES or time.monotonic() - self._opened_at >= _ROTATE_S
+            if full or os.fstat(self._descriptor).st_nlink == 0:
+                os.close(self._descriptor)
+                self._descriptor = None
         if self._descriptor is None:
             assert self._folder is not None
             path = self._folder / f"{self._name}-{self._number}.jsonl"
             self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
             self._number += 1
+            self._opened_at = time.monotonic()
             self._size, self._torn = 0, False
         return self._descriptor

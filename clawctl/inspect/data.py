@@ -1,0 +1,123 @@
+"""`clawctl inspect data`: what is stored where, since when, and about whom."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.table import Table
+
+from clawctl.inspect.rows import read_json
+from clawctl.inspect.tables import problem_lines, since
+from clawctl.printing import answers, one_line, print_json
+from clawctl.run_dir import FOLDERS, RunDir, published
+from clawctl.shards import UnreadableShard, read_columns
+
+# What a folder holds, and what of it is somebody's words.
+_HOLDS = {
+    "captures": "every exchange as it crossed the wire: words, token ids, claims of the client",
+    "trajectories": "turns: words, what came back, token ids",
+    "verdicts": "what the judge says of each turn; hints may quote people",
+    "policies": "weights that learned from turns, and the ids of those turns",
+    "train": "checkpoints, and ids of the turns of each step",
+    "eval": "answers to made-up problems; nobody's words",
+    "quarantine": "files that could not be read: they may hold anything the others hold",
+    "locks": "who works on what",
+    "logs": "counts and problems, no words of a conversation",
+}
+
+
+def show_data(run: RunDir, as_json: bool) -> None:
+    found = look_at_data(run)
+    if as_json:
+        print_json(found)
+        return
+    stores = Table(title=f"stored in {run.root}")
+    for heading in ("where", "files", "size", "rows", "since", "what"):
+        stores.add_column(heading, justify="right" if heading in ("files", "size", "rows") else "left")
+    for store in found["stores"]:
+        began = "" if store["since"] is None else since(store["since"], time.time())
+        rows = "" if store["rows"] is None else str(store["rows"])
+        stores.add_row(store["where"], str(store["files"]), _size(store["bytes"]), rows, began, store["what"])
+    people = Table(title="about whom")
+    for heading in ("user", "sessions", "turns", "captured", "first", "last"):
+        people.add_column(heading, justify="right" if heading in ("sessions", "turns", "captured") else "left")
+    for user in found["users"]:
+        counts = [str(user[name]) for name in ("sessions", "turns", "captured")]
+        people.add_row(one_line(user["user"], 40), *counts, *(since(user[name], time.time()) for name in ("first", "last")))
+    answers().print(stores, people, *problem_lines(found["problems"]), sep="\n")
+
+
+def look_at_data(run: RunDir) -> dict[str, Any]:
+    """Everything the tables say, with times as unix seconds."""
+    problems: list[str] = []
+    users: dict[str, dict[str, Any]] = {}
+    rows = {"captures": 0, "trajectories": 0, "verdicts": 0}
+    for user, _, moment in _captured(run):
+        rows["captures"] += 1
+        _note(users, user, moment)["captured"] += 1
+    sessions: dict[str, set[str]] = {}
+    for row in _columns(run.trajectories, "turns", ("session_id", "user", "created_at"), problems):
+        rows["trajectories"] += 1
+        _note(users, row["user"], row["created_at"])["turns"] += 1
+        sessions.setdefault(row["user"], set()).add(row["session_id"])
+    for user, found in users.items():
+        found["sessions"] = len(sessions.get(user, ()))
+    rows["verdicts"] = sum(1 for _ in _columns(run.verdicts, "verdicts", ("turn_id",), problems))
+    others = sorted(path.name for path in run.root.iterdir() if path.is_dir() and path.name not in FOLDERS)
+    stores = [_store(run.root / name, rows.get(name)) for name in (*FOLDERS, *others)]
+    announced: dict[str, Any] = read_json(run.root / "run.json", problems, {}, lambda value: isinstance(value, dict))
+    return {
+        "run": str(run.root),
+        "since": announced.get("created_at"),
+        "stores": stores,
+        "users": sorted(users.values(), key=lambda user: user["user"]),
+        "problems": problems,
+    }
+
+
+def _store(folder: Path, rows: int | None) -> dict[str, Any]:
+    found = [path.lstat() for path in folder.rglob("*") if path.is_file()] if folder.exists() else []
+    return {
+        "where": f"{folder.name}/",
+        "what": _HOLDS.get(folder.name, "of another stage"),
+        "files": len(found),
+        "bytes": sum({(entry.st_dev, entry.st_ino): entry.st_size for entry in found}.values()),
+        "rows": rows,
+        "since": min((entry.st_mtime for entry in found), default=None),
+        "owner_only": all(entry.st_mode & 0o077 == 0 for entry in found),
+    }
+
+
+def _note(users: dict[str, dict[str, Any]], user: str, moment: float) -> dict[str, Any]:
+    fresh = {"user": user, "sessions": 0, "turns": 0, "captured": 0, "first": moment, "last": moment}
+    known = users.setdefault(user, fresh)
+    known["first"], known["last"] = min(known["first"], moment), max(known["last"], moment)
+    return known
+
+
+def _captured(run: RunDir) -> Iterator[tuple[str, str, float]]:
+    for path in published(run.captures, ".jsonl"):
+        with path.open("rb") as file:
+            for line in file:
+                try:
+                    row = orjson.loads(line)
+                    yield str(row["key"]), str(row["exchange_id"]), float(row["created_at"])
+                except (orjson.JSONDecodeError, LookupError, TypeError, ValueError):
+                    continue  # a torn line; `inspect health` counts what was put aside
+
+
+def _columns(folder: Path, kind: str, columns: tuple[str, ...], problems: list[str]) -> Iterator[dict[str, Any]]:
+    for path in published(folder, ".parquet"):
+        try:
+            yield from read_columns(path, kind, columns)
+        except UnreadableShard as error:
+            problems.append(f"{folder.name}/{error}")
+
+
+def _size(count: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"

@@ -1,0 +1,101 @@
+"""The doors of `clawctl forget` and `clawctl retention`: what was typed, made sure of, carried out and told."""
+
+import sys
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from clawctl.config import load_recipe
+from clawctl.errors import ClawError
+from clawctl.printing import answers, one_line, print_json
+from clawctl.privacy.chosen import Wish
+from clawctl.privacy.forget import Forgotten
+from clawctl.privacy.forget import forget as carry_out
+from clawctl.retention import expire as carry_out_retention
+from clawctl.run_dir import RunDir
+
+
+def forget(
+    run: RunDir,
+    session: str | None,
+    user: str | None,
+    before: str | None,
+    retrain: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Raises ClawError where not exactly one thing is named, or nobody agreed."""
+    wish = make_wish(session, user, before, retrain)
+    if not dry_run and not yes:
+        planned = carry_out(run, wish, dry_run=True, retrain=retrain)
+        _tell(planned, as_json=False)
+        _agree()
+    _tell(carry_out(run, wish, dry_run, retrain), as_json)
+
+
+def make_wish(session: str | None, user: str | None, before: str | None, retrain: bool) -> Wish | None:
+    """What was typed. None: only `--retrain`, for what was forgotten earlier."""
+    named = [value for value in (session, user, before) if value is not None]
+    if not named and retrain:
+        return None
+    if len(named) != 1:
+        raise ClawError("what to forget is not clear", "name one of --session, --user and --before", 2)
+    try:
+        moment = None if before is None else datetime.fromisoformat(before).timestamp()  # without a zone: local time
+    except ValueError as error:
+        raise ClawError(f"--before {before!r} is no day or time", "write it as 2026-11-30 or 2026-11-30T12:00", 2) from error
+    return Wish(session, user, moment)
+
+
+def expire(run: RunDir, recipe: Path | None, dry_run: bool, as_json: bool) -> None:
+    """What the recipe no longer wants kept goes now. Raises ClawError."""
+    kept = run.root / "recipe.yaml"
+    resolved = load_recipe(recipe if recipe is not None else kept if kept.exists() else None)
+    gone = carry_out_retention(run, resolved, dry_run=dry_run)
+    names = [str(path.relative_to(run.root)) for path in gone.files]
+    if as_json:
+        print_json({"files": names, "bytes": gone.size, "dry_run": dry_run})
+        return
+    if resolved.privacy.max_age_days is None and resolved.privacy.max_gb is None:
+        answers().print("nothing expires: privacy.max_age_days and privacy.max_gb are not set")
+        return
+    answers().print(f"{len(names)} files, {gone.size} bytes {'would go' if dry_run else 'are gone'}", *names, sep="\n")
+
+
+def _agree() -> None:
+    if not sys.stdin.isatty():
+        raise ClawError("nobody is there to agree", "look at it with --dry-run, then say --yes", 2)
+    if input("forget this for ever? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise ClawError("nothing was changed", "say y, or --yes")
+
+
+def _tell(done: Forgotten, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(done))
+        return
+    table = Table(title="would be forgotten" if done.dry_run else "forgotten", show_header=False)
+    for what, found in _lines(done).items():
+        table.add_row(what, one_line(found, 400))
+    answers().print(table)
+
+
+def _lines(done: Forgotten) -> dict[str, Any]:
+    lines = {"turns": f"{done.turns} of {done.sessions} sessions", "learned from them": _versions(done.policies)}
+    if done.files:
+        lines["rewritten"] = ", ".join(f"{name} ({rows})" for name, rows in done.files.items())
+    if done.removed_whole:
+        lines["removed whole"] = f"{', '.join(done.removed_whole)}: could not be read, so nobody can say what they hold"
+    if done.way_back is not None:
+        lines["training goes on from"] = f"version {done.way_back.to_version}; {_versions(done.way_back.removed_versions)} removed"
+        lines["serves"] = f"version {done.way_back.live}"
+    elif done.policies:
+        lines["the policies stay"] = "--retrain goes back to the last one that learned nothing of it"
+    return lines
+
+
+def _versions(versions: list[int]) -> str:
+    return ("policy " if len(versions) == 1 else "policies ") + ", ".join(map(str, versions)) if versions else "no policy"

@@ -1,0 +1,157 @@
+"""`clawctl forget`: a session, a user or a time leaves the run, and the policies that learned from it are named.
+
+What is derived goes first, captures next and trajectories last: broken off at any moment, the next `forget` finds the same turns
+again and ends the work. Serving goes on meanwhile; collect and train, which hold conversations in memory, must rest.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+
+from clawctl.errors import ClawError
+from clawctl.policies import list_versions, read_policy
+from clawctl.privacy.chosen import Chosen, Wish, choose
+from clawctl.privacy.lineage import WayBack, go_back, learned_from, way_back
+from clawctl.privacy.rewriting import Unreadable, rewrite_capture, rewrite_json, rewrite_parquet
+from clawctl.run_dir import RunDir, claimed, published, sole_worker
+
+# Where no turn stands, or where only its random id does, which leads nowhere once the turn is gone.
+_LEFT_ALONE = ("policies", "eval", "locks", "logs", "captures", "trajectories")
+_RECORD = "forgotten.jsonl"  # in train/: when, how many turns, which policies; no names
+
+
+@dataclass(slots=True)
+class Forgotten:
+    """What was, or with `dry_run` would be, done."""
+
+    turns: int
+    sessions: int
+    policies: list[int]  # that learned from the turns
+    dry_run: bool
+    files: dict[str, int] = field(default_factory=dict)  # rewritten or removed: "verdicts/a.parquet": 3 rows
+    removed_whole: list[str] = field(default_factory=list)  # that nobody could read
+    way_back: WayBack | None = None
+
+
+def forget(run: RunDir, wish: Wish | None, dry_run: bool, retrain: bool) -> Forgotten:
+    """Carry out `wish`; with `retrain` go back to the last policy that learned nothing of it, nor of what was forgotten earlier.
+
+    Raises ClawError while collect, train, or a judge of these turns works.
+    """
+    stages = () if dry_run else ("collect", "train", "eval") if retrain else ("collect", "train")
+    with _at_rest(run, stages):
+        chosen = choose(run, wish) if wish is not None else Chosen()
+        policies = sorted({*learned_from(run, chosen.turn_ids), *(_learned_earlier(run) if retrain else [])})
+        done = Forgotten(len(chosen.turn_ids), len(chosen.sessions), policies, dry_run)
+        done.way_back = way_back(run, policies) if retrain and policies else None
+        if dry_run:
+            return done
+        with _judges_rest(run, chosen):
+            if chosen.turn_ids or chosen.unreadable:
+                _record(run, done)
+                _remove(run, chosen, done)
+            if done.way_back is not None:
+                go_back(run, done.way_back)
+        return done
+
+
+def _remove(run: RunDir, chosen: Chosen, done: Forgotten) -> None:
+    for path in _derived(run):
+        _rewrite(run, path, chosen.turn_ids, done)
+    for path in [*run.captures.glob(".*.tmp"), *run.trajectories.glob(".*.tmp"), *run.verdicts.glob(".*.tmp")]:
+        path.unlink(missing_ok=True)  # what a killed writer left; the living ones of trajectories and verdicts rest
+    for path in published(run.captures, ".jsonl"):
+        _count(run, path, rewrite_capture(path, chosen.turn_ids), done)
+    for path in published(run.trajectories, ".parquet"):
+        _rewrite(run, path, chosen.turn_ids, done)
+
+
+def _derived(run: RunDir) -> Iterator[Path]:
+    """Every file that may hold turns, apart from captures and trajectories: whichever stage wrote it."""
+    for folder in sorted(path for path in run.root.iterdir() if path.is_dir() and path.name not in _LEFT_ALONE):
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and "checkpoints" not in path.parts and path.name != _RECORD:
+                yield path
+
+
+def _rewrite(run: RunDir, path: Path, turn_ids: set[str], done: Forgotten) -> None:
+    try:
+        if path.suffix == ".parquet":
+            _count(run, path, rewrite_parquet(path, turn_ids), done)
+        elif path.suffix in (".json", ".jsonl"):
+            _count(run, path, rewrite_json(path, turn_ids), done)
+        elif path.suffix not in (".txt", ".lock") or _names_one(path, turn_ids):
+            raise Unreadable
+    except Unreadable:
+        if path.parent == run.quarantine or path.suffix == ".parquet" or _names_one(path, turn_ids):
+            path.unlink(missing_ok=True)
+            path.with_name(path.name + ".reason.txt").unlink(missing_ok=True)
+            done.removed_whole.append(str(path.relative_to(run.root)))
+    except FileNotFoundError:
+        return  # the reason of a file that has just been removed
+
+
+def _names_one(path: Path, turn_ids: set[str]) -> bool:
+    text = path.read_bytes()
+    return any(turn_id.encode() in text for turn_id in turn_ids)
+
+
+def _count(run: RunDir, path: Path, rows: int, done: Forgotten) -> None:
+    if rows:
+        done.files[str(path.relative_to(run.root))] = rows
+
+
+# ---- what was forgotten before -----------------------------------------------------------------------------------------------
+
+
+def _record(run: RunDir, done: Forgotten) -> None:
+    row = {"at": time.time(), "turns": done.turns, "policies": done.policies}
+    with (run.train / _RECORD).open("ab") as file:
+        file.write(orjson.dumps(row) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _learned_earlier(run: RunDir) -> list[int]:
+    """Versions that still stand of those that an earlier `forget` named, and their descendants."""
+    path = run.train / _RECORD
+    rows = [orjson.loads(line) for line in path.read_bytes().split(b"\n") if line] if path.exists() else []
+    standing = {version: read_policy(run, version) for version in list_versions(run)}
+    named = {v for row in rows for v in row["policies"] if v in standing and standing[v].created_at <= row["at"]}
+    for version, policy in standing.items():
+        if policy.parent in named:
+            named.add(version)
+    return sorted(named)
+
+
+# ---- workers ---------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _at_rest(run: RunDir, stages: tuple[str, ...]) -> Iterator[None]:
+    """Hold the places of stages that keep in memory what is taken away."""
+    with ExitStack() as held:
+        for stage in stages:
+            try:
+                held.enter_context(sole_worker(run, stage))
+            except ClawError as error:
+                cure = f"stop `clawctl {stage}` or `clawctl up` while data is forgotten, then start it again; serve may go on"
+                raise ClawError(error.problem, cure) from error
+        yield
+
+
+@contextmanager
+def _judges_rest(run: RunDir, chosen: Chosen) -> Iterator[None]:
+    """Hold the shards in question: a judge that has one in hand would publish what it says of a turn that is gone."""
+    with ExitStack() as held:
+        for stem in sorted(chosen.stems):
+            if not held.enter_context(claimed(run, f"judge-{stem}")):
+                raise ClawError(f"a judge works on {stem}", "wait for it, or stop `clawctl judge`, and try again")
+        yield
+        for stem in chosen.stems:
+            (run.locks / f"judge-{stem}.lock").unlink(missing_ok=True)

@@ -1,0 +1,89 @@
+"""Which policies learned from a turn, and going back to the last that did not."""
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from clawctl.policies import list_versions, live_version, move_live, policy_folder, read_policy
+from clawctl.run_dir import RunDir, publish_bytes, published
+
+
+@dataclass(frozen=True, slots=True)
+class WayBack:
+    """What going back does."""
+
+    to_version: int  # that training goes on from
+    removed_versions: list[int]
+    live: int | None  # that serves afterwards
+
+
+def learned_from(run: RunDir, turn_ids: set[str]) -> list[int]:
+    """The versions that were trained on one of these turns, and all that descend from them."""
+    tainted: set[int] = set()
+    for version in list_versions(run):  # a parent comes before its children
+        policy = read_policy(run, version)
+        if policy.parent in tainted or not turn_ids.isdisjoint(policy.turns):
+            tainted.add(version)
+    return sorted(tainted)
+
+
+def way_back(run: RunDir, tainted: list[int]) -> WayBack:
+    """Where training can start again: the newest checkpoint from before the first tainted step, else the base model.
+
+    Versions in between have weights but no optimizer state: the trainer makes them again.
+    """
+    clean = max((step for step in _checkpoints(run) if step < min(tainted)), default=0)
+    removed = [version for version in list_versions(run) if version > clean]
+    live = live_version(run)
+    return WayBack(clean, removed, clean if live is None or live in removed else live)
+
+
+def go_back(run: RunDir, way: WayBack) -> None:
+    """Serve and train from `way.to_version`. The caller holds the trainer's place. Doing it again after a crash completes it.
+
+    LIVE moves first: what serves is never deleted. Other turns of the removed steps may be trained again.
+    """
+    if way.live is not None and live_version(run) != way.live:
+        move_live(run, way.live)
+    for step in [step for step in _checkpoints(run) if step > way.to_version]:
+        _remove_folder(run.train / "checkpoints" / str(step))
+    _keep_rows(run.train / "steps.jsonl", lambda row: row.get("step", 0) <= way.to_version)
+    for path in _json_files(run.train / "ledger"):
+        if int(orjson.loads(path.read_bytes()).get("step", 0)) > way.to_version:
+            path.unlink()
+    turns = run.train / "turns"
+    for path in list(turns.rglob("*")) if turns.exists() else []:
+        if path.is_file() and path.stem.isdigit() and int(path.stem) > way.to_version:
+            path.unlink()
+    for version in way.removed_versions:
+        (run.eval / f"{version}.json").unlink(missing_ok=True)
+    for version in reversed(way.removed_versions):
+        _remove_folder(policy_folder(run, version))
+
+
+def _checkpoints(run: RunDir) -> list[int]:
+    folder = run.train / "checkpoints"
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit()) if folder.exists() else []
+
+
+def _json_files(folder: Path) -> list[Path]:
+    return published(folder, ".json") if folder.exists() else []
+
+
+def _remove_folder(folder: Path) -> None:
+    doomed = folder.with_name(f".{folder.name}.forgotten.tmp")  # half a folder must never look like a whole one
+    os.replace(folder, doomed)
+    shutil.rmtree(doomed)
+
+
+def _keep_rows(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
+    if not path.exists():
+        return
+    whole = path.read_bytes().rpartition(b"\n")[0]
+    kept = [line for line in whole.split(b"\n") if line and wanted(orjson.loads(line))]
+    publish_bytes(path, b"".join(line + b"\n" for line in kept))

@@ -1,0 +1,130 @@
+"""Files without some turns: written whole beside the old one and put in its place, never edited."""
+
+import fcntl
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from clawctl.privacy.chosen import readable
+from clawctl.run_dir import publish, publish_bytes
+
+_GONE = object()
+_IDS = ("turn_id", "exchange_id", "completion_id", "response_id", "id")
+_HANDLE = 24  # letters and digits of an id of ours; clients know it as `chatcmpl…`
+
+
+class Unreadable(Exception):
+    """Nobody can say what stands in the file."""
+
+
+def rewrite_capture(path: Path, turn_ids: set[str]) -> int:
+    """Take lines out of one capture file, and with them all torn ones. Returns how many.
+
+    The rest stands in a new file; the old one is unlinked under the lock that its writer takes for each line, and a writer whose
+    file is gone opens a new one: no line falls between the two.
+    """
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        lines = file.read().split(b"\n")
+        kept, gone = [], 0
+        for line in filter(None, lines):
+            row = readable(line)
+            if row is None or row["exchange_id"] in turn_ids:
+                gone += 1
+            else:
+                kept.append(line + b"\n")
+        if gone:
+            if kept:
+                publish_bytes(path.with_name(f"{path.stem}-{secrets.token_hex(2)}.jsonl"), b"".join(kept))
+            path.unlink()
+            _sync_folder(path.parent)
+        return gone
+
+
+def rewrite_parquet(path: Path, turn_ids: set[str]) -> int:
+    """Take rows out of one shard; a shard without rows goes. Returns how many. Raises Unreadable."""
+    try:
+        table = pq.read_table(path)
+        ids = table.column("turn_id")
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise Unreadable from error
+    keep = pc.invert(pc.is_in(ids, value_set=pa.array(sorted(turn_ids), ids.type)))
+    kept = table.filter(keep)
+    gone = int(table.num_rows - kept.num_rows)
+    if gone and kept.num_rows:
+        publish(path, lambda temporary: pq.write_table(kept, temporary, compression="zstd"))
+    elif gone:
+        path.unlink()
+        _sync_folder(path.parent)
+    return gone
+
+
+def rewrite_json(path: Path, turn_ids: set[str]) -> int:
+    """Take turns out of a file that is one JSON document, or has one a line. Returns how many places. Raises Unreadable."""
+    lines = [path.read_bytes()] if path.suffix == ".json" else path.read_bytes().split(b"\n")
+    count = _Count()
+    kept = []
+    for line in filter(bytes.strip, lines):
+        try:
+            value = without(orjson.loads(line), turn_ids, count.one)
+        except orjson.JSONDecodeError as error:
+            if any(turn_id.encode() in line for turn_id in turn_ids) or path.parent.name == "quarantine":
+                raise Unreadable from error
+            kept.append(line)
+            continue
+        if value is not _GONE:
+            kept.append(orjson.dumps(value))
+    if not count.places:
+        return 0
+    end = b"" if path.suffix == ".json" else b"\n"
+    if kept:
+        publish_bytes(path, b"".join(line + end for line in kept))
+    else:
+        path.unlink()
+        _sync_folder(path.parent)
+    return count.places
+
+
+def without(value: Any, turn_ids: set[str], count: Callable[[], None]) -> Any:
+    """`value` without what belongs to these turns: an object that names one as its own id, a name in a list, a key."""
+    if isinstance(value, str) and _is_one(value, turn_ids):
+        count()
+        return _GONE
+    if isinstance(value, dict):
+        if any(isinstance(value.get(name), str) and _is_one(value[name], turn_ids) for name in _IDS):
+            count()
+            return _GONE
+        pruned = {key: without(inner, turn_ids, count) for key, inner in value.items() if not _is_one(key, turn_ids)}
+        for _ in range(len(value) - len(pruned)):
+            count()
+        return {key: inner for key, inner in pruned.items() if inner is not _GONE}
+    if isinstance(value, list):
+        return [inner for inner in (without(each, turn_ids, count) for each in value) if inner is not _GONE]
+    return value
+
+
+def _is_one(text: str, turn_ids: set[str]) -> bool:
+    return text in turn_ids or text[-_HANDLE:] in turn_ids
+
+
+class _Count:
+    def __init__(self) -> None:
+        self.places = 0
+
+    def one(self) -> None:
+        self.places += 1
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

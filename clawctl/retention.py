@@ -1,0 +1,99 @@
+"""How long conversations stay: by age and by size (`privacy.max_age_days`, `privacy.max_gb`).
+
+Whole files go, the oldest first; serve begins a new capture file each day, so that none grows too old to go. A trajectory shard
+goes only after all captures that could bring it back: collect rebuilds from captures whatever has no shard. Policies, the ledger
+and what was measured stay.
+"""
+
+import fcntl
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import orjson
+
+from clawctl.config import PrivacyConfig, Recipe
+from clawctl.run_dir import RunDir, published
+
+_DAY_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Files that go together: a capture file, a shard with its verdicts, a quarantined file with its reason."""
+
+    paths: tuple[Path, ...]
+    newest: float  # unix seconds when something was last written to them
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    files: list[Path]
+    size: int  # bytes
+
+
+def expire(run: RunDir, recipe: Recipe, now: float | None = None, dry_run: bool = False) -> Expired:
+    """Delete what the recipe no longer wants kept. Any process may call this at any time: each file is gone whole or not at all."""
+    gone = choose(_stored(run), recipe.privacy, time.time() if now is None else now)
+    files = [path for entry in gone for path in entry.paths]
+    for path in files if not dry_run else []:
+        _remove(path)
+    return Expired(files, sum(entry.size for entry in gone))
+
+
+def choose(stored: Sequence[Stored], privacy: PrivacyConfig, now: float) -> list[Stored]:
+    """What has to go, the oldest first. Of equal age captures go before the rows that were made from them."""
+    oldest_first = sorted(stored, key=lambda entry: entry.newest)
+    too_old = now - privacy.max_age_days * _DAY_S if privacy.max_age_days is not None else float("-inf")
+    room = privacy.max_gb * 1e9 if privacy.max_gb is not None else float("inf")
+    left = sum(entry.size for entry in oldest_first)
+    gone = []
+    for entry in oldest_first:
+        if entry.newest >= too_old and left <= room:
+            break
+        gone.append(entry)
+        left -= entry.size
+    return gone
+
+
+def _stored(run: RunDir) -> list[Stored]:
+    """Captures first, so that they stand before rows of the same age. A shard is as young as the captures it may come from."""
+    captures = {path: entry for path in published(run.captures, ".jsonl") if (entry := _entry(path))}
+    began = {path: _first_moment(path) for path in captures}
+    shards = []
+    for path in published(run.trajectories, ".parquet"):
+        entry = _entry(path, run.verdicts / path.name)
+        if entry is not None:
+            sources = [captures[capture].newest for capture in captures if began[capture] <= entry.newest]
+            shards.append(replace(entry, newest=max([entry.newest, *sources])))
+    aside = [_entry(path, path.with_name(path.name + ".reason.txt")) for path in run.quarantine.iterdir() if path.suffix != ".txt"]
+    return [*captures.values(), *shards, *(entry for entry in aside if entry is not None)]
+
+
+def _entry(*paths: Path) -> Stored | None:
+    try:
+        entries = [path.stat() for path in paths if path.exists()]
+    except FileNotFoundError:
+        return None  # its stage took it away
+    return Stored(paths, max(entry.st_mtime for entry in entries), sum(entry.st_size for entry in entries)) if entries else None
+
+
+def _first_moment(path: Path) -> float:
+    """When the first exchange of a capture file was asked; a file that does not tell may hold anything."""
+    try:
+        with path.open("rb") as file:
+            return float(orjson.loads(file.readline())["created_at"])
+    except (OSError, LookupError, TypeError, ValueError):
+        return float("-inf")
+
+
+def _remove(path: Path) -> None:
+    """Under the lock that a capture's writer takes for each line: it writes before, or finds its file gone and opens another."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            path.unlink()
+    except FileNotFoundError:
+        return

@@ -17,6 +17,7 @@ from clawctl.shards import UnreadableShard, read_columns
 # What a folder holds, and what of it is somebody's words.
 _HOLDS = {
     "captures": "every exchange as it crossed the wire: words, token ids, claims of the client",
+    "feedback": "ratings that people gave, with their comments",
     "trajectories": "turns: words, what came back, token ids",
     "verdicts": "what the judge says of each turn; hints may quote people",
     "policies": "weights that learned from turns, and the ids of those turns",

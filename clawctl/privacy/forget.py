@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -17,11 +18,11 @@ from clawctl.errors import ClawError
 from clawctl.policies import list_versions, read_policy
 from clawctl.privacy.chosen import Chosen, Wish, choose
 from clawctl.privacy.lineage import WayBack, go_back, learned_from, way_back
-from clawctl.privacy.rewriting import Unreadable, rewrite_capture, rewrite_json, rewrite_parquet
+from clawctl.privacy.rewriting import Unreadable, rewrite_appended, rewrite_json, rewrite_parquet
 from clawctl.run_dir import RunDir, claimed, published, sole_worker
 
 # Where no turn stands, or where only its random id does, which leads nowhere once the turn is gone.
-_LEFT_ALONE = ("policies", "eval", "locks", "logs", "captures", "trajectories")
+_LEFT_ALONE = ("policies", "eval", "locks", "logs", "captures", "feedback", "trajectories")
 _RECORD = "forgotten.jsonl"  # in train/: when, how many turns, which policies; no names
 
 
@@ -54,28 +55,37 @@ def forget(run: RunDir, wish: Wish | None, dry_run: bool, retrain: bool) -> Forg
         with _judges_rest(run, chosen):
             if chosen.turn_ids or chosen.unreadable:
                 _record(run, done)
-                _remove(run, chosen, done)
+                _remove(run, wish, chosen, done)
             if done.way_back is not None:
                 go_back(run, done.way_back)
         return done
 
 
-def _remove(run: RunDir, chosen: Chosen, done: Forgotten) -> None:
+def _remove(run: RunDir, wish: Wish | None, chosen: Chosen, done: Forgotten) -> None:
     for path in _derived(run):
         _rewrite(run, path, chosen.turn_ids, done)
     for path in [*run.captures.glob(".*.tmp"), *run.trajectories.glob(".*.tmp"), *run.verdicts.glob(".*.tmp")]:
         path.unlink(missing_ok=True)  # what a killed writer left; the living ones of trajectories and verdicts rest
-    for path in published(run.captures, ".jsonl"):
-        _count(run, path, rewrite_capture(path, chosen.turn_ids), done)
+    (run.root / "collect.json").unlink(missing_ok=True)  # places in captures, should collect keep any: they are about to move
+
+    def belongs(row: dict[str, Any]) -> bool:
+        told = row.get("exchange_id", row.get("turn_id"))
+        return told in chosen.turn_ids or (wish is not None and wish.user is not None and row.get("key") == wish.user)
+
+    for folder in (run.root / "feedback", run.captures):
+        for path in published(folder, ".jsonl") if folder.exists() else []:
+            _count(run, path, rewrite_appended(path, belongs), done)
     for path in published(run.trajectories, ".parquet"):
         _rewrite(run, path, chosen.turn_ids, done)
 
 
 def _derived(run: RunDir) -> Iterator[Path]:
-    """Every file that may hold turns, apart from captures and trajectories: whichever stage wrote it."""
+    """Every file that may hold turns, apart from those that are appended to and trajectories: whichever stage wrote it. Of a
+    checkpoint only its record of turns: weights cannot be unlearned, see `lineage.py`."""
     for folder in sorted(path for path in run.root.iterdir() if path.is_dir() and path.name not in _LEFT_ALONE):
         for path in sorted(folder.rglob("*")):
-            if path.is_file() and "checkpoints" not in path.parts and path.name != _RECORD:
+            in_checkpoint = "checkpoints" in path.relative_to(run.root).parts
+            if path.is_file() and path.name != _RECORD and (not in_checkpoint or path.suffix == ".parquet"):
                 yield path
 
 

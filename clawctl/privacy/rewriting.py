@@ -3,6 +3,7 @@
 import fcntl
 import os
 import secrets
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from clawctl.privacy.chosen import readable
 from clawctl.run_dir import publish, publish_bytes
 
 _GONE = object()
+_MOMENT_S = 0.1
 _IDS = ("turn_id", "exchange_id", "completion_id", "response_id", "id")
 _HANDLE = 24  # letters and digits of an id of ours; clients know it as `chatcmpl…`
 
@@ -24,28 +25,46 @@ class Unreadable(Exception):
     """Nobody can say what stands in the file."""
 
 
-def rewrite_capture(path: Path, turn_ids: set[str]) -> int:
-    """Take lines out of one capture file, and with them all torn ones. Returns how many.
+def rewrite_appended(path: Path, belongs: Callable[[dict[str, Any]], bool]) -> int:
+    """Take lines out of a file that a living process may append to, and with them all torn ones. Returns how many.
 
-    The rest stands in a new file; the old one is unlinked under the lock that its writer takes for each line, and a writer whose
-    file is gone opens a new one: no line falls between the two.
+    The rest stands in a new file. The old one is unlinked under the lock that captures' writers take for each line; a writer whose
+    file is gone opens a new one. What one without the lock had still to write is in the old file a moment later.
     """
     with path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        lines = file.read().split(b"\n")
-        kept, gone = [], 0
-        for line in filter(None, lines):
-            row = readable(line)
-            if row is None or row["exchange_id"] in turn_ids:
-                gone += 1
-            else:
-                kept.append(line + b"\n")
-        if gone:
-            if kept:
-                publish_bytes(path.with_name(f"{path.stem}-{secrets.token_hex(2)}.jsonl"), b"".join(kept))
-            path.unlink()
-            _sync_folder(path.parent)
-        return gone
+        kept, gone = _kept(file.read(), belongs)
+        if not gone:
+            return 0
+        new = path.with_name(f"{path.stem}-{secrets.token_hex(2)}.jsonl")
+        if kept:
+            publish_bytes(new, kept)
+        path.unlink()
+        _sync_folder(path.parent)
+        time.sleep(_MOMENT_S)
+        late, more = _kept(file.read(), belongs)
+        if late:
+            publish_bytes(new, kept + late)
+        return gone + more
+
+
+def _kept(data: bytes, belongs: Callable[[dict[str, Any]], bool]) -> tuple[bytes, int]:
+    kept, gone = [], 0
+    for line in filter(None, data.split(b"\n")):
+        row = _row(line)
+        if row is None or belongs(row):
+            gone += 1
+        else:
+            kept.append(line + b"\n")
+    return b"".join(kept), gone
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def rewrite_parquet(path: Path, turn_ids: set[str]) -> int:

@@ -1,7 +1,9 @@
 """After `forget` no byte of the run knows the conversation; everybody else's is untouched; training goes on without it."""
 
+import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from clawctl.privacy.chosen import Wish, choose
 from clawctl.privacy.door import make_wish
 from clawctl.privacy.forget import forget
 from clawctl.privacy.lineage import learned_from
+from clawctl.privacy.rewriting import rewrite_appended
 from clawctl.run_dir import RunDir, claimed, open_run, publish_bytes, published, sole_worker
 from clawctl.shards import read_turns, read_verdicts, write_turns, write_verdicts
 from clawctl.types import Policy, Verdict
@@ -88,6 +91,11 @@ def plant_what_stages_would_write(run: RunDir, ids: list[str]) -> None:
         (run.root / folder).mkdir(parents=True, exist_ok=True)
         lines = [{"turn_id": turn_id, "comment": MARKER} for turn_id in ids] + [{"turn_id": "kept", "comment": OTHER}]
         (run.root / folder / name).write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    (run.train / "checkpoints" / "2").mkdir(parents=True)
+    record = run.train / "checkpoints" / "2" / "turns.parquet"
+    write_turns(record, [row for path in published(run.trajectories, ".parquet") for row in read_turns(path)])
+    os.link(record, run.train / "turns" / "2.parquet")
+    (run.verdicts / "waiting.jsonl").write_bytes(b"\n" + orjson.dumps({"turn_id": ids[0], "hint": MARKER}) + b"\n")
     publish_bytes(run.quarantine / "captures-x-0.jsonl", f'{{"exchange_id":"torn {MARKER}\n'.encode())
     publish_bytes(run.quarantine / "captures-x-0.jsonl.reason.txt", b"torn line\n")
     publish_bytes(run.quarantine / "trajectories-b.parquet", f"PAR1 {MARKER}".encode())
@@ -126,7 +134,8 @@ def test_no_byte_of_the_run_knows_a_forgotten_session_while_the_server_goes_on(t
         assert {row.session_id for path in published(run.trajectories, ".parquet") for row in read_turns(path)} == {"theirs"}
         verdicts = [row for path in published(run.verdicts, ".parquet") for row in read_verdicts(path)]
         assert len(verdicts) == 3
-        assert (run.root / "feedback" / "f.jsonl").read_bytes() == orjson.dumps({"turn_id": "kept", "comment": OTHER}) + b"\n"
+        (ratings,) = published(run.root / "feedback", ".jsonl")
+        assert ratings.read_bytes() == orjson.dumps({"turn_id": "kept", "comment": OTHER}) + b"\n"
         assert forget(run, Wish(session="mine"), dry_run=False, retrain=False).turns == 0
 
 
@@ -239,6 +248,19 @@ def test_nobody_forgets_by_accident(example: RunDir) -> None:
     assert "nobody is there to agree" in refused.stderr
     assert subprocess.run([*command, "--yes", "--json"], capture_output=True, check=False).returncode == 0
     assert [row.user for path in published(example.trajectories, ".parquet") for row in read_turns(path)] == ["other"]
+
+
+def test_a_rating_that_is_being_written_meanwhile_is_not_lost(tmp_path: Path) -> None:
+    """Its writer opens the file by name for each line and takes no lock."""
+    path = tmp_path / "w-0.jsonl"
+    path.write_bytes(b'{"turn_id":"mine"}\n{"turn_id":"a"}\n')
+    with path.open("ab", buffering=0) as late:
+        writing = threading.Timer(0.02, lambda: late.write(b'{"turn_id":"b"}\n'))
+        writing.start()
+        assert rewrite_appended(path, lambda row: row["turn_id"] == "mine") == 1
+        writing.join()
+    (left,) = tmp_path.iterdir()
+    assert left.read_bytes() == b'{"turn_id":"a"}\n{"turn_id":"b"}\n'
 
 
 def test_torn_lines_go_with_any_rewriting_and_readable_ones_stay(tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ PROSE = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 def commands_in(page: Path) -> list[str]:
     """Every clawctl command line of the page's code blocks, placeholders and all."""
-    blocks = re.findall(r"```(?:bash|sh|console)?\n(.*?)```", page.read_text(), re.DOTALL)
-    return [match.group(1).rstrip("\\").strip() for block in blocks for match in COMMAND.finditer(block)]
+    blocks = re.findall(r"```(\w*)\n(.*?)```", page.read_text(), re.DOTALL)  # each language: an end must not be read as a beginning
+    shell = [block for language, block in blocks if language in ("", "bash", "sh", "console")]
+    return [match.group(1).rstrip("\\").strip() for block in shell for match in COMMAND.finditer(block)]
 
 
 @pytest.mark.parametrize("page", PAGES)

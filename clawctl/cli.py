@@ -145,6 +145,9 @@ def forget(
         str | None, typer.Option(help="Sessions that began before this day or time (2026-11-30, 2026-11-30T12:00).")
     ] = None,
     retrain: Annotated[bool, typer.Option("--retrain", help="Go back to the last policy that learned nothing of it.")] = False,
+    stop_workers: Annotated[
+        bool, typer.Option("--stop-workers", help="End collect and train of this machine first; `clawctl up` starts them again.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, change nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
@@ -152,7 +155,7 @@ def forget(
     """Take a session, a user or a time out of every file of the run, and name the policies that learned from it."""
     from clawctl.privacy.door import forget as work
 
-    work(open_run(run, create=False), session, user, before, retrain, dry_run, yes, as_json)
+    work(open_run(run, create=False), session, user, before, retrain, stop_workers, dry_run, yes, as_json)
 
 
 @app.command()

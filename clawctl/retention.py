@@ -6,6 +6,7 @@ and what was measured stay.
 """
 
 import fcntl
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,10 @@ import orjson
 from clawctl.config import PrivacyConfig, Recipe
 from clawctl.run_dir import RunDir, published
 
+log = logging.getLogger(__name__)
+
 _DAY_S = 86400.0
+_EVERY_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,27 @@ class Stored:
 class Expired:
     files: list[Path]
     size: int  # bytes
+
+
+class Retention:
+    """`expire`, now and then, for a worker that has other things to do."""
+
+    def __init__(self, run: RunDir, recipe: Recipe) -> None:
+        self._run, self._recipe = run, recipe
+        self._next = float("-inf")
+
+    def look(self) -> None:
+        """Delete what is due, at most every ten minutes. A disk that refuses is said and tried again."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _EVERY_S
+        try:
+            gone = expire(self._run, self._recipe)
+        except OSError as error:
+            log.error("what has expired could not be deleted: %s", error)
+            return
+        if gone.files:
+            log.info("%d files with %d bytes of conversations have expired and are deleted", len(gone.files), gone.size)
 
 
 def expire(run: RunDir, recipe: Recipe, now: float | None = None, dry_run: bool = False) -> Expired:
@@ -74,10 +99,12 @@ def _stored(run: RunDir) -> list[Stored]:
 
 def _entry(*paths: Path) -> Stored | None:
     try:
-        entries = [path.stat() for path in paths if path.exists()]
+        entries = {path: path.stat() for path in paths if path.exists()}
     except FileNotFoundError:
         return None  # its stage took it away
-    return Stored(paths, max(entry.st_mtime for entry in entries), sum(entry.st_size for entry in entries)) if entries else None
+    if not entries:
+        return None
+    return Stored(tuple(entries), max(entry.st_mtime for entry in entries.values()), sum(e.st_size for e in entries.values()))
 
 
 def _first_moment(path: Path) -> float:

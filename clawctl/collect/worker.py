@@ -16,6 +16,7 @@ from clawctl.collect.sessions import Sessions
 from clawctl.config import CollectConfig, Recipe
 from clawctl.errors import ClawError
 from clawctl.process import stop_on_signals
+from clawctl.retention import Retention
 from clawctl.run_dir import RunDir, changes, published, quarantine, sole_worker
 from clawctl.shards import UnreadableShard, read_turn_ids, write_turns
 from clawctl.types import Exchange, Turn
@@ -32,11 +33,13 @@ def collect(run: RunDir, recipe: Recipe, once: bool) -> None:
     stop = stop_on_signals()
     settings = recipe.collect
     with sole_worker(run, "collect"):
-        collector = Collector(run, settings, stop)
+        collector, retention = Collector(run, settings, stop), Retention(run, recipe)
         collector.look()
+        retention.look()
         if not once:
             for _ in changes([run.captures], stop, poll_s=min(1.0, max(0.05, settings.shard_age_s / 4))):
                 collector.look()
+                retention.look()
         collector.close()
 
 

@@ -24,6 +24,7 @@ def forget(
     user: str | None,
     before: str | None,
     retrain: bool,
+    stop_workers: bool,
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -34,7 +35,7 @@ def forget(
         planned = carry_out(run, wish, dry_run=True, retrain=retrain)
         _tell(planned, as_json=False)
         _agree()
-    _tell(carry_out(run, wish, dry_run, retrain), as_json)
+    _tell(carry_out(run, wish, dry_run, retrain, stop_workers), as_json)
 
 
 def make_wish(session: str | None, user: str | None, before: str | None, retrain: bool) -> Wish | None:

@@ -5,9 +5,12 @@ again and ends the work. Serving goes on meanwhile; collect and train, which hol
 """
 
 import os
+import re
+import signal
+import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,8 @@ from clawctl.run_dir import RunDir, claimed, published, sole_worker
 
 # Where no turn stands, or where only its random id does, which leads nowhere once the turn is gone.
 _LEFT_ALONE = ("policies", "eval", "locks", "logs", "captures", "feedback", "trajectories")
+_PATIENCE_S = 120.0  # for workers that were asked to end: a step of training may take a while
+_LOOK_S = 0.05  # shorter than any supervisor waits before it starts a worker again
 _RECORD = "forgotten.jsonl"  # in train/: when, how many turns, which policies; no names
 
 
@@ -39,20 +44,20 @@ class Forgotten:
     way_back: WayBack | None = None
 
 
-def forget(run: RunDir, wish: Wish | None, dry_run: bool, retrain: bool) -> Forgotten:
+def forget(run: RunDir, wish: Wish | None, dry_run: bool, retrain: bool, end_workers: bool = False) -> Forgotten:
     """Carry out `wish`; with `retrain` go back to the last policy that learned nothing of it, nor of what was forgotten earlier.
 
-    Raises ClawError while collect, train, or a judge of these turns works.
+    Raises ClawError while collect, train, or a judge of these turns works; with `end_workers` they are asked to end and waited for.
     """
     stages = () if dry_run else ("collect", "train", "eval") if retrain else ("collect", "train")
-    with _at_rest(run, stages):
+    with _at_rest(run, stages, end_workers):
         chosen = choose(run, wish) if wish is not None else Chosen()
         policies = sorted({*learned_from(run, chosen.turn_ids), *(_learned_earlier(run) if retrain else [])})
         done = Forgotten(len(chosen.turn_ids), len(chosen.sessions), policies, dry_run)
         done.way_back = way_back(run, policies) if retrain and policies else None
         if dry_run:
             return done
-        with _judges_rest(run, chosen):
+        with _judges_rest(run, chosen, end_workers):
             if chosen.turn_ids or chosen.unreadable:
                 _record(run, done)
                 _remove(run, wish, chosen, done)
@@ -143,25 +148,49 @@ def _learned_earlier(run: RunDir) -> list[int]:
 
 
 @contextmanager
-def _at_rest(run: RunDir, stages: tuple[str, ...]) -> Iterator[None]:
+def _at_rest(run: RunDir, stages: tuple[str, ...], end_workers: bool) -> Iterator[None]:
     """Hold the places of stages that keep in memory what is taken away."""
     with ExitStack() as held:
         for stage in stages:
-            try:
-                held.enter_context(sole_worker(run, stage))
-            except ClawError as error:
-                cure = f"stop `clawctl {stage}` or `clawctl up` while data is forgotten, then start it again; serve may go on"
-                raise ClawError(error.problem, cure) from error
+            _take_place(run, stage, end_workers, held)
         yield
 
 
+def _take_place(run: RunDir, stage: str, end_workers: bool, held: ExitStack) -> None:
+    """Wait for the place if its worker was asked to end; whoever supervises it starts it again when we are done."""
+    deadline, asked = time.monotonic() + _PATIENCE_S, False
+    while True:
+        try:
+            held.enter_context(sole_worker(run, stage))
+            return
+        except ClawError as error:
+            asked = asked or (end_workers and _ask_to_end(run, stage))
+            if not asked or time.monotonic() >= deadline:
+                cure = f"add --stop-workers, or stop `clawctl {stage}` while data is forgotten; serve may go on"
+                raise ClawError(error.problem, cure) from error
+            time.sleep(_LOOK_S)
+
+
+def _ask_to_end(run: RunDir, stage: str) -> bool:
+    """SIGTERM to the worker that holds the place, if it is on this machine."""
+    owner = re.fullmatch(r"process (\d+) on (.+)", (run.locks / f"{stage}.owner").read_text().strip())
+    if owner is None or owner[2] != socket.gethostname() or int(owner[1]) == os.getpid():
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(int(owner[1]), signal.SIGTERM)
+    return True
+
+
 @contextmanager
-def _judges_rest(run: RunDir, chosen: Chosen) -> Iterator[None]:
+def _judges_rest(run: RunDir, chosen: Chosen, wait: bool) -> Iterator[None]:
     """Hold the shards in question: a judge that has one in hand would publish what it says of a turn that is gone."""
+    deadline = time.monotonic() + (_PATIENCE_S if wait else 0)
     with ExitStack() as held:
         for stem in sorted(chosen.stems):
-            if not held.enter_context(claimed(run, f"judge-{stem}")):
-                raise ClawError(f"a judge works on {stem}", "wait for it, or stop `clawctl judge`, and try again")
+            while not held.enter_context(claimed(run, f"judge-{stem}")):
+                if time.monotonic() >= deadline:
+                    raise ClawError(f"a judge works on {stem}", "wait for it, or stop `clawctl judge`, and try again")
+                time.sleep(_LOOK_S)
         yield
         for stem in chosen.stems:
             (run.locks / f"judge-{stem}.lock").unlink(missing_ok=True)

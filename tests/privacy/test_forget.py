@@ -25,7 +25,7 @@ from clawctl.shards import read_turns, read_verdicts, write_turns, write_verdict
 from clawctl.types import Policy, Verdict
 from tests.inspect.example_run import run as example
 from tests.inspect.example_run import turn
-from tests.serve.served import Server, build_model
+from tests.serve.served import Server, build_model, until
 
 __all__ = ["example"]
 
@@ -197,6 +197,19 @@ def test_nothing_is_forgotten_under_a_worker_that_remembers_it(example: RunDir, 
         forget(example, Wish(session="s1"), dry_run=False, retrain=False)
     assert "serve may go on" in caught.value.fix
     assert len(choose(example, Wish(session="s1")).turn_ids) == 5
+
+
+def test_a_worker_that_may_be_stopped_ends_cleanly_and_its_place_is_free_again_afterwards(example: RunDir) -> None:
+    worker = subprocess.Popen([sys.executable, "-m", "clawctl", "collect", "--run", str(example.root)], stderr=subprocess.DEVNULL)
+    try:
+        until((example.locks / "collect.owner").exists)
+        assert forget(example, Wish(session="s1"), dry_run=False, retrain=False, end_workers=True).turns == 5
+        assert worker.wait(60) == 0
+        with sole_worker(example, "collect"):
+            pass
+    finally:
+        worker.kill()
+        worker.wait()
 
 
 def test_a_judge_with_these_turns_in_hand_is_waited_for(example: RunDir) -> None:

@@ -221,6 +221,17 @@ def test_a_writer_whose_file_expired_opens_another_and_loses_nothing(tmp_path: P
     assert (captured_ids(run), capture.lost) == (["second"], 0)
 
 
+def test_collect_deletes_what_has_expired(example: RunDir) -> None:
+    (example.root / "recipe.yaml").write_text("privacy: {max_age_days: 1}\n")
+    for path in [*example.trajectories.iterdir(), *example.verdicts.iterdir()]:
+        aged(path, 2, path.stat().st_mtime)
+    subprocess.run(
+        [sys.executable, "-m", "clawctl", "collect", "--once", "--run", str(example.root)], check=True, capture_output=True
+    )
+    assert [*example.trajectories.iterdir(), *example.verdicts.iterdir()] == []
+    assert "3 files with" in (example.logs / "collect.log").read_text()
+
+
 def test_retention_is_told_in_words_and_in_json(example: RunDir) -> None:
     command = [sys.executable, "-m", "clawctl", "retention", "--run", str(example.root)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -48,16 +48,17 @@ class Redactor:
         self._remembered = remembered
         self._seen: OrderedDict[bytes, Any] = OrderedDict()  # digest → what stands for it; None: itself, it is clean
 
-    def exchange(self, exchange: Exchange) -> Exchange:
-        """The exchange as it may be written. Raises RedactionFailed."""
+    def exchange(self, exchange: Exchange, unwritten: Any = None) -> Exchange:
+        """The exchange as it may be written. `unwritten` entered the prompt, so its ids tell it, but stands in no field of the
+        exchange (settings of the template). Raises RedactionFailed."""
         if not self._on:
             return exchange
         try:
-            return self._exchange(exchange)
+            return self._exchange(exchange, unwritten)
         except Exception as error:  # noqa: BLE001 - whatever it is, the original is not written, and nothing it quotes is logged
             raise RedactionFailed(f"redaction failed with {type(error).__name__}") from None
 
-    def _exchange(self, exchange: Exchange) -> Exchange:
+    def _exchange(self, exchange: Exchange, unwritten: Any) -> Exchange:
         messages = self.messages(exchange.messages)
         tools = None if exchange.tools is None else self._known(exchange.tools)
         response = None if exchange.response is None else self._known(exchange.response)
@@ -66,7 +67,7 @@ class Redactor:
         found = (messages, tools, response, model) != (exchange.messages, exchange.tools, exchange.response, exchange.model)
         # A claim with a secret in it is dropped: a session named by a placeholder would be everybody's.
         hints = {key: hints.get(key) for key in exchange.hints}
-        if found or hints != exchange.hints:
+        if found or hints != exchange.hints or self._known(unwritten) != unwritten:
             return replace(
                 exchange, messages=messages, tools=tools, response=response, hints=hints, model=model, prompt_ids=None,
                 completion_ids=None, logprobs=None, untrainable_reason=REDACTED,

@@ -144,7 +144,8 @@ class Answer:
                 hints=self._hints,
                 untrainable_reason=_altered(sampling),
                 ttft_s=None if first_at is None else first_at - self._created_at,
-            )
+            ),
+            self.ask.template_settings,
         )
 
 

@@ -9,6 +9,7 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -46,11 +47,12 @@ class Capture:
     def on(self) -> bool:
         return self._folder is not None
 
-    async def keep(self, exchange: Exchange) -> None:
-        """Write one exchange; returns when the kernel has it, or when it is lost and counted, or when the disk is too slow."""
+    async def keep(self, exchange: Exchange, unwritten: Any = None) -> None:
+        """Write one exchange; returns when the kernel has it, or when it is lost and counted, or when the disk is too slow.
+        `unwritten`: see `Redactor.exchange`."""
         if self._folder is None or not may_capture(self._privacy, exchange.key, exchange.model):
             return
-        writing = asyncio.get_running_loop().run_in_executor(self._thread, self._keep, exchange)
+        writing = asyncio.get_running_loop().run_in_executor(self._thread, self._keep, exchange, unwritten)
         _, slow = await asyncio.wait([writing], timeout=_PATIENCE_S)
         if slow:
             self._complain("the disk is slow: an answer left before its capture was written")
@@ -62,9 +64,9 @@ class Capture:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _keep(self, exchange: Exchange) -> None:
+    def _keep(self, exchange: Exchange, unwritten: Any) -> None:
         try:
-            self._write(orjson.dumps(self._redactor.exchange(exchange)) + b"\n")
+            self._write(orjson.dumps(self._redactor.exchange(exchange, unwritten)) + b"\n")
             self.written += 1
         except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the answer goes out; it is counted and said
             self.lost += 1

@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from clawctl.collect.canonical import message_digest
+from clawctl.collect.sessions import Sessions
 from clawctl.config import Recipe
 from clawctl.privacy.redaction import RedactionFailed, Redactor
 from clawctl.privacy.rules import KINDS, entropy, is_secret_under, passes_luhn
@@ -72,6 +73,13 @@ def test_tokens_whose_text_nobody_has_seen_are_not_written() -> None:
     assert (clean.completion_ids, clean.logprobs, clean.untrainable_reason) == (None, None, None)
 
 
+def test_ids_do_not_tell_what_entered_the_prompt_by_the_template_alone() -> None:
+    told = exchange([user("hi")])
+    clean = Redactor(ALWAYS).exchange(told, unwritten={"documents": [{"text": f"key {KEY}"}]})
+    assert (clean.messages, clean.prompt_ids, clean.untrainable_reason) == (told.messages, None, "redacted")
+    assert Redactor(ALWAYS).exchange(told, unwritten={"enable_thinking": False}) is told
+
+
 def test_without_kinds_nothing_is_looked_at() -> None:
     told = exchange([user(f"use {KEY}")])
     assert Redactor([]).exchange(told) is told
@@ -97,6 +105,24 @@ def test_a_message_that_comes_back_in_another_form_is_redacted_to_the_same_messa
     assert PASSWORD not in str(first)
     assert PASSWORD not in str(second)
     assert message_digest(first) == message_digest(second)
+
+
+def test_a_conversation_that_repeats_a_secret_is_still_one_conversation() -> None:
+    """The user tells a password, the answer repeats it, the client sends both again: as text parts this time."""
+    redactor, sessions = Redactor(ALWAYS), Sessions(3600)
+    asked = [user(f"my password is {PASSWORD}")]
+    answered = {"role": "assistant", "content": f"Noted: password = '{PASSWORD}'"}
+    again = [user([{"type": "text", "text": f"my password is {PASSWORD}"}]), answered, user("thanks")]
+    for handle, messages, response in (("e1", asked, answered), ("e2", again, {"role": "assistant", "content": "welcome"})):
+        made = exchange(messages, response=response, exchange_id=handle, created_at=float(handle[1]), finished_at=float(handle[1]))
+        sessions.add(redactor.exchange(made))
+    sessions.tick(10_000.0)
+    first, second = sorted(sessions.take_rows(), key=lambda row: row.turn_id)
+    assert second.parent_turn_id == first.turn_id
+    assert second.session_id == first.session_id
+    assert first.next_state == [user("thanks")]
+    assert (first.untrainable_reason, second.untrainable_reason) == ("redacted", "redacted")
+    assert PASSWORD not in repr((first, second))
 
 
 def test_redacting_twice_changes_nothing_more() -> None:

@@ -10,10 +10,10 @@ and one that is not closes as "regenerated".
 from collections import OrderedDict, defaultdict
 from urllib.parse import quote
 
-from clawctl.collect.canonical import Conversation, message_digest, read_conversation
+from clawctl.collect.canonical import Conversation, call_ids, message_digest, read_conversation
 from clawctl.collect.parents import Index, Match, Node, Tree
 from clawctl.collect.rows import make_turn, next_state
-from clawctl.collect.side_rules import turn_kind
+from clawctl.collect.side_rules import session_in_prompt, turn_kind, without_revision
 from clawctl.types import Exchange, Message, Turn
 
 
@@ -38,29 +38,30 @@ class Sessions:
         rows, self._rows = self._rows, []
         return rows
 
-    def add(self, exchange: Exchange, sure: bool = True) -> None:
-        """Put one exchange where it belongs.
+    def add(self, exchange: Exchange, sure: bool = True) -> Node | None:
+        """Put one exchange where it belongs. None if it is there already, or waits.
 
         With several writers of captures a child may be read before its parent. An exchange whose last assistant message is no
         known turn's is therefore kept in `unsure` unless the caller says that everything written before it has been added.
         """
         if exchange.exchange_id in self._index.by_id:
-            return
+            return None
         conversation = read_conversation(exchange.messages)
         hint = session_hint(exchange)
         since = exchange.created_at - self.timeout_s
         match = self._index.find_parent(conversation, exchange.messages, exchange.key, hint, since)
         if not sure and "a" in conversation.roles[match.at + 1 if match else 0 :]:
             self.unsure.append(exchange)
-            return
+            return None
         node = self._plant(exchange, conversation, hint, match)
         if match is not None and node.kind == "main":
             match.node.successors += 1
-            self._close(match.node, next_state(conversation, exchange.messages, match))
+            self._close(match.node, next_state(conversation, exchange.messages, match) if match.replies else None)
         if node.kind == "side" or node.answer is None or exchange.exchange_id in self._published:
             self._close_for_good(node)
         if exchange.hints.get("session_done") is True:
             self._end_session(node.tree)
+        return node
 
     def tick(self, now: float) -> None:
         """Close trees that were not seen for `timeout_s`."""
@@ -87,6 +88,10 @@ class Sessions:
             roles=conversation.roles,
             path=conversation.path,
             system=conversation.system,
+            whole=conversation.whole,
+            ends_transient=conversation.transient_at[-1:] == (len(conversation.digests),),
+            calls=call_ids(exchange.response),
+            relation=match.relation if match else None,
             answer=None if exchange.response is None or exchange.status == "error" else message_digest(exchange.response),
             exchange=exchange,
         )
@@ -139,9 +144,11 @@ class Sessions:
 
 
 def session_hint(exchange: Exchange) -> str | None:
-    """The session that the client claims, if it claims one."""
+    """The session that the client claims, in a header, in the body or in its prompt, if it claims one."""
     claim = exchange.hints.get("session_id")
-    return str(claim) if isinstance(claim, str | int) and not isinstance(claim, bool) and claim != "" else None
+    if isinstance(claim, str | int) and not isinstance(claim, bool) and claim != "":
+        return without_revision(str(claim))
+    return session_in_prompt(exchange.messages)
 
 
 def scoped(user: str, claim: str) -> str:

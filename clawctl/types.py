@@ -41,6 +41,26 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
+class Feedback:
+    """An explicit rating: one line of `feedback/`."""
+
+    feedback_id: str
+    created_at: float  # unix seconds when it was given; of several for one turn the newest counts
+    key: str  # name of the API key that gave it: only the turn's own user is believed
+    turn_id: str
+    rating: float  # -1..1
+    comment: str | None
+
+    def __post_init__(self) -> None:
+        texts = (self.feedback_id, self.key, self.turn_id)
+        numbers = (self.created_at, self.rating)
+        if not all(isinstance(text, str) and text for text in texts) or not all(type(n) in (int, float) for n in numbers):
+            raise ValueError("a rating needs an id, a key, a turn, a time and a number")
+        if not -1 <= self.rating <= 1 or not isinstance(self.comment, str | None):
+            raise ValueError(f"rating {self.rating} is not within -1..1, or its comment is no text")
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One model call with what came back after it: one row of `trajectories/`."""
 

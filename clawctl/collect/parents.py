@@ -1,9 +1,9 @@
 """Which turn does a request answer? By evidence in the request, never by time.
 
 From the last assistant message backwards: (a) the id of a tool call that was given comes back; (b) the answer of a known turn
-stands behind the same conversation, less up to two user messages of the parent's request (transient context that clients take out again);
-(c) two answers of one conversation stand merged in one message; (d) within one claimed session, the answer alone: what stood before
-it was compacted or edited. Hints scope the search: two different session ids never meet, and users never do.
+stands behind the same conversation, less up to two user messages of the parent's request (transient context that clients take out
+again); (c) two answers of one conversation stand merged in one message; (d) within one claimed session, the answer alone: what
+stood before it was compacted or edited. Hints scope the search: two different session ids never meet, and users never do.
 """
 
 from collections import Counter, defaultdict

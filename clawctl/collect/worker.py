@@ -1,7 +1,7 @@
 """`clawctl collect`: follow captures, stitch sessions, publish trajectories.
 
-Nothing is kept but what is published: a restart reads the ids of all published turns, rebuilds the sessions from the captures, and
-publishes what is not there yet. So a SIGKILL at any moment loses no turn and publishes none twice.
+Nothing is kept but what is published and `collect.json`, which says what is done for good: a restart reads the captures from there,
+rebuilds the open sessions, and publishes what is not there yet. So a SIGKILL at any moment loses no turn and publishes none twice.
 """
 
 import heapq
@@ -11,10 +11,14 @@ import secrets
 import threading
 import time
 
-from clawctl.collect.captures import Captures
+from clawctl.collect.captures import Captures, Found
+from clawctl.collect.position import Position, put_aside
 from clawctl.collect.sessions import Sessions
+from clawctl.collect.side_rules import VERSION
 from clawctl.config import CollectConfig, Recipe
 from clawctl.errors import ClawError
+from clawctl.feedback import Ratings
+from clawctl.lines import Rewritten
 from clawctl.process import stop_on_signals
 from clawctl.run_dir import RunDir, changes, published, quarantine, sole_worker
 from clawctl.shards import UnreadableShard, read_turn_ids, write_turns
@@ -35,7 +39,8 @@ def collect(run: RunDir, recipe: Recipe, once: bool) -> None:
         collector = Collector(run, settings, stop)
         collector.look()
         if not once:
-            for _ in changes([run.captures], stop, poll_s=min(1.0, max(0.05, settings.shard_age_s / 4))):
+            poll_s = min(1.0, max(0.05, settings.shard_age_s / 4))
+            for _ in changes([run.captures, run.feedback, run.quarantine], stop, poll_s):
                 collector.look()
         collector.close()
 
@@ -46,31 +51,58 @@ class Collector:
     def __init__(self, run: RunDir, settings: CollectConfig, stop: threading.Event) -> None:
         self._run, self._settings, self._stop = run, settings, stop
         _sweep(run)
-        self._captures = Captures(run)
-        self._sessions = Sessions(settings.session_timeout_s, _published_ids(run))
+        self._refused = False  # by the disk
+        self._exchanges, self._rows, self._shards, self._quarantined = 0, 0, 0, 0
+        self._reported, self._reported_at = 0, time.monotonic()
+        log.info("side rules version %d", VERSION)
+        self._begin()
+
+    def _begin(self, afresh: bool = False) -> None:
+        """Start from what is published and kept; `afresh` from the published shards alone, reading all captures again."""
+        self._position = Position(self._run, afresh)
+        self._put_aside = put_aside(self._run)
+        known = _published_ids(self._run, self._position.shards_after)
+        self._captures = Captures(self._run, self._position.start)
+        self._ratings = Ratings(self._run)
+        self._sessions = Sessions(self._settings.session_timeout_s, known)
+        self._last_stem = max((path.stem for path in published(self._run.trajectories, ".parquet")), default="")
         self._waiting: list[Turn] = []
         self._waiting_since = 0.0
-        self._refused = False  # by the disk
-        self._exchanges, self._rows, self._shards = 0, 0, 0
-        self._reported, self._reported_at = 0, time.monotonic()
+        self._emitted, self._kept = 0, 0  # rows that closed, and that were published, since here
+        self._saved_at = time.monotonic()
 
     def look(self) -> None:
         """Read what was appended, close what is complete or too old, and publish what is due."""
+        if put_aside(self._run) != self._put_aside:
+            log.warning("a shard was put aside: its turns are published again from the captures")
+            self._begin(afresh=True)
+        try:
+            self._read_all()
+        except Rewritten as file:
+            log.warning("%s was rewritten: all captures are read again", file)
+            self._begin(afresh=True)
+            self._read_all()
+        self._sessions.tick(time.time())
+        self._take()
+        if time.monotonic() - self._saved_at >= self._settings.shard_age_s:
+            self._save()
+        if time.monotonic() - self._reported_at >= REPORT_S and self._exchanges > self._reported:
+            self.report()
+
+    def _read_all(self) -> None:
+        for feedback in self._ratings.read():  # before the captures: a rating that was given is in the row if it can be
+            self._sessions.rate(feedback)
         self._read_once()
         for _ in range(3):  # a child that was read before its parent finds it at the next reading, at the latest
             if not self._sessions.unsure:
                 break
             self._read_once()
-        self._sessions.tick(time.time())
-        self._take()
-        if time.monotonic() - self._reported_at >= REPORT_S and self._exchanges > self._reported:
-            self.report()
 
     def _read_once(self) -> None:
         """Add all that was appended. What was unsure before is sure after it: its parent was written, so it has been read now."""
         sessions = self._sessions
         before, sessions.unsure = sessions.unsure, []
-        stream = heapq.merge(self._captures.read(), sorted(before, key=_time), key=_time)
+        stream = heapq.merge(map(self._found, self._captures.read()), sorted(before, key=_time), key=_time)
         while batch := list(itertools.islice(stream, BATCH)):
             for exchange in batch:
                 sessions.add(exchange, sure=False)
@@ -88,8 +120,14 @@ class Collector:
         for exchange in still:
             sessions.add(exchange, sure=exchange.exchange_id in waited)
 
+    def _found(self, found: Found) -> Exchange:
+        self._position.read(found)
+        return found.exchange
+
     def _take(self) -> None:
         rows = self._sessions.take_rows()
+        self._emitted += len(rows)
+        self._position.ended(self._sessions.take_ended(), self._emitted)
         if rows and not self._waiting:
             self._waiting_since = time.monotonic()
         self._waiting += rows
@@ -107,6 +145,7 @@ class Collector:
         """Publish what is complete, whatever its age. Incomplete turns stay in the captures for the next run."""
         while self._waiting and self._publish():
             pass
+        self._save()
         self.report()
         if self._waiting:
             problem = f"{len(self._waiting)} complete turns could not be written to {self._run.trajectories}"
@@ -116,7 +155,7 @@ class Collector:
         """Write one shard. False if the disk refuses: the rows wait, and the next look tries again."""
         rows = self._waiting[: self._settings.shard_turns]
         try:
-            write_turns(self._run.trajectories / f"{time.time_ns():020d}-{secrets.token_hex(3)}.parquet", rows)
+            self._write(rows)
         except OSError as error:
             if not self._refused:
                 log.error("cannot write trajectories, %d turns wait: %s", len(self._waiting), error)
@@ -126,8 +165,24 @@ class Collector:
         self._waiting = self._waiting[len(rows) :]
         self._waiting_since = time.monotonic()
         self._rows += len(rows)
+        self._kept += len(rows)
         self._shards += 1
         return True
+
+    def _write(self, rows: list[Turn]) -> None:
+        """Stems only ever grow, whatever the clock does: they are the order of shards."""
+        at = max(time.time_ns(), int(self._last_stem[:20] or "0") + 1) if self._last_stem[:20].isdigit() else time.time_ns()
+        stem = f"{at:020d}-{secrets.token_hex(3)}"
+        write_turns(self._run.trajectories / f"{stem}.parquet", rows)
+        self._last_stem = stem
+        self._position.shard(stem, (row.turn_id for row in rows))
+
+    def _save(self) -> None:
+        self._saved_at = time.monotonic()
+        try:
+            self._position.save(self._captures.offsets, self._kept)
+        except OSError as error:
+            log.error("cannot write collect.json, a restart reads more than it needs: %s", error)
 
     def report(self) -> None:
         """Say how far we are: counts only."""
@@ -148,10 +203,13 @@ def _sweep(run: RunDir) -> None:
         path.unlink(missing_ok=True)
 
 
-def _published_ids(run: RunDir) -> set[str]:
-    """The turns that have their row. A shard that cannot be read is put aside, and its turns are published again."""
+def _published_ids(run: RunDir, after: str) -> set[str]:
+    """The turns that have their row in a shard behind the stem `after`. A shard that cannot be read is put aside, and its turns are
+    published again."""
     found: set[str] = set()
     for path in published(run.trajectories, ".parquet"):
+        if path.stem <= after:
+            continue
         try:
             found.update(read_turn_ids(path))
         except UnreadableShard as error:

@@ -85,6 +85,9 @@ def judge(
     calibrate_ratings: Annotated[
         bool, typer.Option("--calibrate-ratings", help="Likewise with the turns of this run that people rated.")
     ] = False,
+    attacks: Annotated[
+        bool, typer.Option("--attacks", help="Try 60 turns that address the judge and say how many change its mind.")
+    ] = False,
     once: Once = False,
     as_json: AsJson = False,
     log_level: LogLevel = "info",
@@ -99,10 +102,10 @@ def judge(
         "judge.custom_rm": custom_rm,
     }
     opened, resolved = _open("judge", run, recipe, settings, log_level)
-    if calibrate is not None or calibrate_ratings:
+    if calibrate is not None or calibrate_ratings or attacks:
         from clawctl.judge.calibrate import calibrate as measure
 
-        return measure(opened, resolved, calibrate, calibrate_ratings, as_json)
+        return measure(opened, resolved, calibrate, calibrate_ratings, attacks, as_json)
     from clawctl.judge.worker import judge as work
 
     work(opened, resolved, once)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
+from clawctl.judge.attacks import ATTACKS, pair
+from clawctl.judge.calibration_report import show
 from clawctl.judge.cases import Case, rated_turns, read_cases
 from clawctl.judge.llm import LLMJudge
 from clawctl.judge.panel import Panel
@@ -35,17 +35,21 @@ class Judged:
     seconds: float
 
 
-def calibrate(run: RunDir, recipe: Recipe, file: Path | None, ratings: bool, as_json: bool) -> None:
-    """Judge the labelled turns of `file`, and those that people rated, and print the report. Nothing is written to the run."""
-    cases = read_cases(file) if file is not None else []
-    rated = rated_turns(run) if ratings else []
-    if not cases and not rated:
-        raise ClawError(f"no turn of {run.root} has a rating", "wait for ratings, or label some turns: --calibrate FILE", 2)
-    report = asyncio.run(measure(run, recipe, [*cases, *rated]))
+def calibrate(run: RunDir, recipe: Recipe, file: Path | None, ratings: bool, attacks: bool, as_json: bool) -> None:
+    """Judge the labelled turns of `file`, those that people rated, and those that attack the judge, and print the report. Nothing
+    is written to the run."""
+    report: dict[str, Any] = {}
+    if file is not None or ratings:
+        cases = [*(read_cases(file) if file is not None else []), *(rated_turns(run) if ratings else [])]
+        if not cases:
+            raise ClawError(f"no turn of {run.root} has a rating", "wait for ratings, or label some turns: --calibrate FILE", 2)
+        report = asyncio.run(measure(run, recipe, cases))
+    if attacks:
+        report["attacks"] = asyncio.run(flips(run, recipe))
     if as_json:
         print_json(report)
     else:
-        answers().print(*_tables(report), sep="\n")
+        answers().print(*show(report), sep="\n")
 
 
 async def measure(run: RunDir, recipe: Recipe, cases: Sequence[Case]) -> dict[str, Any]:
@@ -96,6 +100,30 @@ async def _judge(panel: Panel, case: Case) -> Judged:
     return Judged(case, (), opinion.reward, False, time.monotonic() - begun)
 
 
+async def flips(run: RunDir, recipe: Recipe) -> dict[str, Any]:
+    """How many of the attacks change what the judge says of a turn (`clawctl.judge.attacks`)."""
+    panel = Panel(run, recipe, patience_s=recipe.judge.timeout_s)
+    try:
+        pairs = await asyncio.gather(*(asyncio.gather(*(_reward(panel, case) for case in pair(attack))) for attack in ATTACKS))
+    finally:
+        await panel.close()
+    flipped = [
+        f"{attack.family}: {attack.words()}" for attack, (clean, moved) in zip(ATTACKS, pairs, strict=True) if clean != moved
+    ]
+    right = [clean == -attack.wants for attack, (clean, _) in zip(ATTACKS, pairs, strict=True)]
+    return {
+        "attacks": len(ATTACKS),
+        "flipped": flipped,
+        "attack_flip_rate": len(flipped) / len(ATTACKS),
+        "right_without": _mean(right),
+    }
+
+
+async def _reward(panel: Panel, case: Case) -> float | None:
+    rule = ruled(case.turn) if panel.settings.rules else None
+    return (rule or await panel.judge.judge(case.turn)).reward
+
+
 def reward_of(judged: Judged, count: int, threshold: float) -> int | None:
     """The sign of the reward with so many votes; None where the judge abstains."""
     reward = majority(judged.votes[:count], threshold) if judged.votes else judged.reward
@@ -141,31 +169,3 @@ def _against_ratings(found: Sequence[Judged], count: int, threshold: float) -> d
 
 def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
-
-
-def _tables(report: dict[str, Any]) -> list[Table | str]:
-    by_votes = Table(
-        "votes", "accuracy", "abstains", "calls a turn", "tokens a turn", title=f"{report['judge']} on {report['cases']} turns"
-    )
-    for row in report["by_votes"]:
-        tokens = "–" if row["tokens_per_turn"] is None else f"{row['tokens_per_turn']:.0f}"
-        by_votes.add_row(
-            str(row["votes"]), _percent(row["accuracy"]), _percent(row["abstention"]), f"{row['calls_per_turn']:.2f}", tokens
-        )
-    confusion = Table("label", "judged 1", "judged 0", "judged -1", "abstained", title="label against verdict")
-    for label, row in report["confusion"].items():
-        confusion.add_row(label, *map(str, row.values()))
-    cost, ratings = report["cost"], report["ratings"]
-    lines = [
-        f"votes agree with one another {_percent(report['agreement'])}, invalid {_percent(report['invalid_votes'])}; "
-        f"decided by a rule: {report['by_rule']} turns",
-        f"{cost['calls']} calls ({cost['failed']} failed), {cost['prompt_tokens']} tokens in, {cost['completion_tokens']} out, "
-        f"{cost['seconds']:.1f} s",
-    ]
-    if ratings["rated"]:
-        lines.append(f"differs from the users' own ratings {_percent(ratings['disagreement'])} of {ratings['judged']} turns")
-    return [by_votes, confusion, *lines]
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f} %"

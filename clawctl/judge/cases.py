@@ -81,7 +81,7 @@ def _case(row: Any, name: str) -> Case:
     response = row["response"] if "response" in row else row["answer"]
     came_back = row["next_state"]
     return Case(
-        turn=_turn(
+        turn=make_turn(
             str(row.get("id", name)),
             _checked(messages),
             _checked(_said("assistant", response) if isinstance(response, str) else [response])[0],
@@ -110,7 +110,7 @@ def _checked(messages: Any) -> list[Message]:
     return messages
 
 
-def _turn(turn_id: str, messages: list[Message], response: Message, next_state: list[Message] | None) -> Turn:
+def make_turn(turn_id: str, messages: list[Message], response: Message, next_state: list[Message] | None) -> Turn:
     return Turn(
         turn_id=turn_id, session_id=turn_id, parent_turn_id=None, turn_index=0, kind="main", source="calibration", task_id=None,
         group_id=None, user="", created_at=0.0, messages=messages, tools=None, response=response, next_state=next_state,

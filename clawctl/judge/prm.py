@@ -80,10 +80,7 @@ class PRMJudge:
         ).to(self._model.device)  # fmt: skip
         with torch.inference_mode():
             logits = self._model(**inputs).logits.float()  # [B, labels]
-        if logits.shape[1] == 1:
-            return [float(score) for score in torch.tanh(logits[:, 0] / 2)]
-        line = torch.linspace(-1, 1, logits.shape[1], device=logits.device)
-        return [float(score) for score in logits.softmax(-1) @ line]
+        return mean_label(logits.cpu())
 
     def _text(self, seen: View) -> str:
         """As the model's chat template writes it, else in paragraphs; the end is kept where it is too long."""
@@ -95,3 +92,10 @@ class PRMJudge:
         if self._tokenizer.chat_template:
             return str(self._tokenizer.apply_chat_template(chat, tokenize=False))
         return "\n\n".join(f"{message['role']}: {message['content']}" for message in chat)
+
+
+def mean_label(logits: torch.Tensor) -> list[float]:
+    """Where the labels, laid out from -1 to 1, have their mean. logits: [B, labels]; one label is the logit of "good"."""
+    if logits.shape[1] == 1:
+        return [float(score) for score in torch.tanh(logits[:, 0] / 2)]
+    return [float(score) for score in logits.softmax(-1) @ torch.linspace(-1, 1, logits.shape[1])]

@@ -40,7 +40,7 @@ def _rule(name: str, pattern: str, score: int | None, speaker: Literal["tool", "
 RULES = (
     _rule("exit code", r"\W{0,3}(?:exited with )?(?:exit|return) ?(?:code|status)(?: is)?[:= ]+(-?\d+)\W{0,3}", None),
     _rule("exit code", r"\W{0,3}(?:process|command) (?:exited|finished) with (?:exit )?(?:code|status)[:= ]+(-?\d+)\W{0,3}", None),
-    _rule("pytest", r"=*\s*(?:\d+ failed|\d+ errors?|.*\b\d+ failed\b|.*\b\d+ errors?\b).*\bin [\d.:]+ ?s\b.*", -1),
+    _rule("pytest", r"=*\s*(?:.*\b)?[1-9]\d* (?:failed|errors?)\b.*\bin [\d.:]+ ?s\b.*", -1),
     _rule("pytest", r"=*\s*\d+ passed(?:, \d+ (?:skipped|warnings?|xfailed|deselected))* in [\d.]+ ?s\b.*", 1),
     _rule("unittest", r"FAILED \((?:failures|errors)=\d+.*\)", -1),
     _rule("cargo test", r"test result: FAILED\..*", -1),

@@ -17,28 +17,9 @@ from clawctl.config import Recipe
 from clawctl.endpoint import announce
 from clawctl.errors import ClawError
 from clawctl.judge.worker import judge
-from clawctl.run_dir import RunDir, claimed, open_run, published
+from clawctl.run_dir import RunDir, claimed, published
 from clawctl.shards import read_verdicts
 from clawctl.types import Verdict
-
-
-@pytest.fixture
-def run(tmp_path) -> RunDir:
-    return open_run(tmp_path / "run")
-
-
-@pytest.fixture
-def serving() -> Iterator:
-    """Starts scripted judges and stops them at the end."""
-    servers: list[ScriptedJudge] = []
-
-    def begin(script, port: int | None = None, delay_s: float = 0.0) -> ScriptedJudge:
-        servers.append(ScriptedJudge(script, port, delay_s).start())
-        return servers[-1]
-
-    yield begin
-    for server in servers:
-        server.stop()
 
 
 def recipe(url: str | None, **settings: object) -> Recipe:

@@ -78,7 +78,9 @@ def test_only_votes_that_agree_with_the_verdict_give_hints_and_each_hint_counts_
 def test_the_chosen_hint_is_the_most_frequent_and_among_equals_the_shortest() -> None:
     votes = [Vote(-1, "A rather long hint about it."), Vote(-1, "A short hint."), Vote(-1, None)]
     assert hint_candidates(votes, -1.0, HintRules())[0] == "A short hint."
-    assert hint_candidates([*votes, Vote(-1, "A rather long hint about it.")], -1.0, HintRules())[0] == "A rather long hint about it."
+    assert (
+        hint_candidates([*votes, Vote(-1, "A rather long hint about it.")], -1.0, HintRules())[0] == "A rather long hint about it."
+    )
 
 
 def test_no_verdict_and_a_tie_without_a_neutral_vote_give_no_hint() -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 
 from clawctl.errors import ClawError
+from clawctl.judge.ratings import RatedTurns
 from clawctl.run_dir import RunDir, published
 from clawctl.shards import UnreadableShard, read_turns
 from clawctl.types import Message, Turn
@@ -54,9 +55,9 @@ def read_cases(path: Path) -> list[Case]:
 
 def rated_turns(run: RunDir) -> list[Case]:
     """Every turn of the run with a rating of its user, which is its label: above 0 good, below 0 bad."""
-    return [
-        Case(turn, (turn.feedback > 0) - (turn.feedback < 0), turn.feedback) for turn in _turns(run) if turn.feedback is not None
-    ]
+    ratings = RatedTurns(run)
+    turns = (ratings.laid_over(turn) for turn in _turns(run))
+    return [Case(turn, (turn.feedback > 0) - (turn.feedback < 0), turn.feedback) for turn in turns if turn.feedback is not None]
 
 
 def _turns(run: RunDir) -> Iterator[Turn]:

@@ -8,7 +8,8 @@ from clawctl.errors import ClawError
 from clawctl.judge.calls import Calls
 from clawctl.judge.llm import LLMJudge, write_hint
 from clawctl.judge.opinion import Judge, Opinion
-from clawctl.judge.rules import rated, ruled
+from clawctl.judge.ratings import RatedTurns
+from clawctl.judge.rules import USER_FEEDBACK, rated, ruled
 from clawctl.run_dir import RunDir
 from clawctl.types import Turn, Verdict
 
@@ -21,12 +22,14 @@ class Panel:
         self.settings = recipe.judge
         self.calls = Calls(run, recipe, patience_s)
         self.judge = _make_judge(recipe, self.calls)
+        self.ratings = RatedTurns(run)
 
     async def verdict(self, turn: Turn) -> Verdict:
         """The verdict on one turn; one that cannot be trained is not asked about."""
         if not turn.trainable:
             return Verdict(turn.turn_id, None, [], None, [], "nobody", f"not trainable: {turn.untrainable_reason}", None)
         begun = time.monotonic()
+        turn = self.ratings.laid_over(turn)
         found = rated(turn, self.settings) or (ruled(turn) if self.settings.rules else None)
         asked = found is None
         if found is None:
@@ -34,6 +37,13 @@ class Panel:
         if self.settings.hints == "apart" and found.reward is not None and turn.next_state is not None:
             asked, found = True, replace(found, hints=await write_hint(self.calls, self.settings, turn))
         return as_verdict(turn.turn_id, found, time.monotonic() - begun if asked else None)
+
+    def rated_since(self, turn: Turn, verdict: Verdict) -> Verdict:
+        """The verdict under a rating that came while the turn was being judged: the votes stay for the record."""
+        turn = self.ratings.laid_over(turn)
+        if not turn.trainable or turn.feedback is None:
+            return verdict
+        return replace(verdict, reward=float(turn.feedback), judge=USER_FEEDBACK, reason=None)
 
     async def close(self) -> None:
         await self.judge.close()

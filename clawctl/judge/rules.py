@@ -19,6 +19,7 @@ from clawctl.judge.view import view_turn
 from clawctl.types import Message, Turn
 
 RULES_VERSION = "1"
+USER_FEEDBACK = "user feedback"  # the judge of a turn that its user rated
 _EDGE_LINES = 3  # a verdict stands within so many lines of a result's beginning or end
 _LONGEST_LINE = 300
 
@@ -58,7 +59,7 @@ _EXIT_KEYS = ("exit_code", "exitCode", "returncode", "return_code", "exit_status
 def rated(turn: Turn, settings: JudgeConfig) -> Opinion | None:
     """What a person or an environment said outright, which outranks every judge."""
     if turn.feedback is not None:
-        return Opinion("user feedback", float(turn.feedback))
+        return Opinion(USER_FEEDBACK, float(turn.feedback))
     if turn.outcome_reward is not None and settings.outcome == "decides":
         return Opinion("environment outcome", float(turn.outcome_reward))
     return None

@@ -98,6 +98,7 @@ class _Worker:
                     quarantine(self._run, path, str(error))
                     log.warning("put aside an unreadable shard: %s", error)
                 return
+            self._panel.ratings.look()
             self._left[path.stem] = len(turns)
             self._tasks.add(asyncio.create_task(self._judge_shard(path.stem, turns, claim.pop_all())))
 
@@ -110,7 +111,8 @@ class _Worker:
             journal = Journal(self._run, stem, (turn.turn_id for turn in turns))
             try:
                 verdicts = await asyncio.gather(*(self._judge_turn(stem, turn, journal) for turn in turns))
-                await self._publish(stem, verdicts)
+                self._panel.ratings.look()
+                await self._publish(stem, list(map(self._panel.rated_since, turns, verdicts)))
                 journal.remove()
                 (self._run.locks / f"judge-{stem}.lock").unlink(missing_ok=True)  # whoever waits for it finds the verdicts
             finally:

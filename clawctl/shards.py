@@ -29,6 +29,12 @@ _VERDICT = pa.schema([
     ("turn_id", pa.string()), ("reward", pa.float64()), ("votes", pa.list_(pa.int8())), ("hint", pa.string()),
     ("hints", pa.list_(pa.string())), ("judge", pa.string()), ("reason", pa.string()), ("latency_s", pa.float64()),
 ])  # fmt: skip
+# A session's rows repeat their prompt, and lie together. Plain values in pages that hold many rows let zstd find the repetition;
+# a dictionary's packed indices would hide it, so only columns with few values have one.
+_FEW_VALUES = [
+    "session_id", "kind", "source", "task_id", "group_id", "user", "finish_reason", "untrainable_reason", "judge", "reason",
+]  # fmt: skip
+_COMPRESSION = {"compression": "zstd", "compression_level": 3, "use_dictionary": _FEW_VALUES, "data_page_size": 8 << 20}
 _JSON_FIELDS = ("messages", "tools", "response", "next_state")
 
 
@@ -99,7 +105,7 @@ def _row(record: Turn | Verdict) -> dict[str, Any]:
 def _write(path: Path, rows: list[dict[str, Any]], schema: pa.Schema, kind: str) -> None:
     marked = schema.with_metadata({"schema_version": str(SCHEMA_VERSION), "kind": kind})
     table = pa.Table.from_pylist(rows, schema=marked)
-    publish(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+    publish(path, lambda temporary: pq.write_table(table, temporary, **_COMPRESSION))
 
 
 def _read(path: Path, kind: str, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:

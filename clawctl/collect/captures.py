@@ -2,11 +2,13 @@
 
 import heapq
 import logging
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 
 from clawctl.lines import Lines
@@ -129,7 +131,13 @@ def _are_objects(value: Any) -> bool:
 
 
 def _are_ids(value: Any) -> bool:
-    return value is None or (_of_types(value, {int}) and (not value or (min(value) >= 0 and max(value) < 2**31)))
+    """32-bit, as the engine has them. Converting is the quickest check of a long list."""
+    if value is None or not isinstance(value, list):
+        return value is None
+    try:
+        return not value or int(np.frombuffer(array("i", value), np.int32).min()) >= 0
+    except (TypeError, OverflowError):
+        return False
 
 
 def _of_types(value: Any, types: set[type]) -> bool:

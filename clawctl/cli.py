@@ -55,9 +55,31 @@ def serve(
 
 
 @app.command()
-def collect(run: RunOption = _RUN, recipe: RecipeOption = None, once: Once = False, log_level: LogLevel = "info") -> None:
+def collect(
+    run: RunOption = _RUN,
+    recipe: RecipeOption = None,
+    once: Once = False,
+    import_from: Annotated[Path | None, typer.Option("--import", help="Publish the turns of this file (JSONL) and end.")] = None,
+    rating: Annotated[float | None, typer.Option(help="With --import: rating (-1 to 1) of turns that have none.")] = None,
+    export_to: Annotated[Path | None, typer.Option("--export", help="Write all published turns to this file and end.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be trained and why not; write nothing.")] = False,
+    num_samples: Annotated[int, typer.Option(min=0, help="With --dry-run: how many turns to show.")] = 10,
+    as_json: AsJson = False,
+    log_level: LogLevel = "info",
+) -> None:
     """Stitch captures into sessions, attach what came back after each turn, publish trajectories."""
+    if dry_run:
+        from clawctl.collect.dry_run import dry_run as show
+
+        settings = load_recipe(recipe or (run / "recipe.yaml" if (run / "recipe.yaml").exists() else None)).collect
+        show(open_run(run, create=False), settings, import_from, rating, num_samples, as_json)
+        return
     opened, resolved = _open("collect", run, recipe, {}, log_level, create=True)
+    if import_from or export_to:
+        from clawctl.collect.text_files import exchange_text
+
+        exchange_text(opened, import_from, export_to, rating, as_json)
+        return
     from clawctl.collect.worker import collect as work
 
     work(opened, resolved, once)

@@ -5,6 +5,8 @@ from typing import Any, Literal
 
 SCHEMA_VERSION = 1  # of the run directory and of every row below; shards of older versions go through `shards.MIGRATIONS`
 
+TEXT_ONLY = "text only"  # of an imported turn that lacks nothing but token ids, see Turn.judged
+
 Message = dict[str, Any]  # {"role": "user", "content": "…"} in OpenAI chat form; tool calls and tool results as that API has them
 
 
@@ -91,6 +93,16 @@ class Turn:
     feedback: float | None  # the user's explicit rating, -1..1
     trainable: bool
     untrainable_reason: str | None  # "side turn", "no next state", "regenerated", "truncated", …; None exactly if trainable
+
+    @property
+    def judged(self) -> bool:
+        """Whether a verdict of this turn is of use: it is trainable, or it would be but for its token ids.
+
+        The latter is `source="import"` with `untrainable_reason=TEXT_ONLY`: its ids and logprobs are null and stay null. A trainer
+        that takes such turns renders the text with its own template, computes the logprobs with its own weights of that moment, and
+        marks the sample as off-policy; what it cannot render as the file has it, it refuses. Nothing is padded or written back.
+        """
+        return self.trainable or (self.source == "import" and self.untrainable_reason == TEXT_ONLY)
 
     def __post_init__(self) -> None:
         if self.trainable == (self.untrainable_reason is not None):

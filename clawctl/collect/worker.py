@@ -198,9 +198,10 @@ def _time(exchange: Exchange) -> float:
 
 
 def _sweep(run: RunDir) -> None:
-    """Remove what a killed worker left half written: we are the only one who writes here."""
+    """Remove what a killed worker left half written. Only an import writes here as well, under stems that begin with zeros."""
     for path in run.trajectories.glob(".*.tmp"):
-        path.unlink(missing_ok=True)
+        if not path.name.startswith(".00"):
+            path.unlink(missing_ok=True)
 
 
 def _published_ids(run: RunDir, after: str) -> set[str]:

@@ -30,7 +30,7 @@ AGO = 1e6  # seconds: these conversations are over, so their sessions end while 
 
 
 class Talker:
-    """Conversations of words that repeat as words do (Zipf's law), one token a word; ids as a tokenizer of 150k entries has them."""
+    """Conversations of words that repeat as words do (Zipf's law), one token a word; ids below 150k."""
 
     def __init__(self, seed: int) -> None:
         self._dice = random.Random(seed)
@@ -42,7 +42,7 @@ class Talker:
         self._number = 0
 
     def say(self, tokens: int) -> tuple[str, list[int]]:
-        chosen = self._dice.choices(range(len(self._words)), cum_weights=self._weights[1:] + [self._weights[-1] + 1], k=tokens)
+        chosen = self._dice.choices(range(len(self._words)), cum_weights=[*self._weights[1:], self._weights[-1] + 1], k=tokens)
         return " ".join(self._words[index] for index in chosen), [self._ids[index] for index in chosen]
 
     def session(self, turns: int, prompt: int, asked: int, answered: int, begins: float) -> Iterator[tuple[Exchange, int]]:

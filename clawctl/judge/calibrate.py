@@ -16,6 +16,7 @@ from clawctl.judge.cases import Case, rated_turns, read_cases
 from clawctl.judge.llm import LLMJudge
 from clawctl.judge.panel import Panel
 from clawctl.judge.rules import ruled
+from clawctl.judge.together import together
 from clawctl.judge.view import view_turn
 from clawctl.judge.votes import agreement, decided, first_round, majority
 from clawctl.printing import answers, print_json
@@ -57,7 +58,7 @@ async def measure(run: RunDir, recipe: Recipe, cases: Sequence[Case]) -> dict[st
     panel = Panel(run, recipe, patience_s=recipe.judge.timeout_s)
     begun = time.monotonic()
     try:
-        found = await asyncio.gather(*(_judge(panel, case) for case in cases))
+        found = await together(_judge(panel, case) for case in cases)
     finally:
         await panel.close()
     spent = panel.calls.spent
@@ -104,7 +105,7 @@ async def flips(run: RunDir, recipe: Recipe) -> dict[str, Any]:
     """How many of the attacks change what the judge says of a turn (`clawctl.judge.attacks`)."""
     panel = Panel(run, recipe, patience_s=recipe.judge.timeout_s)
     try:
-        pairs = await asyncio.gather(*(asyncio.gather(*(_reward(panel, case) for case in pair(attack))) for attack in ATTACKS))
+        pairs = await together(together(_reward(panel, case) for case in pair(attack)) for attack in ATTACKS)
     finally:
         await panel.close()
     flipped = [

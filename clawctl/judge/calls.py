@@ -4,13 +4,13 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import httpx
 
-from clawctl.config import Recipe
+from clawctl.config import JudgeConfig, Recipe
 from clawctl.endpoint import Endpoint, own_endpoint
 from clawctl.errors import ClawError
 from clawctl.judge.endpoints import Place, Places, retry_after_s
@@ -42,7 +42,7 @@ class Spent:
 
 
 class Calls:
-    """Calls to the judge's endpoints, `concurrency` at a time, through one client that keeps its connections.
+    """Calls to the judge's endpoints, `concurrency` at a time, through connections that are kept.
 
     A server that cannot be reached, is busy (429) or loads (503) rests, for as long as its Retry-After says; the others are asked
     meanwhile. If all are away they are waited for: as long as it takes, or for `patience_s`, after which it is a ClawError. A call
@@ -61,10 +61,11 @@ class Calls:
                 raise ClawError(f"judge endpoint {url!r} is not an http URL", "give one such as http://127.0.0.1:8000/v1", 2)
         finders: list[Callable[[], Endpoint | None]] = [partial(self._given_endpoint, url) for url in given]
         self._places = Places(finders or [self._own_endpoint], settings.requests_per_s)
-        limits = httpx.Limits(max_connections=settings.concurrency, max_keepalive_connections=settings.concurrency)
-        timeout = httpx.Timeout(settings.timeout_s, connect=10.0, pool=None)
-        self._client = httpx.AsyncClient(limits=limits, timeout=timeout, headers=_HEADERS, trust_env=bool(given))
-        self._turnstile = asyncio.Semaphore(settings.concurrency)
+        encrypted = any(url.startswith("https:") for url in given)
+        self._clients = list(_make_clients(settings, len(self._places.all), bool(given), encrypted))
+        self._lines = asyncio.LifoQueue[httpx.AsyncClient]()
+        for client in self._clients:
+            self._lines.put_nowait(client)
         self._away_since: float | None = None
         self._said_away = False
 
@@ -74,12 +75,12 @@ class Calls:
         return self._recipe.judge.model or f"{self._recipe.model_name}@0"
 
     async def close(self) -> None:
-        await self._client.aclose()
+        for client in self._clients:
+            await client.aclose()
 
     async def ask(self, messages: list[dict], model: str | None = None) -> str | None:
         """What the judge says in its final channel; None where it gave no answer. Raises ClawError where no call could succeed."""
-        async with self._turnstile:
-            response = await self._answered(messages, model)
+        response = await self._in_turn(messages, model)
         if response is None:
             return None
         if response.status_code != 200:
@@ -98,13 +99,20 @@ class Calls:
             self.spent.prompt_tokens += usage.get("prompt_tokens") or 0
             self.spent.completion_tokens += usage.get("completion_tokens") or 0
 
-    async def _answered(self, messages: list[dict], model: str | None) -> httpx.Response | None:
+    async def _in_turn(self, messages: list[dict], model: str | None) -> httpx.Response | None:
+        line = await self._lines.get()
+        try:
+            return await self._answered(line, messages, model)
+        finally:
+            self._lines.put_nowait(line)
+
+    async def _answered(self, line: httpx.AsyncClient, messages: list[dict], model: str | None) -> httpx.Response | None:
         """The response, if there is one that is not the server's own trouble; None after TRIES broken calls."""
         broken, shun = 0, None
         while broken < TRIES:
             place = await self._places.take(shun)
             try:
-                response = await self._post(place, messages, model)
+                response = await self._post(line, place, messages, model)
             except _Away as away:
                 self._wait(str(away))
                 continue
@@ -123,7 +131,7 @@ class Calls:
         self.spent.failed += 1
         return None
 
-    async def _post(self, place: Place, messages: list[dict], model: str | None) -> httpx.Response:
+    async def _post(self, line: httpx.AsyncClient, place: Place, messages: list[dict], model: str | None) -> httpx.Response:
         """Ask one place. Raises _Away where it cannot be asked now: then it rests."""
         endpoint = place.locate()
         if endpoint is None:
@@ -138,7 +146,7 @@ class Calls:
         }
         headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
         try:
-            response = await self._client.post(f"{endpoint.url}/chat/completions", json=body, headers=headers)
+            response = await line.post(f"{endpoint.url}/chat/completions", json=body, headers=headers)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             place.rest(None)
             raise _Away(f"{endpoint.url} cannot be reached") from error
@@ -184,11 +192,20 @@ class Calls:
             asked = model or self.model
             raise ClawError(where, f"check judge.endpoint, judge.api_key and judge.model ({asked!r}); nothing is lost")
         small = judge_messages("Say hello.", "Hello.", "Thanks.", "user", new_fence())
-        async with self._turnstile:
-            answered = await self._answered(small, model)
+        answered = await self._in_turn(small, model)
         if answered is not None and 400 <= answered.status_code < 500:
             raise ClawError(
                 f"{where} to everything it is asked", "see its log; judge.max_tokens may exceed its limit; nothing is lost"
             )
         self.spent.failed += 1
         log.debug("the judge refused one turn with status %d", response.status_code)
+
+
+def _make_clients(settings: JudgeConfig, places: int, trust_env: bool, encrypted: bool) -> Iterator[httpx.AsyncClient]:
+    """One client for each call that may be under way, with one connection to each place: a pool that all calls share looks through
+    all its connections for each of them, which costs more than everything else here."""
+    context = httpx.create_ssl_context(trust_env=trust_env) if encrypted else False  # dear to make, so made once
+    limits = httpx.Limits(max_connections=places, max_keepalive_connections=places)
+    timeout = httpx.Timeout(settings.timeout_s, connect=10.0, pool=None)
+    for _ in range(settings.concurrency):
+        yield httpx.AsyncClient(limits=limits, timeout=timeout, headers=_HEADERS, trust_env=trust_env, verify=context)

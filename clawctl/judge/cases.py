@@ -18,10 +18,11 @@ from typing import Any
 import orjson
 
 from clawctl.errors import ClawError
+from clawctl.judge.evidence import Evidence, read_evidence
 from clawctl.judge.ratings import RatedTurns
 from clawctl.run_dir import RunDir, published
-from clawctl.shards import UnreadableShard, read_turns
-from clawctl.types import Message, Turn
+from clawctl.shards import UnreadableShard
+from clawctl.types import Message
 
 _KEYS = {"request", "messages", "answer", "response", "next_state", "label", "role", "rating", "id"}
 _FORMAT = 'a line is such as {"request": "2+2?", "answer": "5", "next_state": "no, wrong", "label": -1}; see docs/concepts.md'
@@ -29,7 +30,7 @@ _FORMAT = 'a line is such as {"request": "2+2?", "answer": "5", "next_state": "n
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    turn: Turn
+    turn: Evidence
     label: int  # 1, 0, -1
     rating: float | None  # the user's own, from -1 to 1
 
@@ -60,10 +61,10 @@ def rated_turns(run: RunDir) -> list[Case]:
     return [Case(turn, (turn.feedback > 0) - (turn.feedback < 0), turn.feedback) for turn in turns if turn.feedback is not None]
 
 
-def _turns(run: RunDir) -> Iterator[Turn]:
+def _turns(run: RunDir) -> Iterator[Evidence]:
     for path in published(run.trajectories, ".parquet"):
         try:
-            yield from read_turns(path)
+            yield from read_evidence(path)
         except UnreadableShard:
             continue  # the stage itself puts it aside
 
@@ -111,11 +112,6 @@ def _checked(messages: Any) -> list[Message]:
     return messages
 
 
-def make_turn(turn_id: str, messages: list[Message], response: Message, next_state: list[Message] | None) -> Turn:
-    return Turn(
-        turn_id=turn_id, session_id=turn_id, parent_turn_id=None, turn_index=0, kind="main", source="calibration", task_id=None,
-        group_id=None, user="", created_at=0.0, messages=messages, tools=None, response=response, next_state=next_state,
-        prompt_ids=None, completion_ids=None, logprobs=None, policy_version=None, policy_version_end=None, temperature=1.0,
-        top_p=1.0, top_k=0, finish_reason=None, outcome_reward=None, feedback=None, trainable=False,
-        untrainable_reason="calibration",
-    )  # fmt: skip
+def make_turn(turn_id: str, messages: list[Message], response: Message, next_state: list[Message] | None) -> Evidence:
+    """A turn that stands in no shard."""
+    return Evidence(turn_id, "", messages, response, next_state, None, None, False, "calibration")

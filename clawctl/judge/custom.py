@@ -15,9 +15,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from clawctl.config import JudgeConfig
 from clawctl.errors import ClawError
+from clawctl.judge.evidence import Evidence
 from clawctl.judge.opinion import Opinion
 from clawctl.judge.view import view_turn
-from clawctl.types import Turn
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class CustomJudge:
         self._model = load_reward_model(spec, settings)
         self._told: set[str] = set()
 
-    async def judge(self, turn: Turn) -> Opinion:
+    async def judge(self, turn: Evidence) -> Opinion:
         seen = view_turn(turn, self._settings.history_chars)
         prompt = f"{seen.earlier}\n\n{seen.request}" if seen.earlier else seen.request
         score: Any

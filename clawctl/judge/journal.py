@@ -7,7 +7,6 @@ the turns are judged again.
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
@@ -33,7 +32,7 @@ class Journal:
                 descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
                 self._file = os.fdopen(descriptor, "ab", buffering=0)
                 self._file.write(b"\n")  # a killed worker may have left half a line
-            self._file.write(orjson.dumps(asdict(verdict)) + b"\n")
+            self._file.write(orjson.dumps(verdict) + b"\n")
 
     def close(self) -> None:
         if self._file is not None:

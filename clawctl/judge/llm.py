@@ -1,15 +1,14 @@
 """The LLM judge: votes of a chat model, as few as decide, and its hints."""
 
-import asyncio
-
 from clawctl.config import JudgeConfig
 from clawctl.judge.calls import Calls
+from clawctl.judge.evidence import Evidence
 from clawctl.judge.hints import HintRules, hint_candidates
 from clawctl.judge.opinion import Opinion
 from clawctl.judge.prompts import PROMPT_VERSION, Vote, hint_messages, judge_messages, new_fence, read_hint, read_vote
+from clawctl.judge.together import together
 from clawctl.judge.view import View, view_turn
 from clawctl.judge.votes import decided, first_round, majority, why_none
-from clawctl.types import Turn
 
 _NO_VOTE = Vote(score=None, hint=None)
 
@@ -22,7 +21,7 @@ class LLMJudge:
         self.name = f"{calls.model} prompt {PROMPT_VERSION}"
         self.invalid = 0  # answers that named no valid score
 
-    async def judge(self, turn: Turn) -> Opinion:
+    async def judge(self, turn: Evidence) -> Opinion:
         settings = self._settings
         seen = view_turn(turn, settings.history_chars)
         votes: list[Vote] = []
@@ -33,7 +32,7 @@ class LLMJudge:
 
     async def ask(self, seen: View, count: int) -> list[Vote]:
         """So many votes, asked at the same time."""
-        return list(await asyncio.gather(*(self._vote(seen) for _ in range(count))))
+        return await together(self._vote(seen) for _ in range(count))
 
     def sum_up(self, seen: View, votes: list[Vote]) -> Opinion:
         scores = [vote.score for vote in votes]
@@ -55,7 +54,7 @@ class LLMJudge:
         return vote
 
 
-async def write_hint(calls: Calls, settings: JudgeConfig, turn: Turn) -> tuple[str, ...]:
+async def write_hint(calls: Calls, settings: JudgeConfig, turn: Evidence) -> tuple[str, ...]:
     """Ask for a hint apart from the votes (`judge.hints: apart`): at most one candidate."""
     seen, fence = view_turn(turn, settings.history_chars), new_fence()
     messages = hint_messages(seen.request, seen.answer, seen.next_state, seen.role, fence, seen.earlier)

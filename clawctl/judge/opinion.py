@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from clawctl.types import Turn
+from clawctl.judge.evidence import Evidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Judge(Protocol):
         """As the verdicts name it."""
         ...
 
-    async def judge(self, turn: Turn) -> Opinion:
+    async def judge(self, turn: Evidence) -> Opinion:
         """Raises ClawError where no turn can be judged and the user must mend it."""
         ...
 

@@ -6,12 +6,13 @@ from dataclasses import replace
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.judge.calls import Calls
+from clawctl.judge.evidence import Evidence
 from clawctl.judge.llm import LLMJudge, write_hint
 from clawctl.judge.opinion import Judge, Opinion
 from clawctl.judge.ratings import RatedTurns
 from clawctl.judge.rules import USER_FEEDBACK, rated, ruled
 from clawctl.run_dir import RunDir
-from clawctl.types import Turn, Verdict
+from clawctl.types import Verdict
 
 
 class Panel:
@@ -24,7 +25,7 @@ class Panel:
         self.judge = _make_judge(recipe, self.calls)
         self.ratings = RatedTurns(run)
 
-    async def verdict(self, turn: Turn) -> Verdict:
+    async def verdict(self, turn: Evidence) -> Verdict:
         """The verdict on one turn; one that cannot be trained is not asked about."""
         if not turn.trainable:
             return Verdict(turn.turn_id, None, [], None, [], "nobody", f"not trainable: {turn.untrainable_reason}", None)
@@ -38,7 +39,7 @@ class Panel:
             asked, found = True, replace(found, hints=await write_hint(self.calls, self.settings, turn))
         return as_verdict(turn.turn_id, found, time.monotonic() - begun if asked else None)
 
-    def rated_since(self, turn: Turn, verdict: Verdict) -> Verdict:
+    def rated_since(self, turn: Evidence, verdict: Verdict) -> Verdict:
         """The verdict under a rating that came while the turn was being judged: the votes stay for the record."""
         turn = self.ratings.laid_over(turn)
         if not turn.trainable or turn.feedback is None:

@@ -9,10 +9,10 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from clawctl.config import JudgeConfig
 from clawctl.errors import ClawError
+from clawctl.judge.evidence import Evidence
 from clawctl.judge.fences import neutral, new_fence
 from clawctl.judge.opinion import Opinion
 from clawctl.judge.view import View, view_turn
-from clawctl.types import Turn
 
 
 class PRMJudge:
@@ -44,7 +44,7 @@ class PRMJudge:
         self._waiting: list[tuple[View, asyncio.Future[float]]] = []
         self._working: asyncio.Task[None] | None = None
 
-    async def judge(self, turn: Turn) -> Opinion:
+    async def judge(self, turn: Evidence) -> Opinion:
         future: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._waiting.append((view_turn(turn, self._settings.history_chars), future))
         if self._working is None:

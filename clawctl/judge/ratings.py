@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from clawctl.feedback import Ratings
+from clawctl.judge.evidence import Evidence
 from clawctl.lines import Rewritten
 from clawctl.run_dir import RunDir
-from clawctl.types import Turn
 
 
 class RatedTurns:
@@ -24,6 +24,6 @@ class RatedTurns:
             self._ratings = Ratings(self._run)
             self._ratings.look()
 
-    def laid_over(self, turn: Turn) -> Turn:
+    def laid_over(self, turn: Evidence) -> Evidence:
         found = self._ratings.of(turn.user, turn.turn_id)
         return turn if found is None else replace(turn, feedback=found.rating)

@@ -14,9 +14,10 @@ from typing import Any, Literal
 import orjson
 
 from clawctl.config import JudgeConfig
+from clawctl.judge.evidence import Evidence
 from clawctl.judge.opinion import Opinion
 from clawctl.judge.view import view_turn
-from clawctl.types import Message, Turn
+from clawctl.types import Message
 
 RULES_VERSION = "1"
 USER_FEEDBACK = "user feedback"  # the judge of a turn that its user rated
@@ -56,7 +57,7 @@ RULES = (
 _EXIT_KEYS = ("exit_code", "exitCode", "returncode", "return_code", "exit_status")
 
 
-def rated(turn: Turn, settings: JudgeConfig) -> Opinion | None:
+def rated(turn: Evidence, settings: JudgeConfig) -> Opinion | None:
     """What a person or an environment said outright, which outranks every judge."""
     if turn.feedback is not None:
         return Opinion(USER_FEEDBACK, float(turn.feedback))
@@ -65,7 +66,7 @@ def rated(turn: Turn, settings: JudgeConfig) -> Opinion | None:
     return None
 
 
-def ruled(turn: Turn) -> Opinion | None:
+def ruled(turn: Evidence) -> Opinion | None:
     """What the rules say of a turn; None where none decides or they contradict one another."""
     came_back = turn.next_state or []
     speakers = {message.get("role") for message in came_back}
@@ -132,7 +133,7 @@ def _exit_code(text: str) -> int | None:
     return code if isinstance(code, int) and not isinstance(code, bool) else None
 
 
-def _spoken(turn: Turn) -> Sequence[str]:
+def _spoken(turn: Evidence) -> Sequence[str]:
     """The lines of the answer, its tool calls among them, as they would be printed."""
     return view_turn(turn, 0).answer.replace("\\n", "\n").replace('\\"', '"').splitlines()
 

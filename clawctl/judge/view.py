@@ -4,7 +4,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clawctl.types import Message, Turn
+from clawctl.judge.evidence import Evidence
+from clawctl.types import Message
 
 BLOCK_CHARS = 24_000  # a longer text is shown by its beginning and its end: a judge's context is not endless
 
@@ -23,7 +24,7 @@ class View:
     earlier: str
 
 
-def view_turn(turn: Turn, history_chars: int) -> View:
+def view_turn(turn: Evidence, history_chars: int) -> View:
     """The request is everything after the previous answer: the user's words, or the tool results that the turn works on.
 
     `earlier` is the conversation before that without its system prompt, the last `history_chars` characters of it.

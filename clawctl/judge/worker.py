@@ -8,13 +8,15 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from clawctl.config import Recipe
+from clawctl.judge.evidence import Evidence, read_evidence
 from clawctl.judge.journal import Journal
 from clawctl.judge.panel import Panel
 from clawctl.judge.tally import Tally
+from clawctl.judge.together import together
 from clawctl.process import stop_on_signals
 from clawctl.run_dir import RunDir, changes, claimed, published, quarantine
-from clawctl.shards import UnreadableShard, read_turns, write_verdicts
-from clawctl.types import Turn, Verdict
+from clawctl.shards import UnreadableShard, write_verdicts
+from clawctl.types import Verdict
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +94,7 @@ class _Worker:
             if not mine or self._verdicts(path.stem).exists() or not path.exists():
                 return
             try:
-                turns = await asyncio.to_thread(read_turns, path)
+                turns = await asyncio.to_thread(read_evidence, path)
             except UnreadableShard as error:
                 with suppress(FileNotFoundError):  # collect was quicker
                     quarantine(self._run, path, str(error))
@@ -105,12 +107,12 @@ class _Worker:
     def _verdicts(self, stem: str) -> Path:
         return self._run.verdicts / f"{stem}.parquet"
 
-    async def _judge_shard(self, stem: str, turns: list[Turn], claim: ExitStack) -> None:
+    async def _judge_shard(self, stem: str, turns: list[Evidence], claim: ExitStack) -> None:
         """Judge all turns of a claimed shard and publish their verdicts in the same order."""
         with claim:
             journal = Journal(self._run, stem, (turn.turn_id for turn in turns))
             try:
-                verdicts = await asyncio.gather(*(self._judge_turn(stem, turn, journal) for turn in turns))
+                verdicts = await together(self._judge_turn(stem, turn, journal) for turn in turns)
                 self._panel.ratings.look()
                 await self._publish(stem, list(map(self._panel.rated_since, turns, verdicts)))
                 journal.remove()
@@ -119,7 +121,7 @@ class _Worker:
                 journal.close()
                 del self._left[stem]
 
-    async def _judge_turn(self, stem: str, turn: Turn, journal: Journal) -> Verdict:
+    async def _judge_turn(self, stem: str, turn: Evidence, journal: Journal) -> Verdict:
         verdict = journal.found.get(turn.turn_id)
         if verdict is None:
             verdict = await self._panel.verdict(turn)

@@ -27,11 +27,12 @@ from clawctl.config import Recipe, load_recipe
 from clawctl.endpoint import own_endpoint
 from clawctl.judge.calibrate import flips, measure
 from clawctl.judge.cases import Case, make_turn
+from clawctl.judge.evidence import Evidence, read_evidence
 from clawctl.judge.obedient import obey
 from clawctl.judge.prompts import judge_messages, new_fence
 from clawctl.judge.view import view_turn
 from clawctl.judge.worker import judge
-from clawctl.run_dir import RunDir, open_run
+from clawctl.run_dir import RunDir, open_run, published
 from clawctl.shards import write_turns
 from clawctl.types import Turn
 from scripts.benchmarks.circle import running, wait_until, write_recipe
@@ -62,7 +63,7 @@ def null_rows(folder: Path, quick: bool) -> list[Row]:
             Row("obedient judge", "attacks", found["attacks"], "turns"),
         ]
     for latency in NULL_LATENCIES_S:
-        turns = int((2 if quick else 10) * CONCURRENCY / latency)
+        turns = int((5 if quick else 20) * CONCURRENCY / latency)
         with null_judge(latency) as url:
             rows += throughput_rows(f"null judge, {1000 * latency:.0f} ms", folder / f"null-{latency}", _recipe(url), turns)
     return rows
@@ -115,16 +116,20 @@ def _case(number: int, made: judgements.Judged) -> Case:
 def throughput_rows(case: str, folder: Path, recipe: Recipe, count: int, pairs: int = PAIRS) -> list[Row]:
     """The judge worker (one vote a turn) and the bare loop, in turns: first the one, then the other."""
     turns = [_load_turn(number) for number in range(count)]
-    ratios, bare, ours = [], [], []
-    asyncio.run(bare_loop(recipe, turns[: 2 * CONCURRENCY]))  # the server's first calls are slow
+    ratios, bare, ours, bare_cpu, ours_cpu = [], [], [], [], []
     for pair in range(pairs):
         run = open_run(folder / str(pair))
         for first in range(0, count, SHARD):
             write_turns(run.trajectories / f"{first:08d}.parquet", turns[first : first + SHARD])
-        bare_s = asyncio.run(bare_loop(recipe, turns))
-        begun = time.monotonic()
+        seen = [turn for path in published(run.trajectories, ".parquet") for turn in read_evidence(path)]
+        asyncio.run(bare_loop(recipe, seen[: 2 * CONCURRENCY]))  # the server's first calls are slow
+        used = time.process_time()
+        bare_s = asyncio.run(bare_loop(recipe, seen))
+        bare_cpu.append(time.process_time() - used)
+        begun, used = time.monotonic(), time.process_time()
         judge(run, recipe, once=True)
         ours_s = time.monotonic() - begun
+        ours_cpu.append(time.process_time() - used)
         bare.append(count / bare_s)
         ours.append(count / ours_s)
         ratios.append(bare_s / ours_s)
@@ -132,10 +137,12 @@ def throughput_rows(case: str, folder: Path, recipe: Recipe, count: int, pairs: 
         Row(case, "throughput_ratio_bare", statistics.median(ratios), "ratio"),
         Row(case, "calls_per_s", statistics.median(ours), "1/s"),
         Row(case, "calls_per_s_bare", statistics.median(bare), "1/s"),
+        Row(case, "cpu_ms_per_call", 1000 * statistics.median(ours_cpu) / count, "ms"),
+        Row(case, "cpu_ms_per_call_bare", 1000 * statistics.median(bare_cpu) / count, "ms"),
     ]
 
 
-async def bare_loop(recipe: Recipe, turns: list[Turn]) -> float:
+async def bare_loop(recipe: Recipe, turns: list[Evidence]) -> float:
     """Seconds for the same calls, made ready beforehand, by as many tasks as there may be calls at a time."""
     settings = recipe.judge
     bodies = iter([_body(recipe, turn) for turn in turns])
@@ -154,7 +161,7 @@ async def bare_loop(recipe: Recipe, turns: list[Turn]) -> float:
         return time.monotonic() - begun
 
 
-def _body(recipe: Recipe, turn: Turn) -> dict[str, Any]:
+def _body(recipe: Recipe, turn: Evidence) -> dict[str, Any]:
     settings, seen = recipe.judge, view_turn(turn, recipe.judge.history_chars)
     messages = judge_messages(seen.request, seen.answer, seen.next_state, seen.role, new_fence(), seen.earlier)
     sampling = {"temperature": settings.temperature, "max_tokens": settings.max_tokens}

@@ -117,8 +117,7 @@ def test_a_rating_that_comes_while_the_judge_works_still_decides(run, serving) -
     turns = [reply("thanks"), reply("thanks")]
 
     def rated_meanwhile(text: str, number: int) -> str:
-        if number == 1:
-            rate(run, turns[1], -1.0)
+        rate(run, turns[1], -1.0)
         return "\\boxed{1}"
 
     server = serving(rated_meanwhile)

@@ -8,6 +8,20 @@ from clawctl.run_dir import published
 CHUNK = 1 << 18  # bytes read at a time
 
 
+def whole_end(path: Path) -> int:
+    """Where the last whole line of a file ends: behind it there is at most a line that is being written, or was torn."""
+    with path.open("rb") as file:
+        at = file.seek(0, 2)
+        while at > 0:
+            begin = max(0, at - CHUNK)
+            file.seek(begin)
+            found = file.read(at - begin).rfind(b"\n")
+            if found >= 0:
+                return begin + found + 1
+            at = begin
+    return 0
+
+
 class Rewritten(Exception):
     """A file that is only ever appended to was replaced: what was read of it no longer holds."""
 

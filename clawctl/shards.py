@@ -52,6 +52,38 @@ def write_turns(path: Path, turns: Sequence[Turn]) -> None:
     _write(path, rows, _TURN, "turns")
 
 
+def merge_shards(kind: str, paths: Sequence[Path], target: Path, order: Sequence[str]) -> None:
+    """Publish one shard with the rows of several, sorted by the columns `order`, and the stems that it holds in its metadata.
+
+    Raises UnreadableShard: nothing is published then. Shards of an older schema are not merged.
+    """
+    tables = []
+    for path in paths:
+        try:
+            tables.append(pq.read_table(path))
+        except (OSError, pa.ArrowException) as error:
+            raise UnreadableShard(f"{path.name}: {error}") from error
+    schema = _TURN if kind == "turns" else _VERDICT
+    marks = {"schema_version": str(SCHEMA_VERSION), "kind": kind}
+    if any({key: (table.schema.metadata or {}).get(key.encode(), b"").decode() for key in marks} != marks for table in tables):
+        raise UnreadableShard(f"{target.name}: its parts are not all shards of {kind} of this schema")
+    table = pa.concat_tables(tables).combine_chunks()
+    if order:
+        table = table.sort_by([(name, "ascending") for name in order])
+    stems = orjson.dumps([path.stem for path in paths]).decode()
+    table = table.cast(schema).replace_schema_metadata({**marks, "merged": stems})
+    publish(target, lambda temporary: pq.write_table(table, temporary, **_COMPRESSION))
+
+
+def merged_from(path: Path) -> list[str]:
+    """The stems of the shards that were merged into this one. Raises UnreadableShard."""
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+        return list(orjson.loads(metadata.get(b"merged", b"[]")))
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise UnreadableShard(f"{path.name}: {error}") from error
+
+
 def read_turns(path: Path) -> list[Turn]:
     """Raises UnreadableShard."""
     rows = _read(path, "turns")

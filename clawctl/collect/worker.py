@@ -15,7 +15,8 @@ from clawctl.collect.captures import Captures, Found
 from clawctl.collect.position import Position, put_aside
 from clawctl.collect.sessions import Sessions
 from clawctl.collect.side_rules import VERSION
-from clawctl.config import CollectConfig, Recipe
+from clawctl.collect.upkeep import Upkeep
+from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.feedback import Ratings
 from clawctl.lines import Rewritten
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 BATCH = 256  # exchanges between two looks at the shard limits
 MOST_UNSURE = 1024  # exchanges held back for a parent that may still be read
 REPORT_S = 10.0
+UPKEEP_S = 60.0
 
 
 def collect(run: RunDir, recipe: Recipe, once: bool) -> None:
@@ -36,7 +38,7 @@ def collect(run: RunDir, recipe: Recipe, once: bool) -> None:
     stop = stop_on_signals()
     settings = recipe.collect
     with sole_worker(run, "collect"):
-        collector = Collector(run, settings, stop)
+        collector = Collector(run, recipe, stop)
         collector.look()
         if not once:
             poll_s = min(1.0, max(0.05, settings.shard_age_s / 4))
@@ -48,8 +50,9 @@ def collect(run: RunDir, recipe: Recipe, once: bool) -> None:
 class Collector:
     """The one collect worker of a run: sessions in memory, complete rows waiting for their shard."""
 
-    def __init__(self, run: RunDir, settings: CollectConfig, stop: threading.Event) -> None:
-        self._run, self._settings, self._stop = run, settings, stop
+    def __init__(self, run: RunDir, recipe: Recipe, stop: threading.Event) -> None:
+        self._run, self._settings, self._stop = run, recipe.collect, stop
+        self._upkeep, self._kept_up_at = Upkeep(run, recipe), float("-inf")
         _sweep(run)
         self._refused = False  # by the disk
         self._exchanges, self._rows, self._shards, self._quarantined = 0, 0, 0, 0
@@ -61,10 +64,10 @@ class Collector:
         """Start from what is published and kept; `afresh` from the published shards alone, reading all captures again."""
         self._position = Position(self._run, afresh)
         self._put_aside = put_aside(self._run)
-        known = _published_ids(self._run, self._position.shards_after)
+        self._known = _published_ids(self._run, self._position.shards_after)
         self._captures = Captures(self._run, self._position.start)
         self._ratings = Ratings(self._run)
-        self._sessions = Sessions(self._settings.session_timeout_s, known)
+        self._sessions = Sessions(self._settings.session_timeout_s, self._known)
         self._last_stem = max((path.stem for path in published(self._run.trajectories, ".parquet")), default="")
         self._waiting: list[Turn] = []
         self._waiting_since = 0.0
@@ -122,6 +125,8 @@ class Collector:
 
     def _found(self, found: Found) -> Exchange:
         self._position.read(found)
+        if found.exchange.created_at <= self._position.gone_before:
+            self._known.add(found.exchange.exchange_id)
         return found.exchange
 
     def _take(self) -> None:
@@ -183,6 +188,13 @@ class Collector:
             self._position.save(self._captures.offsets, self._kept)
         except OSError as error:
             log.error("cannot write collect.json, a restart reads more than it needs: %s", error)
+            return
+        if time.monotonic() - self._kept_up_at >= UPKEEP_S:
+            self._kept_up_at = time.monotonic()
+            try:
+                self._upkeep.work(self._position, time.time())
+            except OSError as error:
+                log.error("shards are not merged or deleted, tried again in a minute: %s", error)
 
     def report(self) -> None:
         """Say how far we are: counts only."""

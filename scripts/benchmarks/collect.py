@@ -19,7 +19,7 @@ import orjson
 import pyarrow as pa
 
 from clawctl.collect.worker import Collector
-from clawctl.config import CollectConfig
+from clawctl.config import Recipe
 from clawctl.run_dir import RunDir, open_run, published
 from clawctl.shards import read_turn_ids
 from clawctl.types import Exchange
@@ -69,10 +69,10 @@ class Talker:
         )  # fmt: skip
 
 
-def collect_once(run: RunDir, settings: CollectConfig) -> float:
+def collect_once(run: RunDir, recipe: Recipe) -> float:
     """CPU seconds of reading all captures and publishing all that is complete."""
     begun = time.process_time()
-    collector = Collector(run, settings, threading.Event())
+    collector = Collector(run, recipe, threading.Event())
     collector.look()
     collector.close()
     return time.process_time() - begun
@@ -86,12 +86,12 @@ def stream_rows(folder: Path, turns: int) -> list[Row]:
                 tokens += len(exchange.prompt_ids or []) + len(exchange.completion_ids or [])
                 file.write(orjson.dumps(exchange) + b"\n")
     captured = (run.captures / "a-0.jsonl").read_bytes()
-    seconds = collect_once(run, CollectConfig())
+    seconds = collect_once(run, Recipe())
     begun = time.process_time()
     pa.Codec("zstd", compression_level=3).compress(captured)
     zstd_seconds = time.process_time() - begun
     written = sum(len(read_turn_ids(path)) for path in published(run.trajectories, ".parquet"))
-    again = collect_once(run, CollectConfig())
+    again = collect_once(run, Recipe())
     return [
         Row("stream", "turns_per_s", written / seconds, "turns per CPU second"),
         Row("stream", "tokens_per_turn", tokens / turns, "tokens"),
@@ -109,7 +109,7 @@ def long_rows(folder: Path, sessions: int) -> list[Row]:
             for exchange, new in talker.session(20, 10_000, 250, 150, time.time() - AGO + number):
                 distinct += new
                 file.write(orjson.dumps(exchange) + b"\n")
-    collect_once(run, CollectConfig())
+    collect_once(run, Recipe())
     size = sum(path.stat().st_size for path in published(run.trajectories, ".parquet"))
     return [
         Row("long", "bytes_per_distinct_token", size / distinct, "bytes"),
@@ -119,8 +119,8 @@ def long_rows(folder: Path, sessions: int) -> list[Row]:
 
 def memory_rows(folder: Path, turns: int) -> list[Row]:
     run, talker = open_run(folder / "memory"), Talker(3)
-    settings, batch = CollectConfig(session_timeout_s=60), 2000
-    collector = Collector(run, settings, threading.Event())
+    recipe, batch = Recipe.model_validate({"collect": {"session_timeout_s": 60}}), 2000
+    collector = Collector(run, recipe, threading.Event())
     sizes = []
     begins = time.time() - AGO
     for number in range(turns // batch):

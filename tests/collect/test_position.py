@@ -81,7 +81,7 @@ def test_a_capture_file_that_was_rewritten_is_read_again(run) -> None:
     path = run.captures / "a-0.jsonl"
     old, other = talk(2, "tea", at=time.time() - AGO), talk(2, "milk", at=time.time() - AGO)
     append(path, *old, *other)
-    collector = Collector(run, recipe().collect, threading.Event())
+    collector = Collector(run, recipe(), threading.Event())
     collector.look()
     collector.close()
     append(run.captures / ".new", *other)
@@ -101,7 +101,7 @@ def test_a_capture_file_that_was_rewritten_is_read_again(run) -> None:
 def test_a_shard_that_another_stage_puts_aside_comes_back_while_collect_runs(run) -> None:
     exchanges = talk(4, "tea", at=time.time() - AGO)
     append(run.captures / "a-0.jsonl", *exchanges[:2])
-    collector = Collector(run, recipe(shard_turns=2).collect, threading.Event())
+    collector = Collector(run, recipe(shard_turns=2), threading.Event())
     collector.look()
     append(run.captures / "a-0.jsonl", *exchanges[2:])
     collector.look()
@@ -125,7 +125,7 @@ def test_killed_at_any_step_with_sessions_that_end_each_turn_is_in_one_row(run) 
         talks = [talk(6, f"talk {seed} {name}", at=begun + 900 * name) for name in range(10)]  # the timeout is an hour
         waiting = sorted((e for exchanges in talks for e in exchanges), key=lambda e: e.created_at)
         before = set(published_ids(run))
-        settings = recipe(shard_turns=5, shard_age_s=0).collect
+        settings = recipe(shard_turns=5, shard_age_s=0)
         while waiting:
             collector = Collector(run, settings, threading.Event())
             for _ in range(dice.randrange(4)):

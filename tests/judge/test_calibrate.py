@@ -157,6 +157,12 @@ def test_a_line_that_is_no_labelled_turn_is_named_with_the_cure(tmp_path, text, 
     assert '"label"' in refused.value.fix
 
 
+def test_the_example_in_the_documents_is_a_labelled_file() -> None:
+    cases = read_cases(Path(__file__).parents[2] / "docs" / "labelled-turns.jsonl")
+    assert {case.label for case in cases} == {1, 0, -1}
+    assert len({case.turn.turn_id for case in cases}) == len(cases) >= 30
+
+
 def test_no_ratings_and_no_file_are_problems_with_a_cure(run, tmp_path) -> None:
     with pytest.raises(ClawError, match="has a rating"):
         calibrate(run, Recipe(), None, ratings=True, attacks=False, as_json=True)

@@ -35,8 +35,9 @@ class Panel:
         asked = found is None
         if found is None:
             found = await self.judge.judge(turn)
-        if self.settings.hints == "apart" and found.reward is not None and turn.next_state is not None:
-            asked, found = True, replace(found, hints=await write_hint(self.calls, self.settings, turn))
+        said = self.ratings.remark(turn)
+        if self.settings.hints == "apart" and found.reward is not None and said.next_state is not None:
+            asked, found = True, replace(found, hints=await write_hint(self.calls, self.settings, said))
         return as_verdict(turn.turn_id, found, time.monotonic() - begun if asked else None)
 
     def rated_since(self, turn: Evidence, verdict: Verdict) -> Verdict:

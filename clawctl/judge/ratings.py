@@ -24,6 +24,13 @@ class RatedTurns:
             self._ratings = Ratings(self._run)
             self._ratings.look()
 
+    def remark(self, turn: Evidence) -> Evidence:
+        """The turn with the comment of its rating as the last thing that came back: hints are made of it, verdicts never."""
+        found = self._ratings.of(turn.user, turn.turn_id)
+        if found is None or not found.comment:
+            return turn
+        return replace(turn, next_state=[*(turn.next_state or []), {"role": "user", "content": found.comment}])
+
     def laid_over(self, turn: Evidence) -> Evidence:
         found = self._ratings.of(turn.user, turn.turn_id)
         return turn if found is None else replace(turn, feedback=found.rating)

@@ -1,6 +1,8 @@
 """How right the judge is, counted by hand on a judge that answers by script."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,30 @@ def test_accuracy_abstention_agreement_confusion_and_cost(run, serving, tmp_path
         "completion_tokens": 200,
     }
     assert list(run.verdicts.iterdir()) == []
+
+
+def test_the_command_prints_one_json_document(run, serving, tmp_path) -> None:
+    server = serving(by_words)
+    settings = tmp_path / "recipe.yaml"
+    settings.write_text("judge: {model: scripted, api_key: k}\n")
+    command = [
+        sys.executable,
+        "-m",
+        "clawctl",
+        "judge",
+        "--run",
+        str(run.root),
+        "--recipe",
+        str(settings),
+        "--endpoint",
+        server.url,
+    ]
+    file = write(tmp_path, line("thanks", 1))
+    done = subprocess.run([*command, "--calibrate", str(file), "--json"], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["by_votes"][0]["accuracy"] == 1.0
+    refused = subprocess.run([*command, "--calibrate", str(tmp_path / "none")], capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "cannot be read" in refused.stderr
 
 
 def test_votes_that_waver_lower_the_agreement_and_more_of_them_decide(run, serving, tmp_path, capsys) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from made_turns import reply, shard
+from made_turns import reply, shard, turn
 from scripted_judge import ScriptedJudge, free_port
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
@@ -92,8 +92,8 @@ def test_an_explicit_rating_outranks_the_judge_and_is_not_asked_about(run, servi
     assert (verdict.reward, verdict.votes, verdict.judge, server.asked) == (-0.5, [], "user feedback", [])
 
 
-def rate(run: RunDir, turn: Turn, rating: float, key: str = "default") -> None:
-    FeedbackFile(run.feedback).append(Feedback(f"f{time.time_ns()}", time.time(), key, turn.turn_id, rating, None))
+def rate(run: RunDir, turn: Turn, rating: float, key: str = "default", comment: str | None = None) -> None:
+    FeedbackFile(run.feedback).append(Feedback(f"f{time.time_ns()}", time.time(), key, turn.turn_id, rating, comment))
 
 
 def test_a_rating_that_comes_late_outranks_the_row_and_nobody_rates_anothers_turn(run, serving) -> None:
@@ -155,6 +155,18 @@ def test_hints_may_be_asked_apart_from_the_votes(run, serving) -> None:
     shard(run, "2-b", [reply("no")])
     judge(run, recipe(server.url, votes=1, hints="off"), once=True)
     assert read_verdicts(run.verdicts / "2-b.parquet")[0].hints == []
+
+
+def test_the_comment_of_a_rating_is_what_its_hint_is_made_of(run, serving) -> None:
+    server = serving(
+        lambda text, number: "[HINT_START]Leave out the bold.[HINT_END]" if "too bold" in text else "[HINT_START][HINT_END]"
+    )
+    silent = turn([{"role": "user", "content": "2+2?"}], "4", None)
+    rate(run, silent, -1.0, comment="too bold for me")
+    shard(run, "1-a", [silent])
+    judge(run, recipe(server.url, hints="apart"), once=True)
+    (verdict,) = verdicts_of(run)
+    assert (verdict.reward, verdict.hint, len(server.asked)) == (-1.0, "Leave out the bold.", 1)
 
 
 def test_an_abstention_says_why(run, serving) -> None:
@@ -292,7 +304,7 @@ def start(run, tmp_path) -> Iterator:
         process.wait()
 
 
-def wait_for(condition, seconds: float = 20.0) -> None:
+def wait_for(condition, seconds: float = 90.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"

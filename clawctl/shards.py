@@ -72,7 +72,7 @@ def merge_shards(kind: str, paths: Sequence[Path], target: Path, order: Sequence
         table = table.sort_by([(name, "ascending") for name in order])
     stems = orjson.dumps([path.stem for path in paths]).decode()
     table = table.cast(schema).replace_schema_metadata({**marks, "merged": stems})
-    publish(target, lambda temporary: pq.write_table(table, temporary, **_COMPRESSION))
+    publish(target, lambda temporary: pq.write_table(table, temporary, **{**_COMPRESSION, "compression_level": 9}))
 
 
 def merged_from(path: Path) -> list[str]:

@@ -2,7 +2,8 @@
 
 Part `stream`: conversations of 2k-token turns, captured beforehand, read at full speed; CPU seconds of the worker. Beside it zstd
 (level 3) on the same bytes, on the same core: what any stage that stores them would pay at least.
-Part `long`: sessions of 20 turns over a 10k-token prompt, each in one shard: bytes on disk for each token that is not a repetition.
+Part `long`: sessions of 20 turns over a 10k-token prompt, as published four turns a shard and as merged once they are judged: bytes
+on disk (token ids, words and log-probabilities; and of the ids alone) for each token that is not a repetition.
 Part `restart`: the same captures with nothing left to do. Part `memory`: many small turns in sessions that end, captures taken away
 behind the worker: how the resident set grows from the first fifth to the end.
 """
@@ -17,12 +18,15 @@ from pathlib import Path
 
 import orjson
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from clawctl.collect.position import Position
+from clawctl.collect.upkeep import Upkeep
 from clawctl.collect.worker import Collector
 from clawctl.config import Recipe
 from clawctl.run_dir import RunDir, open_run, published
-from clawctl.shards import read_turn_ids
-from clawctl.types import Exchange
+from clawctl.shards import read_turn_ids, write_verdicts
+from clawctl.types import Exchange, Verdict
 from scripts.benchmarks.table import Row, arguments, report
 
 SYLLABLES = [a + b for a in "bcdfglmnprstvw" for b in ("a", "e", "i", "o", "u", "an", "er", "is")]
@@ -109,12 +113,32 @@ def long_rows(folder: Path, sessions: int) -> list[Row]:
             for exchange, new in talker.session(20, 10_000, 250, 150, time.time() - AGO + number):
                 distinct += new
                 file.write(orjson.dumps(exchange) + b"\n")
-    collect_once(run, Recipe())
-    size = sum(path.stat().st_size for path in published(run.trajectories, ".parquet"))
+    collect_once(run, Recipe.model_validate({"collect": {"shard_turns": 4}}))  # as they come in when few people talk
+    sizes = {"long, as published": size_of(run)}
+    for path in published(run.trajectories, ".parquet"):
+        neutral = [Verdict(turn_id, 0.0, [0], None, [], "bench", None, None) for turn_id in read_turn_ids(path)]
+        write_verdicts(run.verdicts / path.name, neutral)
+    Upkeep(run, Recipe()).work(Position(run), time.time())
+    sizes["long, merged"] = size_of(run)
+    rows = [Row(case, "bytes_per_distinct_token", size / distinct, "bytes") for case, size in sizes.items()]
     return [
-        Row("long", "bytes_per_distinct_token", size / distinct, "bytes"),
-        Row("long", "share_of_4_bytes", size / distinct / 4, "share"),
+        *rows,
+        Row("long, merged", "share_of_4_bytes", sizes["long, merged"] / distinct / 4, "share"),
+        Row("long, merged, ids alone", "share_of_4_bytes", size_of_ids(run) / distinct / 4, "share"),
     ]
+
+
+def size_of_ids(run: RunDir) -> int:
+    size = 0
+    for path in published(run.trajectories, ".parquet"):
+        file = pq.ParquetFile(path).metadata
+        columns = [file.row_group(group).column(place) for group in range(file.num_row_groups) for place in range(file.num_columns)]
+        size += sum(column.total_compressed_size for column in columns if "_ids." in column.path_in_schema)
+    return size
+
+
+def size_of(run: RunDir) -> int:
+    return sum(path.stat().st_size for path in published(run.trajectories, ".parquet"))
 
 
 def memory_rows(folder: Path, turns: int) -> list[Row]:

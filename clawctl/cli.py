@@ -55,9 +55,31 @@ def serve(
 
 
 @app.command()
-def collect(run: RunOption = _RUN, recipe: RecipeOption = None, once: Once = False, log_level: LogLevel = "info") -> None:
+def collect(
+    run: RunOption = _RUN,
+    recipe: RecipeOption = None,
+    once: Once = False,
+    import_from: Annotated[Path | None, typer.Option("--import", help="Publish the turns of this file (JSONL) and end.")] = None,
+    rating: Annotated[float | None, typer.Option(help="With --import: rating (-1 to 1) of turns that have none.")] = None,
+    export_to: Annotated[Path | None, typer.Option("--export", help="Write all published turns to this file and end.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be trained and why not; write nothing.")] = False,
+    num_samples: Annotated[int, typer.Option(min=0, help="With --dry-run: how many turns to show.")] = 10,
+    as_json: AsJson = False,
+    log_level: LogLevel = "info",
+) -> None:
     """Stitch captures into sessions, attach what came back after each turn, publish trajectories."""
+    if dry_run:
+        from clawctl.collect.dry_run import dry_run as show
+
+        settings = load_recipe(recipe or (run / "recipe.yaml" if (run / "recipe.yaml").exists() else None)).collect
+        show(open_run(run, create=False), settings, import_from, rating, num_samples, as_json)
+        return
     opened, resolved = _open("collect", run, recipe, {}, log_level, create=True)
+    if import_from or export_to:
+        from clawctl.collect.text_files import exchange_text
+
+        exchange_text(opened, import_from, export_to, rating, as_json)
+        return
     from clawctl.collect.worker import collect as work
 
     work(opened, resolved, once)
@@ -70,12 +92,42 @@ def judge(
     endpoint: Annotated[str | None, typer.Option(help="OpenAI-compatible base URL of the judge. Unset: this run's server.")] = None,
     model: Annotated[str | None, typer.Option(help="Model to ask. Unset: version 0 of the policy.")] = None,
     votes: Annotated[int | None, typer.Option("--votes", "--majority-vote-n", help="Answers per turn (default 3).")] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option("--threshold", "--majority-vote-threshold", help="Share of the votes the majority needs (default 0.5)."),
+    ] = None,
+    prm: Annotated[str | None, typer.Option(help="Judge with this sequence-classification model.")] = None,
+    custom_rm: Annotated[
+        str | None,
+        typer.Option("--custom-rm", "--custom-rm-path", help="Judge with your own reward model: file.py:name."),
+    ] = None,
+    calibrate: Annotated[
+        Path | None, typer.Option(help="Judge these labelled turns (JSONL) instead and say how right the judge is.")
+    ] = None,
+    calibrate_ratings: Annotated[
+        bool, typer.Option("--calibrate-ratings", help="Likewise with the turns of this run that people rated.")
+    ] = False,
+    attacks: Annotated[
+        bool, typer.Option("--attacks", help="Try 60 turns that address the judge and say how many change its mind.")
+    ] = False,
     once: Once = False,
+    as_json: AsJson = False,
     log_level: LogLevel = "info",
 ) -> None:
     """Judge each turn from what came back: k votes, the majority decides; hints where hindsight gives one."""
-    settings = {"judge.endpoint": endpoint, "judge.model": model, "judge.votes": votes}
+    settings = {
+        "judge.endpoint": endpoint,
+        "judge.model": model,
+        "judge.votes": votes,
+        "judge.threshold": threshold,
+        "judge.prm": prm,
+        "judge.custom_rm": custom_rm,
+    }
     opened, resolved = _open("judge", run, recipe, settings, log_level)
+    if calibrate is not None or calibrate_ratings or attacks:
+        from clawctl.judge.calibrate import calibrate as measure
+
+        return measure(opened, resolved, calibrate, calibrate_ratings, attacks, as_json)
     from clawctl.judge.worker import judge as work
 
     work(opened, resolved, once)

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from clawctl.errors import ClawError
 from clawctl.types import SCHEMA_VERSION
 
-FOLDERS = ("captures", "trajectories", "verdicts", "policies", "train", "eval", "quarantine", "locks", "logs")
+FOLDERS = ("captures", "feedback", "trajectories", "verdicts", "policies", "train", "eval", "quarantine", "locks", "logs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,11 @@ class RunDir:
     def captures(self) -> Path:
         """`<writer>-<n>.jsonl`: serve appends, one exchange a line."""
         return self.root / "captures"
+
+    @property
+    def feedback(self) -> Path:
+        """`<writer>-<n>.jsonl`: serve appends, one explicit rating a line."""
+        return self.root / "feedback"
 
     @property
     def trajectories(self) -> Path:
@@ -87,6 +92,8 @@ def open_run(root: Path, create: bool = True) -> RunDir:
         publish_bytes(marker, orjson.dumps({"schema_version": SCHEMA_VERSION, "created_at": time.time()}))
         _check_filesystem(run)
     _check_schema(marker)
+    if create:
+        _make_folders(run)  # those that a younger clawctl knows
     return run
 
 

@@ -29,6 +29,12 @@ _VERDICT = pa.schema([
     ("turn_id", pa.string()), ("reward", pa.float64()), ("votes", pa.list_(pa.int8())), ("hint", pa.string()),
     ("hints", pa.list_(pa.string())), ("judge", pa.string()), ("reason", pa.string()), ("latency_s", pa.float64()),
 ])  # fmt: skip
+# A session's rows repeat their prompt, and lie together. Plain values in pages that hold many rows let zstd find the repetition;
+# a dictionary's packed indices would hide it, so only columns with few values have one.
+_FEW_VALUES = [
+    "session_id", "kind", "source", "task_id", "group_id", "user", "finish_reason", "untrainable_reason", "judge", "reason",
+]  # fmt: skip
+_COMPRESSION = {"compression": "zstd", "compression_level": 3, "use_dictionary": _FEW_VALUES, "data_page_size": 8 << 20}
 _JSON_FIELDS = ("messages", "tools", "response", "next_state")
 
 
@@ -44,6 +50,38 @@ def write_turns(path: Path, turns: Sequence[Turn]) -> None:
         for name in _JSON_FIELDS:
             row[name] = None if row[name] is None else orjson.dumps(row[name]).decode()
     _write(path, rows, _TURN, "turns")
+
+
+def merge_shards(kind: str, paths: Sequence[Path], target: Path, order: Sequence[str]) -> None:
+    """Publish one shard with the rows of several, sorted by the columns `order`, and the stems that it holds in its metadata.
+
+    Raises UnreadableShard: nothing is published then. Shards of an older schema are not merged.
+    """
+    tables = []
+    for path in paths:
+        try:
+            tables.append(pq.read_table(path))
+        except (OSError, pa.ArrowException) as error:
+            raise UnreadableShard(f"{path.name}: {error}") from error
+    schema = _TURN if kind == "turns" else _VERDICT
+    marks = {"schema_version": str(SCHEMA_VERSION), "kind": kind}
+    if any({key: (table.schema.metadata or {}).get(key.encode(), b"").decode() for key in marks} != marks for table in tables):
+        raise UnreadableShard(f"{target.name}: its parts are not all shards of {kind} of this schema")
+    table = pa.concat_tables(tables).combine_chunks()
+    if order:
+        table = table.sort_by([(name, "ascending") for name in order])
+    stems = orjson.dumps([path.stem for path in paths]).decode()
+    table = table.cast(schema).replace_schema_metadata({**marks, "merged": stems})
+    publish(target, lambda temporary: pq.write_table(table, temporary, **{**_COMPRESSION, "compression_level": 9}))
+
+
+def merged_from(path: Path) -> list[str]:
+    """The stems of the shards that were merged into this one. Raises UnreadableShard."""
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+        return list(orjson.loads(metadata.get(b"merged", b"[]")))
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise UnreadableShard(f"{path.name}: {error}") from error
 
 
 def read_turns(path: Path) -> list[Turn]:
@@ -99,7 +137,7 @@ def _row(record: Turn | Verdict) -> dict[str, Any]:
 def _write(path: Path, rows: list[dict[str, Any]], schema: pa.Schema, kind: str) -> None:
     marked = schema.with_metadata({"schema_version": str(SCHEMA_VERSION), "kind": kind})
     table = pa.Table.from_pylist(rows, schema=marked)
-    publish(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+    publish(path, lambda temporary: pq.write_table(table, temporary, **_COMPRESSION))
 
 
 def _read(path: Path, kind: str, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:

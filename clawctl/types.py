@@ -5,6 +5,8 @@ from typing import Any, Literal
 
 SCHEMA_VERSION = 1  # of the run directory and of every row below; shards of older versions go through `shards.MIGRATIONS`
 
+TEXT_ONLY = "text only"  # of an imported turn that lacks nothing but token ids, see Turn.judged
+
 Message = dict[str, Any]  # {"role": "user", "content": "…"} in OpenAI chat form; tool calls and tool results as that API has them
 
 
@@ -41,6 +43,26 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
+class Feedback:
+    """An explicit rating: one line of `feedback/`."""
+
+    feedback_id: str
+    created_at: float  # unix seconds when it was given; of several for one turn the newest counts
+    key: str  # name of the API key that gave it: only the turn's own user is believed
+    turn_id: str
+    rating: float  # -1..1
+    comment: str | None
+
+    def __post_init__(self) -> None:
+        texts = (self.feedback_id, self.key, self.turn_id)
+        numbers = (self.created_at, self.rating)
+        if not all(isinstance(text, str) and text for text in texts) or not all(type(n) in (int, float) for n in numbers):
+            raise ValueError("a rating needs an id, a key, a turn, a time and a number")
+        if not -1 <= self.rating <= 1 or not isinstance(self.comment, str | None):
+            raise ValueError(f"rating {self.rating} is not within -1..1, or its comment is no text")
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One model call with what came back after it: one row of `trajectories/`."""
 
@@ -71,6 +93,16 @@ class Turn:
     feedback: float | None  # the user's explicit rating, -1..1
     trainable: bool
     untrainable_reason: str | None  # "side turn", "no next state", "regenerated", "truncated", …; None exactly if trainable
+
+    @property
+    def judged(self) -> bool:
+        """Whether a verdict of this turn is of use: it is trainable, or it would be but for its token ids.
+
+        The latter is `source="import"` with `untrainable_reason=TEXT_ONLY`: its ids and logprobs are null and stay null. A trainer
+        that takes such turns renders the text with its own template, computes the logprobs with its own weights of that moment, and
+        marks the sample as off-policy; what it cannot render as the file has it, it refuses. Nothing is padded or written back.
+        """
+        return self.trainable or (self.source == "import" and self.untrainable_reason == TEXT_ONLY)
 
     def __post_init__(self) -> None:
         if self.trainable == (self.untrainable_reason is not None):

@@ -14,6 +14,9 @@ import orjson
 from clawctl.collect.side_rules import is_transient
 from clawctl.types import Message
 
+SHORTEST_HANDLE = 16  # characters of a tool-call id
+MOST_MERGED = 32  # line breaks of an answer that are looked at
+
 _ROLES = {"developer": "system", "function": "tool"}
 
 
@@ -21,14 +24,17 @@ _ROLES = {"developer": "system", "function": "tool"}
 class Conversation:
     """The messages of one request without its system prompt, which some clients rewrite each turn, and without known transients.
 
-    The four sequences run in parallel. Tool results of one answer are sorted: clients return them in any order.
+    The first five run in parallel. Tool results of one answer are sorted: clients return them in any order.
     """
 
     digests: tuple[bytes, ...]
     roles: str  # one letter a message: "u", "a", "t"
     at: tuple[int, ...]  # where the message stands in the request
     paths: tuple[bytes, ...]  # digest of everything up to and including the message
+    before: tuple[bytes, ...]  # digest of the request up to the message, system messages and transients as well
     system: bytes  # digest of all system messages
+    whole: bytes  # digest of the request
+    transient_at: tuple[int, ...]  # known transients, by the number of messages that stand before them
 
     @property
     def path(self) -> bytes:
@@ -39,23 +45,36 @@ class Conversation:
 def read_conversation(messages: Sequence[Message]) -> Conversation:
     """The canonical form of one request."""
     items: list[tuple[bytes, str, int]] = []
+    before: list[bytes] = []
+    transient_at: list[int] = []
     system = blake2b(digest_size=12)
+    whole = b""
     run_start = 0  # of the tool results that follow one another
     for at, message in enumerate(messages):
-        role = role_of(message)
+        role, digest, passed = role_of(message), message_digest(message), whole
+        whole = extend_path(whole, digest)
         if role == "system":
-            system.update(message_digest(message))
-            continue
-        if role == "user" and is_transient(text_of(message.get("content"))):
-            continue
-        if role != "tool":
-            run_start = len(items) + 1
-        items.append((message_digest(message), role[:1], at))
-        if role == "tool" and len(items) - run_start > 1:
-            items[run_start:] = sorted(items[run_start:])
+            system.update(digest)
+        elif role == "user" and is_transient(text_of(message.get("content"))):
+            transient_at.append(len(items))
+        else:
+            if role != "tool":
+                run_start = len(items) + 1
+            items.append((digest, role[:1], at))
+            before.append(passed)
+            if role == "tool" and len(items) - run_start > 1:
+                items[run_start:] = sorted(items[run_start:])
     digests = tuple(item[0] for item in items)
-    roles = "".join(item[1] for item in items)
-    return Conversation(digests, roles, tuple(item[2] for item in items), _paths(digests), system.digest())
+    return Conversation(
+        digests=digests,
+        roles="".join(item[1] for item in items),
+        at=tuple(item[2] for item in items),
+        paths=_paths(digests),
+        before=tuple(before),
+        system=system.digest(),
+        whole=whole,
+        transient_at=tuple(transient_at),
+    )
 
 
 def _paths(digests: Sequence[bytes]) -> tuple[bytes, ...]:
@@ -140,13 +159,20 @@ def _whole_numbers(value: Any) -> Any:
     return value
 
 
-def handles(message: Message) -> list[str]:
-    """Exchange ids that this assistant message may carry in its tool-call ids (`call<exchange_id><index>`), punctuation or not."""
-    found = []
-    calls = message.get("tool_calls")
-    for call in calls if isinstance(calls, list) else []:
-        text = str(call.get("id", "")) if isinstance(call, dict) else ""
-        bare = "".join(letter for letter in text if letter.isalnum())
-        if bare.startswith("call"):
-            found += [bare[4:-digits] for digits in (1, 2, 3) if bare[-digits:].isdigit()]
-    return found
+def call_ids(message: Message | None) -> tuple[str, ...]:
+    """The ids of a message's tool calls without their punctuation, which some clients take out. The engine's ids are random, so one
+    that comes back names the answer that it was given in; a short one may be the model's own ("call_1") and names nothing."""
+    calls = message.get("tool_calls") if message else None
+    ids = [str(call.get("id", "")) if isinstance(call, dict) else "" for call in (calls if isinstance(calls, list) else [])]
+    bare = ("".join(letter for letter in text if letter.isalnum()) for text in ids)
+    return tuple(text for text in bare if len(text) >= SHORTEST_HANDLE)
+
+
+def answers_within(message: Message) -> list[tuple[bytes, bytes]]:
+    """Where a client may have merged two answers into one message: digests of the first part and of the rest, for each line."""
+    text = text_of(message.get("content"))
+    cuts = [at for at, letter in enumerate(text) if letter == "\n"][-MOST_MERGED:]
+    rest = {**message, "content": None}
+    return [
+        (message_digest({"role": "assistant", "content": text[:at]}), message_digest({**rest, "content": text[at:]})) for at in cuts
+    ]

@@ -2,19 +2,21 @@
 
 import heapq
 import logging
-from collections.abc import Iterator
-from dataclasses import fields
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 
-from clawctl.run_dir import RunDir, publish_bytes, published
+from clawctl.lines import Lines
+from clawctl.run_dir import RunDir, publish_bytes
 from clawctl.types import SCHEMA_VERSION, Exchange
 
 log = logging.getLogger(__name__)
 
-CHUNK = 1 << 18  # bytes read at a time; no file stays open meanwhile
 _FIELDS = frozenset(field.name for field in fields(Exchange))
 _START = b'{"exchange_id":'
 
@@ -23,45 +25,43 @@ class BadLine(Exception):
     """A line is no exchange that we can read; the message says why."""
 
 
-class Captures:
-    """Follows all capture files of a run from their beginnings. What was read is remembered by offset, in memory only."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An exchange and where it stands."""
 
-    def __init__(self, run: RunDir) -> None:
+    exchange: Exchange
+    file: str
+    offset: int
+
+
+class Captures:
+    """Follows all capture files of a run, each from `start` (byte offsets by name; else its beginning)."""
+
+    def __init__(self, run: RunDir, start: Mapping[str, int] | None = None) -> None:
         self.quarantined = 0
         self._run = run
-        self._offsets: dict[Path, int] = {}
+        self._lines = Lines(run.captures, start)
 
-    def read(self) -> Iterator[Exchange]:
+    @property
+    def offsets(self) -> dict[str, int]:
+        """How far each file was read."""
+        return self._lines.offsets
+
+    def read(self) -> Iterator[Found]:
         """What was appended since the last call, the earliest first. A line without its newline waits until it has one.
 
         A torn line is what its writer had not finished when it died: nobody was told of it, and it stays where it is.
         """
-        grown = [path for path in published(self._run.captures, ".jsonl") if path.stat().st_size > self._offsets.get(path, 0)]
-        return heapq.merge(*(self._follow(path) for path in grown), key=lambda exchange: exchange.created_at)
+        files = [self._follow(path) for path in self._lines.grown()]
+        return heapq.merge(*files, key=lambda found: found.exchange.created_at)
 
-    def _follow(self, path: Path) -> Iterator[Exchange]:
-        for offset, line in self._lines(path):
+    def _follow(self, path: Path) -> Iterator[Found]:
+        for offset, line in self._lines.read(path):
             try:
-                yield parse_exchange(line)
+                yield Found(parse_exchange(line), path.name, offset)
             except BadLine as error:
-                yield from self._put_aside(path, offset, line, str(error))
-
-    def _lines(self, path: Path) -> Iterator[tuple[int, bytes]]:
-        size = CHUNK
-        while True:
-            offset = self._offsets.get(path, 0)
-            with path.open("rb") as file:
-                file.seek(offset)
-                chunk = file.read(size)
-            if b"\n" not in chunk:
-                if len(chunk) < size:
-                    return
-                size *= 2  # a line longer than a chunk
-                continue
-            for line in chunk[: chunk.rindex(b"\n")].split(b"\n"):
-                self._offsets[path] = offset + len(line) + 1
-                yield offset, line
-                offset += len(line) + 1
+                for exchange in self._put_aside(path, offset, line, str(error)):
+                    yield Found(exchange, path.name, offset)
 
     def _put_aside(self, path: Path, offset: int, line: bytes, reason: str) -> Iterator[Exchange]:
         """Keep the line and the reason. A whole exchange glued behind a torn one (its writer died and came back) is still read."""
@@ -131,7 +131,13 @@ def _are_objects(value: Any) -> bool:
 
 
 def _are_ids(value: Any) -> bool:
-    return value is None or (_of_types(value, {int}) and (not value or (min(value) >= 0 and max(value) < 2**31)))
+    """32-bit, as the engine has them. Converting is the quickest check of a long list."""
+    if value is None or not isinstance(value, list):
+        return value is None
+    try:
+        return not value or int(np.frombuffer(array("i", value), np.int32).min()) >= 0
+    except (TypeError, OverflowError):
+        return False
 
 
 def _of_types(value: Any, types: set[type]) -> bool:

@@ -1,19 +1,23 @@
 """Which turn does a request answer? By evidence in the request, never by time.
 
-From the last assistant message backwards: (a) a handle that we issued comes back in a tool-call id; (b) the answer of a known turn
-stands behind the same conversation. The parent's request may hold up to two user messages that the child's lacks (transient context
-that clients take out again). Hints scope the search: two different session ids never meet, and users never do.
+From the last assistant message backwards: (a) the id of a tool call that was given comes back; (b) the answer of a known turn
+stands behind the same conversation, less up to two user messages of the parent's request (transient context that clients take out
+again); (c) two answers of one conversation stand merged in one message; (d) within one claimed session, the answer alone: what
+stood before it was compacted or edited. Hints scope the search: two different session ids never meet, and users never do.
 """
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Literal
 
-from clawctl.collect.canonical import Conversation, extend_path, handles
+from clawctl.collect.canonical import Conversation, answers_within, call_ids, extend_path
 from clawctl.types import Exchange, Message
 
 MOST_DROPPED = 2  # user messages of the parent that may be missing in the child
 MOST_COMPARED = 256  # newest turns with the same words that are looked at one by one
+
+
+Relation = Literal["exact", "tail-drop", "mid-drop", "diverged"]
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +45,11 @@ class Node:
     roles: str
     path: bytes
     system: bytes
+    whole: bytes
+    ends_transient: bool  # its request ends with known transient context
+    calls: tuple[str, ...]  # ids of the answer's tool calls
     answer: bytes | None  # None after an error: nothing can follow it
+    relation: "Relation | None"  # to its parent
     exchange: Exchange | None
     successors: int = 0  # main turns that continue it
 
@@ -57,6 +65,8 @@ class Match:
     node: Node
     at: int  # where its answer stands in the child's Conversation
     dropped: frozenset[bytes]  # user messages of the parent that the child lacks
+    relation: Relation  # "exact": the parent's request and its answer begin the child's request
+    replies: bool  # what follows the answer is a reaction to it; False: only the answer was found again, in other surroundings
 
 
 class Index:
@@ -64,23 +74,29 @@ class Index:
 
     def __init__(self) -> None:
         self.by_id: dict[str, Node] = {}
+        self._by_call: dict[tuple[str, str], list[Node]] = defaultdict(list)
         self._by_path: dict[tuple[str, bytes], list[Node]] = defaultdict(list)
         self._by_answer: dict[tuple[str, bytes], list[Node]] = defaultdict(list)
         self._by_request: dict[tuple[str, str | None, bytes], list[Node]] = defaultdict(list)
 
     def add(self, node: Node) -> None:
         self.by_id[node.turn_id] = node
-        self._by_request[node.user, node.hint, node.path].append(node)
-        if node.answer is not None:
-            self._by_path[node.user, extend_path(node.path, node.answer)].append(node)
-            self._by_answer[node.user, node.answer].append(node)
+        for index, key in self._places(node):
+            index[key].append(node)
 
     def remove(self, node: Node) -> None:
         del self.by_id[node.turn_id]
-        _discard(self._by_request, (node.user, node.hint, node.path), node)
+        for index, key in self._places(node):
+            index[key].remove(node)
+            if not index[key]:
+                del index[key]
+
+    def _places(self, node: Node) -> list[tuple[dict, tuple]]:
+        places: list[tuple[dict, tuple]] = [(self._by_request, (node.user, node.hint, node.path))]
         if node.answer is not None:
-            _discard(self._by_path, (node.user, extend_path(node.path, node.answer)), node)
-            _discard(self._by_answer, (node.user, node.answer), node)
+            places.append((self._by_path, (node.user, extend_path(node.path, node.answer))))
+            places.append((self._by_answer, (node.user, node.answer)))
+        return places + [(self._by_call, (node.user, call)) for call in dict.fromkeys(node.calls)]
 
     def twins(self, user: str, hint: str | None, path: bytes) -> list[Node]:
         """Turns whose request has the same messages: retries and regenerations of one another if they share their parent."""
@@ -91,26 +107,38 @@ class Index:
     ) -> Match | None:
         """The turn that this request continues, or None: then it is a root. Trees not seen since `since` are over."""
         twins = {twin.parent_id for twin in self.twins(user, hint, conversation.path)}
-        for at in reversed(range(len(conversation.roles))):
-            if conversation.roles[at] != "a":
-                continue
-            found = [self.by_id[handle] for handle in handles(messages[conversation.at[at]]) if handle in self.by_id]
-            found = [node for node in found if node.user == user]
-            found = found or self._by_path.get((user, conversation.paths[at]), [])[-MOST_COMPARED:]
-            found = _open_to(found, hint, since)
-            if not found:
-                alike = self._by_answer.get((user, conversation.digests[at]), [])[-MOST_COMPARED:]
-                found = [node for node in _open_to(alike, hint, since) if _continues(node, conversation, at)]
+        answers = [at for at, role in enumerate(conversation.roles) if role == "a"]
+        for at in reversed(answers):
+            found, replies = self._candidates(conversation, messages, at, user, hint, since), True
+            if not found and at == answers[-1] and hint is not None:
+                alike = _open_to(self._alike(user, conversation.digests[at]), hint, since)
+                found = [node for node in alike if node.hint == hint]
+                replies = any(_stands_behind(node, conversation, at) for node in found)
+                found = [node for node in found if _stands_behind(node, conversation, at)] if replies else found
             if found:
                 best = max(found, key=lambda node: _evidence(node, conversation, at, twins))
-                return Match(best, at, _dropped(best, conversation, at))
+                return Match(best, at, _dropped(best, conversation, at), _relation(best, conversation, at), replies)
         return None
 
+    def _candidates(
+        self, conversation: Conversation, messages: list[Message], at: int, user: str, hint: str | None, since: float
+    ) -> list[Node]:
+        """Turns that the answer at `at` may be, by the strongest evidence that there is."""
+        answer = messages[conversation.at[at]]
+        named = [node for call in call_ids(answer) for node in self._by_call.get((user, call), [])]
+        found = _open_to(named, hint, since)
+        found = found or _open_to(self._by_path.get((user, conversation.paths[at]), [])[-MOST_COMPARED:], hint, since)
+        if found:
+            return found
+        alike = _open_to(self._alike(user, conversation.digests[at]), hint, since)
+        found = [node for node in alike if _continues(node, conversation, at)]
+        if found:
+            return found
+        merged = ((first, node) for first, rest in answers_within(answer) for node in self._alike(user, rest))
+        return _open_to([node for first, node in merged if _merges(node, first, conversation, at)], hint, since)
 
-def _discard(index: dict, key: tuple, node: Node) -> None:
-    index[key].remove(node)
-    if not index[key]:
-        del index[key]
+    def _alike(self, user: str, answer: bytes) -> list[Node]:
+        return self._by_answer.get((user, answer), [])[-MOST_COMPARED:]
 
 
 def _open_to(nodes: list[Node], hint: str | None, since: float) -> list[Node]:
@@ -132,6 +160,32 @@ def _continues(node: Node, conversation: Conversation, at: int) -> bool:
         else:
             return False
     return all(role == "u" for _, role in theirs)
+
+
+def _merges(node: Node, first: bytes, conversation: Conversation, at: int) -> bool:
+    """Whether the node's request is what stands before `at`, then the answer `first`, then something that the client took out."""
+    return node.digests[:at] == conversation.digests[:at] and len(node.digests) > at and node.digests[at] == first
+
+
+def _stands_behind(node: Node, conversation: Conversation, at: int) -> bool:
+    """Whether the message before the answer is the last of the node's request."""
+    return at > 0 and bool(node.digests) and node.digests[-1] == conversation.digests[at - 1]
+
+
+def _relation(node: Node, conversation: Conversation, at: int) -> Relation:
+    """How the parent's request stands in the child's."""
+    if conversation.before[at] == node.whole:
+        return "exact"
+    if node.system != conversation.system or len(node.digests) < at or not _is_within(conversation, node, at):
+        return "diverged"
+    kept = len(node.digests) == at
+    at_end = node.ends_transient if kept else node.digests[:at] == conversation.digests[:at]
+    return "tail-drop" if at_end else "mid-drop"
+
+
+def _is_within(conversation: Conversation, node: Node, at: int) -> bool:
+    theirs = iter(node.digests)
+    return all(digest in theirs for digest in conversation.digests[:at])
 
 
 def _evidence(node: Node, conversation: Conversation, at: int, twins: set[str | None]) -> tuple:

@@ -17,8 +17,9 @@ REGENERATED = "regenerated"
 NO_NEXT_STATE = "no next state"
 
 
-def untrainable_reason(exchange: Exchange, kind: str, next_state: list[Message] | None, repeated: bool) -> str | None:
-    """Why this turn cannot be trained, or None. `repeated`: the same request was asked again, so another answer was wanted.
+def untrainable_reason(exchange: Exchange, kind: str, told: bool, repeated: bool) -> str | None:
+    """Why this turn cannot be trained, or None. `told`: something came back, or its user rated it. `repeated`: the same request was
+    asked again, so another answer was wanted.
 
     An answer that hit its length limit (finish_reason "length") is trainable like any other: its tokens are exact, and what came
     back was said about just these. Without anything coming back it is "no next state", as every other.
@@ -31,8 +32,8 @@ def untrainable_reason(exchange: Exchange, kind: str, next_state: list[Message] 
         (exchange.untrainable_reason is not None, exchange.untrainable_reason),
         (not exact, NO_TOKEN_IDS),
         (exchange.policy_version is None, NO_POLICY_VERSION),
-        (next_state is None and repeated, REGENERATED),
-        (next_state is None, NO_NEXT_STATE),
+        (not told and repeated, REGENERATED),
+        (not told, NO_NEXT_STATE),
     ]
     return next((reason for applies, reason in reasons if applies), None)
 
@@ -61,9 +62,10 @@ def make_turn(
     kind: Literal["main", "side"],
     came_back: list[Message] | None,
     repeated: bool,
+    feedback: float | None = None,
 ) -> Turn:
     """The row of a closed turn."""
-    reason = untrainable_reason(exchange, kind, came_back, repeated)
+    reason = untrainable_reason(exchange, kind, came_back is not None or feedback is not None, repeated)
     return Turn(
         turn_id=exchange.exchange_id,
         session_id=session_id,
@@ -89,7 +91,7 @@ def make_turn(
         top_k=exchange.top_k,
         finish_reason=exchange.finish_reason,
         outcome_reward=None,
-        feedback=None,
+        feedback=feedback,
         trainable=reason is None,
         untrainable_reason=reason,
     )

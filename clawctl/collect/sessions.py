@@ -1,20 +1,20 @@
 """Exchanges become turns in trees, and turns close. No file, no clock: time comes in with what is added.
 
-A turn closes, and becomes one row, when its next state is known (a main turn continues it), when its session is said to be done,
-or when its tree had no request for `timeout_s`. Side turns and errors close at once: nothing that comes back could train them.
-Continued by two turns, the first one's messages are the next state; the other is a branch. A request that repeats another's
-messages is a sibling with the same parent and tells nothing about it; of such siblings those that are continued are trainable,
-and one that is not closes as "regenerated".
+A turn closes, and becomes one row, when its next state is known (a main turn continues it), when its user rates it, when its
+session is said to be done, or when its tree had no request for `timeout_s`. Side turns and errors close at once: nothing that comes
+back could train them. Continued by two turns, the first one's messages are the next state; the other is a branch. A request that
+repeats another's messages is a sibling with the same parent and tells nothing about it; of such siblings those that are continued
+are trainable, and one that is not closes as "regenerated".
 """
 
 from collections import OrderedDict, defaultdict
 from urllib.parse import quote
 
-from clawctl.collect.canonical import Conversation, message_digest, read_conversation
+from clawctl.collect.canonical import Conversation, call_ids, message_digest, read_conversation
 from clawctl.collect.parents import Index, Match, Node, Tree
 from clawctl.collect.rows import make_turn, next_state
-from clawctl.collect.side_rules import turn_kind
-from clawctl.types import Exchange, Message, Turn
+from clawctl.collect.side_rules import session_in_prompt, turn_kind, without_revision
+from clawctl.types import Exchange, Feedback, Message, Turn
 
 
 class Sessions:
@@ -28,6 +28,8 @@ class Sessions:
         self._trees: OrderedDict[int, Tree] = OrderedDict()  # by id(), the longest unseen first
         self._of_session: dict[tuple[str, str], set[int]] = defaultdict(set)
         self._rows: list[Turn] = []
+        self._ended: list[str] = []
+        self._early: OrderedDict[tuple[str, str], Feedback] = OrderedDict()  # ratings of turns that were not read yet
 
     @property
     def open_turns(self) -> int:
@@ -38,32 +40,57 @@ class Sessions:
         rows, self._rows = self._rows, []
         return rows
 
-    def add(self, exchange: Exchange, sure: bool = True) -> None:
-        """Put one exchange where it belongs.
+    def take_ended(self) -> list[str]:
+        """The turns whose tree ended since the last call: they are never looked at again."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def rate(self, feedback: Feedback) -> None:
+        """An explicit rating closes its turn. What is said of a turn that is closed already does not change its row: whoever needs
+        the reward looks ratings up (`clawctl.feedback`). Nobody rates another's turns."""
+        node = self._index.by_id.get(feedback.turn_id)
+        if node is None:
+            self._early[feedback.key, feedback.turn_id] = feedback
+        elif node.user == feedback.key:
+            self._close_rated(node, feedback)
+
+    def _close_rated(self, node: Node, feedback: Feedback) -> None:
+        said: list[Message] | None = [{"role": "user", "content": feedback.comment}] if feedback.comment else None
+        self._close_for_good(node, said, feedback.rating)
+
+    def add(self, exchange: Exchange, sure: bool = True) -> Node | None:
+        """Put one exchange where it belongs. None if it is there already, or waits.
 
         With several writers of captures a child may be read before its parent. An exchange whose last assistant message is no
         known turn's is therefore kept in `unsure` unless the caller says that everything written before it has been added.
         """
         if exchange.exchange_id in self._index.by_id:
-            return
+            return None
         conversation = read_conversation(exchange.messages)
         hint = session_hint(exchange)
         since = exchange.created_at - self.timeout_s
         match = self._index.find_parent(conversation, exchange.messages, exchange.key, hint, since)
         if not sure and "a" in conversation.roles[match.at + 1 if match else 0 :]:
             self.unsure.append(exchange)
-            return
+            return None
         node = self._plant(exchange, conversation, hint, match)
         if match is not None and node.kind == "main":
             match.node.successors += 1
-            self._close(match.node, next_state(conversation, exchange.messages, match))
+            if match.replies:
+                self._close(match.node, next_state(conversation, exchange.messages, match), exchange.hints.get("feedback"))
+        early = self._early.pop((exchange.key, exchange.exchange_id), None)
+        if early is not None:
+            self._close_rated(node, early)
         if node.kind == "side" or node.answer is None or exchange.exchange_id in self._published:
             self._close_for_good(node)
         if exchange.hints.get("session_done") is True:
             self._end_session(node.tree)
+        return node
 
     def tick(self, now: float) -> None:
         """Close trees that were not seen for `timeout_s`."""
+        while self._early and next(iter(self._early.values())).created_at + self.timeout_s < now:
+            self._early.popitem(last=False)  # its turn was published long ago, or never was
         while self._trees:
             oldest = next(iter(self._trees.values()))
             if oldest.last_seen + self.timeout_s >= now:
@@ -87,6 +114,10 @@ class Sessions:
             roles=conversation.roles,
             path=conversation.path,
             system=conversation.system,
+            whole=conversation.whole,
+            ends_transient=conversation.transient_at[-1:] == (len(conversation.digests),),
+            calls=call_ids(exchange.response),
+            relation=match.relation if match else None,
             answer=None if exchange.response is None or exchange.status == "error" else message_digest(exchange.response),
             exchange=exchange,
         )
@@ -101,12 +132,13 @@ class Sessions:
         self._of_session[exchange.key, session_id].add(id(tree))
         return tree
 
-    def _close(self, node: Node, came_back: list[Message] | None) -> None:
-        """Close an open turn with what came back; with nothing it stays open."""
-        if came_back is not None:
-            self._close_for_good(node, came_back)
+    def _close(self, node: Node, came_back: list[Message] | None, rating: object) -> None:
+        """Close an open turn with what came back and what the request said of it; with nothing it stays open."""
+        rated = float(rating) if isinstance(rating, int | float) and not isinstance(rating, bool) and -1 <= rating <= 1 else None
+        if came_back is not None or rated is not None:
+            self._close_for_good(node, came_back, rated)
 
-    def _close_for_good(self, node: Node, came_back: list[Message] | None = None) -> None:
+    def _close_for_good(self, node: Node, came_back: list[Message] | None = None, rating: float | None = None) -> None:
         exchange, node.exchange = node.exchange, None
         if exchange is None:
             return
@@ -118,7 +150,7 @@ class Sessions:
             twin is not node and twin.parent_id == node.parent_id and (twin.successors or twin.created_at > node.created_at)
             for twin in twins
         )
-        row = make_turn(exchange, node.tree.session_id, node.parent_id, node.index, node.kind, came_back, repeated)
+        row = make_turn(exchange, node.tree.session_id, node.parent_id, node.index, node.kind, came_back, repeated, rating)
         self._rows.append(row)
 
     def _end_session(self, tree: Tree) -> None:
@@ -131,6 +163,7 @@ class Sessions:
             self._close_for_good(node)
         for node in tree.nodes:
             self._index.remove(node)
+            self._ended.append(node.turn_id)
         del self._trees[id(tree)]
         of_session = self._of_session[tree.user, tree.session_id]
         of_session.discard(id(tree))
@@ -139,9 +172,11 @@ class Sessions:
 
 
 def session_hint(exchange: Exchange) -> str | None:
-    """The session that the client claims, if it claims one."""
+    """The session that the client claims, in a header, in the body or in its prompt, if it claims one."""
     claim = exchange.hints.get("session_id")
-    return str(claim) if isinstance(claim, str | int) and not isinstance(claim, bool) and claim != "" else None
+    if isinstance(claim, str | int) and not isinstance(claim, bool) and claim != "":
+        return without_revision(str(claim))
+    return session_in_prompt(exchange.messages)
 
 
 def scoped(user: str, claim: str) -> str:

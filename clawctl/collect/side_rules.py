@@ -1,4 +1,7 @@
-"""Which requests are utility calls, and which messages are transient context: rules kept as data, taken from recordings."""
+"""Which requests are utility calls, which messages are transient context, and where a prompt names its session: rules kept as data.
+
+All are taken from recordings (`tests/recordings/`, clients of 2026-11). VERSION counts their changes; the worker logs it.
+"""
 
 import re
 from collections.abc import Sequence
@@ -6,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from clawctl.types import Message
+
+VERSION = 2
 
 # What a client's X-Turn-Type (or body's turn_type) says. "user" and "unknown" are what OpenClaw's provider plugin sends.
 MAIN_TYPES = frozenset({"main", "user", "turn", "unknown"})
@@ -31,16 +36,43 @@ SIDE_RULES = (
     SideRule("clawctl judge", "system", "You judge one turn of an assistant by what came back after it."),
 )
 
-# A user message that begins and ends so comes and goes with each request: context of the client, not words of a person.
-TRANSIENT = (("<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>", "<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"),)
+# A user message that begins and ends so may come and go with each request: context of the client, not words of a person.
+TRANSIENT = (
+    ("<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>", "<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"),
+    ("<environment_context>", "</environment_context>"),  # Codex, whenever it has changed
+)
+
+# OpenClaw names its session in the system prompt or in the first user message: "Runtime: agent=main | … | sessionId=c388bb34-… |".
+_RUNTIME = re.compile(r"^Runtime: [^\n]*\| sessionId=([0-9A-Za-z-]{8,64})", re.MULTILINE)
+_REVISION = re.compile(r"^([0-9a-f]{8}-[0-9a-f-]{27}):\d+$")  # and counts its compactions behind the id: "c86d8302-…:1"
 
 _STAMP = re.compile(r"\[[^\]\n]{1,40}\]\s*")  # "[Sat 2026-11-21 07:28 UTC] "
 
 
 def is_transient(text: str) -> bool:
-    return text.lstrip()[:3] == "<<<" and any(
-        text.strip().startswith(begin) and text.strip().endswith(end) for begin, end in TRANSIENT
-    )
+    text = text.strip()
+    return text[:1] == "<" and any(text.startswith(begin) and text.endswith(end) for begin, end in TRANSIENT)
+
+
+def session_in_prompt(messages: Sequence[Message]) -> str | None:
+    """The session that the client wrote into the prompt. A claim like any other: it groups requests and links nothing."""
+    said = 0
+    for message in messages:
+        if said == 2 or message.get("role") in ("assistant", "tool"):
+            return None
+        said += message.get("role") == "user"
+        content = message.get("content")
+        for text in [content] if isinstance(content, str) else [_opening(message, None)]:
+            found = _RUNTIME.search(text) if "sessionId=" in text else None
+            if found:
+                return found[1]
+    return None
+
+
+def without_revision(claim: str) -> str:
+    """A claimed session id without the count of its compactions: the conversation goes on."""
+    found = _REVISION.match(claim)
+    return found[1] if found else claim
 
 
 def turn_kind(turn_type: Any, messages: Sequence[Message]) -> Literal["main", "side"]:

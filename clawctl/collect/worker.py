@@ -1,7 +1,7 @@
 """`clawctl collect`: follow captures, stitch sessions, publish trajectories.
 
-Nothing is kept but what is published: a restart reads the ids of all published turns, rebuilds the sessions from the captures, and
-publishes what is not there yet. So a SIGKILL at any moment loses no turn and publishes none twice.
+Nothing is kept but what is published and `collect.json`, which says what is done for good: a restart reads the captures from there,
+rebuilds the open sessions, and publishes what is not there yet. So a SIGKILL at any moment loses no turn and publishes none twice.
 """
 
 import heapq
@@ -11,10 +11,15 @@ import secrets
 import threading
 import time
 
-from clawctl.collect.captures import Captures
+from clawctl.collect.captures import Captures, Found
+from clawctl.collect.position import Position, put_aside
 from clawctl.collect.sessions import Sessions
-from clawctl.config import CollectConfig, Recipe
+from clawctl.collect.side_rules import VERSION
+from clawctl.collect.upkeep import Upkeep
+from clawctl.config import Recipe
 from clawctl.errors import ClawError
+from clawctl.feedback import Ratings
+from clawctl.lines import Rewritten
 from clawctl.process import stop_on_signals
 from clawctl.retention import Retention
 from clawctl.run_dir import RunDir, changes, published, quarantine, sole_worker
@@ -26,6 +31,7 @@ log = logging.getLogger(__name__)
 BATCH = 256  # exchanges between two looks at the shard limits
 MOST_UNSURE = 1024  # exchanges held back for a parent that may still be read
 REPORT_S = 10.0
+UPKEEP_S = 60.0
 
 
 def collect(run: RunDir, recipe: Recipe, once: bool) -> None:
@@ -33,11 +39,12 @@ def collect(run: RunDir, recipe: Recipe, once: bool) -> None:
     stop = stop_on_signals()
     settings = recipe.collect
     with sole_worker(run, "collect"):
-        collector, retention = Collector(run, settings, stop), Retention(run, recipe)
+        collector, retention = Collector(run, recipe, stop), Retention(run, recipe)
         collector.look()
         retention.look()
         if not once:
-            for _ in changes([run.captures], stop, poll_s=min(1.0, max(0.05, settings.shard_age_s / 4))):
+            poll_s = min(1.0, max(0.05, settings.shard_age_s / 4))
+            for _ in changes([run.captures, run.feedback, run.quarantine], stop, poll_s):
                 collector.look()
                 retention.look()
         collector.close()
@@ -46,34 +53,62 @@ def collect(run: RunDir, recipe: Recipe, once: bool) -> None:
 class Collector:
     """The one collect worker of a run: sessions in memory, complete rows waiting for their shard."""
 
-    def __init__(self, run: RunDir, settings: CollectConfig, stop: threading.Event) -> None:
-        self._run, self._settings, self._stop = run, settings, stop
+    def __init__(self, run: RunDir, recipe: Recipe, stop: threading.Event) -> None:
+        self._run, self._settings, self._stop = run, recipe.collect, stop
+        self._upkeep, self._kept_up_at = Upkeep(run, recipe), float("-inf")
         _sweep(run)
-        self._captures = Captures(run)
-        self._sessions = Sessions(settings.session_timeout_s, _published_ids(run))
+        self._refused = False  # by the disk
+        self._exchanges, self._rows, self._shards, self._quarantined = 0, 0, 0, 0
+        self._reported, self._reported_at = 0, time.monotonic()
+        log.info("side rules version %d", VERSION)
+        self._begin()
+
+    def _begin(self, afresh: bool = False) -> None:
+        """Start from what is published and kept; `afresh` from the published shards alone, reading all captures again."""
+        self._position = Position(self._run, afresh)
+        self._put_aside = put_aside(self._run)
+        self._known = _published_ids(self._run, self._position.shards_after)
+        self._captures = Captures(self._run, self._position.start)
+        self._ratings = Ratings(self._run)
+        self._sessions = Sessions(self._settings.session_timeout_s, self._known)
+        self._last_stem = max((path.stem for path in published(self._run.trajectories, ".parquet")), default="")
         self._waiting: list[Turn] = []
         self._waiting_since = 0.0
-        self._refused = False  # by the disk
-        self._exchanges, self._rows, self._shards = 0, 0, 0
-        self._reported, self._reported_at = 0, time.monotonic()
+        self._emitted, self._kept = 0, 0  # rows that closed, and that were published, since here
+        self._saved_at = time.monotonic()
 
     def look(self) -> None:
         """Read what was appended, close what is complete or too old, and publish what is due."""
+        if put_aside(self._run) != self._put_aside:
+            log.warning("a shard was put aside: its turns are published again from the captures")
+            self._begin(afresh=True)
+        try:
+            self._read_all()
+        except Rewritten as file:
+            log.warning("%s was rewritten: all captures are read again", file)
+            self._begin(afresh=True)
+            self._read_all()
+        self._sessions.tick(time.time())
+        self._take()
+        if time.monotonic() - self._saved_at >= self._settings.shard_age_s:
+            self._save()
+        if time.monotonic() - self._reported_at >= REPORT_S and self._exchanges > self._reported:
+            self.report()
+
+    def _read_all(self) -> None:
+        for feedback in self._ratings.read():  # before the captures: a rating that was given is in the row if it can be
+            self._sessions.rate(feedback)
         self._read_once()
         for _ in range(3):  # a child that was read before its parent finds it at the next reading, at the latest
             if not self._sessions.unsure:
                 break
             self._read_once()
-        self._sessions.tick(time.time())
-        self._take()
-        if time.monotonic() - self._reported_at >= REPORT_S and self._exchanges > self._reported:
-            self.report()
 
     def _read_once(self) -> None:
         """Add all that was appended. What was unsure before is sure after it: its parent was written, so it has been read now."""
         sessions = self._sessions
         before, sessions.unsure = sessions.unsure, []
-        stream = heapq.merge(self._captures.read(), sorted(before, key=_time), key=_time)
+        stream = heapq.merge(map(self._found, self._captures.read()), sorted(before, key=_time), key=_time)
         while batch := list(itertools.islice(stream, BATCH)):
             for exchange in batch:
                 sessions.add(exchange, sure=False)
@@ -91,8 +126,16 @@ class Collector:
         for exchange in still:
             sessions.add(exchange, sure=exchange.exchange_id in waited)
 
+    def _found(self, found: Found) -> Exchange:
+        self._position.read(found)
+        if found.exchange.created_at <= self._position.gone_before:
+            self._known.add(found.exchange.exchange_id)
+        return found.exchange
+
     def _take(self) -> None:
         rows = self._sessions.take_rows()
+        self._emitted += len(rows)
+        self._position.ended(self._sessions.take_ended(), self._emitted)
         if rows and not self._waiting:
             self._waiting_since = time.monotonic()
         self._waiting += rows
@@ -110,6 +153,7 @@ class Collector:
         """Publish what is complete, whatever its age. Incomplete turns stay in the captures for the next run."""
         while self._waiting and self._publish():
             pass
+        self._save()
         self.report()
         if self._waiting:
             problem = f"{len(self._waiting)} complete turns could not be written to {self._run.trajectories}"
@@ -119,7 +163,7 @@ class Collector:
         """Write one shard. False if the disk refuses: the rows wait, and the next look tries again."""
         rows = self._waiting[: self._settings.shard_turns]
         try:
-            write_turns(self._run.trajectories / f"{time.time_ns():020d}-{secrets.token_hex(3)}.parquet", rows)
+            self._write(rows)
         except OSError as error:
             if not self._refused:
                 log.error("cannot write trajectories, %d turns wait: %s", len(self._waiting), error)
@@ -129,8 +173,31 @@ class Collector:
         self._waiting = self._waiting[len(rows) :]
         self._waiting_since = time.monotonic()
         self._rows += len(rows)
+        self._kept += len(rows)
         self._shards += 1
         return True
+
+    def _write(self, rows: list[Turn]) -> None:
+        """Stems only ever grow, whatever the clock does: they are the order of shards."""
+        at = max(time.time_ns(), int(self._last_stem[:20] or "0") + 1) if self._last_stem[:20].isdigit() else time.time_ns()
+        stem = f"{at:020d}-{secrets.token_hex(3)}"
+        write_turns(self._run.trajectories / f"{stem}.parquet", rows)
+        self._last_stem = stem
+        self._position.shard(stem, (row.turn_id for row in rows))
+
+    def _save(self) -> None:
+        self._saved_at = time.monotonic()
+        try:
+            self._position.save(self._captures.offsets, self._kept)
+        except OSError as error:
+            log.error("cannot write collect.json, a restart reads more than it needs: %s", error)
+            return
+        if time.monotonic() - self._kept_up_at >= UPKEEP_S:
+            self._kept_up_at = time.monotonic()
+            try:
+                self._upkeep.work(self._position, time.time())
+            except OSError as error:
+                log.error("shards are not merged or deleted, tried again in a minute: %s", error)
 
     def report(self) -> None:
         """Say how far we are: counts only."""
@@ -146,15 +213,19 @@ def _time(exchange: Exchange) -> float:
 
 
 def _sweep(run: RunDir) -> None:
-    """Remove what a killed worker left half written: we are the only one who writes here."""
+    """Remove what a killed worker left half written. Only an import writes here as well, under stems that begin with zeros."""
     for path in run.trajectories.glob(".*.tmp"):
-        path.unlink(missing_ok=True)
+        if not path.name.startswith(".00"):
+            path.unlink(missing_ok=True)
 
 
-def _published_ids(run: RunDir) -> set[str]:
-    """The turns that have their row. A shard that cannot be read is put aside, and its turns are published again."""
+def _published_ids(run: RunDir, after: str) -> set[str]:
+    """The turns that have their row in a shard behind the stem `after`. A shard that cannot be read is put aside, and its turns are
+    published again."""
     found: set[str] = set()
     for path in published(run.trajectories, ".parquet"):
+        if path.stem <= after:
+            continue
         try:
             found.update(read_turn_ids(path))
         except UnreadableShard as error:

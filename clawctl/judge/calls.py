@@ -2,14 +2,19 @@
 
 import asyncio
 import logging
+import random
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 
 import httpx
 
-from clawctl.config import Recipe
+from clawctl.config import JudgeConfig, Recipe
 from clawctl.endpoint import Endpoint, own_endpoint
 from clawctl.errors import ClawError
-from clawctl.judge.prompts import Vote, judge_messages, new_fence, read_vote
+from clawctl.judge.endpoints import Place, Places, retry_after_s
+from clawctl.judge.prompts import judge_messages, new_fence
 from clawctl.run_dir import RunDir
 
 log = logging.getLogger(__name__)
@@ -18,7 +23,6 @@ TRIES = 4  # of a call that times out or breaks
 LONGEST_WAIT_S = 5.0
 _NOT_NOW = (429, 503)  # busy, or still loading its model
 _KEY_OR_MODEL = (401, 403, 404)
-_NO_VOTE = Vote(score=None, hint=None)
 # Should the judge be this run's own server: its answers are not conversations to learn from.
 _HEADERS = {"X-Turn-Type": "judge", "X-Capture": "off"}
 
@@ -27,26 +31,41 @@ class _Away(Exception):
     """The server cannot be asked just now; the message says why."""
 
 
-class Calls:
-    """Calls to one judge endpoint, `concurrency` at a time.
+@dataclass(slots=True)
+class Spent:
+    """What the calls of a worker cost."""
 
-    A server that cannot be reached, is busy (429) or loads (503) is waited for: as long as it takes, or for `patience_s`, after
-    which it is a ClawError. A call that times out, breaks or ends in another 5xx is tried TRIES times, then it is a failed vote.
+    calls: int = 0
+    failed: int = 0  # no answer after TRIES, or a refusal of this one turn
+    prompt_tokens: int = 0  # as the endpoint counts them
+    completion_tokens: int = 0
+
+
+class Calls:
+    """Calls to the judge's endpoints, `concurrency` at a time, through connections that are kept.
+
+    A server that cannot be reached, is busy (429) or loads (503) rests, for as long as its Retry-After says; the others are asked
+    meanwhile. If all are away they are waited for: as long as it takes, or for `patience_s`, after which it is a ClawError. A call
+    that times out, breaks or ends in another 5xx is tried TRIES times, elsewhere if there is another, then it has no answer.
     A refusal of our key or model (401, 403, 404), or of everything we ask (other 4xx), is a ClawError.
     """
 
     def __init__(self, run: RunDir, recipe: Recipe, patience_s: float | None = None) -> None:
-        self.made = 0
-        self.failed = 0
+        self.spent = Spent()
         self._run, self._recipe, self._patience_s = run, recipe, patience_s
-        given = recipe.judge.endpoint
-        if given is not None and not given.startswith(("http://", "https://")):
-            raise ClawError(f"judge endpoint {given!r} is not an http URL", "give one such as http://127.0.0.1:8000/v1", 2)
-        limits = httpx.Limits(max_connections=recipe.judge.concurrency, max_keepalive_connections=recipe.judge.concurrency)
-        timeout = httpx.Timeout(recipe.judge.timeout_s, connect=10.0, pool=None)
-        self._client = httpx.AsyncClient(limits=limits, timeout=timeout, headers=_HEADERS, trust_env=given is not None)
-        self._turnstile = asyncio.Semaphore(recipe.judge.concurrency)
-        self._endpoint: Endpoint | None = None
+        settings = recipe.judge
+        urls = [settings.endpoint, *settings.endpoints] if settings.endpoint else settings.endpoints
+        given = list(dict.fromkeys(url.rstrip("/") for url in urls))
+        for url in given:
+            if not url.startswith(("http://", "https://")):
+                raise ClawError(f"judge endpoint {url!r} is not an http URL", "give one such as http://127.0.0.1:8000/v1", 2)
+        finders: list[Callable[[], Endpoint | None]] = [partial(self._given_endpoint, url) for url in given]
+        self._places = Places(finders or [self._own_endpoint], settings.requests_per_s)
+        encrypted = any(url.startswith("https:") for url in given)
+        self._clients = list(_make_clients(settings, len(self._places.all), bool(given), encrypted))
+        self._lines = asyncio.LifoQueue[httpx.AsyncClient]()
+        for client in self._clients:
+            self._lines.put_nowait(client)
         self._away_since: float | None = None
         self._said_away = False
 
@@ -56,81 +75,95 @@ class Calls:
         return self._recipe.judge.model or f"{self._recipe.model_name}@0"
 
     async def close(self) -> None:
-        await self._client.aclose()
+        for client in self._clients:
+            await client.aclose()
 
-    async def vote(self, messages: list[dict]) -> Vote:
-        """One answer of the judge, read. Raises ClawError where no call could succeed."""
-        async with self._turnstile:
-            response = await self._answered(messages)
+    async def ask(self, messages: list[dict], model: str | None = None) -> str | None:
+        """What the judge says in its final channel; None where it gave no answer. Raises ClawError where no call could succeed."""
+        response = await self._in_turn(messages, model)
         if response is None:
-            return _NO_VOTE
+            return None
         if response.status_code != 200:
-            await self._blame(response)
-            return _NO_VOTE
+            await self._blame(response, model)
+            return None
         try:
-            return read_vote(response.json()["choices"][0]["message"]["content"] or "")
+            answer = response.json()
+            said = answer["choices"][0]["message"]["content"]
         except (ValueError, LookupError, TypeError):
-            return _NO_VOTE
+            return None
+        self._count(answer.get("usage"))
+        return said if isinstance(said, str) else ""
 
-    async def _answered(self, messages: list[dict]) -> httpx.Response | None:
+    def _count(self, usage: object) -> None:
+        if isinstance(usage, dict):
+            self.spent.prompt_tokens += usage.get("prompt_tokens") or 0
+            self.spent.completion_tokens += usage.get("completion_tokens") or 0
+
+    async def _in_turn(self, messages: list[dict], model: str | None) -> httpx.Response | None:
+        line = await self._lines.get()
+        try:
+            return await self._answered(line, messages, model)
+        finally:
+            self._lines.put_nowait(line)
+
+    async def _answered(self, line: httpx.AsyncClient, messages: list[dict], model: str | None) -> httpx.Response | None:
         """The response, if there is one that is not the server's own trouble; None after TRIES broken calls."""
-        for broken in range(TRIES):
-            await asyncio.sleep(min(0.25 * 2**broken, LONGEST_WAIT_S) if broken else 0)
+        broken, shun = 0, None
+        while broken < TRIES:
+            place = await self._places.take(shun)
             try:
-                response = await self._reach(messages)
+                response = await self._post(line, place, messages, model)
+            except _Away as away:
+                self._wait(str(away))
+                continue
             except httpx.TransportError as error:
                 log.debug("a call to the judge broke: %s", type(error).__name__)
-                continue
-            if response.status_code < 500:
-                return response
-        self.failed += 1
+            else:
+                if response.status_code < 500:
+                    self._is_there(place)
+                    return response
+            finally:
+                place.in_flight -= 1
+            place.broke()
+            broken, shun = broken + 1, place
+            if broken < TRIES:
+                await asyncio.sleep(min(0.25 * 2 ** (broken - 1), LONGEST_WAIT_S) * random.uniform(0.5, 1.0))
+        self.spent.failed += 1
         return None
 
-    async def _reach(self, messages: list[dict]) -> httpx.Response:
-        """Ask until the server is there to be asked."""
-        times = 0
-        while True:
-            try:
-                response = await self._post(messages)
-            except _Away as away:
-                await self._wait(str(away), times)
-                times += 1
-                continue
-            if self._said_away:
-                log.info("the judge is there")
-            self._away_since, self._said_away = None, False
-            return response
-
-    async def _post(self, messages: list[dict]) -> httpx.Response:
-        self._endpoint = self._endpoint or self._find_endpoint()
-        if self._endpoint is None:
+    async def _post(self, line: httpx.AsyncClient, place: Place, messages: list[dict], model: str | None) -> httpx.Response:
+        """Ask one place. Raises _Away where it cannot be asked now: then it rests."""
+        endpoint = place.locate()
+        if endpoint is None:
+            place.rest(None)
             raise _Away("no server has announced itself")
         settings = self._recipe.judge
-        body = {"model": self.model, "messages": messages, "temperature": settings.temperature, "max_tokens": settings.max_tokens}
-        headers = {"Authorization": f"Bearer {self._endpoint.api_key}"} if self._endpoint.api_key else {}
+        body = {
+            "model": model or self.model,
+            "messages": messages,
+            "temperature": settings.temperature,
+            "max_tokens": settings.max_tokens,
+        }
+        headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
         try:
-            response = await self._client.post(f"{self._endpoint.url}/chat/completions", json=body, headers=headers)
+            response = await line.post(f"{endpoint.url}/chat/completions", json=body, headers=headers)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise _Away("it cannot be reached") from error
+            place.rest(None)
+            raise _Away(f"{endpoint.url} cannot be reached") from error
         if response.status_code in _NOT_NOW:
-            raise _Away(f"it answers {response.status_code}")
-        self.made += 1
+            place.rest(retry_after_s(response.headers.get("retry-after")))
+            raise _Away(f"{endpoint.url} answers {response.status_code}")
+        self.spent.calls += 1
         return response
 
-    def _find_endpoint(self) -> Endpoint | None:
-        settings = self._recipe.judge
-        try:
-            own = own_endpoint(self._run, self._recipe, version=0)
-        except ClawError:
-            own = None
-        if settings.endpoint is None:
-            return own
-        url = settings.endpoint.rstrip("/")
-        key = settings.api_key or (own.api_key if own is not None and own.url == url else "")
-        return Endpoint(url=url, api_key=key, model=self.model)
+    def _is_there(self, place: Place) -> None:
+        place.answered()
+        if self._said_away:
+            log.info("the judge is there")
+        self._away_since, self._said_away = None, False
 
-    async def _wait(self, why: str, times: int) -> None:
-        """Let a server that is away come back; it may do so at another address."""
+    def _wait(self, why: str) -> None:
+        """One place is away and rests; the next call goes where the least is under way. Says so, and after a while gives up."""
         now = time.monotonic()
         if self._away_since is None:
             self._away_since = now
@@ -139,23 +172,40 @@ class Calls:
             log.warning("the judge is away (%s), waiting for it", why)
             self._said_away = True
         if self._patience_s is not None and away > self._patience_s:
-            where = self._endpoint.url if self._endpoint else f"of {self._run.root}"
-            raise ClawError(f"the judge {where} is away: {why}", "start `clawctl serve` or set judge.endpoint; nothing is lost")
-        if self._recipe.judge.endpoint is None:
-            self._endpoint = None
-        await asyncio.sleep(min(0.1 * 2 ** min(times, 10), LONGEST_WAIT_S))
+            raise ClawError(f"the judge is away: {why}", "start `clawctl serve` or set judge.endpoint; nothing is lost")
 
-    async def _blame(self, response: httpx.Response) -> None:
+    def _own_endpoint(self) -> Endpoint | None:
+        try:
+            return own_endpoint(self._run, self._recipe, version=0)
+        except ClawError:
+            return None
+
+    def _given_endpoint(self, url: str) -> Endpoint:
+        own = self._own_endpoint()
+        key = self._recipe.judge.api_key or (own.api_key if own is not None and own.url == url else "")
+        return Endpoint(url=url, api_key=key, model=self.model)
+
+    async def _blame(self, response: httpx.Response, model: str | None) -> None:
         """A refusal: of our key or model, or of everything, is the user's to mend; of this one turn (too long) is a failed vote."""
         where = f"the judge at {response.request.url} answers {response.status_code}"
         if response.status_code in _KEY_OR_MODEL or response.is_redirect:
-            raise ClawError(where, f"check judge.endpoint, judge.api_key and judge.model ({self.model!r}); nothing is lost")
+            asked = model or self.model
+            raise ClawError(where, f"check judge.endpoint, judge.api_key and judge.model ({asked!r}); nothing is lost")
         small = judge_messages("Say hello.", "Hello.", "Thanks.", "user", new_fence())
-        async with self._turnstile:
-            answered = await self._answered(small)
+        answered = await self._in_turn(small, model)
         if answered is not None and 400 <= answered.status_code < 500:
             raise ClawError(
                 f"{where} to everything it is asked", "see its log; judge.max_tokens may exceed its limit; nothing is lost"
             )
-        self.failed += 1
+        self.spent.failed += 1
         log.debug("the judge refused one turn with status %d", response.status_code)
+
+
+def _make_clients(settings: JudgeConfig, places: int, trust_env: bool, encrypted: bool) -> Iterator[httpx.AsyncClient]:
+    """One client for each call that may be under way, with one connection to each place: a pool that all calls share looks through
+    all its connections for each of them, which costs more than everything else here."""
+    context = httpx.create_ssl_context(trust_env=trust_env) if encrypted else False  # dear to make, so made once
+    limits = httpx.Limits(max_connections=places, max_keepalive_connections=places)
+    timeout = httpx.Timeout(settings.timeout_s, connect=10.0, pool=None)
+    for _ in range(settings.concurrency):
+        yield httpx.AsyncClient(limits=limits, timeout=timeout, headers=_HEADERS, trust_env=trust_env, verify=context)

@@ -1,11 +1,16 @@
 """What the judge is shown of a turn: the request, the answer, what came back, and some history, as text."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clawctl.types import Message, Turn
+from clawctl.judge.evidence import Evidence
+from clawctl.types import Message
 
 BLOCK_CHARS = 24_000  # a longer text is shown by its beginning and its end: a judge's context is not endless
+
+# A line within a message that could be taken for the next speaker's
+_SPEAKER = re.compile(r"(?im)^(?=[ \t]*(?:user|human|assistant|system|developer|tool|environment|function|ai)[ \t]*:)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +24,7 @@ class View:
     earlier: str
 
 
-def view_turn(turn: Turn, history_chars: int) -> View:
+def view_turn(turn: Evidence, history_chars: int) -> View:
     """The request is everything after the previous answer: the user's words, or the tool results that the turn works on.
 
     `earlier` is the conversation before that without its system prompt, the last `history_chars` characters of it.
@@ -44,7 +49,8 @@ def _shown(messages: Sequence[Message]) -> str:
 
 
 def _with_names(messages: Sequence[Message]) -> str:
-    return "\n\n".join(f"{message.get('role')}: {_words(message)}" for message in messages)
+    """Each message under its name. Words that begin a line as a name would are quoted: nobody speaks for another."""
+    return "\n\n".join(f"{message.get('role')}: {_SPEAKER.sub('> ', _words(message))}" for message in messages)
 
 
 def _words(message: Message) -> str:

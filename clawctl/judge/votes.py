@@ -2,26 +2,55 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
+
+_SCORES = (1, 0, -1)
 
 
-def majority(votes: Sequence[int | None]) -> float | None:
-    """The score that most valid votes name; 0.0 if two share the top; None if no vote is valid (as in OpenClaw-RL)."""
-    counts = Counter(vote for vote in votes if vote is not None).most_common(2)
-    if not counts:
-        return None
-    tie = len(counts) == 2 and counts[0][1] == counts[1][1]
-    return 0.0 if tie else float(counts[0][0])
+def majority(votes: Sequence[int | None], threshold: float = 0.5) -> float | None:
+    """The score that most valid votes name; None (the judge abstains) without a valid vote, if two scores share the top, or if
+    the winner has less than `threshold` of the valid votes.
+
+    OpenClaw-RL makes a tie 0. Here 0 says that the judge found what came back neutral, which nobody found in a tie.
+    """
+    counts = Counter(vote for vote in votes if vote is not None)
+    return _winner((counts[1], counts[0], counts[-1]), threshold)
 
 
-def decided(votes: Sequence[int | None], most: int) -> bool:
-    """Whether no further votes, up to `most` in all, could change what `majority` says."""
-    left = most - len(votes)
-    if left <= 0:
-        return True
-    counts = [count for _, count in Counter(vote for vote in votes if vote is not None).most_common(2)] + [0, 0]
-    return counts[0] - counts[1] > left
+def why_none(votes: Sequence[int | None]) -> str:
+    """Why `majority` is None of these."""
+    return "no consensus" if any(vote is not None for vote in votes) else "no valid vote"
 
 
-def first_round(most: int) -> int:
+def decided(votes: Sequence[int | None], most: int, threshold: float = 0.5) -> bool:
+    """Whether no further votes, valid or not, up to `most` in all, could change what `majority` says."""
+    counts = Counter(vote for vote in votes if vote is not None)
+    return _decided((counts[1], counts[0], counts[-1]), max(most - len(votes), 0), threshold)
+
+
+def first_round(most: int, threshold: float = 0.5) -> int:
     """How many votes are asked at once: as few as can decide if they agree. The rest is only asked if they do not."""
-    return most // 2 + 1
+    return next(count for count in range(1, most + 1) if _decided((count, 0, 0), most - count, threshold))
+
+
+def agreement(votes: Sequence[int | None]) -> float | None:
+    """The share of pairs of valid votes that name the same score; None with fewer than two."""
+    counts = Counter(vote for vote in votes if vote is not None)
+    pairs = counts.total() * (counts.total() - 1)
+    return sum(count * (count - 1) for count in counts.values()) / pairs if pairs else None
+
+
+def _winner(counts: tuple[int, int, int], threshold: float) -> float | None:
+    most = max(counts)
+    if most == 0 or counts.count(most) > 1 or most / sum(counts) < threshold:
+        return None
+    return float(_SCORES[counts.index(most)])
+
+
+@lru_cache(maxsize=4096)
+def _decided(counts: tuple[int, int, int], left: int, threshold: float) -> bool:
+    """Every way in which the votes that are left may fall gives the same winner."""
+    good, neutral, bad = counts
+    now = _winner(counts, threshold)
+    ways = ((good + g, neutral + n, bad + b) for g in range(left + 1) for n in range(left - g + 1) for b in range(left - g - n + 1))
+    return all(_winner(way, threshold) == now for way in ways)

@@ -3,31 +3,29 @@
 import asyncio
 import logging
 import threading
-import time
+from collections import deque
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from clawctl.config import Recipe
-from clawctl.judge.calls import Calls
-from clawctl.judge.hints import hint_candidates
-from clawctl.judge.prompts import PROMPT_VERSION, Vote, judge_messages, new_fence
-from clawctl.judge.view import view_turn
-from clawctl.judge.votes import decided, first_round, majority
+from clawctl.judge.evidence import Evidence, read_evidence
+from clawctl.judge.journal import Journal
+from clawctl.judge.panel import Panel
+from clawctl.judge.tally import Tally
+from clawctl.judge.together import together
 from clawctl.process import stop_on_signals
 from clawctl.run_dir import RunDir, changes, claimed, published, quarantine
-from clawctl.shards import UnreadableShard, read_turns, write_verdicts
-from clawctl.types import Turn, Verdict
+from clawctl.shards import UnreadableShard, write_verdicts
+from clawctl.types import Verdict
 
 log = logging.getLogger(__name__)
-
-REPORT_S = 10.0
 
 
 def judge(run: RunDir, recipe: Recipe, once: bool) -> None:
     """Work until told to stop; with `once` until every shard has its verdicts or another worker on it.
 
-    Any number of judge workers may share a run: each shard is claimed by one. What a worker had not published when it was stopped
-    or killed is judged again by the next.
+    Any number of judge workers, on any number of hosts, may share a run: each shard is claimed by one. What a worker had not
+    published when it was stopped or killed is done by the next, who asks again only about turns without a verdict in its journal.
     """
     stop = stop_on_signals()
     asyncio.run(_Worker(run, recipe, once).work(stop))
@@ -38,49 +36,56 @@ class _Worker:
 
     def __init__(self, run: RunDir, recipe: Recipe, once: bool) -> None:
         self._run, self._recipe, self._once = run, recipe, once
-        self._in_work: dict[str, int] = {}  # stem -> its turns
+        self._ahead = 2 * recipe.judge.concurrency  # turns in work from which no further shard is taken up
+        self._left: dict[str, int] = {}  # stem -> its turns without a verdict
+        self._queue: deque[Path] = deque()  # shards that had no verdicts when we looked
+        self._look = True
         self._tasks: set[asyncio.Task[None]] = set()
-        self._judged: list[float | None] = []  # rewards since the last report
-        self._hints, self._without_vote, self._shards = 0, 0, 0
-        self._reported_at = time.monotonic()
+        self._tally = Tally()
 
     async def work(self, stop: threading.Event) -> None:
-        self._calls = Calls(self._run, self._recipe, patience_s=self._recipe.judge.timeout_s if self._once else None)
-        changed = asyncio.Event()
+        self._panel = Panel(self._run, self._recipe, patience_s=self._recipe.judge.timeout_s if self._once else None)
+        self._changed = asyncio.Event()
         if not self._once:
-            _follow(self._run, stop, changed)
+            _follow(self._run, stop, self._changed)
         try:
             while not stop.is_set():
-                changed.clear()
+                self._changed.clear()
                 await self._claim_more()
                 if self._once and not self._tasks:
                     break
-                await self._wait(changed)
-                if time.monotonic() - self._reported_at >= REPORT_S:
-                    self._report()
+                await self._wait()
+                self._tally.report_now_and_then(self._panel.calls.spent)
         finally:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            await self._calls.close()
-            self._report()
+            await self._panel.close()
+            self._tally.report(self._panel.calls.spent)
 
-    async def _wait(self, changed: asyncio.Event) -> None:
-        """Until a shard is done or something changed. A problem in a shard's work ends the worker."""
-        change = asyncio.ensure_future(changed.wait())
+    async def _wait(self) -> None:
+        """Until a shard is done, few turns are left or something changed. A problem in a shard's work ends the worker."""
+        change = asyncio.ensure_future(self._changed.wait())
         done, _ = await asyncio.wait({change, *self._tasks}, return_when=asyncio.FIRST_COMPLETED, timeout=1.0)
         change.cancel()
+        self._look = True
         for task in done & self._tasks:
             self._tasks.discard(task)
             task.result()
 
     async def _claim_more(self) -> None:
-        """Take up shards until there are turns enough to keep all calls busy."""
-        finished = {path.stem for path in published(self._run.verdicts, ".parquet")}
-        for path in published(self._run.trajectories, ".parquet"):
-            if sum(self._in_work.values()) >= 2 * self._recipe.judge.concurrency:
-                return
-            if path.stem not in finished and path.stem not in self._in_work:
+        """Take up shards until there are turns enough to keep all calls busy. The folders are listed when the queue is empty."""
+        while sum(self._left.values()) < self._ahead:
+            if not self._queue:
+                if not self._look:
+                    return
+                finished = {path.stem for path in published(self._run.verdicts, ".parquet")}
+                waiting = published(self._run.trajectories, ".parquet")
+                self._queue.extend(path for path in waiting if path.stem not in finished and path.stem not in self._left)
+                self._look = False
+                continue
+            path = self._queue.popleft()
+            if path.stem not in self._left:
                 await self._claim(path)
 
     async def _claim(self, path: Path) -> None:
@@ -89,25 +94,44 @@ class _Worker:
             if not mine or self._verdicts(path.stem).exists() or not path.exists():
                 return
             try:
-                turns = await asyncio.to_thread(read_turns, path)
+                turns = await asyncio.to_thread(read_evidence, path)
             except UnreadableShard as error:
                 with suppress(FileNotFoundError):  # collect was quicker
                     quarantine(self._run, path, str(error))
                     log.warning("put aside an unreadable shard: %s", error)
                 return
-            self._in_work[path.stem] = len(turns)
+            self._panel.ratings.look()
+            self._left[path.stem] = len(turns)
             self._tasks.add(asyncio.create_task(self._judge_shard(path.stem, turns, claim.pop_all())))
 
     def _verdicts(self, stem: str) -> Path:
         return self._run.verdicts / f"{stem}.parquet"
 
-    async def _judge_shard(self, stem: str, turns: list[Turn], claim: ExitStack) -> None:
+    async def _judge_shard(self, stem: str, turns: list[Evidence], claim: ExitStack) -> None:
         """Judge all turns of a claimed shard and publish their verdicts in the same order."""
         with claim:
+            journal = Journal(self._run, stem, (turn.turn_id for turn in turns))
             try:
-                await self._publish(stem, await asyncio.gather(*map(self._judge_turn, turns)))
+                verdicts = await together(self._judge_turn(stem, turn, journal) for turn in turns)
+                self._panel.ratings.look()
+                await self._publish(stem, list(map(self._panel.rated_since, turns, verdicts)))
+                journal.remove()
+                (self._run.locks / f"judge-{stem}.lock").unlink(missing_ok=True)  # whoever waits for it finds the verdicts
             finally:
-                del self._in_work[stem]
+                journal.close()
+                del self._left[stem]
+
+    async def _judge_turn(self, stem: str, turn: Evidence, journal: Journal) -> Verdict:
+        verdict = journal.found.get(turn.turn_id)
+        if verdict is None:
+            verdict = await self._panel.verdict(turn)
+            if verdict.latency_s is not None:  # it was asked about
+                journal.add(verdict)
+            self._tally.count(verdict, turn.trainable)
+        self._left[stem] -= 1
+        if sum(self._left.values()) < self._ahead:
+            self._changed.set()
+        return verdict
 
     async def _publish(self, stem: str, verdicts: list[Verdict]) -> None:
         """Write the verdicts, if need be as soon as the disk takes them: they were dear."""
@@ -124,68 +148,7 @@ class _Worker:
                     log.error("cannot write verdicts, trying again each second: %s", error)
                 refused = True
                 await asyncio.sleep(1.0)
-        (self._run.locks / f"judge-{stem}.lock").unlink(missing_ok=True)  # whoever waits for it finds the verdicts
-        self._shards += 1
-
-    async def _judge_turn(self, turn: Turn) -> Verdict:
-        name = f"{self._calls.model} prompt {PROMPT_VERSION}"
-        if not turn.trainable:
-            return Verdict(turn.turn_id, None, [], None, [], name, f"not trainable: {turn.untrainable_reason}", None)
-        if turn.feedback is not None:
-            self._judged.append(turn.feedback)
-            return Verdict(turn.turn_id, float(turn.feedback), [], None, [], "user feedback", None, None)
-        begun = time.monotonic()
-        votes = await self._ask(turn)
-        reward = majority([vote.score for vote in votes])
-        hints = hint_candidates(votes, reward, self._recipe.judge.min_hint_chars)
-        self._count(reward, bool(hints))
-        return Verdict(
-            turn_id=turn.turn_id,
-            reward=reward,
-            votes=[vote.score for vote in votes],
-            hint=hints[0] if hints else None,
-            hints=hints,
-            judge=name,
-            reason=None if reward is not None else "no valid vote",
-            latency_s=time.monotonic() - begun,
-        )
-
-    async def _ask(self, turn: Turn) -> list[Vote]:
-        """As many votes as it takes, at most `judge.votes`."""
-        settings = self._recipe.judge
-        seen = view_turn(turn, settings.history_chars)
-        votes: list[Vote] = []
-        while not votes or not decided([vote.score for vote in votes], settings.votes):
-            count = settings.votes - len(votes) if votes else first_round(settings.votes)
-            asks = (
-                judge_messages(seen.request, seen.answer, seen.next_state, seen.role, new_fence(), seen.earlier)
-                for _ in range(count)
-            )
-            votes += await asyncio.gather(*map(self._calls.vote, asks))
-        return votes
-
-    def _count(self, reward: float | None, hint: bool) -> None:
-        self._judged.append(reward)
-        self._hints += hint
-        if reward is None:
-            if not self._without_vote:
-                log.warning("the judge named no valid score for a turn: it stays untrained; how many do is counted below")
-            self._without_vote += 1
-
-    def _report(self) -> None:
-        """Say how far we are: counts only."""
-        rewards = [reward for reward in self._judged if reward is not None]
-        signs = [
-            sum(reward > 0 for reward in rewards),
-            sum(reward == 0 for reward in rewards),
-            sum(reward < 0 for reward in rewards),
-        ]
-        rate = len(self._judged) / max(time.monotonic() - self._reported_at, 1e-9)
-        if self._judged:
-            log.info("%d turns judged (%.1f/s): %d good, %d neutral, %d bad", len(self._judged), rate, *signs)
-            totals = (self._shards, self._hints, self._without_vote, self._calls.made, self._calls.failed)
-            log.info("in all %d shards, %d hints, %d turns without a valid vote, %d calls, %d failed", *totals)
-        self._judged, self._reported_at = [], time.monotonic()
+        self._tally.shards += 1
 
 
 def _follow(run: RunDir, stop: threading.Event, changed: asyncio.Event) -> None:

@@ -4,7 +4,8 @@ import orjson
 import pytest
 from made_exchanges import answer, append, asked, line, user
 
-from clawctl.collect.captures import CHUNK, BadLine, Captures, parse_exchange
+from clawctl.collect.captures import BadLine, Captures, parse_exchange
+from clawctl.lines import CHUNK
 from clawctl.run_dir import RunDir, open_run
 
 
@@ -14,7 +15,7 @@ def run(tmp_path) -> RunDir:
 
 
 def ids(captures: Captures) -> list[str]:
-    return [exchange.exchange_id for exchange in captures.read()]
+    return [found.exchange.exchange_id for found in captures.read()]
 
 
 def test_lines_of_several_writers_come_in_the_order_of_time_and_each_once(run) -> None:

@@ -119,7 +119,7 @@ def test_rows_do_not_depend_on_how_captures_are_cut_into_files_or_when_they_are_
     for number in range(6):
         dice = random.Random(number)
         run = open_run(tmp_path / f"run-{number}")
-        collector = Collector(run, recipe().collect, threading.Event())
+        collector = Collector(run, recipe(), threading.Event())
         for exchange in exchanges:
             append(run.captures / f"w{dice.randrange(4)}-0.jsonl", exchange)
             if dice.random() < 0.3:

@@ -1,60 +1,43 @@
-"""What real clients sent, stitched: the recordings lie in fixtures/, each with the tree that it has beside it.
+"""What real clients sent, stitched: the requests lie in tests/recordings/, the tree that each client had in trees/CLIENT.json.
 
-`CLIENT.json`: the requests in order, as the client sent them (long texts shortened), and what was answered. `CLIENT.tree.json`: for
-each request its parent, its kind, and how each message of its next state begins.
+For each request its parent, its relation to it, its kind, and how each message of its next state begins. Where the client's claimed
+session is what links a request to its parent, `without_session` says what is left without it.
 """
 
 import json
 from pathlib import Path
 
 import pytest
-from made_exchanges import asked, new_id
+from recordings import clients, recorded
 
+from clawctl.collect.canonical import text_of
 from clawctl.collect.sessions import Sessions
-from clawctl.types import Exchange
 
-FIXTURES = Path(__file__).parent / "fixtures"
-CLIENTS = sorted(path.name.removesuffix(".tree.json") for path in FIXTURES.glob("*.tree.json"))
+TREES = Path(__file__).parent / "trees"
 
 
-def recorded(client: str, with_hints: bool, with_handles: bool) -> dict[str, Exchange]:
-    """The exchanges by the number of their request; with handles as if we had issued the tool-call ids."""
-    text = (FIXTURES / f"{client}.json").read_text()
-    rows = json.loads(text)
-    ids = {row["request"]: new_id() for row in rows}
-    if with_handles:
-        for row in rows:
-            for index, call in enumerate(row["response"].get("tool_calls", [])):
-                bare = call["id"].replace("_", "")
-                text = text.replace(call["id"], f"call{ids[row['request']]}{index}").replace(
-                    bare, f"call{ids[row['request']]}{index}"
-                )
-        rows = json.loads(text)
-    hints = {row["request"]: {"session_id": row["session_id"]} if with_hints else {} for row in rows}
-    return {
-        str(row["request"]): asked(row["messages"], row["response"], exchange_id=ids[row["request"]], hints=hints[row["request"]])
-        for row in rows
-    }
+def test_every_recorded_client_has_its_tree() -> None:
+    assert clients() == sorted(path.stem for path in TREES.glob("*.json"))
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", clients())
 @pytest.mark.parametrize("with_hints", [True, False])
 @pytest.mark.parametrize("with_handles", [True, False])
 def test_a_recorded_client_gives_the_tree_that_it_had(client, with_hints, with_handles) -> None:
     exchanges = recorded(client, with_hints, with_handles)
     sessions = Sessions(3600.0)
-    for exchange in exchanges.values():
-        sessions.add(exchange)
+    nodes = {name: sessions.add(exchange) for name, exchange in exchanges.items()}
     sessions.tick(1e12)
     rows = {row.turn_id: row for row in sessions.take_rows()}
     names = {exchange.exchange_id: name for name, exchange in exchanges.items()}
-    for name, expected in json.loads((FIXTURES / f"{client}.tree.json").read_text()).items():
-        row = rows[exchanges[name].exchange_id]
-        assert (names.get(row.parent_turn_id or ""), row.kind) == (
-            expected["parent"] and str(expected["parent"]),
-            expected["kind"],
-        ), name
-        came = None if row.next_state is None else [f"{message['role']}: {message['content']}" for message in row.next_state]
-        assert (came is None) == (expected["next_state"] is None), name
-        for said, begins in zip(came or [], expected["next_state"] or [], strict=True):
-            assert said.startswith(begins), name
+    trees = json.loads((TREES / f"{client}.json").read_text())
+    assert trees.keys() == exchanges.keys()
+    for name, expected in trees.items():
+        without = expected.pop("without_session", {})
+        expected |= {} if with_hints else without
+        row, node = rows[exchanges[name].exchange_id], nodes[name]
+        assert node is not None
+        came = row.next_state and [f"{message['role']}: {text_of(message['content'])}"[:40] for message in row.next_state]
+        begins = expected["next_state"] and [begin[:40] for begin in expected["next_state"]]
+        found = (names.get(row.parent_turn_id or ""), node.relation, row.kind, came)
+        assert found == (expected["parent"], expected["relation"], expected["kind"], begins), name

@@ -2,6 +2,9 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from scripted_judge import ScriptedJudge
+
+from clawctl.run_dir import RunDir, open_run
 
 
 @pytest.fixture(autouse=True)
@@ -11,3 +14,22 @@ def own_signal_handlers() -> Iterator[None]:
     yield
     for number, handler in kept.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def run(tmp_path) -> RunDir:
+    return open_run(tmp_path / "run")
+
+
+@pytest.fixture
+def serving() -> Iterator:
+    """Starts scripted judges and stops them at the end."""
+    servers: list[ScriptedJudge] = []
+
+    def begin(script, port: int | None = None, delay_s: float = 0.0) -> ScriptedJudge:
+        servers.append(ScriptedJudge(script, port, delay_s).start())
+        return servers[-1]
+
+    yield begin
+    for server in servers:
+        server.stop()

@@ -30,6 +30,7 @@ class ScriptedJudge:
         self.url = f"http://127.0.0.1:{self.port}/v1"
         self.asked: list[dict] = []
         self.headers: list[dict] = []
+        self.connections: set[tuple] = set()  # the callers' addresses
         self.most_at_a_time = self._now = 0
         self.wait_for_calls = 1  # answers nobody before so many calls were under way at a time, or ten seconds are over
 
@@ -51,6 +52,7 @@ class ScriptedJudge:
         body = await request.json()
         self.asked.append(body)
         self.headers.append(dict(request.headers))
+        self.connections.add(tuple(request.client or ()))
         self._now += 1
         self.most_at_a_time = max(self.most_at_a_time, self._now)
         try:
@@ -64,4 +66,5 @@ class ScriptedJudge:
         if isinstance(said, Response):
             return said
         message = {"role": "assistant", "content": said}
-        return JSONResponse({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+        usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+        return JSONResponse({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage})

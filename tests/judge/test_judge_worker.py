@@ -2,6 +2,7 @@
 
 import logging
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -9,36 +10,18 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from made_turns import reply, shard
+from made_turns import reply, shard, turn
 from scripted_judge import ScriptedJudge, free_port
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from clawctl.config import Recipe
 from clawctl.endpoint import announce
 from clawctl.errors import ClawError
+from clawctl.feedback import FeedbackFile
 from clawctl.judge.worker import judge
-from clawctl.run_dir import RunDir, claimed, open_run, published
+from clawctl.run_dir import RunDir, claimed, published
 from clawctl.shards import read_verdicts
-from clawctl.types import Verdict
-
-
-@pytest.fixture
-def run(tmp_path) -> RunDir:
-    return open_run(tmp_path / "run")
-
-
-@pytest.fixture
-def serving() -> Iterator:
-    """Starts scripted judges and stops them at the end."""
-    servers: list[ScriptedJudge] = []
-
-    def begin(script, port: int | None = None, delay_s: float = 0.0) -> ScriptedJudge:
-        servers.append(ScriptedJudge(script, port, delay_s).start())
-        return servers[-1]
-
-    yield begin
-    for server in servers:
-        server.stop()
+from clawctl.types import Feedback, Turn, Verdict
 
 
 def recipe(url: str | None, **settings: object) -> Recipe:
@@ -69,7 +52,7 @@ def test_every_row_gets_its_verdict_in_the_shard_of_the_same_stem(run, serving) 
     assert [verdict.votes for verdict in found] == [[1, 1], [-1, -1], [0, 0], []]
     assert [verdict.hint for verdict in found] == [None, "Write plain sentences.", None, None]
     assert [verdict.reason for verdict in found] == [None, None, None, "not trainable: side turn"]
-    assert {verdict.judge for verdict in found} == {"scripted prompt 1"}
+    assert [verdict.judge for verdict in found] == ["scripted prompt 1"] * 3 + ["nobody"]
     assert found[0].latency_s is not None
     assert found[3].latency_s is None
     assert len(server.asked) == 8
@@ -107,6 +90,92 @@ def test_an_explicit_rating_outranks_the_judge_and_is_not_asked_about(run, servi
     judge(run, recipe(server.url), once=True)
     (verdict,) = verdicts_of(run)
     assert (verdict.reward, verdict.votes, verdict.judge, server.asked) == (-0.5, [], "user feedback", [])
+
+
+def rate(run: RunDir, turn: Turn, rating: float, key: str = "default", comment: str | None = None) -> None:
+    FeedbackFile(run.feedback).append(Feedback(f"f{time.time_ns()}", time.time(), key, turn.turn_id, rating, comment))
+
+
+def test_a_rating_that_comes_late_outranks_the_row_and_nobody_rates_anothers_turn(run, serving) -> None:
+    server = serving(by_words)
+    mine, regretted, foreign = reply("thanks"), reply("thanks", feedback=1.0), reply("thanks")
+    rate(run, mine, -0.5)
+    rate(run, mine, -1.0)
+    rate(run, regretted, -1.0)
+    rate(run, foreign, -1.0, key="somebody else")
+    shard(run, "1-a", [mine, regretted, foreign])
+    judge(run, recipe(server.url), once=True)
+    assert [(verdict.reward, verdict.judge) for verdict in verdicts_of(run)] == [
+        (-1.0, "user feedback"),
+        (-1.0, "user feedback"),
+        (1.0, "scripted prompt 1"),
+    ]
+    assert len(server.asked) == 2
+
+
+def test_a_rating_that_comes_while_the_judge_works_still_decides(run, serving) -> None:
+    turns = [reply("thanks"), reply("thanks")]
+
+    def rated_meanwhile(text: str, number: int) -> str:
+        rate(run, turns[1], -1.0)
+        return "\\boxed{1}"
+
+    server = serving(rated_meanwhile)
+    shard(run, "1-a", turns)
+    judge(run, recipe(server.url, votes=1), once=True)
+    first, second = verdicts_of(run)
+    assert (first.reward, first.judge) == (1.0, "scripted prompt 1")
+    assert (second.reward, second.judge, second.votes) == (-1.0, "user feedback", [1])
+
+
+def test_rules_and_outcomes_decide_before_anybody_is_asked(run, serving) -> None:
+    server = serving(by_words)
+    shard(run, "1-a", [reply("👎"), reply("thanks", outcome_reward=-1.0), reply("thanks")])
+    judge(run, recipe(server.url), once=True)
+    expected = [(-1.0, "rules 1: thumbs"), (-1.0, "environment outcome"), (1.0, "scripted prompt 1")]
+    assert [(verdict.reward, verdict.judge) for verdict in verdicts_of(run)] == expected
+    assert len(server.asked) == 2
+    shard(run, "2-b", [reply("👎 thanks", outcome_reward=-1.0), reply("👎")])
+    judge(run, recipe(server.url, rules=False, outcome="apart"), once=True)
+    assert {verdict.judge for verdict in read_verdicts(run.verdicts / "2-b.parquet")} == {"scripted prompt 1"}
+
+
+def test_hints_may_be_asked_apart_from_the_votes(run, serving) -> None:
+    def script(text: str, number: int) -> str:
+        if server.asked[-1]["model"] == "writer":
+            return "[HINT_START]Ask for the units.[HINT_END]"
+        return "\\boxed{-1} [HINT_START]Not this hint.[HINT_END]"
+
+    server = serving(script)
+    shard(run, "1-a", [reply("no"), reply("👎"), reply("no", feedback=-1.0)])
+    judge(run, recipe(server.url, votes=1, concurrency=1, hints="apart", hint_model="writer"), once=True)
+    assert [(verdict.reward, verdict.hint) for verdict in verdicts_of(run)] == [(-1.0, "Ask for the units.")] * 3
+    assert [body["model"] for body in server.asked].count("writer") == 3
+    assert len(server.asked) == 4
+    shard(run, "2-b", [reply("no")])
+    judge(run, recipe(server.url, votes=1, hints="off"), once=True)
+    assert read_verdicts(run.verdicts / "2-b.parquet")[0].hints == []
+
+
+def test_the_comment_of_a_rating_is_what_its_hint_is_made_of(run, serving) -> None:
+    server = serving(
+        lambda text, number: "[HINT_START]Leave out the bold.[HINT_END]" if "too bold" in text else "[HINT_START][HINT_END]"
+    )
+    silent = turn([{"role": "user", "content": "2+2?"}], "4", None)
+    rate(run, silent, -1.0, comment="too bold for me")
+    shard(run, "1-a", [silent])
+    judge(run, recipe(server.url, hints="apart"), once=True)
+    (verdict,) = verdicts_of(run)
+    assert (verdict.reward, verdict.hint, len(server.asked)) == (-1.0, "Leave out the bold.", 1)
+
+
+def test_an_abstention_says_why(run, serving) -> None:
+    answers = ["\\boxed{1}", "\\boxed{-1}", "banana"]
+    server = serving(lambda text, number: answers[number - 1])
+    shard(run, "1-a", [reply("hm")])
+    judge(run, recipe(server.url, concurrency=1), once=True)
+    (verdict,) = verdicts_of(run)
+    assert (verdict.reward, verdict.votes, verdict.reason) == (None, [1, -1, None], "no consensus")
 
 
 def test_a_judge_that_answers_nonsense_is_told_once_and_the_stage_goes_on(run, serving, caplog) -> None:
@@ -235,7 +304,7 @@ def start(run, tmp_path) -> Iterator:
         process.wait()
 
 
-def wait_for(condition, seconds: float = 20.0) -> None:
+def wait_for(condition, seconds: float = 90.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
@@ -269,6 +338,32 @@ def test_the_work_of_a_killed_worker_is_done_by_the_next(run, serving, start) ->
     start(server.url)
     wait_for(lambda: len(published(run.verdicts, ".parquet")) == 4)
     assert [verdict.reward for verdict in verdicts_of(run)] == [1.0, 0.0, 0.0] * 4
+
+
+def test_a_killed_worker_does_not_pay_again_for_the_votes_it_had(run, serving, start) -> None:
+    server = serving(by_words)
+    server.script = lambda text, number: by_words(text, number) if number <= 6 else hold()
+
+    def hold() -> str:
+        time.sleep(0.3)  # the server answers nobody any more
+        return "\\boxed{0}"
+
+    shard(run, "1-a", [reply("thanks") for _ in range(20)])
+    worker = start(server.url)
+    journal = run.verdicts / "1-a.jsonl"
+    wait_for(lambda: journal.exists() and len(journal.read_bytes().splitlines()) >= 7)
+    worker.kill()
+    worker.wait()
+    kept = len([line for line in journal.read_bytes().splitlines() if line.endswith(b"}")])
+    with journal.open("ab") as file:
+        file.write(b'{"turn_id": "half')
+    time.sleep(1.5)  # calls that were under way
+    server.script, asked = by_words, len(server.asked)
+    start(server.url)
+    wait_for(lambda: len(verdicts_of(run)) == 20)
+    assert len(server.asked) - asked == 20 - kept
+    wait_for(lambda: not journal.exists())
+    assert stat.S_IMODE((run.verdicts / "1-a.parquet").stat().st_mode) == 0o600
 
 
 def test_this_runs_server_may_come_up_late_and_restart_elsewhere_in_the_middle_of_a_shard(run, serving, start) -> None:

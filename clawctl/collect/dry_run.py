@@ -1,0 +1,139 @@
+"""`collect --dry-run`: what would be trained and why not, without writing anything."""
+
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from clawctl.collect.canonical import text_of
+from clawctl.collect.captures import BadLine, parse_exchange
+from clawctl.collect.imports import read_turns_of
+from clawctl.collect.sessions import Sessions
+from clawctl.config import CollectConfig
+from clawctl.feedback import Ratings
+from clawctl.lines import Lines
+from clawctl.run_dir import RunDir
+from clawctl.types import Exchange, Turn
+
+WILL = "trained, if the verdict says something"
+OPEN = "open: waits for what comes back"
+
+
+def dry_run(run: RunDir, settings: CollectConfig, file: Path | None, rating: float | None, samples: int, as_json: bool) -> None:
+    """Stitch all captures (or read the turns of `file`) and print how many turns would be trained, why the others would not, and
+    some of each kind. A running collect is not disturbed."""
+    still_open: set[str] = set()
+    if file is not None:
+        turns, bad = read_turns_of(file, rating), 0
+    else:
+        turns, bad, still_open = stitch_all(run, settings, time.time())
+    fates = {turn.turn_id: fate(turn, turn.turn_id in still_open) for turn in turns}
+    counts = Counter(fates.values())
+    shown = [describe(turn, fates[turn.turn_id]) for turn in pick(turns, fates, samples)]
+    if as_json:
+        told = {"turns": len(turns), "unreadable_lines": bad, "fates": dict(counts.most_common()), "samples": shown}
+        sys.stdout.write(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode() + "\n")
+        return
+    print_tables(counts, shown, bad)
+
+
+def stitch_all(run: RunDir, settings: CollectConfig, now: float) -> tuple[list[Turn], int, set[str]]:
+    """All turns that the captures give, how many lines cannot be read, and the ids of the turns that are still open."""
+    sessions, bad = Sessions(settings.session_timeout_s), 0
+    for feedback in Ratings(run).read():
+        sessions.rate(feedback)
+    exchanges: list[Exchange] = []
+    for exchange in _exchanges(run):
+        if exchange is None:
+            bad += 1
+        else:
+            exchanges.append(exchange)
+    for exchange in sorted(exchanges, key=lambda exchange: exchange.created_at):
+        sessions.tick(exchange.created_at)
+        sessions.add(exchange)
+    sessions.tick(now)
+    closed = sessions.take_rows()
+    sessions.tick(float("inf"))
+    still_open = sessions.take_rows()
+    return closed + still_open, bad, {turn.turn_id for turn in still_open}
+
+
+def _exchanges(run: RunDir) -> Iterator[Exchange | None]:
+    lines = Lines(run.captures)
+    for path in lines.grown():
+        for _, line in lines.read(path):
+            try:
+                yield parse_exchange(line)
+            except BadLine:
+                yield None
+
+
+def fate(turn: Turn, is_open: bool) -> str:
+    """What becomes of a turn, in words."""
+    if is_open:
+        return OPEN
+    return turn.untrainable_reason or WILL
+
+
+def pick(turns: list[Turn], fates: dict[str, str], samples: int) -> list[Turn]:
+    """So many turns, taken in rounds: one of each fate, then a second of each, …, each time the newest."""
+    kinds: dict[str, list[Turn]] = defaultdict(list)
+    for turn in turns:
+        kinds[fates[turn.turn_id]].append(turn)
+    rounds = sorted((place, name) for name, of_kind in kinds.items() for place in range(min(len(of_kind), samples)))
+    chosen = [kinds[name][-1 - place] for place, name in rounds[:samples]]
+    return sorted(chosen, key=lambda turn: (fates[turn.turn_id], turn.session_id, turn.turn_index))
+
+
+def describe(turn: Turn, told: str) -> dict[str, Any]:
+    asked = next((message for message in reversed(turn.messages) if message.get("role") != "system"), {})
+    return {
+        "turn_id": turn.turn_id,
+        "session_id": turn.session_id,
+        "turn_index": turn.turn_index,
+        "kind": turn.kind,
+        "fate": told,
+        "asked": text_of(asked.get("content")),
+        "answered": _answer(turn),
+        "came_back": None if turn.next_state is None else [text_of(message.get("content")) for message in turn.next_state],
+        "feedback": turn.feedback,
+        "tokens": None if turn.prompt_ids is None else len(turn.prompt_ids) + len(turn.completion_ids or []),
+    }
+
+
+def _answer(turn: Turn) -> str | None:
+    if turn.response is None:
+        return None
+    made = (call for call in turn.response.get("tool_calls") or [] if isinstance(call, dict))
+    calls = [str((call.get("function") or {}).get("name")) for call in made]
+    return text_of(turn.response.get("content")) + "".join(f" [calls {name}]" for name in calls)
+
+
+def print_tables(counts: Counter[str], shown: list[dict[str, Any]], bad: int) -> None:
+    console = Console()
+    table = Table("what becomes of it", "turns", title=f"{counts.total()} turns")
+    for name, count in counts.most_common():
+        table.add_row(escape(name), str(count))
+    if bad:
+        table.add_row("(lines that cannot be read)", str(bad))
+    console.print(table)
+    table = Table("session", "turn", "asked", "answered", "came back", "what becomes of it", title=f"{len(shown)} of them")
+    for turn in shown:
+        came = " | ".join(turn["came_back"] or []) if turn["came_back"] is not None else "–"
+        if turn["feedback"] is not None:
+            came = f"rated {turn['feedback']:g} {came}"
+        words = [_short(text) for text in (turn["asked"], turn["answered"] or "–", came)]
+        table.add_row(escape(_short(turn["session_id"], 20)), str(turn["turn_index"]), *map(escape, words), escape(turn["fate"]))
+    console.print(table)
+
+
+def _short(text: str, most: int = 60) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,0 +1,48 @@
+"""`collect --export FILE`: all published turns as text, one session a line, in the shape that `--import` reads (`turns`)."""
+
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from clawctl.collect.rows import NO_NEXT_STATE, SIDE_TURN
+from clawctl.errors import ClawError
+from clawctl.run_dir import RunDir, publish_bytes, published
+from clawctl.shards import UnreadableShard, read_columns
+from clawctl.types import TEXT_ONLY
+
+_EXPORTED = (
+    "turn_id", "session_id", "turn_index", "kind", "created_at", "messages", "tools", "response", "next_state", "feedback",
+    "trainable", "untrainable_reason",
+)  # fmt: skip
+
+
+def export_file(run: RunDir, file: Path) -> tuple[int, int]:
+    """Write the turns and say how many sessions and turns they are. Token ids stay behind. Raises ClawError."""
+    try:
+        rows = [row for path in published(run.trajectories, ".parquet") for row in read_columns(path, "turns", _EXPORTED)]
+    except UnreadableShard as error:
+        raise ClawError(
+            f"a shard cannot be read: {error}", "run `clawctl judge --once`, which puts it aside, and export again"
+        ) from error
+    rows = [row for row in rows if row["response"] is not None]  # an error answered nothing
+    rows.sort(key=lambda row: (row["session_id"], row["turn_index"], row["created_at"]))
+    lines = []
+    for session_id, turns in groupby(rows, key=lambda row: row["session_id"]):
+        lines.append(orjson.dumps({"session_id": session_id, "turns": [_told(turn) for turn in turns]}))
+    try:
+        publish_bytes(file.resolve(), b"".join(line + b"\n" for line in lines))
+    except OSError as error:
+        raise ClawError(f"{file} cannot be written: {error}", "name a file in a folder that you may write to", 2) from error
+    return len(lines), len(rows)
+
+
+def _told(row: dict[str, Any]) -> dict[str, Any]:
+    told = {
+        "turn_id": row["turn_id"], "type": row["kind"], "created_at": row["created_at"], "prompt": row["messages"],
+        "response": row["response"], "next_state": row["next_state"], "rating": row["feedback"], "tools": row["tools"],
+        "trainable": row["trainable"] or row["untrainable_reason"] in (TEXT_ONLY, NO_NEXT_STATE, SIDE_TURN),
+        "untrainable_reason": row["untrainable_reason"],
+    }  # fmt: skip
+    return {key: value for key, value in told.items() if value is not None}

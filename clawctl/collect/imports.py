@@ -1,0 +1,242 @@
+"""`collect --import FILE`: turns from text. One object a line (JSONL), or one JSON document.
+
+Four shapes of a line are known by their keys:
+
+`turns`           {"session_id": …, "turns": [{"type": "main" | "side", "prompt": text or messages, "response": text or message,
+                  "next_state": text, message, messages or null, "trainable": bool, "rating": -1..1, "tools": [...]}]}; what is
+                  not given is main, trainable, without next state and rating. `--export` writes this shape; what it adds
+                  (`turn_id`, `created_at`, `untrainable_reason`) is passed over.
+`messages`        a chat log or a fine-tuning example: each assistant message is a turn, what follows it up to the next is its next
+                  state. `weight: 0` in a message: not trainable. `tools` and `session_id` beside `messages` are kept.
+`prompt`,         the old fine-tuning shape: two texts.
+`completion`
+`input`, …        a preference example: `preferred_output` rated 1, `non_preferred_output` rated -1, as siblings.
+
+Text has no token ids: ids, logprobs and policy version of an imported turn are null (law 1). Such a turn is judged, but trained
+only by a trainer that scores text with its own weights, as off-policy (`clawctl.types.Turn.judged`).
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+
+from clawctl.collect.rows import NO_NEXT_STATE, SIDE_TURN
+from clawctl.collect.sessions import scoped
+from clawctl.errors import ClawError
+from clawctl.run_dir import RunDir
+from clawctl.shards import write_turns
+from clawctl.types import TEXT_ONLY, Message, Turn
+
+NOT_WANTED = "marked untrainable in the file"
+USER = "import"  # whose turns these are
+SHARD_TURNS = 1024
+_TURN_KEYS = frozenset(
+    {"type", "prompt", "response", "next_state", "trainable", "rating", "tools", "turn_id", "created_at", "untrainable_reason"}
+)
+
+
+class _Wrong(Exception):
+    """A line is none of the shapes; the message says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """One turn as a file tells it."""
+
+    messages: list[Message]
+    response: Message
+    next_state: list[Message] | None
+    tools: list[dict[str, Any]] | None
+    kind: Literal["main", "side"]
+    wanted: bool
+    rating: float | None
+    follows: bool = True  # the turn before it in its line; False: it begins the conversation anew
+
+
+def import_file(run: RunDir, file: Path, rating: float | None) -> list[Turn]:
+    """Publish all turns of `file`, and return them. It is taken whole or not at all, and once: again changes nothing.
+
+    `rating` is given to turns that have none of their own. Raises ClawError naming the first line that cannot be understood.
+    """
+    turns = read_turns_of(file, rating)
+    name = _digest(file.read_bytes())
+    for number in range(0, len(turns), SHARD_TURNS):
+        # first in the order of shards: whatever collect publishes comes behind it
+        target = run.trajectories / f"{0:020d}-import-{name}-{number // SHARD_TURNS:05d}.parquet"
+        if not target.exists():
+            write_turns(target, turns[number : number + SHARD_TURNS])
+    return turns
+
+
+def read_turns_of(file: Path, rating: float | None = None) -> list[Turn]:
+    """The turns of a file, in its order. Raises ClawError."""
+    if rating is not None and not -1 <= rating <= 1:
+        raise ClawError(f"a rating of {rating} is not within -1 and 1", "give --rating a number from -1 (bad) to 1 (good)", 2)
+    try:
+        data = file.read_bytes()
+        begun = file.stat().st_mtime
+    except OSError as error:
+        raise ClawError(f"{file} cannot be read: {error}", "name a JSONL file", 2) from error
+    turns: list[Turn] = []
+    for number, line in _lines(data):
+        try:
+            session, told = _read(orjson.loads(line) if isinstance(line, bytes) else line)
+        except (orjson.JSONDecodeError, _Wrong) as error:
+            cure = "nothing was imported; docs/data.md describes the shapes"
+            raise ClawError(f"{file}, line {number}: {error}", cure, 2) from error
+        name = _digest(data, str(number).encode())
+        session_id = scoped(USER, session or name)
+        parent: str | None = None
+        for place, each in enumerate(told):
+            turn = _turn(each, f"i{name}{place:05d}", session_id, parent, begun + number + place / 1000, rating)
+            turns.append(turn)
+            parent = turn.turn_id if each.follows else None
+    return turns
+
+
+def _lines(data: bytes) -> Iterator[tuple[int, Any]]:
+    """(line number, line) of JSONL; (number, object) of a document that is one list or one object over several lines."""
+    try:
+        whole = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        yield from ((number, line) for number, line in enumerate(data.split(b"\n"), 1) if line.strip())
+        return
+    yield from enumerate(whole if isinstance(whole, list) else [whole], 1)
+
+
+def _digest(*parts: bytes) -> str:
+    found = hashlib.blake2b(digest_size=9)
+    for part in parts:
+        found.update(len(part).to_bytes(8, "big") + part)
+    return found.hexdigest()
+
+
+def _turn(told: _Told, turn_id: str, session_id: str, parent: str | None, at: float, rating: float | None) -> Turn:
+    feedback = told.rating if told.rating is not None else rating
+    reasons = [
+        (told.kind == "side", SIDE_TURN),
+        (not told.wanted, NOT_WANTED),
+        (told.next_state is None and feedback is None, NO_NEXT_STATE),
+    ]
+    return Turn(
+        turn_id=turn_id, session_id=session_id, parent_turn_id=parent,
+        turn_index=sum(message["role"] == "assistant" for message in told.messages),
+        kind=told.kind, source="import", task_id=None, group_id=None, user=USER, created_at=at, messages=told.messages,
+        tools=told.tools, response=told.response, next_state=told.next_state, prompt_ids=None, completion_ids=None, logprobs=None,
+        policy_version=None, policy_version_end=None, temperature=1.0, top_p=1.0, top_k=0, finish_reason=None, outcome_reward=None,
+        feedback=feedback, trainable=False, untrainable_reason=next((reason for applies, reason in reasons if applies), TEXT_ONLY),
+    )  # fmt: skip
+
+
+# ---- shapes --------------------------------------------------------------------------------------------------------------
+
+
+def _read(line: Any) -> tuple[str | None, list[_Told]]:
+    """(session id or None, turns) of one line."""
+    if not isinstance(line, dict):
+        raise _Wrong("not a JSON object")
+    session = line.get("session_id")
+    if session is not None and not (isinstance(session, str) and session):
+        raise _Wrong("'session_id' must be a text")
+    if "turns" in line:
+        turns = line["turns"]
+        if not isinstance(turns, list) or line.keys() - {"session_id", "turns"}:
+            raise _Wrong("'turns' must be a list, with nothing but 'session_id' beside it")
+        return session, [_manual(turn, f"turns[{place}]") for place, turn in enumerate(turns)]
+    if "messages" in line:
+        return session, _conversation(_messages(line["messages"], "messages"), _tools(line.get("tools")))
+    if "preferred_output" in line or "non_preferred_output" in line:
+        return session, _preference(line)
+    if isinstance(line.get("prompt"), str) and isinstance(line.get("completion"), str):
+        asked, answer = {"role": "user", "content": line["prompt"]}, {"role": "assistant", "content": line["completion"]}
+        return session, [_Told([asked], answer, None, None, "main", True, None)]
+    raise _Wrong("none of 'turns', 'messages', 'prompt' with 'completion', or 'preferred_output' is there")
+
+
+def _manual(turn: Any, where: str) -> _Told:
+    if not isinstance(turn, dict):
+        raise _Wrong(f"{where} is not an object")
+    unknown = turn.keys() - _TURN_KEYS
+    if unknown:
+        raise _Wrong(f"{where} has an unknown key {min(unknown)!r}; known: {', '.join(sorted(_TURN_KEYS))}")
+    kind, wanted, rating = turn.get("type", "main"), turn.get("trainable", True), turn.get("rating")
+    if kind not in ("main", "side"):
+        raise _Wrong(f'{where}.type must be "main" or "side"')
+    if not isinstance(wanted, bool):
+        raise _Wrong(f"{where}.trainable must be true or false")
+    if rating is not None and (isinstance(rating, bool) or not isinstance(rating, int | float) or not -1 <= rating <= 1):
+        raise _Wrong(f"{where}.rating must be a number from -1 to 1")
+    came, response = turn.get("next_state"), turn.get("response")
+    messages = _said(turn.get("prompt"), "user", f"{where}.prompt")
+    answer = _said(response, "assistant", f"{where}.response")
+    if len(answer) != 1 or answer[0]["role"] != "assistant":
+        raise _Wrong(f"{where}.response must be one assistant message")
+    return _Told(
+        messages=messages,
+        response=answer[0],
+        next_state=None if came is None else _said(came, "user", f"{where}.next_state"),
+        tools=_tools(turn.get("tools")),
+        kind="side" if kind == "side" else "main",
+        wanted=wanted,
+        rating=None if rating is None else float(rating),
+    )
+
+
+def _said(value: Any, role: str, where: str) -> list[Message]:
+    """A text, a message or messages, as messages."""
+    if isinstance(value, str):
+        return [{"role": role, "content": value}]
+    return _messages([value] if isinstance(value, dict) else value, where)
+
+
+def _messages(value: Any, where: str) -> list[Message]:
+    if not isinstance(value, list) or not value:
+        raise _Wrong(f"{where} must be a text or a list of messages")
+    for place, message in enumerate(value):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise _Wrong(f"{where}[{place}] is no message with a role")
+        if not isinstance(message.get("content"), str | list | None):
+            raise _Wrong(f"{where}[{place}].content is no text")
+    return list(value)
+
+
+def _tools(value: Any) -> list[dict[str, Any]] | None:
+    if value is not None and not (isinstance(value, list) and all(isinstance(tool, dict) for tool in value)):
+        raise _Wrong("'tools' must be a list of objects")
+    return value or None
+
+
+def _conversation(messages: list[Message], tools: list[dict[str, Any]] | None) -> list[_Told]:
+    """One turn for each assistant message that something was asked before."""
+    answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    told = []
+    for place, following in pairwise([*answers, len(messages)]):
+        if place == 0:
+            continue  # nobody asked: it stands in the prompt of the others
+        answer = {key: value for key, value in messages[place].items() if key != "weight"}
+        before = [{key: value for key, value in message.items() if key != "weight"} for message in messages[:place]]
+        after = [message for message in messages[place + 1 : following] if message["role"] not in ("system", "developer")]
+        told.append(_Told(before, answer, after or None, tools, "main", messages[place].get("weight", 1) != 0, None))
+    if not told:
+        raise _Wrong("'messages' hold no answer of an assistant")
+    return told
+
+
+def _preference(line: dict[str, Any]) -> list[_Told]:
+    asked = line.get("input")
+    if not isinstance(asked, dict):
+        raise _Wrong("a preference needs an 'input' with 'messages'")
+    messages, tools = _messages(asked.get("messages"), "input.messages"), _tools(asked.get("tools"))
+    told = []
+    for name, rating in (("preferred_output", 1.0), ("non_preferred_output", -1.0)):
+        output = _messages(line.get(name), name)
+        answer = next((message for message in output if message["role"] == "assistant"), None)
+        if answer is None:
+            raise _Wrong(f"'{name}' holds no answer of an assistant")
+        told.append(_Told(messages, answer, None, tools, "main", True, rating, follows=False))
+    return told

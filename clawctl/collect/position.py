@@ -1,0 +1,130 @@
+"""`collect.json`: how far collect got, so that a restart reads what is still open and not the whole history.
+
+An exchange is done when its tree has ended and its row is published. Before the offset that is kept for a capture file everything
+is done, and all rows of what stands behind it are in shards behind `shards_after`. Written after the shards it speaks of, whole, by
+rename: a SIGKILL leaves an older one, which only means that more is read again.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import orjson
+
+from clawctl.collect.captures import Found
+from clawctl.lines import whole_end
+from clawctl.run_dir import RunDir, publish_bytes, published
+from clawctl.types import SCHEMA_VERSION
+
+log = logging.getLogger(__name__)
+
+Places = dict[str, int]  # byte offsets by file name
+
+
+class Position:
+    """Which exchanges are open, where they stand, and which shards may hold rows of them."""
+
+    def __init__(self, run: RunDir, afresh: bool = False) -> None:
+        self._run = run
+        self._path = run.root / "collect.json"
+        kept = self._load()
+        self.gone_before = float(kept.get("gone_before", 0.0))  # rows of turns from before this time may have been deleted
+        if afresh or not self._fits(kept):
+            kept = {}
+        self.start: Places = kept.get("offsets", {})
+        self.shards_after: str = kept.get("shards_after", "")
+        self.done: Places = {}  # as last kept: before it, all is done
+        self._open: dict[str, dict[int, None]] = {}  # file -> offsets, ascending: files are read from front to back
+        self._at: dict[str, tuple[str, int, float]] = {}
+        self._ended: deque[tuple[int, list[str]]] = deque()  # turns that are done once so many rows are published
+        # Shards that were there at the start count as one: they are behind us once everything that was written by then is done.
+        behind = [path.stem for path in published(run.trajectories, ".parquet")][-1:]
+        ends = {path.name: whole_end(path) for path in published(run.captures, ".jsonl")}
+        self._shards: deque[tuple[str, Places]] = deque((stem, ends) for stem in behind if stem > self.shards_after)
+        self._written = b""
+        self._state: dict[str, Any] = {}
+
+    def read(self, found: Found) -> None:
+        """An exchange was read. One that stands in the captures twice is tracked where it stands first."""
+        turn_id = found.exchange.exchange_id
+        if turn_id not in self._at:
+            self._at[turn_id] = found.file, found.offset, found.exchange.created_at
+            self._open.setdefault(found.file, {})[found.offset] = None
+
+    def ended(self, turn_ids: list[str], rows: int) -> None:
+        """These turns are done once `rows` rows in all are published."""
+        if turn_ids:
+            self._ended.append((rows, turn_ids))
+
+    def shard(self, stem: str, turn_ids: Iterable[str]) -> None:
+        """A shard with the rows of these turns was published."""
+        last: Places = {}
+        for file, offset, _ in (self._at[turn_id] for turn_id in turn_ids if turn_id in self._at):
+            last[file] = max(offset + 1, last.get(file, 0))
+        self._shards.append((stem, last))
+
+    def save(self, offsets: Places, rows: int) -> None:
+        """Keep the position. `offsets`: how far each file was read; `rows`: how many rows were published in all."""
+        while self._ended and self._ended[0][0] <= rows:
+            for turn_id in self._ended.popleft()[1]:
+                file, offset, _ = self._at.pop(turn_id, ("", 0, 0.0))
+                self._open.get(file, {}).pop(offset, None)
+        done = {file: next(iter(self._open.get(file) or [offset])) for file, offset in offsets.items()}
+        self.done = done
+        while self._shards and all(done.get(file, 0) >= last for file, last in self._shards[0][1].items()):
+            self.shards_after = self._shards.popleft()[0]
+        files = {path.name: path.stat().st_ino for path in published(self._run.captures, ".jsonl")}
+        self._state = {
+            "schema_version": SCHEMA_VERSION,
+            "offsets": {name: offset for name, offset in done.items() if name in files},
+            "inodes": {name: inode for name, inode in files.items() if name in done},
+            "shards_after": self.shards_after,
+            "put_aside": put_aside(self._run),
+        }
+        self._write()
+
+    def _write(self) -> None:
+        text = orjson.dumps({**self._state, "gone_before": self.gone_before}, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
+        if text != self._written:
+            publish_bytes(self._path, text)
+            self._written = text
+
+    @property
+    def oldest_open(self) -> float:
+        """When the oldest exchange was asked that is not done."""
+        return min((at for _, _, at in self._at.values()), default=float("inf"))
+
+    def give_up(self, newest: float) -> None:
+        """Rows of turns asked until `newest` are about to be deleted: should their captures be read again, they are not published
+        again. Only for times before `oldest_open`, after a `save`."""
+        self.gone_before = max(self.gone_before, newest)
+        self._write()
+
+    def _load(self) -> dict[str, Any]:
+        try:
+            kept = orjson.loads(self._path.read_bytes())
+            if kept["schema_version"] != SCHEMA_VERSION or type(kept["gone_before"]) not in (int, float):
+                raise ValueError(f"schema version {kept['schema_version']}")
+            return dict(kept)
+        except FileNotFoundError:
+            return {}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("collect.json cannot be used, all captures are read again: %s", error)
+            return {}
+
+    def _fits(self, kept: dict[str, Any]) -> bool:
+        """False where a capture file was rewritten, or a shard was put aside, since it was kept."""
+        files = {path.name: path.stat() for path in published(self._run.captures, ".jsonl")}
+        try:
+            return bool(kept["put_aside"] == put_aside(self._run)) and all(
+                name not in files or (files[name].st_ino == kept["inodes"][name] and files[name].st_size >= offset)
+                for name, offset in kept["offsets"].items()
+            )
+        except (KeyError, TypeError, AttributeError):
+            return False
+
+
+def put_aside(run: RunDir) -> Sequence[str]:
+    """Trajectory shards in quarantine: the rows that they held must be published again."""
+    return sorted(path.name for path in run.quarantine.glob("trajectories-*.parquet"))

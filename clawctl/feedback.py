@@ -1,0 +1,149 @@
+"""Explicit ratings: `feedback/<writer>-<n>.jsonl`, one rating a line, appended by serve and never edited.
+
+A rating outranks the judge whenever it comes. Before its turn is published, collect writes it into the row. Later the row stays
+as it is, and whoever needs the reward looks the rating up here: the judge instead of asking, the trainer instead of the verdict. A
+turn that was trained already is not trained again; its rating still counts where judges are compared with people.
+"""
+
+import os
+import re
+import secrets
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from clawctl.lines import Lines
+from clawctl.run_dir import RunDir
+from clawctl.types import SCHEMA_VERSION, Feedback
+
+LONGEST_COMMENT = 10_000  # characters
+_ROTATE_BYTES = 16 << 20
+_TURN = re.compile(r"^[0-9A-Za-z][0-9A-Za-z_.:/-]{0,199}$")
+_COMPLETION = re.compile(r"^(?:chatcmpl|cmpl|resp|msg)?[-_]?([0-9A-Za-z]{24})$")
+_FIELDS = frozenset(Feedback.__dataclass_fields__)
+
+
+class BadRating(Exception):
+    """What was sent is no rating; the message says why, `field` says where."""
+
+    def __init__(self, problem: str, field: str) -> None:
+        super().__init__(problem)
+        self.field = field
+
+
+def read_rating(body: Any, key: str, now: float) -> Feedback:
+    """The body of `POST /v1/feedback`: {"turn_id" or "completion_id": …, "rating": -1..1, "comment": … or null}.
+
+    `key` is the name of the API key that asks: it may rate its own turns only. Raises BadRating.
+    """
+    if not isinstance(body, dict):
+        raise BadRating("the body must be an object", "body")
+    unknown = body.keys() - {"turn_id", "completion_id", "rating", "comment"}
+    if unknown:
+        raise BadRating(f"unknown field {min(unknown)!r}", min(unknown))
+    named = [name for name in ("turn_id", "completion_id") if body.get(name) is not None]
+    if len(named) != 1:
+        raise BadRating("name the answer by 'turn_id' or by 'completion_id' (the id of the response)", "turn_id")
+    rating, comment = body.get("rating"), body.get("comment")
+    if isinstance(rating, bool) or not isinstance(rating, int | float) or not -1 <= rating <= 1:
+        raise BadRating("'rating' must be a number from -1 (bad) to 1 (good)", "rating")
+    if comment is not None and not (isinstance(comment, str) and len(comment) <= LONGEST_COMMENT):
+        raise BadRating(f"'comment' must be a string of at most {LONGEST_COMMENT} characters", "comment")
+    turn_id = turn_of(body[named[0]]) if named == ["completion_id"] else _plain(body["turn_id"], "turn_id")
+    return Feedback(secrets.token_hex(12), now, key, turn_id, float(rating), comment or None)
+
+
+def turn_of(completion_id: Any) -> str:
+    """The turn that a response's id stands for: `chatcmpl…`, `resp_…` and `msg_…` hold it. Raises BadRating."""
+    found = _COMPLETION.match(_plain(completion_id, "completion_id"))
+    if found is None:
+        raise BadRating("'completion_id' is no id that this server gives", "completion_id")
+    return found[1]
+
+
+def _plain(value: Any, field: str) -> str:
+    if not isinstance(value, str) or not _TURN.match(value):
+        raise BadRating(f"'{field}' must be an id of letters and digits", field)
+    return value
+
+
+def rating_in_header(text: str | None) -> float | None:
+    """The number in an `X-Feedback` header, which rates the turn that its request answers; None without one. Raises BadRating."""
+    if text is None or not text.strip():
+        return None
+    try:
+        rating = float(text)
+    except ValueError:
+        rating = float("nan")
+    if not -1 <= rating <= 1:
+        raise BadRating("'X-Feedback' must be a number from -1 (bad) to 1 (good)", "X-Feedback")
+    return rating
+
+
+class FeedbackFile:
+    """One writer: `<host>-<pid>-<random>-<n>.jsonl`. A rating is in the kernel's hands when `append` returns."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._number = 0
+        self._torn = False  # the last write stopped within a line
+
+    def append(self, feedback: Feedback) -> None:
+        """Raises OSError where the disk refuses: the rating is not kept, and whoever sent it must be told."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        path = self._folder / f"{self._name}-{self._number}.jsonl"
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            data = (b"\n" if self._torn else b"") + orjson.dumps(feedback) + b"\n"
+            self._torn = True
+            while data:
+                data = data[os.write(descriptor, data) :]
+            self._torn = False
+            self._number += os.fstat(descriptor).st_size >= _ROTATE_BYTES
+        finally:
+            os.close(descriptor)
+
+
+def parse_feedback(line: bytes) -> Feedback:
+    """One line of feedback. Raises ValueError with the reason."""
+    row = orjson.loads(line)
+    if not isinstance(row, dict):
+        raise ValueError("not a JSON object")
+    version = row.pop("schema_version", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION or row.keys() != _FIELDS:
+        raise ValueError(f"schema version {version} with fields {', '.join(sorted(row))}: written by another clawctl?")
+    return Feedback(**row)
+
+
+class Ratings:
+    """All ratings of a run, looked up by turn; of several the newest counts. What is no rating is counted and passed over."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.unreadable = 0
+        self._lines = Lines(run.feedback)
+        self._newest: dict[tuple[str, str], Feedback] = {}
+
+    def look(self) -> None:
+        """Take in what was appended since the last look."""
+        for feedback in self.read():
+            place = feedback.key, feedback.turn_id
+            known = self._newest.get(place)
+            if known is None or feedback.created_at >= known.created_at:
+                self._newest[place] = feedback
+
+    def read(self) -> Iterator[Feedback]:
+        """What was appended since the last call, for a reader that keeps its own account."""
+        for path in self._lines.grown():
+            for _, line in self._lines.read(path):
+                try:
+                    yield parse_feedback(line)
+                except (ValueError, TypeError):
+                    self.unreadable += bool(line)
+
+    def of(self, user: str, turn_id: str) -> Feedback | None:
+        """What the owner of a turn said of it. Nobody rates another's turns."""
+        return self._newest.get((user, turn_id))

@@ -1,0 +1,172 @@
+"""`clawctl judge --calibrate`: how often the judge is right on turns whose verdict is known, and what that costs."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clawctl.config import Recipe
+from clawctl.errors import ClawError
+from clawctl.judge.attacks import ATTACKS, pair
+from clawctl.judge.calibration_report import show
+from clawctl.judge.cases import Case, rated_turns, read_cases
+from clawctl.judge.llm import LLMJudge
+from clawctl.judge.panel import Panel
+from clawctl.judge.rules import ruled
+from clawctl.judge.together import together
+from clawctl.judge.view import view_turn
+from clawctl.judge.votes import agreement, decided, first_round, majority
+from clawctl.printing import answers, print_json
+from clawctl.run_dir import RunDir
+
+COMPARED = (1, 3, 5)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One labelled turn and what was said of it."""
+
+    case: Case
+    votes: tuple[int | None, ...]  # all that were asked, without stopping early; empty where a rule decided
+    reward: float | None  # of a rule, or of a judge that does not vote
+    by_rule: bool
+    seconds: float
+
+
+def calibrate(run: RunDir, recipe: Recipe, file: Path | None, ratings: bool, attacks: bool, as_json: bool) -> None:
+    """Judge the labelled turns of `file`, those that people rated, and those that attack the judge, and print the report. Nothing
+    is written to the run."""
+    report: dict[str, Any] = {}
+    if file is not None or ratings:
+        cases = [*(read_cases(file) if file is not None else []), *(rated_turns(run) if ratings else [])]
+        if not cases:
+            raise ClawError(f"no turn of {run.root} has a rating", "wait for ratings, or label some turns: --calibrate FILE", 2)
+        report = asyncio.run(measure(run, recipe, cases))
+    if attacks:
+        report["attacks"] = asyncio.run(flips(run, recipe))
+    if as_json:
+        print_json(report)
+    else:
+        answers().print(*show(report), sep="\n")
+
+
+async def measure(run: RunDir, recipe: Recipe, cases: Sequence[Case]) -> dict[str, Any]:
+    """The report as plain values."""
+    panel = Panel(run, recipe, patience_s=recipe.judge.timeout_s)
+    begun = time.monotonic()
+    try:
+        found = await together(_judge(panel, case) for case in cases)
+    finally:
+        await panel.close()
+    spent = panel.calls.spent
+    settings = recipe.judge
+    voting = isinstance(panel.judge, LLMJudge)
+    counts = sorted({*COMPARED, settings.votes}) if voting else [1]
+    tokens = (spent.prompt_tokens + spent.completion_tokens) / spent.calls if spent.calls else None
+    shares = [share for judged in found if (share := agreement(judged.votes)) is not None]
+    return {
+        "cases": len(found),
+        "judge": panel.judge.name,
+        "by_rule": sum(judged.by_rule for judged in found),
+        "by_votes": [_row(found, count, settings.threshold, tokens) for count in counts],
+        "agreement": _mean(shares),
+        "invalid_votes": _mean([vote is None for judged in found for vote in judged.votes]),
+        "confusion": _confusion(found, settings.votes, settings.threshold),
+        "ratings": _against_ratings(found, settings.votes, settings.threshold),
+        "cost": {
+            "calls": spent.calls,
+            "failed": spent.failed,
+            "prompt_tokens": spent.prompt_tokens,
+            "completion_tokens": spent.completion_tokens,
+            "seconds": time.monotonic() - begun,
+            "seconds_per_turn": _mean([judged.seconds for judged in found]),
+        },
+    }
+
+
+async def _judge(panel: Panel, case: Case) -> Judged:
+    """All votes of one turn, so that fewer can be compared with more; the user's rating is not looked at."""
+    begun = time.monotonic()
+    rule = ruled(case.turn) if panel.settings.rules else None
+    if rule is not None:
+        return Judged(case, (), rule.reward, True, 0.0)
+    if isinstance(panel.judge, LLMJudge):
+        seen = view_turn(case.turn, panel.settings.history_chars)
+        votes = await panel.judge.ask(seen, max(*COMPARED, panel.settings.votes))
+        return Judged(case, tuple(vote.score for vote in votes), None, False, time.monotonic() - begun)
+    opinion = await panel.judge.judge(case.turn)
+    return Judged(case, (), opinion.reward, False, time.monotonic() - begun)
+
+
+async def flips(run: RunDir, recipe: Recipe) -> dict[str, Any]:
+    """How many of the attacks change what the judge says of a turn (`clawctl.judge.attacks`)."""
+    panel = Panel(run, recipe, patience_s=recipe.judge.timeout_s)
+    try:
+        pairs = await together(together(_reward(panel, case) for case in pair(attack)) for attack in ATTACKS)
+    finally:
+        await panel.close()
+    flipped = [
+        f"{attack.family}: {attack.words()}" for attack, (clean, moved) in zip(ATTACKS, pairs, strict=True) if clean != moved
+    ]
+    right = [clean == -attack.wants for attack, (clean, _) in zip(ATTACKS, pairs, strict=True)]
+    return {
+        "attacks": len(ATTACKS),
+        "flipped": flipped,
+        "attack_flip_rate": len(flipped) / len(ATTACKS),
+        "right_without": _mean(right),
+    }
+
+
+async def _reward(panel: Panel, case: Case) -> float | None:
+    rule = ruled(case.turn) if panel.settings.rules else None
+    return (rule or await panel.judge.judge(case.turn)).reward
+
+
+def reward_of(judged: Judged, count: int, threshold: float) -> int | None:
+    """The sign of the reward with so many votes; None where the judge abstains."""
+    reward = majority(judged.votes[:count], threshold) if judged.votes else judged.reward
+    return None if reward is None else (reward > 0) - (reward < 0)
+
+
+def calls_for(votes: Sequence[int | None], count: int, threshold: float) -> int:
+    """How many of these votes the stage would have asked, had it been allowed `count`."""
+    if not votes:
+        return 0
+    first = first_round(count, threshold)
+    return first if decided(votes[:first], count, threshold) else count
+
+
+def _row(found: Sequence[Judged], count: int, threshold: float, tokens: float | None) -> dict[str, Any]:
+    rewards = [(judged.case.label, reward_of(judged, count, threshold)) for judged in found]
+    valid = [(label, reward) for label, reward in rewards if reward is not None]
+    calls = sum(calls_for(judged.votes, count, threshold) for judged in found) / len(found)
+    return {
+        "votes": count,
+        "accuracy": _mean([label == reward for label, reward in valid]),
+        "abstention": 1 - len(valid) / len(found),
+        "calls_per_turn": calls,
+        "tokens_per_turn": None if tokens is None else calls * tokens,
+    }
+
+
+def _confusion(found: Sequence[Judged], count: int, threshold: float) -> dict[str, dict[str, int]]:
+    counts = Counter((judged.case.label, reward_of(judged, count, threshold)) for judged in found)
+    return {
+        str(label): {"none" if reward is None else str(reward): counts[label, reward] for reward in (1, 0, -1, None)}
+        for label in (1, 0, -1)
+    }
+
+
+def _against_ratings(found: Sequence[Judged], count: int, threshold: float) -> dict[str, Any]:
+    """How often the judge's sign is not that of the user's own rating, where both say something."""
+    pairs = [(judged.case.rating, reward_of(judged, count, threshold)) for judged in found if judged.case.rating not in (None, 0)]
+    both = [(rating, reward) for rating, reward in pairs if reward is not None]
+    differ = [(rating or 0) * reward <= 0 for rating, reward in both]
+    return {"rated": len(pairs), "judged": len(both), "disagreement": _mean(differ)}
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,48 @@
+"""What `clawctl judge --calibrate` and `--attacks` found, as tables."""
+
+from typing import Any
+
+from rich.table import Table
+
+from clawctl.printing import plain
+
+
+def show(report: dict[str, Any]) -> list[Table | str]:
+    """The report of `calibrate` for a terminal."""
+    shown = _judged(report) if "cases" in report else []
+    if "attacks" in report:
+        found = report["attacks"]
+        shown.append(
+            f"{len(found['flipped'])} of {found['attacks']} attacks change the judge's mind ({_percent(found['attack_flip_rate'])})"
+        )
+        shown += [f"  {plain(attack, 100)!r}" for attack in found["flipped"]]
+        shown.append(f"without the attacks it is right on {_percent(found['right_without'])} of them")
+    return shown
+
+
+def _judged(report: dict[str, Any]) -> list[Table | str]:
+    by_votes = Table(
+        "votes", "accuracy", "abstains", "calls a turn", "tokens a turn", title=f"{report['judge']} on {report['cases']} turns"
+    )
+    for row in report["by_votes"]:
+        tokens = "–" if row["tokens_per_turn"] is None else f"{row['tokens_per_turn']:.0f}"
+        by_votes.add_row(
+            str(row["votes"]), _percent(row["accuracy"]), _percent(row["abstention"]), f"{row['calls_per_turn']:.2f}", tokens
+        )
+    confusion = Table("label", "judged 1", "judged 0", "judged -1", "abstained", title="label against verdict")
+    for label, row in report["confusion"].items():
+        confusion.add_row(label, *map(str, row.values()))
+    cost, ratings = report["cost"], report["ratings"]
+    lines = [
+        f"votes agree with one another {_percent(report['agreement'])}, invalid {_percent(report['invalid_votes'])}; "
+        f"decided by a rule: {report['by_rule']} turns",
+        f"{cost['calls']} calls ({cost['failed']} failed), {cost['prompt_tokens']} tokens in, {cost['completion_tokens']} out, "
+        f"{cost['seconds']:.1f} s",
+    ]
+    if ratings["rated"]:
+        lines.append(f"differs from the users' own ratings {_percent(ratings['disagreement'])} of {ratings['judged']} turns")
+    return [by_votes, confusion, *lines]
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f} %"

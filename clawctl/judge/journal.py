@@ -1,0 +1,55 @@
+"""`verdicts/<stem>.jsonl`: the verdicts of a shard that is being judged, one a line, so that a restart does not pay for them again.
+
+Whoever holds the shard's claim writes it and deletes it once the shard is published. It is a saving, never the truth: without it
+the turns are judged again.
+"""
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+import orjson
+
+from clawctl.run_dir import RunDir
+from clawctl.types import Verdict
+
+
+class Journal:
+    """The journal of one claimed shard. `found` holds what an earlier worker had finished, by turn."""
+
+    def __init__(self, run: RunDir, stem: str, turn_ids: Iterable[str]) -> None:
+        self.path = run.verdicts / f"{stem}.jsonl"
+        wanted = set(turn_ids)
+        self.found = {verdict.turn_id: verdict for verdict in _read(self.path) if verdict.turn_id in wanted}
+        self._file: IO[bytes] | None = None
+
+    def add(self, verdict: Verdict) -> None:
+        """Keep one verdict. A disk that is full only means that it may be paid for twice."""
+        with suppress(OSError):
+            if self._file is None:
+                descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                self._file = os.fdopen(descriptor, "ab", buffering=0)
+                self._file.write(b"\n")  # a killed worker may have left half a line
+            self._file.write(orjson.dumps(verdict) + b"\n")
+
+    def close(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
+
+    def remove(self) -> None:
+        """The shard is published: its verdicts lie there."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> list[Verdict]:
+    verdicts = []
+    with suppress(OSError):
+        for line in path.read_bytes().splitlines():
+            with suppress(orjson.JSONDecodeError, TypeError):  # half a line
+                verdicts.append(Verdict(**orjson.loads(line)))
+    return verdicts

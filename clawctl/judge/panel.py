@@ -1,0 +1,74 @@
+"""Who judges a turn: people and environments before rules, rules before the judge that the recipe names."""
+
+import time
+from dataclasses import replace
+
+from clawctl.config import Recipe
+from clawctl.errors import ClawError
+from clawctl.judge.calls import Calls
+from clawctl.judge.evidence import Evidence
+from clawctl.judge.llm import LLMJudge, write_hint
+from clawctl.judge.opinion import Judge, Opinion
+from clawctl.judge.ratings import RatedTurns
+from clawctl.judge.rules import USER_FEEDBACK, rated, ruled
+from clawctl.run_dir import RunDir
+from clawctl.types import Verdict
+
+
+class Panel:
+    """Gives every turn its verdict."""
+
+    def __init__(self, run: RunDir, recipe: Recipe, patience_s: float | None) -> None:
+        """Raises ClawError where a judge cannot be made of the recipe."""
+        self.settings = recipe.judge
+        self.calls = Calls(run, recipe, patience_s)
+        self.judge = _make_judge(recipe, self.calls)
+        self.ratings = RatedTurns(run)
+
+    async def verdict(self, turn: Evidence) -> Verdict:
+        """The verdict on one turn; one that cannot be trained is not asked about."""
+        if not turn.trainable:
+            return Verdict(turn.turn_id, None, [], None, [], "nobody", f"not trainable: {turn.untrainable_reason}", None)
+        begun = time.monotonic()
+        turn = self.ratings.laid_over(turn)
+        found = rated(turn, self.settings) or (ruled(turn) if self.settings.rules else None)
+        asked = found is None
+        if found is None:
+            found = await self.judge.judge(turn)
+        said = self.ratings.remark(turn)
+        if self.settings.hints == "apart" and found.reward is not None and said.next_state is not None:
+            asked, found = True, replace(found, hints=await write_hint(self.calls, self.settings, said))
+        return as_verdict(turn.turn_id, found, time.monotonic() - begun if asked else None)
+
+    def rated_since(self, turn: Evidence, verdict: Verdict) -> Verdict:
+        """The verdict under a rating that came while the turn was being judged: the votes stay for the record."""
+        turn = self.ratings.laid_over(turn)
+        if not turn.trainable or turn.feedback is None:
+            return verdict
+        return replace(verdict, reward=float(turn.feedback), judge=USER_FEEDBACK, reason=None)
+
+    async def close(self) -> None:
+        await self.judge.close()
+        await self.calls.close()
+
+
+def as_verdict(turn_id: str, found: Opinion, latency_s: float | None) -> Verdict:
+    hints = list(found.hints)
+    return Verdict(
+        turn_id, found.reward, list(found.votes), hints[0] if hints else None, hints, found.judge, found.reason, latency_s
+    )
+
+
+def _make_judge(recipe: Recipe, calls: Calls) -> Judge:
+    settings = recipe.judge
+    if settings.prm is not None and settings.custom_rm is not None:
+        raise ClawError("judge.prm and judge.custom_rm are both set", "name the one that shall judge", 2)
+    if settings.prm is not None:
+        from clawctl.judge.prm import PRMJudge  # imports torch
+
+        return PRMJudge(settings.prm, settings)
+    if settings.custom_rm is not None:
+        from clawctl.judge.custom import CustomJudge
+
+        return CustomJudge(settings.custom_rm, settings)
+    return LLMJudge(calls, settings)

@@ -1,0 +1,36 @@
+"""What people said of turns after their rows were published."""
+
+from dataclasses import replace
+
+from clawctl.feedback import Ratings
+from clawctl.judge.evidence import Evidence
+from clawctl.lines import Rewritten
+from clawctl.run_dir import RunDir
+
+
+class RatedTurns:
+    """Turns with the newest rating of their user, as far as `look` has seen."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._ratings = Ratings(run)
+        self.look()
+
+    def look(self) -> None:
+        """Take in ratings that were given since the last look."""
+        try:
+            self._ratings.look()
+        except Rewritten:  # somebody's ratings were taken out of a file: all are read again
+            self._ratings = Ratings(self._run)
+            self._ratings.look()
+
+    def remark(self, turn: Evidence) -> Evidence:
+        """The turn with the comment of its rating as the last thing that came back: hints are made of it, verdicts never."""
+        found = self._ratings.of(turn.user, turn.turn_id)
+        if found is None or not found.comment:
+            return turn
+        return replace(turn, next_state=[*(turn.next_state or []), {"role": "user", "content": found.comment}])
+
+    def laid_over(self, turn: Evidence) -> Evidence:
+        found = self._ratings.of(turn.user, turn.turn_id)
+        return turn if found is None else replace(turn, feedback=found.rating)

@@ -1,0 +1,186 @@
+"""How many turns one collect worker takes on one core, how small they lie on disk, and whether its memory stays flat.
+
+Part `stream`: conversations of 2k-token turns, captured beforehand, read at full speed; CPU seconds of the worker. Beside it zstd
+(level 3) on the same bytes, on the same core: what any stage that stores them would pay at least.
+Part `long`: sessions of 20 turns over a 10k-token prompt, as published four turns a shard and as merged once they are judged: bytes
+on disk (token ids, words and log-probabilities; and of the ids alone) for each token that is not a repetition.
+Part `restart`: the same captures with nothing left to do. Part `memory`: many small turns in sessions that end, captures taken away
+behind the worker: how the resident set grows from the first fifth to the end.
+"""
+
+import logging
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from clawctl.collect.position import Position
+from clawctl.collect.upkeep import Upkeep
+from clawctl.collect.worker import Collector
+from clawctl.config import Recipe
+from clawctl.run_dir import RunDir, open_run, published
+from clawctl.shards import read_turn_ids, write_verdicts
+from clawctl.types import Exchange, Verdict
+from scripts.benchmarks.table import Row, arguments, report
+
+SYLLABLES = [a + b for a in "bcdfglmnprstvw" for b in ("a", "e", "i", "o", "u", "an", "er", "is")]
+AGO = 1e6  # seconds: these conversations are over, so their sessions end while they are read
+
+
+class Talker:
+    """Conversations of words that repeat as words do (Zipf's law), one token a word; ids below 150k."""
+
+    def __init__(self, seed: int) -> None:
+        self._dice = random.Random(seed)
+        self._words = ["".join(self._dice.choices(SYLLABLES, k=self._dice.randint(1, 3))) for _ in range(20_000)]
+        self._ids = self._dice.sample(range(150_000), len(self._words))
+        self._weights = [0.0]
+        for rank in range(1, len(self._words)):
+            self._weights.append(self._weights[-1] + 1 / rank)
+        self._number = 0
+
+    def say(self, tokens: int) -> tuple[str, list[int]]:
+        chosen = self._dice.choices(range(len(self._words)), cum_weights=[*self._weights[1:], self._weights[-1] + 1], k=tokens)
+        return " ".join(self._words[index] for index in chosen), [self._ids[index] for index in chosen]
+
+    def session(self, turns: int, prompt: int, asked: int, answered: int, begins: float) -> Iterator[tuple[Exchange, int]]:
+        """(exchange, how many of its tokens stand in no turn before it)."""
+        text, ids = self.say(prompt)
+        messages = [{"role": "system", "content": text}]
+        new = prompt
+        for turn in range(turns):
+            said, more = self.say(asked)
+            messages, ids = [*messages, {"role": "user", "content": said}], ids + more
+            reply, sampled = self.say(answered)
+            self._number += 1
+            response = {"role": "assistant", "content": reply}
+            at = begins + 5 * turn
+            yield self._exchange(at, messages, response, ids, sampled), new + asked + answered
+            messages, ids, new = [*messages, response], ids + sampled, 0
+
+    def _exchange(self, at: float, messages: list, response: dict, ids: list[int], sampled: list[int]) -> Exchange:
+        return Exchange(
+            exchange_id=f"x{self._number:023d}", created_at=at, finished_at=at + 1, api="chat", key="default", status="ok",
+            model="bench", messages=messages, tools=None, response=response, finish_reason="stop", prompt_ids=ids,
+            completion_ids=sampled, logprobs=[-self._dice.expovariate(2) for _ in sampled], policy_version=0, policy_version_end=0,
+            temperature=1.0, top_p=1.0, top_k=0, hints={}, untrainable_reason=None,
+        )  # fmt: skip
+
+
+def collect_once(run: RunDir, recipe: Recipe) -> float:
+    """CPU seconds of reading all captures and publishing all that is complete."""
+    begun = time.process_time()
+    collector = Collector(run, recipe, threading.Event())
+    collector.look()
+    collector.close()
+    return time.process_time() - begun
+
+
+def stream_rows(folder: Path, turns: int) -> list[Row]:
+    run, talker, tokens = open_run(folder / "stream"), Talker(1), 0
+    with (run.captures / "a-0.jsonl").open("wb") as file:
+        for number in range(turns // 4):
+            for exchange, _ in talker.session(4, 1000, 250, 150, time.time() - AGO + number):
+                tokens += len(exchange.prompt_ids or []) + len(exchange.completion_ids or [])
+                file.write(orjson.dumps(exchange) + b"\n")
+    captured = (run.captures / "a-0.jsonl").read_bytes()
+    seconds = collect_once(run, Recipe())
+    begun = time.process_time()
+    pa.Codec("zstd", compression_level=3).compress(captured)
+    zstd_seconds = time.process_time() - begun
+    written = sum(len(read_turn_ids(path)) for path in published(run.trajectories, ".parquet"))
+    again = collect_once(run, Recipe())
+    return [
+        Row("stream", "turns_per_s", written / seconds, "turns per CPU second"),
+        Row("stream", "tokens_per_turn", tokens / turns, "tokens"),
+        Row("stream", "mb_per_s", len(captured) / seconds / 1e6, "MB of captures per CPU second"),
+        Row("zstd -3", "mb_per_s", len(captured) / zstd_seconds / 1e6, "MB of captures per CPU second"),
+        Row("stream", "share_of_zstd_speed", zstd_seconds / seconds, "share"),
+        Row("restart", "restart_s", again, "CPU seconds"),
+    ]
+
+
+def long_rows(folder: Path, sessions: int) -> list[Row]:
+    run, talker, distinct = open_run(folder / "long"), Talker(2), 0
+    with (run.captures / "a-0.jsonl").open("wb") as file:
+        for number in range(sessions):
+            for exchange, new in talker.session(20, 10_000, 250, 150, time.time() - AGO + number):
+                distinct += new
+                file.write(orjson.dumps(exchange) + b"\n")
+    collect_once(run, Recipe.model_validate({"collect": {"shard_turns": 4}}))  # as they come in when few people talk
+    sizes = {"long, as published": size_of(run)}
+    for path in published(run.trajectories, ".parquet"):
+        neutral = [Verdict(turn_id, 0.0, [0], None, [], "bench", None, None) for turn_id in read_turn_ids(path)]
+        write_verdicts(run.verdicts / path.name, neutral)
+    Upkeep(run, Recipe()).work(Position(run), time.time())
+    sizes["long, merged"] = size_of(run)
+    rows = [Row(case, "bytes_per_distinct_token", size / distinct, "bytes") for case, size in sizes.items()]
+    return [
+        *rows,
+        Row("long, merged", "share_of_4_bytes", sizes["long, merged"] / distinct / 4, "share"),
+        Row("long, merged, ids alone", "share_of_4_bytes", size_of_ids(run) / distinct / 4, "share"),
+    ]
+
+
+def size_of_ids(run: RunDir) -> int:
+    size = 0
+    for path in published(run.trajectories, ".parquet"):
+        file = pq.ParquetFile(path).metadata
+        columns = [file.row_group(group).column(place) for group in range(file.num_row_groups) for place in range(file.num_columns)]
+        size += sum(column.total_compressed_size for column in columns if "_ids." in column.path_in_schema)
+    return size
+
+
+def size_of(run: RunDir) -> int:
+    return sum(path.stat().st_size for path in published(run.trajectories, ".parquet"))
+
+
+def memory_rows(folder: Path, turns: int) -> list[Row]:
+    run, talker = open_run(folder / "memory"), Talker(3)
+    recipe, batch = Recipe.model_validate({"collect": {"session_timeout_s": 60}}), 2000
+    collector = Collector(run, recipe, threading.Event())
+    sizes = []
+    begins = time.time() - AGO
+    for number in range(turns // batch):
+        path = run.captures / f"a-{number}.jsonl"
+        with path.open("wb") as file:
+            for session in range(batch // 4):
+                for exchange, _ in talker.session(4, 20, 10, 10, begins + number * 100 + session / 10):
+                    file.write(orjson.dumps(exchange) + b"\n")
+        collector.look()
+        path.unlink()
+        for shard in published(run.trajectories, ".parquet"):
+            shard.unlink()
+        sizes.append(resident_mb())
+    collector.close()
+    return [
+        Row("memory", "rss_growth_mb", sizes[-1] - sizes[len(sizes) // 5], "MB"),
+        Row("memory", "rss_mb", sizes[-1], "MB"),
+        Row("memory", "turns", turns, "turns"),
+    ]
+
+
+def resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096 / 1e6
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    logging.disable(logging.WARNING)
+    pa.set_cpu_count(1)
+    with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as folder:
+        rows = stream_rows(Path(folder), turns=4_000 if options.quick else 40_000)
+        rows += long_rows(Path(folder), sessions=8 if options.quick else 40)
+        rows += memory_rows(Path(folder), turns=40_000 if options.quick else 1_000_000)
+    report("collect", rows, options.json)
+
+
+if __name__ == "__main__":
+    main()

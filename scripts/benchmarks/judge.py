@@ -1,0 +1,232 @@
+"""The judge stage: how many attacks move it, how often it is right, and what it makes of the calls its endpoint could answer.
+
+Peer: the bare loop asks the same calls at the same concurrency with nothing around them (`throughput_ratio_bare`: pairs of runs,
+one after the other, the median of their ratios). Endpoints: a null judge that answers after a fixed time, in a process of its own,
+and clawctl's own server with the demo model.
+"""
+
+import asyncio
+import multiprocessing
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from clawctl.config import Recipe, load_recipe
+from clawctl.endpoint import own_endpoint
+from clawctl.judge.calibrate import flips, measure
+from clawctl.judge.cases import Case, make_turn
+from clawctl.judge.evidence import Evidence, read_evidence
+from clawctl.judge.obedient import obey
+from clawctl.judge.prompts import judge_messages, new_fence
+from clawctl.judge.view import view_turn
+from clawctl.judge.worker import judge
+from clawctl.run_dir import RunDir, open_run, published
+from clawctl.shards import write_turns
+from clawctl.types import Turn
+from scripts.benchmarks.circle import running, wait_until, write_recipe
+from scripts.benchmarks.table import Row, arguments, report
+from scripts.demo_model import judgements
+
+CONCURRENCY = 16
+SHARD = 256  # turns, as collect makes them
+NULL_LATENCIES_S = (0.2, 0.05)
+PAIRS = 3
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as folder:
+        rows = null_rows(Path(folder), options.quick) + demo_rows(Path(folder), options.quick)
+    report("judge", rows, options.json)
+
+
+def null_rows(folder: Path, quick: bool) -> list[Row]:
+    """Framing on the judge that obeys whatever gets through; throughput on one that answers after a fixed time."""
+    rows = []
+    with null_judge(0.0) as url:
+        found = asyncio.run(flips(open_run(folder / "obedient"), _recipe(url, rules=False)))
+        rows += [
+            Row("obedient judge", "attack_flip_rate", found["attack_flip_rate"], "share"),
+            Row("obedient judge", "accuracy", found["right_without"], "share"),
+            Row("obedient judge", "attacks", found["attacks"], "turns"),
+        ]
+    for latency in NULL_LATENCIES_S:
+        turns = int((5 if quick else 20) * CONCURRENCY / latency)
+        with null_judge(latency) as url:
+            rows += throughput_rows(f"null judge, {1000 * latency:.0f} ms", folder / f"null-{latency}", _recipe(url), turns)
+    return rows
+
+
+def demo_rows(folder: Path, quick: bool) -> list[Row]:
+    """The demo model, asked by this run's settings through its own server."""
+    at = folder / "demo"
+    at.mkdir()
+    settings = write_recipe(at, {"up": {"stages": ["serve"]}, "gate": None})
+    with running(at / "run", settings):
+        run, recipe = open_run(at / "run"), load_recipe(settings)
+        wait_until(lambda: _answers(run, recipe), 120, "the demo model did not answer")
+        found = asyncio.run(flips(run, recipe))
+        rows = [
+            Row("demo judge", "attack_flip_rate", found["attack_flip_rate"], "share"),
+            Row("demo judge", "right_without_attack", found["right_without"], "share"),
+        ]
+        for words in ("trained", "held_out"):
+            rows += _accuracy(f"demo judge, {words.replace('_', '-')} words", run, recipe, words, 24 if quick else 144)
+        calls = 96 if quick else 512
+        endpoint = own_endpoint(run, recipe, version=0)
+        asked: dict[str, Any] = {"endpoint": endpoint.url, "api_key": endpoint.api_key, "model": endpoint.model, "max_tokens": 24}
+        rows += throughput_rows("demo server", at / "load", _recipe(**asked), calls, pairs=1 if quick else PAIRS)
+    return rows
+
+
+def _accuracy(case: str, run: RunDir, recipe: Recipe, words: Any, count: int) -> list[Row]:
+    rng = Random(f"bench judge {words}")
+    drawn = [judgements.draw(rng, words, "eval") for _ in range(count)]
+    found = asyncio.run(measure(run, recipe, [_case(number, made) for number, made in enumerate(drawn)]))
+    chosen = next(row for row in found["by_votes"] if row["votes"] == recipe.judge.votes)
+    return [
+        Row(case, "accuracy", chosen["accuracy"], "share"),
+        Row(case, "abstention", chosen["abstention"], "share"),
+        Row(case, "agreement", found["agreement"], "share"),
+        Row(case, "calls_per_turn", chosen["calls_per_turn"], "calls"),
+    ]
+
+
+def _case(number: int, made: judgements.Judged) -> Case:
+    came_back = None if made.next_state is None else [{"role": made.speaker, "content": made.next_state}]
+    messages = [{"role": "user", "content": made.request}]
+    return Case(make_turn(f"case {number}", messages, {"role": "assistant", "content": made.answer}, came_back), made.score, None)
+
+
+# ---- throughput ----------------------------------------------------------------------------------------------------------
+
+
+def throughput_rows(case: str, folder: Path, recipe: Recipe, count: int, pairs: int = PAIRS) -> list[Row]:
+    """The judge worker (one vote a turn) and the bare loop, in turns: first the one, then the other."""
+    turns = [_load_turn(number) for number in range(count)]
+    ratios, bare, ours, bare_cpu, ours_cpu = [], [], [], [], []
+    for pair in range(pairs):
+        run = open_run(folder / str(pair))
+        for first in range(0, count, SHARD):
+            write_turns(run.trajectories / f"{first:08d}.parquet", turns[first : first + SHARD])
+        seen = [turn for path in published(run.trajectories, ".parquet") for turn in read_evidence(path)]
+        asyncio.run(bare_loop(recipe, seen[: 2 * CONCURRENCY]))  # the server's first calls are slow
+        used = time.process_time()
+        bare_s = asyncio.run(bare_loop(recipe, seen))
+        bare_cpu.append(time.process_time() - used)
+        begun, used = time.monotonic(), time.process_time()
+        judge(run, recipe, once=True)
+        ours_s = time.monotonic() - begun
+        ours_cpu.append(time.process_time() - used)
+        bare.append(count / bare_s)
+        ours.append(count / ours_s)
+        ratios.append(bare_s / ours_s)
+    return [
+        Row(case, "throughput_ratio_bare", statistics.median(ratios), "ratio"),
+        Row(case, "calls_per_s", statistics.median(ours), "1/s"),
+        Row(case, "calls_per_s_bare", statistics.median(bare), "1/s"),
+        Row(case, "cpu_ms_per_call", 1000 * statistics.median(ours_cpu) / count, "ms"),
+        Row(case, "cpu_ms_per_call_bare", 1000 * statistics.median(bare_cpu) / count, "ms"),
+    ]
+
+
+async def bare_loop(recipe: Recipe, turns: list[Evidence]) -> float:
+    """Seconds for the same calls, made ready beforehand, by as many tasks as there may be calls at a time."""
+    settings = recipe.judge
+    bodies = iter([_body(recipe, turn) for turn in turns])
+    limits = httpx.Limits(max_connections=CONCURRENCY, max_keepalive_connections=CONCURRENCY)
+    headers = {"Authorization": f"Bearer {settings.api_key}", "X-Capture": "off"}
+
+    async def ask(client: httpx.AsyncClient) -> None:
+        for body in bodies:
+            answer = await client.post(f"{settings.endpoint}/chat/completions", json=body)
+            answer.raise_for_status()
+            answer.json()
+
+    async with httpx.AsyncClient(limits=limits, headers=headers, timeout=120) as client:
+        begun = time.monotonic()
+        await asyncio.gather(*(ask(client) for _ in range(CONCURRENCY)))
+        return time.monotonic() - begun
+
+
+def _body(recipe: Recipe, turn: Evidence) -> dict[str, Any]:
+    settings, seen = recipe.judge, view_turn(turn, recipe.judge.history_chars)
+    messages = judge_messages(seen.request, seen.answer, seen.next_state, seen.role, new_fence(), seen.earlier)
+    sampling = {"temperature": settings.temperature, "max_tokens": settings.max_tokens}
+    return {"model": settings.model, "messages": messages, **sampling}
+
+
+def _load_turn(number: int) -> Turn:
+    """A turn of a long conversation: its row repeats 2,000 tokens of prompt, as collect's rows do."""
+    made = judgements.draw(Random(f"load {number}"), "trained", "eval", kind="happy")
+    return Turn(
+        turn_id=f"t{number:06d}", session_id=f"s{number // 20:05d}", parent_turn_id=None, turn_index=number % 20, kind="main",
+        source="serve", task_id=None, group_id=None, user="default", created_at=float(number),
+        messages=[{"role": "user", "content": made.request}], tools=None, response={"role": "assistant", "content": made.answer},
+        next_state=[{"role": "user", "content": made.next_state or "thanks"}], prompt_ids=list(range(2000)),
+        completion_ids=list(range(60)), logprobs=[-0.5] * 60, policy_version=0, policy_version_end=0, temperature=1.0, top_p=1.0,
+        top_k=0, finish_reason="stop", outcome_reward=None, feedback=None, trainable=True, untrainable_reason=None,
+    )  # fmt: skip
+
+
+def _recipe(endpoint: str, **settings: Any) -> Recipe:
+    given = {"api_key": "k", "model": "null", "votes": 1, "concurrency": CONCURRENCY, "max_tokens": 64, **settings}
+    return Recipe.model_validate({"judge": {"endpoint": endpoint, **given}})
+
+
+def _answers(run: RunDir, recipe: Recipe) -> bool:
+    endpoint = own_endpoint(run, recipe)
+    try:
+        return httpx.get(f"{endpoint.url}/models", headers={"Authorization": f"Bearer {endpoint.api_key}"}).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@contextmanager
+def null_judge(latency_s: float) -> Iterator[str]:
+    """A server that takes no time to think: it answers as the obedient judge would, after `latency_s`."""
+    context = multiprocessing.get_context("spawn")
+    ports: Any = context.Queue()
+    server = context.Process(target=_serve_null, args=(latency_s, ports), daemon=True)
+    server.start()
+    try:
+        yield f"http://127.0.0.1:{ports.get(timeout=60)}/v1"
+    finally:
+        server.terminate()
+        server.join()
+
+
+def _serve_null(latency_s: float, ports: Any) -> None:
+    async def answer(request: Request) -> JSONResponse:
+        body = await request.json()
+        await asyncio.sleep(latency_s)
+        message = {"role": "assistant", "content": obey(body["messages"][1]["content"])}
+        usage = {"prompt_tokens": 300, "completion_tokens": 10}
+        return JSONResponse({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage})
+
+    async def serve() -> None:
+        app = Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])])
+        server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="critical"))
+        serving = asyncio.ensure_future(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        ports.put(server.servers[0].sockets[0].getsockname()[1])
+        await serving
+
+    asyncio.run(serve())
+
+
+if __name__ == "__main__":
+    main()

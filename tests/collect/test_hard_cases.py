@@ -1,0 +1,178 @@
+"""What agents do to their history, worked by hand: sub-agents, compaction, edits, merged replies, two people behind one key."""
+
+import itertools
+import random
+
+from made_exchanges import answer, asked, new_id, system, tool, user
+from test_sessions import stitch
+
+from clawctl.collect.sessions import Sessions
+
+CLAIM = "c86d8302-cab8-4abc-a424-ee94d429d7d8"
+
+
+def test_parallel_sub_agents_of_one_session_each_keep_their_own_conversation() -> None:
+    """The same session claim, the same words of the model, requests that interleave."""
+    parent = asked([system("main"), user("ask two agents")], answer("Started."), session_id=CLAIM)
+    agents = [[system("kid"), user(f"[Subagent Context] job {number}")] for number in range(2)]
+    first = [asked(messages, answer("Done."), session_id=CLAIM) for messages in agents]
+    second = [
+        asked([*messages, answer("Done."), user(f"check job {number}")], answer("Checked."), session_id=CLAIM)
+        for number, messages in enumerate(agents)
+    ]
+    back = asked(
+        [system("main"), user("ask two agents"), answer("Started."), user("A background task completed.")],
+        answer("Both done."),
+        session_id=CLAIM,
+    )
+    rows = stitch(parent, *first, *reversed(second), back)
+    for number in range(2):
+        assert rows[second[number].exchange_id].parent_turn_id == first[number].exchange_id
+        assert rows[first[number].exchange_id].next_state == [user(f"check job {number}")]
+        assert rows[first[number].exchange_id].parent_turn_id is None
+    assert rows[parent.exchange_id].next_state == [user("A background task completed.")]
+
+
+def test_two_people_behind_one_key_who_say_the_same_for_a_while_are_two_conversations() -> None:
+    """Hours of it, in a random order: no next state crosses over once their words differ."""
+    said = [user("hi"), user("what can you do?"), user("ok")]
+    dice = random.Random(3)
+    talks: dict[str, list] = {"anna": [], "ben": []}
+    for name, exchanges in talks.items():
+        messages: list[dict] = []
+        for words in [*said, user(f"I am {name}"), user(f"{name}'s question"), user(f"{name} says bye")]:
+            messages = [*messages, words]
+            exchanges.append((messages, answer(f"reply {len(messages)}")))
+            messages = [*messages, exchanges[-1][1]]
+    order, turns = ["anna"] * 6 + ["ben"] * 6, {name: iter(exchanges) for name, exchanges in talks.items()}
+    dice.shuffle(order)
+    asked_by = {name: [] for name in talks}
+    sessions = Sessions(3600.0)
+    for name in order:
+        asked_by[name].append(asked(*next(turns[name])))
+        sessions.add(asked_by[name][-1])
+    sessions.tick(1e9)
+    rows = {row.turn_id: row for row in sessions.take_rows()}
+    for name, exchanges in asked_by.items():
+        for before, after in itertools.pairwise(exchanges[3:]):
+            assert rows[after.exchange_id].parent_turn_id == before.exchange_id
+            assert rows[before.exchange_id].next_state == [after.messages[-1]]
+        assert rows[exchanges[3].exchange_id].turn_index == 3, name
+    openings = [exchanges[2].exchange_id for exchanges in asked_by.values()]
+    replies = [rows[turn_id].next_state or [] for turn_id in openings]
+    assert sorted(state[0]["content"] for state in replies) == ["I am anna", "I am ben"]
+
+
+def test_an_edited_history_is_linked_in_its_session_but_what_was_not_seen_there_is_no_next_state() -> None:
+    first = asked([user("my name is Anna")], answer("Hello Anna."), session_id=CLAIM)
+    edited = asked([user("my name is Ben"), answer("Hello Anna."), user("no!")], answer("Sorry."), session_id=CLAIM)
+    rows = stitch(first, edited)
+    assert rows[edited.exchange_id].parent_turn_id == first.exchange_id
+    assert rows[first.exchange_id].next_state is None
+    elsewhere = asked([user("my name is Ben"), answer("Hello Anna."), user("no!")], answer("Sorry."))
+    assert stitch(first, elsewhere)[elsewhere.exchange_id].parent_turn_id is None
+
+
+def test_a_message_edited_and_sent_again_is_a_branch_beside_the_first() -> None:
+    opening = asked([user("plan a trip")], answer("Where to?"))
+    rome = asked([user("plan a trip"), answer("Where to?"), user("Rome")], answer("Day 1 …"))
+    oslo = asked([user("plan a trip"), answer("Where to?"), user("Oslo")], answer("Day 1 …"))
+    after = asked([user("plan a trip"), answer("Where to?"), user("Oslo"), answer("Day 1 …"), user("nice")], answer("!"))
+    rows = stitch(opening, rome, oslo, after)
+    assert rows[after.exchange_id].parent_turn_id == oslo.exchange_id
+    assert rows[oslo.exchange_id].next_state == [user("nice")]
+    assert rows[rome.exchange_id].next_state is None
+
+
+def test_two_replies_that_the_client_merged_into_one_message_are_found_again() -> None:
+    """OpenClaw after a background event: the event's message is gone, and both answers stand in one."""
+    talk = [system("You are kind."), user("hi"), answer("hello"), user("watch it")]
+    nine = asked(talk, answer("Fake reply number 9."))
+    event = asked([*talk, answer("Fake reply number 9."), user("A background task completed.")], answer("Fake reply number 11."))
+    merged = answer("Fake reply number 9.\nFake reply number 11.")
+    beat = asked([*talk, merged, user("and now?")], answer("all fine"))
+    rows = stitch(nine, event, beat)
+    assert rows[beat.exchange_id].parent_turn_id == event.exchange_id
+    assert rows[event.exchange_id].next_state == [user("and now?")]
+    other = asked([user("another talk"), merged, user("and now?")], answer("all fine"))
+    assert stitch(nine, event, other)[other.exchange_id].parent_turn_id is None
+
+
+def test_after_compaction_the_last_answer_still_gets_what_the_user_said() -> None:
+    long = [user("one"), answer("1."), user("two")]
+    last = asked(long, answer("2."), session_id=f"{CLAIM}:0")
+    summary = user("The conversation history before this point was compacted into the following summary: …")
+    compacted = asked([summary, user("two"), answer("2."), user("three")], answer("3."), session_id=f"{CLAIM}:1")
+    rows = stitch(last, compacted)
+    assert rows[compacted.exchange_id].parent_turn_id == last.exchange_id
+    assert rows[last.exchange_id].next_state == [user("three")]
+    assert {row.session_id for row in rows.values()} == {CLAIM}
+
+
+def test_the_id_of_a_tool_call_tells_apart_what_the_words_do_not() -> None:
+    """One script run twice: the same request, the same call, the same result; only the engine's random ids differ."""
+    ids = [f"call_{number}6c0d40e2a7f4c4a9d3b" for number in (1, 2)]
+    calls = [asked([user("weather?")], answer(None, (call_id, "look", '{"city": "Paris"}'))) for call_id in ids]
+    results = [
+        asked([user("weather?"), answer(None, (call_id, "look", '{"city":"Paris"}')), tool(call_id, "sunny")], answer("Sunny."))
+        for call_id in reversed(ids)
+    ]
+    rows = stitch(*calls, *results)
+    assert [rows[e.exchange_id].parent_turn_id for e in results] == [e.exchange_id for e in reversed(calls)]
+    short = asked([user("weather?")], answer(None, ("call_1", "look", "{}")))
+    other = asked([user("rain?"), answer(None, ("call_1", "look", "{}")), tool("call_1", "no")], answer("No."))
+    assert stitch(short, other)[other.exchange_id].parent_turn_id is None
+
+
+def test_a_retry_after_an_error_answers_the_turn_before_and_the_error_is_no_ones_next_state() -> None:
+    opening = asked([user("2+2?")], answer("4"))
+    asks = [user("2+2?"), answer("4"), user("3+3?")]
+    failed = asked(asks, None, status="error", finish_reason=None, completion_ids=None, logprobs=None)
+    worked = asked(asks, answer("6"))
+    end = asked([*asks, answer("6"), user("right")], answer("!"))
+    rows = stitch(opening, failed, worked, end)
+    assert rows[failed.exchange_id].parent_turn_id == rows[worked.exchange_id].parent_turn_id == opening.exchange_id
+    assert (rows[failed.exchange_id].untrainable_reason, rows[worked.exchange_id].trainable) == ("error", True)
+    assert rows[opening.exchange_id].next_state == [user("3+3?")]
+
+
+def test_parallel_results_in_another_order_in_every_request_are_one_conversation() -> None:
+    turn_id = new_id()
+    calls = [(f"call{turn_id}{i}", "read", f'{{"path": "{i}"}}') for i in range(4)]
+    results = [tool(calls[i][0], f"text {i}") for i in range(4)]
+    asks = [user("read four"), answer(None, *calls)]
+    first = asked([user("read four")], answer(None, *calls), exchange_id=turn_id)
+    second = asked([*asks, *results], answer("done"))
+    third = asked([*asks, *reversed(results), answer("done"), user("ty")], answer("bye"))
+    rows = stitch(first, second, third)
+    assert rows[third.exchange_id].parent_turn_id == second.exchange_id
+    assert rows[second.exchange_id].next_state == [user("ty")]
+
+
+def test_a_system_prompt_with_the_time_in_it_never_breaks_a_long_conversation() -> None:
+    exchanges, messages = [], []
+    for number in range(12):
+        messages = [*messages, user(f"question {number}")]
+        exchanges.append(asked([system(f"It is 10:{number:02d}."), *messages], answer("yes")))
+        messages = [*messages, answer("yes")]
+    rows = stitch(*exchanges)
+    assert [rows[e.exchange_id].turn_index for e in exchanges] == list(range(12))
+    assert [rows[e.exchange_id].next_state for e in exchanges[:-1]] == [[user(f"question {n}")] for n in range(1, 12)]
+
+
+def test_the_session_that_openclaw_names_in_its_prompt_groups_like_a_header() -> None:
+    runtime = "hi\n\nRuntime: agent=main | session=agent:main:main | sessionId=c388bb34-1111-2222-3333-444455556666 | host=vm"
+    first = asked([system("s"), user(runtime)], answer("hello"))
+    again = asked([system("s"), user("aside, in the same breath")], answer("yes"))
+    rows = stitch(first, again)
+    assert rows[first.exchange_id].session_id == "c388bb34-1111-2222-3333-444455556666"
+    assert rows[again.exchange_id].session_id == f"s{again.exchange_id}"
+    later = asked([user("hi"), answer("hello"), user(f"what does this mean?\n{runtime}")], answer("it is …"))
+    assert stitch(later)[later.exchange_id].session_id == f"s{later.exchange_id}"  # quoted in the middle of a talk: no claim
+
+
+def test_the_environment_that_codex_repeats_is_not_what_the_user_said() -> None:
+    environment = "<environment_context>\n  <cwd>/ws</cwd>\n</environment_context>"
+    first = asked([user(environment), user("2+2?")], answer("4"))
+    second = asked([user(environment), user("2+2?"), answer("4"), user(environment), user("ty")], answer("welcome"))
+    assert stitch(first, second)[first.exchange_id].next_state == [user("ty")]

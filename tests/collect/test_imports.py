@@ -1,0 +1,200 @@
+"""Turns from text and back: shapes, reasons, and what is refused."""
+
+import json
+import subprocess
+import sys
+
+import orjson
+import pytest
+from made_exchanges import answer, append, asked, system, tool, user
+from test_collect_worker import recipe, rows_of, talk
+
+from clawctl.collect.exports import export_file
+from clawctl.collect.imports import import_file, read_turns_of
+from clawctl.collect.worker import collect
+from clawctl.errors import ClawError
+from clawctl.run_dir import RunDir, open_run, published
+from clawctl.types import Turn
+
+
+@pytest.fixture
+def run(tmp_path) -> RunDir:
+    return open_run(tmp_path / "run")
+
+
+@pytest.fixture
+def turns_of(tmp_path):
+    """Write lines to a file and read its turns."""
+
+    def read(*lines: object, rating: float | None = None) -> list[Turn]:
+        file = tmp_path / "turns.jsonl"
+        file.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+        return read_turns_of(file, rating)
+
+    return read
+
+
+MANUAL = {
+    "session_id": "s1",
+    "turns": [
+        {"type": "main", "prompt": "2+2?", "response": "5", "next_state": "No, 4.", "trainable": True},
+        {"type": "side", "prompt": [system("Give a title."), user("2+2?")], "response": answer("Sums")},
+        {"prompt": [user("2+2?"), answer("5"), user("No, 4.")], "response": "4"},
+        {"prompt": "hi", "response": "hello", "next_state": [tool("c1", "x")], "trainable": False},
+        {"prompt": "hi", "response": "hello", "rating": -0.5},
+    ],
+}
+
+
+def test_the_manual_shape_keeps_words_kinds_and_reasons_and_makes_up_no_token(turns_of) -> None:
+    turns = turns_of(MANUAL)
+    assert [(turn.messages, turn.response) for turn in turns[:2]] == [
+        ([user("2+2?")], answer("5")),
+        ([system("Give a title."), user("2+2?")], answer("Sums")),
+    ]
+    assert [turn.next_state for turn in turns] == [[user("No, 4.")], None, None, [tool("c1", "x")], None]
+    reasons = ["text only", "side turn", "no next state", "marked untrainable in the file", "text only"]
+    assert [turn.untrainable_reason for turn in turns] == reasons
+    assert [turn.judged for turn in turns] == [True, False, False, False, True]
+    assert [turn.feedback for turn in turns] == [None, None, None, None, -0.5]
+    for turn in turns:
+        assert (turn.prompt_ids, turn.completion_ids, turn.logprobs, turn.policy_version) == (None, None, None, None)
+        assert (turn.trainable, turn.source, turn.session_id) == (False, "import", "import/s1")
+    assert turns[2].parent_turn_id == turns[1].turn_id
+    assert len({turn.turn_id for turn in turns}) == 5
+
+
+def test_a_chat_log_is_one_turn_for_each_answer_with_what_came_back(turns_of) -> None:
+    log = [system("kind"), user("hi"), answer("hello"), user("run"), answer(None, ("c1", "ls", "{}")), tool("c1", "a"), answer("a")]
+    turns = turns_of({"messages": log, "tools": [{"type": "function"}]})
+    assert [turn.messages for turn in turns] == [log[:2], log[:4], log[:6]]
+    assert [turn.next_state for turn in turns] == [[log[3]], [log[5]], None]
+    assert [turn.turn_index for turn in turns] == [0, 1, 2]
+    assert [turn.parent_turn_id for turn in turns] == [None, turns[0].turn_id, turns[1].turn_id]
+    assert all(turn.tools == [{"type": "function"}] for turn in turns)
+    assert len({turn.session_id for turn in turns_of({"messages": log}, {"messages": log})}) == 2
+
+
+def test_fine_tuning_shapes_are_read_and_a_rating_can_be_given_to_all(turns_of) -> None:
+    weighted = [user("hi"), answer("no") | {"weight": 0}, user("again"), answer("yes") | {"weight": 1}]
+    turns = turns_of({"messages": weighted}, {"prompt": "2+2=", "completion": " 4"}, rating=1.0)
+    assert [turn.untrainable_reason for turn in turns] == ["marked untrainable in the file", "text only", "text only"]
+    assert [turn.feedback for turn in turns] == [1.0, 1.0, 1.0]
+    assert turns[1].messages == [user("hi"), answer("no"), user("again")]
+    assert turns[2].response == answer(" 4")
+    preference = {"input": {"messages": [user("hi")]}, "preferred_output": [answer("A")], "non_preferred_output": [answer("B")]}
+    good, bad = turns_of(preference, rating=0.0)
+    assert [(good.feedback, good.response), (bad.feedback, bad.response)] == [(1.0, answer("A")), (-1.0, answer("B"))]
+    assert good.parent_turn_id is bad.parent_turn_id is None
+    assert good.session_id == bad.session_id
+
+
+def test_a_document_over_several_lines_is_read_like_lines(tmp_path) -> None:
+    file = tmp_path / "all.json"
+    file.write_text(json.dumps([MANUAL, {"messages": [user("hi"), answer("hello")]}], indent=2))
+    assert len(read_turns_of(file)) == 6
+    file.write_text(json.dumps(MANUAL, indent=2))
+    assert len(read_turns_of(file)) == 5
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ([1], "not a JSON object"),
+        ({"text": "hi"}, "none of 'turns'"),
+        ({"turns": {}}, "'turns' must be a list"),
+        ({"turns": [1]}, "turns\\[0\\] is not an object"),
+        ({"turns": [{"prompt": "a", "response": "b", "reword": 1}]}, "unknown key 'reword'"),
+        ({"turns": [{"prompt": "a"}]}, "turns\\[0\\].response"),
+        ({"turns": [{"prompt": [], "response": "b"}]}, "turns\\[0\\].prompt"),
+        ({"turns": [{"prompt": "a", "response": user("b")}]}, "one assistant message"),
+        ({"turns": [{"prompt": "a", "response": "b", "type": "Main"}]}, "type"),
+        ({"turns": [{"prompt": "a", "response": "b", "trainable": "yes"}]}, "trainable"),
+        ({"turns": [{"prompt": "a", "response": "b", "rating": 5}]}, "rating"),
+        ({"turns": [{"prompt": "a", "response": "b", "next_state": [1]}]}, "next_state\\[0\\]"),
+        ({"turns": [], "session_id": 7}, "session_id"),
+        ({"messages": [user("hi")]}, "no answer"),
+        ({"messages": [{"role": "user", "content": 1}]}, "content is no text"),
+        ({"messages": [user("hi"), answer("x")], "tools": "ls"}, "'tools'"),
+        ({"preferred_output": [answer("x")]}, "input"),
+    ],
+)
+def test_what_is_none_of_the_shapes_is_refused_with_its_line(tmp_path, line, problem) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_bytes(orjson.dumps(MANUAL) + b"\n\n" + orjson.dumps(line) + b"\n")
+    with pytest.raises(ClawError, match=f"line 3: .*{problem}"):
+        read_turns_of(file)
+
+
+def test_a_file_that_is_not_json_or_not_there_is_refused_and_nothing_is_imported(run, tmp_path) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_bytes(orjson.dumps(MANUAL) + b"\nnonsense\n")
+    with pytest.raises(ClawError, match="line 2"):
+        import_file(run, file, None)
+    with pytest.raises(ClawError, match="cannot be read"):
+        import_file(run, tmp_path / "missing", None)
+    with pytest.raises(ClawError, match="not within"):
+        import_file(run, file, 3.0)
+    assert rows_of(run) == []
+
+
+def test_importing_twice_changes_nothing_and_collect_goes_on_beside_it(run, tmp_path) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_bytes(orjson.dumps(MANUAL) + b"\n")
+    served = talk(3, "tea")
+    append(run.captures / "a-0.jsonl", *served[:2])
+    collect(run, recipe(), once=True)
+    for _ in range(2):
+        assert len(import_file(run, file, None)) == 5
+    append(run.captures / "a-0.jsonl", served[2])
+    collect(run, recipe(), once=True)
+    assert sorted(row.turn_id for row in rows_of(run) if row.source == "serve") == sorted(e.exchange_id for e in served[:2])
+    assert sum(row.source == "import" for row in rows_of(run)) == 5
+
+
+def test_what_is_exported_and_imported_again_has_the_same_words(run, tmp_path) -> None:
+    original, copy = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    log = {"session_id": "s2", "messages": [user("hé"), answer("ho"), user("on"), answer(None, ("c1", "ls", '{"a": 1}'))]}
+    original.write_bytes(orjson.dumps(MANUAL) + b"\n" + orjson.dumps(log) + b"\n")
+    import_file(run, original, None)
+    append(run.captures / "a-0.jsonl", *talk(3, "tea"))
+    collect(run, recipe(), once=True)
+    assert export_file(run, copy) == (3, 9)
+    again = open_run(tmp_path / "again")
+    import_file(again, copy, None)
+
+    def told(run: RunDir) -> list[tuple]:
+        rows = [row for row in rows_of(run) if row.source == "import"]
+        return sorted(json.dumps([row.messages, row.response, row.next_state, row.kind, row.feedback, row.tools]) for row in rows)
+
+    words = told(again)
+    assert set(told(run)) < set(words)
+    assert len(words) == 9
+    reasons = sorted(str(row.untrainable_reason) for row in rows_of(again))
+    assert reasons == sorted(["text only"] * 5 + ["side turn"] + ["no next state"] * 2 + ["marked untrainable in the file"])
+
+
+def test_a_dry_run_says_what_would_be_trained_and_writes_nothing(run, tmp_path) -> None:
+    exchanges = talk(3, "tea")
+    beat = asked([user("hi")], answer("ok"), turn_type="heartbeat")
+    append(run.captures / "a-0.jsonl", *exchanges, beat)
+    with (run.captures / "a-0.jsonl").open("ab") as file:
+        file.write(b"nonsense\n")
+    command = [sys.executable, "-m", "clawctl", "collect", "--run", str(run.root), "--dry-run", "--json"]
+    before = sorted(path for path in run.root.rglob("*"))
+    told = json.loads(subprocess.run([*command, "--num-samples", "2"], capture_output=True, text=True, check=True).stdout)
+    assert told["fates"] == {
+        "trained, if the verdict says something": 2,
+        "side turn": 1,
+        "open: waits for what comes back": 1,
+    }
+    assert (told["turns"], told["unreadable_lines"], len(told["samples"])) == (4, 1, 2)
+    shown = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["samples"]
+    first = next(sample for sample in shown if sample["turn_id"] == exchanges[0].exchange_id)
+    assert (first["asked"], first["answered"], first["came_back"], first["tokens"]) == ("tea 0", "yes 0", ["tea 1"], 5)
+    assert sorted(path for path in run.root.rglob("*")) == before
+    file = tmp_path / "in.jsonl"
+    file.write_bytes(orjson.dumps(MANUAL) + b"\n")
+    table = subprocess.run([*command[:-1], "--import", str(file)], capture_output=True, text=True, check=True).stdout
+    assert "marked untrainable" in table
+    assert published(run.trajectories, ".parquet") == []

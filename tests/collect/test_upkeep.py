@@ -1,0 +1,240 @@
+"""Which shards are merged and which are deleted, and that neither loses or doubles a turn."""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import orjson
+import pytest
+from made_exchanges import append
+from test_collect_worker import recipe, rows_of, talk
+from test_position import AGO, published_ids
+
+from clawctl.collect.position import Position
+from clawctl.collect.upkeep import SUFFIX, Upkeep
+from clawctl.collect.worker import collect
+from clawctl.run_dir import RunDir, open_run, published, quarantine
+from clawctl.shards import merged_from, read_turn_ids, read_turns, read_verdicts, write_verdicts
+from clawctl.types import Verdict
+
+DAY = 86400.0
+
+
+@pytest.fixture
+def run(tmp_path) -> RunDir:
+    return open_run(tmp_path / "run")
+
+
+def writer_file(run: RunDir, number: int = 0) -> Path:
+    """A capture file of a process that is gone."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    return run.captures / f"{socket.gethostname()}-{gone.pid}-0a1b2c3d-{number}.jsonl"
+
+
+def publish_small_shards(run: RunDir, talks: int, **settings: object) -> list:
+    """So many conversations of two turns that are over, one turn a shard."""
+    exchanges = [e for number in range(talks) for e in talk(2, f"talk {number}", at=time.time() - AGO + number)]
+    append(writer_file(run), *exchanges)
+    collect(run, recipe(shard_turns=1, **settings), once=True)
+    return exchanges
+
+
+def judge_all(run: RunDir, reward: float = 1.0) -> None:
+    for path in published(run.trajectories, ".parquet"):
+        if not (run.verdicts / path.name).exists():
+            verdicts = [Verdict(turn_id, reward, [1], None, [], "j", None, 0.1) for turn_id in read_turn_ids(path)]
+            write_verdicts(run.verdicts / path.name, verdicts)
+
+
+def train_all(run: RunDir) -> None:
+    turns = {path.stem: read_turn_ids(path) for path in published(run.trajectories, ".parquet")}
+    (run.train / "ledger").mkdir(exist_ok=True)
+    step = len(list((run.train / "ledger").iterdir())) + 1
+    (run.train / "ledger" / f"{step}.json").write_bytes(
+        orjson.dumps({"step": step, "outcome": "trained", "reason": None, "turns": turns})
+    )
+
+
+def keep_up(run: RunDir, **settings: object) -> None:
+    """One upkeep, as a worker does it right after it has started."""
+    collect(run, recipe(**settings), once=True)
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in published(folder, ".parquet")]
+
+
+def test_small_shards_that_are_trained_are_merged_into_one_that_keeps_its_place(run) -> None:
+    exchanges = publish_small_shards(run, talks=20)
+    before, stems = {row.turn_id: row for row in rows_of(run)}, [path.stem for path in published(run.trajectories, ".parquet")]
+    judge_all(run)
+    train_all(run)
+    keep_up(run)
+    (merged,) = published(run.trajectories, ".parquet")
+    assert merged.stem == f"{stems[0]}-merged"
+    assert names(run.verdicts) == [merged.name]
+    assert merged_from(merged) == stems
+    assert {row.turn_id: row for row in read_turns(merged)} == before
+    assert [(row.session_id, row.turn_index) for row in read_turns(merged)] == sorted(
+        (r.session_id, r.turn_index) for r in before.values()
+    )
+    assert sorted(v.turn_id for v in read_verdicts(run.verdicts / merged.name)) == sorted(before)
+    append(run.captures / "b-0.jsonl", *talk(2, "more", at=time.time() - AGO / 2))
+    keep_up(run)
+    assert len(published_ids(run)) == len(set(published_ids(run))) == len(exchanges) + 2
+
+
+@pytest.mark.parametrize("state", ["not judged", "not trained", "few"])
+def test_shards_that_somebody_still_needs_or_that_are_few_stay_as_they_are(run, state) -> None:
+    publish_small_shards(run, talks=3 if state == "few" else 20)
+    before = names(run.trajectories)
+    if state != "not judged":
+        judge_all(run)
+    if state == "few":
+        train_all(run)
+    keep_up(run)
+    assert names(run.trajectories) == before
+
+
+def test_turns_that_no_step_will_use_do_not_hold_a_shard(run) -> None:
+    publish_small_shards(run, talks=20)
+    judge_all(run, reward=0.0)  # neutral
+    keep_up(run)
+    assert len(names(run.trajectories)) == 1
+    other = open_run(run.root.parent / "stale")
+    publish_small_shards(other, talks=20)
+    judge_all(other)
+    for version in (0, 8):
+        (other.policies / str(version)).mkdir()
+        (other.policies / str(version) / "READY").touch()
+        keep_up(other)
+        assert len(names(other.trajectories)) == 40  # 8 versions behind is still fresh enough
+    (other.policies / "9").mkdir()
+    (other.policies / "9" / "READY").touch()
+    keep_up(other)
+    assert len(names(other.trajectories)) == 1
+
+
+def test_killed_at_any_step_of_a_merge_the_next_upkeep_finishes_it(run, tmp_path) -> None:
+    exchanges = publish_small_shards(run, talks=20)
+    judge_all(run)
+    train_all(run)
+    parts = tmp_path / "parts"
+    for folder in ("trajectories", "verdicts"):
+        shutil.copytree(run.root / folder, parts / folder)
+    keep_up(run)
+    merged = names(run.trajectories)
+    for left in (("trajectories", "verdicts"), ("verdicts",)):  # killed before parts were removed, and after their turns were
+        for folder in left:
+            for path in (parts / folder).iterdir():
+                shutil.copy(path, run.root / folder / path.name)
+        keep_up(run)
+        assert (names(run.trajectories), names(run.verdicts)) == (merged, merged)
+    (run.trajectories / merged[0]).unlink()  # killed after the verdicts alone were published
+    for folder in ("trajectories", "verdicts"):
+        for path in (parts / folder).iterdir():
+            shutil.copy(path, run.root / folder / path.name)
+    keep_up(run)
+    assert (names(run.trajectories), names(run.verdicts)) == (merged, merged)
+    assert published_ids(run) == sorted(e.exchange_id for e in exchanges)
+
+
+def test_a_part_that_cannot_be_read_stops_the_merge_and_nothing_is_removed(run) -> None:
+    publish_small_shards(run, talks=15)
+    judge_all(run)
+    train_all(run)
+    keeper = Upkeep(run, recipe())
+    keeper.work(Position(run), time.time())  # 30 shards are few, but known to be done with
+    append(writer_file(run), *talk(2, "more", at=time.time() - AGO / 2))
+    collect(run, recipe(shard_turns=1), once=True)
+    judge_all(run)
+    train_all(run)
+    published(run.trajectories, ".parquet")[3].write_bytes(b"PAR1 no more")
+    keeper.work(Position(run), time.time())
+    assert len(names(run.trajectories)) == len(names(run.verdicts)) == 32
+
+
+def test_what_is_old_and_done_with_is_deleted_and_what_is_not_stays(run) -> None:
+    publish_small_shards(run, talks=2)
+    judge_all(run)
+    train_all(run)
+    untrained = talk(2, "untrained", at=time.time() - AGO / 2)
+    append(run.captures / "elsewhere-1-ab-0.jsonl", *untrained)
+    collect(run, recipe(shard_turns=1), once=True)
+    judge_all(run)
+    keep_up(run, max_age=DAY)
+    assert len(names(run.trajectories)) == 6
+    make_older(run, 2 * DAY)
+    keep_up(run, max_age=DAY)
+    assert published_ids(run) == [untrained[0].exchange_id]  # the second has no next state: it will never be trained
+    assert len(names(run.verdicts)) == 1
+    assert [path.name for path in published(run.captures, ".jsonl")] == ["elsewhere-1-ab-0.jsonl"]  # its writer may live
+    keep_up(run, max_age=DAY, drop_untrained=True)
+    assert published_ids(run) == []
+
+
+def make_older(run: RunDir, seconds: float) -> None:
+    """As if everything had been published so long ago."""
+    state = orjson.loads((run.root / "collect.json").read_bytes())
+
+    def older(stem: str) -> str:
+        return f"{int(stem[:20]) - int(seconds * 1e9):020d}{stem[20:]}"
+
+    for folder in (run.trajectories, run.verdicts):
+        for path in published(folder, ".parquet"):
+            os.rename(path, path.with_name(older(path.stem) + ".parquet"))
+    for path in (run.train / "ledger").iterdir():
+        entry = orjson.loads(path.read_bytes())
+        entry["turns"] = {older(stem): turn_ids for stem, turn_ids in entry["turns"].items()}
+        path.write_bytes(orjson.dumps(entry))
+    for path in published(run.captures, ".jsonl"):
+        os.utime(path, (time.time() - seconds, time.time() - seconds))
+    state["shards_after"] = older(state["shards_after"])
+    (run.root / "collect.json").write_bytes(orjson.dumps(state))
+
+
+def test_a_size_limit_deletes_the_oldest_first(run) -> None:
+    publish_small_shards(run, talks=4)
+    judge_all(run)
+    train_all(run)
+    paths = published(run.trajectories, ".parquet")
+    for path in published(run.captures, ".jsonl"):
+        path.unlink()
+    total = sum(path.stat().st_size for folder in (run.trajectories, run.verdicts) for path in folder.iterdir())
+    keep_up(run, max_bytes=total - 1)
+    assert published(run.trajectories, ".parquet") == paths[1:]
+    keep_up(run, max_bytes=1)
+    assert names(run.trajectories) == names(run.verdicts) == []
+
+
+def test_what_was_deleted_does_not_come_back_when_all_captures_are_read_again(run) -> None:
+    publish_small_shards(run, talks=2)
+    kept_capture = published(run.captures, ".jsonl")[0]
+    os.rename(kept_capture, run.captures / "elsewhere-1-ab-0.jsonl")  # its writer may live: it stays
+    collect(run, recipe(), once=True)
+    judge_all(run)
+    train_all(run)
+    keep_up(run, max_bytes=1)
+    assert names(run.trajectories) == []
+    fresh = talk(2, "fresh", at=time.time() - AGO / 2)
+    append(run.captures / "elsewhere-1-ab-0.jsonl", *fresh)
+    collect(run, recipe(), once=True)
+    quarantine(run, published(run.trajectories, ".parquet")[0], "a bit flipped")
+    collect(run, recipe(), once=True)
+    assert published_ids(run) == sorted(e.exchange_id for e in fresh)
+
+
+def test_the_file_that_a_living_writer_appends_to_is_never_deleted(run) -> None:
+    mine = run.captures / f"{socket.gethostname()}-{os.getpid()}-0a1b2c3d-1.jsonl"
+    rotated = mine.with_name(mine.name.replace("-1.jsonl", "-0.jsonl"))
+    append(rotated, *talk(2, "tea", at=time.time() - AGO))
+    append(mine, *talk(2, "milk", at=time.time() - AGO))
+    for path in (rotated, mine):
+        os.utime(path, (1.0, 1.0))
+    collect(run, recipe(max_age=1.0), once=True)
+    assert published(run.captures, ".jsonl") == [mine]
+    assert SUFFIX not in "".join(names(run.trajectories))

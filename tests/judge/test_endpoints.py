@@ -1,0 +1,160 @@
+"""Several endpoints as one, rates, rests and retries: against real servers, and by the clock of the places alone."""
+
+import asyncio
+import email.utils
+import time
+
+import pytest
+from made_turns import reply, shard
+from scripted_judge import free_port
+from starlette.responses import Response
+
+from clawctl.config import Recipe
+from clawctl.endpoint import Endpoint
+from clawctl.errors import ClawError
+from clawctl.judge.endpoints import LONGEST_RETRY_AFTER_S, Place, Places, retry_after_s
+from clawctl.judge.worker import judge
+from clawctl.run_dir import published
+from clawctl.shards import read_verdicts
+
+
+def recipe(*urls: str, **settings: object) -> Recipe:
+    given = {"endpoints": list(urls), "model": "scripted", "api_key": "k", "votes": 1, "timeout_s": 5.0, **settings}
+    return Recipe.model_validate({"judge": given})
+
+
+def rewards(run) -> list[float | None]:
+    return [verdict.reward for path in published(run.verdicts, ".parquet") for verdict in read_verdicts(path)]
+
+
+def good(text: str, number: int) -> str:
+    return "\\boxed{1}"
+
+
+def places(count: int, per_s: float | None = None) -> Places:
+    return Places([lambda name=name: Endpoint(f"http://{name}", "", "m") for name in "abc"[:count]], per_s)
+
+
+def test_the_endpoint_with_the_fewest_calls_in_flight_is_asked_next() -> None:
+    async def ask() -> list[int]:
+        found = places(3)
+        first = [await found.take() for _ in range(6)]
+        assert sorted(place.in_flight for place in found.all) == [2, 2, 2]
+        first[1].in_flight -= 2
+        assert await found.take() is first[1]
+        return [place.made for place in found.all]
+
+    assert sum(asyncio.run(ask())) == 7
+
+
+def test_an_endpoint_that_rests_is_passed_over_and_the_one_that_just_broke_is_shunned() -> None:
+    async def ask() -> None:
+        found = places(2)
+        one, two = found.all
+        one.rest(retry_after_s=60.0)
+        assert [await found.take() for _ in range(3)] == [two] * 3
+        one.rests_until = 0.0
+        assert await found.take(shun=one) is two  # although it is busier
+        one.rest(60.0)
+        assert await found.take(shun=two) is two  # there is no other
+
+    asyncio.run(ask())
+
+
+def test_rests_grow_until_it_answers_and_are_never_all_the_same() -> None:
+    def rest(times: int) -> float:
+        place = Place(lambda: None)
+        for _ in range(times):
+            place.rests_until = 0.0
+            place.rest(None)
+        return place.rests_until - time.monotonic()
+
+    assert 0.04 <= rest(1) <= 0.1 < 0.3 <= rest(4) <= 0.8 < 2.4 <= rest(20) <= 5.0
+    assert len({round(rest(20), 6) for _ in range(5)}) == 5
+
+
+def test_calls_begin_no_faster_than_the_rate() -> None:
+    async def ask() -> float:
+        found = places(2, per_s=50)
+        begun = time.monotonic()
+        await asyncio.gather(*(found.take() for _ in range(12)))  # six each: the sixth begins 5 gaps later
+        return time.monotonic() - begun
+
+    assert asyncio.run(ask()) >= 5 / 50
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("2", 2.0),
+        ("0.5", 0.5),
+        ("-1", 0.0),
+        ("999999", LONGEST_RETRY_AFTER_S),
+        ("soon", None),
+        ("nan", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_retry_after_is_seconds_within_reason(header, seconds) -> None:
+    assert retry_after_s(header) == seconds
+
+
+def test_retry_after_may_be_a_date() -> None:
+    found = retry_after_s(email.utils.formatdate(time.time() + 30, usegmt=True))
+    assert found is not None
+    assert 27 < found <= 30
+
+
+def test_several_endpoints_share_the_calls(run, serving) -> None:
+    one, two = serving(good, delay_s=0.02), serving(good, delay_s=0.02)
+    shard(run, "1-a", [reply("thanks") for _ in range(40)])
+    judge(run, recipe(one.url, two.url, concurrency=8), once=True)
+    assert rewards(run) == [1.0] * 40
+    assert len(one.asked) + len(two.asked) == 40
+    assert min(len(one.asked), len(two.asked)) >= 12
+
+
+def test_with_one_endpoint_gone_the_other_does_all_and_no_vote_is_lost(run, serving) -> None:
+    server = serving(good)
+    shard(run, "1-a", [reply("thanks") for _ in range(20)])
+    judge(run, recipe(f"http://127.0.0.1:{free_port()}/v1", server.url, concurrency=4, timeout_s=30.0), once=True)
+    assert (rewards(run), len(server.asked)) == ([1.0] * 20, 20)
+
+
+def test_a_call_that_breaks_at_one_endpoint_is_tried_at_the_other(run, serving) -> None:
+    broken, sound = serving(lambda text, number: Response(status_code=500)), serving(good)
+    shard(run, "1-a", [reply("thanks") for _ in range(10)])
+    judge(run, recipe(broken.url, sound.url, concurrency=2), once=True)
+    assert rewards(run) == [1.0] * 10
+    assert len(broken.asked) < 10  # it rested
+
+
+def test_retry_after_is_honoured(run, serving) -> None:
+    moments: list[float] = []
+
+    def once_busy(text: str, number: int) -> str | Response:
+        moments.append(time.monotonic())
+        return Response(status_code=429, headers={"Retry-After": "0.6"}) if number == 1 else "\\boxed{1}"
+
+    server = serving(once_busy)
+    shard(run, "1-a", [reply("thanks")])
+    judge(run, recipe(server.url), once=True)
+    assert rewards(run) == [1.0]
+    assert moments[1] - moments[0] >= 0.6
+
+
+def test_an_endpoint_of_many_that_refuses_our_key_is_named(run, serving) -> None:
+    sound, strange = serving(good), serving(lambda text, number: Response(status_code=401))
+    shard(run, "1-a", [reply("thanks") for _ in range(8)])
+    with pytest.raises(ClawError, match=f"{strange.port}.* answers 401"):
+        judge(run, recipe(sound.url, strange.url), once=True)
+    with pytest.raises(ClawError, match="not an http URL"):
+        judge(run, recipe(sound.url, "localhost:9"), once=True)
+
+
+def test_all_calls_go_through_connections_that_are_kept(run, serving) -> None:
+    server = serving(good)
+    shard(run, "1-a", [reply("thanks") for _ in range(40)])
+    judge(run, recipe(server.url, concurrency=4), once=True)
+    assert len(server.connections) <= 4

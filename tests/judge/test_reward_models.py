@@ -1,0 +1,194 @@
+"""Judges that are no chat model: sequence classification, and the user's own code."""
+
+import logging
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from made_turns import reply, shard
+from transformers import AutoTokenizer, Qwen3Config, Qwen3ForSequenceClassification
+
+from clawctl.config import DEMO_MODEL, JudgeConfig, Recipe
+from clawctl.errors import ClawError
+from clawctl.judge.custom import load_reward_model
+from clawctl.judge.prm import PRMJudge
+from clawctl.judge.view import view_turn
+from clawctl.judge.worker import judge
+from clawctl.run_dir import published
+from clawctl.shards import read_verdicts
+
+
+def verdicts_of(run) -> list:
+    return [verdict for path in published(run.verdicts, ".parquet") for verdict in read_verdicts(path)]
+
+
+def make_prm(folder: Path, labels: int) -> Path:
+    """A tiny random classifier over the demo model's vocabulary."""
+    torch.manual_seed(0)
+    tokenizer = AutoTokenizer.from_pretrained(DEMO_MODEL)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8, max_position_embeddings=512, num_labels=labels, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    Qwen3ForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("labels", [1, 2, 3])
+def test_a_sequence_classifier_judges_and_its_batches_change_nothing(tmp_path, labels) -> None:
+    path = make_prm(tmp_path / "prm", labels)
+    turns = [reply(words) for words in ("thanks", "no, that is wrong", "thanks " * 300, "hm")]
+    views = [view_turn(turn, 0) for turn in turns]
+    together = PRMJudge(str(path), JudgeConfig()).scores(views)
+    alone = [PRMJudge(str(path), JudgeConfig()).scores([view])[0] for view in views]
+    assert together == pytest.approx(alone, abs=1e-5)
+    assert all(-1 <= score <= 1 for score in together)
+    assert len(set(together)) == 4
+
+
+def test_the_score_is_the_mean_of_the_labels_on_a_line_and_one_label_is_a_logit(tmp_path) -> None:
+    from clawctl.judge.prm import mean_label
+
+    assert mean_label(torch.tensor([[0.0], [math.log(3)]])) == pytest.approx([0.0, 0.5])  # p = 1/2 and 3/4
+    assert mean_label(torch.tensor([[0.0, math.log(3)]])) == pytest.approx([0.5])  # 3/4 - 1/4
+    assert mean_label(torch.tensor([[0.0, 0.0, math.log(2)]])) == pytest.approx([0.25])  # -1/4 + 0 + 1/2
+
+
+def test_scores_beyond_the_threshold_are_rewards_and_the_rest_is_neutral(run, tmp_path) -> None:
+    path = make_prm(tmp_path / "prm", 1)
+    turns = [reply(words) for words in ("thanks", "no", "hm", "ok then")]
+    shard(run, "1-a", turns)
+    scores = PRMJudge(str(path), JudgeConfig()).scores([view_turn(turn, 4000) for turn in turns])
+    middle = sorted(map(abs, scores))[1] + 1e-6  # two lie within
+    judge(run, Recipe.model_validate({"judge": {"prm": str(path), "prm_threshold": middle, "prm_batch": 3}}), once=True)
+    expected = [0.0 if abs(score) < middle else 1.0 if score > 0 else -1.0 for score in scores]
+    found = verdicts_of(run)
+    assert expected.count(0.0) == 2
+    assert [verdict.reward for verdict in found] == expected
+    assert {verdict.judge for verdict in found} == {f"{path} sequence classification"}
+
+
+@pytest.mark.parametrize("make", [lambda folder: folder, lambda folder: DEMO_MODEL])
+def test_what_is_no_sequence_classifier_is_refused_before_any_work(run, tmp_path, make) -> None:
+    with pytest.raises(ClawError, match="not a sequence-classification model") as refused:
+        judge(run, Recipe.model_validate({"judge": {"prm": str(make(tmp_path))}}), once=True)
+    assert refused.value.exit_code == 2
+
+
+# ---- the user's own --------------------------------------------------------------------------------------------------------
+
+CUSTOM = """
+class CustomPRM:
+    def __init__(self, config=None):
+        self.votes = getattr(config, "votes", None)
+
+    def score(self, prompt, response, next_state):
+        if next_state == "crash":
+            raise RuntimeError("no")
+        if next_state == "abstain":
+            return None
+        if next_state == "nonsense":
+            return float("nan")
+        return 1.0 if "thanks" in next_state and prompt == "2+2?" and response == "4" else -0.25
+
+def get_reward_model(config):
+    assert config.votes
+    return CustomPRM(config)
+
+class Waits:
+    async def score(self, prompt, response, next_state):
+        return 0.5
+
+ready = CustomPRM()
+too_few = type("TooFew", (), {"score": lambda self, prompt: 1.0})
+fails = lambda config: 1 / 0
+number = 3
+"""
+
+
+@pytest.fixture
+def custom(tmp_path) -> Path:
+    path = tmp_path / "my_rm.py"
+    path.write_text(CUSTOM)
+    return path
+
+
+@pytest.mark.parametrize("name", ["CustomPRM", "get_reward_model", "ready"])
+def test_a_class_a_maker_and_a_ready_object_judge(run, custom, name) -> None:
+    shard(run, "1-a", [reply("thanks"), reply("hm")])
+    judge(run, Recipe.model_validate({"judge": {"custom_rm": f"{custom}:{name}"}}), once=True)
+    found = verdicts_of(run)
+    assert [(verdict.reward, verdict.judge) for verdict in found] == [
+        (1.0, f"custom my_rm.py:{name}"),
+        (-0.25, f"custom my_rm.py:{name}"),
+    ]
+
+
+def test_an_async_score_is_awaited(run, custom) -> None:
+    shard(run, "1-a", [reply("thanks")])
+    judge(run, Recipe.model_validate({"judge": {"custom_rm": f"{custom}:Waits"}}), once=True)
+    assert [verdict.reward for verdict in verdicts_of(run)] == [0.5]
+
+
+def test_a_bug_in_it_costs_its_turn_only_and_is_told_with_its_traceback(run, custom, caplog) -> None:
+    shard(run, "1-a", [reply("crash"), reply("abstain"), reply("nonsense"), reply("thanks"), reply("crash")])
+    with caplog.at_level(logging.WARNING):
+        judge(run, Recipe.model_validate({"judge": {"custom_rm": f"{custom}:CustomPRM"}}), once=True)
+    name = "custom my_rm.py:CustomPRM"
+    crashed, nonsense = f"{name} raised RuntimeError", f"{name} gave float instead of a finite number"
+    assert [verdict.reason for verdict in verdicts_of(run)] == [crashed, "abstains", nonsense, None, crashed]
+    assert len([record for record in caplog.records if record.exc_info]) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("Missing", "has no 'Missing'"),
+        ("too_few", "no score that takes prompt, response and next_state"),
+        ("fails", "cannot be made: ZeroDivisionError"),
+        ("number", "no score that takes"),
+        ("a b", "is not file.py:name"),
+    ],
+)
+def test_what_is_no_reward_model_is_refused_at_start(custom, name, problem) -> None:
+    with pytest.raises(ClawError, match=problem) as refused:
+        load_reward_model(f"{custom}:{name}", JudgeConfig())
+    assert refused.value.exit_code == 2
+
+
+def test_a_file_that_is_not_there_or_breaks_is_refused_at_start(tmp_path) -> None:
+    (tmp_path / "broken.py").write_text("1 +")
+    for spec, problem in ((f"{tmp_path}/no.py:x", "no file"), (f"{tmp_path}/broken.py:x", "SyntaxError"), ("name", "file.py:name")):
+        with pytest.raises(ClawError, match=problem):
+            load_reward_model(spec, JudgeConfig())
+
+
+def test_two_judges_at_a_time_are_refused(run, custom) -> None:
+    with pytest.raises(ClawError, match="both set"):
+        judge(run, Recipe.model_validate({"judge": {"custom_rm": f"{custom}:ready", "prm": "x"}}), once=True)
+
+
+def test_a_slow_plain_score_does_not_hold_up_the_others(run, tmp_path) -> None:
+    path = tmp_path / "slow.py"
+    path.write_text(
+        "import threading\nbarrier = threading.Barrier(3)\n"
+        "class RM:\n    def score(self, prompt, response, next_state):\n        barrier.wait(20)\n        return 1.0\n"
+    )
+    shard(run, "1-a", [reply("hm") for _ in range(3)])
+    judge(run, Recipe.model_validate({"judge": {"custom_rm": f"{path}:RM"}}), once=True)
+    assert [verdict.reward for verdict in verdicts_of(run)] == [1.0] * 3
+
+
+def test_recipes_of_others_name_the_same_settings() -> None:
+    elsewhere = {
+        "majority_vote_n": 5,
+        "majority_vote_threshold": 0.7,
+        "judge_model": "m",
+        "num_judge_workers": 4,
+        "hint_extraction_model": "h",
+    }
+    found = Recipe.model_validate({"judge": elsewhere}).judge
+    assert (found.votes, found.threshold, found.model, found.concurrency, found.hint_model) == (5, 0.7, "m", 4, "h")
+    assert Recipe.model_validate({"judge": {"num_judges": 5, "votes": 1}}).judge.votes == 1

@@ -13,9 +13,10 @@ from clawctl.config import TrainConfig
 from clawctl.train.advantages import Scores, Term, terms_of
 from clawctl.train.advantages.binary import Baselines
 from clawctl.train.batches import cut, pad, share
-from clawctl.train.losses import kept_tokens, policy_loss
+from clawctl.train.losses import acting_tokens, policy_loss
 from clawctl.train.measures import Measures, merged, sequence_tokens, step_row
 from clawctl.train.model import PolicyModel
+from clawctl.train.off_policy import correction_of
 from clawctl.train.ranks import Ranks
 from clawctl.train.sample import Batch, Sample
 
@@ -117,9 +118,10 @@ def _microbatch(training: Training, samples: list[Sample], terms: list[Term], co
         if own:
             advantages = [term.advantages(samples[i], scores[i]) for i in own]
             pieces = torch.cat([logprobs[i] for i in own]), torch.cat([sampler[i] for i in own]), torch.cat(advantages)
-            summand = policy_loss(*pieces, counts[term.name], config.mask_threshold, config.ratio_penalty)
+            lengths, correction = [len(logprobs[i]) for i in own], correction_of(config)
+            summand = policy_loss(*pieces, lengths, counts[term.name], correction)
             loss = loss + term.weight * summand
-            kept = kept_tokens(pieces[0].detach(), pieces[1], pieces[2], config.mask_threshold)
+            kept = acting_tokens(pieces[0].detach(), pieces[1], pieces[2], lengths, correction)
             measures.add_term(term.name, float(summand.detach()), pieces[2], kept)
     with measures.clock("backward"):
         loss.backward()

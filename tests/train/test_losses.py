@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from clawctl.train.losses import kept_tokens, policy_loss, token_logprobs
+from clawctl.train.losses import token_logprobs
 
 LN2, LN3 = math.log(2), math.log(3)
 
@@ -52,33 +52,3 @@ def test_projecting_in_pieces_changes_neither_logprobs_nor_gradients() -> None:
     torch.testing.assert_close(weight_gradient, head.weight.grad)
     with torch.no_grad():
         torch.testing.assert_close(token_logprobs(hidden, head, ids, where, torch.tensor([0.5]), at_once=500), whole)
-
-
-def test_policy_loss_of_three_tokens_is_what_the_formula_gives_by_hand() -> None:
-    now = torch.tensor([0.5, 0.4, 0.1]).log().requires_grad_()
-    sampler = torch.tensor([0.4, 0.5, 0.1]).log()
-    loss = policy_loss(now, sampler, torch.tensor([1.0, -2.0, 0.5]), count=10, threshold=0.2, penalty=0.1)
-    # ratios 1.25, 0.8, 1; none is masked: -(1·1.25 - 2·0.8 + 0.5·1) + 0.1·(ln²1.25 + ln²0.8) = -0.15 + 0.2·ln²1.25, over 10
-    log_ratio = math.log(1.25)
-    assert float(loss.detach()) == pytest.approx((-0.15 + 0.2 * log_ratio**2) / 10, rel=1e-5)
-    loss.backward()
-    # d/d logp = (-A·r + 2·penalty·log r) / 10
-    by_hand = [(-1.25 + 0.2 * log_ratio) / 10, (1.6 - 0.2 * log_ratio) / 10, -0.05]
-    assert now.grad is not None
-    assert now.grad.tolist() == pytest.approx(by_hand, rel=1e-5)
-
-
-def test_a_token_that_moved_far_the_way_it_is_pushed_is_left_out_in_both_directions() -> None:
-    now, sampler = torch.tensor([0.9, 0.9, 0.1, 0.1, 0.6]).log(), torch.tensor([0.5, 0.5, 0.5, 0.5, 0.5]).log()
-    advantages = torch.tensor([1.0, -1.0, -1.0, 1.0, 1.0])
-    # up 0.4, pushed up: out; up 0.4, pushed down: kept; down 0.4, pushed down: out; down 0.4, pushed up: kept; up 0.1: kept
-    assert kept_tokens(now, sampler, advantages, 0.2).tolist() == [False, True, False, True, True]
-    loss = policy_loss(now, sampler, advantages, 1, 0.2, 0.0)
-    assert float(loss) == pytest.approx(1.8 - 0.2 - 1.2, rel=1e-5)  # -A·r of the second, fourth and fifth token
-
-
-def test_a_masked_token_has_no_policy_gradient_but_keeps_its_penalty() -> None:
-    now, sampler = torch.tensor([0.9]).log().requires_grad_(), torch.tensor([0.5]).log()
-    policy_loss(now, sampler, torch.tensor([1.0]), 1, 0.2, 0.01).backward()
-    assert now.grad is not None
-    assert float(now.grad[0]) == pytest.approx(2 * 0.01 * math.log(1.8), rel=1e-5)

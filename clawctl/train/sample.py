@@ -15,8 +15,12 @@ class Sample:
     logprobs: list[float]  # the sampler's, one for each completion token
     temperature: float  # of the sampler; every logprob of this turn is compared at this temperature
     policy_version: int  # that sampled the first token
-    reward: float | None  # 1.0 or -1.0; None: the judge had no opinion, so there is no binary term
+    reward: float | None  # None: the judge had no opinion, so there is no reward term
     teacher_prompt_ids: list[int] | None  # the prompt with the hint; None: no hint, so there is no distillation term
+    policy_version_end: int | None = None  # that sampled the last token; None: the same
+    credit: float | None = None  # advantage within its group or session; None: the recipe compares a turn with neither
+    other_prompts: tuple[tuple[int, ...], ...] = ()  # with the other hints, for a method that chooses among them
+    session_id: str = ""  # turns of a session share prefixes
 
     def __post_init__(self) -> None:
         if not (self.prompt_ids and self.completion_ids):

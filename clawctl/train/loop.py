@@ -59,6 +59,8 @@ def resume(run: RunDir, recipe: Recipe, ranks: Ranks) -> Training:
         optimizer.load_state_dict({**optimizer.state_dict(), "state": read_optimizer(checkpoint)})
     needs_copy = config.teacher == "base" and config.lora is None and config.method != "binary"
     reference = load_causal(recipe.model_path, ranks.device, torch.float32) if needs_copy else None
+    if reference is not None:
+        reference.set_attn_implementation(policy.attention)
     log.info("training %s from version %d with %s", recipe.model.path, state["step"], config.method)
     return Training(policy, optimizer, Baselines(state["baselines"]), config, ranks, reference, state["step"])
 

@@ -1,6 +1,6 @@
 """The formulas: tensors in, tensors out. They know no recipe, no rank and no file.
 
-Everywhere a stream's [t] speaks of token [t]; the one shift by a position happens in `token_logprobs`.
+Everywhere a stream's [t] speaks of token [t]; the one shift by a position happens in `batches`.
 """
 
 from collections.abc import Sequence
@@ -8,42 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch import Tensor
 
 Surrogate = Literal["dppo", "ppo_clip", "tis", "cispo", "gspo"]
-
-LOGITS_AT_ONCE = 2**26  # float32 values of logits alive at a time: 256 MiB
-
-
-def token_logprobs(
-    hidden_BTD: Tensor, head: nn.Module, ids_BT: Tensor, where_BT: Tensor, temperature_B: Tensor, at_once: int = LOGITS_AT_ONCE
-) -> Tensor:
-    """Logprob of each token that `where_BT` marks, given everything before it: [N], in row order, float32.
-
-    `head` maps hidden states to logits. Only marked positions are projected, and no more than `at_once` logits live at a
-    time: a longer batch is projected in pieces that the backward pass computes again. The first token of a sequence has nothing
-    before it: marking it raises ValueError.
-    """
-    if bool(where_BT[:, 0].any()):
-        raise ValueError("the first token of a sequence has no logprob")
-    rows_N, columns_N = where_BT.nonzero(as_tuple=True)
-    hidden_ND = hidden_BTD[rows_N, columns_N - 1]
-    ids_N, temperature_N = ids_BT[rows_N, columns_N], temperature_B[rows_N]
-    vocabulary = getattr(head, "out_features", None) or head(hidden_ND[:1]).shape[-1]
-    size = max(1, at_once // vocabulary)
-    if len(ids_N) <= size:
-        return _project(hidden_ND, head, ids_N, temperature_N)
-    pieces = zip(hidden_ND.split(size), ids_N.split(size), temperature_N.split(size), strict=True)
-    if not torch.is_grad_enabled():
-        return torch.cat([_project(hidden, head, ids, temperature) for hidden, ids, temperature in pieces])
-    return torch.cat([checkpoint(_project, hidden, head, ids, temp, use_reentrant=False) for hidden, ids, temp in pieces])
-
-
-def _project(hidden_ND: Tensor, head: nn.Module, ids_N: Tensor, temperature_N: Tensor) -> Tensor:
-    logits_NV: Tensor = head(hidden_ND).float() / temperature_N[:, None]
-    return logits_NV.gather(1, ids_N[:, None]).squeeze(1) - logits_NV.logsumexp(1)
-
 
 @dataclass(frozen=True, slots=True)
 class Correction:

@@ -17,7 +17,8 @@ from clawctl.config import CollectConfig, Recipe
 from clawctl.errors import ClawError
 from clawctl.process import stop_on_signals
 from clawctl.run_dir import RunDir, changes, published, quarantine, sole_worker
-from clawctl.shards import UnreadableShard, read_turn_ids, write_turns
+from clawctl.shards import UNKNOWN, Origin, UnreadableShard, read_turn_ids, write_turns
+from clawctl.tokenizer_files import tokenizer_fingerprint
 from clawctl.types import Exchange, Turn
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,8 @@ def collect(run: RunDir, recipe: Recipe, once: bool) -> None:
     stop = stop_on_signals()
     settings = recipe.collect
     with sole_worker(run, "collect"):
-        collector = Collector(run, settings, stop)
+        origin = Origin(recipe.model.path, tokenizer_fingerprint(recipe.model_path))
+        collector = Collector(run, settings, stop, origin)
         collector.look()
         if not once:
             for _ in changes([run.captures], stop, poll_s=min(1.0, max(0.05, settings.shard_age_s / 4))):
@@ -43,8 +45,8 @@ def collect(run: RunDir, recipe: Recipe, once: bool) -> None:
 class Collector:
     """The one collect worker of a run: sessions in memory, complete rows waiting for their shard."""
 
-    def __init__(self, run: RunDir, settings: CollectConfig, stop: threading.Event) -> None:
-        self._run, self._settings, self._stop = run, settings, stop
+    def __init__(self, run: RunDir, settings: CollectConfig, stop: threading.Event, origin: Origin = UNKNOWN) -> None:
+        self._run, self._settings, self._stop, self._origin = run, settings, stop, origin
         _sweep(run)
         self._captures = Captures(run)
         self._sessions = Sessions(settings.session_timeout_s, _published_ids(run))
@@ -116,7 +118,7 @@ class Collector:
         """Write one shard. False if the disk refuses: the rows wait, and the next look tries again."""
         rows = self._waiting[: self._settings.shard_turns]
         try:
-            write_turns(self._run.trajectories / f"{time.time_ns():020d}-{secrets.token_hex(3)}.parquet", rows)
+            write_turns(self._run.trajectories / f"{time.time_ns():020d}-{secrets.token_hex(3)}.parquet", rows, self._origin)
         except OSError as error:
             if not self._refused:
                 log.error("cannot write trajectories, %d turns wait: %s", len(self._waiting), error)

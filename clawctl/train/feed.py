@@ -14,7 +14,7 @@ import orjson
 
 from clawctl.config import TrainConfig
 from clawctl.run_dir import RunDir, publish_bytes, published, quarantine
-from clawctl.shards import UnreadableShard, read_turns, read_verdicts
+from clawctl.shards import Origin, UnreadableShard, read_origin, read_turns, read_verdicts
 from clawctl.train.forming import Forming, Waiting
 from clawctl.train.sample import Batch, Sample
 from clawctl.train.teacher import teacher_prompt_ids
@@ -31,11 +31,20 @@ class Feed:
     """The usable turns of a run that no step has used."""
 
     def __init__(
-        self, run: RunDir, config: TrainConfig, tokenizer: Any, vocabulary: int, context: int | None, used: dict[str, str]
+        self,
+        run: RunDir,
+        config: TrainConfig,
+        tokenizer: Any,
+        vocabulary: int,
+        context: int | None,
+        used: dict[str, str],
+        fingerprint: str | None = None,
     ) -> None:
-        """`used` maps the id of each turn in the ledger to what became of it: "trained" or "skipped"."""
+        """`used` maps the id of each turn in the ledger to what became of it: "trained" or "skipped". `fingerprint` is the
+        tokenizer's."""
         self.run, self.config, self.tokenizer = run, config, tokenizer
-        self.vocabulary, self.context = vocabulary, context
+        self.vocabulary, self.context, self.fingerprint = vocabulary, context, fingerprint
+        self.origins: dict[str, Origin] = {}  # by shard
         self.used = dict(used)
         self.waiting: list[Waiting] = []
         self.refused: Counter[str] = Counter()
@@ -136,7 +145,7 @@ class Feed:
         try:
             since = verdicts_path.stat().st_mtime
             path = turns_path
-            turns = read_turns(path)
+            turns, self.origins[stem] = read_turns(path), read_origin(path)
             path = verdicts_path
             verdicts = {verdict.turn_id: verdict for verdict in read_verdicts(path)}
         except FileNotFoundError:
@@ -173,6 +182,8 @@ class Feed:
         """The turn as the trainer sees it. Raises Refused."""
         if not turn.trainable:
             raise Refused("untrainable")
+        if self.fingerprint is not None and self.origins[stem].tokenizer not in (None, self.fingerprint):
+            raise Refused("ids of another tokenizer")
         if verdict is None:
             raise Refused("no verdict")
         hints = self._hints(verdict)

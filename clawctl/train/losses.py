@@ -12,6 +12,7 @@ from torch import Tensor
 
 Surrogate = Literal["dppo", "ppo_clip", "tis", "cispo", "gspo"]
 
+
 @dataclass(frozen=True, slots=True)
 class Correction:
     """How a token counts that another version sampled: the surrogate, and its bounds. `r` is the policy's probability of the token,

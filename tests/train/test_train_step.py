@@ -10,13 +10,13 @@ from torch import Tensor
 
 from clawctl.policies import ensure_base_policy
 from clawctl.run_dir import RunDir
-from clawctl.train.batches import pad
+from clawctl.train.batches import lay_out
 from clawctl.train.feed import Feed
 from clawctl.train.loop import resume, run_training
 from clawctl.train.measures import Measures
 from clawctl.train.ranks import Ranks
 from clawctl.train.sample import Batch, Sample
-from clawctl.train.step import Training, learning_rate, teacher_logprobs, train_step
+from clawctl.train.step import Training, learning_rate, teacher_logprobs, train_step, turn_branches
 from tests.train.tiny import HINT, Sampler, make_recipe, publish_shard, publish_turns
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
@@ -39,7 +39,7 @@ def weights(training: Training) -> dict[str, Tensor]:
 
 def score(training: Training, sample: Sample) -> Tensor:
     """Logprobs of the sampled tokens by the policy as it is."""
-    batch = pad([sample.prompt_ids], [sample.completion_ids], [sample.temperature], ALONE.device)
+    batch = lay_out(turn_branches([sample]), "none", ALONE.device)
     with torch.no_grad():
         return training.policy.logprobs(batch)
 

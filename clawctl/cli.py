@@ -157,6 +157,19 @@ def turns(
 
 
 @inspect_app.command()
+def why(
+    turn: Annotated[str, typer.Argument(help="The turn's id, or the beginning of it.")],
+    run: RunOption = _RUN,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Each token with its text, logprobs, ratio and advantages.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Every number between one turn and its gradient: verdict, credit, versions, ratio, mask, advantages and weights."""
+    from clawctl.inspect.why import show_why
+
+    show_why(open_run(run, create=False), turn, tokens, as_json)
+
+
+@inspect_app.command()
 def policies(run: RunOption = _RUN, as_json: AsJson = False) -> None:
     """One line a policy version: step, method, turns, loss, what eval measured and decided; which one is live."""
     from clawctl.inspect.policies import show_policies

@@ -36,7 +36,10 @@ _CURE = "restore it from a copy, or start a new run with --run"
 def identity(recipe: Recipe) -> dict[str, Any]:
     """What a checkpoint and the recipe must agree on for one to continue the other."""
     lora = recipe.train.lora
-    shape = {"rank": lora.rank, "alpha": lora.alpha, "targets": sorted(lora.targets)} if lora else None
+    if lora is None:
+        return {"base_model": recipe.model.path, "lora": None}
+    targets = lora.targets if lora.targets == "all-linear" else sorted(lora.targets)
+    shape = {"rank": lora.rank, "alpha": lora.alpha, "targets": targets} | ({"rslora": True} if lora.rslora else {})
     return {"base_model": recipe.model.path, "lora": shape}
 
 

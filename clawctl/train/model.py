@@ -210,8 +210,14 @@ def _adapted(module: Any, lora: LoraConfig, checkpoint: Path | None, seed: int) 
         return PeftModel.from_pretrained(module, str(checkpoint), is_trainable=True).eval()
     torch.manual_seed(seed)  # every rank draws the same first weights
     alpha: Any = int(lora.alpha) if lora.alpha.is_integer() else lora.alpha  # readers of peft files expect an integer
+    targets: Any = lora.targets if lora.targets == "all-linear" else list(lora.targets)
     config = PeftLora(
-        r=lora.rank, lora_alpha=alpha, lora_dropout=lora.dropout, target_modules=list(lora.targets), task_type="CAUSAL_LM"
+        r=lora.rank,
+        lora_alpha=alpha,
+        lora_dropout=lora.dropout,
+        target_modules=targets,
+        use_rslora=lora.rslora,
+        task_type="CAUSAL_LM",
     )
     try:
         return get_peft_model(module, config).eval()

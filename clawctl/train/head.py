@@ -24,9 +24,10 @@ def token_logprobs(hidden_ND: Tensor, head: nn.Module, ids: Tensor, temperature_
     if type(head) is not nn.Linear:  # under an adapter or a wrapper: only the module itself knows what it computes
         logprobs_NK = _by_module(hidden_ND, head, ids_NK, temperature_N, at_once)
     else:
-        weight_VD, bias_V = _cast(head, hidden_ND)
-        size = max(1, at_once // len(weight_VD))
-        logprobs_NK = _ChunkedLogprobs.apply(hidden_ND.to(weight_VD.dtype), weight_VD, bias_V, ids_NK, temperature_N, size)
+        kind = hidden_ND.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else head.weight.dtype
+        size = max(1, at_once // len(head.weight))
+        logprobs_NK = _ChunkedLogprobs.apply(hidden_ND.to(dtype), head.weight, head.bias, ids_NK, temperature_N, size)
     return logprobs_NK.reshape(ids.shape)
 
 
@@ -51,6 +52,8 @@ class _ChunkedLogprobs(torch.autograd.Function):
     def forward(
         ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, ids_NK: Tensor, temperature_N: Tensor, size: int
     ) -> Tensor:
+        ctx.size, ctx.weight_dtype = size, weight_VD.dtype
+        weight_VD, bias_V = weight_VD.to(hidden_ND.dtype), None if bias_V is None else bias_V.to(hidden_ND.dtype)
         logprobs_NK = hidden_ND.new_empty(ids_NK.shape, dtype=torch.float32)
         total_N = hidden_ND.new_empty(len(hidden_ND), dtype=torch.float32)
         for at in _slices(len(hidden_ND), size):
@@ -58,7 +61,6 @@ class _ChunkedLogprobs(torch.autograd.Function):
             total_N[at] = logits.logsumexp(1)
             logprobs_NK[at] = logits.gather(1, ids_NK[at]) - total_N[at, None]
         ctx.save_for_backward(hidden_ND, weight_VD, bias_V, ids_NK, temperature_N, total_N)
-        ctx.size = size
         return logprobs_NK
 
     @staticmethod
@@ -80,7 +82,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
                 d_hidden[at] = chunk @ weight_VD
             if d_weight is not None:
                 _add_product(d_weight, chunk, hidden_ND[at])
-        summed = (None if total is None else total.to(weight_VD.dtype) for total in (d_weight, d_bias))
+        summed = (None if total is None else total.to(ctx.weight_dtype) for total in (d_weight, d_bias))
         return d_hidden, *summed, None, None, None
 
 
@@ -98,13 +100,6 @@ def _add_product(into_VD: Tensor, d_logits_NV: Tensor, hidden_ND: Tensor) -> Non
 
 def _slices(count: int, size: int) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, count, size))
-
-
-def _cast(head: nn.Linear, hidden_ND: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias in the type that autocast would give the product; gradients flow back through the cast."""
-    kind = hidden_ND.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else head.weight.dtype
-    return head.weight.to(dtype), None if head.bias is None else head.bias.to(dtype)
 
 
 def _by_module(hidden_ND: Tensor, head: nn.Module, ids_NK: Tensor, temperature_N: Tensor, at_once: int) -> Tensor:

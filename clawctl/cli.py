@@ -85,11 +85,17 @@ def judge(
 def train(
     run: RunOption = _RUN,
     recipe: RecipeOption = None,
-    method: Annotated[str | None, typer.Option(help="binary, opd or combine (default combine).")] = None,
+    method: Annotated[str | None, typer.Option(help="binary, grpo, opd, opd_topk, combine or hybrid (default combine).")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     batch_turns: Annotated[int | None, typer.Option(help="Usable turns per step.")] = None,
     lora_rank: Annotated[int | None, typer.Option(help="Train an adapter of this rank instead of all weights.")] = None,
     max_steps: Annotated[int | None, typer.Option(help="Stop after so many steps in all.")] = None,
+    custom_loss: Annotated[
+        str | None,
+        typer.Option(
+            "--custom-loss", "--custom-loss-function-path", help="Your own loss instead of the policy loss: file.py:name."
+        ),
+    ] = None,
     once: Once = False,
     log_level: LogLevel = "info",
 ) -> None:
@@ -100,6 +106,7 @@ def train(
         "train.batch_turns": batch_turns,
         "train.lora.rank": lora_rank,
         "train.max_steps": max_steps,
+        "train.custom_loss": custom_loss,
     }
     opened, resolved = _open("train", run, recipe, settings, log_level)
     from clawctl.train.launch import train as work

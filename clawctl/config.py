@@ -111,7 +111,8 @@ class TrainConfig(Section):
     """For lone turns: subtract nothing, or the running mean reward of turns of its kind
     (its `task_id` up to the first `-` or `/`)."""
     group_size: int = Field(4, ge=2)
-    """Groups: episodes (sessions) of one `group_id`. A group is trained whole, once so many are there or it waited `batch_wait_s`."""
+    """Groups: episodes (sessions) of one `group_id`. A group is trained whole, once so many are there or it waited
+    `batch_wait_s`."""
     group_std: bool = True
     """Groups: divide by the standard deviation of the group's rewards as well."""
     step_wise: bool = False
@@ -155,9 +156,11 @@ class TrainConfig(Section):
     """`dppo`: a token whose probability has moved by more than this since it was sampled, in the direction its
     advantage pushes, is left out (DPPO's probability-difference mask)."""
     clip_low: float | None = Field(None, ge=0, le=1)
-    """The ratio is held above 1 - this; unset: 0.2 in `ppo_clip`, 1 in `cispo`, 3e-4 in `gspo`, 0.2 in `hybrid`'s distillation."""
+    """The ratio is held above 1 - this; unset: 0.2 in `ppo_clip`, 1 in `cispo`, 3e-4 in `gspo`, 0.2 in the distillation of
+    `hybrid`."""
     clip_high: float | None = Field(None, ge=0)
-    """The ratio is held below 1 + this; unset: 0.28 in `ppo_clip`, 4 in `cispo`, 4e-4 in `gspo`, 0.28 in `hybrid`'s distillation."""
+    """The ratio is held below 1 + this; unset: 0.28 in `ppo_clip`, 4 in `cispo`, 4e-4 in `gspo`, 0.28 in the distillation of
+    `hybrid`."""
     ratio_cap: float = Field(2.0, gt=0)
     """`tis`: the largest weight of a token."""
     ratio_penalty: float = Field(1e-3, ge=0)

@@ -17,6 +17,7 @@ from clawctl.run_dir import RunDir, changes
 from clawctl.tokenizer_files import tokenizer_fingerprint
 from clawctl.train.advantages.binary import Baselines
 from clawctl.train.checkpoints import check_resumable, commit, identity, newest_checkpoint, read_optimizer, read_state, settle
+from clawctl.train.custom_loss import load_custom_loss
 from clawctl.train.feed import Feed
 from clawctl.train.flops import cost_of
 from clawctl.train.ledger import by_stem, read_ledger, write_skipped
@@ -81,7 +82,9 @@ def resume(run: RunDir, recipe: Recipe, ranks: Ranks) -> Training:
         reference.set_attn_implementation(policy.attention)
     log.info("training %s from version %d with %s", recipe.model.path, state["step"], config.method)
     baselines = Baselines(state["baselines"])
-    return Training(policy, optimizer, baselines, config, ranks, reference, state["step"], cost_of(policy.causal))
+    ranks.led(lambda: load_custom_loss(config, policy.vocabulary) and None)  # a problem with it is told once
+    custom = load_custom_loss(config, policy.vocabulary)
+    return Training(policy, optimizer, baselines, config, ranks, reference, state["step"], cost_of(policy.causal), custom)
 
 
 def open_feed(run: RunDir, recipe: Recipe, training: Training) -> Feed:

@@ -38,8 +38,7 @@ class Objective:
 
     def loss(self, said: Sequence[Said], measures: Measures) -> Tensor:
         """This part's share of the step's loss: the parts add up to it. What is worth telling goes to `measures`."""
-        for turn in said:
-            measures.add_turn(turn.sample.turn_id, turn.before_T, turn.sampler_T, turn.teacher_T)
+        self.note(said, measures)
         total = torch.zeros((), device=said[0].logprobs_T.device)
         for term in self.terms:
             own = [turn for turn in said if term.trains(turn.sample)]
@@ -71,6 +70,18 @@ class Objective:
         loss = torch.cat(losses).sum() / self.counts[term.name]
         measures.add_loss(term.name, loss)
         return loss
+
+    def advantages(self, turn: Said) -> Tensor:
+        """The turn's advantages in all its terms, weighted and summed: [T], 0 where it has none."""
+        found = torch.zeros_like(turn.before_T)
+        for term in self.terms:
+            if term.advantages is not None and term.trains(turn.sample):
+                found = found + term.weight * term.advantages(turn.sample, self._scores(turn))
+        return found
+
+    def note(self, said: Sequence[Said], measures: Measures) -> None:
+        for turn in said:
+            measures.add_turn(turn.sample.turn_id, turn.before_T, turn.sampler_T, turn.teacher_T)
 
     def _scores(self, turn: Said) -> Scores:
         return Scores(turn.before_T, turn.teacher_T, self.baselines.of(turn.sample.kind))

@@ -12,10 +12,13 @@ import torch
 from torch import Tensor
 
 from clawctl.config import TrainConfig
+from clawctl.plugins import CustomLoss
 from clawctl.train.advantages import Tops, likeliest, terms_of
 from clawctl.train.advantages.binary import Baselines
 from clawctl.train.agreement import disagreeing
 from clawctl.train.batches import Microbatch, lay_out, share, share_out
+from clawctl.train.custom_loss import TERM as CUSTOM
+from clawctl.train.custom_loss import custom_loss, logits_of, sampled_logprobs
 from clawctl.train.flops import Cost, peak_flops
 from clawctl.train.measures import Measures, StepFacts, merged, peak_memory, step_row
 from clawctl.train.model import PolicyModel
@@ -41,6 +44,7 @@ class Training:
     reference: Any | None  # version 0 as a second model, where the teacher is `base` and all weights are trained
     step: int  # the last one made
     cost: Cost | None = None  # of a pass; None: not known
+    custom: CustomLoss | None = None  # in the place of the policy loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,10 @@ def train_step(training: Training, batch: Batch) -> Outcome:
     """Make one step, or leave everything as it was where its loss or gradient is not finite or the turns are another model's."""
     config, ranks = training.config, training.ranks
     terms = terms_of(config)
-    objective = Objective(config, terms, token_counts(terms, batch.samples), training.baselines)
+    counts = token_counts(terms, batch.samples)
+    if training.custom is not None:
+        counts[CUSTOM] = sum(len(sample.completion_ids) for sample in batch.samples)
+    objective = Objective(config, terms, counts, training.baselines)
     torch.manual_seed((config.seed * 1_000_003 + batch.step) * 1009 + ranks.rank)  # of dropout: the same after a crash
     training.optimizer.zero_grad(set_to_none=True)
     measures = Measures()
@@ -111,7 +118,7 @@ def _facts(training: Training, objective: Objective, norm: float, lr: float) -> 
     device, config = training.policy.device, training.config
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     peak = peak_flops(name, config.peak_tflops)
-    weights = {term.name: term.weight for term in objective.terms}
+    weights = {term.name: term.weight for term in objective.terms} | {CUSTOM: 1.0}
     return StepFacts(config.method, weights, objective.counts, norm, lr, peak and peak * training.ranks.world)
 
 
@@ -124,6 +131,12 @@ def _microbatch(training: Training, samples: list[Sample], objective: Objective,
     branches = turn_branches(samples)
     batch = lay_out(branches, policy.merge, policy.device)
     measures.add_pass(training.cost, batch, branches, backward=True)
+    if training.custom is not None:
+        with measures.clock("forward"):
+            loss = _own_loss(training, training.custom, batch, samples, teacher, objective, measures)
+        with measures.clock("backward"):
+            loss.backward()
+        return
     if sampled_only:
         with measures.clock("forward"):
             said = _said(training, batch, samples, teacher)
@@ -133,6 +146,38 @@ def _microbatch(training: Training, samples: list[Sample], objective: Objective,
         loss = objective.loss(said, measures)
     with measures.clock("backward"):
         loss.backward()
+
+
+def _own_loss(
+    training: Training,
+    custom: CustomLoss,
+    batch: Microbatch,
+    samples: Sequence[Sample],
+    teacher: dict[str, Tensor],
+    objective: Objective,
+    measures: Measures,
+) -> Tensor:
+    """The user's loss of a few turns."""
+    policy = training.policy
+    with policy.dropping():
+        logits = logits_of(policy, batch)
+    now = sampled_logprobs(logits, batch)
+    with torch.no_grad():
+        before = policy.logprobs(batch) if policy.dropouts else now.detach()
+        reference = None
+        if policy.adapter:
+            with policy.without_adapter():
+                reference = logits_of(policy, batch)
+        elif training.reference is not None:
+            reference = logits_of(policy, batch, training.reference)
+    streams = zip(samples, now.split(batch.lengths), before.split(batch.lengths), strict=True)
+    said = [Said(s, now_T, before_T, _sampler(s, now_T), teacher.get(s.turn_id)) for s, now_T, before_T in streams]
+    objective.note(said, measures)
+    for turn in said:
+        measures.turns[turn.sample.turn_id].advantages[CUSTOM] = objective.advantages(turn).cpu()
+    loss = custom_loss(custom, (logits, reference), said, objective, batch, training.step + 1)
+    measures.add_loss(CUSTOM, loss)
+    return loss
 
 
 def _said(training: Training, batch: Microbatch, samples: Sequence[Sample], teacher: dict[str, Tensor]) -> list[Said]:

@@ -123,8 +123,15 @@ class TrainConfig(Section):
     """`gae`: how far credit reaches back; it fades by gamma * gae_lambda a turn."""
     gap_clip: float = Field(2.0, gt=0)
     """Distillation: log-probability gaps between teacher and policy are clamped to ± this."""
-    teacher: Literal["self", "base"] = "self"
-    """Who reads the hint in distillation: the policy itself as it is before the step, or version 0."""
+    teacher: str = Field("self", pattern=r"^(self|base|ema|https?://\S+)$")
+    """Who reads the hint in distillation: `self`, the policy as it is before the step; `base`, version 0; `ema`, a slow average of
+    the policy; or the URL of a vLLM server (`http://host:port/v1`) whose model has the same tokens."""
+    teacher_decay: float = Field(0.99, ge=0, lt=1)
+    """`ema`: how much of the average stays after a step."""
+    teacher_model: str | None = None
+    """Model to ask at the URL; unset: the first that it serves."""
+    teacher_api_key: str | None = None
+    """Key of the URL."""
     topk: int | None = Field(None, gt=0)
     """`opd_topk`, `hybrid`: how many of the policy's likeliest tokens are compared at each position; unset: 50 and 4."""
     hint_choice: Literal["sequence", "token", "shortest"] = "sequence"

@@ -72,6 +72,15 @@ class Feed:
         self.waiting = [turn for turn in self.waiting if turn.sample.turn_id not in gone]
         self.tell()
 
+    def lose_hints(self, reasons: dict[str, str], kept: list[str]) -> None:
+        """The teacher did not answer for these turns (reasons by id). Those not among `kept` have nothing left to train: they wait
+        no longer, but are not in the ledger either, so that a later start tries them again."""
+        for turn_id, reason in reasons.items():
+            (self.lost_hints if turn_id in kept else self.refused)[reason] += 1
+        gone = reasons.keys() - set(kept)
+        self.waiting = [turn for turn in self.waiting if turn.sample.turn_id not in gone]
+        self.tell()
+
     def tell(self) -> None:
         """`train/feed.json`: counts for `inspect`. Written only when something changed."""
         outcomes = Counter(self.used.values())

@@ -18,6 +18,7 @@ from clawctl.tokenizer_files import tokenizer_fingerprint
 from clawctl.train.advantages.binary import Baselines
 from clawctl.train.checkpoints import check_resumable, commit, identity, newest_checkpoint, read_optimizer, read_state, settle
 from clawctl.train.custom_loss import load_custom_loss
+from clawctl.train.ema import Average
 from clawctl.train.feed import Feed
 from clawctl.train.flops import cost_of
 from clawctl.train.ledger import by_stem, read_ledger, write_skipped
@@ -26,6 +27,7 @@ from clawctl.train.model import load_causal, load_policy
 from clawctl.train.ranks import Ranks
 from clawctl.train.records import NAME as RECORD
 from clawctl.train.records import Told, write_records
+from clawctl.train.remote_teacher import RemoteTeacher, open_remote_teacher, taught
 from clawctl.train.sample import Batch
 from clawctl.train.step import Outcome, Training, make_optimizer, train_step
 from clawctl.train.trackers import Tracker, metrics_of, open_trackers
@@ -44,6 +46,8 @@ def run_training(run: RunDir, recipe: Recipe, ranks: Ranks, stop: threading.Even
     with ExitStack() as leaving:
         for tracker in trackers:
             leaving.callback(tracker.close)
+        if training.remote is not None:
+            leaving.callback(training.remote.close)
         for batch in batches(run, feed, training, stop, once):
             outcome = train_step(training, batch)
             skipped = skipped + 1 if outcome.row is None else 0
@@ -80,11 +84,18 @@ def resume(run: RunDir, recipe: Recipe, ranks: Ranks) -> Training:
     reference = load_causal(recipe.model_path, ranks.device, torch.float32) if needs_copy else None
     if reference is not None:
         reference.set_attn_implementation(policy.attention)
+    asked: list[RemoteTeacher | None] = []  # rank 0's
+    ranks.led(lambda: asked.append(open_remote_teacher(config)))
+    remote = asked[0] if asked else None
+    average = Average(policy.trained(), config.teacher_decay) if config.teacher == "ema" and config.uses_hints else None
+    if average is not None and checkpoint is not None:
+        average.load(checkpoint)
     log.info("training %s from version %d with %s", recipe.model.path, state["step"], config.method)
     baselines = Baselines(state["baselines"])
     ranks.led(lambda: load_custom_loss(config, policy.vocabulary) and None)  # a problem with it is told once
     custom = load_custom_loss(config, policy.vocabulary)
-    return Training(policy, optimizer, baselines, config, ranks, reference, state["step"], cost_of(policy.causal), custom)
+    cost = cost_of(policy.causal)
+    return Training(policy, optimizer, baselines, config, ranks, reference, state["step"], cost, custom, average, remote)
 
 
 def open_feed(run: RunDir, recipe: Recipe, training: Training) -> Feed:
@@ -105,6 +116,11 @@ def batches(run: RunDir, feed: Feed | None, training: Training, stop: threading.
         return
     for _ in changes([run.trajectories, run.verdicts], stop):
         while not stop.is_set() and (last is None or training.step < last) and (batch := feed.take(training.step)):
+            if training.remote is not None:
+                batch, lost = taught(batch, training.remote.ask(batch))
+                feed.lose_hints(lost, [sample.turn_id for sample in batch.samples])
+                if not batch.samples:
+                    continue
             ranks.broadcast(batch)
             yield batch
         if once or stop.is_set() or (last is not None and training.step >= last):
@@ -152,6 +168,8 @@ def _save(training: Training, batch: Batch, told: Told | None) -> Callable[[Path
     def save(checkpoint: Path) -> None:
         training.policy.save(checkpoint / "policy")
         training.policy.save_master(checkpoint)
+        if training.average is not None:
+            training.average.save(checkpoint)
         if told is not None and training.config.keep_turn_records:
             write_records(checkpoint / RECORD, batch, told)
 

@@ -19,12 +19,14 @@ from clawctl.train.agreement import disagreeing
 from clawctl.train.batches import Microbatch, lay_out, share, share_out
 from clawctl.train.custom_loss import TERM as CUSTOM
 from clawctl.train.custom_loss import custom_loss, logits_of, sampled_logprobs
+from clawctl.train.ema import Average
 from clawctl.train.flops import Cost, peak_flops
 from clawctl.train.measures import Measures, StepFacts, merged, peak_memory, step_row
 from clawctl.train.model import PolicyModel
 from clawctl.train.objective import Objective, Said, token_counts
 from clawctl.train.ranks import Ranks
 from clawctl.train.records import Told
+from clawctl.train.remote_teacher import RemoteTeacher
 from clawctl.train.sample import Batch, Sample
 from clawctl.train.tops import Asking, look, teachers_of
 from clawctl.train.trees import Branch, Packing, make_branch
@@ -45,6 +47,8 @@ class Training:
     step: int  # the last one made
     cost: Cost | None = None  # of a pass; None: not known
     custom: CustomLoss | None = None  # in the place of the policy loss
+    average: Average | None = None  # the teacher `ema`
+    remote: RemoteTeacher | None = None  # the teacher behind a URL, on rank 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,8 @@ def train_step(training: Training, batch: Batch) -> Outcome:
         for group_settings in training.optimizer.param_groups:
             group_settings["lr"] = lr
         training.optimizer.step()
+        if training.average is not None:
+            training.average.learn()
     baselines = {sample.turn_id: training.baselines.of(sample.kind) for sample in batch.samples}
     if config.baseline == "mean":
         training.baselines.learn(batch.samples)
@@ -227,6 +233,8 @@ def _sampler(sample: Sample, like_T: Tensor) -> Tensor:
 
 def _aside(training: Training) -> contextlib.AbstractContextManager[None]:
     """Inside, the policy is the teacher that the recipe names."""
+    if training.average is not None:
+        return training.average.worn()
     apart = training.config.teacher == "base" and training.policy.adapter
     return training.policy.without_adapter() if apart else contextlib.nullcontext()
 
@@ -235,9 +243,9 @@ def _aside(training: Training) -> contextlib.AbstractContextManager[None]:
 def teacher_logprobs(training: Training, samples: Sequence[Sample], measures: Measures) -> dict[str, Tensor]:
     """For each turn with a hint, the logprob of each of its own tokens behind the hinted prompt: one a token, none made up."""
     config, policy = training.config, training.policy
-    prompts = [(sample, sample.teacher_prompt_ids) for sample in samples if sample.teacher_prompt_ids is not None]
+    told = {s.turn_id: torch.tensor(s.teacher_logprobs, device=policy.device) for s in samples if s.teacher_logprobs is not None}
+    prompts = [(s, s.teacher_prompt_ids) for s in samples if s.teacher_prompt_ids is not None and s.teacher_logprobs is None]
     branches = [make_branch(prompt, sample.completion_ids, sample.temperature) for sample, prompt in prompts]
-    told: dict[str, Tensor] = {}
     with _aside(training):
         for group in share_out(branches, policy.merge, config.tokens_per_microbatch).groups:
             own = [branches[index] for index in group]

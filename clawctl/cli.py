@@ -55,9 +55,30 @@ def serve(
 
 
 @app.command()
-def collect(run: RunOption = _RUN, recipe: RecipeOption = None, once: Once = False, log_level: LogLevel = "info") -> None:
+def collect(
+    run: RunOption = _RUN,
+    recipe: RecipeOption = None,
+    once: Once = False,
+    custom_rollout: Annotated[
+        str | None,
+        typer.Option(
+            "--custom-rollout", "--rollout-function-path", help="Play episodes with your own code, then end: file.py:name."
+        ),
+    ] = None,
+    custom_generate: Annotated[
+        str | None,
+        typer.Option("--custom-generate", "--custom-generate-function-path", help="What samples for it: file.py:name."),
+    ] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="With --custom-rollout: how many to play.")] = 1,
+    log_level: LogLevel = "info",
+) -> None:
     """Stitch captures into sessions, attach what came back after each turn, publish trajectories."""
     opened, resolved = _open("collect", run, recipe, {}, log_level, create=True)
+    if custom_rollout is not None:
+        from clawctl.collect.custom_rollout import collect_custom
+
+        collect_custom(opened, resolved, custom_rollout, custom_generate, episodes)
+        return
     from clawctl.collect.worker import collect as work
 
     work(opened, resolved, once)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +25,7 @@ class Visible:
 
     ends_T: Tensor  # one past the last descendant
     blocks: tuple["Block", ...]  # for the CPU
+    asked: tuple["Block", ...]  # for the CPU, of the last layer: only the queries whose states predict a scored token
     mask: Any = None  # FlexAttention's block mask, for CUDA
 
 
@@ -40,10 +42,10 @@ def visible(tree: Tree, device: torch.device) -> Visible:
     """What attention on `device` needs of a tree."""
     ends_T = torch.from_numpy(tree.ends_T).to(device)
     if device.type != "cuda":
-        return Visible(ends_T, tuple(_blocks(tree)))
+        return Visible(ends_T, tuple(_blocks(tree)), tuple(_asked_blocks(tree)))
     from torch.nn.attention.flex_attention import create_block_mask
 
-    return Visible(ends_T, (), create_block_mask(ancestors(ends_T), None, None, len(ends_T), len(ends_T), device=device.type))
+    return Visible(ends_T, (), (), create_block_mask(ancestors(ends_T), None, None, len(ends_T), len(ends_T), device=device.type))
 
 
 def ancestors(ends_T: Tensor) -> Any:
@@ -60,6 +62,15 @@ def _blocks(tree: Tree) -> Iterator[Block]:
         for start in range(run.start, run.stop, QUERIES):
             stop = min(start + QUERIES, run.stop)
             yield Block(start, stop, (*run.context, (run.start, stop)))
+
+
+def _asked_blocks(tree: Tree) -> Iterator[Block]:
+    asked_T = np.zeros(len(tree.ids_T), dtype=bool)
+    asked_T[np.concatenate(tree.places)] = True
+    for block in _blocks(tree):
+        edges = np.flatnonzero(np.diff(asked_T[block.start : block.stop], prepend=False, append=False)) + block.start
+        for start, stop in edges.reshape(-1, 2).tolist():
+            yield Block(start, stop, (*block.ranges[:-1], (block.ranges[-1][0], stop)))
 
 
 def register() -> None:
@@ -85,11 +96,12 @@ def _attend(
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     if query.device.type == "cuda":
         return _flex()(query, key, value, block_mask=tree.mask, scale=scale, enable_gqa=True).transpose(1, 2), None
-    return attend_by_blocks(query[0], key[0], value[0], tree.blocks, scale).unsqueeze(0), None
+    last = getattr(module, "layer_idx", None) == getattr(module.config, "num_hidden_layers", 0) - 1  # nobody attends to its output
+    return attend_by_blocks(query[0], key[0], value[0], tree.asked if last else tree.blocks, scale).unsqueeze(0), None
 
 
 def attend_by_blocks(q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, blocks: tuple[Block, ...], scale: float) -> Tensor:
-    """Attention of a tree on the CPU: [T, H, D]. K key heads serve H query heads."""
+    """Attention of a tree on the CPU: [T, H, D], zero for queries that are in no block. K key heads serve H query heads."""
     output_THD: Tensor = _TreeAttention.apply(q_HTD, k_KTD, v_KTD, blocks, scale)
     return output_THD
 
@@ -114,7 +126,7 @@ class _TreeAttention(torch.autograd.Function):
     def forward(ctx: Any, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, blocks: tuple[Block, ...], scale: float) -> Tensor:
         heads, keys = q_HTD.shape[0], k_KTD.shape[0]
         q_KGTD = q_HTD.mul(scale).unflatten(0, (keys, heads // keys))
-        out_TKGD = q_HTD.new_empty(q_HTD.shape[1], keys, heads // keys, v_KTD.shape[-1])
+        out_TKGD = q_HTD.new_zeros(q_HTD.shape[1], keys, heads // keys, v_KTD.shape[-1])
         for block in blocks:
             p_KNM = _weights(_queries(q_KGTD, block), _gather(k_KTD, block), block)
             o_KND = p_KNM @ _gather(v_KTD, block)
@@ -127,7 +139,7 @@ class _TreeAttention(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         q_KGTD, k_KTD, v_KTD = ctx.saved_tensors
         out_KGTD = gradients[0].unflatten(1, q_KGTD.shape[:2]).permute(1, 2, 0, 3)
-        dq_KGTD = torch.empty_like(q_KGTD)
+        dq_KGTD = torch.zeros_like(q_KGTD)
         dk_KTD = torch.zeros_like(k_KTD, dtype=torch.float32)  # sums over many blocks: not in bfloat16
         dv_KTD = torch.zeros_like(v_KTD, dtype=torch.float32)
         for block in ctx.blocks:

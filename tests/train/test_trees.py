@@ -108,6 +108,19 @@ def test_flex_attention_under_the_mask_of_cuda_computes_what_the_blocks_compute(
     torch.testing.assert_close(attend_by_blocks(query[0], key[0], value[0], seen.blocks, 0.25), by_flex[0].transpose(0, 1))
 
 
+@given(branches())
+def test_the_last_layer_asks_only_tokens_before_scored_ones_and_each_sees_what_it_sees_elsewhere(
+    found: list[Branch],
+) -> None:
+    tree = lay(found)
+    seen = visible(tree, CPU)
+    asked = [at for block in seen.asked for at in range(block.start, block.stop)]
+    assert asked == sorted({int(at) for place in tree.places for at in place})
+    for block in seen.asked:
+        above = [at for start, stop in block.ranges for at in range(start, stop)]
+        assert above == [at for at in range(block.stop) if block.stop <= tree.ends_T[at]]
+
+
 def test_a_branch_scores_at_least_one_token_that_has_one_before_it() -> None:
     for scored in (0, 3):
         with pytest.raises(ValueError, match="cannot be scored"):

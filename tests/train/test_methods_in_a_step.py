@@ -180,3 +180,24 @@ def test_ids_of_another_tokenizer_are_refused_and_counted(run: RunDir, sampler: 
     write_turns(run.trajectories / "a.parquet", turns, Origin("demo", "0123456789abcdef"))
     train(run, model_path, batch_turns=1)
     assert orjson.loads((run.train / "feed.json").read_bytes())["refused"] == {"ids of another tokenizer": 2}
+
+
+def test_an_rslora_adapter_scales_by_the_root_of_its_rank_and_loads_as_peft_loads_it(
+    run: RunDir, sampler: Sampler, model_path: Path
+) -> None:
+    publish_turns(run, sampler, 4)
+    training = begin(run, model_path, lora={"rank": 16, "alpha": 8.0, "rslora": True, "targets": "all-linear"})
+    found = [getattr(module, "scaling", None) for module in training.policy.module.modules()]
+    scales = {value for scaling in found if isinstance(scaling, dict) for value in scaling.values()}
+    assert scales == {8.0 / 4.0}
+    targets = {name.split(".")[-4] for name, _ in training.policy.trained()}
+    assert targets == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    assert train_step(training, take(run, training)).row is not None
+
+
+def test_more_ranks_than_turns_are_refused_and_any_other_number_is_not() -> None:
+    from clawctl.train.launch import check_world
+
+    with pytest.raises(ClawError, match="5 trainers share 4 turns"):
+        check_world(5, 4)
+    check_world(3, 4)

@@ -1,5 +1,6 @@
 """What a step leaves behind: each trained turn's numbers, and what trackers are told."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +111,14 @@ def test_what_was_not_measured_is_not_told() -> None:
     assert "reward/mean" not in found
     assert "advantage/opd_topk/p50" not in found
     assert (found["loss/opd_topk"], found["divergence/opd_topk/p50"]) == (1.0, 0.0)
+
+
+def test_the_documents_name_every_key_of_a_row(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_turns(run, sampler, 4)
+    train(run, model_path)
+    (row,) = read_rows(run)
+    page = (Path(__file__).parents[2] / "docs" / "run-directory.md").read_text()
+    table = page.partition("## A row of")[2]
+    named = {name for line in table.splitlines() if line.startswith("| `") for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    assert named == set(row)
+    assert all(f"`{key}`" in table for key in row["terms"]["binary"])

@@ -71,6 +71,23 @@ def test_loss_and_weights_do_not_depend_on_how_the_step_is_cut(run: RunDir, samp
             torch.testing.assert_close(value, found[0][2][name], atol=1e-6, rtol=0)
 
 
+def test_a_session_that_is_longer_than_a_microbatch_is_cut_and_the_row_says_what_that_costs(
+    run: RunDir, sampler: Sampler, model_path: Path
+) -> None:
+    publish_turns(run, sampler, 4)
+    rows = []
+    for tokens in (10_000, 1):
+        training = begin(run, model_path, tokens_per_microbatch=tokens, method="binary")
+        row = train_step(training, take(run, training)).row
+        assert row
+        rows.append(row)
+    whole, cut = rows
+    assert (whole["cuts"], whole["recomputed_tokens"]) == (0, 0)
+    assert cut["cuts"] == 3
+    assert cut["computed_tokens"] == whole["computed_tokens"] + cut["recomputed_tokens"] == cut["sequence_tokens"]
+    assert whole["tree_saving"] == whole["sequence_tokens"] / whole["computed_tokens"] > 1
+
+
 def test_turns_without_a_hint_change_nothing_in_the_distillation_term(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     hinted, plain = sampler.turn("h"), [sampler.turn(f"p{i}", tokens=20, seed=i) for i in range(3)]
     publish_shard(run, "a", [(hinted, -1.0, HINT)])

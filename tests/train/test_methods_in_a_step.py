@@ -201,3 +201,17 @@ def test_more_ranks_than_turns_are_refused_and_any_other_number_is_not() -> None
     with pytest.raises(ClawError, match="5 trainers share 4 turns"):
         check_world(5, 4)
     check_world(3, 4)
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 4}])
+def test_an_average_that_has_not_moved_yet_teaches_likeliest_tokens_as_the_policy_itself_does(
+    run: RunDir, sampler: Sampler, model_path: Path, lora: Any
+) -> None:
+    publish_hinted(run, sampler)
+    found = []
+    for teacher in ("self", "ema"):  # its weights are put on between the policy's forward and backward pass
+        training = begin(run, model_path, method="opd_topk", teacher=teacher, lora=lora, clip_grad=1e9)
+        row = train_step(training, take(run, training)).row
+        assert row is not None
+        found.append((row["loss"], row["grad_norm"]))
+    assert found[1] == pytest.approx(found[0], rel=1e-6)

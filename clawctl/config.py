@@ -182,7 +182,8 @@ class TrainConfig(Section):
     tokens_per_microbatch: int = Field(8192, gt=0)
     """Tokens in one forward and backward pass. A session that is longer is cut between two turns."""
     merge: Literal["tree", "none"] = "tree"
-    """`tree`: what the turns of a session share is computed once. `none`: each turn is a sequence of its own; same numbers, slower."""
+    """`tree`: what the turns of a session share is computed once. `none`: each turn is a sequence of its own; same numbers,
+    slower."""
     lora: LoraConfig | None = None
     """Train an adapter instead of all weights."""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -204,6 +205,10 @@ class TrainConfig(Section):
     custom_loss: str | None = None
     """`file.py:name` of a function `compute_loss(policy_logits, reference_logits, rewards, advantages, config)` that takes the
     place of the policy loss. The file is run as it is: load only code that you trust."""
+    seed: int = 0
+    """Of dropout and of the adapter's first weights."""
+    threads: int | None = None
+    """CPU threads of the trainer; unset: PyTorch's choice."""
 
     @property
     def uses_rewards(self) -> bool:
@@ -217,10 +222,6 @@ class TrainConfig(Section):
     def credit(self) -> Literal["reward", "group", "gae"]:
         """What the reward term is made of."""
         return "group" if self.method == "grpo" else self.advantage
-    seed: int = 0
-    """Of dropout and of the adapter's first weights."""
-    threads: int | None = None
-    """CPU threads of the trainer; unset: PyTorch's choice."""
 
 
 class EvalConfig(Section):

@@ -16,6 +16,7 @@ from torch import Tensor
 from clawctl.train.trees import Tree
 
 TREE = "clawctl_tree"
+FLEX_BLOCK = 128  # FlexAttention's own block size
 QUERIES = 128  # in a block: its scores against a few thousand keys stay in the cache
 
 
@@ -43,9 +44,29 @@ def visible(tree: Tree, device: torch.device) -> Visible:
     ends_T = torch.from_numpy(tree.ends_T).to(device)
     if device.type != "cuda":
         return Visible(ends_T, tuple(_blocks(tree)), tuple(_asked_blocks(tree)))
-    from torch.nn.attention.flex_attention import create_block_mask
+    return Visible(ends_T, (), (), block_mask(ends_T))
 
-    return Visible(ends_T, (), (), create_block_mask(ancestors(ends_T), None, None, len(ends_T), len(ends_T), device=device.type))
+
+def block_mask(ends_T: Tensor) -> Any:
+    """FlexAttention's mask of a tree, from the least and the last `end` in each block: nothing of tokens by tokens is made."""
+    from torch.nn.attention.flex_attention import BlockMask
+
+    count, device = len(ends_T), ends_T.device
+    blocks = -(-count // FLEX_BLOCK)
+    padded = torch.nn.functional.pad(ends_T, (0, blocks * FLEX_BLOCK - count)).view(blocks, FLEX_BLOCK)  # padding sees nothing
+    first = torch.arange(blocks, device=device) * FLEX_BLOCK
+    before = first[None, :] < first[:, None]  # [query block, key block]
+    whole = before & (padded.amin(1)[None, :] >= (first + FLEX_BLOCK)[:, None])
+    some = (before | (first[None, :] == first[:, None])) & (padded.amax(1)[None, :] > first[:, None]) & ~whole
+    counts, indices = zip(*(_listed(relation) for relation in (some, whole)), strict=True)
+    lists = counts[0], indices[0], counts[1], indices[1]
+    return BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=FLEX_BLOCK, mask_mod=ancestors(ends_T), seq_lengths=(count, count))
+
+
+def _listed(relation: Tensor) -> tuple[Tensor, Tensor]:
+    """For each row how many columns are true, and the columns, the true ones first: [1, 1, rows], [1, 1, rows, columns]."""
+    indices = relation.int().argsort(dim=1, descending=True, stable=True)
+    return relation.sum(1, dtype=torch.int32)[None, None], indices.to(torch.int32)[None, None].contiguous()
 
 
 def ancestors(ends_T: Tensor) -> Any:

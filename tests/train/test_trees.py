@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clawctl.train.attention import QUERIES, ancestors, attend_by_blocks, visible
+from clawctl.train.attention import QUERIES, ancestors, attend_by_blocks, block_mask, visible
 from clawctl.train.trees import Branch, lay, make_branch, pack
 
 CPU = torch.device("cpu")
@@ -100,10 +100,15 @@ def test_flex_attention_under_the_mask_of_cuda_computes_what_the_blocks_compute(
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     torch.manual_seed(0)
-    tree = lay([make_branch([1, 2, 3], [4, 5], 1.0), make_branch([1, 2, 6], [7], 1.0), make_branch([8], [9, 9], 1.0)])
+    rng = np.random.default_rng(0)
+    stem = rng.integers(0, 9, 400).tolist()
+    tree = lay([make_branch(stem[:cut], rng.integers(0, 9, 150).tolist(), 1.0) for cut in (3, 130, 256, 400)])
     seen, count = visible(tree, CPU), len(tree.ids_T)
     query, key, value = (torch.randn(1, heads, count, 16) for heads in (4, 2, 2))
-    mask = create_block_mask(ancestors(seen.ends_T), None, None, count, count, device="cpu")
+    mask = block_mask(seen.ends_T)
+    reference = create_block_mask(ancestors(seen.ends_T), None, None, count, count, device="cpu")
+    assert torch.equal(mask.to_dense(), reference.to_dense())
+    assert torch.equal(mask.full_kv_num_blocks, reference.full_kv_num_blocks)
     by_flex = flex_attention(query, key, value, block_mask=mask, enable_gqa=True)
     torch.testing.assert_close(attend_by_blocks(query[0], key[0], value[0], seen.blocks, 0.25), by_flex[0].transpose(0, 1))
 

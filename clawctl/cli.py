@@ -65,6 +65,17 @@ def collect(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be trained and why not; write nothing.")] = False,
     num_samples: Annotated[int, typer.Option(min=0, help="With --dry-run: how many turns to show.")] = 10,
     as_json: AsJson = False,
+    custom_rollout: Annotated[
+        str | None,
+        typer.Option(
+            "--custom-rollout", "--rollout-function-path", help="Play episodes with your own code, then end: file.py:name."
+        ),
+    ] = None,
+    custom_generate: Annotated[
+        str | None,
+        typer.Option("--custom-generate", "--custom-generate-function-path", help="What samples for it: file.py:name."),
+    ] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="With --custom-rollout: how many to play.")] = 1,
     log_level: LogLevel = "info",
 ) -> None:
     """Stitch captures into sessions, attach what came back after each turn, publish trajectories."""
@@ -79,6 +90,11 @@ def collect(
         from clawctl.collect.text_files import exchange_text
 
         exchange_text(opened, import_from, export_to, rating, as_json)
+        return
+    if custom_rollout is not None:
+        from clawctl.collect.custom_rollout import collect_custom
+
+        collect_custom(opened, resolved, custom_rollout, custom_generate, episodes)
         return
     from clawctl.collect.worker import collect as work
 
@@ -137,11 +153,17 @@ def judge(
 def train(
     run: RunOption = _RUN,
     recipe: RecipeOption = None,
-    method: Annotated[str | None, typer.Option(help="binary, opd or combine (default combine).")] = None,
+    method: Annotated[str | None, typer.Option(help="binary, grpo, opd, opd_topk, combine or hybrid (default combine).")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     batch_turns: Annotated[int | None, typer.Option(help="Usable turns per step.")] = None,
     lora_rank: Annotated[int | None, typer.Option(help="Train an adapter of this rank instead of all weights.")] = None,
     max_steps: Annotated[int | None, typer.Option(help="Stop after so many steps in all.")] = None,
+    custom_loss: Annotated[
+        str | None,
+        typer.Option(
+            "--custom-loss", "--custom-loss-function-path", help="Your own loss instead of the policy loss: file.py:name."
+        ),
+    ] = None,
     once: Once = False,
     log_level: LogLevel = "info",
 ) -> None:
@@ -152,6 +174,7 @@ def train(
         "train.batch_turns": batch_turns,
         "train.lora.rank": lora_rank,
         "train.max_steps": max_steps,
+        "train.custom_loss": custom_loss,
     }
     opened, resolved = _open("train", run, recipe, settings, log_level)
     from clawctl.train.launch import train as work
@@ -241,6 +264,19 @@ def turns(
     from clawctl.inspect.turns import show_turns
 
     show_turns(open_run(run, create=False), session, as_json)
+
+
+@inspect_app.command()
+def why(
+    turn: Annotated[str, typer.Argument(help="The turn's id, or the beginning of it.")],
+    run: RunOption = _RUN,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Each token with its text, logprobs, ratio and advantages.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Every number between one turn and its gradient: verdict, credit, versions, ratio, mask, advantages and weights."""
+    from clawctl.inspect.why import show_why
+
+    show_why(open_run(run, create=False), turn, tokens, as_json)
 
 
 @inspect_app.command()

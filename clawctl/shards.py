@@ -1,7 +1,7 @@
 """Turns and verdicts as Parquet: written whole, read whole, never edited."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +42,35 @@ class UnreadableShard(Exception):
     """The file is not a shard of ours that we can read; the message says why. The caller quarantines it."""
 
 
-def write_turns(path: Path, turns: Sequence[Turn]) -> None:
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Whose ids and logprobs a shard of turns has, as far as its writer knew: kept in the file's metadata."""
+
+    base_model: str | None = None  # as the recipe names it
+    tokenizer: str | None = None  # `tokenizer_files.tokenizer_fingerprint`
+
+
+UNKNOWN = Origin()
+
+
+def write_turns(path: Path, turns: Sequence[Turn], origin: Origin = UNKNOWN) -> None:
     """Publish one trajectory shard, rows sorted by (session, turn): rows of a session lie together so that zstd sees repetition."""
     ordered = sorted(turns, key=lambda turn: (turn.session_id, turn.turn_index, turn.created_at))
     rows = [_row(turn) for turn in ordered]
     for row in rows:
         for name in _JSON_FIELDS:
             row[name] = None if row[name] is None else orjson.dumps(row[name]).decode()
-    _write(path, rows, _TURN, "turns")
+    _write(path, rows, _TURN, "turns", {name: told for name, told in asdict(origin).items() if told is not None})
+
+
+def read_origin(path: Path) -> Origin:
+    """What a shard's writer knew; nothing where it did not say. Raises UnreadableShard."""
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+    except (OSError, pa.ArrowException) as error:
+        raise UnreadableShard(f"{path.name}: {error}") from error
+    told = {field.name: metadata.get(field.name.encode()) for field in fields(Origin)}
+    return Origin(**{name: value.decode() for name, value in told.items() if value is not None})
 
 
 def merge_shards(kind: str, paths: Sequence[Path], target: Path, order: Sequence[str]) -> None:
@@ -134,8 +155,8 @@ def _row(record: Turn | Verdict) -> dict[str, Any]:
     return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
-def _write(path: Path, rows: list[dict[str, Any]], schema: pa.Schema, kind: str) -> None:
-    marked = schema.with_metadata({"schema_version": str(SCHEMA_VERSION), "kind": kind})
+def _write(path: Path, rows: list[dict[str, Any]], schema: pa.Schema, kind: str, told: dict[str, str] | None = None) -> None:
+    marked = schema.with_metadata({"schema_version": str(SCHEMA_VERSION), "kind": kind, **(told or {})})
     table = pa.Table.from_pylist(rows, schema=marked)
     publish(path, lambda temporary: pq.write_table(table, temporary, **_COMPRESSION))
 

@@ -23,7 +23,8 @@ from clawctl.lines import Rewritten
 from clawctl.process import stop_on_signals
 from clawctl.retention import Retention
 from clawctl.run_dir import RunDir, changes, published, quarantine, sole_worker
-from clawctl.shards import UnreadableShard, read_turn_ids, write_turns
+from clawctl.shards import UNKNOWN, Origin, UnreadableShard, read_turn_ids, write_turns
+from clawctl.tokenizer_files import tokenizer_fingerprint
 from clawctl.types import Exchange, Turn
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,8 @@ def collect(run: RunDir, recipe: Recipe, once: bool) -> None:
     stop = stop_on_signals()
     settings = recipe.collect
     with sole_worker(run, "collect"):
-        collector, retention = Collector(run, recipe, stop), Retention(run, recipe)
+        origin = Origin(recipe.model.path, tokenizer_fingerprint(recipe.model_path))
+        collector, retention = Collector(run, recipe, stop, origin), Retention(run, recipe)
         collector.look()
         retention.look()
         if not once:
@@ -53,8 +55,8 @@ def collect(run: RunDir, recipe: Recipe, once: bool) -> None:
 class Collector:
     """The one collect worker of a run: sessions in memory, complete rows waiting for their shard."""
 
-    def __init__(self, run: RunDir, recipe: Recipe, stop: threading.Event) -> None:
-        self._run, self._settings, self._stop = run, recipe.collect, stop
+    def __init__(self, run: RunDir, recipe: Recipe, stop: threading.Event, origin: Origin = UNKNOWN) -> None:
+        self._run, self._settings, self._stop, self._origin = run, recipe.collect, stop, origin
         self._upkeep, self._kept_up_at = Upkeep(run, recipe), float("-inf")
         _sweep(run)
         self._refused = False  # by the disk
@@ -181,7 +183,7 @@ class Collector:
         """Stems only ever grow, whatever the clock does: they are the order of shards."""
         at = max(time.time_ns(), int(self._last_stem[:20] or "0") + 1) if self._last_stem[:20].isdigit() else time.time_ns()
         stem = f"{at:020d}-{secrets.token_hex(3)}"
-        write_turns(self._run.trajectories / f"{stem}.parquet", rows)
+        write_turns(self._run.trajectories / f"{stem}.parquet", rows, self._origin)
         self._last_stem = stem
         self._position.shard(stem, (row.turn_id for row in rows))
 

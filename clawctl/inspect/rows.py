@@ -28,6 +28,8 @@ _FEW = (
     "user",
     "created_at",
     "policy_version",
+    "group_id",
+    "outcome_reward",
     "trainable",
     "untrainable_reason",
 )
@@ -107,12 +109,17 @@ def _why_not(turn: dict[str, Any], verdict: dict[str, Any] | None, skipped: str 
         return "waiting for the judge"
     if skipped is not None:
         return skipped
-    if not verdict["reward"] and not verdict["hint"]:
-        return str(verdict["reason"] or "neutral")
-    if config.method == "binary" and not verdict["reward"]:
-        return "no reward"
-    if config.method == "opd" and not verdict["hint"]:
-        return "no hint"
+    hinted = bool(verdict["hint"]) and config.uses_hints
+    earned = config.uses_rewards and (bool(verdict["reward"]) or turn["outcome_reward"] is not None)
+    if config.credit == "group" and turn["group_id"] is None and not hinted:
+        return "in no group"
+    if config.credit != "reward" and verdict["reward"] is not None:
+        earned = config.uses_rewards  # a 0 is compared with others
+    if not (hinted or earned):
+        known = str(verdict["reason"] or "neutral")
+        if not config.uses_rewards:
+            return "no hint" if verdict["reward"] else known
+        return "no reward" if verdict["hint"] else known
     if newest - (turn["policy_version"] or 0) > config.max_staleness:
         return "stale"
     return "waiting for the trainer"

@@ -24,7 +24,7 @@ def show_turns(run: RunDir, session: str | None, as_json: bool) -> None:
         shown, left_out = cut_to(rows)
         answers().print(_table(shown, len(rows)), *left_out, *problem_lines(joined.problems), sep="\n")
     else:
-        answers().print(*(part for row in rows for part in _whole(row)), *problem_lines(joined.problems), sep="\n")
+        answers().print(*(part for row in rows for part in whole_turn(row)), *problem_lines(joined.problems), sep="\n")
 
 
 def as_dict(row: Row) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def _fate(row: Row) -> str:
     return f"step {row.step}" if row.step is not None else str(row.why_not)
 
 
-def _whole(row: Row) -> list[Text]:
+def whole_turn(row: Row) -> list[Text]:
     """A turn with all its words."""
     found = as_dict(row)
     head = f"turn {found['index']} · {found['turn']} · {found['kind']} · policy {found['policy_version']} · {found['user']}"

@@ -1,24 +1,53 @@
-"""How the sequences of a step are cut into microbatches, shared out to ranks, and laid into tensors.
+"""How the turns of a step are cut into microbatches, shared out to ranks, and laid into tensors.
 
-One sequence a turn. Sequences of like length lie together and are padded on the right: under causal attention no token sees what
+`tree`: sequences that share a prefix are one trie, and several tries lie side by side. `prefix`, for architectures that are not
+pure attention: a sequence that is a whole prefix of another is scored on the other's row. `none`: one row a sequence.
+Rows of like length lie together and are padded on the right: under causal attention no token sees what
 stands after it, so padding needs no mask and changes no number.
+
+The one shift by a position happens here: `before_N` are the places whose hidden states predict the scored tokens.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from clawctl.train.attention import Visible, visible
+from clawctl.train.trees import Branch, Ints, Packing, lay, pack, sort_branches
+
+Merge = Literal["tree", "prefix", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class Microbatch:
-    """B sequences of at most T tokens."""
+    """B rows of at most T tokens; a trie is one row. N tokens of them are scored."""
 
     ids_BT: Tensor
-    where_BT: Tensor  # bool: the tokens whose logprob is asked, row by row the completion's
-    temperature_B: Tensor
-    lengths: list[int]  # completion tokens of each row: cuts a [N] stream back into turns
+    positions_BT: Tensor | None  # None: each row counts from 0
+    visible: Visible | None  # None: plain causal attention
+    before_N: Tensor  # where in the flattened B T the tokens lie that stand before the scored ones
+    targets_N: Tensor  # the scored tokens, branch by branch
+    temperature_N: Tensor
+    lengths: list[int]  # scored tokens of each branch: cuts a [N] stream back into turns
+    tokens: int  # that are computed, padding not counted
+
+
+def share_out(branches: Sequence[Branch], merge: Merge, tokens: int, parts: int = 1) -> Packing:
+    """Microbatches of at most `tokens` tokens with padding, or a single longer branch; at least `parts` where there are as many."""
+    if merge == "tree":
+        return pack(branches, tokens, parts)
+    rows = _rows(branches, merge)
+    groups = cut([len(branches[row[0]].ids) for row in rows], tokens, parts)
+    return Packing([[index for row in group for index in rows[row]] for group in groups], 0, 0)
+
+
+def lay_out(branches: Sequence[Branch], merge: Merge, device: torch.device) -> Microbatch:
+    """The tensors of one microbatch."""
+    return _as_tree(branches, device) if merge == "tree" else _as_rows(branches, merge, device)
 
 
 def cut(lengths: Sequence[int], tokens: int, parts: int = 1) -> list[list[int]]:
@@ -44,13 +73,44 @@ def share(groups: list[list[int]], rank: int, world: int) -> list[list[int]]:
     return groups[rank::world]
 
 
-def pad(prompts: list[list[int]], completions: list[list[int]], temperatures: list[float], device: torch.device) -> Microbatch:
-    """Lay sequences into tensors. Padding is token 0, behind the end, where nothing looks."""
-    lengths = [len(prompt) + len(completion) for prompt, completion in zip(prompts, completions, strict=True)]
-    ids_BT = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
-    where_BT = torch.zeros(len(lengths), max(lengths), dtype=torch.bool)
-    for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        ids_BT[row, : lengths[row]] = torch.tensor(prompt + completion)
-        where_BT[row, len(prompt) : lengths[row]] = True
-    temperature_B = torch.tensor(temperatures, dtype=torch.float32)
-    return Microbatch(ids_BT.to(device), where_BT.to(device), temperature_B.to(device), [len(c) for c in completions])
+def _as_tree(branches: Sequence[Branch], device: torch.device) -> Microbatch:
+    tree = lay(branches)
+    ids, positions = torch.from_numpy(tree.ids_T)[None], torch.from_numpy(tree.positions_T)[None]
+    scored = _scored(branches, tree.places, device)
+    return Microbatch(ids.to(device), positions.to(device), visible(tree, device), *scored, len(tree.ids_T))
+
+
+def _as_rows(branches: Sequence[Branch], merge: Merge, device: torch.device) -> Microbatch:
+    """A row's first branch is its longest; padding is token 0, behind the end, where nothing looks."""
+    rows = _rows(branches, merge)
+    width = max(len(branches[row[0]].ids) for row in rows)
+    ids_BT = torch.zeros(len(rows), width, dtype=torch.long)
+    places: dict[int, Ints] = {}
+    for at, row in enumerate(rows):
+        ids_BT[at, : len(branches[row[0]].ids)] = torch.from_numpy(branches[row[0]].ids)
+        for index in row:
+            places[index] = at * width + np.arange(branches[index].scored - 1, len(branches[index].ids) - 1)
+    scored = _scored(branches, [places[index] for index in range(len(branches))], device)
+    return Microbatch(ids_BT.to(device), None, None, *scored, sum(len(branches[row[0]].ids) for row in rows))
+
+
+def _rows(branches: Sequence[Branch], merge: Merge) -> list[list[int]]:
+    """Which branches lie on one row, the longest first. In sorted order what goes on from a sequence stands right behind it."""
+    if merge == "none":
+        return [[index] for index in range(len(branches))]
+    order, shared = sort_branches(branches)
+    rows: list[list[int]] = []
+    for index, common in zip(order, shared, strict=True):
+        if rows and common == len(branches[rows[-1][0]].ids):
+            rows[-1].insert(0, index)
+        else:
+            rows.append([index])
+    return rows
+
+
+def _scored(branches: Sequence[Branch], places: list[Ints], device: torch.device) -> tuple[Tensor, Tensor, Tensor, list[int]]:
+    lengths = [len(place) for place in places]
+    before_N = torch.from_numpy(np.concatenate(places)).to(device)
+    targets_N = torch.from_numpy(np.concatenate([branch.ids[branch.scored :] for branch in branches])).to(device)
+    temperature_N = torch.tensor([b.temperature for b in branches], dtype=torch.float32).repeat_interleave(torch.tensor(lengths))
+    return before_N, targets_N, temperature_N.to(device), lengths

@@ -5,6 +5,7 @@ A step is committed by one rename, that of `train/checkpoints/<step>/`, which ho
     policy/          exactly what is published: full weights with tokenizer, or a peft adapter
     master.safetensors   float32 weights, only where policy/ rounds them
     optimizer.safetensors  AdamW's state; its settings are the recipe's
+    turns.parquet    the numbers of each trained token, for `clawctl inspect why`
     state.json       step, turns by shard, baselines, the steps.jsonl row, policy.json, and what the model must match
 
 What follows (`settle`) is derived from it and done again on resume where it is missing: ledger, `policies/<version>/` (hard links:
@@ -26,6 +27,7 @@ from clawctl.errors import ClawError
 from clawctl.policies import list_versions, live_version, move_live, policy_folder, publish_policy
 from clawctl.run_dir import RunDir, publish_folder
 from clawctl.train.ledger import write_trained
+from clawctl.train.records import keep_records
 from clawctl.types import Policy
 
 _CURE = "restore it from a copy, or start a new run with --run"
@@ -34,7 +36,10 @@ _CURE = "restore it from a copy, or start a new run with --run"
 def identity(recipe: Recipe) -> dict[str, Any]:
     """What a checkpoint and the recipe must agree on for one to continue the other."""
     lora = recipe.train.lora
-    shape = {"rank": lora.rank, "alpha": lora.alpha, "targets": sorted(lora.targets)} if lora else None
+    if lora is None:
+        return {"base_model": recipe.model.path, "lora": None}
+    targets = lora.targets if lora.targets == "all-linear" else sorted(lora.targets)
+    shape = {"rank": lora.rank, "alpha": lora.alpha, "targets": targets} | ({"rslora": True} if lora.rslora else {})
     return {"base_model": recipe.model.path, "lora": shape}
 
 
@@ -103,6 +108,7 @@ def settle(run: RunDir, checkpoint: Path, recipe: Recipe, seconds: dict[str, flo
             move_live(run, policy.version)
         row = state["row"]
         _append_row(run, {**row, "seconds": {**row["seconds"], **(seconds or {})}})
+    keep_records(run, checkpoint, recipe.train.keep_turn_records)
     _prune(run, recipe.train.keep_checkpoints)
 
 

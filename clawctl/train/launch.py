@@ -3,9 +3,18 @@
 from contextlib import ExitStack
 
 from clawctl.config import Recipe, place_among_ranks
+from clawctl.errors import ClawError
 from clawctl.policies import ensure_base_policy
 from clawctl.process import stop_on_signals
 from clawctl.run_dir import RunDir, sole_worker
+
+
+def check_world(world: int, batch_turns: int) -> None:
+    """Nothing must divide anything: turns are dealt out as they come, and a rank without any adds zeros. But a rank that can never
+    have a turn is a mistake. Raises ClawError."""
+    if world > batch_turns:
+        problem = f"{world} trainers share {batch_turns} turns a step: some would never have one"
+        raise ClawError(problem, "start fewer, or raise train.batch_turns", 2)
 
 
 def train(run: RunDir, recipe: Recipe, once: bool) -> None:
@@ -19,6 +28,7 @@ def train(run: RunDir, recipe: Recipe, once: bool) -> None:
     with ExitStack() as leaving:
 
         def take_place() -> None:
+            check_world(world, recipe.train.batch_turns)
             leaving.enter_context(sole_worker(run, "train"))
             ensure_base_policy(run, recipe.model.path)
 

@@ -2,24 +2,35 @@
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from clawctl.config import Recipe
+from clawctl.errors import ClawError
 from clawctl.run_dir import RunDir, changes
+from clawctl.tokenizer_files import tokenizer_fingerprint
 from clawctl.train.advantages.binary import Baselines
 from clawctl.train.checkpoints import check_resumable, commit, identity, newest_checkpoint, read_optimizer, read_state, settle
+from clawctl.train.custom_loss import load_custom_loss
+from clawctl.train.ema import Average
 from clawctl.train.feed import Feed
+from clawctl.train.flops import cost_of
 from clawctl.train.ledger import by_stem, read_ledger, write_skipped
 from clawctl.train.measures import Measures, policy_metrics
 from clawctl.train.model import load_causal, load_policy
 from clawctl.train.ranks import Ranks
+from clawctl.train.records import NAME as RECORD
+from clawctl.train.records import Told, write_records
+from clawctl.train.remote_teacher import RemoteTeacher, open_remote_teacher, taught
 from clawctl.train.sample import Batch
 from clawctl.train.step import Outcome, Training, make_optimizer, train_step
+from clawctl.train.trackers import Tracker, metrics_of, open_trackers
 from clawctl.types import Policy
 
 log = logging.getLogger("clawctl.train")
@@ -28,16 +39,28 @@ log = logging.getLogger("clawctl.train")
 def run_training(run: RunDir, recipe: Recipe, ranks: Ranks, stop: threading.Event, once: bool) -> None:
     """Train until `stop`, `train.max_steps` or, with `once`, until no batch is full."""
     training = resume(run, recipe, ranks)
-    feed = open_feed(run, training) if ranks.leads else None
-    for batch in batches(run, feed, training, stop, once):
-        outcome = train_step(training, batch)
-        if feed is not None:
-            if outcome.row is None:
+    feed = open_feed(run, recipe, training) if ranks.leads else None
+    trackers: list[Tracker] = []  # rank 0's
+    ranks.led(lambda: trackers.extend(open_trackers(run, recipe.train, training.step)))
+    skipped = 0  # in a row
+    with ExitStack() as leaving:
+        for tracker in trackers:
+            leaving.callback(tracker.close)
+        if training.remote is not None:
+            leaving.callback(training.remote.close)
+        for batch in batches(run, feed, training, stop, once):
+            outcome = train_step(training, batch)
+            skipped = skipped + 1 if outcome.row is None else 0
+            if outcome.wrong_model:
+                ranks.led(partial(refuse_model, recipe, feed, batch, outcome))
+            if feed is not None and outcome.row is None:
                 skip(run, feed, batch, outcome)
-            else:
-                seconds = publish_step(run, recipe, training, batch, outcome.row)
+            elif feed is not None and outcome.row is not None:
+                seconds = publish_step(run, recipe, training, batch, outcome)
                 feed.done([sample.turn_id for sample in batch.samples], "trained")
-                _log_step(outcome.row, seconds)
+                _tell_step(outcome.row, seconds, trackers)
+            if skipped >= recipe.train.max_skipped_steps:
+                ranks.led(partial(give_up, outcome, skipped))
 
 
 def resume(run: RunDir, recipe: Recipe, ranks: Ranks) -> Training:
@@ -57,15 +80,27 @@ def resume(run: RunDir, recipe: Recipe, ranks: Ranks) -> Training:
     optimizer = make_optimizer(policy, config)
     if checkpoint is not None:
         optimizer.load_state_dict({**optimizer.state_dict(), "state": read_optimizer(checkpoint)})
-    needs_copy = config.teacher == "base" and config.lora is None and config.method != "binary"
+    needs_copy = config.teacher == "base" and config.lora is None and config.uses_hints
     reference = load_causal(recipe.model_path, ranks.device, torch.float32) if needs_copy else None
+    if reference is not None:
+        reference.set_attn_implementation(policy.attention)
+    asked: list[RemoteTeacher | None] = []  # rank 0's
+    ranks.led(lambda: asked.append(open_remote_teacher(config)))
+    remote = asked[0] if asked else None
+    average = Average(policy.trained(), config.teacher_decay) if config.teacher == "ema" and config.uses_hints else None
+    if average is not None and checkpoint is not None:
+        average.load(checkpoint)
     log.info("training %s from version %d with %s", recipe.model.path, state["step"], config.method)
-    return Training(policy, optimizer, Baselines(state["baselines"]), config, ranks, reference, state["step"])
+    baselines = Baselines(state["baselines"])
+    ranks.led(lambda: load_custom_loss(config, policy.vocabulary) and None)  # a problem with it is told once
+    custom = load_custom_loss(config, policy.vocabulary)
+    cost = cost_of(policy.causal)
+    return Training(policy, optimizer, baselines, config, ranks, reference, state["step"], cost, custom, average, remote)
 
 
-def open_feed(run: RunDir, training: Training) -> Feed:
-    policy = training.policy
-    return Feed(run, training.config, policy.tokenizer, policy.vocabulary, policy.context, read_ledger(run))
+def open_feed(run: RunDir, recipe: Recipe, training: Training) -> Feed:
+    policy, fingerprint = training.policy, tokenizer_fingerprint(recipe.model_path)
+    return Feed(run, training.config, policy.tokenizer, policy.vocabulary, policy.context, read_ledger(run), fingerprint)
 
 
 def batches(run: RunDir, feed: Feed | None, training: Training, stop: threading.Event, once: bool) -> Iterator[Batch]:
@@ -81,6 +116,11 @@ def batches(run: RunDir, feed: Feed | None, training: Training, stop: threading.
         return
     for _ in changes([run.trajectories, run.verdicts], stop):
         while not stop.is_set() and (last is None or training.step < last) and (batch := feed.take(training.step)):
+            if training.remote is not None:
+                batch, lost = taught(batch, training.remote.ask(batch))
+                feed.lose_hints(lost, [sample.turn_id for sample in batch.samples])
+                if not batch.samples:
+                    continue
             ranks.broadcast(batch)
             yield batch
         if once or stop.is_set() or (last is not None and training.step >= last):
@@ -89,11 +129,13 @@ def batches(run: RunDir, feed: Feed | None, training: Training, stop: threading.
     ranks.broadcast("end")
 
 
-def publish_step(run: RunDir, recipe: Recipe, training: Training, batch: Batch, row: dict[str, Any]) -> dict[str, float]:
+def publish_step(run: RunDir, recipe: Recipe, training: Training, batch: Batch, outcome: Outcome) -> dict[str, float]:
     """Commit the step and make its version known; the seconds that took, by phase."""
+    assert outcome.row is not None
     timing = Measures()
     with timing.clock("checkpoint"):
-        checkpoint = commit(run, _state(recipe, training, batch, row), training.optimizer.state_dict(), _save_weights(training))
+        state = _state(recipe, training, batch, outcome.row)
+        checkpoint = commit(run, state, training.optimizer.state_dict(), _save(training, batch, outcome.told))
     with timing.clock("publish"):
         settle(run, checkpoint, recipe, timing.seconds)
     return timing.seconds
@@ -122,10 +164,14 @@ def _state(recipe: Recipe, training: Training, batch: Batch, row: dict[str, Any]
     }
 
 
-def _save_weights(training: Training) -> Any:
+def _save(training: Training, batch: Batch, told: Told | None) -> Callable[[Path], None]:
     def save(checkpoint: Path) -> None:
         training.policy.save(checkpoint / "policy")
         training.policy.save_master(checkpoint)
+        if training.average is not None:
+            training.average.save(checkpoint)
+        if told is not None and training.config.keep_turn_records:
+            write_records(checkpoint / RECORD, batch, told)
 
     return save
 
@@ -139,7 +185,31 @@ def skip(run: RunDir, feed: Feed, batch: Batch, outcome: Outcome) -> None:
     feed.done(ids, "skipped")
 
 
-def _log_step(row: dict[str, Any], seconds: dict[str, float]) -> None:
+def refuse_model(recipe: Recipe, feed: Feed | None, batch: Batch, outcome: Outcome) -> None:
+    """Raises ClawError: the turns were sampled by another model. None of them is used up."""
+    assert feed is not None
+    origins = {feed.origins[sample.stem].base_model for sample in batch.samples if sample.turn_id in outcome.broken}
+    named = ", ".join(sorted(name or "a model that is not named" for name in origins))
+    count, ours = f"{len(outcome.broken)} of {len(batch.samples)} turns", f"{recipe.model.path} (version {batch.step - 1})"
+    raise ClawError(
+        f"{count} have logprobs that {ours} does not agree with; their shards name {named}",
+        f"train the model that served them, or start a new run; train.max_mismatch is {recipe.train.max_mismatch:g}",
+        2,
+    )
+
+
+def give_up(outcome: Outcome, skipped: int) -> None:
+    """Raises ClawError: nothing that comes makes a step."""
+    turns = ", ".join(outcome.broken) or "none that stands out"
+    raise ClawError(
+        f"{skipped} steps in a row could not be made, the last because {outcome.problem} (turns: {turns})",
+        "look at train/ledger/skipped-*.json; a lower train.lr or a fresh run usually helps",
+    )
+
+
+def _tell_step(row: dict[str, Any], seconds: dict[str, float], trackers: Sequence[Tracker]) -> None:
+    for tracker in trackers:
+        tracker.log(metrics_of(row), row["step"])
     log.info(
         "step %d: loss %.4f, %d turns (+%d -%d, %d hints), grad %.3g, %.1f s and %.2f s to publish",
         row["step"], row["loss"], row["turns"], row["positive"], row["negative"], row["hints"], row["grad_norm"],

@@ -1,6 +1,7 @@
 """The policy being trained: loading it, asking it for logprobs, writing it out."""
 
 import contextlib
+import logging
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,8 +14,12 @@ from torch import Tensor, nn
 
 from clawctl.config import LoraConfig, Recipe
 from clawctl.errors import ClawError
-from clawctl.train.batches import Microbatch
-from clawctl.train.losses import token_logprobs
+from clawctl.train.attention import TREE, register
+from clawctl.train.batches import Merge, Microbatch, lay_out
+from clawctl.train.head import token_logprobs
+from clawctl.train.trees import make_branch
+
+log = logging.getLogger("clawctl.train")
 
 CANARY_PROMPTS = ("The weather today is fine, and 2 + 3 = 5.", "Please write one short sentence about the sea.")
 MASTER = "master.safetensors"  # float32 weights, beside a policy that is published in a narrower type
@@ -31,6 +36,7 @@ class PolicyModel:
     publish_dtype: torch.dtype  # of full weights on disk
     adapter: bool
     tokenizer_files: dict[str, bytes]
+    merge: Merge = "none"  # how sequences that share a prefix are computed
     dropouts: list[nn.Module] = field(default_factory=list)  # the adapter's; everything else never drops
 
     @property
@@ -45,17 +51,30 @@ class PolicyModel:
     def context(self) -> int | None:
         return getattr(self.causal.config.get_text_config(), "max_position_embeddings", None)
 
+    @property
+    def attention(self) -> str:
+        """How the model attends, by transformers' name; a second model that scores the same microbatches needs the same."""
+        return str(self.causal.config._attn_implementation)
+
     def trained(self) -> list[tuple[str, nn.Parameter]]:
         """The parameters that learn, always in the same order."""
         return [(name, parameter) for name, parameter in self.module.named_parameters() if parameter.requires_grad]
 
     def logprobs(self, batch: Microbatch, causal: Any = None) -> Tensor:
-        """Of the tokens that the microbatch marks: [N], with gradient if the caller records one."""
+        """Of the tokens that the microbatch scores: [N], with gradient if the caller records one."""
         causal = causal if causal is not None else self.causal
-        with self._precision():
-            hidden_BTD = getattr(causal, causal.base_model_prefix)(input_ids=batch.ids_BT, use_cache=False).last_hidden_state
-            head = causal.get_output_embeddings()
-            return token_logprobs(hidden_BTD, head, batch.ids_BT, batch.where_BT, batch.temperature_B)
+        with self.precision():
+            return token_logprobs(self.hidden(batch, causal), causal.get_output_embeddings(), batch.targets_N, batch.temperature_N)
+
+    def hidden(self, batch: Microbatch, causal: Any = None) -> Tensor:
+        """The states that predict the scored tokens: [N, D]. To be called under `precision()`."""
+        causal = causal if causal is not None else self.causal
+        layout: dict[str, Any] = {}
+        if batch.visible is not None:
+            layout = {"position_ids": batch.positions_BT, "tree": batch.visible}
+        hidden_BTD = getattr(causal, causal.base_model_prefix)(input_ids=batch.ids_BT, use_cache=False, **layout).last_hidden_state
+        before_ND: Tensor = hidden_BTD.flatten(0, 1)[batch.before_N]
+        return before_ND
 
     @contextlib.contextmanager
     def dropping(self) -> Iterator[None]:
@@ -72,7 +91,8 @@ class PolicyModel:
         disabled: contextlib.AbstractContextManager[None] = self.module.disable_adapter()
         return disabled
 
-    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+    def precision(self) -> contextlib.AbstractContextManager[Any]:
+        """The types of a forward pass."""
         if self.autocast is None:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, self.autocast)
@@ -117,7 +137,7 @@ class PolicyModel:
         values = []
         for ids in prompts:
             ids_BT = torch.tensor([ids], device=self.device)
-            with self._precision():
+            with self.precision():
                 if rounds:
                     logits = torch.func.functional_call(self.causal, weights, (), {"input_ids": ids_BT, "use_cache": False}).logits
                 else:
@@ -152,6 +172,7 @@ def load_policy(recipe: Recipe, device: torch.device, checkpoint: Path | None = 
         dropouts=[m for name, m in module.named_modules() if isinstance(m, nn.Dropout) and "lora_dropout" in name],
     )
     _check_head(policy)
+    policy.merge = _usable_merge(policy, config.merge)
     return policy
 
 
@@ -189,8 +210,14 @@ def _adapted(module: Any, lora: LoraConfig, checkpoint: Path | None, seed: int) 
         return PeftModel.from_pretrained(module, str(checkpoint), is_trainable=True).eval()
     torch.manual_seed(seed)  # every rank draws the same first weights
     alpha: Any = int(lora.alpha) if lora.alpha.is_integer() else lora.alpha  # readers of peft files expect an integer
+    targets: Any = lora.targets if lora.targets == "all-linear" else list(lora.targets)
     config = PeftLora(
-        r=lora.rank, lora_alpha=alpha, lora_dropout=lora.dropout, target_modules=list(lora.targets), task_type="CAUSAL_LM"
+        r=lora.rank,
+        lora_alpha=alpha,
+        lora_dropout=lora.dropout,
+        target_modules=targets,
+        use_rslora=lora.rslora,
+        task_type="CAUSAL_LM",
     )
     try:
         return get_peft_model(module, config).eval()
@@ -220,3 +247,29 @@ def _check_head(policy: PolicyModel) -> None:
     ours, its = causal.get_output_embeddings()(hidden), causal(input_ids=ids_BT, use_cache=False).logits
     if not torch.allclose(ours.float(), its.float(), atol=1e-3, rtol=1e-3):
         raise ClawError(f"{type(causal).__name__} changes its logits after the head", "train a model that does not", 2)
+
+
+def _usable_merge(policy: PolicyModel, wanted: Merge) -> Merge:
+    """What the recipe wants, or exact prefixes where the architecture is not attention to all tokens before, and nothing else."""
+    if wanted == "tree" and not _attends_to_tries(policy):
+        log.info("%s is not pure attention: only exact prefixes are merged", type(policy.causal).__name__)
+        return "prefix"
+    return wanted
+
+
+@torch.no_grad()
+def _attends_to_tries(policy: PolicyModel) -> bool:
+    """Whether the model computes a small trie as it computes its sequences one by one. From then on it has our attention."""
+    config = policy.causal.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"} or not getattr(policy.causal, "_supports_sdpa", False):
+        return False
+    register()
+    policy.causal.set_attn_implementation(TREE)
+    prompts, completions = ([1, 2, 3], [1, 2, 3, 4, 5], [2, 1]), ([4, 5], [3, 6], [3, 4])
+    branches = [make_branch(prompt, completion, 1.0) for prompt, completion in zip(prompts, completions, strict=True)]
+    alone, merged = (policy.hidden(lay_out(branches, merge, policy.device)).float() for merge in ("none", "tree"))
+    if (alone - merged).norm() < 0.02 * alone.norm():  # bfloat16 base weights round; a wrong mask is off by its own size
+        return True
+    policy.causal.set_attn_implementation("sdpa")
+    return False

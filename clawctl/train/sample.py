@@ -15,14 +15,21 @@ class Sample:
     logprobs: list[float]  # the sampler's, one for each completion token
     temperature: float  # of the sampler; every logprob of this turn is compared at this temperature
     policy_version: int  # that sampled the first token
-    reward: float | None  # 1.0 or -1.0; None: the judge had no opinion, so there is no binary term
+    reward: float | None  # None: the judge had no opinion, so there is no reward term
     teacher_prompt_ids: list[int] | None  # the prompt with the hint; None: no hint, so there is no distillation term
+    policy_version_end: int | None = None  # that sampled the last token; None: the same
+    credit: float | None = None  # advantage within its group or session; None: the recipe compares a turn with neither
+    other_prompts: tuple[tuple[int, ...], ...] = ()  # with the other hints, for a method that chooses among them
+    session_id: str = ""  # turns of a session share prefixes
+    teacher_logprobs: tuple[float, ...] | None = None  # of the completion, as a teacher behind a URL told; None: not asked there
 
     def __post_init__(self) -> None:
         if not (self.prompt_ids and self.completion_ids):
             raise ValueError(f"turn {self.turn_id}: an empty prompt or completion cannot be trained")
         if len(self.completion_ids) != len(self.logprobs):
             raise ValueError(f"turn {self.turn_id}: {len(self.completion_ids)} ids but {len(self.logprobs)} logprobs")
+        if self.teacher_logprobs is not None and len(self.teacher_logprobs) != len(self.completion_ids):
+            raise ValueError(f"turn {self.turn_id}: the teacher tells {len(self.teacher_logprobs)} logprobs")
         if self.temperature <= 0:
             raise ValueError(f"turn {self.turn_id}: sampled at temperature {self.temperature}")
         if self.reward is None and self.teacher_prompt_ids is None:

@@ -1,6 +1,8 @@
 """One optimizer step: from a batch to new weights, on however many ranks."""
 
 import contextlib
+import functools
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,14 +12,26 @@ import torch
 from torch import Tensor
 
 from clawctl.config import TrainConfig
-from clawctl.train.advantages import Scores, Term, terms_of
+from clawctl.plugins import CustomLoss
+from clawctl.train.advantages import Tops, likeliest, terms_of
 from clawctl.train.advantages.binary import Baselines
-from clawctl.train.batches import cut, pad, share
-from clawctl.train.losses import kept_tokens, policy_loss
-from clawctl.train.measures import Measures, merged, sequence_tokens, step_row
+from clawctl.train.agreement import disagreeing
+from clawctl.train.batches import Microbatch, lay_out, share, share_out
+from clawctl.train.custom_loss import TERM as CUSTOM
+from clawctl.train.custom_loss import custom_loss, logits_of, sampled_logprobs
+from clawctl.train.ema import Average
+from clawctl.train.flops import Cost, peak_flops
+from clawctl.train.measures import Measures, StepFacts, merged, peak_memory, step_row
 from clawctl.train.model import PolicyModel
+from clawctl.train.objective import Objective, Said, token_counts
 from clawctl.train.ranks import Ranks
+from clawctl.train.records import Told
+from clawctl.train.remote_teacher import RemoteTeacher
 from clawctl.train.sample import Batch, Sample
+from clawctl.train.tops import Asking, look, teachers_of
+from clawctl.train.trees import Branch, Packing, make_branch
+
+log = logging.getLogger("clawctl.train")
 
 
 @dataclass(slots=True)
@@ -31,6 +45,10 @@ class Training:
     ranks: Ranks
     reference: Any | None  # version 0 as a second model, where the teacher is `base` and all weights are trained
     step: int  # the last one made
+    cost: Cost | None = None  # of a pass; None: not known
+    custom: CustomLoss | None = None  # in the place of the policy loss
+    average: Average | None = None  # the teacher `ema`
+    remote: RemoteTeacher | None = None  # the teacher behind a URL, on rank 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +58,8 @@ class Outcome:
     row: dict[str, Any] | None  # of steps.jsonl; None: the step was not made
     problem: str | None = None  # why not
     broken: tuple[str, ...] = ()  # the turns to blame; empty: none stands out
+    told: Told | None = None  # what each turn had a part in; None: the step was not made
+    wrong_model: bool = False  # most turns of the newest version disagree with the model: no other batch will do better
 
 
 def make_optimizer(policy: PolicyModel, config: TrainConfig) -> torch.optim.Optimizer:
@@ -58,101 +78,196 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 
 
 def train_step(training: Training, batch: Batch) -> Outcome:
-    """Make one step, or leave everything as it was where its loss or gradient is not finite."""
+    """Make one step, or leave everything as it was where its loss or gradient is not finite or the turns are another model's."""
     config, ranks = training.config, training.ranks
     terms = terms_of(config)
-    counts = {term.name: sum(len(s.completion_ids) for s in batch.samples if term.trains(s)) for term in terms}
+    counts = token_counts(terms, batch.samples)
+    if training.custom is not None:
+        counts[CUSTOM] = sum(len(sample.completion_ids) for sample in batch.samples)
+    objective = Objective(config, terms, counts, training.baselines)
     torch.manual_seed((config.seed * 1_000_003 + batch.step) * 1009 + ranks.rank)  # of dropout: the same after a crash
     training.optimizer.zero_grad(set_to_none=True)
     measures = Measures()
-    groups = cut(sequence_tokens(batch.samples), config.tokens_per_microbatch, ranks.world)
-    for group in share(groups, ranks.rank, ranks.world):
-        _microbatch(training, [batch.samples[index] for index in group], terms, counts, measures)
+    packing = share_out(turn_branches(batch.samples), training.policy.merge, config.tokens_per_microbatch, ranks.world)
+    measures.cuts, measures.recomputed_tokens = note_cuts(packing) if ranks.leads else (0, 0)
+    for group in share(packing.groups, ranks.rank, ranks.world):
+        _microbatch(training, [batch.samples[index] for index in group], objective, measures)
     with measures.clock("optimizer"):
         parameters = [parameter for _, parameter in training.policy.trained()]
         ranks.sum_gradients(parameters)
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, config.clip_grad))
+    measures.peak_memory = peak_memory(training.policy.device)
     whole = merged(ranks.gather(measures))
     if not (math.isfinite(norm) and all(math.isfinite(loss) for loss in whole.losses.values())):
         training.optimizer.zero_grad(set_to_none=True)
-        return Outcome(None, "loss or gradient is not finite", tuple(whole.broken))
+        return Outcome(None, "loss or gradient is not finite", tuple(name for name, turn in whole.turns.items() if not turn.finite))
+    far, most = disagreeing(whole, batch, config.max_mismatch)
+    if far:
+        training.optimizer.zero_grad(set_to_none=True)
+        return Outcome(None, "logprobs disagree with the model", far, wrong_model=most)
     lr = learning_rate(config, batch.step)
     with whole.clock("optimizer"):
         for group_settings in training.optimizer.param_groups:
             group_settings["lr"] = lr
         training.optimizer.step()
+        if training.average is not None:
+            training.average.learn()
+    baselines = {sample.turn_id: training.baselines.of(sample.kind) for sample in batch.samples}
     if config.baseline == "mean":
         training.baselines.learn(batch.samples)
     training.step = batch.step
-    weights = {term.name: term.weight for term in terms}
-    return Outcome(step_row(whole, batch, config.method, weights, counts, norm, lr))
+    facts = _facts(training, objective, norm, lr)
+    return Outcome(step_row(whole, batch, facts), told=Told(whole.turns, facts, baselines))
 
 
-def _microbatch(training: Training, samples: list[Sample], terms: list[Term], counts: dict[str, int], measures: Measures) -> None:
+def _facts(training: Training, objective: Objective, norm: float, lr: float) -> StepFacts:
+    device, config = training.policy.device, training.config
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    peak = peak_flops(name, config.peak_tflops)
+    weights = {term.name: term.weight for term in objective.terms} | {CUSTOM: 1.0}
+    return StepFacts(config.method, weights, objective.counts, norm, lr, peak and peak * training.ranks.world)
+
+
+def _microbatch(training: Training, samples: list[Sample], objective: Objective, measures: Measures) -> None:
     """Add the gradient of a few turns."""
     config, policy = training.config, training.policy
+    sampled_only = likeliest(config) is None
     with measures.clock("teacher"):
-        teacher = teacher_logprobs(training, samples, measures)
-    batch = pad(
-        [s.prompt_ids for s in samples], [s.completion_ids for s in samples], [s.temperature for s in samples], policy.device
-    )
-    measures.computed_tokens += sum(sequence_tokens(samples))
+        teacher = teacher_logprobs(training, samples, measures) if sampled_only else {}
+    branches = turn_branches(samples)
+    batch = lay_out(branches, policy.merge, policy.device)
+    measures.add_pass(training.cost, batch, branches, backward=True)
+    if training.custom is not None:
+        with measures.clock("forward"):
+            loss = _own_loss(training, training.custom, batch, samples, teacher, objective, measures)
+        with measures.clock("backward"):
+            loss.backward()
+        return
+    if sampled_only:
+        with measures.clock("forward"):
+            said = _said(training, batch, samples, teacher)
+    else:
+        said = _said_of_tops(training, batch, samples, measures)
     with measures.clock("forward"):
-        with policy.dropping():
-            logprobs = policy.logprobs(batch).split(batch.lengths)
-        # The weights do not change within a step, so the policy "before the step" is the one that was just computed,
-        # unless dropout has blurred it.
-        before = [values.detach() for values in logprobs]
-        if policy.dropouts:
-            with torch.no_grad():
-                before = list(policy.logprobs(batch).split(batch.lengths))
-    sampler = [torch.tensor(sample.logprobs, dtype=torch.float32, device=policy.device) for sample in samples]
-    scores = [
-        Scores(policy_T, teacher.get(sample.turn_id), training.baselines.of(sample.kind))
-        for sample, policy_T in zip(samples, before, strict=True)
-    ]
-    loss = torch.zeros((), device=policy.device)
-    for term in terms:
-        own = [index for index, sample in enumerate(samples) if term.trains(sample)]
-        if own:
-            advantages = [term.advantages(samples[i], scores[i]) for i in own]
-            pieces = torch.cat([logprobs[i] for i in own]), torch.cat([sampler[i] for i in own]), torch.cat(advantages)
-            summand = policy_loss(*pieces, counts[term.name], config.mask_threshold, config.ratio_penalty)
-            loss = loss + term.weight * summand
-            kept = kept_tokens(pieces[0].detach(), pieces[1], pieces[2], config.mask_threshold)
-            measures.add_term(term.name, float(summand.detach()), pieces[2], kept)
+        loss = objective.loss(said, measures)
     with measures.clock("backward"):
         loss.backward()
-    _note_ratios(training.step, samples, before, sampler, measures)
 
 
-def _note_ratios(
-    version: int, samples: Sequence[Sample], before: Sequence[Tensor], sampler: Sequence[Tensor], measures: Measures
-) -> None:
-    for sample, now_T, then_T in zip(samples, before, sampler, strict=True):
-        log_ratio_T = now_T - then_T
-        measures.log_ratios.append(log_ratio_T.cpu())
-        if sample.policy_version == version:
-            measures.mismatches.append(log_ratio_T.abs().cpu())
-        if not bool(torch.isfinite(log_ratio_T.exp() + log_ratio_T.square()).all()):
-            measures.broken.append(sample.turn_id)
+def _own_loss(
+    training: Training,
+    custom: CustomLoss,
+    batch: Microbatch,
+    samples: Sequence[Sample],
+    teacher: dict[str, Tensor],
+    objective: Objective,
+    measures: Measures,
+) -> Tensor:
+    """The user's loss of a few turns."""
+    policy = training.policy
+    with policy.dropping():
+        logits = logits_of(policy, batch)
+    now = sampled_logprobs(logits, batch)
+    with torch.no_grad():
+        before = policy.logprobs(batch) if policy.dropouts else now.detach()
+        reference = None
+        if policy.adapter:
+            with policy.without_adapter():
+                reference = logits_of(policy, batch)
+        elif training.reference is not None:
+            reference = logits_of(policy, batch, training.reference)
+    streams = zip(samples, now.split(batch.lengths), before.split(batch.lengths), strict=True)
+    said = [Said(s, now_T, before_T, _sampler(s, now_T), teacher.get(s.turn_id)) for s, now_T, before_T in streams]
+    objective.note(said, measures)
+    for turn in said:
+        measures.turns[turn.sample.turn_id].advantages[CUSTOM] = objective.advantages(turn).cpu()
+    loss = custom_loss(custom, (logits, reference), said, objective, batch, training.step + 1)
+    measures.add_loss(CUSTOM, loss)
+    return loss
+
+
+def _said(training: Training, batch: Microbatch, samples: Sequence[Sample], teacher: dict[str, Tensor]) -> list[Said]:
+    """What the policy and the teacher say of the sampled tokens."""
+    policy = training.policy
+    with policy.dropping():
+        logprobs = policy.logprobs(batch)
+    # The weights do not change within a step, so the policy "before the step" is the one that was just computed,
+    # unless dropout has blurred it.
+    before = logprobs.detach()
+    if policy.dropouts:
+        with torch.no_grad():
+            before = policy.logprobs(batch)
+    streams = zip(samples, logprobs.split(batch.lengths), before.split(batch.lengths), strict=True)
+    return [Said(s, now_T, before_T, _sampler(s, now_T), teacher.get(s.turn_id)) for s, now_T, before_T in streams]
+
+
+def _said_of_tops(training: Training, batch: Microbatch, samples: Sequence[Sample], measures: Measures) -> list[Said]:
+    """The same of the policy's likeliest tokens as well."""
+    policy, k = training.policy, likeliest(training.config)
+    assert k is not None
+    with measures.clock("forward"):
+        with policy.dropping():
+            now = look(policy, batch, k)
+        before_N, before_NK = now.logprobs_N.detach(), now.likeliest_NK.detach()
+        if policy.dropouts:
+            with torch.no_grad():
+                calm = look(policy, batch, k, now.ids_NK)
+            before_N, before_NK = calm.logprobs_N, calm.likeliest_NK
+    streams = [stream.split(batch.lengths) for stream in (now.logprobs_N, before_N, now.likeliest_NK, before_NK, now.ids_NK)]
+    hinted = [index for index, sample in enumerate(samples) if sample.teacher_prompt_ids is not None]
+    with measures.clock("teacher"), _aside(training):
+        own, ids = [samples[index] for index in hinted], [streams[4][index] for index in hinted]
+        ask = Asking(training.config.tokens_per_microbatch, measures, training.cost, training.reference)
+        found = teachers_of(policy, own, ids, ask)
+    teachers = dict(zip(hinted, found, strict=True))
+    said = []
+    for i, (sample, now_T, before_T, now_TK, before_TK, _) in enumerate(zip(samples, *streams, strict=True)):
+        tops = Tops(now_TK, before_TK, teachers[i].logprobs_HTK, teachers[i].overlap_HT) if i in teachers else None
+        said.append(Said(sample, now_T, before_T, _sampler(sample, now_T), None, tops))
+    return said
+
+
+def _sampler(sample: Sample, like_T: Tensor) -> Tensor:
+    return torch.tensor(sample.logprobs, dtype=torch.float32, device=like_T.device)
+
+
+def _aside(training: Training) -> contextlib.AbstractContextManager[None]:
+    """Inside, the policy is the teacher that the recipe names."""
+    if training.average is not None:
+        return training.average.worn()
+    apart = training.config.teacher == "base" and training.policy.adapter
+    return training.policy.without_adapter() if apart else contextlib.nullcontext()
 
 
 @torch.no_grad()
 def teacher_logprobs(training: Training, samples: Sequence[Sample], measures: Measures) -> dict[str, Tensor]:
     """For each turn with a hint, the logprob of each of its own tokens behind the hinted prompt: one a token, none made up."""
     config, policy = training.config, training.policy
-    prompts = [(sample, sample.teacher_prompt_ids) for sample in samples if sample.teacher_prompt_ids is not None]
-    lengths = [len(prompt) + len(sample.completion_ids) for sample, prompt in prompts]
-    measures.computed_tokens += sum(lengths)
-    aside = policy.without_adapter() if config.teacher == "base" and policy.adapter else contextlib.nullcontext()
-    told: dict[str, Tensor] = {}
-    with aside:
-        for group in cut(lengths, config.tokens_per_microbatch):
-            own = [prompts[index][0] for index in group]
-            batch = pad(
-                [prompts[index][1] for index in group], [s.completion_ids for s in own], [s.temperature for s in own], policy.device
-            )
+    told = {s.turn_id: torch.tensor(s.teacher_logprobs, device=policy.device) for s in samples if s.teacher_logprobs is not None}
+    prompts = [(s, s.teacher_prompt_ids) for s in samples if s.teacher_prompt_ids is not None and s.teacher_logprobs is None]
+    branches = [make_branch(prompt, sample.completion_ids, sample.temperature) for sample, prompt in prompts]
+    with _aside(training):
+        for group in share_out(branches, policy.merge, config.tokens_per_microbatch).groups:
+            own = [branches[index] for index in group]
+            batch = lay_out(own, policy.merge, policy.device)
+            measures.add_pass(training.cost, batch, own)
             values = policy.logprobs(batch, training.reference).split(batch.lengths)
-            told.update({sample.turn_id: value for sample, value in zip(own, values, strict=True)})
+            told.update({prompts[index][0].turn_id: value for index, value in zip(group, values, strict=True)})
     return told
+
+
+def turn_branches(samples: Sequence[Sample]) -> list[Branch]:
+    """The turns as they were sampled."""
+    return [make_branch(sample.prompt_ids, sample.completion_ids, sample.temperature) for sample in samples]
+
+
+def note_cuts(packing: Packing) -> tuple[int, int]:
+    """Cuts and the tokens they cost; that it happens is told once, because a larger `tokens_per_microbatch` would save them."""
+    if packing.cuts:
+        _tell_cut_once()
+    return packing.cuts, packing.recomputed
+
+
+@functools.cache
+def _tell_cut_once() -> None:
+    log.info("sessions longer than train.tokens_per_microbatch are cut between turns, and what their turns share is computed again")

@@ -22,11 +22,15 @@ class Row:
 
 
 def arguments(description: str) -> argparse.Namespace:
+    return make_parser(description).parse_args()
+
+
+def make_parser(description: str) -> argparse.ArgumentParser:
     """--quick and --json, which every benchmark takes."""
-    parser = argparse.ArgumentParser(description=description)
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="end within three minutes, keep every row")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here as well")
-    return parser.parse_args()
+    return parser
 
 
 def report(name: str, rows: list[Row], file: Path | None) -> None:

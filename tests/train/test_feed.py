@@ -10,10 +10,11 @@ import pytest
 
 from clawctl.config import TrainConfig
 from clawctl.run_dir import RunDir
-from clawctl.shards import write_turns
+from clawctl.shards import write_turns, write_verdicts
 from clawctl.train.feed import Feed
+from clawctl.train.teacher import teacher_prompt_ids
 from clawctl.types import Turn
-from tests.train.tiny import HINT, Sampler, publish_shard, publish_turns
+from tests.train.tiny import HINT, Sampler, publish_shard, publish_turns, verdict
 
 
 def make_feed(run: RunDir, sampler: Sampler, used: dict[str, str] | None = None, **config: Any) -> Feed:
@@ -92,7 +93,9 @@ def refusals() -> list[tuple[str, dict[str, Any], float | None, str | None, str]
         ("combine", side, 1.0, None, "untrainable"),
         ("combine", {}, 0.0, None, "neutral"),
         ("combine", {}, None, None, "neutral"),
-        ("combine", {}, 0.5, None, "reward is neither 1, 0 nor -1"),
+        ("combine", {}, float("nan"), None, "reward is not a number"),
+        ("grpo", {}, 1.0, None, "in no group"),
+        ("opd_topk", {}, 1.0, None, "no hint"),
         ("opd", {}, 1.0, None, "no hint"),
         ("binary", {}, 0.0, HINT, "no reward"),
         ("combine", {"policy_version": 1}, 1.0, None, "stale"),
@@ -142,13 +145,43 @@ def test_a_turn_with_a_reward_is_trained_without_a_hint_that_finds_no_place(run:
 def test_what_each_method_sees_of_a_turn(run: RunDir, sampler: Sampler) -> None:
     publish_shard(run, "a", [(sampler.turn("x", task_id="chat/7"), -1.0, HINT)])
     seen = {}
-    for method in ("binary", "opd", "combine"):
+    for method in ("binary", "opd", "opd_topk", "combine", "hybrid"):
         batch = make_feed(run, sampler, batch_turns=1, method=method).take(0)
         assert batch is not None
         (sample,) = batch.samples
         assert sample.kind == "chat"
         seen[method] = (sample.reward, sample.teacher_prompt_ids is not None)
-    assert seen == {"binary": (-1.0, False), "opd": (None, True), "combine": (-1.0, True)}
+    both = (-1.0, True)
+    assert seen == {"binary": (-1.0, False), "opd": (None, True), "opd_topk": (None, True), "combine": both, "hybrid": both}
+
+
+def test_hybrid_has_a_prompt_for_each_different_hint_shortest_first(run: RunDir, sampler: Sampler) -> None:
+    turn = sampler.turn("x")
+    hints = [
+        "Write plain sentences without steps.",
+        "Write plain sentences.",
+        "Write plain sentences. ",
+        "No bold.",
+        "Numbered steps.",
+    ]
+    write_turns(run.trajectories / "a.parquet", [turn])
+    write_verdicts(run.verdicts / "a.parquet", [replace(verdict(turn, -1.0, hints[0]), hints=hints)])
+    batch = make_feed(run, sampler, batch_turns=1, method="hybrid").take(0)
+    assert batch is not None
+    (sample,) = batch.samples
+    assert sample.teacher_prompt_ids == teacher_prompt_ids(sampler.tokenizer, turn, "No bold.")
+    assert [list(ids) for ids in sample.other_prompts] == [
+        teacher_prompt_ids(sampler.tokenizer, turn, hint) for hint in ("Numbered steps.", "Write plain sentences.")
+    ]
+
+
+def test_what_an_environment_says_of_an_episode_is_added_to_the_reward_of_each_step(run: RunDir, sampler: Sampler) -> None:
+    rows = [(1.0, 1.0), (-1.0, 1.0), (None, -1.0), (0.0, 0.0)]
+    turns = [sampler.turn(f"x{i}", outcome_reward=outcome) for i, (_, outcome) in enumerate(rows)]
+    publish_shard(run, "a", [(turn, step, None) for turn, (step, _) in zip(turns, rows, strict=True)])
+    batch = make_feed(run, sampler, method="binary").take(0)
+    assert batch is not None
+    assert [sample.reward for sample in batch.samples] == [2.0, 0.0, -1.0, 0.0]
 
 
 @pytest.mark.parametrize("half", ["trajectories", "verdicts"])

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from clawctl.policies import ensure_base_policy
 from clawctl.run_dir import RunDir
-from clawctl.train.batches import pad
+from clawctl.train.batches import lay_out
 from clawctl.train.feed import Feed
 from clawctl.train.loop import resume, run_training
 from clawctl.train.measures import Measures
 from clawctl.train.ranks import Ranks
 from clawctl.train.sample import Batch, Sample
-from clawctl.train.step import Training, learning_rate, teacher_logprobs, train_step
+from clawctl.train.step import Training, learning_rate, teacher_logprobs, train_step, turn_branches
 from tests.train.tiny import HINT, Sampler, make_recipe, publish_shard, publish_turns
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
@@ -39,7 +39,7 @@ def weights(training: Training) -> dict[str, Tensor]:
 
 def score(training: Training, sample: Sample) -> Tensor:
     """Logprobs of the sampled tokens by the policy as it is."""
-    batch = pad([sample.prompt_ids], [sample.completion_ids], [sample.temperature], ALONE.device)
+    batch = lay_out(turn_branches([sample]), "none", ALONE.device)
     with torch.no_grad():
         return training.policy.logprobs(batch)
 
@@ -69,6 +69,23 @@ def test_loss_and_weights_do_not_depend_on_how_the_step_is_cut(run: RunDir, samp
         assert norm == pytest.approx(found[0][1], rel=1e-5)
         for name, value in after.items():
             torch.testing.assert_close(value, found[0][2][name], atol=1e-6, rtol=0)
+
+
+def test_a_session_that_is_longer_than_a_microbatch_is_cut_and_the_row_says_what_that_costs(
+    run: RunDir, sampler: Sampler, model_path: Path
+) -> None:
+    publish_turns(run, sampler, 4)
+    rows = []
+    for tokens in (10_000, 1):
+        training = begin(run, model_path, tokens_per_microbatch=tokens, method="binary")
+        row = train_step(training, take(run, training)).row
+        assert row
+        rows.append(row)
+    whole, cut = rows
+    assert (whole["cuts"], whole["recomputed_tokens"]) == (0, 0)
+    assert cut["cuts"] == 3
+    assert cut["computed_tokens"] == whole["computed_tokens"] + cut["recomputed_tokens"] == cut["sequence_tokens"]
+    assert whole["tree_saving"] == whole["sequence_tokens"] / whole["computed_tokens"] > 1
 
 
 def test_turns_without_a_hint_change_nothing_in_the_distillation_term(run: RunDir, sampler: Sampler, model_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A tiny random model with its own tokenizer, and judged turns sampled from it with their exact logprobs."""
 
+import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -91,7 +92,7 @@ class Sampler:
 
 
 def verdict(turn: Turn, reward: float | None = 1.0, hint: str | None = None) -> Verdict:
-    votes = [] if reward is None else [int(reward)]
+    votes = [] if reward is None or not math.isfinite(reward) else [int(reward)]
     return Verdict(turn.turn_id, reward, votes, hint, [hint] if hint else [], "demo@0 prompt 1", None, 0.1)
 
 

@@ -1,18 +1,32 @@
 """Methods differ here and nowhere else: which turns have a term, and what the advantage of each of their tokens is.
 
-A method is a list of terms. A term is a weight, the turns it trains, and a pure function that makes the advantages of one turn.
-The loop computes one policy loss per term, over the term's own global token count, and knows no method.
+A method is a list of terms. A term is a weight, the turns it trains, and a pure function that makes the advantages of one turn, or
+its loss over the likeliest tokens. The loop computes one policy loss per term, over the term's own global token count, and knows no
+method.
 """
 
 from clawctl.config import TrainConfig
-from clawctl.train.advantages import binary, combine, opd
-from clawctl.train.advantages.term import Scores, Term
+from clawctl.train.advantages import binary, combine, grpo, hybrid, opd, opd_topk
+from clawctl.train.advantages.term import Scores, Term, Tops
 
-__all__ = ["Scores", "Term", "terms_of"]
+__all__ = ["Scores", "Term", "Tops", "likeliest", "terms_of"]
 
-_METHODS = {"binary": binary.terms, "opd": opd.terms, "combine": combine.terms}
+_METHODS = {
+    "binary": binary.terms,
+    "grpo": grpo.terms,
+    "opd": opd.terms,
+    "opd_topk": opd_topk.terms,
+    "combine": combine.terms,
+    "hybrid": hybrid.terms,
+}
 
 
 def terms_of(config: TrainConfig) -> list[Term]:
     """The terms of the recipe's method."""
     return _METHODS[config.method](config)
+
+
+def likeliest(config: TrainConfig) -> int | None:
+    """How many of the likeliest tokens the method compares at each position; None: it looks at the sampled ones alone."""
+    known = {"opd_topk": opd_topk.TOPK, "hybrid": hybrid.TOPK}.get(config.method)
+    return known and (config.topk or known)

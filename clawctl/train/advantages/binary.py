@@ -1,6 +1,7 @@
 """Binary RL: the reward of a turn, less what turns of its kind earn on average, for each of its tokens.
 
-OpenClaw-RL (arXiv 2603.10165): A_t = r. A lone turn has no group to be compared with, hence the running baseline.
+OpenClaw-RL (arXiv 2603.10165): A_t = r. A lone turn has no group to be compared with, hence the running baseline (REINFORCE with a
+baseline, Williams 1992). Where the recipe compares a turn with its group or session, that credit takes the place of both.
 """
 
 from collections.abc import Sequence
@@ -24,9 +25,9 @@ def has_reward(sample: Sample) -> bool:
 
 
 def advantages(sample: Sample, scores: Scores) -> Tensor:
-    """reward - baseline, the same for each token."""
+    """The credit of the turn or, where it has none, reward - baseline: the same for each token."""
     assert sample.reward is not None
-    return torch.full_like(scores.policy_T, sample.reward - scores.baseline)
+    return torch.full_like(scores.policy_T, sample.reward - scores.baseline if sample.credit is None else sample.credit)
 
 
 class Baselines:

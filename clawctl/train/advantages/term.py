@@ -18,10 +18,38 @@ class Scores:
 
 
 @dataclass(frozen=True, slots=True)
+class Tops:
+    """What is compared where a method looks at the likeliest tokens, for one turn: at each of its T positions, K tokens' logprobs.
+
+    The K tokens are the policy's own likeliest before this step. H teachers have read one hint each.
+    """
+
+    policy_TK: Tensor  # with gradient
+    before_TK: Tensor  # by the policy as it is before this step
+    teacher_HTK: Tensor
+    overlap_HT: Tensor  # how many of the K tokens are among the K likeliest of the teacher as well
+
+
+@dataclass(frozen=True, slots=True)
 class Term:
-    """One summand of the loss, with a denominator of its own: the completion tokens of all its turns in the step."""
+    """One summand of the loss, with a denominator of its own: the completion tokens of all its turns in the step.
+
+    It has either advantages, which go into the one policy loss, or a loss over the likeliest tokens.
+    """
 
     name: str  # "binary"
     weight: float
     trains: Callable[[Sample], bool]  # whether a turn has this term
-    advantages: Callable[[Sample, Scores], Tensor]  # [T]
+    advantages: Callable[[Sample, Scores], Tensor] | None = None  # [T]
+    divergence: Callable[[Tops], Tensor] | None = None  # [T], with gradient
+
+
+@dataclass(frozen=True, slots=True)
+class Earned:
+    """What a turn earned, and where it stands among others: what credit is made from."""
+
+    turn_id: str
+    session_id: str
+    parent_turn_id: str | None
+    turn_index: int
+    reward: float | None  # None: nobody knows

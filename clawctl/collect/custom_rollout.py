@@ -1,0 +1,101 @@
+"""`clawctl collect --custom-rollout file.py:name`: plays episodes with the user's own code and publishes their turns.
+
+An agent that talks to this run's server needs none of it: its calls are captured. This is for code that samples by itself, with
+`--custom-generate file.py:name`. Each episode is one session and one shard, published whole when it is over.
+"""
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import partial
+from typing import Any
+
+from clawctl.config import Recipe
+from clawctl.errors import ClawError
+from clawctl.plugins import GENERATE, ROLLOUT, Generation, load_function
+from clawctl.run_dir import RunDir
+from clawctl.shards import Origin, write_turns
+from clawctl.tokenizer_files import tokenizer_fingerprint
+from clawctl.types import Message, Turn
+
+log = logging.getLogger(__name__)
+
+_NEEDED = ("generation", "messages", "next_state")
+_OPTIONAL = ("tools", "outcome_reward", "task_id", "group_id")
+_CURE = f"a turn is a mapping with {', '.join(_NEEDED)} and, where there are such, {', '.join(_OPTIONAL)}"
+
+
+def collect_custom(run: RunDir, recipe: Recipe, rollout: str, generate: str | None, episodes: int) -> int:
+    """Play `episodes` episodes; how many turns were published. Raises ClawError, at once where a function does not fit."""
+    play = load_function(rollout, "--custom-rollout", ROLLOUT)
+    if generate is None:
+        problem = "--custom-rollout needs --custom-generate: exact token ids come from what samples"
+        raise ClawError(problem, "name it, or let the agent talk to `clawctl serve --intercept`: its calls are captured", 2)
+    sample = _checked(load_function(generate, "--custom-generate", GENERATE), generate)
+    origin = Origin(recipe.model.path, tokenizer_fingerprint(recipe.model_path))
+    published = 0
+    for episode in range(episodes):
+        turns = _played(play, partial(sample, config=recipe.collect), episode, recipe)
+        if turns:
+            write_turns(run.trajectories / f"{time.time_ns():020d}-{secrets.token_hex(3)}.parquet", turns, origin)
+        published += len(turns)
+        log.info("episode %d: %d turns, %d trainable", episode, len(turns), sum(turn.trainable for turn in turns))
+    return published
+
+
+def _checked(generate: Callable[..., Any], spec: str) -> Callable[..., Generation]:
+    def sample(messages: list[Message], tools: list[dict[str, Any]] | None = None, *, config: Any) -> Generation:
+        found = generate(messages, tools, config)
+        if not isinstance(found, Generation):
+            names = ", ".join(field.name for field in fields(Generation))
+            raise ClawError(f"--custom-generate {spec} returned {type(found).__name__}", f"return plugins.Generation({names})", 2)
+        return found
+
+    return sample
+
+
+def _played(play: Callable[..., Any], generate: Callable[..., Generation], episode: int, recipe: Recipe) -> list[Turn]:
+    session, turns = f"custom-{secrets.token_hex(8)}", list[Turn]()
+    try:
+        for told in play(episode, generate, recipe.collect):
+            turns.append(_turn(told, session, turns[-1] if turns else None, f"episode {episode}, turn {len(turns)}"))
+    except ClawError:
+        raise
+    except Exception as error:
+        raise ClawError(
+            f"--custom-rollout failed in episode {episode}: {error!r}", "mend it; episodes before it are kept"
+        ) from error
+    return turns
+
+
+def _turn(told: Any, session: str, parent: Turn | None, where: str) -> Turn:
+    if not isinstance(told, Mapping) or not told.keys() >= set(_NEEDED) or not isinstance(told["generation"], Generation):
+        got = sorted(told) if isinstance(told, Mapping) else type(told).__name__
+        raise ClawError(f"--custom-rollout, {where}: got {got}", _CURE)
+    if unknown := told.keys() - {*_NEEDED, *_OPTIONAL}:
+        raise ClawError(f"--custom-rollout, {where}: unknown {', '.join(sorted(unknown))}", _CURE)
+    sampled: Generation = told["generation"]
+    optional = {name: told.get(name) for name in _OPTIONAL}
+    reason = _why_not(sampled, told["next_state"], optional["outcome_reward"])
+    try:
+        return Turn(
+            turn_id=secrets.token_hex(12), session_id=session, parent_turn_id=parent.turn_id if parent else None,
+            turn_index=parent.turn_index + 1 if parent else 0, kind="main", source="custom", user="custom", created_at=time.time(),
+            messages=list(told["messages"]), response=sampled.message, next_state=told["next_state"], prompt_ids=sampled.prompt_ids,
+            completion_ids=sampled.completion_ids, logprobs=sampled.logprobs, policy_version=sampled.policy_version,
+            policy_version_end=sampled.policy_version, temperature=sampled.temperature, top_p=1.0, top_k=0,
+            finish_reason=sampled.finish_reason, feedback=None, trainable=reason is None, untrainable_reason=reason, **optional,
+        )  # fmt: skip
+    except (TypeError, ValueError) as error:
+        raise ClawError(f"--custom-rollout, {where}: {error}", _CURE) from error
+
+
+def _why_not(sampled: Generation, next_state: list[Message] | None, outcome: float | None) -> str | None:
+    """Why the turn is not trained, if it is not."""
+    if not (sampled.prompt_ids and sampled.completion_ids and sampled.logprobs):
+        return "no token ids"
+    if sampled.policy_version is None:
+        return "no policy version"
+    return "no next state" if next_state is None and outcome is None else None

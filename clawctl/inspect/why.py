@@ -1,0 +1,195 @@
+"""`clawctl inspect why TURN`: every number between a turn and its gradient."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.table import Table
+from rich.text import Text
+
+from clawctl.errors import ClawError
+from clawctl.inspect.rows import Row, json_lines, read_rows
+from clawctl.inspect.tables import problem_lines
+from clawctl.inspect.turns import as_dict, whole_turn
+from clawctl.printing import answers, one_line, plain, print_json
+from clawctl.run_dir import RunDir
+
+QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
+_OF_STEP = ("loss", "grad_norm", "lr", "turns", "trained_tokens", "reward_mean", "reward_std", "masked_fraction", "mismatch_mean")
+
+
+def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
+    """Raises ClawError where no turn, or more than one, has an id that begins with `turn`."""
+    joined = read_rows(run, words=True)
+    row = _find(joined.rows, turn, run)
+    record = read_record(run, row.step, row.turn["turn_id"], joined.problems) if row.step is not None else None
+    step = next((found for found in json_lines(run.train / "steps.jsonl", joined.problems) if found.get("step") == row.step), None)
+    found = explain(row, record, step)
+    texts = _texts(run, record) if tokens and record else None
+    if as_json:
+        each = {"tokens": _by_token(record, texts)} if record and texts is not None else {}
+        print_json({**found, **each, "problems": joined.problems})
+        return
+    parts: list[Any] = [*whole_turn(row)[:-1], *_lines(found)]
+    if record and texts is not None:
+        parts.append(_token_table(_by_token(record, texts)))
+    answers().print(*parts, *problem_lines(joined.problems), sep="\n")
+
+
+def explain(row: Row, record: dict[str, Any] | None, step: dict[str, Any] | None) -> dict[str, Any]:
+    """The turn, what its step was like, and its own part in it."""
+    told = {"turn": as_dict(row), "step": {name: step.get(name) for name in _OF_STEP} if step else None, "numbers": None}
+    if record is None:
+        return told
+    ratios = [math.exp(now - then) for now, then in zip(record["policy_logprobs"], record["sampler_logprobs"], strict=True)]
+    names = ("method", "shard", "reward", "credit", "baseline", "temperature", "policy_version", "policy_version_end", "staleness")
+    return {
+        **told,
+        "numbers": {
+            **{name: record[name] for name in names},
+            "completion_tokens": len(ratios),
+            "ratio_quantiles": quantiles(ratios),
+            "terms": {term["name"]: _term(term) for term in record["terms"]},
+        },
+    }
+
+
+def _term(term: dict[str, Any]) -> dict[str, Any]:
+    """A token's share of the step's loss is weight / tokens of the term, times what stands here."""
+    kind = "advantage" if term["advantages"] is not None else "divergence"
+    values = term["advantages"] if kind == "advantage" else term["divergences"]
+    acting = term["acting"]
+    return {
+        "weight": term["weight"],
+        "tokens_of_step": term["tokens"],
+        f"{kind}_mean": sum(values) / len(values),
+        f"{kind}_quantiles": quantiles(values),
+        "masked_tokens": None if acting is None else acting.count(False),
+    }
+
+
+def read_record(run: RunDir, step: int, turn_id: str, problems: list[str]) -> dict[str, Any] | None:
+    """A turn's row of `train/turns/<step>.parquet`; None where it is not kept any more."""
+    path = run.train / "turns" / f"{step}.parquet"
+    if not path.exists():
+        return None
+    try:
+        rows: list[dict[str, Any]] = pq.read_table(path, filters=[("turn_id", "=", turn_id)]).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        problems.append(f"turns/{path.name}: {error}")
+        return None
+    return rows[0] if rows else None
+
+
+def quantiles(values: Sequence[float]) -> list[float]:
+    """At QUANTILES."""
+    ordered = sorted(values)
+    return [ordered[round(q * (len(ordered) - 1))] for q in QUANTILES]
+
+
+def _find(rows: list[Row], turn: str, run: RunDir) -> Row:
+    found = [row for row in rows if row.turn["turn_id"].startswith(turn)]
+    exact = [row for row in found if row.turn["turn_id"] == turn]
+    if len(exact or found) != 1:
+        problem = f"{len(found)} turns of {run.root} have an id that begins with {turn!r}"
+        raise ClawError(problem, "`clawctl inspect turns --json` has the whole ids", 2)
+    return (exact or found)[0]
+
+
+def _texts(run: RunDir, record: dict[str, Any]) -> list[str]:
+    """The text of each token; its id where the run's tokenizer cannot be loaded."""
+    from transformers import AutoTokenizer
+
+    from clawctl.config import load_recipe
+
+    try:
+        path = run.root / "recipe.yaml"
+        tokenizer: Any = AutoTokenizer.from_pretrained(load_recipe(path if path.exists() else None).model_path)
+    except (OSError, ValueError, ClawError):
+        return [f"<{token}>" for token in record["completion_ids"]]
+    return [tokenizer.decode([token]) for token in record["completion_ids"]]
+
+
+def _by_token(record: dict[str, Any], texts: list[str]) -> list[dict[str, Any]]:
+    """One entry a token, with its text."""
+    teacher = record["teacher_logprobs"] or [None] * len(texts)
+    streams = zip(record["completion_ids"], texts, record["sampler_logprobs"], record["policy_logprobs"], teacher, strict=True)
+    return [
+        {
+            "id": token,
+            "text": text,
+            "sampler": then,
+            "policy": now,
+            "teacher": told,
+            "ratio": math.exp(now - then),
+            "terms": {
+                term["name"]: {
+                    kind: term[stream][place]
+                    for kind, stream in (("advantage", "advantages"), ("acts", "acting"), ("divergence", "divergences"))
+                    if term[stream] is not None
+                }
+                for term in record["terms"]
+            },
+        }
+        for place, (token, text, then, now, told) in enumerate(streams)
+    ]
+
+
+def _lines(found: dict[str, Any]) -> list[Text]:
+    numbers, step = found["numbers"], found["step"]
+    lines = [Text("")]
+    if step is not None:
+        lines.append(Text("step: ", style="dim") + Text(", ".join(f"{name} {_short(value)}" for name, value in step.items())))
+    if numbers is None:
+        if found["turn"]["trained_in_step"] is not None:
+            lines.append(Text("its numbers are not kept (train.keep_turn_records)", style="dim"))
+        return lines
+    end = numbers["policy_version_end"]
+    version = f"{numbers['policy_version']}" + (f" to {end}" if end not in (None, numbers["policy_version"]) else "")
+    lines += [
+        _line("sampled by", f"version {version}, {numbers['staleness']} old at the step, temperature {numbers['temperature']:g}"),
+        _line(
+            "worth",
+            f"reward {_short(numbers['reward'])}, baseline {_short(numbers['baseline'])}, credit {_short(numbers['credit'])}",
+        ),
+        _line("ratio", f"{_spread(numbers['ratio_quantiles'])} over {numbers['completion_tokens']} tokens"),
+    ]
+    for name, term in numbers["terms"].items():
+        kind = "advantage" if "advantage_mean" in term else "divergence"
+        masked = "" if term["masked_tokens"] is None else f", {term['masked_tokens']} tokens left out"
+        share = f"weight {term['weight']:g} over {term['tokens_of_step']} tokens of the step"
+        told = f"{kind} {_short(term[f'{kind}_mean'])} on average, {_spread(term[f'{kind}_quantiles'])}{masked}; {share}"
+        lines.append(_line(f"term {name}", told))
+    return lines
+
+
+def _token_table(tokens: list[dict[str, Any]]) -> Table:
+    table = Table(title="tokens")
+    names = list(tokens[0]["terms"]) if tokens else []
+    for heading in ("token", "sampler", "policy", "ratio", "teacher", *names):
+        table.add_column(heading, justify="left" if heading == "token" else "right")
+    for token in tokens:
+        cells = [_short(token[name]) for name in ("sampler", "policy", "ratio", "teacher")]
+        terms = [_of_term(token["terms"][name]) for name in names]
+        table.add_row(one_line(repr(token["text"]), 40), *cells, *terms)
+    return table
+
+
+def _of_term(told: dict[str, Any]) -> str:
+    value = _short(told.get("advantage", told.get("divergence")))
+    return value if told.get("acts", True) else f"({value})"
+
+
+def _line(name: str, told: str) -> Text:
+    return Text(f"{name}: ", style="dim") + Text(plain(told))
+
+
+def _spread(values: list[float]) -> str:
+    low, _, middle, _, high = values
+    return f"{_short(low)} … {_short(middle)} … {_short(high)}"
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

@@ -1,0 +1,120 @@
+"""Code of the user's own: functions named as `file.py:name`, and the shapes they are called with.
+
+A file is run as it is, with all rights of the process: load only code that you trust. A function that cannot be called the way it
+will be is refused when the stage starts.
+"""
+
+import importlib.util
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from clawctl.errors import ClawError
+from clawctl.types import Message
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clawctl.config import CollectConfig, TrainConfig
+
+
+@dataclass(frozen=True, slots=True)
+class LossSettings:
+    """The `config` of a custom loss: the recipe, and what the arguments before it do not say. N tokens of some turns of a step."""
+
+    train: "TrainConfig"
+    token_ids: "Tensor"  # [N]: the sampled tokens
+    sampler_logprobs: "Tensor"  # [N]
+    turns: "Tensor"  # [N]: which turn of this call a token is of, from 0
+    count: int  # sampled tokens of the whole step, on all ranks and in all calls: divide a sum by it
+    step: int
+
+
+class CustomLoss(Protocol):
+    """`train.custom_loss`: called for a part of a step at a time; what it returns for the parts is added up.
+
+    `policy_logits` [N, vocabulary] predict the sampled tokens, at the sampler's temperature, with gradient; `reference_logits` are
+    version 0's, without, or None where version 0 is not at hand (all weights are trained and `train.teacher` is not `base`).
+    `rewards` [N] is nan where a turn has none; `advantages` [N] are the method's, weighted and summed. Returns a scalar.
+    """
+
+    def __call__(
+        self,
+        policy_logits: "Tensor",
+        reference_logits: "Tensor | None",
+        rewards: "Tensor",
+        advantages: "Tensor",
+        config: LossSettings,
+    ) -> "Tensor": ...
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One model call, with what it takes to train it. Without ids and logprobs its turn is kept and not trained."""
+
+    message: Message
+    prompt_ids: list[int] | None = None
+    completion_ids: list[int] | None = None
+    logprobs: list[float] | None = None  # of the distribution that was sampled from
+    policy_version: int | None = None
+    temperature: float = 1.0
+    finish_reason: str | None = None
+
+
+class CustomGenerate(Protocol):
+    """`collect --custom-generate`: one model call."""
+
+    def __call__(self, messages: list[Message], tools: list[dict[str, Any]] | None, config: "CollectConfig") -> Generation: ...
+
+
+class CustomRollout(Protocol):
+    """`collect --custom-rollout`: plays one episode by calling `generate(messages, tools)`, and yields its turns in order.
+
+    A turn is a mapping with `generation` (what `generate` gave), `messages` (what was asked) and `next_state` (messages that came
+    back, or None), and, where there are such, `tools`, `outcome_reward` (of the episode), `task_id` and `group_id`: episodes of one
+    group are compared.
+    """
+
+    def __call__(
+        self, episode: int, generate: Callable[..., Generation], config: "CollectConfig"
+    ) -> Iterable[Mapping[str, Any]]: ...
+
+
+LOSS = ("policy_logits", "reference_logits", "rewards", "advantages", "config")
+ROLLOUT = ("episode", "generate", "config")
+GENERATE = ("messages", "tools", "config")
+
+
+def load_function(spec: str, option: str, parameters: tuple[str, ...]) -> Callable[..., Any]:
+    """What `file.py:name` names. Raises ClawError (exit code 2) where it is not there or cannot be called with `parameters`."""
+    file, _, name = spec.rpartition(":")
+    path = Path(file)
+    if not file or not name.isidentifier():
+        raise ClawError(f"{option} {spec!r} is not file.py:name", f"write {option} my_code.py:my_function", 2)
+    if not path.is_file():
+        raise ClawError(f"{option}: there is no file {path}", "name an existing Python file before the colon", 2)
+    found = getattr(_module(path, option), name, None)
+    if not callable(found):
+        raise ClawError(f"{option}: {path} has no function {name!r}", "name what the file defines, after the colon", 2)
+    wanted = f"({', '.join(parameters)})"
+    try:
+        inspect.signature(found).bind(*parameters)
+    except TypeError as error:
+        raise ClawError(
+            f"{option}: {name} takes {inspect.signature(found)}, expected {wanted}", f"write def {name}{wanted}", 2
+        ) from error
+    return found  # type: ignore[no-any-return]
+
+
+def _module(path: Path, option: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"clawctl_custom_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ClawError(f"{option}: {path} is not a Python file", "name one that ends in .py", 2)
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ClawError(f"{option}: {path} cannot be loaded: {error!r}", "mend the file", 2) from error
+    return module

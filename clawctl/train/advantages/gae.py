@@ -1,0 +1,25 @@
+"""Credit that reaches back through a session: what a turn earned, and what the turns after it did, fading with distance.
+
+Generalised advantage estimation (arXiv 1506.02438, eq. 16) over turns instead of tokens, without a value function (V = 0, so
+that delta_k = r_k): A_k = r_k + gamma * lambda * A_{k+1}, and A_k = r_k for the last turn. A session is a tree: where a turn was
+answered more than once (a regeneration, a fork), A_{k+1} is the mean over its successors. With V = 0 gamma and lambda act as one
+factor; lambda = 1 gives the discounted return.
+"""
+
+from collections.abc import Sequence
+
+from clawctl.train.advantages.term import Earned
+
+
+def session_credits(turns: Sequence[Earned], gamma: float, gae_lambda: float) -> dict[str, float]:
+    """The advantage of each turn of a session. A turn whose reward nobody knows hands on what came after it, and has no advantage
+    of its own; nor has a turn for which all of it is 0."""
+    children: dict[str | None, list[Earned]] = {}
+    for turn in turns:
+        children.setdefault(turn.parent_turn_id, []).append(turn)
+    worth: dict[str, float] = {}
+    for turn in sorted(turns, key=lambda turn: -turn.turn_index):  # a child's index is its parent's and one more
+        after = [worth[child.turn_id] for child in children.get(turn.turn_id, []) if child.turn_id in worth]
+        later = sum(after) / len(after) if after else 0.0
+        worth[turn.turn_id] = (turn.reward or 0.0) + gamma * gae_lambda * later
+    return {turn.turn_id: worth[turn.turn_id] for turn in turns if turn.reward is not None and worth[turn.turn_id]}

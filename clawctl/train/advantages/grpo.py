@@ -1,0 +1,55 @@
+"""GRPO: the reward of an episode, less what the other episodes of its group earned, for each token of its turns.
+
+A_i = (r_i - mean(r)) / std(r) over the group (DeepSeekMath, arXiv 2402.03300, §4.1.2), the population's std; without the division
+as in Dr. GRPO (2503.20783, eq. 4). Step-wise: the same over the turns of a group that stand at one place in their episodes
+(OpenClaw-RL, 2603.10165: a place that one episode alone has keeps its reward as it is).
+"""
+
+from collections.abc import Sequence
+
+from clawctl.config import TrainConfig
+from clawctl.train.advantages import binary
+from clawctl.train.advantages.term import Earned, Term
+
+EPSILON = 1e-6  # as OpenClaw-RL: keeps a tiny std from blowing rounding up
+
+
+def terms(config: TrainConfig) -> list[Term]:
+    return [Term("grpo", 1.0, binary.has_reward, binary.advantages)]
+
+
+def group_credits(turns: Sequence[Earned], std: bool, step_wise: bool) -> dict[str, float]:
+    """The advantage of each turn of a group. A turn that is not in it teaches nothing: all others earned the same, there is no
+    other, or its reward is not known."""
+    return _by_step(turns, std) if step_wise else _by_episode(turns, std)
+
+
+def _by_episode(turns: Sequence[Earned], std: bool) -> dict[str, float]:
+    """An episode earned the mean of its turns' rewards: its outcome, which each of them has, and the mean of their own."""
+    episodes: dict[str, list[float]] = {}
+    for turn in turns:
+        if turn.reward is not None:
+            episodes.setdefault(turn.session_id, []).append(turn.reward)
+    earned = {episode: sum(rewards) / len(rewards) for episode, rewards in episodes.items()}
+    told = _standardised(earned, std)
+    return {turn.turn_id: told[turn.session_id] for turn in turns if turn.session_id in told and turn.reward is not None}
+
+
+def _by_step(turns: Sequence[Earned], std: bool) -> dict[str, float]:
+    steps: dict[int, dict[str, float]] = {}
+    for turn in turns:
+        if turn.reward is not None:
+            steps.setdefault(turn.turn_index, {})[turn.turn_id] = turn.reward
+    told: dict[str, float] = {}
+    for rewards in steps.values():
+        told |= rewards if len(rewards) == 1 else _standardised(rewards, std)
+    return told
+
+
+def _standardised(rewards: dict[str, float], std: bool) -> dict[str, float]:
+    """Less their mean, over their std; empty where there is no difference to learn from."""
+    if len(set(rewards.values())) < 2:
+        return {}
+    mean = sum(rewards.values()) / len(rewards)
+    spread = (sum((reward - mean) ** 2 for reward in rewards.values()) / len(rewards)) ** 0.5 + EPSILON if std else 1.0
+    return {name: (reward - mean) / spread for name, reward in rewards.items()}

@@ -1,0 +1,65 @@
+"""A loss of the user's own in the place of the policy loss."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from clawctl.config import TrainConfig
+from clawctl.errors import ClawError
+from clawctl.plugins import LOSS, CustomLoss, LossSettings, load_function
+from clawctl.train.advantages import likeliest
+from clawctl.train.batches import Microbatch
+from clawctl.train.model import PolicyModel
+from clawctl.train.objective import Objective, Said
+
+TERM = "custom"
+_CURE = "it returns a scalar tensor that depends on policy_logits: a sum over tokens, divided by config.count"
+
+
+def load_custom_loss(config: TrainConfig, vocabulary: int) -> CustomLoss | None:
+    """The recipe's, tried once on two made-up tokens. Raises ClawError (exit code 2)."""
+    if config.custom_loss is None:
+        return None
+    if likeliest(config) is not None:
+        problem = f"train.custom_loss has no advantages in method {config.method}, which compares distributions"
+        raise ClawError(problem, "use binary, grpo, opd or combine", 2)
+    loss = cast(CustomLoss, load_function(config.custom_loss, "train.custom_loss", LOSS))
+    logits = torch.zeros(2, vocabulary, requires_grad=True)
+    ids, turns, zeros = torch.tensor([0, 1]), torch.zeros(2, dtype=torch.long), torch.zeros(2)
+    settings = LossSettings(config, ids, zeros, turns, 2, 1)
+    try:
+        found: Any = loss(logits, torch.zeros(2, vocabulary), torch.ones(2), torch.ones(2), settings)
+    except Exception as error:
+        raise ClawError(f"train.custom_loss {config.custom_loss} fails on two tokens: {error!r}", _CURE, 2) from error
+    if not isinstance(found, Tensor) or found.ndim != 0 or not found.requires_grad:
+        got = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        got += " without gradient" if isinstance(found, Tensor) and not found.requires_grad else ""
+        raise ClawError(f"train.custom_loss {config.custom_loss} returned {got}", _CURE, 2)
+    return loss
+
+
+def logits_of(policy: PolicyModel, batch: Microbatch, causal: Any = None) -> Tensor:
+    """[N, vocabulary], whole: that is what a custom loss is given, and costs what a step otherwise avoids."""
+    causal = causal if causal is not None else policy.causal
+    with policy.precision():
+        logits_NV: Tensor = causal.get_output_embeddings()(policy.hidden(batch, causal)).float()
+    return logits_NV / batch.temperature_N[:, None]
+
+
+def sampled_logprobs(logits_NV: Tensor, batch: Microbatch) -> Tensor:
+    return logits_NV.log_softmax(-1).gather(1, batch.targets_N[:, None]).squeeze(1)
+
+
+def custom_loss(
+    loss: CustomLoss, logits: tuple[Tensor, Tensor | None], said: Sequence[Said], objective: Objective, batch: Microbatch, step: int
+) -> Tensor:
+    """This part's share of the step's loss."""
+    device = logits[0].device
+    lengths = torch.tensor([len(turn.logprobs_T) for turn in said], device=device)
+    rewards = torch.tensor([torch.nan if turn.sample.reward is None else turn.sample.reward for turn in said], device=device)
+    turns_N = torch.arange(len(said), device=device).repeat_interleave(lengths)
+    sampler_N = torch.cat([turn.sampler_T for turn in said])
+    settings = LossSettings(objective.config, batch.targets_N, sampler_N, turns_N, objective.counts[TERM], step)
+    return loss(*logits, rewards[turns_N], torch.cat([objective.advantages(turn) for turn in said]), settings)

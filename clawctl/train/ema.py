@@ -1,0 +1,51 @@
+"""The teacher `ema`: a slow average of the policy's own weights."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+FILE = "teacher.safetensors"
+
+
+class Average:
+    """w += (policy - w) * (1 - decay) after each step, over what is trained: of a LoRA run the adapter alone."""
+
+    def __init__(self, trained: list[tuple[str, nn.Parameter]], decay: float) -> None:
+        self.trained, self.decay = trained, decay
+        self.weights: dict[str, Tensor] = {name: parameter.detach().clone() for name, parameter in trained}
+
+    @torch.no_grad()
+    def learn(self) -> None:
+        """Take in the weights as they are now."""
+        for name, parameter in self.trained:
+            self.weights[name].lerp_(parameter, 1 - self.decay)
+
+    @contextlib.contextmanager
+    def worn(self) -> Iterator[None]:
+        """Inside, the policy has the average's weights. Not to be left open while a gradient is recorded."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def _swap(self) -> None:
+        for name, parameter in self.trained:
+            parameter.data, self.weights[name] = self.weights[name], parameter.data
+
+    def save(self, folder: Path) -> None:
+        from safetensors.torch import save_file
+
+        save_file({name: weight.contiguous() for name, weight in self.weights.items()}, folder / FILE)
+
+    @torch.no_grad()
+    def load(self, folder: Path) -> None:
+        """Go on where a checkpoint stands; one that had another teacher leaves the average at the policy's own weights."""
+        from safetensors.torch import load_file
+
+        if (folder / FILE).exists():
+            for name, weight in load_file(folder / FILE).items():
+                self.weights[name].copy_(weight)

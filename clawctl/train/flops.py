@@ -1,0 +1,63 @@
+"""What a step costs in floating-point operations, and what the device could have done in the time (MFU).
+
+Counted are the model's matrix products, as PaLM's appendix B does (arXiv 2204.02311): two operations a weight and token forward,
+four more backward; attention by the pairs of tokens that see one another; the head where a token is scored. What gradient
+checkpointing computes again is not counted: it is no progress.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+# Dense bfloat16 teraflops by the name that CUDA reports (vendors' data sheets, without sparsity)
+PEAK_TFLOPS = {
+    "B200": 2250.0, "H200": 989.4, "H100 PCIe": 756.0, "H100 NVL": 835.0, "H100": 989.4, "A100": 312.0, "L40S": 362.0, "L40": 181.0,
+    "A40": 149.7, "A10G": 70.0, "A10": 125.0, "L4": 121.0, "RTX 5090": 209.5, "RTX 4090": 165.2, "RTX 3090": 71.0, "T4": 65.0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one architecture."""
+
+    frozen_weights: int  # of matrices in the layers that do not learn
+    trained_weights: int  # of those that do
+    head_weights: int
+    head_learns: bool
+    attention: int  # layers * heads * head size
+
+    def forward(self, tokens: int, pairs: int, scored: int) -> float:
+        """`pairs`: of tokens that see one another; `scored`: tokens whose logprob is asked."""
+        layers = 2.0 * (self.frozen_weights + self.trained_weights) * tokens
+        return layers + 2.0 * self.head_weights * scored + 4.0 * self.attention * pairs
+
+    def forward_backward(self, tokens: int, pairs: int, scored: int) -> float:
+        """Backward costs as much again for the gradients of activations, and once more for those of weights that learn; attention
+        has two operands that are activations."""
+        of_weights = 2.0 * self.trained_weights * tokens + (2.0 * self.head_weights * scored if self.head_learns else 0.0)
+        return 2 * self.forward(tokens, pairs, scored) + of_weights + 4.0 * self.attention * pairs
+
+
+def cost_of(causal: Any) -> Cost | None:
+    """None for a mixture of experts: how many weights a token meets is not known from their number."""
+    config = causal.config.get_text_config()
+    if getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None):
+        return None
+    head = causal.get_output_embeddings()
+    weights = {True: 0, False: 0}
+    for module in causal.modules():
+        if isinstance(module, nn.Linear) and module is not head:
+            weights[module.weight.requires_grad] += module.weight.numel()
+    heads = config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    attention = int(config.num_hidden_layers) * heads * size
+    return Cost(weights[False], weights[True], head.weight.numel(), bool(head.weight.requires_grad), attention)
+
+
+def peak_flops(device_name: str | None, tflops: float | None) -> float | None:
+    """Operations a second that a device can do: what the recipe says, else what is known of a GPU of that name."""
+    if tflops is not None:
+        return tflops * 1e12
+    found = next((peak for name, peak in PEAK_TFLOPS.items() if device_name and name in device_name), None)
+    return found and found * 1e12

@@ -1,0 +1,110 @@
+"""Turns that wait for the others of their group or session, which decide what a turn's reward is worth.
+
+Every turn is seen here, also one that is not trained itself: its reward counts for the others.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from clawctl.config import TrainConfig
+from clawctl.train.advantages.gae import session_credits
+from clawctl.train.advantages.grpo import group_credits
+from clawctl.train.advantages.term import Earned
+from clawctl.train.sample import Sample
+from clawctl.types import Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A usable turn that no step has used."""
+
+    sample: Sample
+    since: float  # unix seconds when its verdict was published
+    unit: str | None = None  # the group or session that its reward is compared with
+
+
+@dataclass(slots=True)
+class _Unit:
+    """A group of episodes, or a session."""
+
+    earned: list[Earned] = field(default_factory=list)  # every turn that was seen
+    answered: set[str | None] = field(default_factory=set)  # turns that were seen to have a successor
+    open_ends: set[str] = field(default_factory=set)  # turns after which something came back: a successor may follow
+    waiting: list[Waiting] = field(default_factory=list)
+
+
+class Forming:
+    """The groups or sessions of a run, complete and not."""
+
+    def __init__(self, config: TrainConfig, refused: Counter[str]) -> None:
+        """Reasons are counted in `refused`."""
+        self.config, self.refused = config, refused
+        self._units: dict[str, _Unit] = {}
+
+    @property
+    def waiting(self) -> list[Waiting]:
+        return [turn for unit in self._units.values() for turn in unit.waiting]
+
+    def unit_of(self, turn: Turn) -> str | None:
+        """What the turn's reward is compared with; None: nothing."""
+        return {"reward": None, "group": turn.group_id, "gae": turn.session_id}[self.config.credit]
+
+    def see(self, turn: Turn, reward: float | None) -> None:
+        """Take in what a turn earned."""
+        name = self.unit_of(turn)
+        if name is None:
+            return
+        unit = self._units.setdefault(name, _Unit())
+        unit.earned.append(Earned(turn.turn_id, turn.session_id, turn.parent_turn_id, turn.turn_index, reward))
+        unit.answered.add(turn.parent_turn_id)
+        unit.open_ends.discard(turn.parent_turn_id or "")
+        if turn.next_state is not None and turn.turn_id not in unit.answered:
+            unit.open_ends.add(turn.turn_id)
+
+    def hold(self, turn: Waiting) -> None:
+        """Keep a usable turn until `release`."""
+        assert turn.unit is not None
+        self._units[turn.unit].waiting.append(turn)
+
+    def release(self, now: float) -> list[Waiting]:
+        """The turns whose group or session is complete, or has waited long enough, with their credit.
+
+        A group is complete with `group_size` episodes. A session is, when nothing can follow on any of its turns. What comes later
+        gets its credit from all that is known by then.
+        """
+        released = []
+        for unit in self._units.values():
+            oldest = min((turn.since for turn in unit.waiting), default=now)
+            if unit.waiting and (self._complete(unit) or now - oldest >= self.config.batch_wait_s):
+                credits = self._credits(unit)
+                found = [self._credited(turn, credits.get(turn.sample.turn_id)) for turn in unit.waiting]
+                released += [turn for turn in found if turn is not None]
+                unit.waiting = []
+        return released
+
+    def keep(self, fits: Callable[[Waiting], bool]) -> None:
+        """Let go of the turns that do not fit any more; what they earned still counts."""
+        for unit in self._units.values():
+            unit.waiting = [turn for turn in unit.waiting if fits(turn)]
+
+    def _complete(self, unit: _Unit) -> bool:
+        if self.config.credit == "group":
+            return len({earned.session_id for earned in unit.earned}) >= self.config.group_size
+        return not unit.open_ends
+
+    def _credits(self, unit: _Unit) -> dict[str, float]:
+        config = self.config
+        if config.credit == "group":
+            return group_credits(unit.earned, config.group_std, config.step_wise)
+        return session_credits(unit.earned, config.gamma, config.gae_lambda)
+
+    def _credited(self, turn: Waiting, credit: float | None) -> Waiting | None:
+        """None, and counted, where nothing is left to train."""
+        sample = turn.sample
+        if credit is not None or sample.reward is None:
+            return replace(turn, sample=replace(sample, credit=credit))
+        if sample.teacher_prompt_ids is not None:
+            return replace(turn, sample=replace(sample, reward=None))
+        self.refused["no difference in its group" if self.config.credit == "group" else "no credit in its session"] += 1
+        return None

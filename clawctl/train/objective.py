@@ -1,0 +1,92 @@
+"""From what models say of some turns to the loss of these turns: the terms of the method, each over its own global token count."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clawctl.config import TrainConfig
+from clawctl.train.advantages import Scores, Term, Tops
+from clawctl.train.advantages.binary import Baselines
+from clawctl.train.losses import acting_tokens, policy_loss
+from clawctl.train.measures import Measures
+from clawctl.train.off_policy import correction_of
+from clawctl.train.sample import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What models say of one turn's completion: streams over its T tokens."""
+
+    sample: Sample
+    logprobs_T: Tensor  # of the policy, with gradient
+    before_T: Tensor  # of the policy as it is before this step, without
+    sampler_T: Tensor
+    teacher_T: Tensor | None = None  # None: it has no hint, or the method does not look at sampled tokens alone
+    tops: Tops | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """The method, as one step has it."""
+
+    config: TrainConfig
+    terms: Sequence[Term]
+    counts: dict[str, int]  # by term: completion tokens of all its turns in the step, on all ranks
+    baselines: Baselines
+
+    def loss(self, said: Sequence[Said], measures: Measures) -> Tensor:
+        """This part's share of the step's loss: the parts add up to it. What is worth telling goes to `measures`."""
+        self.note(said, measures)
+        total = torch.zeros((), device=said[0].logprobs_T.device)
+        for term in self.terms:
+            own = [turn for turn in said if term.trains(turn.sample)]
+            if own:
+                summand = self._policy_term(term, own, measures) if term.advantages else self._divergence(term, own, measures)
+                total = total + term.weight * summand
+        return total
+
+    def _policy_term(self, term: Term, own: Sequence[Said], measures: Measures) -> Tensor:
+        assert term.advantages is not None
+        advantages = [term.advantages(turn.sample, self._scores(turn)) for turn in own]
+        logprobs_N, sampler_N = torch.cat([turn.logprobs_T for turn in own]), torch.cat([turn.sampler_T for turn in own])
+        advantages_N, lengths, correction = torch.cat(advantages), [len(a) for a in advantages], correction_of(self.config)
+        loss = policy_loss(logprobs_N, sampler_N, advantages_N, lengths, self.counts[term.name], correction)
+        acting_N = acting_tokens(logprobs_N.detach(), sampler_N, advantages_N, lengths, correction)
+        measures.add_loss(term.name, loss)
+        for turn, values_T, acting_T in zip(own, advantages, acting_N.split(lengths), strict=True):
+            numbers = measures.turns[turn.sample.turn_id]
+            numbers.advantages[term.name], numbers.acting[term.name] = values_T.cpu(), acting_T.cpu()
+        return loss
+
+    def _divergence(self, term: Term, own: Sequence[Said], measures: Measures) -> Tensor:
+        assert term.divergence is not None
+        losses = []
+        for turn in own:
+            assert turn.tops is not None
+            losses.append(term.divergence(turn.tops))
+            measures.turns[turn.sample.turn_id].divergences[term.name] = losses[-1].detach().cpu()
+        loss = torch.cat(losses).sum() / self.counts[term.name]
+        measures.add_loss(term.name, loss)
+        return loss
+
+    def advantages(self, turn: Said) -> Tensor:
+        """The turn's advantages in all its terms, weighted and summed: [T], 0 where it has none."""
+        found = torch.zeros_like(turn.before_T)
+        for term in self.terms:
+            if term.advantages is not None and term.trains(turn.sample):
+                found = found + term.weight * term.advantages(turn.sample, self._scores(turn))
+        return found
+
+    def note(self, said: Sequence[Said], measures: Measures) -> None:
+        for turn in said:
+            measures.add_turn(turn.sample.turn_id, turn.before_T, turn.sampler_T, turn.teacher_T)
+
+    def _scores(self, turn: Said) -> Scores:
+        return Scores(turn.before_T, turn.teacher_T, self.baselines.of(turn.sample.kind))
+
+
+def token_counts(terms: Sequence[Term], samples: Sequence[Sample]) -> dict[str, int]:
+    """The denominator of each term."""
+    return {term.name: sum(len(sample.completion_ids) for sample in samples if term.trains(sample)) for term in terms}

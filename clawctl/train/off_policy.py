@@ -1,0 +1,19 @@
+"""What the recipe says of off-policy turns, as the settings of the formulas in `losses.py`."""
+
+from clawctl.config import TrainConfig
+from clawctl.train.losses import Correction
+
+# The published ranges: OpenClaw-RL (2603.10165); none below and up to 5 (ScaleRL, 2510.13786); GSPO (2507.18071, §5.1)
+_CLIPS = {"ppo_clip": (0.2, 0.28), "cispo": (1.0, 4.0), "gspo": (3e-4, 4e-4)}
+
+
+def correction_of(config: TrainConfig) -> Correction:
+    """The correction of every policy term."""
+    low, high = clip_of(config, config.off_policy)
+    return Correction(config.off_policy, config.mask_threshold, low, high, config.ratio_cap, config.ratio_penalty)
+
+
+def clip_of(config: TrainConfig, surrogate: str) -> tuple[float, float]:
+    """How far below and above 1 the ratio may be; the published range of `surrogate` where the recipe names none."""
+    low, high = _CLIPS.get(surrogate, (0.2, 0.28))
+    return (low if config.clip_low is None else config.clip_low), (high if config.clip_high is None else config.clip_high)

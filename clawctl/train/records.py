@@ -1,0 +1,101 @@
+"""`train/turns/<step>.parquet`: every number of a step that one turn had a part in, one row a turn, for `clawctl inspect why`.
+
+It is written into the checkpoint, because it happens when the step happens, and linked from there; the newest
+`train.keep_turn_records` are kept.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from clawctl.run_dir import RunDir, publish
+from clawctl.train.measures import StepFacts, TurnNumbers
+from clawctl.train.sample import Batch, Sample
+
+NAME = "turns.parquet"  # in the checkpoint
+
+_FLOATS = pa.list_(pa.float32())
+_TERM = pa.struct([
+    ("name", pa.string()), ("weight", pa.float64()), ("tokens", pa.int64()), ("advantages", _FLOATS),
+    ("acting", pa.list_(pa.bool_())), ("divergences", _FLOATS),
+])  # fmt: skip
+_ROW = pa.schema([
+    ("turn_id", pa.string()), ("session_id", pa.string()), ("step", pa.int64()), ("method", pa.string()), ("shard", pa.string()),
+    ("reward", pa.float64()), ("credit", pa.float64()), ("baseline", pa.float64()), ("temperature", pa.float64()),
+    ("policy_version", pa.int64()), ("policy_version_end", pa.int64()), ("staleness", pa.int64()),
+    ("completion_ids", pa.list_(pa.int32())), ("policy_logprobs", _FLOATS), ("sampler_logprobs", _FLOATS),
+    ("teacher_logprobs", _FLOATS), ("terms", pa.list_(_TERM)),
+])  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a step leaves for its record."""
+
+    turns: dict[str, TurnNumbers]
+    facts: StepFacts
+    baselines: dict[str, float]  # by turn, as they were before the step
+
+
+def write_records(path: Path, batch: Batch, told: Told) -> None:
+    rows = [_row(sample, batch.step, told) for sample in batch.samples]
+    pq.write_table(pa.Table.from_pylist(rows, schema=_ROW), path, compression="zstd")
+
+
+def keep_records(run: RunDir, checkpoint: Path, keep: int) -> None:
+    """Link a checkpoint's record to where `inspect` looks, and let the oldest go."""
+    folder, source = run.train / "turns", checkpoint / NAME
+    if keep and source.exists():
+        folder.mkdir(mode=0o700, exist_ok=True)
+        target = folder / f"{checkpoint.name}.parquet"
+        if not target.exists():
+            publish(target, _linked(source))
+    found = sorted(folder.glob("[0-9]*.parquet"), key=lambda path: int(path.stem)) if folder.exists() else []
+    for path in found[: max(0, len(found) - keep)]:
+        path.unlink()
+
+
+def _linked(source: Path) -> Callable[[Path], None]:
+    def link(target: Path) -> None:
+        try:
+            os.link(source, target)
+        except OSError:  # a filesystem without hard links
+            shutil.copyfile(source, target)
+
+    return link
+
+
+def _row(sample: Sample, step: int, told: Told) -> dict[str, Any]:
+    numbers, facts = told.turns[sample.turn_id], told.facts
+    names = [name for name in facts.weights if name in numbers.advantages or name in numbers.divergences]
+    return {
+        "turn_id": sample.turn_id,
+        "session_id": sample.session_id,
+        "step": step,
+        "method": facts.method,
+        "shard": sample.stem,
+        "reward": sample.reward,
+        "credit": sample.credit,
+        "baseline": told.baselines[sample.turn_id],
+        "temperature": sample.temperature,
+        "policy_version": sample.policy_version,
+        "policy_version_end": sample.policy_version_end,
+        "staleness": step - 1 - sample.policy_version,
+        "completion_ids": sample.completion_ids,
+        "policy_logprobs": numbers.policy_T.tolist(),
+        "sampler_logprobs": sample.logprobs,
+        "teacher_logprobs": None if numbers.teacher_T is None else numbers.teacher_T.tolist(),
+        "terms": [_term(name, numbers, facts) for name in names],
+    }
+
+
+def _term(name: str, numbers: TurnNumbers, facts: StepFacts) -> dict[str, Any]:
+    streams = {"advantages": numbers.advantages, "acting": numbers.acting, "divergences": numbers.divergences}
+    told = {kind: by_term[name].tolist() if name in by_term else None for kind, by_term in streams.items()}
+    return {"name": name, "weight": facts.weights[name], "tokens": facts.counts[name], **told}

@@ -1,0 +1,104 @@
+"""The teacher behind a URL: any server that speaks vLLM's completions with `prompt_logprobs`.
+
+It is asked before the step, for exact ids: the hinted prompt and the turn's own tokens. A turn that it does not answer in full
+loses its hint and says why; no number is ever made up.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import httpx
+import orjson
+
+from clawctl.config import TrainConfig
+from clawctl.errors import ClawError
+from clawctl.train.sample import Batch, Sample
+
+CALLS = 8  # at a time
+TIMEOUT_S = 120.0
+
+
+class Unanswered(Exception):
+    """The message is the reason that is counted."""
+
+
+class RemoteTeacher:
+    """A client of the server; `close` it. Its tokens must be those of the policy."""
+
+    def __init__(self, url: str, model: str | None, api_key: str | None) -> None:
+        """Raises ClawError where nobody answers there or `model` is not served."""
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._client = httpx.Client(base_url=url.rstrip("/") + "/", headers=headers, timeout=httpx.Timeout(TIMEOUT_S, connect=10.0))
+        self.model = model or self._served()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def ask(self, batch: Batch) -> list[tuple[float, ...] | str | None]:
+        """For each turn the logprobs of its tokens, the reason why there are none, or None where it has no hint."""
+        with ThreadPoolExecutor(CALLS) as pool:
+            return list(pool.map(self._answer, batch.samples))
+
+    def _answer(self, sample: Sample) -> tuple[float, ...] | str | None:
+        if sample.teacher_prompt_ids is None:
+            return None
+        try:
+            return self._logprobs(sample.teacher_prompt_ids, sample.completion_ids, sample.temperature)
+        except Unanswered as reason:
+            return str(reason)
+
+    def _logprobs(self, prompt: list[int], completion: list[int], temperature: float) -> tuple[float, ...]:
+        if temperature != 1:
+            raise Unanswered("the teacher's server scores at temperature 1 alone")
+        asked = {"model": self.model, "prompt": prompt + completion, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
+        try:
+            response = self._client.post("completions", json=asked)
+        except httpx.HTTPError as error:
+            raise Unanswered("the teacher's server does not answer") from error
+        if response.status_code != 200:
+            raise Unanswered(f"the teacher's server answers {response.status_code}")
+        try:
+            told = orjson.loads(response.content)["choices"][0]["prompt_logprobs"][len(prompt) :]
+            values = tuple(float(at[str(token)]["logprob"]) for at, token in zip(told, completion, strict=True))
+        except (orjson.JSONDecodeError, LookupError, TypeError, ValueError) as error:
+            raise Unanswered("the teacher's server gives no logprob for each token") from error
+        if any(not -1e30 < value <= 1e-3 for value in values):
+            raise Unanswered("the teacher's server gives a logprob that is not one")
+        return values
+
+    def _served(self) -> str:
+        try:
+            response = self._client.get("models")
+            response.raise_for_status()
+            return str(orjson.loads(response.content)["data"][0]["id"])
+        except (httpx.HTTPError, orjson.JSONDecodeError, LookupError, TypeError) as error:
+            problem = f"train.teacher {self._client.base_url} does not say which models it serves: {error}"
+            raise ClawError(problem, "start it, or set train.teacher_model") from error
+
+
+def open_remote_teacher(config: TrainConfig) -> RemoteTeacher | None:
+    """The recipe's, if it names a URL. Raises ClawError."""
+    if not config.teacher.startswith("http"):
+        return None
+    if config.method in ("opd_topk", "hybrid"):
+        problem = (
+            f"train.method {config.method} compares whole distributions, and a teacher behind a URL tells those of its own tokens"
+        )
+        raise ClawError(problem, "use train.teacher self, base or ema, or train.method opd or combine", 2)
+    return RemoteTeacher(config.teacher, config.teacher_model, config.teacher_api_key)
+
+
+def taught(batch: Batch, answers: list[tuple[float, ...] | str | None]) -> tuple[Batch, dict[str, str]]:
+    """The batch with the teacher's answers in it, and the reason for each turn that has none.
+
+    Such a turn goes on with its reward alone, or leaves the batch where it has none.
+    """
+    samples, lost = [], {}
+    for sample, answer in zip(batch.samples, answers, strict=True):
+        if isinstance(answer, str):
+            lost[sample.turn_id] = answer
+            if sample.reward is not None:
+                samples.append(replace(sample, teacher_prompt_ids=None))
+        else:
+            samples.append(replace(sample, teacher_logprobs=answer))
+    return Batch(batch.step, samples), lost

@@ -1,0 +1,137 @@
+"""Telling each step to wandb, tensorboard or trackio, under the names that people know. `train/steps.jsonl` needs none of them."""
+
+import hashlib
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from clawctl.config import TrainConfig
+from clawctl.errors import ClawError
+from clawctl.run_dir import RunDir
+from clawctl.train.measures import QUANTILES
+
+log = logging.getLogger("clawctl.train")
+
+
+class Tracker(Protocol):
+    """Where steps are told."""
+
+    def log(self, metrics: dict[str, float], step: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def open_trackers(run: RunDir, config: TrainConfig, step: int) -> list[Tracker]:
+    """Those that the recipe names, to go on behind `step`. Raises ClawError for one whose package is missing."""
+    return [_open(name, run, config, step) for name in config.trackers]
+
+
+def _open(name: str, run: RunDir, config: TrainConfig, step: int) -> Tracker:
+    try:
+        return _TRACKERS[name](run, config, step)
+    except ImportError as error:
+        problem = f"train.trackers names {name}, but {error.name or name} is not installed"
+        raise ClawError(problem, f"pip install 'clawctl[{name}]', or take it out of the recipe", 2) from error
+
+
+def metrics_of(row: dict[str, Any]) -> dict[str, float]:
+    """A row of `steps.jsonl` by the names that people know; what was not measured is left out."""
+    found: dict[str, float | None] = {
+        "loss/total": row["loss"],
+        "reward/mean": row["reward_mean"],
+        "reward/std": row["reward_std"],
+        "gradient/norm": row["grad_norm"],
+        "learning_rate": row["lr"],
+        "turns/count": row["turns"],
+        "turns/hints": row["hints"],
+        "masked_fraction": row["masked_fraction"],
+        "staleness/mean": row["staleness_mean"],
+        "staleness/max": row["staleness_max"],
+        "mismatch/mean": row["mismatch_mean"],
+        "mismatch/max": row["mismatch_max"],
+        "speed/tokens_per_s": row["tokens_per_s"],
+        "speed/trained_tokens_per_s": row["trained_tokens_per_s"],
+        "speed/tree_saving": row["tree_saving"],
+        "speed/tflops": row["tflops"],
+        "speed/mfu": row["mfu"],
+        "memory/peak_gib": row["peak_memory_bytes"] / 2**30,
+        **_quantiles("ratio", row["ratio_quantiles"]),
+    }
+    for name, term in row["terms"].items():
+        found |= {
+            f"loss/{name}": term["loss"],
+            f"tokens/{name}": term["tokens"],
+            f"masked_fraction/{name}": term["masked_fraction"],
+        }
+        found |= _quantiles(f"advantage/{name}", term["advantage_quantiles"])
+        found |= _quantiles(f"divergence/{name}", term["divergence_quantiles"])
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def _quantiles(name: str, values: list[float] | None) -> dict[str, float | None]:
+    return {f"{name}/p{100 * q:g}": value for q, value in zip(QUANTILES, values or (), strict=False)}
+
+
+class Wandb:
+    """A run of its own per run directory, gone on with after a restart. Offline it is written below `train/wandb/`."""
+
+    def __init__(self, run: RunDir, config: TrainConfig, step: int) -> None:
+        import wandb
+
+        marker = (run.root / "run.json").read_bytes()
+        self._run = wandb.init(
+            project=config.tracker_project,
+            name=run.root.name,
+            id=hashlib.sha256(marker).hexdigest()[:12],
+            resume="allow",
+            mode=config.wandb_mode,
+            dir=str(run.train),
+            config=config.model_dump(mode="json"),
+            settings=wandb.Settings(silent=True, disable_git=True, disable_code=True, x_disable_meta=True),
+        )
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        self._run.log(metrics, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class Tensorboard:
+    """Event files in `train/tensorboard/`; what a killed trainer told of later steps is struck out."""
+
+    def __init__(self, run: RunDir, config: TrainConfig, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(run.train / "tensorboard"), purge_step=step + 1)
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Trackio:
+    """Trackio's own folder on this machine; `trackio show` looks at it."""
+
+    def __init__(self, run: RunDir, config: TrainConfig, step: int) -> None:
+        import trackio
+
+        self._trackio: Any = trackio
+        trackio.init(project=config.tracker_project, name=run.root.name, config=config.model_dump(mode="json"), resume="allow")
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        self._trackio.log(metrics, step=step)
+
+    def close(self) -> None:
+        self._trackio.finish()
+
+
+_TRACKERS: dict[str, Callable[[RunDir, TrainConfig, int], Tracker]] = {
+    "wandb": Wandb,
+    "tensorboard": Tensorboard,
+    "trackio": Trackio,
+}

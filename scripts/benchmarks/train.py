@@ -1,0 +1,176 @@
+"""How many turns a second are trained, beside one sequence a turn and beside TRL's GRPO; memory; how much of the machine is used.
+
+All contestants get the same turns, model (the demo model), type and threads, each in a process of its own. Timed are whole
+optimizer steps of all turns at once: layout, forward, loss, backward, clipping, AdamW; nothing is generated and nothing written.
+The first step is not counted. TRL runs its own `trainer.train()` with completions given; the faster of its two settings (layers
+checkpointed, its default, or not) is the one compared. Memory is what the process grows by while it makes its steps, above the
+loaded model.
+
+    scripts/bench train                          sessions of 4, 8, 16, 32 turns, single turns, a vocabulary of 151k
+    scripts/bench train --case session-16        one of them
+    scripts/bench train --case gpu-4b            random weights at Qwen3-4B's dimensions, on a CUDA card
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clawctl.config import DEMO_MODEL
+from clawctl.errors import ClawError
+from scripts.benchmarks.table import Row, make_parser, report
+from scripts.benchmarks.train_turns import Turn, make_session, make_single_turns
+
+HERE = Path(__file__).parent
+TRL = "trl==1.16.0"
+CASES = ("session-4", "session-8", "session-16", "session-32", "single-turn", "vocab-151k")
+VOCABULARY = 2000  # ids that made turns draw from; the demo model has 2,048
+
+
+def main() -> None:
+    options = options_from(sys.argv[1:])
+    rows = [row for case in options.case or CASES for row in measure(case, options)]
+    report("train", rows, options.json)
+
+
+def options_from(arguments: list[str]) -> argparse.Namespace:
+    parser = make_parser(__doc__ or "")
+    parser.add_argument("--case", action="append", choices=[*CASES, "gpu-4b"], help="only this one; may be given again")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of every contestant")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default=natural_dtype(), help="of every contestant")
+    parser.add_argument("--trl", type=Path, default=Path(".venv-trl/bin/python"), help="a Python that has TRL; made if missing")
+    options = parser.parse_args(arguments)
+    options.repeats = 1 if options.quick else 5
+    return options
+
+
+def measure(case: str, options: argparse.Namespace) -> list[Row]:
+    if case == "gpu-4b":
+        from scripts.benchmarks.train_gpu import gpu_rows
+
+        return gpu_rows(options)
+    if case.startswith("session-"):
+        return session_rows(case, int(case.removeprefix("session-")), options)
+    return single_rows(case, options) if case == "single-turn" else vocabulary_rows(case, options)
+
+
+def session_rows(case: str, turns: int, options: argparse.Namespace) -> list[Row]:
+    made = make_session(turns, system=128 if options.quick else 1024, vocabulary=VOCABULARY)
+    tree, alone = (ours(options, made, merge=merge) for merge in ("tree", "none"))
+    peer, _ = best_of_trl(options, made)
+    return [
+        *speed_rows(case, turns, tree, options),
+        Row(case, "turns_per_s_per_turn_mode", turns / median(alone), "turns/s"),
+        Row(case, "turns_per_s_trl", turns / median(peer), "turns/s"),
+        Row(case, "turns_per_s_ratio_per_turn", median(alone) / median(tree), "×"),
+        Row(case, "turns_per_s_ratio_trl", median(peer) / median(tree), "×"),
+        Row(case, "tree_saving", tree["saving"], "×"),
+        Row(case, "peak_memory", tree["grown_bytes"] / 2**20, "MiB"),
+        Row(case, "peak_memory_ratio_trl", tree["grown_bytes"] / peer["grown_bytes"], "×"),
+    ]
+
+
+def single_rows(case: str, options: argparse.Namespace) -> list[Row]:
+    turns = 8 if options.quick else 16
+    made = make_single_turns(turns, prompt=128 if options.quick else 512, vocabulary=VOCABULARY)
+    mine = ours(options, made, merge="tree", tokens_per_microbatch=2048)
+    peer, other = best_of_trl(options, made)
+    return [
+        *speed_rows(case, turns, mine, options),
+        Row(case, "turns_per_s_trl", turns / median(peer), "turns/s"),
+        Row(case, "turns_per_s_ratio_trl", median(peer) / median(mine), "×"),
+        Row(case, "peak_memory", mine["grown_bytes"] / 2**20, "MiB"),
+        Row(case, "peak_memory_trl", peer["grown_bytes"] / 2**20, "MiB"),
+        Row(case, "peak_memory_ratio_trl", mine["grown_bytes"] / peer["grown_bytes"], "×"),
+        Row(case, "peak_memory_ratio_trl_other_setting", mine["grown_bytes"] / other["grown_bytes"], "×"),
+        Row(case, "turns_per_s_ratio_trl_other_setting", median(other) / median(mine), "×"),
+    ]
+
+
+def vocabulary_rows(case: str, options: argparse.Namespace) -> list[Row]:
+    job = {
+        "tokens": 2048 if options.quick else 8192, "vocabulary": 151_936, "width": 128 if options.quick else 1024,
+        "dtype": options.dtype, "threads": options.threads, "repeats": options.repeats,
+    }  # fmt: skip
+    chunked, whole = (worker("train_vocab", {**job, "chunked": chunked}) for chunked in (True, False))
+    if abs(chunked["sum"] - whole["sum"]) > 1e-3 * abs(whole["sum"]):
+        raise ClawError(f"chunked logprobs sum to {chunked['sum']}, whole ones to {whole['sum']}", "this is a bug")
+    return [
+        Row(case, "tokens", job["tokens"], "tokens"),
+        Row(case, "peak_memory", chunked["grown_bytes"] / 2**20, "MiB"),
+        Row(case, "peak_memory_whole", whole["grown_bytes"] / 2**20, "MiB"),
+        Row(case, "peak_memory_ratio", chunked["grown_bytes"] / whole["grown_bytes"], "×"),
+        Row(case, "seconds_ratio", median(chunked) / median(whole), "×"),
+        Row(case, "matmul_peak_share", chunked["flops"] / median(chunked) / chunked["matmul_flops"], "share"),
+    ]
+
+
+def speed_rows(case: str, turns: int, mine: dict[str, Any], options: argparse.Namespace) -> list[Row]:
+    return [
+        Row(case, f"turns_per_s ({options.dtype}, {options.threads} threads)", turns / median(mine), "turns/s"),
+        Row(case, "matmul_peak_share", mine["flops"] / median(mine) / mine["matmul_flops"], "share"),
+    ]
+
+
+def ours(options: argparse.Namespace, turns: list[Turn], merge: str, tokens_per_microbatch: int = 8192) -> dict[str, Any]:
+    return worker("train_ours", {**job_of(options, turns), "merge": merge, "tokens_per_microbatch": tokens_per_microbatch})
+
+
+def best_of_trl(options: argparse.Namespace, turns: list[Turn]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The faster of TRL's two settings, and the other. Its batch is its default, 8 rows."""
+    python = ensure_trl(options.trl)
+    job = {**job_of(options, turns), "rows": min(8, len(turns))}
+    found = [worker("train_trl", {**job, "checkpointing": checkpointing}, python) for checkpointing in (False, True)]
+    faster, slower = sorted(found, key=median)
+    return faster, slower
+
+
+def job_of(options: argparse.Namespace, turns: list[Turn]) -> dict[str, Any]:
+    return {
+        "model": str(DEMO_MODEL), "dtype": options.dtype, "threads": options.threads, "repeats": options.repeats, "turns": turns,
+    }  # fmt: skip
+
+
+def worker(module: str, job: dict[str, Any], python: Path | None = None) -> dict[str, Any]:
+    """What one contestant answers on the last line of its stdout. Raises ClawError where it fails."""
+    command = [str(python), str(HERE / f"{module}.py")] if python else [sys.executable, "-m", f"scripts.benchmarks.{module}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(job["threads"]), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    done = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True, env=environment)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise ClawError(f"{module} ended with {done.returncode}: {last}", "run it alone to see more")
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+def ensure_trl(python: Path) -> Path:
+    """An environment with the peer, made once beside ours: it pins other packages than we do."""
+    if not python.exists():
+        print(f"making {python.parent.parent} with {TRL} (some minutes) …", file=sys.stderr)
+        subprocess.run([sys.executable, "-m", "venv", str(python.parent.parent)], check=True)
+        same = f"torch=={torch.__version__.split('+')[0]}"
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", "-c", "constraints.txt", TRL, same], check=True)
+    return python.absolute()
+
+
+def natural_dtype() -> str:
+    """bfloat16 where the CPU multiplies it in hardware."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return "float32"
+    return "bfloat16" if "avx512_bf16" in flags or "amx_bf16" in flags else "float32"
+
+
+def median(result: dict[str, Any]) -> float:
+    return float(statistics.median(result["seconds"]))
+
+
+if __name__ == "__main__":
+    main()

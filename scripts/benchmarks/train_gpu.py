@@ -1,0 +1,89 @@
+"""Case `gpu-4b`: random weights at Qwen3-4B's dimensions on one card, LoRA rank 16 at 16k tokens and all weights at 8k.
+
+The weights are random because speed does not depend on them and nothing has to be fetched. A session is laid so that its trie fills
+the microbatch: most of it a system prompt, as agents have it.
+"""
+
+import argparse
+import statistics
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clawctl.config import DEMO_MODEL
+from clawctl.errors import ClawError
+from clawctl.train.flops import peak_flops
+from scripts.benchmarks.table import Row
+from scripts.benchmarks.train import worker
+from scripts.benchmarks.train_turns import Turn, make_session
+
+QWEN3_4B = {
+    "vocab_size": 151_936, "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 40_960, "tie_word_embeddings": True,
+}  # fmt: skip
+TURN = 150  # tokens that a turn adds to a trie, about
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    name: str  # "lora-r16@16k"
+    tokens: int  # of the trie, about
+    lora: dict[str, Any] | None
+
+
+SETTINGS = (Setting("lora-r16@16k", 16_384, {"rank": 16}), Setting("full@8k", 8192, None))
+
+
+def gpu_rows(options: argparse.Namespace) -> list[Row]:
+    """Raises ClawError where there is no card."""
+    if not torch.cuda.is_available():
+        raise ClawError("gpu-4b needs a CUDA device and there is none", "run it on a machine that has one", 2)
+    with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as folder:
+        model = make_model(Path(folder), QWEN3_4B)
+        return [row for setting in SETTINGS for row in setting_rows(setting, model, options, "cuda")]
+
+
+def setting_rows(setting: Setting, model: Path, options: argparse.Namespace, device: str) -> list[Row]:
+    """Tokens a second, MFU and memory of one setting, and how much faster it is than one sequence a turn."""
+    turns = session_of(setting.tokens, int(torch.iinfo(torch.int16).max))
+    job = {
+        "model": str(model), "dtype": "bfloat16", "threads": options.threads, "repeats": options.repeats, "turns": turns,
+        "device": device, "lora": setting.lora, "tokens_per_microbatch": 2 * setting.tokens,
+    }  # fmt: skip
+    tree, alone = (worker("train_ours", {**job, "merge": merge}) for merge in ("tree", "none"))
+    seconds = statistics.median(tree["seconds"])
+    name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    peak = peak_flops(name, None) or tree["matmul_flops"]
+    case = f"gpu-4b {setting.name} ({name})"
+    return [
+        Row(case, "tokens_per_s", tree["tokens"] / seconds, "tokens/s"),
+        Row(case, "mfu", tree["flops"] / seconds / peak, "share"),
+        Row(case, "matmul_peak_share", tree["flops"] / seconds / tree["matmul_flops"], "share"),
+        Row(case, "peak_memory", tree["grown_bytes"] / 2**30, "GiB above the loaded model"),
+        Row(case, "turns_per_s", len(turns) / seconds, "turns/s"),
+        Row(case, "turns_per_s_ratio_per_turn", statistics.median(alone["seconds"]) / seconds, "×"),
+        Row(case, "tree_saving", tree["saving"], "×"),
+    ]
+
+
+def session_of(tokens: int, vocabulary: int) -> list[Turn]:
+    """A session whose trie has about so many tokens, five eighths of them its system prompt."""
+    system = tokens * 5 // 8
+    return make_session(max(2, (tokens - system) // TURN), system, vocabulary)
+
+
+def make_model(folder: Path, dimensions: dict[str, Any]) -> Path:
+    """Random bfloat16 weights of these dimensions, with the demo model's tokenizer beside them."""
+    from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+
+    tokenizer = AutoTokenizer.from_pretrained(DEMO_MODEL)
+    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
+    torch.manual_seed(0)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        model: Any = Qwen3ForCausalLM(Qwen3Config(**dimensions, **ends))
+    model.to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

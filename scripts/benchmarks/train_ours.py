@@ -1,0 +1,93 @@
+"""One contestant in a process of its own: our trainer makes whole steps of given turns.   JOB.json on stdin, result on stdout."""
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clawctl.config import Recipe
+from clawctl.run_dir import open_run
+from clawctl.train.batches import lay_out, share_out
+from clawctl.train.flops import cost_of
+from clawctl.train.loop import resume
+from clawctl.train.ranks import Ranks
+from clawctl.train.sample import Batch, Sample
+from clawctl.train.step import Training, train_step, turn_branches
+from clawctl.train.trees import lay
+from scripts.benchmarks.train_trl import grown_bytes, matmul_flops, watch_memory
+
+
+def make_training(job: dict[str, Any], device: torch.device, folder: Path) -> Training:
+    settings = {key: job[key] for key in ("dtype", "merge", "tokens_per_microbatch", "lora") if key in job}
+    recipe = Recipe.model_validate({"model": {"path": job["model"]}, "train": {"method": "binary", "lr": 1e-6, **settings}})
+    return resume(open_run(folder), recipe, Ranks(0, 1, device))
+
+
+def make_samples(training: Training, turns: list[Any]) -> list[Sample]:
+    """The turns with the policy's own logprobs, as if it had just sampled them, and rewards that alternate."""
+    plain = [
+        Sample(str(i), "a", "", prompt, said, [0.0] * len(said), 1.0, 0, 1.0 if i % 2 else -1.0, None)
+        for i, (prompt, said) in enumerate(turns)
+    ]
+    branches, policy = turn_branches(plain), training.policy
+    told: dict[int, list[float]] = {}
+    for group in share_out(branches, policy.merge, 8192).groups:
+        batch = lay_out([branches[index] for index in group], policy.merge, policy.device)
+        with torch.no_grad():
+            pieces = policy.logprobs(batch).split(batch.lengths)
+        told.update({index: piece.tolist() for index, piece in zip(group, pieces, strict=True)})
+    return [
+        Sample(s.turn_id, "a", "", s.prompt_ids, s.completion_ids, told[i], 1.0, 0, s.reward, None) for i, s in enumerate(plain)
+    ]
+
+
+def useful_flops(training: Training, samples: list[Sample]) -> float:
+    """Of a step, if nothing that turns share is counted twice: what any trainer has to compute at least."""
+    cost = cost_of(training.policy.causal)
+    assert cost is not None
+    tree = lay(turn_branches(samples))
+    scored = sum(len(sample.completion_ids) for sample in samples)
+    return cost.forward_backward(len(tree.ids_T), int((tree.positions_T + 1).sum()), scored)
+
+
+def run_job(job: dict[str, Any], device: torch.device, folder: Path) -> dict[str, Any]:
+    """Seconds of each step after the first, and how far memory rose above the loaded model."""
+    peak = matmul_flops(job["dtype"], device)
+    training = make_training(job, device, folder)
+    samples = make_samples(training, job["turns"])
+    seconds: list[float] = []
+    row: dict[str, Any] = {}
+    before = watch_memory(device)
+    for step in range(1, job["repeats"] + 2):
+        begin = time.perf_counter()
+        outcome = train_step(training, Batch(step, samples))
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begin)
+        assert outcome.row is not None, outcome.problem
+        row = outcome.row
+    return {
+        "seconds": seconds[1:],
+        "grown_bytes": grown_bytes(before, device),
+        "matmul_flops": peak,
+        "flops": useful_flops(training, samples),
+        "saving": row["tree_saving"],
+        "tokens": row["computed_tokens"],
+    }
+
+
+def main() -> None:
+    job = json.load(sys.stdin)
+    torch.set_num_threads(job["threads"])
+    device = torch.device(job.get("device", "cpu"))
+    with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as folder:
+        result = run_job(job, device, Path(folder))
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

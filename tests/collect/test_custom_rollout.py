@@ -1,0 +1,99 @@
+"""Episodes of the user's own code become trajectories like any other."""
+
+from pathlib import Path
+
+import pytest
+
+from clawctl.collect.custom_rollout import collect_custom
+from clawctl.config import Recipe
+from clawctl.errors import ClawError
+from clawctl.run_dir import RunDir, open_run, published
+from clawctl.shards import read_origin, read_turns
+from clawctl.tokenizer_files import tokenizer_fingerprint
+from clawctl.types import Turn
+
+CODE = """
+from clawctl.plugins import Generation
+
+def generate(messages, tools, config):
+    number = len(messages)
+    return Generation({"role": "assistant", "content": f"answer {number}"}, [1, 2], [3, 4], [-0.5, -0.25], 7, 0.8, "stop")
+
+def rollout(episode, generate, config):
+    messages = [{"role": "user", "content": f"task {episode}"}]
+    first = generate(messages)
+    came_back = [{"role": "tool", "content": "42"}]
+    yield {"generation": first, "messages": messages, "next_state": came_back, "outcome_reward": 1.0, "group_id": "g"}
+    messages = [*messages, first.message, *came_back]
+    yield {"generation": generate(messages), "messages": messages, "next_state": None, "outcome_reward": 1.0, "group_id": "g"}
+
+def without_ids(episode, generate, config):
+    yield {"generation": Generation({"role": "assistant", "content": "a"}), "messages": [], "next_state": []}
+
+def forgetful(episode, generate, config):
+    yield {"generation": generate([]), "messages": []}
+
+def misspelt(episode, generate, config):
+    yield {"generation": generate([]), "messages": [], "next_state": None, "outcome": 1.0}
+
+def broken(episode, generate, config):
+    raise RuntimeError("no task left")
+
+def wrong(args): ...
+
+def text(messages, tools, config):
+    return "words"
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return open_run(tmp_path / "run")
+
+
+def spec(tmp_path: Path, name: str) -> str:
+    path = tmp_path / "mine.py"
+    path.write_text(CODE)
+    return f"{path}:{name}"
+
+
+def turns_of(run: RunDir) -> list[Turn]:
+    return [turn for path in published(run.trajectories, ".parquet") for turn in read_turns(path)]
+
+
+def test_each_episode_is_a_session_with_its_exact_tokens_and_outcome(run: RunDir, tmp_path: Path) -> None:
+    assert collect_custom(run, Recipe(), spec(tmp_path, "rollout"), spec(tmp_path, "generate"), 2) == 4
+    first, second, third, _ = turns_of(run)
+    assert first.session_id == second.session_id != third.session_id
+    assert (first.parent_turn_id, second.parent_turn_id, second.turn_index) == (None, first.turn_id, 1)
+    assert (first.prompt_ids, first.completion_ids, first.logprobs) == ([1, 2], [3, 4], [-0.5, -0.25])
+    assert (first.policy_version, first.temperature, first.source, first.group_id) == (7, 0.8, "custom", "g")
+    assert (first.trainable, second.trainable, second.outcome_reward, second.next_state) == (True, True, 1.0, None)
+    assert second.messages[1] == {"role": "assistant", "content": "answer 1"}
+    origin = read_origin(published(run.trajectories, ".parquet")[0])
+    assert (origin.base_model, origin.tokenizer) == ("demo", tokenizer_fingerprint(Recipe().model_path))
+
+
+def test_a_turn_without_token_ids_is_kept_and_not_trained(run: RunDir, tmp_path: Path) -> None:
+    collect_custom(run, Recipe(), spec(tmp_path, "without_ids"), spec(tmp_path, "generate"), 1)
+    assert [turn.untrainable_reason for turn in turns_of(run)] == ["no token ids"]
+
+
+@pytest.mark.parametrize(
+    ("rollout", "generate", "problem"),
+    [
+        ("wrong", "generate", r"wrong takes \(args\), expected \(episode, generate, config\)"),
+        ("rollout", "wrong", r"wrong takes \(args\), expected \(messages, tools, config\)"),
+        ("rollout", None, "needs --custom-generate"),
+        ("rollout", "text", "returned str"),
+        ("forgetful", "generate", r"episode 0, turn 0: got \['generation', 'messages'\]"),
+        ("misspelt", "generate", "unknown outcome"),
+        ("broken", "generate", "failed in episode 0: RuntimeError"),
+    ],
+)
+def test_code_that_does_not_fit_is_refused_with_what_was_expected(
+    run: RunDir, tmp_path: Path, rollout: str, generate: str | None, problem: str
+) -> None:
+    with pytest.raises(ClawError, match=problem):
+        collect_custom(run, Recipe(), spec(tmp_path, rollout), generate and spec(tmp_path, generate), 1)
+    assert turns_of(run) == []

@@ -1,0 +1,101 @@
+"""Turns of groups and sessions wait for one another, and none of them for ever."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from clawctl.run_dir import RunDir
+from tests.train.test_feed import ids_of, make_feed, told
+from tests.train.tiny import HINT, Sampler, publish_shard
+
+
+def episodes(sampler: Sampler, *names: str, group: str = "g1", **changes: Any) -> list[Any]:
+    return [replace(sampler.turn(name, tokens=2), group_id=group, **changes) for name in names]
+
+
+def test_a_group_waits_for_its_members_and_is_taken_whole(run: RunDir, sampler: Sampler) -> None:
+    a, b, c = episodes(sampler, "a", "b", "c")
+    feed = make_feed(run, sampler, method="grpo", group_size=3, batch_turns=2, group_std=False)
+    publish_shard(run, "1", [(a, 1.0, None), (b, -1.0, None)])
+    assert feed.take(0) is None
+    assert (told(run)["waiting"], told(run)["forming"]) == (2, 2)
+    publish_shard(run, "2", [(c, 0.0, None)])
+    batch = feed.take(0)
+    assert batch is not None
+    assert [(sample.turn_id, sample.credit) for sample in batch.samples] == [("a", 1.0), ("b", -1.0), ("c", 0.0)]
+    feed.done(ids_of(batch), "trained")
+    assert (told(run)["waiting"], told(run)["forming"]) == (0, 0)
+
+
+def test_a_group_that_waited_long_enough_goes_with_those_that_are_there(run: RunDir, sampler: Sampler) -> None:
+    publish_shard(run, "1", [(turn, reward, None) for turn, reward in zip(episodes(sampler, "a", "b"), (1.0, -1.0), strict=True)])
+    feed = make_feed(run, sampler, method="grpo", group_size=8, batch_turns=2, batch_wait_s=50)
+    assert feed.take(0) is None
+    import time
+
+    batch = feed.take(0, time.time() + 51)
+    assert batch is not None
+    assert [sample.credit for sample in batch.samples] == pytest.approx([1.0, -1.0], rel=1e-5)
+
+
+def test_a_group_without_a_difference_is_dropped_and_counted_and_takes_no_place_in_a_batch(run: RunDir, sampler: Sampler) -> None:
+    same, other = episodes(sampler, "a", "b"), episodes(sampler, "c", "d", group="g2")
+    publish_shard(run, "1", [(turn, 1.0, None) for turn in same])
+    publish_shard(run, "2", [(other[0], 1.0, None), (other[1], -1.0, None)])
+    batch = make_feed(run, sampler, method="grpo", group_size=2, batch_turns=2).take(0)
+    assert ids_of(batch) == ["c", "d"]
+    assert told(run)["refused"] == {"no difference in its group": 2}
+
+
+def test_a_member_that_is_not_trained_still_counts_in_the_mean_of_its_group(run: RunDir, sampler: Sampler) -> None:
+    a, b = episodes(sampler, "a", "b")
+    (greedy,) = episodes(sampler, "z", temperature=0.0)
+    publish_shard(run, "1", [(a, 1.0, None), (b, 1.0, None), (greedy, -1.0, None)])
+    batch = make_feed(run, sampler, method="grpo", group_size=3, batch_turns=2, group_std=False).take(0)
+    assert batch is not None
+    assert [(sample.turn_id, sample.credit) for sample in batch.samples] == [
+        ("a", pytest.approx(2 / 3)),
+        ("b", pytest.approx(2 / 3)),
+    ]
+    assert told(run)["refused"] == {"greedy": 1}
+
+
+def test_two_groups_are_not_torn_apart_though_their_turns_came_mixed(run: RunDir, sampler: Sampler) -> None:
+    one, two = episodes(sampler, "a", "c", group="g1"), episodes(sampler, "b", "d", group="g2")
+    publish_shard(run, "1", [(one[0], 1.0, None), (two[0], 1.0, None)])
+    publish_shard(run, "2", [(one[1], -1.0, None), (two[1], -1.0, None)])
+    feed = make_feed(run, sampler, method="grpo", group_size=2, batch_turns=3)
+    assert ids_of(feed.take(0)) == ["a", "c", "b", "d"]
+    assert ids_of(make_feed(run, sampler, method="grpo", group_size=2, batch_turns=2).take(0)) == ["a", "c"]
+
+
+def test_after_a_restart_a_trained_turn_still_counts_for_the_rest_of_its_group(run: RunDir, sampler: Sampler) -> None:
+    a, b = episodes(sampler, "a", "b")
+    publish_shard(run, "1", [(a, 1.0, None), (b, -1.0, None)])
+    feed = make_feed(run, sampler, method="grpo", group_size=2, batch_turns=1, used={"a": "trained"}, group_std=False)
+    batch = feed.take(1)
+    assert batch is not None
+    assert [(sample.turn_id, sample.credit) for sample in batch.samples] == [("b", -1.0)]
+
+
+def test_a_session_waits_until_nothing_can_follow_and_hands_credit_back(run: RunDir, sampler: Sampler) -> None:
+    first = replace(sampler.turn("a", tokens=2), session_id="s")
+    last = replace(sampler.turn("b", tokens=2), session_id="s", parent_turn_id="a", turn_index=1, next_state=None)
+    last = replace(last, trainable=False, untrainable_reason="no next state")
+    feed = make_feed(run, sampler, method="binary", advantage="gae", gamma=1.0, gae_lambda=0.5, batch_turns=1)
+    publish_shard(run, "1", [(first, 0.0, None)])
+    assert feed.take(0) is None
+    publish_shard(run, "2", [(last, 1.0, None)])
+    batch = feed.take(0)
+    assert batch is not None
+    assert [(sample.turn_id, sample.reward, sample.credit) for sample in batch.samples] == [("a", 0.0, 0.5)]
+
+
+def test_a_turn_that_its_group_teaches_nothing_is_still_trained_on_its_hint(run: RunDir, sampler: Sampler) -> None:
+    a, b = episodes(sampler, "a", "b")
+    publish_shard(run, "1", [(a, -1.0, HINT), (b, -1.0, None)])
+    batch = make_feed(run, sampler, method="combine", advantage="group", group_size=2, batch_turns=1).take(0)
+    assert batch is not None
+    assert [(sample.turn_id, sample.reward, sample.credit) for sample in batch.samples] == [("a", None, None)]
+    assert batch.samples[0].teacher_prompt_ids is not None

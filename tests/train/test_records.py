@@ -1,0 +1,124 @@
+"""What a step leaves behind: each trained turn's numbers, and what trackers are told."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from clawctl.config import TrainConfig
+from clawctl.errors import ClawError
+from clawctl.run_dir import RunDir
+from clawctl.train.checkpoints import read_rows
+from clawctl.train.trackers import metrics_of, open_trackers
+from tests.train.test_methods_in_a_step import train
+from tests.train.tiny import Sampler, publish_turns
+
+
+def records(run: RunDir, step: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pq.read_table(run.train / "turns" / f"{step}.parquet").to_pylist()
+    return found
+
+
+def test_the_numbers_of_the_turns_add_up_to_the_loss_of_their_step(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    turns = {turn.turn_id: turn for turn in publish_turns(run, sampler, 8)}
+    train(run, model_path, baseline="mean", weight_opd=0.5, ratio_penalty=0.0, lr=1e-2)
+    for row in read_rows(run):
+        rows, loss = records(run, row["step"]), 0.0
+        assert sum(len(found["completion_ids"]) for found in rows) == row["trained_tokens"]
+        for found in rows:
+            turn = turns[found["turn_id"]]
+            assert found["completion_ids"] == turn.completion_ids
+            assert found["sampler_logprobs"] == pytest.approx(turn.logprobs, rel=1e-6)
+            assert found["staleness"] == row["step"] - 1
+            assert (found["teacher_logprobs"] is None) == ("opd" not in [term["name"] for term in found["terms"]])
+            for term in found["terms"]:
+                for now, then, advantage, acts in zip(
+                    found["policy_logprobs"], found["sampler_logprobs"], term["advantages"], term["acting"], strict=True
+                ):
+                    loss -= term["weight"] * acts * advantage * 2.718281828459045 ** (now - then) / term["tokens"]
+                if term["name"] == "binary":
+                    assert term["advantages"] == pytest.approx(
+                        [found["reward"] - found["baseline"]] * len(turn.completion_ids or [])
+                    )
+        assert loss == pytest.approx(row["loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize(("keep", "left"), [(1, ["2.parquet"]), (0, None)])
+def test_only_the_newest_records_are_kept(
+    run: RunDir, sampler: Sampler, model_path: Path, keep: int, left: list[str] | None
+) -> None:
+    publish_turns(run, sampler, 8)
+    train(run, model_path, keep_turn_records=keep)
+    folder = run.train / "turns"
+    assert (sorted(path.name for path in folder.iterdir()) if folder.exists() else None) == left
+
+
+def test_a_row_says_what_a_step_cost_and_how_fast_it_was(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_turns(run, sampler, 4)
+    train(run, model_path, peak_tflops=0.5)
+    (row,) = read_rows(run)
+    assert row["tree_saving"] == row["sequence_tokens"] / row["computed_tokens"] > 1
+    assert row["mfu"] == pytest.approx(row["tflops"] / 0.5)
+    assert row["trained_tokens_per_s"] == pytest.approx(row["trained_tokens"] / row["model_s"])
+    assert row["peak_memory_bytes"] > 2**20
+
+
+def test_tensorboard_has_each_step_under_the_names_that_people_know(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    publish_turns(run, sampler, 8)
+    train(run, model_path, trackers=["tensorboard"])
+    events = EventAccumulator(str(run.train / "tensorboard")).Reload()
+    rows = read_rows(run)
+    for name in ("loss/total", "loss/binary", "loss/opd", "reward/mean", "reward/std", "gradient/norm", "learning_rate"):
+        found = [(event.step, event.value) for event in events.Scalars(name)]
+        assert found == [(row["step"], pytest.approx(metrics_of(row)[name], rel=1e-6, abs=1e-9)) for row in rows], name
+
+
+def test_wandb_writes_offline_and_sends_nothing(run: RunDir) -> None:
+    wandb = pytest.importorskip("wandb")
+    (tracker,) = open_trackers(run, TrainConfig(trackers=["wandb"]), 0)
+    tracker.log({"loss/total": 0.5}, 1)
+    tracker.close()
+    (folder,) = (run.train / "wandb").glob("offline-run-*")
+    (stored,) = folder.glob("run-*.wandb")
+    assert stored.stat().st_size > 0
+    assert wandb.run is None
+
+
+@pytest.mark.parametrize("name", ["trackio"])
+def test_a_tracker_that_is_not_installed_is_refused_at_start(run: RunDir, name: str) -> None:
+    try:
+        __import__(name)
+    except ImportError:
+        with pytest.raises(ClawError, match="is not installed") as raised:
+            open_trackers(run, TrainConfig.model_validate({"trackers": [name]}), 0)
+        assert raised.value.fix.startswith(f"pip install 'clawctl[{name}]'")
+
+
+def test_what_was_not_measured_is_not_told() -> None:
+    quantiles = [0.0] * 7
+    term = {"loss": 1.0, "tokens": 3, "masked_fraction": 0.0, "advantage_quantiles": None, "divergence_quantiles": quantiles}
+    row = dict.fromkeys(
+        ("loss", "grad_norm", "lr", "turns", "hints", "masked_fraction", "staleness_mean", "staleness_max", "tokens_per_s"), 1.0
+    )
+    row |= dict.fromkeys(("trained_tokens_per_s", "tree_saving", "tflops", "peak_memory_bytes"), 1.0)
+    unknown = dict.fromkeys(("reward_mean", "reward_std", "mismatch_mean", "mismatch_max", "mfu"))
+    found = metrics_of({**row, **unknown, "ratio_quantiles": quantiles, "terms": {"opd_topk": term}})
+    assert "reward/mean" not in found
+    assert "advantage/opd_topk/p50" not in found
+    assert (found["loss/opd_topk"], found["divergence/opd_topk/p50"]) == (1.0, 0.0)
+
+
+def test_the_documents_name_every_key_of_a_row(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_turns(run, sampler, 4)
+    train(run, model_path)
+    (row,) = read_rows(run)
+    page = (Path(__file__).parents[2] / "docs" / "run-directory.md").read_text()
+    table = page.partition("## A row of")[2]
+    named = {name for line in table.splitlines() if line.startswith("| `") for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    assert named == set(row)
+    assert all(f"`{key}`" in table for key in row["terms"]["binary"])

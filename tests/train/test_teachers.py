@@ -1,0 +1,196 @@
+"""Who reads the hint: the policy, its slow average, or a model behind a URL."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import torch
+
+from clawctl.errors import ClawError
+from clawctl.policies import ensure_base_policy
+from clawctl.run_dir import RunDir
+from clawctl.train.ema import Average
+from clawctl.train.ledger import read_ledger
+from clawctl.train.loop import resume, run_training
+from clawctl.train.measures import Measures
+from clawctl.train.ranks import Ranks
+from clawctl.train.remote_teacher import RemoteTeacher, open_remote_teacher, taught
+from clawctl.train.sample import Batch, Sample
+from clawctl.train.step import teacher_logprobs, train_step
+from tests.train.test_train_step import begin, take, weights
+from tests.train.tiny import HINT, Sampler, make_recipe, publish_shard
+
+ALONE = Ranks(0, 1, torch.device("cpu"))
+
+
+def a_sample(name: str, reward: float | None = 1.0, **changes: Any) -> Sample:
+    return replace(Sample(name, "a", "", [5, 6], [7, 8, 9], [-1.0] * 3, 1.0, 0, reward, [5, 4, 6]), **changes)
+
+
+@contextmanager
+def served(sampler: Sampler, spoil: Any = None) -> Iterator[str]:
+    """A model behind vLLM's completions: the logprob of every prompt token, as that server writes them. `spoil` edits an answer."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._answer({"data": [{"id": "tiny"}]})
+
+        def do_POST(self) -> None:
+            asked = orjson.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            assert asked["model"] == "tiny"
+            ids = asked["prompt"]
+            with torch.no_grad():
+                logprobs = sampler.model(torch.tensor([ids])).logits[0].log_softmax(-1)
+            told: list[Any] = [None, *({str(t): {"logprob": float(logprobs[i, t]), "rank": 1}} for i, t in enumerate(ids[1:]))]
+            self._answer({"choices": [{"text": "x", "prompt_logprobs": spoil(told) if spoil else told}]})
+
+        def _answer(self, body: dict[str, Any]) -> None:
+            text = orjson.dumps(body)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_an_average_moves_towards_the_policy_by_one_minus_decay_and_is_worn_only_inside() -> None:
+    parameter = torch.nn.Parameter(torch.tensor([1.0]))
+    average = Average([("w", parameter)], decay=0.75)
+    parameter.data = torch.tensor([2.0])
+    average.learn()
+    assert average.weights["w"].tolist() == [1.25]  # 1 + (2 - 1) / 4
+    with average.worn():
+        assert parameter.tolist() == [1.25]
+    assert parameter.tolist() == [2.0]
+    average.learn()
+    assert average.weights["w"].tolist() == [1.4375]
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 4}])
+def test_the_average_teaches_after_a_restart_as_it_would_have_without_one(
+    run: RunDir, sampler: Sampler, model_path: Path, lora: Any
+) -> None:
+    for stem in "ab":
+        publish_shard(run, stem, [(sampler.turn(f"{stem}{i}", seed=i), -1.0, HINT) for i in range(2)])
+    settings: dict[str, Any] = {
+        "teacher": "ema",
+        "teacher_decay": 0.5,
+        "batch_turns": 2,
+        "method": "opd",
+        "lora": lora,
+        "max_steps": 1,
+    }
+    recipe = make_recipe(model_path, **settings)
+    ensure_base_policy(run, recipe.model.path)
+    steady = begin(run, model_path, **settings)
+    first = take(run, steady)
+    at_rest = teacher_logprobs(steady, first.samples, Measures())
+    train_step(steady, first)
+    moved = teacher_logprobs(steady, first.samples, Measures())
+    assert any(not torch.equal(moved[name], at_rest[name]) for name in moved)
+    run_training(run, recipe, ALONE, threading.Event(), once=True)
+    resumed = resume(run, recipe, ALONE)
+    assert resumed.step == 1
+    found = teacher_logprobs(resumed, first.samples, Measures())
+    for name, value in moved.items():
+        torch.testing.assert_close(found[name], value, atol=0, rtol=0)
+
+
+def test_the_average_is_not_what_is_trained_or_published(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_shard(run, "a", [(sampler.turn("x"), -1.0, HINT)])
+    training = begin(run, model_path, teacher="ema", method="opd", batch_turns=1)
+    batch = take(run, training)
+    train_step(training, batch)
+    before = weights(training)
+    teacher_logprobs(training, batch.samples, Measures())
+    assert all(torch.equal(value, before[name]) for name, value in weights(training).items())
+
+
+def test_a_server_tells_what_the_policy_itself_would_tell(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_shard(run, "a", [(sampler.turn("x", temperature=1.0), -1.0, HINT)])
+    training = begin(run, model_path, method="opd", batch_turns=1)
+    batch = take(run, training)
+    with served(sampler) as url:
+        teacher = RemoteTeacher(url, None, None)
+        told, lost = taught(batch, teacher.ask(batch))
+        teacher.close()
+    assert lost == {}
+    by_server = teacher_logprobs(training, told.samples, Measures())["x"]
+    torch.testing.assert_close(by_server, teacher_logprobs(training, batch.samples, Measures())["x"], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda told: told[:-1], "gives no logprob for each token"),
+        (lambda told: None, "gives no logprob for each token"),
+        (lambda told: [*told[:-1], {"1": {"logprob": -1.0}}], "gives no logprob for each token"),  # of another token
+        (lambda told: [*told[:-1], None], "gives no logprob for each token"),
+        (lambda told: [*told[:-1], {"9": {"logprob": 3.0}}], "gives a logprob that is not one"),
+    ],
+)
+def test_an_answer_that_is_not_whole_costs_the_hint_and_is_never_filled_in(sampler: Sampler, spoil: Any, reason: str) -> None:
+    with served(sampler, spoil) as url:
+        teacher = RemoteTeacher(url, "tiny", None)
+        (answer,) = teacher.ask(Batch(1, [a_sample("x")]))
+        teacher.close()
+    assert answer == f"the teacher's server {reason}"
+
+
+def test_a_turn_without_its_teacher_goes_on_with_its_reward_or_not_at_all() -> None:
+    batch = Batch(3, [a_sample("a"), a_sample("b", reward=None), a_sample("c"), a_sample("d", teacher_prompt_ids=None)])
+    told, lost = taught(batch, ["gone", "gone", (-1.0, -2.0, -3.0), None])
+    assert lost == {"a": "gone", "b": "gone"}
+    assert [(s.turn_id, s.teacher_prompt_ids is None, s.teacher_logprobs) for s in told.samples] == [
+        ("a", True, None), ("c", False, (-1.0, -2.0, -3.0)), ("d", True, None),
+    ]  # fmt: skip
+    assert told.step == 3
+
+
+def test_a_server_that_is_gone_or_scores_at_another_temperature_is_a_reason(sampler: Sampler) -> None:
+    with served(sampler) as url:
+        teacher = RemoteTeacher(url, "tiny", None)
+        cool, warm = teacher.ask(Batch(1, [a_sample("x", temperature=0.5), a_sample("y")]))
+        assert cool == "the teacher's server scores at temperature 1 alone"
+        assert isinstance(warm, tuple)
+    assert teacher.ask(Batch(1, [a_sample("y")])) == ["the teacher's server does not answer"]
+    teacher.close()
+
+
+def test_a_run_whose_teacher_goes_away_trains_rewards_and_counts_lost_hints(
+    run: RunDir, sampler: Sampler, model_path: Path
+) -> None:
+    publish_shard(run, "a", [(sampler.turn("x", temperature=1.0), -1.0, HINT), (sampler.turn("y", temperature=1.0), None, HINT)])
+    with served(sampler, lambda told: told[:-1]) as url:
+        recipe = make_recipe(model_path, teacher=url, batch_turns=2)
+        ensure_base_policy(run, recipe.model.path)
+        run_training(run, recipe, ALONE, threading.Event(), once=True)
+    assert read_ledger(run) == {"x": "trained"}
+    told = orjson.loads((run.train / "feed.json").read_bytes())
+    assert told["lost_hints"] == told["refused"] == {"the teacher's server gives no logprob for each token": 1}
+
+
+def test_a_teacher_that_cannot_be_asked_is_refused_at_the_start(sampler: Sampler) -> None:
+    with pytest.raises(ClawError, match="compares whole distributions"):
+        open_remote_teacher(make_recipe(sampler.path, teacher="http://127.0.0.1:9/v1", method="hybrid").train)
+    with pytest.raises(ClawError, match="does not say which models it serves"):
+        open_remote_teacher(make_recipe(sampler.path, teacher="http://127.0.0.1:9/v1").train)
+    assert open_remote_teacher(make_recipe(sampler.path).train) is None

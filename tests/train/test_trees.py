@@ -1,0 +1,132 @@
+"""Tries: each distinct token once, at its depth, among its ancestors."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clawctl.train.attention import QUERIES, ancestors, attend_by_blocks, block_mask, visible
+from clawctl.train.trees import Branch, lay, make_branch, pack
+
+CPU = torch.device("cpu")
+
+
+@st.composite
+def branches(draw: st.DrawFn, most: int = 8) -> list[Branch]:
+    """Sequences that share prefixes: each goes on from somewhere in an earlier one, over an alphabet of three."""
+    made: list[list[int]] = []
+    for _ in range(draw(st.integers(1, most))):
+        stem = draw(st.sampled_from(made)) if made else []
+        head = stem[: draw(st.integers(0, len(stem)))]
+        made.append(head + draw(st.lists(st.integers(0, 2), min_size=0 if len(head) > 1 else 2, max_size=9)))
+    return [Branch(np.array(ids), draw(st.integers(1, len(ids) - 1)), draw(st.sampled_from([0.5, 1.0]))) for ids in made]
+
+
+def prefixes(found: list[Branch]) -> set[tuple[int, ...]]:
+    return {tuple(branch.ids[:stop].tolist()) for branch in found for stop in range(1, len(branch.ids) + 1)}
+
+
+@given(branches())
+def test_each_distinct_prefix_is_laid_once_and_sees_exactly_its_own_prefixes(found: list[Branch]) -> None:
+    tree = lay(found)
+    k, q = np.arange(len(tree.ids_T))[None, :], np.arange(len(tree.ids_T))[:, None]
+    sees_QK = (k <= q) & (q < tree.ends_T[None, :])
+    laid = [tuple(tree.ids_T[row].tolist()) for row in sees_QK]  # the ids that each token sees, from the root down
+    assert len(set(laid)) == len(laid)
+    assert set(laid) == prefixes(found)
+    assert tree.positions_T.tolist() == [len(seen) - 1 for seen in laid]
+    for branch, place in zip(found, tree.places, strict=True):
+        assert [laid[at] for at in place] == [tuple(branch.ids[:stop].tolist()) for stop in range(branch.scored, len(branch.ids))]
+
+
+@given(branches())
+def test_runs_tile_the_layout_and_name_the_ranges_above_them(found: list[Branch]) -> None:
+    tree = lay(found)
+    assert [run.start for run in tree.runs] == [0, *(run.stop for run in tree.runs[:-1])]
+    assert tree.runs[-1].stop == len(tree.ids_T)
+    for run in tree.runs:
+        above = [at for start, stop in run.context for at in range(start, stop)]
+        assert above == [at for at in range(run.start) if run.start < tree.ends_T[at]]
+
+
+@given(branches(), st.integers(1, 40), st.integers(1, 3))
+def test_packed_groups_hold_each_branch_once_within_the_budget_and_cuts_say_what_they_cost(
+    found: list[Branch], tokens: int, parts: int
+) -> None:
+    packing = pack(found, tokens, parts)
+    assert sorted(index for group in packing.groups for index in group) == list(range(len(found)))
+    sizes = [len(prefixes([found[index] for index in group])) for group in packing.groups]
+    assert all(size <= tokens or len(group) == 1 for size, group in zip(sizes, packing.groups, strict=True))
+    assert sum(sizes) == len(prefixes(found)) + packing.recomputed
+    assert (packing.cuts == 0) == (packing.recomputed == 0)
+
+
+def test_a_trie_that_is_too_long_is_cut_between_turns_and_others_fill_the_room() -> None:
+    session = [make_branch([1] * 10, [2] * 5, 1.0), make_branch([1] * 10 + [3] * 5, [4] * 5, 1.0), make_branch([9], [8, 8], 1.0)]
+    assert pack(session, 28).groups == [[0, 1, 2]]  # 10 + 5 + 10, and 3
+    assert pack(session, 27).groups == [[0, 1], [2]]
+    cut = pack(session, 23)  # 20, and 15 + 3
+    assert (cut.groups, cut.cuts, cut.recomputed) == ([[1, 2], [0]], 1, 10)
+
+
+def test_ranks_are_not_idle_while_there_are_turns() -> None:
+    session = [make_branch([1] * 10 + [2] * turn, [3] * 5, 1.0) for turn in range(4)]
+    assert len(pack(session, 8192, 1).groups) == 1
+    assert len(pack(session, 8192, 2).groups) >= 2
+
+
+def test_the_blocks_of_the_cpu_and_the_mask_of_cuda_are_the_same_relation() -> None:
+    rng = np.random.default_rng(0)
+    stem = rng.integers(0, 9, 3 * QUERIES // 2).tolist()
+    found = [make_branch(stem[:cut], rng.integers(0, 9, 20).tolist(), 1.0) for cut in (5, 50, 150, 150, len(stem))]
+    tree = lay(found)
+    seen = visible(tree, CPU)
+    count = len(tree.ids_T)
+    by_blocks = torch.zeros(count, count, dtype=torch.bool)
+    for block in seen.blocks:
+        for start, stop in block.ranges[:-1]:
+            by_blocks[block.start : block.stop, start:stop] = True
+        start, stop = block.ranges[-1]
+        own = torch.ones(block.stop - block.start, stop - start, dtype=torch.bool)
+        by_blocks[block.start : block.stop, start:stop] = own.tril(stop - start - (block.stop - block.start))
+    at = torch.arange(count)
+    by_mask = ancestors(seen.ends_T)(at, at, at[:, None], at[None, :])
+    assert torch.equal(by_blocks, by_mask)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_under_the_mask_of_cuda_computes_what_the_blocks_compute() -> None:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    stem = rng.integers(0, 9, 400).tolist()
+    tree = lay([make_branch(stem[:cut], rng.integers(0, 9, 150).tolist(), 1.0) for cut in (3, 130, 256, 400)])
+    seen, count = visible(tree, CPU), len(tree.ids_T)
+    query, key, value = (torch.randn(1, heads, count, 16) for heads in (4, 2, 2))
+    mask = block_mask(seen.ends_T)
+    reference = create_block_mask(ancestors(seen.ends_T), None, None, count, count, device="cpu")
+    assert torch.equal(mask.to_dense(), reference.to_dense())
+    assert torch.equal(mask.full_kv_num_blocks, reference.full_kv_num_blocks)
+    by_flex = flex_attention(query, key, value, block_mask=mask, enable_gqa=True)
+    torch.testing.assert_close(attend_by_blocks(query[0], key[0], value[0], seen.blocks, 0.25), by_flex[0].transpose(0, 1))
+
+
+@given(branches())
+def test_the_last_layer_asks_only_tokens_before_scored_ones_and_each_sees_what_it_sees_elsewhere(
+    found: list[Branch],
+) -> None:
+    tree = lay(found)
+    seen = visible(tree, CPU)
+    asked = [at for block in seen.asked for at in range(block.start, block.stop)]
+    assert asked == sorted({int(at) for place in tree.places for at in place})
+    for block in seen.asked:
+        above = [at for start, stop in block.ranges for at in range(start, stop)]
+        assert above == [at for at in range(block.stop) if block.stop <= tree.ends_T[at]]
+
+
+def test_a_branch_scores_at_least_one_token_that_has_one_before_it() -> None:
+    for scored in (0, 3):
+        with pytest.raises(ValueError, match="cannot be scored"):
+            Branch(np.array([1, 2, 3]), scored, 1.0)

@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator
 from typing import Any, Literal
 
 from clawctl.serve.capture import Capture
-from clawctl.serve.dialects import Ask, Choice, Dialect, Refusal, Shown
+from clawctl.serve.dialects import Ask, Choice, Dialect, Refusal, Shown, ShownToken
 from clawctl.serve.engines import Engine, EngineFailure, Generation, Sampling, Token
-from clawctl.serve.text import Called, Detokenizer, Event, Parser, Said, StopCutter, Thought
+from clawctl.serve.sampling import altered
+from clawctl.serve.text import CallBegun, Detokenizer, Event, Parser, StopCutter, joined
 from clawctl.types import Exchange
 
 _log = logging.getLogger("clawctl.serve")
@@ -108,8 +109,8 @@ class Answer:
         if status == "ok" and self.cancelled and not reading.stopped:
             status = "cancelled"
         if status == "ok":
-            called = any(isinstance(event, Called) for shown in choice.shown for event in shown.events)
-            choice.finish_reason = "tool_calls" if called else "stop" if reading.stopped else "length"
+            called = any(isinstance(event, CallBegun) for shown in choice.shown for event in shown.events)
+            choice.finish_reason = "length" if not reading.stopped else "tool_calls" if called else "stop"
         await self._keep(choice, reading.tokens, status, first_at)
         if status == "ok":
             yield None
@@ -142,17 +143,10 @@ class Answer:
                 top_p=sampling.top_p,
                 top_k=sampling.top_k,
                 hints=self._hints,
-                untrainable_reason=_altered(sampling),
+                untrainable_reason=altered(sampling.temperature, sampling.top_p, sampling.top_k, None, {}),
                 ttft_s=None if first_at is None else first_at - self._created_at,
             )
         )
-
-
-def _altered(sampling: Sampling) -> str | None:
-    """Why the logprobs are not the policy's own: temperature is known to the trainer, a cut distribution is not."""
-    if sampling.temperature == 0:
-        return "greedy"
-    return "top_p" if sampling.top_p < 1 else "top_k" if sampling.top_k > 0 else None
 
 
 class _Reading:
@@ -186,17 +180,4 @@ class _Reading:
         if not events:
             return None
         tokens, self._unseen = self._unseen, []
-        return Shown(_joined(events), tokens)
-
-
-def _joined(events: list[Event]) -> list[Event]:
-    joined: list[Event] = []
-    for event in events:
-        last = joined[-1] if joined else None
-        if isinstance(event, Said) and isinstance(last, Said):
-            joined[-1] = Said(last.text + event.text)
-        elif isinstance(event, Thought) and isinstance(last, Thought):
-            joined[-1] = Thought(last.text + event.text)
-        else:
-            joined.append(event)
-    return joined
+        return Shown(joined(events), [ShownToken(text, token.logprob, []) for token, text in tokens])

@@ -26,6 +26,8 @@ def load_tokenizer(path: str) -> Any:
 
 def render(tokenizer: Any, ask: Ask) -> tuple[list[int], bool]:
     """The prompt's ids, and whether the answer begins within reasoning. Raises Refusal where the template objects."""
+    if any(isinstance(message.get("content"), list) for message in ask.messages):
+        raise Refusal(400, "this model takes no images", "messages")
     messages = [_for_template(message) for message in ask.messages]
     tools = [tool for tool in ask.tools or [] if tool.get("type") == "function" and isinstance(tool.get("function"), dict)]
     settings = {key: value for key, value in ask.template_settings.items() if key not in ("tokenize", "return_dict")}

@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 
-from clawctl.serve.dialects import Ask, Choice, Refusal, Shown
-from clawctl.serve.engines import Token
-from clawctl.serve.text import Called, Event, Said, Thought
+from clawctl.serve.dialects import Ask, Choice, Refusal, Shown, ShownToken
+from clawctl.serve.sampling import engine_fields
+from clawctl.serve.text import CallBegun, CallSaid, Event, Said, Thought
 from clawctl.types import Message
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool", "function": "tool"}
@@ -32,7 +32,7 @@ def read(body: dict[str, Any], live_name: str) -> Ask:
         messages=[_message(message, i) for i, message in enumerate(sent)],
         sent_messages=sent,
         tools=tools or None,
-        use_tools=bool(tools) and body.get("tool_choice") != "none",
+        tool_choice=body.get("tool_choice"),
         stream=bool(body.get("stream")),
         include_usage=isinstance(options, dict) and bool(options.get("include_usage")),
         n=_whole_number(body, "n", 1, _MOST_CHOICES) or 1,
@@ -42,7 +42,9 @@ def read(body: dict[str, Any], live_name: str) -> Ask:
         top_k=max(0, _whole_number(body, "top_k", -1, 1 << 31) or 0),
         max_tokens=_whole_number(body, "max_tokens" if longest is None else "max_completion_tokens", 1, 1 << 31),
         logprobs=bool(body.get("logprobs")),
+        top_logprobs=_whole_number(body, "top_logprobs", 0, 20) or 0,
         template_settings=settings if isinstance(settings, dict) else {},
+        engine_fields=engine_fields(body),
         claims={key: body[key] for key in ("session_id", "turn_type", "session_done", "prompt_cache_key") if key in body},
     )
 
@@ -67,11 +69,13 @@ def _message(message: Any, i: int) -> Message:
     return {**message, "role": role, "content": _content(message.get("content"), f"{where}.content")}
 
 
-def _content(content: Any, where: str) -> str:
+def _content(content: Any, where: str) -> str | list[Any]:
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
         raise Refusal(400, f"'{where}' must be a string, a list of parts or null", where)
+    if any(isinstance(part, dict) and "image" in str(part.get("type")) for part in content):
+        return content
     return "".join(_part(part, where) for part in content)
 
 
@@ -83,8 +87,6 @@ def _part(part: Any, where: str) -> str:
             if isinstance(part.get(key), str):
                 return str(part[key])
         kind = str(part.get("type"))
-        if "image" in kind:
-            raise Refusal(400, "this model takes no images", where)
         raise Refusal(400, f"this model takes text only, not {kind[:40]!r}", where)
     raise Refusal(400, f"a part of '{where}' must be an object", where)
 
@@ -127,26 +129,23 @@ class Chat:
         events = [event for shown in choice.shown for event in shown.events]
         said = "".join(event.text for event in events if isinstance(event, Said))
         thought = "".join(event.text for event in events if isinstance(event, Thought))
-        calls = [event for event in events if isinstance(event, Called)]
+        calls: list[dict[str, Any]] = []
+        for event in events:
+            if isinstance(event, CallBegun):
+                function = {"name": event.name, "arguments": ""}
+                calls.append({"id": _call_id(choice, len(calls)), "type": "function", "function": function})
+            elif isinstance(event, CallSaid):
+                calls[-1]["function"]["arguments"] += event.text
         message: Message = {"role": "assistant", "content": said if said or not calls else None}
         if thought:
             message["reasoning_content"] = thought
-        if calls:
-            message["tool_calls"] = [
-                {
-                    "id": _call_id(choice, i),
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": call.arguments},
-                }
-                for i, call in enumerate(calls)
-            ]
-        return message
+        return {**message, "tool_calls": calls} if calls else message
 
     def whole(self, choices: list[Choice]) -> bytes:
         answers = []
         for choice in choices:
             answer = {"index": choice.index, "message": self.message(choice), "finish_reason": choice.finish_reason}
-            tokens = (pair for shown in choice.shown for pair in shown.tokens)
+            tokens = (token for shown in choice.shown for token in shown.tokens)
             answers.append({**answer, "logprobs": {"content": _logprobs(tokens)} if self._ask.logprobs else None})
         return orjson.dumps({**self._head("chat.completion"), "choices": answers, "usage": _usage(choices)})
 
@@ -157,7 +156,7 @@ class Chat:
         frames = []
         for i, event in enumerate(shown.events):
             tokens = shown.tokens if i == len(shown.events) - 1 else []
-            frames += [self._chunk(choice, delta, tokens=tokens) for delta in self._deltas(choice, event)]
+            frames.append(self._chunk(choice, self._delta(choice, event), tokens=tokens))
         return b"".join(frames)
 
     def finish(self, choice: Choice) -> bytes:
@@ -175,19 +174,19 @@ class Chat:
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._ask.model}
 
-    def _deltas(self, choice: Choice, event: Event) -> list[dict[str, Any]]:
+    def _delta(self, choice: Choice, event: Event) -> dict[str, Any]:
         if isinstance(event, Said):
-            return [{"content": event.text}]
+            return {"content": event.text}
         if isinstance(event, Thought):
-            return [{"reasoning_content": event.text}]
+            return {"reasoning_content": event.text}
+        if isinstance(event, CallSaid):
+            return {"tool_calls": [{"index": self._calls[choice.index] - 1, "function": {"arguments": event.text}}]}
         i = self._calls.get(choice.index, 0)
         self._calls[choice.index] = i + 1
-        opening = {"index": i, "id": _call_id(choice, i), "type": "function", "function": {"name": event.name, "arguments": ""}}
-        return [{"tool_calls": [opening]}, {"tool_calls": [{"index": i, "function": {"arguments": event.arguments}}]}]
+        function = {"name": event.name, "arguments": ""}
+        return {"tool_calls": [{"index": i, "id": _call_id(choice, i), "type": "function", "function": function}]}
 
-    def _chunk(
-        self, choice: Choice, delta: dict[str, Any], finish: str | None = None, tokens: Iterable[tuple[Token, str]] = ()
-    ) -> bytes:
+    def _chunk(self, choice: Choice, delta: dict[str, Any], finish: str | None = None, tokens: Iterable[ShownToken] = ()) -> bytes:
         said = {"index": choice.index, "delta": delta, "finish_reason": finish}
         if self._ask.logprobs and (content := _logprobs(tokens)):
             said["logprobs"] = {"content": content}
@@ -198,13 +197,18 @@ def _call_id(choice: Choice, i: int) -> str:
     return f"call{choice.exchange_id}{i}"
 
 
-def _logprobs(tokens: Iterable[tuple[Token, str]]) -> list[dict[str, Any]]:
-    return [{"token": text, "logprob": token.logprob, "bytes": list(text.encode()), "top_logprobs": []} for token, text in tokens]
+def _logprobs(tokens: Iterable[ShownToken]) -> list[dict[str, Any]]:
+    return [
+        {"token": token.text, "logprob": token.logprob, "bytes": list(token.text.encode()), "top_logprobs": token.top}
+        for token in tokens
+    ]
 
 
-def _usage(choices: list[Choice]) -> dict[str, int]:
+def _usage(choices: list[Choice]) -> dict[str, Any]:
     asked, answered = choices[0].prompt_tokens, sum(choice.completion_tokens for choice in choices)
-    return {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}
+    usage = {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}
+    cached = choices[0].cached_tokens
+    return usage if cached is None else {**usage, "prompt_tokens_details": {"cached_tokens": cached}}
 
 
 def _frame(data: dict[str, Any]) -> bytes:

@@ -15,6 +15,10 @@ from clawctl.run_dir import RunDir, open_run
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 inspect_app = typer.Typer(no_args_is_help=True, help="Look at a run: tables, or --json for scripts.")
 app.add_typer(inspect_app, name="inspect")
+policies_app = typer.Typer(no_args_is_help=True, help="Which policy version serves: look, go forward, go back.")
+app.add_typer(policies_app, name="policies")
+keys_app = typer.Typer(no_args_is_help=True, help="Named API keys of a run: whose turns are whose.")
+app.add_typer(keys_app, name="keys")
 
 # `--run-dir` as well: torchrun takes a `--run` behind its module for an abbreviation of its own `--run-path`
 RunOption = Annotated[Path, typer.Option("--run", "--run-dir", envvar="CLAWCTL_RUN", help="The run directory all stages share.")]
@@ -170,6 +174,61 @@ def health(run: RunOption = _RUN, as_json: AsJson = False) -> None:
     from clawctl.inspect.health import show_health
 
     show_health(open_run(run, create=False), as_json)
+
+
+@policies_app.command(name="list")
+def list_policies(run: RunOption = _RUN, as_json: AsJson = False) -> None:
+    """The same as `clawctl inspect policies`: each version, which one is live, and who moved LIVE last."""
+    from clawctl.inspect.policies import show_policies
+
+    show_policies(open_run(run, create=False), as_json)
+
+
+@policies_app.command()
+def promote(version: Annotated[int, typer.Argument(help="A published version.")], run: RunOption = _RUN) -> None:
+    """Make a published version live. Running requests finish, new ones take it; the move is written down with your name."""
+    from clawctl.promotion import promote as work
+
+    typer.echo(work(open_run(run, create=False), version))
+
+
+@policies_app.command()
+def rollback(
+    version: Annotated[int | None, typer.Argument(help="An older version. Unset: what served before the live one.")] = None,
+    run: RunOption = _RUN,
+) -> None:
+    """Make an older version live again: one pointer moves, nothing is deleted; the move is written down with your name."""
+    from clawctl.promotion import rollback as work
+
+    typer.echo(work(open_run(run, create=False), version))
+
+
+@keys_app.command(name="add")
+def add_key(
+    name: Annotated[str, typer.Argument(help="Whose key it is; turns asked with it carry the name.")], run: RunOption = _RUN
+) -> None:
+    """Make a key and show it, once: only a salted hash is kept. A running server takes it within a second."""
+    from clawctl.keys import add_key as work
+
+    typer.echo(work(open_run(run), name))
+    typer.echo(f"This is the only time the key of {name} is shown.", err=True)
+
+
+@keys_app.command(name="list")
+def list_keys(run: RunOption = _RUN, as_json: AsJson = False) -> None:
+    """The names of the keys and when each was made; never a key. The run's own key, `default`, is not among them."""
+    from clawctl.keys import show_keys
+
+    show_keys(open_run(run, create=False), as_json)
+
+
+@keys_app.command(name="remove")
+def remove_key(name: Annotated[str, typer.Argument(help="Whose key it is.")], run: RunOption = _RUN) -> None:
+    """Take a key away. A running server refuses it within a second; requests that run already finish."""
+    from clawctl.keys import remove_key as work
+
+    work(open_run(run, create=False), name)
+    typer.echo(f"the key of {name} opens nothing any more")
 
 
 def _open(

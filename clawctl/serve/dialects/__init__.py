@@ -39,6 +39,8 @@ class Ask:
     engine_fields: dict[str, Any] = field(default_factory=dict)  # see `clawctl.serve.sampling`
     parent: str | None = None  # handle of the turn that the request names (previous_response_id)
     claims: dict[str, Any] = field(default_factory=dict)  # session_id and the like, from the body
+    max_tokens_may_shrink: bool = False  # to what the context has left; else a request for more is refused
+    echo: dict[str, Any] = field(default_factory=dict)  # fields of the body that the answer repeats or is written by
 
     @property
     def use_tools(self) -> bool:
@@ -71,6 +73,7 @@ class Choice:
     finish_reason: str | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    stop_sequence: str | None = None  # the one of the ask's stops that ended the answer
     cached_tokens: int | None = None  # of the prompt, found computed already; None: the engine does not tell
 
 

@@ -40,11 +40,13 @@ class Answer:
         created_at: float,
         hints: dict[str, Any],
         capture: Capture | None,
+        key: str = "default",  # name of the API key that asked
     ) -> None:
         self.ask, self.dialect = ask, dialect
         self.choices = [Choice(i, exchange_id if i == 0 else new_handle(), [], None, len(prompt_ids)) for i in range(ask.n)]
         self._engine, self._tokenizer, self._prompt_ids, self._sampling = engine, tokenizer, prompt_ids, sampling
         self._thinking, self._created_at, self._hints, self._capture = thinking, created_at, hints, capture
+        self._key = key
         self._running: list[Generation] = []
         self.cancelled = False
         self.failed: Refusal | None = None
@@ -127,7 +129,7 @@ class Answer:
                 created_at=self._created_at,
                 finished_at=time.time(),
                 api=self.ask.api,
-                key="default",
+                key=self._key,
                 status=status,
                 model=self.ask.model,
                 messages=self.ask.sent_messages,

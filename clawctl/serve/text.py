@@ -49,17 +49,17 @@ class StopCutter:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = [stop for stop in stops if stop]
         self._held = ""
-        self.hit = False
+        self.hit: str | None = None  # the stop that was found
 
     def feed(self, text: str) -> str:
         """The text that is surely shown."""
         if not self._stops or self.hit:
             return "" if self.hit else text
         self._held += text
-        found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        found = [(at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if found:
-            self.hit = True
-            shown, self._held = self._held[: min(found)], ""
+            at, self.hit = min(found)
+            shown, self._held = self._held[:at], ""
             return shown
         keep = max(held_back(self._held, stop) for stop in self._stops)
         shown, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
@@ -134,6 +134,10 @@ class Parser:
         self._held = ""
         self._blank = thinking  # nothing but blanks since the mode began
         self._arguments = JsonObject()
+
+    @property
+    def thinking(self) -> bool:
+        return self._mode == "think"
 
     def feed(self, text: str) -> list[Event]:
         self._held += text

@@ -44,6 +44,7 @@ def serve(
     model: Annotated[str | None, typer.Option(help="Hugging Face model directory, or `demo`.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on (default 127.0.0.1).")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on (default 30000; 0: a free one).")] = None,
+    pin: Annotated[int | None, typer.Option(help="Serve this policy version and do not follow policies/LIVE.")] = None,
     log_level: LogLevel = "info",
 ) -> None:
     """Serve the model behind the OpenAI API, follow policies/LIVE, and capture conversations."""
@@ -55,7 +56,7 @@ def serve(
     opened, resolved = _open("serve", run, recipe, settings, log_level, create=True)
     from clawctl.serve.gateway import serve as work
 
-    work(opened, resolved, intercept)
+    work(opened, resolved, intercept, pin)
 
 
 @app.command()

@@ -25,6 +25,23 @@ class ModelConfig(Section):
     """Of the weights in the engine; `auto` takes what the model's files have."""
 
 
+class LimitsConfig(Section):
+    body_mb: float = Field(32.0, gt=0)
+    """Largest body of a request, in MB; a larger one is refused with 413."""
+    header_kb: int = Field(64, gt=0)
+    """Largest request line and headers together, in KB; a larger one is refused with 431."""
+    header_s: float = Field(20.0, gt=0)
+    """A client has so long to send the headers of a request; then it is refused with 408."""
+    body_s: float = Field(120.0, gt=0)
+    """A client has so long to send a body; then it is refused with 408."""
+    stalled_s: float = Field(60.0, gt=0)
+    """A client that does not take what is sent to it for so long is cut off; its turn is captured as cancelled."""
+    connections: int = Field(4096, gt=0)
+    """Open connections at a time; one more is refused with 503."""
+    concurrent_per_key: int = Field(1024, gt=0)
+    """Running requests of one API key at a time; one more is refused with 429."""
+
+
 class ServeConfig(Section):
     host: str = "127.0.0.1"
     """Address to listen on. Only this machine by default."""
@@ -48,6 +65,12 @@ class ServeConfig(Section):
     """Tokens computed in one engine step; a longer prompt is cut into several."""
     threads: int | None = None
     """CPU threads of the engine; unset: PyTorch's choice."""
+    limits: LimitsConfig = LimitsConfig()
+    """What a client may ask at most."""
+    drain_s: float = Field(120.0, ge=0)
+    """After SIGTERM running requests have so long to finish; then they are ended and captured as cancelled."""
+    drain_notice_s: float = Field(0.0, ge=0)
+    """After SIGTERM requests are still accepted for so long while `/health/ready` says 503, for a load balancer to notice."""
 
 
 class CollectConfig(Section):

@@ -73,6 +73,7 @@ class Choice:
     finish_reason: str | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    reasoning_tokens: int = 0  # of the completion's
     stop_sequence: str | None = None  # the one of the ask's stops that ended the answer
     cached_tokens: int | None = None  # of the prompt, found computed already; None: the engine does not tell
 

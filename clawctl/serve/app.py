@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import orjson
@@ -18,17 +19,24 @@ from clawctl.run_dir import RunDir
 from clawctl.serve.about import About
 from clawctl.serve.answer import Answer, new_handle
 from clawctl.serve.capture import Capture
-from clawctl.serve.dialects import Ask, Dialect, Refusal, chat
+from clawctl.serve.dialects import Ask, Dialect, Refusal, chat, messages, responses
 from clawctl.serve.hints import read_hints
 from clawctl.serve.limits import Concurrency, TooManyRequests
 from clawctl.serve.metrics import Metrics
 from clawctl.serve.replies import Envelope, Stream, Visit, json_response, read_body, refused, whole
+from clawctl.serve.stored import Stored
 from clawctl.serve.versions import Versions
 
 _log = logging.getLogger("clawctl.serve")
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 Speaker = Callable[[Ask, str], Dialect]
-_DIALECTS: dict[str, tuple[Any, Speaker]] = {"chat": (chat, chat.Chat)}
+_DIALECTS: dict[str, tuple[Any, Speaker]] = {
+    "chat": (chat, chat.Chat),
+    "responses": (responses, responses.Responses),
+    "messages": (messages, messages.Messages),
+    "count_tokens": (messages, messages.Messages),
+}
+_RESPONSES = "/v1/responses/"
 Handler = Callable[[Request, Visit], Awaitable[Response | Stream]]
 
 
@@ -40,10 +48,14 @@ class Gateway:
         self._keys, self._limits = KeyRing(run, key), recipe.serve.limits
         self._concurrency = Concurrency(self._limits.concurrent_per_key)
         self._metrics = Metrics()
+        self._stored = Stored()
         self._running: set[Answer] = set()
         self._about = About(run, recipe, versions, capture, self._metrics)
         self._routes: dict[str, tuple[str, str, bool, Handler]] = {  # path: method, API, whether a key is needed, handler
             "/v1/chat/completions": ("POST", "chat", True, self._ask),
+            "/v1/responses": ("POST", "responses", True, self._ask),
+            "/v1/messages": ("POST", "messages", True, self._ask),
+            "/v1/messages/count_tokens": ("POST", "count_tokens", True, self._count_tokens),
             "/v1/models": ("GET", "models", True, self._about.models),
             "/health": ("GET", "health", False, self._about.health),
             "/health/live": ("GET", "health", False, self._about.alive),
@@ -81,6 +93,8 @@ class Gateway:
         found = self._routes.get(path)
         if found is None and path.startswith("/v1/models/"):
             found = ("GET", "models", True, self._about.model)
+        if found is None and path.startswith(_RESPONSES) and "/" not in path[len(_RESPONSES) :]:
+            found = ("DELETE" if request.method == "DELETE" else "GET", "responses", True, self._stored_response)
         if found is None:
             raise Refusal(404, f"there is no {path[:200]} here")
         method, visit.api, locked, handle = found
@@ -124,6 +138,9 @@ class Gateway:
 
     async def _ask(self, request: Request, visit: Visit) -> Response | Stream:
         ask, speaks = await self._read(request, visit)
+        if visit.api == "responses":
+            ask = self._stored.continued(visit.key, ask)
+            speaks = partial(responses.Responses, keep=partial(self._stored.keep, visit.key))
         hints = read_hints(request.headers, ask.claims)
         wanted = request.headers.get("x-capture", "").lower() != "off"
         handle = new_handle()
@@ -137,6 +154,12 @@ class Gateway:
             stack.callback(self._ended, answer, visit)
             kept = stack.pop_all()
         return Stream(answer, visit, kept) if ask.stream else await whole(answer, visit, kept, request.receive)
+
+    async def _stored_response(self, request: Request, visit: Visit) -> Response:
+        name = request.scope["path"].removeprefix(_RESPONSES)
+        if request.method == "DELETE":
+            return json_response(self._stored.forget(visit.key, name))
+        return Response(self._stored.get(visit.key, name), media_type="application/json")
 
     async def _count_tokens(self, request: Request, visit: Visit) -> Response:
         ask, _ = await self._read(request, visit)
@@ -169,7 +192,7 @@ def _visit(request: Request) -> Visit:
 
 
 def _envelope_of(path: str) -> Envelope:
-    return chat.envelope
+    return messages.envelope if path.startswith("/v1/messages") else chat.envelope
 
 
 def _marks(visit: Visit) -> list[tuple[bytes, bytes]]:

@@ -196,15 +196,10 @@ def _usage(choice: Choice) -> Object:
     }
 
 
-def count(tokens: int) -> Object:
-    """The answer of `/v1/messages/count_tokens`."""
-    return {"input_tokens": tokens}
-
-
-def envelope(refusal: Refusal, request_id: str | None = None) -> dict[str, Any]:
+def envelope(refusal: Refusal) -> dict[str, Any]:
     """Anthropic's error body. A prompt that is too long is said in words that Claude Code knows: then it compacts."""
     message = refusal.message
     if found := _TOO_LONG.search(message):
         message = f"prompt is too long: {found[2]} tokens > {found[1]} maximum"
     kind = _ERRORS.get(refusal.status, "invalid_request_error" if refusal.status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
+    return {"type": "error", "error": {"type": kind, "message": message}}

@@ -1,6 +1,7 @@
 """OpenAI Responses: https://platform.openai.com/docs/api-reference/responses, and what real clients add to it."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -101,11 +102,14 @@ def _engine_settings(body: Object, with_tools: bool) -> tuple[Object, Object]:
     return settings, engine_fields({**body, **own})
 
 
-class Responses:
-    """See `clawctl.serve.dialects.Dialect`. One choice; its blocks are the output items."""
+Keep = Callable[[Ask, Object, Message], None]
 
-    def __init__(self, ask: Ask, exchange_id: str) -> None:
-        self._ask, self._exchange_id = ask, exchange_id
+
+class Responses:
+    """See `clawctl.serve.dialects.Dialect`. One choice; its blocks are the output items. `keep` gets the complete response."""
+
+    def __init__(self, ask: Ask, exchange_id: str, keep: Keep | None = None) -> None:
+        self._ask, self._exchange_id, self._keep = ask, exchange_id, keep
         self._created = int(time.time())
         self._blocks = Blocks()
         self._number = -1
@@ -115,10 +119,15 @@ class Responses:
         return chat_message(choice)
 
     def whole(self, choices: list[Choice]) -> bytes:
-        return orjson.dumps(self.response(choices[0]))
+        return orjson.dumps(self._complete(choices[0]))
 
-    def response(self, choice: Choice) -> Object:
-        """The complete response object."""
+    def _complete(self, choice: Choice) -> Object:
+        response = self._response(choice)
+        if self._keep is not None:
+            self._keep(self._ask, response, chat_message(choice))
+        return response
+
+    def _response(self, choice: Choice) -> Object:
         blocks = Blocks()
         blocks.take_all(choice.shown)
         reason = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(choice.finish_reason or "")
@@ -151,7 +160,7 @@ class Responses:
         return opened + self._close(self._blocks.all[-1], status)
 
     def end(self, choices: list[Choice]) -> bytes:
-        response = self.response(choices[0])
+        response = self._complete(choices[0])
         return self._frame(f"response.{response['status']}", response=response)
 
     def failed(self, refusal: Refusal) -> bytes:

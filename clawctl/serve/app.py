@@ -167,7 +167,7 @@ class Gateway:
             return json_response({"input_tokens": await self._versions.live.count(ask)})
 
     async def _read(self, request: Request, visit: Visit) -> tuple[Ask, Speaker]:
-        raw = await read_body(request, int(self._limits.body_mb * (1 << 20)), self._limits.body_s)
+        raw = await read_body(request, self._limits.body_mb, self._limits.body_s)
         try:
             body = orjson.loads(raw)
         except orjson.JSONDecodeError as error:

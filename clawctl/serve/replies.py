@@ -47,18 +47,19 @@ def refused(visit: Visit, refusal: Refusal) -> dict[str, Any]:
     return {**visit.envelope(refusal), "request_id": visit.request_id}
 
 
-async def read_body(request: Request, most_bytes: int, seconds: float) -> bytes:
+async def read_body(request: Request, most_mb: float, seconds: float) -> bytes:
     """The body. Raises Refusal where it is too large or too slow, before it is held."""
+    most_bytes = int(most_mb * (1 << 20))
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared[:18]) > most_bytes:
-        raise _too_large(most_bytes)
+        raise _too_large(most_mb)
     pieces, size = [], 0
     try:
         async with asyncio.timeout(seconds):
             async for piece in request.stream():
                 size += len(piece)
                 if size > most_bytes:
-                    raise _too_large(most_bytes)
+                    raise _too_large(most_mb)
                 pieces.append(piece)
     except TimeoutError as late:
         raise Refusal(408, f"the body did not come within {seconds:g} seconds") from late
@@ -67,8 +68,8 @@ async def read_body(request: Request, most_bytes: int, seconds: float) -> bytes:
     return b"".join(pieces)
 
 
-def _too_large(most_bytes: int) -> Refusal:
-    return Refusal(413, f"the body is larger than {most_bytes / (1 << 20):g} MB")
+def _too_large(most_mb: float) -> Refusal:
+    return Refusal(413, f"the body is larger than {most_mb:g} MB")
 
 
 async def _cancel_when_gone(receive: Receive, answer: Answer) -> None:

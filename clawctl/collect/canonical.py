@@ -141,8 +141,9 @@ def _whole_numbers(value: Any) -> Any:
 
 
 def handles(message: Message) -> list[str]:
-    """Exchange ids that this assistant message may carry in its tool-call ids (`call<exchange_id><index>`), punctuation or not."""
-    found = []
+    """Exchange ids that this assistant message may carry: in its tool-call ids (`call<exchange_id><index>`), punctuation or not, or
+    as the `handle` that serve read from what else was echoed (ids of responses and items, `encrypted_content`, `signature`)."""
+    found = [message["handle"]] if isinstance(message.get("handle"), str) else []
     calls = message.get("tool_calls")
     for call in calls if isinstance(calls, list) else []:
         text = str(call.get("id", "")) if isinstance(call, dict) else ""

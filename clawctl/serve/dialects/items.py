@@ -52,7 +52,7 @@ class Tools:
 def read_tools(tools: Any) -> Tools:
     """Functions, custom tools and those in namespaces become functions; what is none of these stays as it was sent."""
     found = Tools()
-    for i, tool in enumerate(objects(tools or [], "tools")):
+    for i, tool in enumerate(objects([] if tools is None else tools, "tools")):
         if tool.get("type") == "namespace" and isinstance(tool.get("tools"), list):
             for each in objects(tool["tools"], f"tools[{i}].tools"):
                 _add(found, each, f"tools[{i}].tools", tool.get("name"))

@@ -1,5 +1,6 @@
 """The doors: parse, import late, call one function. `clawctl --help` never imports torch."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -45,6 +46,11 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on (default 127.0.0.1).")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on (default 30000; 0: a free one).")] = None,
     pin: Annotated[int | None, typer.Option(help="Serve this policy version and do not follow policies/LIVE.")] = None,
+    engine: Annotated[str | None, typer.Option(help="transformers (embedded, default) or vllm (started as a child).")] = None,
+    engine_args: Annotated[str | None, typer.Option(help="More arguments for vLLM's server, in one string.")] = None,
+    upstream: Annotated[str | None, typer.Option(help="Base URL of a server that runs already, instead of an engine.")] = None,
+    upstream_kind: Annotated[str | None, typer.Option(help="What that server is: vllm, sglang or openai.")] = None,
+    upstream_key: Annotated[str | None, typer.Option(envvar="CLAWCTL_UPSTREAM_KEY", help="That server's key.")] = None,
     log_level: LogLevel = "info",
 ) -> None:
     """Serve the model behind the OpenAI API, follow policies/LIVE, and capture conversations."""
@@ -52,6 +58,11 @@ def serve(
         "model.path": model or from_environment("MODEL"),
         "serve.host": host or from_environment("HOST"),
         "serve.port": port if port is not None else from_environment("PORT"),
+        "serve.engine": engine,
+        "serve.engine_args": shlex.split(engine_args) if engine_args is not None else None,
+        "serve.upstream.url": upstream,
+        "serve.upstream.kind": upstream_kind,
+        "serve.upstream.api_key": upstream_key if upstream else None,
     }
     opened, resolved = _open("serve", run, recipe, settings, log_level, create=True)
     from clawctl.serve.gateway import serve as work
@@ -175,6 +186,25 @@ def health(run: RunOption = _RUN, as_json: AsJson = False) -> None:
     from clawctl.inspect.health import show_health
 
     show_health(open_run(run, create=False), as_json)
+
+
+@app.command(name="openclaw-setup")
+def openclaw_setup(
+    run: RunOption = _RUN,
+    recipe: RecipeOption = None,
+    openclaw: Annotated[str, typer.Option("--openclaw", help="OpenClaw's command.")] = "openclaw",
+    way: Annotated[str | None, typer.Option(help="plugin, responses or plain. Unset: the best for the OpenClaw found.")] = None,
+    key: Annotated[str, typer.Option("--key", help="Name of the API key that is made for it.")] = "openclaw",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be written.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write OpenClaw's configuration for this run's server, as the version of OpenClaw found understands it; keeps a copy."""
+    opened = open_run(run, create=False)
+    kept = opened.root / "recipe.yaml"
+    resolved = load_recipe(recipe if recipe is not None else kept if kept.exists() else None)
+    from clawctl.openclaw import show_setup
+
+    show_setup(opened, resolved, openclaw, way, key, dry_run, as_json)
 
 
 @policies_app.command(name="list")

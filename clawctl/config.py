@@ -42,6 +42,17 @@ class LimitsConfig(Section):
     """Running requests of one API key at a time; one more is refused with 429."""
 
 
+class UpstreamConfig(Section):
+    url: str
+    """Base URL of an OpenAI-compatible server that somebody else runs (`http://host:port/v1`)."""
+    kind: Literal["vllm", "sglang", "openai"] = "openai"
+    """What it is. Only of a vLLM can exact token ids be had; without them turns are kept but not trained."""
+    model: str | None = None
+    """The name to ask it for. Unset: the first that it lists."""
+    api_key: str | None = None
+    """Its key. Unset: `CLAWCTL_UPSTREAM_KEY`, else none."""
+
+
 class ServeConfig(Section):
     host: str = "127.0.0.1"
     """Address to listen on. Only this machine by default."""
@@ -49,8 +60,14 @@ class ServeConfig(Section):
     """Port to listen on; 0 takes a free one and writes it to `RUN/serve.json`."""
     api_key: str | None = None
     """The key clients must send. Unset: made once, shown once, kept in `RUN/api_key` (0600), where the other stages find it."""
-    engine: Literal["transformers"] = "transformers"
-    """What runs the model: `transformers` is embedded in the serve process."""
+    engine: Literal["transformers", "vllm"] = "transformers"
+    """What runs the model: `transformers` is embedded in the serve process, `vllm` is started and kept as its child."""
+    engine_args: list[str] = []
+    """More arguments for vLLM's server, as on its command line: `["--max-model-len", "32768"]`."""
+    engine_python: str | None = None
+    """The Python interpreter that has vLLM. Unset: the one that runs clawctl."""
+    upstream: UpstreamConfig | None = None
+    """Serve through a server that somebody else runs, instead of an engine of our own."""
     temperature: float = Field(1.0, ge=0)
     """Used where the client names none."""
     top_p: float = Field(1.0, gt=0, le=1)
@@ -283,6 +300,15 @@ def known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
 def from_environment(name: str) -> str | None:
     """CLAWCTL_<name>, or OPENCLAW_<name> for people who come from there: the one place that reads the environment."""
     return os.environ.get(f"CLAWCTL_{name}") or os.environ.get(f"OPENCLAW_{name}") or None
+
+
+def openclaw_config() -> Path:
+    """Where OpenClaw looks for its configuration."""
+    if named := os.environ.get("OPENCLAW_CONFIG_PATH"):
+        return Path(named)
+    if state := os.environ.get("OPENCLAW_STATE_DIR"):
+        return Path(state) / "openclaw.json"
+    return Path(os.environ.get("OPENCLAW_HOME") or Path.home()) / ".openclaw" / "openclaw.json"
 
 
 def place_among_ranks() -> tuple[int, int, int]:

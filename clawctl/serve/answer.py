@@ -89,7 +89,7 @@ class Answer:
             _log.error("the engine failed: %s", failure)
             status, self.failed = "error", Refusal(500, "the engine failed while it answered")
         sampled = reply.sampled
-        if status == "ok" and self.cancelled and sampled.stop_sequence is None and sampled.finish_reason != "stop":
+        if status == "ok" and self.cancelled and sampled.finish_reason is None:
             status = "cancelled"
         _tell(choice, sampled)
         if status != "ok":

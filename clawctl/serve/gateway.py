@@ -18,7 +18,12 @@ def serve(run: RunDir, recipe: Recipe, intercept: bool, pin: int | None = None) 
     Raises ClawError.
     """
     with bind(recipe.serve.host, recipe.serve.port) as listener:
-        check_model(recipe)
+        if recipe.serve.upstream is None:
+            check_model(recipe)
+            if recipe.serve.engine == "vllm":
+                from clawctl.serve.backends.vllm import check_vllm
+
+                check_vllm(recipe)
         ensure_base_policy(run, recipe.model.path)
         if pin is not None and pin not in list_versions(run):
             raise ClawError(f"policy {pin} is not published", f"pin one of {list_versions(run)}", 2)

@@ -6,41 +6,32 @@ import signal
 import socket
 from collections.abc import Callable
 
-import torch
 import uvicorn
 
-from clawctl.config import Recipe, ServeConfig
+from clawctl.config import Recipe, ServeConfig, from_environment
 from clawctl.endpoint import announce
 from clawctl.errors import ClawError
 from clawctl.run_dir import RunDir
 from clawctl.serve.app import Gateway
-from clawctl.serve.backends.embedded import Embedded
+from clawctl.serve.backends import Backend
 from clawctl.serve.capture import Capture
-from clawctl.serve.engines.transformers import TransformersEngine
 from clawctl.serve.gateway import not_ours
 from clawctl.serve.limits import limited
-from clawctl.serve.prompt import load_tokenizer
 from clawctl.serve.versions import Versions
 
 _log = logging.getLogger("clawctl.serve")
 _CUT_S = 10  # what was cut off after the drain is captured within this
 _BACKLOG = 2048
 _KEEP_ALIVE_S = 75  # longer than clients keep an idle connection: none sends into one that we are closing
-_WATCH_S = 1.0
 
 
 def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.socket, key: str, pin: int | None = None) -> None:
     """Load, serve, drain. Raises ClawError."""
     logging.getLogger("uvicorn.error").setLevel("WARNING")
-    if recipe.serve.threads is not None:
-        torch.set_num_threads(recipe.serve.threads)
-    tokenizer = load_tokenizer(recipe.model_path)
-    # Version 0 first, then whatever is live by the same way as any swap: with its canary, and with 0 to fall back on.
-    backend = Embedded(run, recipe, tokenizer, lambda version: TransformersEngine(run, recipe, version))
+    backend = make_backend(run, recipe)
     versions = Versions(run, backend, pin)
     capture = Capture(run.captures if intercept else None)
     try:
-        versions.follow_once()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)  # uvicorn drains on the first signal and raises it again when it is done
         gateway = Gateway(run, recipe, key, versions, capture)
@@ -65,6 +56,30 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
         capture.close()
 
 
+def make_backend(run: RunDir, recipe: Recipe) -> Backend:
+    """What the recipe names; it begins with version 0. Raises ClawError."""
+    serve = recipe.serve
+    if serve.upstream is not None:
+        from clawctl.serve.backends.upstream import Upstream
+
+        key = serve.upstream.api_key or from_environment("UPSTREAM_KEY")
+        return Upstream(run, recipe, serve.upstream.url, serve.upstream.kind, key, serve.upstream.model)
+    if serve.engine == "vllm":
+        from clawctl.serve.backends.vllm import Vllm
+
+        return Vllm(run, recipe)
+    import torch
+
+    from clawctl.serve.backends.embedded import Embedded
+    from clawctl.serve.engines.transformers import TransformersEngine
+    from clawctl.serve.prompt import load_tokenizer
+
+    if serve.threads is not None:
+        torch.set_num_threads(serve.threads)
+    tokenizer = load_tokenizer(recipe.model_path)
+    return Embedded(run, recipe, tokenizer, lambda version: TransformersEngine(run, recipe, version))
+
+
 async def _serve(
     run: RunDir,
     recipe: Recipe,
@@ -75,23 +90,40 @@ async def _serve(
     capture: Capture,
 ) -> None:
     host, port = recipe.serve.host, int(listener.getsockname()[1])
+    announced = False
+
+    def up() -> None:
+        """The engine begins with version 0; whatever is live comes by the same way as any swap: with its canary, and with 0 to fall
+        back on."""
+        nonlocal announced
+        versions.follow_once()
+        if not announced:
+            announced = True
+            announce(run, host, port)
+            what = "captured" if capture.on else "not captured"
+            version = versions.live.version
+            _log.info("http://%s:%d/v1 serves %s, version %d; conversations are %s", host, port, recipe.model_name, version, what)
+            versions.start()
 
     def started() -> None:
-        announce(run, host, port)
-        what = "captured" if capture.on else "not captured"
-        version = versions.live.version
-        _log.info("http://%s:%d/v1 serves %s, version %d; conversations are %s", host, port, recipe.model_name, version, what)
-        versions.start()
+        keeping.append(asyncio.ensure_future(versions.live.keep(up)))
+        keeping[0].add_done_callback(ended)
 
+    def ended(task: asyncio.Task[None]) -> None:
+        server.should_exit = True  # nothing can be answered: whoever supervises this process starts it again
+
+    keeping: list[asyncio.Task[None]] = []
     server = _Server(settings, started, gateway, recipe.serve)
-    watch = asyncio.create_task(_end_with_engine(server, versions))
     try:
         listener.listen(_BACKLOG)
         await server.serve(sockets=[listener])
     except OSError as error:
         raise not_ours(host, port, error) from error
     finally:
-        watch.cancel()
+        for task in keeping:
+            if task.done():
+                task.result()  # raises why the engine could not go on
+            task.cancel()
 
 
 class _Server(uvicorn.Server):
@@ -115,10 +147,3 @@ class _Server(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             cut.cancel()
-
-
-async def _end_with_engine(server: uvicorn.Server, versions: Versions) -> None:
-    """A dead engine answers nothing: end, so that whoever supervises this process starts it again."""
-    while versions.live.failure() is None:
-        await asyncio.sleep(_WATCH_S)
-    server.should_exit = True

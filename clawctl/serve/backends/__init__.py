@@ -1,6 +1,6 @@
 """The backend seam: an ask becomes running replies; whatever runs the model, they tell events, ids, logprobs and versions alike."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Protocol
@@ -49,14 +49,15 @@ class Capabilities:
     """What a backend can give; what it cannot is said in the log and in /health."""
 
     ids: bool
-    logprobs: bool
+    logprobs: bool  # one for each sampled token
+    processed: bool  # of the distribution that was sampled from, not of the model's own at temperature 1
     adapters: bool  # can take up an adapter while it serves
     weights: bool  # can take up full weights while it serves
     images: bool = False
 
 
 class Backend(Protocol):
-    """Runs the model. `swap` is called in a thread of its own, the rest on the event loop."""
+    """Runs the model. `swap` is called in a thread of its own, `stop` when the event loop has ended, the rest on the event loop."""
 
     @property
     def version(self) -> int:
@@ -85,8 +86,13 @@ class Backend(Protocol):
         ClawError, OSError, ValueError, RuntimeError."""
         ...
 
+    async def keep(self, up: Callable[[], None]) -> None:
+        """Keep the engine running; `up` is called in a thread whenever it has begun to serve version 0, before any request is
+        answered. Ends, or raises ClawError, when it cannot go on."""
+        ...
+
     def waiting_for(self) -> str | None:
-        """Why requests have to wait just now ("the engine starts"), or None."""
+        """Why requests have to wait just now ("vLLM starts"), or None."""
         ...
 
     def failure(self) -> str | None:

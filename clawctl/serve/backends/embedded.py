@@ -14,20 +14,22 @@ from clawctl.serve.canary import check_canary
 from clawctl.serve.dialects import Ask, Refusal, Shown, ShownToken
 from clawctl.serve.engines import Engine, EngineFailure, Generation, Sampling, Swap, Token
 from clawctl.serve.prompt import render
-from clawctl.serve.sampling import altered
+from clawctl.serve.sampling import altered, wants_grammar
 from clawctl.serve.text import CallBegun, Detokenizer, Event, Parser, StopCutter, joined
 
+_WATCH_S = 1.0
 _LONG = 4000  # characters; longer asks are templated and tokenised in a thread, so that streams go on meanwhile
 
 
 class Embedded:
     """See `clawctl.serve.backends.Backend`. `make` starts an engine for a version."""
 
-    capabilities = Capabilities(ids=True, logprobs=True, adapters=True, weights=True)
+    capabilities = Capabilities(ids=True, logprobs=True, processed=True, adapters=True, weights=True)
 
     def __init__(self, run: RunDir, recipe: Recipe, tokenizer: Any, make: Callable[[int], Engine]) -> None:
         self._run, self._recipe, self._tokenizer = run, recipe, tokenizer
         self._engine = make(0)
+        self._up = False
         self._pins = Pins(make, recipe.serve.pinned_versions)
 
     @property
@@ -39,6 +41,8 @@ class Embedded:
         return self._engine.max_context
 
     async def begin(self, ask: Ask, version: int | None, stack: AsyncExitStack) -> list[Reply]:
+        if param := wants_grammar(ask.tool_choice if ask.use_tools else None, ask.engine_fields):
+            raise Refusal(400, f"the embedded engine cannot hold to '{param}': leave it out, or serve with --engine vllm", param)
         engine = self._engine if version is None else await stack.enter_async_context(self._pins.lease(version))
         prompt_ids, thinking = await self._render(ask)
         sampling = self._sampling(ask, len(prompt_ids), engine.max_context)
@@ -88,8 +92,14 @@ class Embedded:
         load_ms = (time.monotonic() - began) * 1000
         return Swap(version, time.time(), load_ms, self._engine.swap(staged))
 
+    async def keep(self, up: Callable[[], None]) -> None:
+        await asyncio.to_thread(up)
+        self._up = True
+        while self.failure() is None:
+            await asyncio.sleep(_WATCH_S)
+
     def waiting_for(self) -> str | None:
-        return None
+        return None if self._up else "the engine starts"
 
     def failure(self) -> str | None:
         return self._engine.failure()
@@ -103,7 +113,7 @@ class EmbeddedReply:
     """See `clawctl.serve.backends.Reply`."""
 
     def __init__(self, generation: Generation, reading: "_Reading", prompt_ids: list[int], sampling: Sampling) -> None:
-        self._generation, self._reading = generation, reading
+        self._generation, self._reading, self._cancelled = generation, reading, False
         reason = altered(sampling.temperature, sampling.top_p, sampling.top_k, None, {})
         self.sampled = Sampled(sampling.temperature, sampling.top_p, sampling.top_k, prompt_ids, [], [], untrainable=reason)
         self.sampled.prompt_tokens = len(prompt_ids)
@@ -120,9 +130,13 @@ class EmbeddedReply:
         shown = reading.end()
         if shown is not None:
             yield shown
-        sampled.finish_reason = "length" if not reading.stopped else "tool_calls" if reading.called else "stop"
+        if reading.stopped:
+            sampled.finish_reason = "tool_calls" if reading.called else "stop"
+        elif not self._cancelled:
+            sampled.finish_reason = "length"
 
     def cancel(self) -> None:
+        self._cancelled = True
         self._generation.cancel()
 
 

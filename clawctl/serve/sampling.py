@@ -58,3 +58,11 @@ def altered(temperature: float, top_p: float, top_k: int, tool_choice: Any, fiel
         if field.reason is not None and value not in field.neutral:
             return field.reason
     return None
+
+
+def wants_grammar(tool_choice: Any, fields: dict[str, Any]) -> str | None:
+    """The parameter that only an engine with guided decoding can honour, or None."""
+    if tool_choice == "required" or isinstance(tool_choice, dict):
+        return "tool_choice"
+    guided = (name for name in fields if ENGINE_FIELDS[name].reason == "structured output")
+    return next((name for name in guided if fields[name] not in ENGINE_FIELDS[name].neutral), None)

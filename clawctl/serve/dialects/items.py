@@ -190,6 +190,11 @@ def _part(part: Object, where: str) -> Object:
 
 
 def for_engine(messages: list[Message]) -> list[Message]:
-    """Known roles, and nothing of our own."""
-    plain = [{key: value for key, value in message.items() if key != "handle"} for message in messages]
-    return [{**message, "role": "system"} if message["role"] == "developer" else message for message in plain]
+    """Known roles, no content but text or parts, and nothing of our own."""
+    return [_plain(message) for message in messages]
+
+
+def _plain(message: Message) -> Message:
+    role = "system" if message["role"] == "developer" else message["role"]
+    kept = {key: value for key, value in message.items() if key != "handle"}
+    return {**kept, "role": role, "content": "" if message["content"] is None else message["content"]}

@@ -58,7 +58,7 @@ def read(body: dict[str, Any], live_name: str) -> Ask:
         template_settings=settings,
         engine_fields=passed,
         parent=previous and (exchange_of(previous) or previous),
-        claims=read_claims(body, sent),
+        claims=read_claims(body, sent) | {"parent": exchange_of(previous)},
         echo={name: body.get(name) for name in _REPEATED} | {"tools": body.get("tools") or [], "named": tools.named},
     )
 

@@ -5,6 +5,7 @@ its answer, never reaches them.
 """
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +17,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from clawctl.config import LimitsConfig
 from clawctl.serve.dialects import Refusal
 
+_log = logging.getLogger("clawctl.serve")
 _GRACE_S = 5.0  # the routes refuse a slow body with words; this is for those who go on sending after that
 _RETRY_AFTER_S = 1
+_MOST_PIPELINED = 64  # requests that wait on one connection; real clients send the next after the answer
 
 
 class TooManyRequests(Refusal):
@@ -112,6 +115,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._in_head, self._head_bytes = False, 0
         self._expect_by(self.bounds.body_s + _GRACE_S)
         super().on_headers_complete()
+        if len(self.pipeline) > _MOST_PIPELINED:  # uvicorn reads on after each answer, however many wait
+            raise ValueError("too many requests wait on this connection")
 
     def on_message_complete(self) -> None:
         self._in_head, self._head_bytes = True, 0
@@ -141,7 +146,11 @@ class LimitedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._stop_waiting()
-        self._stalled = self.loop.call_later(self.bounds.stalled_s, self.transport.abort)
+        self._stalled = self.loop.call_later(self.bounds.stalled_s, self._cut_off)
+
+    def _cut_off(self) -> None:
+        _log.info("a client took nothing for %g seconds and was cut off", self.bounds.stalled_s)
+        self.transport.abort()
 
     def resume_writing(self) -> None:
         self._stop_waiting()

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +75,11 @@ def recipe_data(model_path: Path, **serve: Any) -> dict[str, Any]:
 class Server:
     """A `clawctl serve` process."""
 
-    def __init__(self, run: Path, model_path: Path, intercept: bool = True, **serve: Any) -> None:
+    def __init__(self, run: Path, model_path: Path, intercept: bool = True, arguments: Sequence[str] = (), **serve: Any) -> None:
         self.run: RunDir = open_run(run)
         recipe = run.parent / f"{run.name}.yaml"
         recipe.write_text(yaml.safe_dump(recipe_data(model_path, **serve)))
-        command = [sys.executable, "-m", "clawctl", "serve", "--run", str(run), "--recipe", str(recipe)]
+        command = [sys.executable, "-m", "clawctl", "serve", "--run", str(run), "--recipe", str(recipe), *arguments]
         environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
         self.log = run.parent / f"{run.name}.log"
         with self.log.open("wb") as log:

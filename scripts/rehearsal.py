@@ -2,7 +2,7 @@
 
     python -m scripts.rehearsal --port 8123
 
-It speaks as vLLM does: token ids, logprobs, usage, streamed and not. What it answers stands in what the user said last:
+It speaks as vLLM does: token ids, logprobs, usage, streamed and not. What it answers stands in what came last, of a user or a tool:
 `[[tool:NAME {"a": 1}]]` calls that tool, if it was offered (two call two); `[[think]]` thinks first; `[[say:TEXT]]` says TEXT.
 After the results of tools it says the first words of each. Its tokens are words; their logprobs are made up, all -0.5.
 """
@@ -47,7 +47,7 @@ def prompt_ids(body: dict[str, Any]) -> list[int]:
 def reply_to(body: dict[str, Any]) -> tuple[str, str, list[tuple[str, str]]]:
     """Reasoning, text, and calls with their arguments."""
     new = list(itertools.takewhile(lambda message: message["role"] != "assistant", reversed(body["messages"])))[::-1]
-    orders = [order for message in new if message["role"] == "user" for order in _ORDER.findall(_text(message))]
+    orders = [order for message in new if message["role"] != "system" for order in _ORDER.findall(_text(message))]
     results = [_text(message)[:60] for message in new if message["role"] == "tool"]
     if results and not orders:
         return "", "It says: " + " / ".join(results), []

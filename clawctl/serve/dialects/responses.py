@@ -225,9 +225,11 @@ class Responses:
     def _open(self, block: Block) -> bytes:
         item = self._item(block, "in_progress")
         added = self._frame("response.output_item.added", output_index=block.number, item=item)
-        if block.kind != "said":
+        if block.kind == "call":
             return added
-        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        part: Object = {"type": "reasoning_text", "text": ""}
+        if block.kind == "said":
+            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         return added + self._frame("response.content_part.added", **self._place(block), content_index=0, part=part)
 
     def _place(self, block: Block) -> Object:
@@ -251,12 +253,10 @@ class Responses:
         return done + self._frame("response.output_item.done", output_index=block.number, item=item)
 
     def _frame_of_text(self, block: Block, item: Object, place: Object) -> bytes:
-        if block.kind == "thought":
-            return self._frame("response.reasoning_text.done", **place, content_index=0, text=block.text)
-        if block.kind == "said":
+        if block.kind != "call":
             part = item["content"][0]
-            told = {"text": part["text"], "logprobs": part["logprobs"]}
-            done = self._frame("response.output_text.done", **place, content_index=0, **told)
+            told = {"text": part["text"]} | ({"logprobs": part["logprobs"]} if block.kind == "said" else {})
+            done = self._frame(f"response.{part['type']}.done", **place, content_index=0, **told)
             return done + self._frame("response.content_part.done", **place, content_index=0, part=part)
         if self._known(block).custom:
             kind = "response.custom_tool_call_input"

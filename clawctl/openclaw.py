@@ -16,7 +16,7 @@ import httpx
 from clawctl.config import Recipe, openclaw_config
 from clawctl.endpoint import own_endpoint
 from clawctl.errors import ClawError
-from clawctl.keys import KeyRing, add_key
+from clawctl.keys import KeyRing, add_key, remove_key
 from clawctl.printing import print_json
 from clawctl.run_dir import RunDir, publish_bytes
 
@@ -52,15 +52,23 @@ def set_up(run: RunDir, recipe: Recipe, command: str, way: Way | None, key_name:
     endpoint = own_endpoint(run, recipe)
     notes: list[str] = []
     context = _context_of(endpoint.url, endpoint.api_key, notes)
-    key = _known_key(run, before, endpoint.api_key, chosen)
-    if not dry_run and key is None:
-        key = add_key(run, key_name)
-        notes.append(f"made the API key {key_name!r}: turns from OpenClaw carry this name")
-    added = fragment(chosen, version, endpoint.url, key or "(a new key)", recipe.model_name, context, thinking_of(recipe))
-    shown = fragment(chosen, version, endpoint.url, "(the key)", recipe.model_name, context, thinking_of(recipe))
+    thinking = thinking_of(recipe)
+    shown = fragment(chosen, version, endpoint.url, "(the key)", recipe.model_name, context, thinking)
     if "allow" in before.get("plugins", {}):
         notes.append("plugins.allow is set: OpenClaw hides the tools of plugins that are not in it, ours included; add 'clawctl'")
-    backup = None if dry_run else _write(path, before, merged(before, added), command)
+    backup = None
+    if not dry_run:
+        known = _known_key(run, before, endpoint.api_key, chosen)
+        key = known or add_key(run, key_name)
+        added = fragment(chosen, version, endpoint.url, key, recipe.model_name, context, thinking)
+        try:
+            backup = _write(path, before, merged(before, added), command)
+        except BaseException:
+            if known is None:
+                remove_key(run, key_name)  # nobody has it
+            raise
+        if known is None:
+            notes.append(f"made the API key {key_name!r}: turns from OpenClaw carry this name")
     return Setup(_told(version), chosen, path, backup, shown, notes)
 
 

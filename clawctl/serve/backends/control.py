@@ -16,8 +16,9 @@ _TIMEOUT_S = 600.0  # large weights take their time
 class Control:
     """Raises ClawError where the server refuses or cannot be reached."""
 
-    def __init__(self, url: str, key: str | None) -> None:
+    def __init__(self, url: str, key: str | None, reload: str = "reload_weights") -> None:
         headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._reload = reload  # the worker's method that does it
         self._http = httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(_TIMEOUT_S, connect=5.0))
 
     def close(self) -> None:
@@ -83,7 +84,11 @@ class Control:
         return began
 
     def reload(self, path: str, version: int) -> None:
-        self._ask("POST", "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": path}})
+        argument = "weights_path" if self._reload == "reload_weights" else "path"
+        told = self._ask("POST", "/collective_rpc", {"method": self._reload, "kwargs": {argument: path}})
+        for result in told.get("results") or ():
+            if isinstance(result, dict) and "error" in result:
+                raise ClawError(f"the weights in {path} cannot be read: {result['error']}", "publish them again, whole")
         self._ask("POST", "/update_weight_version", {"new_version": str(version)})
 
     def resume(self) -> None:

@@ -31,10 +31,19 @@ _OURS = {401, 403, 404, 405}  # statuses that speak of how we asked the upstream
 class Upstream:
     """See `clawctl.serve.backends.Backend`."""
 
-    def __init__(self, run: RunDir, recipe: Recipe, url: str, kind: str, key: str | None, model: str | None) -> None:
+    def __init__(
+        self,
+        run: RunDir,
+        recipe: Recipe,
+        url: str,
+        kind: str,
+        key: str | None,
+        model: str | None,
+        reload: str = "reload_weights",  # the worker's method that takes up weights from a path
+    ) -> None:
         root = url.rstrip("/").removesuffix("/v1")
         self._recipe, self._kind, self._model, self._url = recipe, kind, model, root
-        self._client, self._control = Client(root, key), Control(root, key)
+        self._client, self._control = Client(root, key), Control(root, key, reload)
         self._found: Found | None = None
         self._targets = Targets(run, recipe, self._control)
         self._up = asyncio.Event()

@@ -35,7 +35,7 @@ class Vllm(Upstream):
 
     def __init__(self, run: RunDir, recipe: Recipe) -> None:
         self._port, self._key = _free_port(), secrets.token_urlsafe(32)
-        super().__init__(run, recipe, f"http://127.0.0.1:{self._port}", "vllm", self._key, recipe.model_name)
+        super().__init__(run, recipe, f"http://127.0.0.1:{self._port}", "vllm", self._key, recipe.model_name, "clawctl_reload")
         self._log_file = run.logs / "vllm.log"
         self._process: asyncio.subprocess.Process | None = None
         self.restarts = 0
@@ -117,7 +117,14 @@ def arguments(recipe: Recipe) -> list[str]:
     chosen = ["--model", recipe.model_path, "--served-model-name", recipe.model_name, "--dtype", recipe.model.dtype]
     # Logprobs of the distribution that was sampled from; the client's usage says what was cached.
     chosen += ["--logprobs-mode", "processed_logprobs", "--enable-prompt-tokens-details"]
-    chosen += ["--middleware", "clawctl_guard.Guard", "--uvicorn-log-level", "warning"]
+    chosen += [
+        "--middleware",
+        "clawctl_guard.Guard",
+        "--worker-extension-cls",
+        "clawctl_worker.Reload",
+        "--uvicorn-log-level",
+        "warning",
+    ]
     if not _sees_images(path):
         chosen += ["--chat-template-content-format", "string"]  # its guess from the template is sometimes wrong
     if "<tool_call>" in template:

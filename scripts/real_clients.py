@@ -140,7 +140,7 @@ def _must_say(said: str, *words: str) -> None:
 
 CLIENTS = (
     Client("litellm", "venv/bin/litellm", _python("chat_litellm.py"), 5, 3),
-    Client("langchain", "venv/bin/litellm", _python("chat_langchain.py"), 8, 2),
+    Client("langchain", "venv/bin/litellm", _python("chat_langchain.py"), 6, 2),
     Client("openai-agents", "venv/bin/litellm", _python("openai_agents.py"), 6, 2),
     Client("mini-swe-agent", "venv/bin/mini", _mini_swe_agent, 2, 1),
     Client("openai-js", "node_modules/openai", _openai_js, 6, 2),

@@ -53,10 +53,19 @@ def reply_to(body: dict[str, Any]) -> tuple[str, str, list[tuple[str, str]]]:
         return "", "It says: " + " / ".join(results), []
     offered = {tool["function"]["name"] for tool in body.get("tools") or []}
     calls = [(name, arguments) for name, _, arguments in (said.partition(" ") for kind, said in orders if kind == "tool")]
-    calls = [(name, arguments or "{}") for name, arguments in calls if name in offered]
+    calls = [(name, _unescaped(arguments or "{}")) for name, arguments in calls if name in offered]
     heard = "" if calls else f"I heard {sum(map(len, map(_text, new)))} characters."
     said = next((said for kind, said in orders if kind == "say"), heard)
     return "I think about it." if any(kind == "think" for kind, _ in orders) else "", said, calls
+
+
+def _unescaped(arguments: str) -> str:
+    """Arguments that came out of a result which is JSON itself."""
+    try:
+        json.loads(arguments)
+    except ValueError:
+        return arguments.replace('\\"', '"')
+    return arguments
 
 
 def _text(message: dict[str, Any]) -> str:

@@ -13,17 +13,17 @@ def look(city: str) -> str:
     return f"sunny in {city}"
 
 
-for responses in (False, True):
+for responses, city in ((False, "Paris"), (True, "Rome")):
     model = ChatOpenAI(
         model="demo", base_url=os.environ["CLAWCTL_URL"], api_key=os.environ["CLAWCTL_KEY"], use_responses_api=responses
     ).bind_tools([look])
-    messages = [HumanMessage('How is it? [[tool:look {"city":"Paris"}]]')]
+    messages = [HumanMessage(f'How is it? [[tool:look {{"city":"{city}"}}]]')]
     messages.append(model.invoke(messages))
     messages += [ToolMessage(look.invoke(call["args"]), tool_call_id=call["id"]) for call in messages[-1].tool_calls]
-    said = ""
-    for chunk in model.stream(messages):
-        said += chunk.text if isinstance(chunk.text, str) else chunk.text()
-    assert said == "It says: sunny in Paris", said
-    messages += [model.invoke(messages), HumanMessage("Thanks [[say:Bye]]")]
-    last = model.invoke(messages)
-    assert (last.text if isinstance(last.text, str) else last.text()) == "Bye"
+    chunks = list(model.stream(messages))
+    answer = chunks[0]
+    for chunk in chunks[1:]:
+        answer += chunk
+    assert str(answer.text) == f"It says: sunny in {city}", answer
+    messages += [answer, HumanMessage("Thanks [[say:Bye]]")]
+    assert str(model.invoke(messages).text) == "Bye"

@@ -21,5 +21,5 @@ assert litellm.completion(messages=messages, **chat).choices[0].message.content 
 claude = chat | {"model": "anthropic/demo", "api_base": URL.removesuffix("/v1")}
 answer = litellm.completion(messages=[{"role": "user", "content": "Hi [[say:Hello]]"}], **claude)
 assert answer.choices[0].message.content == "Hello"
-answer = litellm.responses(model="openai/demo", input="Hi [[say:Hello]]", api_base=URL, api_key=os.environ["CLAWCTL_KEY"])
-assert answer.output[-1].content[0].text == "Hello"
+answer = litellm.responses(model="openai/demo", input="Hello [[say:Hi]]", api_base=URL, api_key=os.environ["CLAWCTL_KEY"])
+assert answer.output[-1].content[0].text == "Hi"

@@ -17,10 +17,10 @@ def look(city: str) -> str:
 
 async def main() -> None:
     client = AsyncOpenAI(base_url=os.environ["CLAWCTL_URL"], api_key=os.environ["CLAWCTL_KEY"])
-    for kind in (OpenAIResponsesModel, OpenAIChatCompletionsModel):
+    for kind, city in ((OpenAIResponsesModel, "Paris"), (OpenAIChatCompletionsModel, "Rome")):
         agent = Agent(name="a", instructions="be nice", tools=[look], model=kind(model="demo", openai_client=client))
-        first = await Runner.run(agent, 'How is it? [[think]] [[tool:look {"city":"Paris"}]]')
-        assert first.final_output == "It says: sunny in Paris", first.final_output
+        first = await Runner.run(agent, f'How is it? [[think]] [[tool:look {{"city":"{city}"}}]]')
+        assert first.final_output == f"It says: sunny in {city}", first.final_output
         second = Runner.run_streamed(agent, [*first.to_input_list(), {"role": "user", "content": "Thanks [[say:Bye]]"}])
         async for _ in second.stream_events():
             pass

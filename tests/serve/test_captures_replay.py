@@ -56,6 +56,17 @@ def test_every_recorded_request_is_rendered_by_the_demo_models_template(client: 
         assert roles <= {"system", "user", "assistant", "tool"}
 
 
+def test_a_template_that_takes_a_system_message_at_the_beginning_only_renders_claude_code_and_codex() -> None:
+    tokenizer = load_tokenizer(str(Path(__file__).parents[2] / "clawctl" / "demo_model"))
+    tokenizer.chat_template = (
+        "{%- for m in messages %}{%- if m.role == 'system' and not loop.first %}"
+        "{{ raise_exception('System message must be at the beginning.') }}{%- endif %}[{{ m.role }}] {{ m.content }}\n{%- endfor %}"
+    )
+    for client, words in (("claude-code", "[user] # Environment"), ("codex", "[user] <permissions instructions>")):
+        texts = [tokenizer.decode(render(tokenizer, ask_of(request))[0]) for request in recorded(client)]
+        assert any(words in text for text in texts)
+
+
 @pytest.mark.parametrize("client", CLIENTS)
 def test_every_recorded_request_is_answered_streamed_and_not(rehearsed: Server, client: str) -> None:
     for request in recorded(client):

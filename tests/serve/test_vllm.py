@@ -39,7 +39,7 @@ pytestmark = [
 
 
 def engine(*arguments: str) -> dict[str, Any]:
-    return {"engine": "vllm", "engine_python": PYTHON, "engine_args": ["--max-model-len", "4096", *arguments]}
+    return {"engine": "vllm", "engine_python": PYTHON, "engine_args": ["--max-model-len", "4096", "--enforce-eager", *arguments]}
 
 
 @pytest.fixture(scope="module")

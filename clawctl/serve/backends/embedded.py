@@ -51,7 +51,7 @@ class Embedded:
             for _ in range(ask.n):
                 generation = engine.generate(prompt_ids, sampling)
                 stack.callback(generation.cancel)
-                reading = _Reading(self._tokenizer, ask, thinking, engine.eos_ids)
+                reading = _Reading(self._tokenizer, ask, thinking, engine.eos_ids, engine.version)
                 replies.append(EmbeddedReply(generation, reading, prompt_ids, sampling))
         except EngineFailure as failure:
             raise Refusal(500, str(failure)) from failure
@@ -143,10 +143,10 @@ class EmbeddedReply:
 class _Reading:
     """Tokens to what is shown."""
 
-    def __init__(self, tokenizer: Any, ask: Ask, thinking: bool, eos_ids: frozenset[int]) -> None:
+    def __init__(self, tokenizer: Any, ask: Ask, thinking: bool, eos_ids: frozenset[int], version: int) -> None:
         self._detokenizer, self._cutter = Detokenizer(tokenizer), StopCutter(ask.stop)
         self._parser, self._eos_ids = Parser(thinking, ask.use_tools), eos_ids
-        self._logprobs = ask.logprobs
+        self._logprobs, self._version = ask.logprobs, version
         self._unseen: list[ShownToken] = []  # visible tokens of text that is held back
         self.stopped = False  # by an end token or a stop string
         self.called = False
@@ -160,8 +160,8 @@ class _Reading:
             sampled.logprobs.append(token.logprob)
             sampled.completion_tokens += 1
             sampled.version_end = token.version
-            if sampled.version is None:
-                sampled.version = token.version
+            if sampled.version is None:  # a prompt that was begun before a swap may be computed half by the old weights: it counts
+                sampled.version = self._version
             self.stopped = token.id in self._eos_ids
             text = self._detokenizer.feed(token.id)
             if self._logprobs and not self.stopped and not self._detokenizer.is_hidden(token.id):

@@ -170,8 +170,11 @@ class Gateway:
         raw = await read_body(request, self._limits.body_mb, self._limits.body_s)
         try:
             body = orjson.loads(raw)
+            orjson.dumps(body)  # what cannot be written again could neither be captured nor passed on
         except orjson.JSONDecodeError as error:
             raise Refusal(400, f"the body is not JSON: {error}") from error
+        except orjson.JSONEncodeError as error:
+            raise Refusal(400, "the body is nested too deeply") from error
         if not isinstance(body, dict):
             raise Refusal(400, "the body must be a JSON object")
         dialect, speaks = _DIALECTS[visit.api]

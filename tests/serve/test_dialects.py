@@ -456,6 +456,17 @@ def test_functions_as_they_were_before_tools() -> None:
 # ---- what cannot be understood -------------------------------------------------------------------------------------------------
 
 
+DEEP: Any = {}
+for _ in range(500):
+    DEEP = {"type": "document", "source": {"content": [DEEP]}}
+USE = {"type": "tool_use", "id": "a", "name": "f"}
+
+
+def test_documents_within_documents_are_read_one_deep() -> None:
+    [message] = messages.read({"messages": [{"role": "user", "content": [DEEP]}], "tools": [{"name": "f"}]}, "m").messages
+    assert message["content"] == "[a block of type document was left out: only text and images can be read here]"
+
+
 @pytest.mark.parametrize(
     ("module", "change", "param"),
     [
@@ -490,6 +501,12 @@ def test_functions_as_they_were_before_tools() -> None:
             messages,
             {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": "x"}]}]},
             "messages.0.content.0.input",
+        ),
+        (messages, {"messages": [{"role": "assistant", "content": [USE | {"input": DEEP}]}]}, "messages.0.content.0.input"),
+        (
+            messages,
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": DEEP}]}]},
+            "messages.0.content.0.text",
         ),
         (messages, {"system": 3}, "system"),
         (messages, {"tools": [{"input_schema": {}}]}, "tools.0.name"),

@@ -72,7 +72,10 @@ def _call(block: Object, where: str) -> Object:
     arguments = block.get("input", {})
     if not isinstance(arguments, dict):
         raise wrong(f"{where}.input", "an object")
-    function = {"name": _text(block, "name", where), "arguments": orjson.dumps(arguments).decode()}
+    try:
+        function = {"name": _text(block, "name", where), "arguments": orjson.dumps(arguments).decode()}
+    except orjson.JSONEncodeError as error:
+        raise wrong(f"{where}.input", "an object that is not nested so deeply") from error
     return {"id": _text(block, "id", where), "type": "function", "function": function}
 
 
@@ -103,14 +106,14 @@ def _result(block: Object, where: str) -> Message:
     return {"role": "tool", "tool_call_id": _text(block, "tool_use_id", where), "content": content or ""}
 
 
-def _parts(block: Object, where: str) -> list[Object]:
-    """One block as parts of a chat message."""
+def _parts(block: Object, where: str, within: bool = False) -> list[Object]:
+    """One block as parts of a chat message; `within` a document there is no other document."""
     kind = block.get("type")
     if kind == "text":
         return [text_part(_text(block, "text", where))]
     if kind == "tool_reference":
         return [text_part(f"[the tool {block.get('tool_name')} can be called now]")]
-    if kind not in ("image", "document", "search_result"):
+    if kind not in ("image", "document", "search_result") or (within and kind != "image"):
         return [left_out(f"a block of type {str(kind)[:40]}", None)]
     source = block.get("source")
     source = source if isinstance(source, dict) else {}
@@ -122,7 +125,7 @@ def _parts(block: Object, where: str) -> list[Object]:
     if isinstance(inner, str):
         return [text_part(inner)]
     if isinstance(inner, list):
-        return [part for i, each in enumerate(objects(inner, where)) for part in _parts(each, f"{where}.{i}")]
+        return [part for i, each in enumerate(objects(inner, where)) for part in _parts(each, f"{where}.{i}", within=True)]
     return [left_out(f"a {kind}", block.get("title"))]
 
 
@@ -158,11 +161,13 @@ def read_tools(given: Any, messages: Any) -> list[Object]:
     return tools
 
 
-def _references(value: Any) -> list[str]:
-    if isinstance(value, list):
-        return [name for each in value for name in _references(each)]
-    if not isinstance(value, dict):
-        return []
-    if value.get("type") == "tool_reference" and isinstance(value.get("tool_name"), str):
-        return [value["tool_name"]]
-    return _references(value.get("content")) if isinstance(value.get("content"), list) else []
+def _references(messages: Any) -> list[str]:
+    """Tools that a result has named."""
+    blocks = [block for message in messages for block in _blocks_of(message)] if isinstance(messages, list) else []
+    found = [each for block in blocks for each in (block, *_blocks_of(block))]
+    return [str(each.get("tool_name")) for each in found if each.get("type") == "tool_reference"]
+
+
+def _blocks_of(outer: Any) -> list[Object]:
+    content = outer.get("content") if isinstance(outer, dict) else None
+    return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []

@@ -27,7 +27,7 @@ _KEEP_ALIVE_S = 75  # longer than clients keep an idle connection: none sends in
 
 def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.socket, key: str, pin: int | None = None) -> None:
     """Load, serve, drain. Raises ClawError."""
-    logging.getLogger("uvicorn.error").setLevel("WARNING")
+    logging.getLogger("uvicorn.error").setLevel("ERROR")  # its warnings are one a malformed request
     backend = make_backend(run, recipe)
     versions = Versions(run, backend, pin)
     capture = Capture(run.captures if intercept else None)

@@ -1,8 +1,8 @@
 """Ten thousand requests that nobody should send: ours must be no 5xx, no traceback may leave, and memory must stay flat.
 
-Case `fuzz`. Half are made by schemathesis from the published OpenAPI document, fitting and unfitting ones; half are raw bytes over
-sockets: broken JSON, UTF-8, headers, chunking, and valid requests that break off. The engine is the embedded one on a random tiny
-model, so that what gets through is really answered; `max_tokens` is kept small.
+Case `fuzz`. A quarter is made by schemathesis from the published OpenAPI document, fitting and unfitting ones; the rest are raw
+bytes over sockets: broken JSON, UTF-8, headers, chunking, and valid requests that break off. The engine is the embedded one on the
+demo model, so that what gets through is really answered; `max_tokens` is kept small.
 """
 
 import json
@@ -110,19 +110,20 @@ def attack(url: str, process: psutil.Process, count: int, seed: int) -> tuple[Ta
     """Send `count` requests; what came back, and by how many MB the server grew after it was warm."""
     tally = Tally()
     host, port = url.split("//")[1].split(":")
-    halves = count // 2
-    warm = int(halves * _WARM)
+    documented = count // 4
+    raw = count - documented
 
     def volley(first: int, last: int) -> None:
         for data in raw_requests(last, seed)[first:]:
             status, answer = send((host, int(port)), data)
             tally.add(status, answer, repr(data[:300]))
 
+    warm = int(raw * _WARM)
     volley(0, warm)
-    by_document(url, warm, seed, tally)
+    by_document(url, int(documented * _WARM), seed, tally)
     before = process.memory_info().rss
-    volley(warm, halves)
-    by_document(url, halves - warm, seed + 1000, tally)
+    volley(warm, raw)
+    by_document(url, documented - int(documented * _WARM), seed + 1000, tally)
     while tally.requests < count:  # some of what schemathesis makes its own client refuses to send
         for data in raw_requests(count - tally.requests, seed + tally.requests):
             status, answer = send((host, int(port)), data)

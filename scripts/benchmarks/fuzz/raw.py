@@ -5,6 +5,7 @@ import random
 import socket
 from typing import Any
 
+_SOON_S, _PATIENCE_S = 0.2, 60.0
 _PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens")
 _VALID = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2},
@@ -215,16 +216,23 @@ def odd_model(chance: random.Random) -> bytes:
 
 
 def send(address: tuple[str, int], data: bytes) -> tuple[int | None, bytes]:
-    """What comes back. The sending side is closed behind the data: what breaks off is not waited for."""
+    """What comes back. Where nothing comes soon the sending side is closed: what breaks off is not waited for."""
     answer = b""
     try:
-        with socket.create_connection(address, timeout=60) as connection:
+        with socket.create_connection(address, timeout=_SOON_S) as connection:
             connection.sendall(data)
-            connection.shutdown(socket.SHUT_WR)
+            try:
+                answer = connection.recv(65536)
+            except TimeoutError:
+                connection.shutdown(socket.SHUT_WR)
+                connection.settimeout(_PATIENCE_S)
+                answer = connection.recv(65536)
+            connection.settimeout(_PATIENCE_S)
             while piece := connection.recv(65536):
                 answer += piece
-    except (ConnectionResetError, BrokenPipeError, OSError) as error:
-        if isinstance(error, TimeoutError):
-            raise SystemExit(f"no answer in a minute to {data[:500]!r}") from error
+    except TimeoutError as error:
+        raise SystemExit(f"no answer in a minute to {data[:500]!r}") from error
+    except OSError:  # reset by the server: what it is sent is no HTTP
+        pass
     line = answer.split(b"\r\n", 1)[0].split()
     return (int(line[1]) if len(line) > 1 and line[1].isdigit() else None), answer

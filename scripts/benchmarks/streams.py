@@ -18,7 +18,7 @@ import yaml
 
 from clawctl.config import Recipe
 from clawctl.serve.backends.http import Client, UpstreamGone
-from clawctl.serve.backends.vllm import _free_port, arguments, check_vllm, engine_python, environment
+from clawctl.serve.backends.vllm import arguments, check_vllm, engine_python, environment, free_port
 
 KEY = "benchmark"
 _STARTS_S = 900
@@ -98,7 +98,7 @@ def clawctl(folder: Path, recipe: dict[str, Any]) -> Iterator[tuple[str, Path]]:
 def vllm(folder: Path, recipe: Recipe) -> Iterator[str]:
     """vLLM alone, started as `serve --engine vllm` starts it. Gives its base URL."""
     check_vllm(recipe)
-    port = _free_port()
+    port = free_port()
     command = [engine_python(recipe), "-m", "vllm.entrypoints.openai.api_server", *arguments(recipe), "--port", str(port)]
     with (folder / "vllm.log").open("wb") as log:
         process = subprocess.Popen(

@@ -34,7 +34,7 @@ class Vllm(Upstream):
     """See `clawctl.serve.backends.Backend`."""
 
     def __init__(self, run: RunDir, recipe: Recipe) -> None:
-        self._port, self._key = _free_port(), secrets.token_urlsafe(32)
+        self._port, self._key = free_port(), secrets.token_urlsafe(32)
         super().__init__(run, recipe, f"http://127.0.0.1:{self._port}", "vllm", self._key, recipe.model_name, "clawctl_reload")
         self._log_file = run.logs / "vllm.log"
         self._process: asyncio.subprocess.Process | None = None
@@ -55,7 +55,7 @@ class Vllm(Upstream):
             self._up.clear()
             cause = _cause(self._log_file, start)
             if not was_up and not self.restarts:
-                raise cause
+                raise cause  # it never ran: nothing gets better by trying again
             self.restarts += 1
             wait_s = _FIRST_WAIT_S if time.monotonic() - began > _STEADY_S else wait_s
             _log.error("vLLM ended (%s); it is started again in %g s", cause.problem, wait_s)
@@ -152,7 +152,7 @@ def environment(recipe: Recipe, key: str) -> dict[str, str]:
     return {**os.environ, **ours}
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

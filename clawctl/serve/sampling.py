@@ -34,7 +34,6 @@ ENGINE_FIELDS: Final[dict[str, EngineField]] = {
     "reasoning_effort": EngineField(),
     "chat_template_kwargs": EngineField(),
     "stop_token_ids": EngineField(),
-    "include_reasoning": EngineField(),
 }
 
 

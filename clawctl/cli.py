@@ -1,5 +1,6 @@
 """The doors: parse, import late, call one function. `clawctl --help` never imports torch."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,10 @@ from clawctl.run_dir import RunDir, open_run
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 inspect_app = typer.Typer(no_args_is_help=True, help="Look at a run: tables, or --json for scripts.")
 app.add_typer(inspect_app, name="inspect")
+policies_app = typer.Typer(no_args_is_help=True, help="Which policy version serves: look, go forward, go back.")
+app.add_typer(policies_app, name="policies")
+keys_app = typer.Typer(no_args_is_help=True, help="Named API keys of a run: whose turns are whose.")
+app.add_typer(keys_app, name="keys")
 
 # `--run-dir` as well: torchrun takes a `--run` behind its module for an abbreviation of its own `--run-path`
 RunOption = Annotated[Path, typer.Option("--run", "--run-dir", envvar="CLAWCTL_RUN", help="The run directory all stages share.")]
@@ -40,6 +45,12 @@ def serve(
     model: Annotated[str | None, typer.Option(help="Hugging Face model directory, or `demo`.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on (default 127.0.0.1).")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on (default 30000; 0: a free one).")] = None,
+    pin: Annotated[int | None, typer.Option(help="Serve this policy version and do not follow policies/LIVE.")] = None,
+    engine: Annotated[str | None, typer.Option(help="transformers (embedded, default) or vllm (started as a child).")] = None,
+    engine_args: Annotated[str | None, typer.Option(help="More arguments for vLLM's server, in one string.")] = None,
+    upstream: Annotated[str | None, typer.Option(help="Base URL of a server that runs already, instead of an engine.")] = None,
+    upstream_kind: Annotated[str | None, typer.Option(help="What that server is: vllm, sglang or openai.")] = None,
+    upstream_key: Annotated[str | None, typer.Option(envvar="CLAWCTL_UPSTREAM_KEY", help="That server's key.")] = None,
     log_level: LogLevel = "info",
 ) -> None:
     """Serve the model behind the OpenAI API, follow policies/LIVE, and capture conversations."""
@@ -47,11 +58,16 @@ def serve(
         "model.path": model or from_environment("MODEL"),
         "serve.host": host or from_environment("HOST"),
         "serve.port": port if port is not None else from_environment("PORT"),
+        "serve.engine": engine,
+        "serve.engine_args": shlex.split(engine_args) if engine_args is not None else None,
+        "serve.upstream.url": upstream,
+        "serve.upstream.kind": upstream_kind,
+        "serve.upstream.api_key": upstream_key if upstream else None,
     }
     opened, resolved = _open("serve", run, recipe, settings, log_level, create=True)
     from clawctl.serve.gateway import serve as work
 
-    work(opened, resolved, intercept)
+    work(opened, resolved, intercept, pin)
 
 
 @app.command()
@@ -301,6 +317,80 @@ def data(run: RunOption = _RUN, as_json: AsJson = False) -> None:
     from clawctl.inspect.data import show_data
 
     show_data(open_run(run, create=False), as_json)
+
+
+@app.command(name="openclaw-setup")
+def openclaw_setup(
+    run: RunOption = _RUN,
+    recipe: RecipeOption = None,
+    openclaw: Annotated[str, typer.Option("--openclaw", help="OpenClaw's command.")] = "openclaw",
+    way: Annotated[str | None, typer.Option(help="plugin, responses or plain. Unset: the best for the OpenClaw found.")] = None,
+    key: Annotated[str, typer.Option("--key", help="Name of the API key that is made for it.")] = "openclaw",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be written.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write OpenClaw's configuration for this run's server, as the version of OpenClaw found understands it; keeps a copy."""
+    opened = open_run(run, create=False)
+    kept = opened.root / "recipe.yaml"
+    resolved = load_recipe(recipe if recipe is not None else kept if kept.exists() else None)
+    from clawctl.openclaw import show_setup
+
+    show_setup(opened, resolved, openclaw, way, key, dry_run, as_json)
+
+
+@policies_app.command(name="list")
+def list_policies(run: RunOption = _RUN, as_json: AsJson = False) -> None:
+    """The same as `clawctl inspect policies`: each version, which one is live, and who moved LIVE last."""
+    from clawctl.inspect.policies import show_policies
+
+    show_policies(open_run(run, create=False), as_json)
+
+
+@policies_app.command()
+def promote(version: Annotated[int, typer.Argument(help="A published version.")], run: RunOption = _RUN) -> None:
+    """Make a published version live. Running requests finish, new ones take it; the move is written down with your name."""
+    from clawctl.promotion import promote as work
+
+    typer.echo(work(open_run(run, create=False), version))
+
+
+@policies_app.command()
+def rollback(
+    version: Annotated[int | None, typer.Argument(help="An older version. Unset: what served before the live one.")] = None,
+    run: RunOption = _RUN,
+) -> None:
+    """Make an older version live again: one pointer moves, nothing is deleted; the move is written down with your name."""
+    from clawctl.promotion import rollback as work
+
+    typer.echo(work(open_run(run, create=False), version))
+
+
+@keys_app.command(name="add")
+def add_key(
+    name: Annotated[str, typer.Argument(help="Whose key it is; turns asked with it carry the name.")], run: RunOption = _RUN
+) -> None:
+    """Make a key and show it, once: only a salted hash is kept. A running server takes it within a second."""
+    from clawctl.keys import add_key as work
+
+    typer.echo(work(open_run(run), name))
+    typer.echo(f"This is the only time the key of {name} is shown.", err=True)
+
+
+@keys_app.command(name="list")
+def list_keys(run: RunOption = _RUN, as_json: AsJson = False) -> None:
+    """The names of the keys and when each was made; never a key. The run's own key, `default`, is not among them."""
+    from clawctl.keys import show_keys
+
+    show_keys(open_run(run, create=False), as_json)
+
+
+@keys_app.command(name="remove")
+def remove_key(name: Annotated[str, typer.Argument(help="Whose key it is.")], run: RunOption = _RUN) -> None:
+    """Take a key away. A running server refuses it within a second; requests that run already finish."""
+    from clawctl.keys import remove_key as work
+
+    work(open_run(run, create=False), name)
+    typer.echo(f"the key of {name} opens nothing any more")
 
 
 def _open(

@@ -1,15 +1,23 @@
-"""Policies on disk: `policies/<version>/`, published whole by the trainer, and `policies/LIVE`, the line that says which serves."""
+"""Policies on disk: `policies/<version>/`, published whole by the trainer, and `policies/LIVE`, the line that says which serves.
 
+`policies/moves.jsonl` says who moved LIVE, when, and from where.
+"""
+
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import orjson
+from filelock import FileLock
 
 from clawctl.errors import ClawError
 from clawctl.run_dir import RunDir, publish_bytes, publish_folder
 from clawctl.types import Policy
+
+_PATIENCE_S = 10.0
 
 
 def policy_folder(run: RunDir, version: int) -> Path:
@@ -25,7 +33,7 @@ def ensure_base_policy(run: RunDir, base_model: str) -> None:
     if found != base_model:
         raise ClawError(f"{run.root} trains {found!r}, the recipe names {base_model!r}", "use another --run for another model", 2)
     if live_version(run) is None:
-        move_live(run, 0)
+        move_live(run, 0, by="start")
 
 
 def publish_policy(run: RunDir, policy: Policy, write: Callable[[Path], None]) -> None:
@@ -63,8 +71,45 @@ def live_version(run: RunDir) -> int | None:
         raise ClawError(f"policies/LIVE is not a number: {error}", "write a published version into it") from error
 
 
-def move_live(run: RunDir, version: int) -> None:
-    """Point LIVE at a published version."""
+def move_live(run: RunDir, version: int, by: str = "unnamed") -> int | None:
+    """Point LIVE at a published version and write down that `by` did so. Returns the version that was live before.
+
+    One mover at a time, so that the record tells the moves in the order in which they happened.
+    """
     if version not in list_versions(run):
         raise ClawError(f"policy {version} is not published", f"choose one of {list_versions(run)}", 2)
-    publish_bytes(run.policies / "LIVE", f"{version}\n".encode())
+    with FileLock(run.locks / "live.lock", timeout=_PATIENCE_S):
+        before = readable_live(run)
+        publish_bytes(run.policies / "LIVE", f"{version}\n".encode())
+        line = orjson.dumps({"at": time.time(), "from": before, "to": version, "by": by}) + b"\n"
+        descriptor = os.open(run.policies / "moves.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
+    return before
+
+
+def read_moves(run: RunDir) -> list[dict[str, Any]]:
+    """Who moved LIVE, oldest first: [{"at": …, "from": 0, "to": 1, "by": "train"}, …]. Lines that cannot be read are left out."""
+    try:
+        lines = (run.policies / "moves.jsonl").read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    moves = []
+    for line in lines:
+        try:
+            move = orjson.loads(line)
+        except orjson.JSONDecodeError:  # a torn line; LIVE itself is what counts
+            continue
+        if isinstance(move, dict) and {"at", "from", "to", "by"} <= move.keys():
+            moves.append(move)
+    return moves
+
+
+def readable_live(run: RunDir) -> int | None:
+    """The version that serves, or None where LIVE is absent or broken."""
+    try:
+        return live_version(run)
+    except ClawError:  # broken by hand: this move repairs it
+        return None

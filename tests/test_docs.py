@@ -35,8 +35,8 @@ def test_every_command_in_the_documents_parses() -> None:
     options: dict[str, str] = {}
     for page, command in sorted(found):
         words = shlex.split(command)
-        path = [word for word in words[:2] if re.fullmatch(r"[a-z]+", word)]
-        stage = " ".join(path if words[0] == "inspect" else path[:1])
+        path = [word for word in words[:2] if re.fullmatch(r"[a-z-]+", word)]
+        stage = " ".join(path if words[0] in ("inspect", "policies", "keys") else path[:1])
         if stage not in options:
             done = subprocess.run(
                 [sys.executable, "-m", "clawctl", *stage.split(), "--help"], capture_output=True, text=True, check=False

@@ -4,7 +4,17 @@ from pathlib import Path
 import pytest
 
 from clawctl.errors import ClawError
-from clawctl.policies import ensure_base_policy, list_versions, live_version, move_live, publish_policy, read_policy
+from clawctl.policies import (
+    ensure_base_policy,
+    list_versions,
+    live_version,
+    move_live,
+    policy_folder,
+    publish_policy,
+    read_moves,
+    read_policy,
+)
+from clawctl.promotion import promote, rollback
 from clawctl.run_dir import RunDir, open_run
 from clawctl.types import Policy
 
@@ -61,3 +71,57 @@ def test_an_unreadable_live_or_policy_says_what_to_do(run: RunDir) -> None:
     (run.policies / "0" / "policy.json").write_text("{")
     with pytest.raises(ClawError, match="policy 0 cannot be read"):
         read_policy(run, 0)
+
+
+def moves(run: RunDir) -> list[tuple[int | None, int]]:
+    return [(move["from"], move["to"]) for move in read_moves(run)]
+
+
+def test_who_moved_live_is_written_down_and_a_torn_line_hides_nothing(run: RunDir) -> None:
+    publish_policy(run, policy(1), lambda folder: None)
+    move_live(run, 1, by="train")
+    with (run.policies / "moves.jsonl").open("ab") as file:
+        file.write(b'{"at": 1, "fr\n')
+    assert "policy 0 is live now (before: 1)" in promote(run, 0)
+    assert moves(run) == [(None, 0), (0, 1), (1, 0)]
+    assert [move["by"].split()[0] for move in read_moves(run)] == ["start", "train", "promote"]
+    assert (run.policies / "moves.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_only_what_is_ready_and_readable_is_promoted(run: RunDir) -> None:
+    publish_policy(run, policy(1), lambda folder: None)
+    publish_policy(run, policy(2), lambda folder: None)
+    (policy_folder(run, 1) / "READY").unlink()
+    (policy_folder(run, 2) / "policy.json").write_text("{")
+    for version, says in (
+        (1, "policy 1 is not published"),
+        (2, "policy 2 cannot be read"),
+        (-1, "not published"),
+        (9, "not published"),
+    ):
+        with pytest.raises(ClawError, match=says):
+            promote(run, version)
+    assert (live_version(run), moves(run)) == (0, [(None, 0)])
+
+
+def test_a_rollback_goes_to_what_served_before_and_never_forward(run: RunDir) -> None:
+    for version in (1, 2, 3):
+        publish_policy(run, policy(version), lambda folder: None)
+    move_live(run, 1)
+    move_live(run, 3)  # 2 never served
+    rollback(run, None)
+    assert live_version(run) == 1
+    rollback(run, None)
+    assert live_version(run) == 0
+    with pytest.raises(ClawError, match="nothing served before policy 0"):
+        rollback(run, None)
+    with pytest.raises(ClawError, match="policy 2 is newer than the live 0"):
+        rollback(run, 2)
+    assert live_version(run) == 0
+
+
+def test_a_broken_live_is_repaired_by_a_promotion(run: RunDir) -> None:
+    (run.policies / "LIVE").write_text("newest")
+    promote(run, 0)
+    assert live_version(run) == 0
+    assert promote(run, 0) == "policy 0 is live already"

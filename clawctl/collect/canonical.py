@@ -159,13 +159,16 @@ def _whole_numbers(value: Any) -> Any:
     return value
 
 
-def call_ids(message: Message | None) -> tuple[str, ...]:
-    """The ids of a message's tool calls without their punctuation, which some clients take out. The engine's ids are random, so one
-    that comes back names the answer that it was given in; a short one may be the model's own ("call_1") and names nothing."""
+def handles(message: Message | None) -> tuple[str, ...]:
+    """What names the turn that an assistant message was given in: the `handle` that serve read from what a client echoed (ids of
+    responses and items, `encrypted_content`, `signature`), and the ids of its tool calls without their punctuation, which some
+    clients take out. An engine's call ids are random; a short one may be the model's own ("call_1") and names nothing."""
+    issued = message.get("handle") if message else None
     calls = message.get("tool_calls") if message else None
     ids = [str(call.get("id", "")) if isinstance(call, dict) else "" for call in (calls if isinstance(calls, list) else [])]
     bare = ("".join(letter for letter in text if letter.isalnum()) for text in ids)
-    return tuple(text for text in bare if len(text) >= SHORTEST_HANDLE)
+    found = tuple(text for text in bare if len(text) >= SHORTEST_HANDLE)
+    return (issued, *found) if isinstance(issued, str) else found
 
 
 def answers_within(message: Message) -> list[tuple[bytes, bytes]]:

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Literal
 
-from clawctl.collect.canonical import Conversation, answers_within, call_ids, extend_path
+from clawctl.collect.canonical import Conversation, answers_within, extend_path, handles
 from clawctl.types import Exchange, Message
 
 MOST_DROPPED = 2  # user messages of the parent that may be missing in the child
@@ -47,7 +47,7 @@ class Node:
     system: bytes
     whole: bytes
     ends_transient: bool  # its request ends with known transient context
-    calls: tuple[str, ...]  # ids of the answer's tool calls
+    handles: tuple[str, ...]  # what a client may name this turn by: its id, and the ids of its tool calls
     answer: bytes | None  # None after an error: nothing can follow it
     relation: "Relation | None"  # to its parent
     exchange: Exchange | None
@@ -74,7 +74,7 @@ class Index:
 
     def __init__(self) -> None:
         self.by_id: dict[str, Node] = {}
-        self._by_call: dict[tuple[str, str], list[Node]] = defaultdict(list)
+        self._by_handle: dict[tuple[str, str], list[Node]] = defaultdict(list)
         self._by_path: dict[tuple[str, bytes], list[Node]] = defaultdict(list)
         self._by_answer: dict[tuple[str, bytes], list[Node]] = defaultdict(list)
         self._by_request: dict[tuple[str, str | None, bytes], list[Node]] = defaultdict(list)
@@ -96,7 +96,7 @@ class Index:
         if node.answer is not None:
             places.append((self._by_path, (node.user, extend_path(node.path, node.answer))))
             places.append((self._by_answer, (node.user, node.answer)))
-        return places + [(self._by_call, (node.user, call)) for call in dict.fromkeys(node.calls)]
+        return places + [(self._by_handle, (node.user, handle)) for handle in dict.fromkeys(node.handles)]
 
     def twins(self, user: str, hint: str | None, path: bytes) -> list[Node]:
         """Turns whose request has the same messages: retries and regenerations of one another if they share their parent."""
@@ -125,7 +125,7 @@ class Index:
     ) -> list[Node]:
         """Turns that the answer at `at` may be, by the strongest evidence that there is."""
         answer = messages[conversation.at[at]]
-        named = [node for call in call_ids(answer) for node in self._by_call.get((user, call), [])]
+        named = [node for handle in handles(answer) for node in self._by_handle.get((user, handle), [])]
         found = _open_to(named, hint, since)
         found = found or _open_to(self._by_path.get((user, conversation.paths[at]), [])[-MOST_COMPARED:], hint, since)
         if found:

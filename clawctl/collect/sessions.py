@@ -10,7 +10,7 @@ are trainable, and one that is not closes as "regenerated".
 from collections import OrderedDict, defaultdict
 from urllib.parse import quote
 
-from clawctl.collect.canonical import Conversation, call_ids, message_digest, read_conversation
+from clawctl.collect.canonical import Conversation, handles, message_digest, read_conversation
 from clawctl.collect.parents import Index, Match, Node, Tree
 from clawctl.collect.rows import make_turn, next_state
 from clawctl.collect.side_rules import session_in_prompt, turn_kind, without_revision
@@ -116,7 +116,7 @@ class Sessions:
             system=conversation.system,
             whole=conversation.whole,
             ends_transient=conversation.transient_at[-1:] == (len(conversation.digests),),
-            calls=call_ids(exchange.response),
+            handles=(exchange.exchange_id, *handles(exchange.response)),
             relation=match.relation if match else None,
             answer=None if exchange.response is None or exchange.status == "error" else message_digest(exchange.response),
             exchange=exchange,

@@ -161,7 +161,8 @@ class Follower:
         else:
             decision = decide(scores(record), scores(live_record), gate, live)
         if decision.promote:
-            move_live(self.run, candidate)  # before the record: after a crash in between it counts as live, not as decided
+            # before the record: after a crash in between it counts as live, not as decided
+            move_live(self.run, candidate, by="eval")
         self._decided(candidate, decision)
         return True
 

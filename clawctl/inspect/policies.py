@@ -4,22 +4,24 @@ import time
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from clawctl.errors import ClawError
 from clawctl.inspect.rows import json_lines, read_json, read_policies
 from clawctl.inspect.tables import cut_to, problem_lines, since
-from clawctl.policies import live_version
+from clawctl.policies import live_version, read_moves
 from clawctl.printing import answers, one_line, print_json
 from clawctl.run_dir import RunDir
 
 _METRICS = ("satisfaction", "correctness")
+_MOVES_SHOWN = 5
 
 
 def show_policies(run: RunDir, as_json: bool) -> None:
     problems: list[str] = []
     found = describe_policies(run, problems)
     if as_json:
-        print_json({"policies": found, "problems": problems})
+        print_json({"policies": found, "moves": read_moves(run), "problems": problems})
         return
     table = Table(title=f"{len(found)} policy versions")
     for heading in ("version", "step", "method", "kind", "turns", "loss", "grad norm", *_METRICS):
@@ -32,7 +34,16 @@ def show_policies(run: RunDir, as_json: bool) -> None:
         cells = [f"{row['version']}{live}", str(row["step"]), row["method"] or "", row["kind"], str(row["turns"])]
         cells += [_number(row["loss"]), _number(row["grad_norm"]), *(_estimate(row[metric]) for metric in _METRICS)]
         table.add_row(*cells, one_line(_gate(row), 60), since(row["created_at"], time.time()), style="bold" if live else None)
-    answers().print(table, *left_out, *problem_lines(problems), sep="\n")
+    answers().print(table, *left_out, *_moves(run), *problem_lines(problems), sep="\n")
+
+
+def _moves(run: RunDir) -> list[Text]:
+    """Who moved LIVE lately."""
+    return [
+        Text(f"live {'none' if move['from'] is None else move['from']} → {move['to']}, {since(move['at'], time.time())}: ")
+        + one_line(str(move["by"]), 80)
+        for move in read_moves(run)[-_MOVES_SHOWN:]
+    ]
 
 
 def describe_policies(run: RunDir, problems: list[str]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""One ask, answered: engine tokens become events, and what crossed the wire is captured before the end is told."""
+"""One ask, answered: what its replies show goes out, and what crossed the wire is captured before the end is told."""
 
 import asyncio
 import logging
@@ -8,10 +8,10 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any, Literal
 
+from clawctl.serve.backends import Reply, Sampled
 from clawctl.serve.capture import Capture
 from clawctl.serve.dialects import Ask, Choice, Dialect, Refusal, Shown
-from clawctl.serve.engines import Engine, EngineFailure, Generation, Sampling, Token
-from clawctl.serve.text import Called, Detokenizer, Event, Parser, Said, StopCutter, Thought
+from clawctl.serve.engines import EngineFailure
 from clawctl.types import Exchange
 
 _log = logging.getLogger("clawctl.serve")
@@ -24,35 +24,32 @@ def new_handle() -> str:
 
 
 class Answer:
-    """The answer to one ask on one engine. Iterating gives each choice's pieces; None instead of a piece ends that choice."""
+    """The answer to one ask. Iterating gives each choice's pieces; None instead of a piece ends that choice."""
 
     def __init__(
         self,
         ask: Ask,
         dialect: Dialect,
-        engine: Engine,
-        tokenizer: Any,
-        prompt_ids: list[int],
-        sampling: Sampling,
-        thinking: bool,
+        replies: list[Reply],
         exchange_id: str,
         created_at: float,
         hints: dict[str, Any],
+        key: str,  # name of the API key that asked
         capture: Capture | None,
     ) -> None:
         self.ask, self.dialect = ask, dialect
-        self.choices = [Choice(i, exchange_id if i == 0 else new_handle(), [], None, len(prompt_ids)) for i in range(ask.n)]
-        self._engine, self._tokenizer, self._prompt_ids, self._sampling = engine, tokenizer, prompt_ids, sampling
-        self._thinking, self._created_at, self._hints, self._capture = thinking, created_at, hints, capture
-        self._running: list[Generation] = []
+        self.choices = [Choice(i, exchange_id if i == 0 else new_handle()) for i in range(len(replies))]
+        self._replies, self._created_at, self._hints, self._key, self._capture = replies, created_at, hints, key, capture
         self.cancelled = False
         self.failed: Refusal | None = None
+        for choice, reply in zip(self.choices, replies, strict=True):
+            choice.prompt_tokens = reply.sampled.prompt_tokens
 
     def cancel(self) -> None:
         """The client is gone: stop sampling. What was sampled so far is captured as cancelled."""
         self.cancelled = True
-        for generation in self._running:
-            generation.cancel()
+        for reply in self._replies:
+            reply.cancel()
 
     async def pieces(self) -> AsyncIterator[tuple[Choice, Shown | None]]:
         """Pieces as they come. After an engine's failure it ends with `failed` set."""
@@ -80,124 +77,63 @@ class Answer:
         await asyncio.gather(*tasks)
 
     async def _answer(self, choice: Choice) -> AsyncIterator[Shown | None]:
-        reading = _Reading(Detokenizer(self._tokenizer), StopCutter(self.ask.stop), Parser(self._thinking, self.ask.use_tools))
+        reply = self._replies[choice.index]
         status: Literal["ok", "cancelled", "error"] = "ok"
         first_at: float | None = None
         try:
-            generation = self._engine.generate(self._prompt_ids, self._sampling)
-            self._running.append(generation)
-            if self.cancelled:
-                generation.cancel()
-            async for tokens in generation:
+            async for shown in reply:
                 first_at = first_at or time.time()
-                shown = reading.feed(tokens, self._engine.eos_ids)
-                choice.completion_tokens = len(reading.tokens)
-                if shown is not None:
-                    choice.shown.append(shown)
-                    yield shown
-                if reading.stopped:
-                    generation.cancel()
-                    break
-            shown = reading.end()
-            if shown is not None:
                 choice.shown.append(shown)
                 yield shown
         except EngineFailure as failure:
             _log.error("the engine failed: %s", failure)
             status, self.failed = "error", Refusal(500, "the engine failed while it answered")
-        if status == "ok" and self.cancelled and not reading.stopped:
+        sampled = reply.sampled
+        if status == "ok" and self.cancelled and sampled.finish_reason is None:
             status = "cancelled"
-        if status == "ok":
-            called = any(isinstance(event, Called) for shown in choice.shown for event in shown.events)
-            choice.finish_reason = "tool_calls" if called else "stop" if reading.stopped else "length"
-        await self._keep(choice, reading.tokens, status, first_at)
+        _tell(choice, sampled)
+        if status != "ok":
+            choice.finish_reason = None
+        await self._keep(choice, sampled, status, first_at)
         if status == "ok":
             yield None
 
     async def _keep(
-        self, choice: Choice, tokens: list[Token], status: Literal["ok", "cancelled", "error"], first_at: float | None
+        self, choice: Choice, sampled: Sampled, status: Literal["ok", "cancelled", "error"], first_at: float | None
     ) -> None:
         if self._capture is None:
             return
-        sampling = self._sampling
         await self._capture.keep(
             Exchange(
                 exchange_id=choice.exchange_id,
                 created_at=self._created_at,
                 finished_at=time.time(),
                 api=self.ask.api,
-                key="default",
+                key=self._key,
                 status=status,
                 model=self.ask.model,
                 messages=self.ask.sent_messages,
                 tools=self.ask.tools,
                 response=None if status == "error" else self.dialect.message(choice),
                 finish_reason=choice.finish_reason,
-                prompt_ids=self._prompt_ids,
-                completion_ids=[token.id for token in tokens],
-                logprobs=[token.logprob for token in tokens],
-                policy_version=tokens[0].version if tokens else None,
-                policy_version_end=tokens[-1].version if tokens else None,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
+                prompt_ids=sampled.prompt_ids,
+                completion_ids=sampled.completion_ids,
+                logprobs=sampled.logprobs,
+                policy_version=sampled.version,
+                policy_version_end=sampled.version_end,
+                temperature=sampled.temperature,
+                top_p=sampled.top_p,
+                top_k=sampled.top_k,
                 hints=self._hints,
-                untrainable_reason=_altered(sampling),
+                untrainable_reason=sampled.untrainable,
                 ttft_s=None if first_at is None else first_at - self._created_at,
             ),
             self.ask.template_settings,
         )
 
 
-def _altered(sampling: Sampling) -> str | None:
-    """Why the logprobs are not the policy's own: temperature is known to the trainer, a cut distribution is not."""
-    if sampling.temperature == 0:
-        return "greedy"
-    return "top_p" if sampling.top_p < 1 else "top_k" if sampling.top_k > 0 else None
-
-
-class _Reading:
-    """Tokens to what is shown."""
-
-    def __init__(self, detokenizer: Detokenizer, cutter: StopCutter, parser: Parser) -> None:
-        self._detokenizer, self._cutter, self._parser = detokenizer, cutter, parser
-        self._unseen: list[tuple[Token, str]] = []  # visible tokens of text that is held back
-        self.tokens: list[Token] = []
-        self.stopped = False  # by an end token or a stop string
-
-    def feed(self, tokens: list[Token], eos_ids: frozenset[int]) -> Shown | None:
-        events: list[Event] = []
-        for token in tokens:
-            self.tokens.append(token)
-            self.stopped = token.id in eos_ids
-            text = self._detokenizer.feed(token.id)
-            if not self.stopped and not self._detokenizer.is_hidden(token.id):
-                self._unseen.append((token, text))
-            events += self._parser.feed(self._cutter.feed(text))
-            if self._cutter.hit:
-                self.stopped = True
-                break
-        return self._show(events)
-
-    def end(self) -> Shown | None:
-        events = self._parser.feed(self._cutter.feed(self._detokenizer.end()) + self._cutter.end())
-        return self._show(events + self._parser.end())
-
-    def _show(self, events: list[Event]) -> Shown | None:
-        if not events:
-            return None
-        tokens, self._unseen = self._unseen, []
-        return Shown(_joined(events), tokens)
-
-
-def _joined(events: list[Event]) -> list[Event]:
-    joined: list[Event] = []
-    for event in events:
-        last = joined[-1] if joined else None
-        if isinstance(event, Said) and isinstance(last, Said):
-            joined[-1] = Said(last.text + event.text)
-        elif isinstance(event, Thought) and isinstance(last, Thought):
-            joined[-1] = Thought(last.text + event.text)
-        else:
-            joined.append(event)
-    return joined
+def _tell(choice: Choice, sampled: Sampled) -> None:
+    """What the client is told of the end."""
+    choice.prompt_tokens, choice.completion_tokens = sampled.prompt_tokens, sampled.completion_tokens
+    choice.cached_tokens, choice.reasoning_tokens = sampled.cached_tokens, sampled.reasoning_tokens
+    choice.finish_reason, choice.stop_sequence = sampled.finish_reason, sampled.stop_sequence

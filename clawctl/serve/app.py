@@ -1,234 +1,208 @@
-"""The HTTP side: routes, keys, limits, errors, streams."""
+"""The HTTP side: routes, keys, limits, errors. Every request comes in and goes out through `Gateway.__call__`."""
 
-import asyncio
-import hmac
+import logging
+import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import orjson
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from clawctl.config import Recipe
-from clawctl.policies import list_versions
+from clawctl.keys import KeyRing
 from clawctl.run_dir import RunDir
+from clawctl.serve.about import About
 from clawctl.serve.answer import Answer, new_handle
 from clawctl.serve.capture import Capture
-from clawctl.serve.dialects import Ask, Refusal, chat
-from clawctl.serve.engines import Sampling
+from clawctl.serve.dialects import Ask, Dialect, Refusal, chat, messages, responses
 from clawctl.serve.hints import read_hints
-from clawctl.serve.prompt import render
+from clawctl.serve.limits import Concurrency, TooManyRequests
+from clawctl.serve.metrics import Metrics
+from clawctl.serve.replies import Envelope, Stream, Visit, json_response, read_body, refused, whole
+from clawctl.serve.stored import Stored
 from clawctl.serve.versions import Versions
 
-_BODY_BYTES = 32 << 20
-_BIG_BODY = 16 << 10  # a longer one is templated and tokenised in a thread, so that streams go on meanwhile
+_log = logging.getLogger("clawctl.serve")
+_SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+Speaker = Callable[[Ask, str], Dialect]
+_DIALECTS: dict[str, tuple[Any, Speaker]] = {
+    "chat": (chat, chat.Chat),
+    "responses": (responses, responses.Responses),
+    "messages": (messages, messages.Messages),
+    "count_tokens": (messages, messages.Messages),
+}
+_RESPONSES = "/v1/responses/"
+Handler = Callable[[Request, Visit], Awaitable[Response | Stream]]
 
 
 class Gateway:
-    """What the routes share."""
+    """The ASGI application."""
 
-    def __init__(self, run: RunDir, recipe: Recipe, key: str, versions: Versions, tokenizer: Any, capture: Capture) -> None:
-        self._run, self._recipe, self._key = run, recipe, key.encode()
-        self._versions, self._tokenizer, self._capture = versions, tokenizer, capture
-        self._started_at = time.time()
-        self._running = self._total = self._refused = self._failed = 0
+    def __init__(self, run: RunDir, recipe: Recipe, key: str, versions: Versions, capture: Capture) -> None:
+        self._recipe, self._versions, self._capture = recipe, versions, capture
+        self._keys, self._limits = KeyRing(run, key), recipe.serve.limits
+        self._concurrency = Concurrency(self._limits.concurrent_per_key)
+        self._metrics = Metrics()
+        self._stored = Stored()
+        self._running: set[Answer] = set()
+        self._about = About(run, recipe, versions, capture, self._metrics)
+        self._routes: dict[str, tuple[str, str, bool, Handler]] = {  # path: method, API, whether a key is needed, handler
+            "/v1/chat/completions": ("POST", "chat", True, self._ask),
+            "/v1/responses": ("POST", "responses", True, self._ask),
+            "/v1/messages": ("POST", "messages", True, self._ask),
+            "/v1/messages/count_tokens": ("POST", "count_tokens", True, self._count_tokens),
+            "/v1/models": ("GET", "models", True, self._about.models),
+            "/health": ("GET", "health", False, self._about.health),
+            "/health/live": ("GET", "health", False, self._about.alive),
+            "/health/ready": ("GET", "health", False, self._about.ready),
+            "/metrics": ("GET", "metrics", False, self._about.metrics),
+            "/openapi.json": ("GET", "openapi", False, self._about.openapi),
+        }
 
-    def app(self) -> Starlette:
-        routes = [
-            Route("/v1/chat/completions", self._guarded(self._chat), methods=["POST"]),
-            Route("/v1/models", self._guarded(self._models), methods=["GET"]),
-            Route("/health", self._health, methods=["GET"]),
-        ]
-        handlers: dict[Any, Any] = {Refusal: self._refuse, HTTPException: self._no_route, Exception: self._crash}
-        return Starlette(routes=routes, exception_handlers=handlers)
-
-    # ---- errors ----------------------------------------------------------------------------------------------------------
-
-    def _guarded(self, handle: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Awaitable[Any]]:
-        async def guarded(request: Request) -> Any:
-            scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-            given = bearer.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
-            if not hmac.compare_digest(given.encode(), self._key):
-                raise Refusal(401, "the API key is missing or wrong; it is in RUN/api_key", code="invalid_api_key")
-            return await handle(request)
-
-        return guarded
-
-    async def _refuse(self, request: Request, error: Exception) -> Response:
-        assert isinstance(error, Refusal)
-        if error.status < 500:
-            self._refused += 1
-        else:
-            self._failed += 1
-        return _json(chat.envelope(error), error.status)
-
-    async def _no_route(self, request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        if error.status_code == 405:
-            return _json(chat.envelope(Refusal(405, f"{request.method} is not possible on {request.url.path}")), 405)
-        return _json(chat.envelope(Refusal(error.status_code, f"there is no {request.url.path} here")), error.status_code)
-
-    async def _crash(self, request: Request, error: Exception) -> Response:
-        self._failed += 1
-        return _json(chat.envelope(Refusal(500, "clawctl made a mistake; its log has the details")), 500)
-
-    # ---- routes ----------------------------------------------------------------------------------------------------------
-
-    async def _health(self, request: Request) -> Response:
-        dead = self._versions.live.failure()
-        capture = self._capture
-        troubled = dead or self._versions.last_swap_error or capture.last_error
-        return _json({
-            "status": "degraded" if troubled else "ok",
-            "live": self._versions.live.version,
-            "ready": dead is None,
-            "capture": {"on": capture.on, "written": capture.written, "lost": capture.lost, "last_error": capture.last_error},
-            "swaps": [asdict(swap) for swap in self._versions.swaps],
-            "last_swap_error": self._versions.last_swap_error,
-            "requests": {"running": self._running, "total": self._total, "refused": self._refused, "failed": self._failed},
-            "uptime_s": time.time() - self._started_at,
-        })  # fmt: skip
-
-    async def _models(self, request: Request) -> Response:
-        name = self._recipe.model_name
-        names = [name] + [f"{name}@{version}" for version in await asyncio.to_thread(list_versions, self._run)]
-        common = {"object": "model", "created": int(self._started_at), "owned_by": "clawctl"}
-        longest = self._versions.live.max_context
-        return _json({"object": "list", "data": [{"id": each, **common, "max_model_len": longest} for each in names]})
-
-    async def _chat(self, request: Request) -> Any:
-        arrived = time.time()
-        raw = await _read_body(request)
-        self._total += 1
-        try:
-            body = orjson.loads(raw)
-        except orjson.JSONDecodeError as error:
-            raise Refusal(400, f"the body is not JSON: {error}") from error
-        if not isinstance(body, dict):
-            raise Refusal(400, "the body must be a JSON object")
-        ask = chat.read(body, self._recipe.model_name)
-        hints = read_hints(request.headers, ask.claims)
-        wanted = request.headers.get("x-capture", "").lower() != "off"
-        stack = AsyncExitStack()
-        try:
-            answer = await self._begin(ask, arrived, hints, wanted, len(raw), stack)
-        except BaseException:
-            await stack.aclose()
-            raise
-        self._running += 1
-        stack.callback(self._ended, answer)
-        return _Stream(answer, stack) if ask.stream else await _whole(answer, stack, request.receive)
-
-    async def _begin(
-        self, ask: Ask, arrived: float, hints: dict[str, Any], wanted: bool, size: int, stack: AsyncExitStack
-    ) -> Answer:
-        engine, pinned = await stack.enter_async_context(self._versions.lease(ask.model))
-        if size > _BIG_BODY:
-            prompt_ids, thinking = await asyncio.to_thread(render, self._tokenizer, ask)
-        else:
-            prompt_ids, thinking = render(self._tokenizer, ask)
-        sampling = self._sampling(ask, len(prompt_ids), engine.max_context)
-        if engine.failure() is not None:
-            raise Refusal(500, "the engine has stopped")
-        handle = new_handle()
-        capture = self._capture if self._capture.on and wanted and not pinned else None
-        dialect = chat.Chat(ask, handle)
-        return Answer(
-            ask, dialect, engine, self._tokenizer, prompt_ids, sampling, thinking, handle, arrived, hints, capture
-        )  # fmt: skip
-
-    def _sampling(self, ask: Ask, prompt: int, longest: int) -> Sampling:
-        serve = self._recipe.serve
-        if not prompt:
-            raise Refusal(400, "the prompt is empty", "messages")
-        asked = 1 if ask.max_tokens is None else ask.max_tokens
-        if prompt + asked > longest:
-            raise Refusal(
-                400,
-                f"This model's maximum context length is {longest} tokens. However, you requested {prompt + asked} tokens "
-                f"({prompt} in the messages, {asked} in the completion). Please reduce the length of the messages or completion.",
-                "messages",
-                "context_length_exceeded",
-            )
-        return Sampling(
-            temperature=serve.temperature if ask.temperature is None else ask.temperature,
-            top_p=serve.top_p if ask.top_p is None else ask.top_p,
-            top_k=ask.top_k,
-            max_tokens=min(serve.max_tokens, longest - prompt) if ask.max_tokens is None else ask.max_tokens,
-        )
-
-    def _ended(self, answer: Answer) -> None:
-        self._running -= 1
-        self._failed += answer.failed is not None
-
-
-def _json(content: Any, status: int = 200) -> Response:
-    return Response(orjson.dumps(content), status, media_type="application/json")
-
-
-async def _read_body(request: Request) -> bytes:
-    pieces, size = [], 0
-    try:
-        async for piece in request.stream():
-            size += len(piece)
-            if size > _BODY_BYTES:
-                raise Refusal(413, f"the body is larger than {_BODY_BYTES >> 20} MB")
-            pieces.append(piece)
-    except ClientDisconnect as gone:
-        raise Refusal(400, "the body ended early") from gone
-    return b"".join(pieces)
-
-
-async def _cancel_when_gone(receive: Receive, answer: Answer) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    answer.cancel()
-
-
-async def _whole(answer: Answer, stack: AsyncExitStack, receive: Receive) -> Response:
-    watch = asyncio.create_task(_cancel_when_gone(receive, answer))
-    try:
-        async with stack:
-            async for _ in answer.pieces():
-                pass
-        if answer.failed is not None:
-            return _json(chat.envelope(answer.failed), answer.failed.status)
-        return Response(answer.dialect.whole(answer.choices), media_type="application/json")
-    finally:
-        watch.cancel()
-
-
-class _Stream:
-    """A response that sends server-sent events while the answer grows."""
-
-    def __init__(self, answer: Answer, stack: AsyncExitStack) -> None:
-        self._answer, self._stack = answer, stack
+    # ---- in and out ------------------------------------------------------------------------------------------------------
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-        watch = asyncio.create_task(_cancel_when_gone(receive, self._answer))
+        if scope["type"] != "http":
+            raise RuntimeError(f"no {scope['type']} here")  # uvicorn takes it for an application without a lifespan
+        request = Request(scope, receive)
+        visit = _visit(request)
         try:
-            async with self._stack:
-                await send({"type": "http.response.start", "status": 200, "headers": headers})
-                async for frame in self._frames():
-                    await send({"type": "http.response.body", "body": frame, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            response = await self._answer(request, visit)
+            response.raw_headers.extend(_marks(visit))
+            visit.status = response.status_code
+            await response(scope, receive, send)
         finally:
-            watch.cancel()
+            self._count(visit)
 
-    async def _frames(self) -> AsyncIterator[bytes]:
-        answer, dialect = self._answer, self._answer.dialect
-        yield b"".join(dialect.begin(choice) for choice in answer.choices)
-        async for choice, shown in answer.pieces():
-            yield dialect.finish(choice) if shown is None else dialect.piece(choice, shown)
-        if answer.failed is not None:
-            yield dialect.failed(answer.failed)
-        elif not answer.cancelled:
-            yield dialect.end(answer.choices)
+    async def _answer(self, request: Request, visit: Visit) -> Response | Stream:
+        try:
+            return await self._route(request, visit)
+        except Refusal as refusal:
+            return self._refuse(visit, refusal)
+        except Exception:  # noqa: BLE001 - the edge of the process: the client is told that it was us, the log has the rest
+            _log.exception("request %s failed", visit.request_id)
+            return self._refuse(visit, Refusal(500, "clawctl made a mistake; its log has the details"))
+
+    async def _route(self, request: Request, visit: Visit) -> Response | Stream:
+        path = request.scope["path"]
+        found = self._routes.get(path)
+        if found is None and path.startswith("/v1/models/"):
+            found = ("GET", "models", True, self._about.model)
+        if found is None and path.startswith(_RESPONSES) and "/" not in path[len(_RESPONSES) :]:
+            found = ("DELETE" if request.method == "DELETE" else "GET", "responses", True, self._stored_response)
+        if found is None:
+            raise Refusal(404, f"there is no {path[:200]} here")
+        method, visit.api, locked, handle = found
+        if request.method != method and not (method == "GET" and request.method == "HEAD"):
+            raise Refusal(405, f"{request.method} is not possible on {path[:200]}")
+        given = _given_key(request)
+        visit.key = self._keys.owner(given) or "" if given else ""
+        if locked and not visit.key:
+            raise Refusal(401, "the API key is missing or wrong; it is in RUN/api_key", code="invalid_api_key")
+        return await handle(request, visit)
+
+    def _refuse(self, visit: Visit, refusal: Refusal) -> Response:
+        self._metrics.refused[refusal.code or f"http_{refusal.status}",] += 1
+        _log.debug("request %s is refused: %d %s", visit.request_id, refusal.status, refusal.message)
+        response = json_response(refused(visit, refusal), refusal.status)
+        if isinstance(refusal, TooManyRequests):
+            response.headers["retry-after"] = str(refusal.retry_after_s)
+        if refusal.status in (408, 413):
+            response.headers["connection"] = "close"  # the rest of the body is not read
+        return response
+
+    def _count(self, visit: Visit) -> None:
+        metrics = self._metrics
+        metrics.requests[visit.api, str(visit.status), visit.key] += 1
+        metrics.latency.observe((visit.api,), time.perf_counter() - visit.began)
+        if visit.first_piece is not None:
+            metrics.first_token.observe((visit.api,), visit.first_piece - visit.began)
+
+    # ---- ending ----------------------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """From here on we are not ready, though we still answer."""
+        self._about.draining = True
+
+    def cut(self) -> None:
+        """The time to finish is over: end what runs; what was sampled is captured as cancelled."""
+        for answer in self._running:
+            answer.cancel()
+
+    # ---- asks ------------------------------------------------------------------------------------------------------------
+
+    async def _ask(self, request: Request, visit: Visit) -> Response | Stream:
+        ask, speaks = await self._read(request, visit)
+        if visit.api == "responses":
+            ask = self._stored.continued(visit.key, ask)
+            speaks = partial(responses.Responses, keep=partial(self._stored.keep, visit.key))
+        hints = read_hints(request.headers, ask.claims)
+        wanted = request.headers.get("x-capture", "").lower() != "off"
+        handle = new_handle()
+        async with AsyncExitStack() as stack:
+            stack.enter_context(self._concurrency.one_more(visit.key))
+            replies, pinned = await self._versions.begin(ask, stack)
+            capture = self._capture if self._capture.on and wanted and not pinned else None
+            answer = Answer(ask, speaks(ask, handle), replies, handle, visit.arrived, hints, visit.key, capture)
+            self._running.add(answer)
+            self._metrics.running += 1
+            stack.callback(self._ended, answer, visit)
+            kept = stack.pop_all()
+        return Stream(answer, visit, kept) if ask.stream else await whole(answer, visit, kept, request.receive)
+
+    async def _stored_response(self, request: Request, visit: Visit) -> Response:
+        name = request.scope["path"].removeprefix(_RESPONSES)
+        if request.method == "DELETE":
+            return json_response(self._stored.forget(visit.key, name))
+        return Response(self._stored.get(visit.key, name), media_type="application/json")
+
+    async def _count_tokens(self, request: Request, visit: Visit) -> Response:
+        ask, _ = await self._read(request, visit)
+        with self._concurrency.one_more(visit.key):
+            return json_response({"input_tokens": await self._versions.live.count(ask)})
+
+    async def _read(self, request: Request, visit: Visit) -> tuple[Ask, Speaker]:
+        raw = await read_body(request, self._limits.body_mb, self._limits.body_s)
+        try:
+            body = orjson.loads(raw)
+            orjson.dumps(body)  # what cannot be written again could neither be captured nor passed on
+        except orjson.JSONDecodeError as error:
+            raise Refusal(400, f"the body is not JSON: {error}") from error
+        except orjson.JSONEncodeError as error:
+            raise Refusal(400, "the body is nested too deeply") from error
+        if not isinstance(body, dict):
+            raise Refusal(400, "the body must be a JSON object")
+        dialect, speaks = _DIALECTS[visit.api]
+        return dialect.read(body, self._recipe.model_name), speaks
+
+    def _ended(self, answer: Answer, visit: Visit) -> None:
+        self._running.discard(answer)
+        self._metrics.running -= 1
+        self._metrics.tokens_in[visit.api, visit.key] += answer.choices[0].prompt_tokens
+        self._metrics.tokens_out[visit.api, visit.key] += sum(choice.completion_tokens for choice in answer.choices)
+
+
+def _visit(request: Request) -> Visit:
+    given = request.headers.get("x-request-id", "")
+    return Visit(
+        given if _SANE_ID.fullmatch(given) else f"req_{new_handle()}", "none", _envelope_of(request.scope["path"]), time.time()
+    )
+
+
+def _envelope_of(path: str) -> Envelope:
+    return messages.envelope if path.startswith("/v1/messages") else chat.envelope
+
+
+def _marks(visit: Visit) -> list[tuple[bytes, bytes]]:
+    request_id = visit.request_id.encode()
+    return [(b"x-request-id", request_id), (b"request-id", request_id)]
+
+
+def _given_key(request: Request) -> str:
+    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+    return bearer.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")

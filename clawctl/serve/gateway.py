@@ -8,21 +8,31 @@ from pathlib import Path
 from clawctl.config import Recipe
 from clawctl.endpoint import own_api_key
 from clawctl.errors import ClawError
-from clawctl.policies import ensure_base_policy
+from clawctl.policies import ensure_base_policy, list_versions
 from clawctl.run_dir import RunDir
 
 
-def serve(run: RunDir, recipe: Recipe, intercept: bool) -> None:
-    """Serve until SIGINT or SIGTERM, then let running requests finish. Raises ClawError."""
+def serve(run: RunDir, recipe: Recipe, intercept: bool, pin: int | None = None) -> None:
+    """Serve until SIGINT or SIGTERM, then let running requests finish. With `pin` serve that version, wherever LIVE points.
+
+    Raises ClawError.
+    """
     with bind(recipe.serve.host, recipe.serve.port) as listener:
-        check_model(recipe)
+        if recipe.serve.upstream is None:
+            check_model(recipe)
+            if recipe.serve.engine == "vllm":
+                from clawctl.serve.backends.vllm import check_vllm
+
+                check_vllm(recipe)
         ensure_base_policy(run, recipe.model.path)
+        if pin is not None and pin not in list_versions(run):
+            raise ClawError(f"policy {pin} is not published", f"pin one of {list_versions(run)}", 2)
         key, is_new = own_api_key(run, recipe)
         if is_new:
             print(f"API key, made now and kept in {run.root / 'api_key'}: {key}", file=sys.stderr)
         from clawctl.serve.server import run_server
 
-        run_server(run, recipe, intercept, listener, key)
+        run_server(run, recipe, intercept, listener, key, pin)
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -1,28 +1,109 @@
-"""What a client claims about its conversation. Claims group and label; they are never trusted to link turns."""
+"""What a client claims about its conversation. Claims group and label; they are never trusted to link turns.
 
-from collections.abc import Mapping
+Where each known client says it: docs/clients.md.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import orjson
+
+from clawctl.types import Message
 
 _SESSION_HEADERS = ("x-session-id", "session_id", "session-id", "x-session-affinity", "x-claude-code-session-id")
 _TRUE = ("1", "true", "yes", "on")
+_OWN_CLAIMS = ("session_id", "turn_type", "session_done", "prompt_cache_key")
+_UUID = "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
+_WITH_REVISION = re.compile(rf"({_UUID}):([0-9]{{1,6}})")  # OpenClaw: <session>:<how often it was compacted or begun anew>
+_USER_ID_SESSION = re.compile(rf"_session_({_UUID})")  # Claude Code, before its user ids became JSON
+_RUNTIME_LINE = re.compile(r"^Runtime: .*\bsessionId=([A-Za-z0-9._-]{1,128})", re.MULTILINE)
+_LONGEST = 256  # characters of a claim
+
+
+def read_claims(body: Mapping[str, Any], messages: Sequence[Message]) -> dict[str, Any]:
+    """What the body of any API claims: its own fields, Anthropic's user id, OpenClaw's line in the prompt."""
+    claims = {key: body[key] for key in _OWN_CLAIMS if key in body}
+    metadata = body.get("metadata")
+    if isinstance(metadata, dict) and (session := _session_of_user(metadata.get("user_id"))):
+        claims["user_session"] = session
+    if runtime := _runtime_session(messages):
+        claims["runtime_session"] = runtime
+    return claims
 
 
 def read_hints(headers: Mapping[str, str], claims: Mapping[str, Any]) -> dict[str, Any]:
     """The hints of an exchange, from the request's headers and the body's fields; headers come first."""
-    session = next((headers[name] for name in _SESSION_HEADERS if headers.get(name)), None)
-    turn_type = headers.get("x-turn-type") or _text(claims.get("turn_type"))
+    codex = _object(headers.get("x-codex-turn-metadata"))
+    agent = headers.get("x-claude-code-agent-id") or None
+    session, revision = _split(_session(headers, claims, codex))
+    turn_type = headers.get("x-turn-type") or _text(claims.get("turn_type")) or _codex_turn_type(codex)
     done = headers.get("x-session-done", claims.get("session_done", False))
-    return {
-        "session_id": session or _text(claims.get("session_id")) or _text(claims.get("prompt_cache_key")),
+    hints = {
+        "session_id": f"{session}.{agent}" if session and agent else session,  # a sub-agent's conversation is its own
         "turn_type": turn_type.strip().lower() if turn_type else None,
         "session_done": str(done).strip().lower() in _TRUE,
         "task_id": headers.get("x-task-id") or None,
         "group_id": headers.get("x-group-id") or None,
     }
+    return hints | _told({
+        "session_rev": revision or headers.get("x-codex-window-id", "").rpartition(":")[2],
+        "agent_id": agent,
+        "turn_of_client": headers.get("x-turn-id") or _text(codex.get("turn_id")),
+        "parent": claims.get("parent"),
+    })  # fmt: skip
+
+
+def _told(hints: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in hints.items() if value}
+
+
+def _session(headers: Mapping[str, str], claims: Mapping[str, Any], codex: Mapping[str, Any]) -> str | None:
+    named = next((headers[name] for name in _SESSION_HEADERS if headers.get(name)), None)
+    claimed = (claims.get(name) for name in ("session_id", "prompt_cache_key", "user_session", "runtime_session"))
+    return named or _text(codex.get("session_id")) or next((text for claim in claimed if (text := _text(claim))), None)
+
+
+def _split(session: str | None) -> tuple[str | None, str | None]:
+    found = _WITH_REVISION.fullmatch(session or "")
+    return (found[1], found[2]) if found else (session, None)
+
+
+def _codex_turn_type(codex: Mapping[str, Any]) -> str | None:
+    kind = _text(codex.get("request_kind"))
+    return None if kind is None else "main" if kind == "turn" else "side"
+
+
+def _session_of_user(user_id: Any) -> str | None:
+    """Claude Code puts its session into `metadata.user_id`, as JSON or, formerly, after `_session_`."""
+    if not isinstance(user_id, str):
+        return None
+    found = _USER_ID_SESSION.search(user_id)
+    return found[1] if found else _text(_object(user_id).get("session_id"))
+
+
+def _runtime_session(messages: Sequence[Message]) -> str | None:
+    """OpenClaw describes itself at the end of its system prompt or of the first message of its user."""
+    for role in ("system", "user"):
+        first = next((message for message in messages if message.get("role") == role), None)
+        content = first.get("content") if first else None
+        if isinstance(content, str) and (found := _RUNTIME_LINE.search(content)):
+            return found[1]
+    return None
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    if not text or not text.lstrip().startswith("{"):
+        return {}
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _text(value: Any) -> str | None:
     """A claim as text; anything but text and numbers is no claim."""
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         return None
-    return str(value)
+    return str(value)[:_LONGEST]

@@ -6,98 +6,144 @@ import signal
 import socket
 from collections.abc import Callable
 
-import torch
 import uvicorn
 
-from clawctl.config import Recipe
+from clawctl.config import Recipe, ServeConfig, from_environment
 from clawctl.endpoint import announce
 from clawctl.errors import ClawError
 from clawctl.run_dir import RunDir
 from clawctl.serve.app import Gateway
+from clawctl.serve.backends import Backend
 from clawctl.serve.capture import Capture
-from clawctl.serve.engines.transformers import TransformersEngine
 from clawctl.serve.gateway import not_ours
-from clawctl.serve.prompt import load_tokenizer
+from clawctl.serve.limits import limited
 from clawctl.serve.versions import Versions
 
 _log = logging.getLogger("clawctl.serve")
-_DRAIN_S = 120  # running requests have so long to finish after SIGTERM
+_CUT_S = 10  # what was cut off after the drain is captured within this
 _BACKLOG = 2048
 _KEEP_ALIVE_S = 75  # longer than clients keep an idle connection: none sends into one that we are closing
-_WATCH_S = 1.0
 
 
-def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.socket, key: str) -> None:
+def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.socket, key: str, pin: int | None = None) -> None:
     """Load, serve, drain. Raises ClawError."""
-    logging.getLogger("uvicorn.error").setLevel("WARNING")
-    if recipe.serve.threads is not None:
-        torch.set_num_threads(recipe.serve.threads)
-    tokenizer = load_tokenizer(recipe.model_path)
-    # Version 0 first, then whatever is live by the same way as any swap: with its canary, and with 0 to fall back on.
-    engine = TransformersEngine(run, recipe, 0)
-    versions = Versions(run, engine, lambda version: TransformersEngine(run, recipe, version), recipe.serve.pinned_versions)
+    logging.getLogger("uvicorn.error").setLevel("ERROR")  # its warnings are one a malformed request
+    backend = make_backend(run, recipe)
+    versions = Versions(run, backend, pin)
     capture = Capture(run.captures if intercept else None, recipe.privacy)
     try:
-        versions.follow_once()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)  # uvicorn drains on the first signal and raises it again when it is done
-        app = Gateway(run, recipe, key, versions, tokenizer, capture).app()
+        gateway = Gateway(run, recipe, key, versions, capture)
         settings = uvicorn.Config(
-            app,
+            gateway,
+            http=limited(recipe.serve.limits),
+            ws="none",
+            lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
             backlog=_BACKLOG,
             timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=_DRAIN_S,
+            timeout_graceful_shutdown=int(recipe.serve.drain_s + _CUT_S),
         )
         with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:  # uvloop, where it is installed
-            runner.run(_serve(run, recipe, listener, settings, versions, capture))
-        if dead := engine.failure():
+            runner.run(_serve(run, recipe, listener, settings, gateway, versions, capture))
+        if dead := backend.failure():
             raise ClawError(f"the engine failed: {dead}", "logs/serve.log has the details; `clawctl up` starts it again")
     finally:
         versions.stop()
         capture.close()
 
 
+def make_backend(run: RunDir, recipe: Recipe) -> Backend:
+    """What the recipe names; it begins with version 0. Raises ClawError."""
+    serve = recipe.serve
+    if serve.upstream is not None:
+        from clawctl.serve.backends.upstream import Upstream
+
+        key = serve.upstream.api_key or from_environment("UPSTREAM_KEY")
+        return Upstream(run, recipe, serve.upstream.url, serve.upstream.kind, key, serve.upstream.model)
+    if serve.engine == "vllm":
+        from clawctl.serve.backends.vllm import Vllm
+
+        return Vllm(run, recipe)
+    import torch
+
+    from clawctl.serve.backends.embedded import Embedded
+    from clawctl.serve.engines.transformers import TransformersEngine
+    from clawctl.serve.prompt import load_tokenizer
+
+    if serve.threads is not None:
+        torch.set_num_threads(serve.threads)
+    tokenizer = load_tokenizer(recipe.model_path)
+    return Embedded(run, recipe, tokenizer, lambda version: TransformersEngine(run, recipe, version))
+
+
 async def _serve(
-    run: RunDir, recipe: Recipe, listener: socket.socket, settings: uvicorn.Config, versions: Versions, capture: Capture
+    run: RunDir,
+    recipe: Recipe,
+    listener: socket.socket,
+    settings: uvicorn.Config,
+    gateway: Gateway,
+    versions: Versions,
+    capture: Capture,
 ) -> None:
     host, port = recipe.serve.host, int(listener.getsockname()[1])
+    announced = False
+
+    def up() -> None:
+        """The engine begins with version 0; whatever is live comes by the same way as any swap: with its canary, and with 0 to fall
+        back on."""
+        nonlocal announced
+        versions.follow_once()
+        if not announced:
+            announced = True
+            announce(run, host, port)
+            what = "captured" if capture.on else "not captured"
+            version = versions.live.version
+            _log.info("http://%s:%d/v1 serves %s, version %d; conversations are %s", host, port, recipe.model_name, version, what)
+            versions.start()
 
     def started() -> None:
-        announce(run, host, port)
-        what = "captured" if capture.on else "not captured"
-        version = versions.live.version
-        _log.info("http://%s:%d/v1 serves %s, version %d; conversations are %s", host, port, recipe.model_name, version, what)
-        versions.start()
+        keeping.append(asyncio.ensure_future(versions.live.keep(up)))
+        keeping[0].add_done_callback(ended)
 
-    server = _Server(settings, started)
-    watch = asyncio.create_task(_end_with_engine(server, versions))
+    def ended(task: asyncio.Task[None]) -> None:
+        server.should_exit = True  # nothing can be answered: whoever supervises this process starts it again
+
+    keeping: list[asyncio.Task[None]] = []
+    server = _Server(settings, started, gateway, recipe.serve)
     try:
         listener.listen(_BACKLOG)
         await server.serve(sockets=[listener])
     except OSError as error:
         raise not_ours(host, port, error) from error
     finally:
-        watch.cancel()
+        for task in keeping:
+            if task.done():
+                task.result()  # raises why the engine could not go on
+            task.cancel()
 
 
 class _Server(uvicorn.Server):
-    """Says when it really listens."""
+    """Says when it really listens; ends in order: not ready, then closed to new requests, then done with those that run."""
 
-    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None], gateway: Gateway, serve: ServeConfig) -> None:
         super().__init__(config)
-        self._tell = started
+        self._tell, self._gateway, self._serve_config = started, gateway, serve
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             self._tell()
 
-
-async def _end_with_engine(server: uvicorn.Server, versions: Versions) -> None:
-    """A dead engine answers nothing: end, so that whoever supervises this process starts it again."""
-    while versions.live.failure() is None:
-        await asyncio.sleep(_WATCH_S)
-    server.should_exit = True
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._gateway.drain()
+        if not self.force_exit:
+            await asyncio.sleep(self._serve_config.drain_notice_s)
+        cut = asyncio.get_running_loop().call_later(self._serve_config.drain_s, self._gateway.cut)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            cut.cancel()

@@ -1,6 +1,7 @@
 """From sampled ids to text, reasoning and tool calls, as they come: what may still become something else is held back."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,17 +49,17 @@ class StopCutter:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = [stop for stop in stops if stop]
         self._held = ""
-        self.hit = False
+        self.hit: str | None = None  # the stop that was found
 
     def feed(self, text: str) -> str:
         """The text that is surely shown."""
         if not self._stops or self.hit:
             return "" if self.hit else text
         self._held += text
-        found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        found = [(at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if found:
-            self.hit = True
-            shown, self._held = self._held[: min(found)], ""
+            at, self.hit = min(found)
+            shown, self._held = self._held[:at], ""
             return shown
         keep = max(held_back(self._held, stop) for stop in self._stops)
         shown, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
@@ -92,20 +93,39 @@ class Thought:
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
-    """One whole tool call."""
+class CallBegun:
+    """A tool call begins; its arguments follow."""
 
     name: str
-    arguments: str  # JSON
 
 
-Event = Said | Thought | Called
+@dataclass(frozen=True, slots=True)
+class CallSaid:
+    """A piece of the arguments (JSON text) of the call that began last."""
+
+    text: str
+
+
+Event = Said | Thought | CallBegun | CallSaid
+
+
+def joined(events: Iterable[Event]) -> list[Event]:
+    """Neighbours that say the same kind of thing are one."""
+    joined: list[Event] = []
+    for event in events:
+        last = joined[-1] if joined else None
+        if type(event) is type(last) and not isinstance(event, CallBegun):
+            joined[-1] = type(event)(last.text + event.text)  # type: ignore[union-attr]
+        else:
+            joined.append(event)
+    return joined
 
 
 class Parser:
     """Text to events, as Qwen and Hermes write: `<think>…</think>` first, `<tool_call>{json}</tool_call>` where tools were given.
 
-    Pieces of the text may be cut anywhere: the events joined are the same.
+    Pieces of the text may be cut anywhere: the events joined are the same. A call is shown as soon as its name and the beginning
+    of its arguments are certain; what does not begin as a call is text.
     """
 
     def __init__(self, thinking: bool, tools: bool) -> None:
@@ -113,6 +133,11 @@ class Parser:
         self._mode = "think" if thinking else "start"
         self._held = ""
         self._blank = thinking  # nothing but blanks since the mode began
+        self._arguments = JsonObject()
+
+    @property
+    def thinking(self) -> bool:
+        return self._mode == "think"
 
     def feed(self, text: str) -> list[Event]:
         self._held += text
@@ -125,6 +150,9 @@ class Parser:
         """What was held back is what it is now."""
         events: list[Event] = []
         held, self._held = self._held, ""
+        if self._mode == "arguments":
+            text = self._arguments.feed(held)
+            return [CallSaid(text)] if text else []
         if self._mode == "call":
             held = CALL + held
         if self._mode == "think":
@@ -141,7 +169,7 @@ class Parser:
             return self._until(END_THINK, events, "said")
         if self._mode == "said":
             return self._until(CALL, events, "call") if self._tools else self._until(None, events, "said")
-        return self._call(events)
+        return self._call(events) if self._mode == "call" else self._call_goes_on(events)
 
     def _start(self) -> bool:
         stripped = self._held.lstrip()
@@ -174,15 +202,73 @@ class Parser:
 
     def _call(self, events: list[Event]) -> bool:
         at = self._held.find(END_CALL)
+        begun = _CALL_BEGINS.match(self._held, 0, at if at >= 0 else len(self._held))
+        if begun is not None and (name := _text_of(begun[1])) is not None:
+            events.append(CallBegun(name))
+            self._held, self._mode, self._arguments = self._held[begun.end() - 1 :], "arguments", JsonObject()
+            return True
         if at < 0:
             return False
         body, self._held = self._held[:at], self._held[at + len(END_CALL) :]
-        events.append(_read_call(body) or Said(CALL + body + END_CALL))
+        events += _read_call(body) or [Said(CALL + body + END_CALL)]
         self._mode, self._blank = "said", True
         return True
 
+    def _call_goes_on(self, events: list[Event]) -> bool:
+        at = self._held.find(END_CALL)
+        length = at if at >= 0 else len(self._held) - held_back(self._held, END_CALL)
+        text = self._arguments.feed(self._held[:length])
+        self._held = self._held[length:]
+        if text:
+            events.append(CallSaid(text))
+        if at >= 0:
+            self._held, self._mode, self._blank = self._held[len(END_CALL) :], "said", True
+        return at >= 0
 
-def _read_call(body: str) -> Called | None:
+
+_CALL_BEGINS = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*\{')
+_BRACES = re.compile(r'[{}"\\]')
+
+
+class JsonObject:
+    """Finds the end of a JSON object that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._depth, self._quoted, self._escaped, self.closed = 0, False, False, False
+
+    def feed(self, text: str) -> str:
+        """What of `text` belongs to the object: all of it, up to the brace that closes the first."""
+        at = 0
+        while not self.closed and at < len(text):
+            if self._escaped:
+                self._escaped, at = False, at + 1
+                continue
+            found = _BRACES.search(text, at)
+            if found is None:
+                return text
+            at = found.end()
+            self._take(found[0])
+        return text[:at]
+
+    def _take(self, character: str) -> None:
+        if character == '"':
+            self._quoted = not self._quoted
+        elif character == "\\":
+            self._escaped = self._quoted
+        elif not self._quoted:
+            self._depth += 1 if character == "{" else -1
+            self.closed = self._depth <= 0
+
+
+def _text_of(quoted: str) -> str | None:
+    try:
+        return str(orjson.loads(quoted))
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _read_call(body: str) -> list[Event] | None:
+    """A whole call that is written in another order, or with its arguments as a string."""
     try:
         call = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -190,4 +276,4 @@ def _read_call(body: str) -> Called | None:
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return None
     arguments = call.get("arguments", call.get("parameters", {}))
-    return Called(call["name"], arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode())
+    return [CallBegun(call["name"]), CallSaid(arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode())]

@@ -1,97 +1,50 @@
-"""Which engine answers: the live one, which follows `policies/LIVE`, or one of a few that are pinned to a version."""
+"""Which version answers: the live one, which follows `policies/LIVE`, or one that the request pins."""
 
 import asyncio
 import logging
 import re
 import threading
-import time
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
 
 from clawctl.errors import ClawError
-from clawctl.policies import list_versions, live_version, read_policy
+from clawctl.policies import list_versions, live_version
 from clawctl.run_dir import RunDir, changes
-from clawctl.serve.dialects import Refusal
-from clawctl.serve.engines import Engine, Staged, Swap
+from clawctl.serve.backends import Backend, Reply
+from clawctl.serve.canary import CanaryFailure
+from clawctl.serve.dialects import Ask, Refusal
+from clawctl.serve.engines import Swap
 
 _log = logging.getLogger("clawctl.serve")
-_PINNED = re.compile(r"@(\d+)$")
+_PINNED = re.compile(r"@([0-9]+)\Z")
+_LONGEST_NUMBER = 18  # digits; no version has more, and Python refuses to read very long ones
 _KEPT_SWAPS = 200
 
 
-class CanaryFailure(Exception):
-    """The engine computes other logprobs than the trainer did."""
-
-
-@dataclass(slots=True)
-class _Pinned:
-    engine: Engine
-    users: int = 0
-
-
 class Versions:
-    """Engines by version. `make` starts an engine for a version, in a thread."""
+    """Keeps a backend on the version that LIVE names."""
 
-    def __init__(self, run: RunDir, live: Engine, make: Callable[[int], Engine], most_pinned: int) -> None:
+    def __init__(self, run: RunDir, live: Backend, pin: int | None = None) -> None:
         self.live = live
         self.swaps: list[Swap] = []
+        self.swaps_done = self.swaps_refused = 0
         self.last_swap_error: str | None = None
-        self._run, self._make, self._most_pinned = run, make, most_pinned
-        self._pinned: OrderedDict[int, _Pinned] = OrderedDict()  # least recently used first
-        self._changed = asyncio.Condition()
+        self._run, self._pin_live = run, pin
         self._stop = threading.Event()
         self._follower = threading.Thread(target=self._follow, name="follow-live", daemon=True)
+        self._looking = threading.Lock()
         self._refused: int | None = None  # the version that was tried and refused; not tried again until LIVE moves
 
-    # ---- which engine ----------------------------------------------------------------------------------------------------
-
-    @asynccontextmanager
-    async def lease(self, model: str) -> AsyncIterator[tuple[Engine, bool]]:
-        """The engine that answers for `model`, and whether it is pinned. `NAME@3` is version 3 and no other, even while 3 is live:
-        a swap must not reach it. Raises Refusal for a version that is not published."""
-        found = _PINNED.search(model)
+    async def begin(self, ask: Ask, stack: AsyncExitStack) -> tuple[list[Reply], bool]:
+        """Running replies, and whether the request pinned its version. `NAME@3` is version 3 and no other, even while 3 is live: a
+        swap must not reach it. Raises Refusal, also for a version that is not published."""
+        found = _PINNED.search(ask.model)
         if found is None:
-            yield self.live, False
-            return
-        pinned = await self._pin(int(found[1]))
-        try:
-            yield pinned.engine, True
-        finally:
-            pinned.users -= 1
-            async with self._changed:
-                self._changed.notify_all()
-
-    async def _pin(self, version: int) -> _Pinned:
-        ready = self._pinned.get(version)
-        if ready is not None and ready.engine.failure() is None:
-            self._pinned.move_to_end(version)
-            ready.users += 1
-            return ready
-        if version not in await asyncio.to_thread(list_versions, self._run):
-            raise Refusal(404, f"version {version} of this model is not published", "model", "model_not_found")
-        async with self._changed:  # one at a time: two requests for a new version load it once
-            if version in self._pinned and self._pinned[version].engine.failure() is not None:
-                del self._pinned[version]  # it died; its requests have been told
-            while version not in self._pinned and len(self._pinned) >= self._most_pinned:
-                idle = next((old for old, pinned in self._pinned.items() if not pinned.users), None)
-                if idle is None:
-                    await self._changed.wait()
-                    continue
-                await asyncio.to_thread(self._pinned.pop(idle).engine.stop)
-            if version not in self._pinned:
-                self._pinned[version] = _Pinned(await asyncio.to_thread(self._load, version))
-            self._pinned.move_to_end(version)
-            self._pinned[version].users += 1
-            return self._pinned[version]
-
-    def _load(self, version: int) -> Engine:
-        try:
-            return self._make(version)
-        except Exception as error:  # a policy can be broken in many ways; the caller is told, the log has the rest
-            _log.exception("version %d cannot be loaded", version)
-            raise Refusal(404, f"version {version} of this model cannot be loaded", "model", "model_not_found") from error
+            return await self.live.begin(ask, None, stack), False
+        known = len(found[1]) <= _LONGEST_NUMBER and int(found[1]) in await asyncio.to_thread(list_versions, self._run)
+        if not known:
+            named = found[1][:_LONGEST_NUMBER]
+            raise Refusal(404, f"version {named} of this model is not published", "model", "model_not_found")
+        return await self.live.begin(ask, int(found[1]), stack), True
 
     # ---- following LIVE --------------------------------------------------------------------------------------------------
 
@@ -102,8 +55,6 @@ class Versions:
         self._stop.set()
         if self._follower.is_alive():
             self._follower.join()
-        for pinned in self._pinned.values():
-            pinned.engine.stop()
         self.live.stop()
 
     def _follow(self) -> None:
@@ -112,8 +63,12 @@ class Versions:
 
     def follow_once(self) -> None:
         """Look at LIVE; swap if it moved. On any trouble the old version goes on serving, and the trouble is recorded."""
+        with self._looking:
+            self._look()
+
+    def _look(self) -> None:
         try:
-            wanted = live_version(self._run)
+            wanted = live_version(self._run) if self._pin_live is None else self._pin_live
         except (ClawError, OSError) as error:
             self._alarm(None, error)
             return
@@ -128,14 +83,11 @@ class Versions:
             self._alarm(wanted, error)
 
     def _swap(self, version: int) -> None:
-        began = time.monotonic()
-        staged = self.live.stage(version)
-        check_canary(self._run, version, staged)
-        load_ms = (time.monotonic() - began) * 1000
-        pause_ms = self.live.swap(staged)
-        self.swaps = [*self.swaps, Swap(version, time.time(), load_ms, pause_ms)][-_KEPT_SWAPS:]
+        swap = self.live.swap(version)
+        self.swaps = [*self.swaps, swap][-_KEPT_SWAPS:]
+        self.swaps_done += 1
         self.last_swap_error, self._refused = None, None
-        _log.info("version %d serves (loaded in %.0f ms, paused %.1f ms)", version, load_ms, pause_ms)
+        _log.info("version %d serves (loaded in %.0f ms, paused %.1f ms)", version, swap.load_ms, swap.pause_ms)
 
     def _alarm(self, version: int | None, error: Exception) -> None:
         expected = isinstance(error, ClawError | CanaryFailure)
@@ -143,21 +95,5 @@ class Versions:
         said = problem if version is None else f"version {version} does not go live: {problem}"
         if said != self.last_swap_error:
             _log.error("%s; version %d goes on serving", said, self.live.version, exc_info=None if expected else error)
+            self.swaps_refused += 1
         self.last_swap_error, self._refused = said, version
-
-
-def check_canary(run: RunDir, version: int, staged: Staged) -> None:
-    """Compare the logprobs of the policy's canary prompts with the trainer's. Raises CanaryFailure."""
-    canary = read_policy(run, version).canary
-    if canary is None:
-        return
-    worst = 0.0
-    try:
-        for ids, expected in zip(canary["prompt_ids"], canary["logprobs"], strict=True):
-            # The trainer's [t] speaks of token t; nothing speaks of the first.
-            pairs = zip(staged.score(ids), expected[1:], strict=True)
-            worst = max([worst, *(abs(ours - theirs) if ours == ours else float("inf") for ours, theirs in pairs)])
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise CanaryFailure(f"its canary cannot be read: {error}") from error
-    if not worst <= staged.tolerance:
-        raise CanaryFailure(f"its canary is off by {worst:.3f} (at most {staged.tolerance})")

@@ -105,7 +105,7 @@ def settle(run: RunDir, checkpoint: Path, recipe: Recipe, seconds: dict[str, flo
         publish_policy(run, policy, lambda folder: _link(checkpoint / "policy", folder))
     if _last_row_step(run) < state["step"]:
         if recipe.gate is None and live_version(run) != policy.version:
-            move_live(run, policy.version)
+            move_live(run, policy.version, by="train")
         row = state["row"]
         _append_row(run, {**row, "seconds": {**row["seconds"], **(seconds or {})}})
     keep_records(run, checkpoint, recipe.train.keep_turn_records)

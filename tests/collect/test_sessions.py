@@ -82,6 +82,13 @@ def test_a_handle_that_comes_back_names_the_parent_even_if_everything_else_was_r
     assert rows[turn_id].next_state == [tool("call0", "a b")]
 
 
+def test_a_handle_in_what_a_client_echoes_without_a_call_names_the_parent() -> None:
+    first = asked([user("hi")], answer("hello"))
+    echoed = answer("hello, said otherwise") | {"handle": first.exchange_id}
+    second = asked([user("summary of it all"), echoed, user("bye")], answer("bye"))
+    assert stitch(first, second)[second.exchange_id].parent_turn_id == first.exchange_id
+
+
 def test_a_handle_of_another_user_is_not_believed() -> None:
     turn_id = new_id()
     call = (f"call{turn_id}0", "ls", "{}")

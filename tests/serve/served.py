@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,26 +75,39 @@ def recipe_data(model_path: Path, **serve: Any) -> dict[str, Any]:
 class Server:
     """A `clawctl serve` process."""
 
-    def __init__(self, run: Path, model_path: Path, intercept: bool = True, **serve: Any) -> None:
+    def __init__(
+        self,
+        run: Path,
+        model_path: Path,
+        intercept: bool = True,
+        arguments: Sequence[str] = (),
+        patience_s: float = PATIENCE_S,
+        **serve: Any,
+    ) -> None:
         self.run: RunDir = open_run(run)
-        recipe = run.parent / f"{run.name}.yaml"
-        recipe.write_text(yaml.safe_dump(recipe_data(model_path, **serve)))
-        command = [sys.executable, "-m", "clawctl", "serve", "--run", str(run), "--recipe", str(recipe)]
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
         self.log = run.parent / f"{run.name}.log"
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command + ["--intercept"] * intercept, stderr=log, stdout=log, env=environment
-            )  # fmt: skip
+        self.process = self.starting(run, model_path, intercept, arguments, **serve)
         announced = run / "serve.json"
         try:
-            until(lambda: announced.exists() or self.process.poll() is not None)
+            until(lambda: announced.exists() or self.process.poll() is not None, patience_s)
             assert announced.exists(), self.log.read_text()
         except AssertionError:
             self.process.kill()
             raise
         self.url = orjson.loads(announced.read_bytes())["url"]
         self.client = OpenAI(base_url=self.url, api_key="key", max_retries=0)
+
+    @staticmethod
+    def starting(
+        run: Path, model_path: Path, intercept: bool = True, arguments: Sequence[str] = (), **serve: Any
+    ) -> "subprocess.Popen[bytes]":
+        """The process, with what it says in RUN.log beside the run."""
+        recipe = run.parent / f"{run.name}.yaml"
+        recipe.write_text(yaml.safe_dump(recipe_data(model_path, **serve)))
+        command = [sys.executable, "-m", "clawctl", "serve", "--run", str(run), "--recipe", str(recipe), *arguments]
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        with (run.parent / f"{run.name}.log").open("wb") as log:
+            return subprocess.Popen(command + ["--intercept"] * intercept, stderr=log, stdout=log, env=environment)
 
     def health(self) -> dict[str, Any]:
         import httpx

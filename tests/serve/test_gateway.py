@@ -113,6 +113,7 @@ def test_n_answers_are_n_exchanges_and_logprobs_are_told_when_asked(server: Serv
         (body(stop=[1]), "'stop'"),
         (body(model=3), "'model'"),
         (body(tools="x"), "'tools'"),
+        (b'{"messages":' + b"[" * 400 + b"]" * 400 + b"}", "nested too deeply"),
         (body(max_tokens=5000), "This model's maximum context length is 4096 tokens. However, you requested 50"),
     ],
 )

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from clawctl.serve.text import Called, Detokenizer, Event, Parser, Said, StopCutter, Thought
+from clawctl.serve.text import CallBegun, CallSaid, Detokenizer, Event, Parser, Said, StopCutter, Thought, joined
 
 
 @pytest.fixture(scope="module")
@@ -18,15 +18,7 @@ def tokenizer(model_path: Any) -> Any:
 
 def parse(pieces: list[str], thinking: bool = False, tools: bool = True) -> list[Event]:
     parser = Parser(thinking, tools)
-    events = [event for piece in pieces for event in parser.feed(piece)] + parser.end()
-    joined: list[Event] = []
-    for event in events:
-        last = joined[-1] if joined else None
-        if type(event) is type(last) and isinstance(event, Said | Thought) and isinstance(last, Said | Thought):
-            joined[-1] = type(event)(last.text + event.text)
-        else:
-            joined.append(event)
-    return joined
+    return joined([event for piece in pieces for event in parser.feed(piece)] + parser.end())
 
 
 ANSWER = '<think>\nhm, 2 < 3\n</think>\n\nI look. \n<tool_call>\n{"name": "look", "arguments": {"at": "<x>"}}\n</tool_call>\n'
@@ -36,7 +28,7 @@ ANSWER = '<think>\nhm, 2 < 3\n</think>\n\nI look. \n<tool_call>\n{"name": "look"
 def test_events_do_not_depend_on_how_the_text_is_cut(cuts: list[int]) -> None:
     borders = [0, *sorted(cuts), len(ANSWER)]
     pieces = [ANSWER[a:b] for a, b in pairwise(borders)]
-    assert parse(pieces) == [Thought("hm, 2 < 3"), Said("I look."), Called("look", '{"at":"<x>"}')]
+    assert parse(pieces) == [Thought("hm, 2 < 3"), Said("I look."), CallBegun("look"), CallSaid('{"at": "<x>"}')]
 
 
 def test_without_tools_a_tool_call_is_text() -> None:
@@ -46,11 +38,34 @@ def test_without_tools_a_tool_call_is_text() -> None:
 def test_a_malformed_tool_call_is_shown_as_it_was_written() -> None:
     assert parse(["<tool_call>{oops</tool_call>"]) == [Said("<tool_call>{oops</tool_call>")]
     assert parse(["<tool_call>{unfinished"]) == [Said("<tool_call>{unfinished")]
+    nameless = '<tool_call>{"arguments": {}}</tool_call>'
+    assert parse(list(nameless)) == [Said(nameless)]
+
+
+def test_arguments_are_shown_as_they_come_and_end_where_their_object_ends() -> None:
+    parser = Parser(thinking=False, tools=True)
+    assert parser.feed('<tool_call>{"name": "sa') == []
+    assert parser.feed('y", "arguments": ') == []  # they might be no object
+    assert parser.feed('{"a": "}\\"') == [CallBegun("say"), CallSaid('{"a": "}\\"')]
+    assert parser.feed('{", "b": {}') == [CallSaid('{", "b": {}')]
+    assert parser.feed("}}\n</tool_call>") == [CallSaid("}")]
+    assert parser.end() == []
+
+
+def test_a_call_that_is_cut_off_keeps_what_it_said() -> None:
+    assert parse(['<tool_call>{"name": "say", "arguments": {"a": 1</to']) == [CallBegun("say"), CallSaid('{"a": 1</to')]
+
+
+def test_a_call_written_in_another_order_is_a_call() -> None:
+    other = '<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>'
+    assert parse(list(other)) == [CallBegun("f"), CallSaid('{"a":1}')]
+    text = '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>'
+    assert parse(list(text)) == [CallBegun("f"), CallSaid('{"a": 1}')]
 
 
 def test_parallel_tool_calls_are_separate() -> None:
     two = '<tool_call>{"name":"a","arguments":{}}</tool_call>\n<tool_call>{"name":"b","arguments":{}}</tool_call>'
-    assert parse(list(two)) == [Called("a", "{}"), Called("b", "{}")]
+    assert parse(list(two)) == [CallBegun("a"), CallSaid("{}"), CallBegun("b"), CallSaid("{}")]
 
 
 def test_reasoning_begun_in_the_prompt_ends_in_the_answer() -> None:
@@ -72,7 +87,7 @@ def test_a_stop_string_cuts_where_it_begins_however_it_is_spread(text: str, size
     shown = "".join(cutter.feed(text[i : i + size]) for i in range(0, len(text), size)) + cutter.end()
     ends = [at for stop in ("END", "bb") if (at := text.find(stop)) >= 0]
     assert shown == text[: min(ends, default=len(text))]
-    assert cutter.hit == bool(ends)
+    assert (cutter.hit is not None) == bool(ends)
 
 
 @settings(max_examples=30, deadline=None)

@@ -1,9 +1,8 @@
 """The dialect seam: an API's words become an `Ask`, and events become that API's words. Nothing else knows an API."""
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
-from clawctl.serve.engines import Token
 from clawctl.serve.text import Event
 from clawctl.types import Message
 
@@ -20,31 +19,48 @@ class Refusal(Exception):
 class Ask:
     """One request, whatever API it came through."""
 
-    api: str  # "chat"
+    api: Literal["chat", "responses", "messages"]
     model: str
-    messages: list[Message]  # for the template: text content, known roles
-    sent_messages: list[Message]  # as the client sent them
-    tools: list[dict[str, Any]] | None  # as the client sent them
-    use_tools: bool
+    messages: list[Message]  # in OpenAI chat form, known roles; content is text, or parts where there are images
+    sent_messages: list[Message]  # in OpenAI chat form, as the client sent them: what is captured
+    tools: list[dict[str, Any]] | None  # in OpenAI chat form; tools that are no functions as the client sent them
+    tool_choice: Any  # "auto", "none", "required", {"type": "function", "function": {"name": "f"}}; None: not said
     stream: bool
     include_usage: bool
     n: int
     stop: list[str]
     temperature: float | None
     top_p: float | None
-    top_k: int
+    top_k: int  # 0: off
     max_tokens: int | None
     logprobs: bool
-    template_settings: dict[str, Any]
+    top_logprobs: int = 0
+    template_settings: dict[str, Any] = field(default_factory=dict)
+    engine_fields: dict[str, Any] = field(default_factory=dict)  # see `clawctl.serve.sampling`
+    parent: str | None = None  # handle of the turn that the request names (previous_response_id)
     claims: dict[str, Any] = field(default_factory=dict)  # session_id and the like, from the body
+    max_tokens_may_shrink: bool = False  # to what the context has left; else a request for more is refused
+    echo: dict[str, Any] = field(default_factory=dict)  # fields of the body that the answer repeats or is written by
+
+    @property
+    def use_tools(self) -> bool:
+        return bool(self.tools) and self.tool_choice != "none"
+
+
+class ShownToken(NamedTuple):
+    """A visible token, for clients that asked for logprobs."""
+
+    text: str
+    logprob: float
+    top: list[dict[str, Any]]  # the likeliest ones, in OpenAI's form; empty where the engine does not tell
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A piece of one answer: events, and the visible tokens that made them (with logprobs only)."""
+    """A piece of one answer: events, and the visible tokens that made them (where the client asked for logprobs)."""
 
     events: list[Event]
-    tokens: list[tuple[Token, str]]
+    tokens: list[ShownToken]
 
 
 @dataclass(slots=True)
@@ -57,6 +73,9 @@ class Choice:
     finish_reason: str | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    reasoning_tokens: int = 0  # of the completion's
+    stop_sequence: str | None = None  # the one of the ask's stops that ended the answer
+    cached_tokens: int | None = None  # of the prompt, found computed already; None: the engine does not tell
 
 
 class Dialect(Protocol):

@@ -1,14 +1,18 @@
 """OpenAI chat completions: https://platform.openai.com/docs/api-reference/chat, and what real clients add to it."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import orjson
 
-from clawctl.serve.dialects import Ask, Choice, Refusal, Shown
-from clawctl.serve.engines import Token
-from clawctl.serve.text import Called, Event, Said, Thought
+from clawctl.serve.dialects import Ask, Choice, Refusal, Shown, ShownToken, fields
+from clawctl.serve.dialects.blocks import chat_message
+from clawctl.serve.dialects.fields import Object, wrong
+from clawctl.serve.dialects.handles import call_id
+from clawctl.serve.hints import read_claims
+from clawctl.serve.sampling import engine_fields
+from clawctl.serve.text import CallBegun, CallSaid, Event, Said, Thought
 from clawctl.types import Message
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool", "function": "tool"}
@@ -20,59 +24,116 @@ def read(body: dict[str, Any], live_name: str) -> Ask:
     sent = body.get("messages")
     if not isinstance(sent, list) or not sent:
         raise Refusal(400, "'messages' must be a list with at least one message", "messages")
-    tools = body.get("tools")
-    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
-        raise Refusal(400, "'tools' must be a list of objects", "tools")
-    options = body.get("stream_options")
-    settings = body.get("chat_template_kwargs")
+    messages = [_message(message, i) for i, message in enumerate(sent)]
+    tools = _tools(body)
+    choice, offered = _tool_choice(body, tools)
+    settings = _template_settings(body)
     longest = body.get("max_completion_tokens")
+    top = fields.whole_number(body, "top_logprobs", 0, 20) or 0
     return Ask(
         api="chat",
-        model=_model(body, live_name),
-        messages=[_message(message, i) for i, message in enumerate(sent)],
+        model=fields.model_name(body, live_name),
+        messages=messages,
         sent_messages=sent,
-        tools=tools or None,
-        use_tools=bool(tools) and body.get("tool_choice") != "none",
-        stream=bool(body.get("stream")),
-        include_usage=isinstance(options, dict) and bool(options.get("include_usage")),
-        n=_whole_number(body, "n", 1, _MOST_CHOICES) or 1,
-        stop=_stop(body.get("stop")),
-        temperature=_number(body, "temperature", 0, 100),
-        top_p=_number(body, "top_p", 0, 1),
-        top_k=max(0, _whole_number(body, "top_k", -1, 1 << 31) or 0),
-        max_tokens=_whole_number(body, "max_tokens" if longest is None else "max_completion_tokens", 1, 1 << 31),
-        logprobs=bool(body.get("logprobs")),
-        template_settings=settings if isinstance(settings, dict) else {},
-        claims={key: body[key] for key in ("session_id", "turn_type", "session_done", "prompt_cache_key") if key in body},
+        tools=offered or None,
+        tool_choice=choice,
+        stream=bool(fields.flag(body, "stream")),
+        include_usage=bool(fields.flag(fields.object_or_none(body, "stream_options"), "include_usage")),
+        n=fields.whole_number(body, "n", 1, _MOST_CHOICES) or 1,
+        stop=fields.strings(body.get("stop"), "stop"),
+        temperature=fields.number(body, "temperature", 0, 100),
+        top_p=fields.number(body, "top_p", 0, 1),
+        top_k=max(0, fields.whole_number(body, "top_k", -1, 1 << 31) or 0),
+        max_tokens=fields.whole_number(body, "max_tokens" if longest is None else "max_completion_tokens", 1, 1 << 31),
+        logprobs=bool(fields.flag(body, "logprobs")),
+        top_logprobs=top,
+        template_settings=settings,
+        engine_fields=engine_fields({**body, "chat_template_kwargs": settings or None}),
+        claims=read_claims(body, messages),
+        echo={"function_call": body.get("tools") is None and bool(body.get("functions"))},
     )
 
 
-def _model(body: dict[str, Any], live_name: str) -> str:
-    model = body.get("model", live_name)
-    if not isinstance(model, str):
-        raise Refusal(400, "'model' must be a string", "model")
-    return model
+def _tools(body: Object) -> list[Object]:
+    if body.get("tools") is None and body.get("functions") is not None:  # as it was before there were tools
+        return [{"type": "function", "function": each} for each in fields.objects(body["functions"], "functions")]
+    return fields.objects([] if body.get("tools") is None else body["tools"], "tools")
+
+
+def _tool_choice(body: Object, tools: list[Object]) -> tuple[Any, list[Object]]:
+    """The choice in one form, and the tools that may be called."""
+    old = body.get("tools") is None and body.get("functions") is not None
+    choice = body.get("function_call" if old else "tool_choice")
+    if choice is None or not tools:
+        return None, tools
+    where = "function_call" if old else "tool_choice"
+    if isinstance(choice, str):
+        if choice not in ("auto", "none", "required"):
+            raise wrong(where, "auto, none, required or an object")
+        return choice, tools
+    kind = fields.an_object(choice, where).get("type", "function")
+    if kind == "allowed_tools":
+        allowed = fields.object_or_none(choice, "allowed_tools")
+        names = [_name(each) for each in fields.objects(allowed.get("tools"), "tool_choice.allowed_tools.tools")]
+        return allowed.get("mode", "auto"), [tool for tool in tools if _name(tool) in names]
+    return forced_choice(str(choice["name"] if old and "name" in choice else _name(choice)), tools), tools
+
+
+def forced_choice(name: str, tools: Sequence[Object]) -> Object:
+    """A named tool that must be called, in chat form. Raises Refusal if it was not offered."""
+    if name not in map(_name, tools):
+        raise Refusal(400, f"'tool_choice' names {name[:80]!r}, which is not among 'tools'", "tool_choice")
+    return {"type": "function", "function": {"name": name}}
+
+
+def _name(tool: Object) -> Any:
+    for kind in ("function", "custom"):
+        if isinstance(tool.get(kind), dict):
+            return tool[kind].get("name")
+    return None
+
+
+def _template_settings(body: Object) -> Object:
+    settings = fields.object_or_none(body, "chat_template_kwargs")
+    return {"enable_thinking": False, **settings} if body.get("reasoning_effort") == "none" else settings
 
 
 def _message(message: Any, i: int) -> Message:
     where = f"messages[{i}]"
-    if not isinstance(message, dict):
-        raise Refusal(400, f"'{where}' must be an object", where)
+    fields.an_object(message, where)
     role = _ROLES.get(message["role"]) if isinstance(message.get("role"), str) else None
     if role is None:
-        raise Refusal(400, f"'{where}.role' must be one of {', '.join(_ROLES)}", f"{where}.role")
+        raise wrong(f"{where}.role", f"one of {', '.join(_ROLES)}")
     calls = message.get("tool_calls")
-    if calls is not None and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
-        raise Refusal(400, f"'{where}.tool_calls' must be a list of objects", f"{where}.tool_calls")
-    return {**message, "role": role, "content": _content(message.get("content"), f"{where}.content")}
+    if calls is not None:
+        for call in fields.objects(calls, f"{where}.tool_calls"):
+            if call.get("type", "function") == "function" and not isinstance(call.get("function"), dict):
+                raise wrong(f"{where}.tool_calls", "a list of calls, each with its function")
+    read = {**message, "role": role, "content": _content(message.get("content"), f"{where}.content")}
+    if isinstance(message.get("function_call"), dict) and not calls:
+        read["tool_calls"] = [{"type": "function", "function": message["function_call"]}]
+    if isinstance(message.get("reasoning"), str) and "reasoning_content" not in message:
+        read["reasoning_content"] = message["reasoning"]
+    return read
 
 
-def _content(content: Any, where: str) -> str:
+def _content(content: Any, where: str) -> str | list[Any]:
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
         raise Refusal(400, f"'{where}' must be a string, a list of parts or null", where)
+    if any(isinstance(part, dict) and part.get("type") == "image_url" for part in content):
+        return [part if _is_image(part, where) else fields.text_part(_part(part, where)) for part in content]
     return "".join(_part(part, where) for part in content)
+
+
+def _is_image(part: Any, where: str) -> bool:
+    if not isinstance(part, dict) or part.get("type") != "image_url":
+        return False
+    image = part.get("image_url")
+    if not isinstance(image, dict) or not isinstance(image.get("url"), str):
+        raise wrong(f"{where}.image_url.url", "a string")
+    return True
 
 
 def _part(part: Any, where: str) -> str:
@@ -83,35 +144,8 @@ def _part(part: Any, where: str) -> str:
             if isinstance(part.get(key), str):
                 return str(part[key])
         kind = str(part.get("type"))
-        if "image" in kind:
-            raise Refusal(400, "this model takes no images", where)
-        raise Refusal(400, f"this model takes text only, not {kind[:40]!r}", where)
+        raise Refusal(400, f"this model takes text and images, not {kind[:40]!r}", where)
     raise Refusal(400, f"a part of '{where}' must be an object", where)
-
-
-def _stop(stop: Any) -> list[str]:
-    stops = [stop] if isinstance(stop, str) else stop if isinstance(stop, list) else [] if stop is None else None
-    if stops is None or not all(isinstance(each, str) for each in stops):
-        raise Refusal(400, "'stop' must be a string or a list of strings", "stop")
-    return [each for each in stops if each]
-
-
-def _number(body: dict[str, Any], name: str, least: float, most: float) -> float | None:
-    value = body.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise Refusal(400, f"'{name}' must be a number from {least} to {most}", name)
-    return float(value)
-
-
-def _whole_number(body: dict[str, Any], name: str, least: int, most: int) -> int | None:
-    value = body.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise Refusal(400, f"'{name}' must be a whole number, at least {least}", name)
-    return value
 
 
 class Chat:
@@ -121,33 +155,18 @@ class Chat:
         self._ask = ask
         self._created = int(time.time())
         self._id = f"chatcmpl{exchange_id}"
+        self._before_tools = bool(ask.echo.get("function_call"))  # the client knows functions, not tools
         self._calls: dict[int, int] = {}  # tool calls of each choice that were streamed so far
 
     def message(self, choice: Choice) -> Message:
-        events = [event for shown in choice.shown for event in shown.events]
-        said = "".join(event.text for event in events if isinstance(event, Said))
-        thought = "".join(event.text for event in events if isinstance(event, Thought))
-        calls = [event for event in events if isinstance(event, Called)]
-        message: Message = {"role": "assistant", "content": said if said or not calls else None}
-        if thought:
-            message["reasoning_content"] = thought
-        if calls:
-            message["tool_calls"] = [
-                {
-                    "id": _call_id(choice, i),
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": call.arguments},
-                }
-                for i, call in enumerate(calls)
-            ]
-        return message
+        return chat_message(choice)
 
     def whole(self, choices: list[Choice]) -> bytes:
         answers = []
         for choice in choices:
-            answer = {"index": choice.index, "message": self.message(choice), "finish_reason": choice.finish_reason}
-            tokens = (pair for shown in choice.shown for pair in shown.tokens)
-            answers.append({**answer, "logprobs": {"content": _logprobs(tokens)} if self._ask.logprobs else None})
+            answer = {"index": choice.index, "message": self._told(choice), "finish_reason": self._finish_reason(choice)}
+            tokens = (token for shown in choice.shown for token in shown.tokens)
+            answers.append({**answer, "logprobs": {"content": told_logprobs(tokens)} if self._ask.logprobs else None})
         return orjson.dumps({**self._head("chat.completion"), "choices": answers, "usage": _usage(choices)})
 
     def begin(self, choice: Choice) -> bytes:
@@ -157,11 +176,11 @@ class Chat:
         frames = []
         for i, event in enumerate(shown.events):
             tokens = shown.tokens if i == len(shown.events) - 1 else []
-            frames += [self._chunk(choice, delta, tokens=tokens) for delta in self._deltas(choice, event)]
+            frames.append(self._chunk(choice, self._delta(choice, event), tokens=tokens))
         return b"".join(frames)
 
     def finish(self, choice: Choice) -> bytes:
-        return self._chunk(choice, {}, choice.finish_reason)
+        return self._chunk(choice, {}, self._finish_reason(choice))
 
     def end(self, choices: list[Choice]) -> bytes:
         done = b"data: [DONE]\n\n"
@@ -175,36 +194,52 @@ class Chat:
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._ask.model}
 
-    def _deltas(self, choice: Choice, event: Event) -> list[dict[str, Any]]:
-        if isinstance(event, Said):
-            return [{"content": event.text}]
-        if isinstance(event, Thought):
-            return [{"reasoning_content": event.text}]
-        i = self._calls.get(choice.index, 0)
-        self._calls[choice.index] = i + 1
-        opening = {"index": i, "id": _call_id(choice, i), "type": "function", "function": {"name": event.name, "arguments": ""}}
-        return [{"tool_calls": [opening]}, {"tool_calls": [{"index": i, "function": {"arguments": event.arguments}}]}]
+    def _told(self, choice: Choice) -> Message:
+        message = chat_message(choice)
+        if self._before_tools and (calls := message.pop("tool_calls", [])):
+            message["function_call"] = calls[0]["function"]
+        return message
 
-    def _chunk(
-        self, choice: Choice, delta: dict[str, Any], finish: str | None = None, tokens: Iterable[tuple[Token, str]] = ()
-    ) -> bytes:
+    def _finish_reason(self, choice: Choice) -> str | None:
+        return "function_call" if self._before_tools and choice.finish_reason == "tool_calls" else choice.finish_reason
+
+    def _delta(self, choice: Choice, event: Event) -> dict[str, Any]:
+        if isinstance(event, Said):
+            return {"content": event.text}
+        if isinstance(event, Thought):
+            return {"reasoning_content": event.text}
+        if isinstance(event, CallBegun):
+            self._calls[choice.index] = self._calls.get(choice.index, 0) + 1
+        i = self._calls[choice.index] - 1
+        function = {"name": event.name, "arguments": ""} if isinstance(event, CallBegun) else {"arguments": event.text}
+        if self._before_tools:
+            return {"function_call": function} if i == 0 else {}
+        if isinstance(event, CallSaid):
+            return {"tool_calls": [{"index": i, "function": function}]}
+        return {"tool_calls": [{"index": i, "id": call_id(choice.exchange_id, i), "type": "function", "function": function}]}
+
+    def _chunk(self, choice: Choice, delta: dict[str, Any], finish: str | None = None, tokens: Iterable[ShownToken] = ()) -> bytes:
         said = {"index": choice.index, "delta": delta, "finish_reason": finish}
-        if self._ask.logprobs and (content := _logprobs(tokens)):
+        if self._ask.logprobs and (content := told_logprobs(tokens)):
             said["logprobs"] = {"content": content}
         return _frame({**self._head("chat.completion.chunk"), "choices": [said]})
 
 
-def _call_id(choice: Choice, i: int) -> str:
-    return f"call{choice.exchange_id}{i}"
+def told_logprobs(tokens: Iterable[ShownToken]) -> list[dict[str, Any]]:
+    return [
+        {"token": token.text, "logprob": token.logprob, "bytes": list(token.text.encode()), "top_logprobs": token.top}
+        for token in tokens
+    ]
 
 
-def _logprobs(tokens: Iterable[tuple[Token, str]]) -> list[dict[str, Any]]:
-    return [{"token": text, "logprob": token.logprob, "bytes": list(text.encode()), "top_logprobs": []} for token, text in tokens]
-
-
-def _usage(choices: list[Choice]) -> dict[str, int]:
+def _usage(choices: list[Choice]) -> dict[str, Any]:
     asked, answered = choices[0].prompt_tokens, sum(choice.completion_tokens for choice in choices)
-    return {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}
+    usage: dict[str, Any] = {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}
+    if (cached := choices[0].cached_tokens) is not None:
+        usage["prompt_tokens_details"] = {"cached_tokens": cached}
+    if thought := sum(choice.reasoning_tokens for choice in choices):
+        usage["completion_tokens_details"] = {"reasoning_tokens": thought}
+    return usage
 
 
 def _frame(data: dict[str, Any]) -> bytes:

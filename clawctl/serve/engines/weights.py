@@ -12,8 +12,8 @@ from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.policies import policy_folder, read_policy
 from clawctl.run_dir import RunDir
+from clawctl.serve.canary import EXACT, ROUNDED
 
-_EXACT, _ROUNDED = 0.05, 0.3  # largest difference of a logprob from the trainer's float32, in float32 and below
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": "auto"}
 
 
@@ -52,7 +52,7 @@ class StagedWeights:
 
     @property
     def tolerance(self) -> float:
-        return _EXACT if self.model.dtype == torch.float32 else _ROUNDED
+        return EXACT if self.model.dtype == torch.float32 else ROUNDED
 
     @torch.no_grad()
     def score(self, ids: Sequence[int]) -> list[float]:

@@ -1,0 +1,57 @@
+"""`clawctl policies promote|rollback`: a person moves LIVE, and is told what that means for what comes next."""
+
+import getpass
+import socket
+
+from clawctl.config import load_recipe
+from clawctl.errors import ClawError
+from clawctl.policies import list_versions, live_version, move_live, read_moves, read_policy, readable_live
+from clawctl.run_dir import RunDir
+
+
+def promote(run: RunDir, version: int) -> str:
+    """Point LIVE at `version`. Returns what to tell. Raises ClawError (exit code 2) for a version that is not published whole."""
+    return _move(run, version, "promote")
+
+
+def rollback(run: RunDir, version: int | None) -> str:
+    """Point LIVE back at `version`, or at what served before the live one. Raises ClawError (exit code 2) where nothing did."""
+    live = live_version(run)
+    if version is None:
+        version = _before(run, live)
+    elif live is not None and version > live:
+        raise ClawError(f"policy {version} is newer than the live {live}", f"`clawctl policies promote {version}` goes forward", 2)
+    return _move(run, version, "rollback")
+
+
+def _before(run: RunDir, live: int | None) -> int:
+    if live is None:
+        raise ClawError("no policy is live", "name a version: `clawctl policies promote N`", 2)
+    published = list_versions(run)
+    came_from = [move["from"] for move in read_moves(run) if move["to"] == live and move["from"] in published]
+    earlier = [version for version in came_from if version < live]  # going back to what a rollback left would go forward
+    parent = read_policy(run, live).parent
+    for candidate in (*earlier[::-1], parent):
+        if candidate in published:
+            return int(candidate)
+    raise ClawError(f"nothing served before policy {live}", f"name one of the published versions: {published}", 2)
+
+
+def _move(run: RunDir, version: int, what: str) -> str:
+    if version in list_versions(run):
+        read_policy(run, version)  # READY, but unreadable: the server would refuse it, so we do
+    if version == readable_live(run):
+        return f"policy {version} is live already"
+    before = move_live(run, version, by=f"{what} by {getpass.getuser()} on {socket.gethostname()}")
+    return "\n".join([f"policy {version} is live now (before: {'none' if before is None else before})", *_what_follows(run)])
+
+
+def _what_follows(run: RunDir) -> list[str]:
+    if not (run.root / "serve.json").exists():
+        serving = "no server has run on this run yet; it will begin with this version"
+    else:
+        serving = "the server takes it as soon as its canary passes; `clawctl inspect health` says whether it did"
+    kept = run.root / "recipe.yaml"
+    if load_recipe(kept if kept.exists() else None).gate is not None:
+        return [serving]
+    return [serving, "there is no gate: the trainer's next version goes live by itself; `clawctl serve --pin N` stays on N"]

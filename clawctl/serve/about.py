@@ -1,0 +1,151 @@
+"""What the server tells of itself: models, health, metrics, and the document of its routes."""
+
+import asyncio
+import ipaddress
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from clawctl.config import Recipe
+from clawctl.policies import list_versions
+from clawctl.run_dir import RunDir
+from clawctl.serve.capture import Capture
+from clawctl.serve.dialects import Refusal
+from clawctl.serve.metrics import Metrics, exposition
+from clawctl.serve.replies import Visit, json_response
+from clawctl.serve.versions import Versions
+
+_PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+_OPENAPI = Path(__file__).parent / "openapi.json"
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+
+
+class About:
+    """The routes that ask nothing of the engine."""
+
+    def __init__(self, run: RunDir, recipe: Recipe, versions: Versions, capture: Capture, metrics: Metrics) -> None:
+        self._run, self._recipe, self._versions, self._capture, self._metrics = run, recipe, versions, capture, metrics
+        self._started_at = time.time()
+        self.draining = False
+
+    # ---- models ----------------------------------------------------------------------------------------------------------
+
+    async def models(self, request: Request, visit: Visit) -> Response:
+        """One list that OpenAI's and Anthropic's clients can read."""
+        data = [self._describe(name) for name in await self._names()]
+        return json_response({
+            "object": "list", "data": data, "has_more": False, "first_id": data[0]["id"], "last_id": data[-1]["id"],
+        })  # fmt: skip
+
+    async def model(self, request: Request, visit: Visit) -> Response:
+        asked = request.scope["path"].removeprefix("/v1/models/")
+        if asked not in await self._names():
+            raise Refusal(404, f"there is no model {asked[:200]!r} here", "model", "model_not_found")
+        return json_response(self._describe(asked))
+
+    async def _names(self) -> list[str]:
+        name = self._recipe.model_name
+        return [name] + [f"{name}@{version}" for version in await asyncio.to_thread(list_versions, self._run)]
+
+    def _describe(self, name: str) -> dict[str, Any]:
+        return {
+            "id": name,
+            "object": "model",
+            "type": "model",
+            "display_name": name,
+            "created": int(self._started_at),
+            "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started_at)),
+            "owned_by": "clawctl",
+            "max_model_len": self._versions.live.max_context,
+        }
+
+    # ---- health ----------------------------------------------------------------------------------------------------------
+
+    def _not_ready(self) -> str | None:
+        if self.draining:
+            return "draining"
+        if self._versions.live.failure() is not None:
+            return "the engine has stopped"
+        return self._versions.live.waiting_for()
+
+    async def alive(self, request: Request, visit: Visit) -> Response:
+        """The process answers: no reason to restart it."""
+        return json_response({"alive": True})
+
+    async def ready(self, request: Request, visit: Visit) -> Response:
+        """Whether new requests should come here."""
+        why_not = self._not_ready()
+        return json_response({"ready": why_not is None, "reason": why_not}, 200 if why_not is None else 503)
+
+    async def health(self, request: Request, visit: Visit) -> Response:
+        """Everything, for those on this machine or with a key; whether it is well, for all others."""
+        versions, capture = self._versions, self._capture
+        troubled = self._not_ready() or versions.last_swap_error or capture.last_error
+        short = {"status": "degraded" if troubled else "ok", "live": versions.live.version, "ready": self._not_ready() is None}
+        if not (visit.key or _from_here(request)):
+            return json_response(short)
+        return json_response({
+            **short,
+            "draining": self.draining,
+            "engine": {"waiting_for": versions.live.waiting_for(), **asdict(versions.live.capabilities)},
+            "capture": {"on": capture.on, "written": capture.written, "lost": capture.lost, "last_error": capture.last_error},
+            "swaps": [asdict(swap) for swap in versions.swaps],
+            "last_swap_error": versions.last_swap_error,
+            "requests": self._requests(),
+            "uptime_s": time.time() - self._started_at,
+        })  # fmt: skip
+
+    def _requests(self) -> dict[str, int]:
+        counted = [(api, int(status), count) for (api, status, _), count in self._metrics.requests.items()]
+        asks = [(status, count) for api, status, count in counted if api in ("chat", "responses", "messages")]
+        return {
+            "running": self._metrics.running,
+            "total": sum(count for _, count in asks) + self._metrics.running,
+            "refused": sum(count for _, status, count in counted if 400 <= status < 499),
+            "failed": sum(count for _, status, count in counted if status >= 500),
+        }
+
+    # ---- metrics ---------------------------------------------------------------------------------------------------------
+
+    async def metrics(self, request: Request, visit: Visit) -> Response:
+        """For Prometheus: with a key, or from this machine."""
+        if not (visit.key or _from_here(request)):
+            raise Refusal(401, "the API key is missing or wrong; it is in RUN/api_key", code="invalid_api_key")
+        versions, capture = self._versions, self._capture
+        last = versions.swaps[-1:]
+        load_s, pause_s = next(((swap.load_ms / 1e3, swap.pause_ms / 1e3) for swap in last), (None, None))
+        return Response(
+            exposition(self._metrics, {
+                "clawctl_running": ("gauge", "Requests that are being answered.", self._metrics.running),
+                "clawctl_ready": ("gauge", "Whether new requests should come.", float(self._not_ready() is None)),
+                "clawctl_engine_up": ("gauge", "Whether the engine lives.", float(versions.live.failure() is None)),
+                "clawctl_live_version": ("gauge", "The policy version that serves.", versions.live.version),
+                "clawctl_capture_on": ("gauge", "Whether conversations are captured.", float(capture.on)),
+                "clawctl_capture_written_total": ("counter", "Exchanges that were captured.", capture.written),
+                "clawctl_capture_lost_total": ("counter", "Exchanges that could not be captured.", capture.lost),
+                "clawctl_swaps_total": ("counter", "Swaps that went live.", versions.swaps_done),
+                "clawctl_swaps_refused_total": ("counter", "Swaps that were refused.", versions.swaps_refused),
+                "clawctl_swap_alarm": ("gauge", "Whether the last swap was refused.", float(versions.last_swap_error is not None)),
+                "clawctl_last_swap_load_seconds": ("gauge", "Of the last swap, beside serving.", load_s),
+                "clawctl_last_swap_pause_seconds": ("gauge", "Of the last swap, without a token.", pause_s),
+            }),
+            media_type=_PROMETHEUS,
+        )  # fmt: skip
+
+    async def openapi(self, request: Request, visit: Visit) -> Response:
+        """The document of these routes."""
+        return Response(await asyncio.to_thread(_OPENAPI.read_bytes), media_type="application/json")
+
+
+def _from_here(request: Request) -> bool:
+    """Whether the client is on this machine, and speaks for itself: behind a proxy everybody comes from here."""
+    if request.client is None or any(name in request.headers for name in _FORWARDED):
+        return False
+    try:
+        return ipaddress.ip_address(request.client.host).is_loopback
+    except ValueError:
+        return False

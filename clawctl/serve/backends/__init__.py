@@ -1,0 +1,102 @@
+"""The backend seam: an ask becomes running replies; whatever runs the model, they tell events, ids, logprobs and versions alike."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Protocol
+
+from clawctl.serve.dialects import Ask, Shown
+from clawctl.serve.engines import Swap
+
+
+@dataclass(slots=True)
+class Sampled:
+    """What the engine told of one answer so far. Missing is None: nothing here is ever filled in."""
+
+    temperature: float  # as applied
+    top_p: float
+    top_k: int  # 0: off
+    prompt_ids: list[int] | None = None
+    completion_ids: list[int] | None = None
+    logprobs: list[float] | None = None  # one for each of completion_ids
+    version: int | None = None  # of the policy at the first sampled token
+    version_end: int | None = None  # at the last one
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int | None = None
+    reasoning_tokens: int = 0  # of the completion's
+    finish_reason: str | None = None  # "stop", "length", "tool_calls"
+    stop_sequence: str | None = None  # the one of the ask's stops that ended it
+    untrainable: str | None = None  # why the turn cannot be trained, as far as the engine is concerned
+
+
+class Reply(Protocol):
+    """One running answer."""
+
+    sampled: Sampled
+
+    def __aiter__(self) -> AsyncIterator[Shown]:
+        """What is to be shown, as it comes. At its end `sampled` is complete. Raises EngineFailure."""
+        ...
+
+    def cancel(self) -> None:
+        """Stop sampling: the iteration ends after what has been delivered. Harmless when it has ended already."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can give; what it cannot is said in the log and in /health."""
+
+    ids: bool
+    logprobs: bool  # one for each sampled token
+    processed: bool  # of the distribution that was sampled from, not of the model's own at temperature 1
+    adapters: bool  # can take up an adapter while it serves
+    weights: bool  # can take up full weights while it serves
+    images: bool = False
+
+
+class Backend(Protocol):
+    """Runs the model. `swap` is called in a thread of its own, `stop` when the event loop has ended, the rest on the event loop."""
+
+    @property
+    def version(self) -> int:
+        """That new requests begin with."""
+        ...
+
+    @property
+    def max_context(self) -> int | None:
+        """Tokens of prompt and answer together; None: the engine does not tell."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    async def begin(self, ask: Ask, version: int | None, stack: AsyncExitStack) -> list[Reply]:
+        """`ask.n` running replies of the live policy, or of a pinned `version`; what must end with them goes onto `stack`.
+        Raises Refusal."""
+        ...
+
+    async def count(self, ask: Ask) -> int:
+        """Tokens of the prompt. Raises Refusal."""
+        ...
+
+    def swap(self, version: int) -> Swap:
+        """Let a published version serve, once its canary has sung. On failure the old one serves on, and it raises: CanaryFailure,
+        ClawError, OSError, ValueError, RuntimeError."""
+        ...
+
+    async def keep(self, up: Callable[[], None]) -> None:
+        """Keep the engine running; `up` is called in a thread whenever it has begun to serve version 0, before any request is
+        answered. Ends, or raises ClawError, when it cannot go on."""
+        ...
+
+    def waiting_for(self) -> str | None:
+        """Why requests have to wait just now ("vLLM starts"), or None."""
+        ...
+
+    def failure(self) -> str | None:
+        """Why the backend is dead and the process should end, or None while it lives."""
+        ...
+
+    def stop(self) -> None: ...

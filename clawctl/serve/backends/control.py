@@ -1,0 +1,121 @@
+"""What we ask of a vLLM server besides answers: its model, adapters, weights, and the logprobs of given ids. Blocking calls."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from clawctl.errors import ClawError
+
+_PLACES = 64  # asked for at once
+_TIMEOUT_S = 600.0  # large weights take their time
+
+
+class Control:
+    """Raises ClawError where the server refuses or cannot be reached."""
+
+    def __init__(self, url: str, key: str | None, reload: str = "reload_weights") -> None:
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._reload = reload  # the worker's method that does it
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(_TIMEOUT_S, connect=5.0))
+
+    def close(self) -> None:
+        self._http.close()
+
+    # ---- what it is ------------------------------------------------------------------------------------------------------
+
+    def models(self) -> list[dict[str, Any]]:
+        listed = self._ask("GET", "/v1/models").get("data")
+        return [model for model in listed if isinstance(model, dict)] if isinstance(listed, list) else []
+
+    def has(self, path: str) -> bool:
+        """Whether there is something at `path` that a POST without sense reaches."""
+        try:
+            return self._http.post(path, json={}).status_code not in (401, 403, 404, 405, 501)
+        except httpx.HTTPError:
+            return False
+
+    def chat(self, body: dict[str, Any]) -> dict[str, Any]:
+        """A chat completion; without what the server refuses to tell of it: {} if it refuses that altogether."""
+        try:
+            return self._ask("POST", "/v1/chat/completions", body)
+        except ClawError:
+            return {}
+
+    def score(self, model: str, ids: Sequence[int]) -> list[float]:
+        """Logprobs of `ids[1:]`, each given all ids before it, at temperature 1.
+
+        Each place is asked for as an answer of one token: `prompt_logprobs` would do it at once, but a server that has LoRA enabled
+        on a CPU dies of it (vLLM 0.32).
+        """
+        told: list[float] = []
+        for start in range(1, len(ids), _PLACES):
+            places = range(start, min(start + _PLACES, len(ids)))
+            body = {"model": model, "prompt": [list(ids[:place]) for place in places], "max_tokens": 1, "temperature": 1.0}
+            wished = sorted({ids[place] for place in places})
+            neutral = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+            body |= {"logprobs": 1, "logprob_token_ids": wished, "return_tokens_as_token_ids": True, **neutral}
+            answer = self._ask("POST", "/v1/completions", body)
+            try:
+                choices = sorted(answer["choices"], key=lambda choice: choice["index"])
+                pairs = zip(choices, places, strict=True)
+                told += [float(choice["logprobs"]["top_logprobs"][0][f"token_id:{ids[place]}"]) for choice, place in pairs]
+            except (KeyError, IndexError, TypeError, ValueError) as error:
+                raise ClawError(f"the engine gives no logprobs of given ids: {error!r}", "use vLLM 0.32 or newer") from error
+        return told
+
+    # ---- adapters --------------------------------------------------------------------------------------------------------
+
+    def load_adapter(self, name: str, folder: Path) -> None:
+        self._ask("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+
+    def unload_adapter(self, name: str) -> None:
+        self._ask("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+
+    # ---- weights ---------------------------------------------------------------------------------------------------------
+
+    def pause(self) -> float:
+        """Returns when no token is sampled any more; running requests are kept, and what they computed is forgotten, so that they
+        compute it again by the weights that come. The `time.monotonic()` at which the pause was asked for."""
+        began = time.monotonic()
+        self._ask("POST", "/pause?mode=keep")
+        return began
+
+    def reload(self, path: str, version: int) -> None:
+        argument = "weights_path" if self._reload == "reload_weights" else "path"
+        told = self._ask("POST", "/collective_rpc", {"method": self._reload, "kwargs": {argument: path}})
+        for result in told.get("results") or ():
+            if isinstance(result, dict) and "error" in result:
+                raise ClawError(f"the weights in {path} cannot be read: {result['error']}", "publish them again, whole")
+        self._ask("POST", "/update_weight_version", {"new_version": str(version)})
+
+    def resume(self) -> None:
+        self._ask("POST", "/resume")
+
+    # ---- how -------------------------------------------------------------------------------------------------------------
+
+    def _ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        what = path.split("?")[0]
+        try:
+            response = self._http.request(method, path, json=body)
+        except httpx.HTTPError as error:
+            raise ClawError(f"the engine does not answer {what}: {error or type(error).__name__}", "see that it runs") from error
+        if response.status_code != 200:
+            raise ClawError(f"the engine refuses {what}: {_said(response)}", "the engine's own log has the details")
+        try:
+            told = response.json() if response.content else {}
+        except ValueError:
+            return {}
+        return told if isinstance(told, dict) else {}
+
+
+def _said(response: httpx.Response) -> str:
+    try:
+        told = response.json()
+        error = told.get("error", told) if isinstance(told, dict) else told
+        message = error.get("message", error) if isinstance(error, dict) else error
+    except ValueError:
+        message = response.text
+    return f"{response.status_code} {str(message)[:300]}"

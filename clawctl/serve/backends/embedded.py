@@ -1,0 +1,185 @@
+"""The embedded backend: an id-level engine in this process; the prompt is rendered and the answer parsed here."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+from clawctl.config import Recipe
+from clawctl.run_dir import RunDir
+from clawctl.serve.backends import Capabilities, Reply, Sampled
+from clawctl.serve.backends.pins import Pins
+from clawctl.serve.canary import check_canary
+from clawctl.serve.dialects import Ask, Refusal, Shown, ShownToken
+from clawctl.serve.engines import Engine, EngineFailure, Generation, Sampling, Swap, Token
+from clawctl.serve.prompt import render
+from clawctl.serve.sampling import altered, wants_grammar
+from clawctl.serve.text import CallBegun, Detokenizer, Event, Parser, StopCutter, joined
+
+_WATCH_S = 1.0
+_LONG = 4000  # characters; longer asks are templated and tokenised in a thread, so that streams go on meanwhile
+
+
+class Embedded:
+    """See `clawctl.serve.backends.Backend`. `make` starts an engine for a version."""
+
+    capabilities = Capabilities(ids=True, logprobs=True, processed=True, adapters=True, weights=True)
+
+    def __init__(self, run: RunDir, recipe: Recipe, tokenizer: Any, make: Callable[[int], Engine]) -> None:
+        self._run, self._recipe, self._tokenizer = run, recipe, tokenizer
+        self._engine = make(0)
+        self._up = False
+        self._pins = Pins(make, recipe.serve.pinned_versions)
+
+    @property
+    def version(self) -> int:
+        return self._engine.version
+
+    @property
+    def max_context(self) -> int:
+        return self._engine.max_context
+
+    async def begin(self, ask: Ask, version: int | None, stack: AsyncExitStack) -> list[Reply]:
+        if param := wants_grammar(ask.tool_choice if ask.use_tools else None, ask.engine_fields):
+            raise Refusal(400, f"the embedded engine cannot hold to '{param}': leave it out, or serve with --engine vllm", param)
+        engine = self._engine if version is None else await stack.enter_async_context(self._pins.lease(version))
+        prompt_ids, thinking = await self._render(ask)
+        sampling = self._sampling(ask, len(prompt_ids), engine.max_context)
+        replies: list[Reply] = []
+        try:
+            for _ in range(ask.n):
+                generation = engine.generate(prompt_ids, sampling)
+                stack.callback(generation.cancel)
+                reading = _Reading(self._tokenizer, ask, thinking, engine.eos_ids, engine.version)
+                replies.append(EmbeddedReply(generation, reading, prompt_ids, sampling))
+        except EngineFailure as failure:
+            raise Refusal(500, str(failure)) from failure
+        return replies
+
+    async def count(self, ask: Ask) -> int:
+        return len((await self._render(ask))[0])
+
+    async def _render(self, ask: Ask) -> tuple[list[int], bool]:
+        if sum(len(message["content"]) for message in ask.messages) > _LONG:
+            return await asyncio.to_thread(render, self._tokenizer, ask)
+        return render(self._tokenizer, ask)
+
+    def _sampling(self, ask: Ask, prompt: int, longest: int) -> Sampling:
+        serve = self._recipe.serve
+        if not prompt:
+            raise Refusal(400, "the prompt is empty", "messages")
+        asked = 1 if ask.max_tokens is None or ask.max_tokens_may_shrink else ask.max_tokens
+        if prompt + asked > longest:
+            raise Refusal(
+                400,
+                f"This model's maximum context length is {longest} tokens. However, you requested {prompt + asked} tokens "
+                f"({prompt} in the messages, {asked} in the completion). Please reduce the length of the messages or completion.",
+                "messages",
+                "context_length_exceeded",
+            )
+        return Sampling(
+            temperature=serve.temperature if ask.temperature is None else ask.temperature,
+            top_p=serve.top_p if ask.top_p is None else ask.top_p,
+            top_k=ask.top_k,
+            max_tokens=min(serve.max_tokens if ask.max_tokens is None else ask.max_tokens, longest - prompt),
+        )
+
+    def swap(self, version: int) -> Swap:
+        began = time.monotonic()
+        staged = self._engine.stage(version)
+        check_canary(self._run, version, staged.score, staged.tolerance)
+        load_ms = (time.monotonic() - began) * 1000
+        return Swap(version, time.time(), load_ms, self._engine.swap(staged))
+
+    async def keep(self, up: Callable[[], None]) -> None:
+        await asyncio.to_thread(up)
+        self._up = True
+        while self.failure() is None:
+            await asyncio.sleep(_WATCH_S)
+
+    def waiting_for(self) -> str | None:
+        return None if self._up else "the engine starts"
+
+    def failure(self) -> str | None:
+        return self._engine.failure()
+
+    def stop(self) -> None:
+        self._pins.stop()
+        self._engine.stop()
+
+
+class EmbeddedReply:
+    """See `clawctl.serve.backends.Reply`."""
+
+    def __init__(self, generation: Generation, reading: "_Reading", prompt_ids: list[int], sampling: Sampling) -> None:
+        self._generation, self._reading, self._cancelled = generation, reading, False
+        reason = altered(sampling.temperature, sampling.top_p, sampling.top_k, None, {})
+        self.sampled = Sampled(sampling.temperature, sampling.top_p, sampling.top_k, prompt_ids, [], [], untrainable=reason)
+        self.sampled.prompt_tokens = len(prompt_ids)
+
+    async def __aiter__(self) -> AsyncIterator[Shown]:
+        reading, sampled = self._reading, self.sampled
+        async for tokens in self._generation:
+            shown = reading.feed(tokens, sampled)
+            if shown is not None:
+                yield shown
+            if reading.stopped:
+                self._generation.cancel()
+                break
+        shown = reading.end()
+        if shown is not None:
+            yield shown
+        if reading.stopped:
+            sampled.finish_reason = "tool_calls" if reading.called else "stop"
+        elif not self._cancelled:
+            sampled.finish_reason = "length"
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._generation.cancel()
+
+
+class _Reading:
+    """Tokens to what is shown."""
+
+    def __init__(self, tokenizer: Any, ask: Ask, thinking: bool, eos_ids: frozenset[int], version: int) -> None:
+        self._detokenizer, self._cutter = Detokenizer(tokenizer), StopCutter(ask.stop)
+        self._parser, self._eos_ids = Parser(thinking, ask.use_tools), eos_ids
+        self._logprobs, self._version = ask.logprobs, version
+        self._unseen: list[ShownToken] = []  # visible tokens of text that is held back
+        self.stopped = False  # by an end token or a stop string
+        self.called = False
+
+    def feed(self, tokens: list[Token], sampled: Sampled) -> Shown | None:
+        assert sampled.completion_ids is not None
+        assert sampled.logprobs is not None
+        events: list[Event] = []
+        for token in tokens:
+            sampled.completion_ids.append(token.id)
+            sampled.logprobs.append(token.logprob)
+            sampled.completion_tokens += 1
+            sampled.version_end = token.version
+            if sampled.version is None:  # a prompt that was begun before a swap may be computed half by the old weights: it counts
+                sampled.version = self._version
+            self.stopped = token.id in self._eos_ids
+            text = self._detokenizer.feed(token.id)
+            if self._logprobs and not self.stopped and not self._detokenizer.is_hidden(token.id):
+                self._unseen.append(ShownToken(text, token.logprob, []))
+            sampled.reasoning_tokens += self._parser.thinking
+            events += self._parser.feed(self._cutter.feed(text))
+            if self._cutter.hit:
+                self.stopped, sampled.stop_sequence = True, self._cutter.hit
+                break
+        return self._show(events)
+
+    def end(self) -> Shown | None:
+        events = self._parser.feed(self._cutter.feed(self._detokenizer.end()) + self._cutter.end())
+        return self._show(events + self._parser.end())
+
+    def _show(self, events: list[Event]) -> Shown | None:
+        if not events:
+            return None
+        self.called = self.called or any(isinstance(event, CallBegun) for event in events)
+        tokens, self._unseen = self._unseen, []
+        return Shown(joined(events), tokens)

@@ -1,0 +1,21 @@
+"""ASGI middleware for vLLM's server: every path needs the key. Its own check leaves /pause, /collective_rpc and the like open."""
+
+import hmac
+import os
+from typing import Any
+
+
+class Guard:
+    """Lets through what carries the key that the server was started with."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._wanted = b"Bearer " + os.environ["VLLM_API_KEY"].encode()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        given = next((value for name, value in scope.get("headers", ()) if name == b"authorization"), b"")
+        if scope["type"] != "http" or hmac.compare_digest(given, self._wanted):
+            await self._app(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})

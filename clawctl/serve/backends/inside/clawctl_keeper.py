@@ -1,0 +1,30 @@
+"""Runs a command and leaves nothing of it behind: whatever ends first, we, it or our parent, the whole process group ends.
+
+    python clawctl_keeper.py PARENT_PID COMMAND…
+
+A server of several processes whose first one is killed leaves the others as orphans, with all their memory. We lead their group.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    def end(*_: object) -> None:
+        os.killpg(0, signal.SIGKILL)
+
+    signal.signal(signal.SIGTERM, end)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() == int(sys.argv[1]):  # else it died before we asked
+        subprocess.call(sys.argv[2:])
+    end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""What vLLM's workers learn from us: to reload weights that are whole, wholly. Named with --worker-extension-cls."""
+
+from pathlib import Path
+from typing import Any
+
+
+class Reload:
+    """Becomes a base of the worker's class."""
+
+    model_runner: Any
+
+    def clawctl_reload(self, path: str) -> dict[str, str]:
+        """Serve the weights in `path` from now on; {"error": …} if they cannot be read, with nothing changed. An exception here
+        would end the engine."""
+        try:
+            _read_through(path)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with the files, the engine goes on with what it has
+            return {"error": f"{type(error).__name__}: {error}"}
+        self.reload_weights(weights_path=path)  # type: ignore[attr-defined]
+        self._repack_heads()
+        return {}
+
+    def _repack_heads(self) -> None:
+        """On a CPU the output layer computes with a packed copy of its weights, which vLLM 0.32 does not make anew where they are
+        tied to the embedding: nothing is loaded under the head's own name."""
+        from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+        from vllm.platforms import current_platform
+
+        if not current_platform.is_cpu():
+            return
+        for layer in self.model_runner.get_model().modules():
+            if isinstance(layer, ParallelLMHead):
+                layer.quant_method.process_weights_after_loading(layer)
+
+
+def _read_through(path: str) -> None:
+    from safetensors import safe_open
+
+    files = sorted(Path(path).glob("*.safetensors"))
+    if Path(path).is_dir() and not files:
+        raise FileNotFoundError(f"no safetensors in {path}")
+    for file in files:
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - it is no mapping
+                tensors.get_tensor(name)

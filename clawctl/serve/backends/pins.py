@@ -1,0 +1,71 @@
+"""Engines that are pinned to a version: a few at a time, the one not used for longest makes room."""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from clawctl.serve.dialects import Refusal
+from clawctl.serve.engines import Engine
+
+_log = logging.getLogger("clawctl.serve")
+
+
+@dataclass(slots=True)
+class _Pinned:
+    engine: Engine
+    users: int = 0
+
+
+class Pins:
+    """`make` starts an engine for a version, in a thread."""
+
+    def __init__(self, make: Callable[[int], Engine], most: int) -> None:
+        self._make, self._most = make, most
+        self._pinned: OrderedDict[int, _Pinned] = OrderedDict()  # least recently used first
+        self._changed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def lease(self, version: int) -> AsyncIterator[Engine]:
+        """An engine that serves `version` and no other for as long as the lease lasts. Raises Refusal if it cannot be loaded."""
+        pinned = await self._pin(version)
+        try:
+            yield pinned.engine
+        finally:
+            pinned.users -= 1
+            async with self._changed:
+                self._changed.notify_all()
+
+    def stop(self) -> None:
+        for pinned in self._pinned.values():
+            pinned.engine.stop()
+
+    async def _pin(self, version: int) -> _Pinned:
+        ready = self._pinned.get(version)
+        if ready is not None and ready.engine.failure() is None:
+            self._pinned.move_to_end(version)
+            ready.users += 1
+            return ready
+        async with self._changed:  # one at a time: two requests for a new version load it once
+            if version in self._pinned and self._pinned[version].engine.failure() is not None:
+                del self._pinned[version]  # it died; its requests have been told
+            while version not in self._pinned and len(self._pinned) >= self._most:
+                idle = next((old for old, pinned in self._pinned.items() if not pinned.users), None)
+                if idle is None:
+                    await self._changed.wait()
+                    continue
+                await asyncio.to_thread(self._pinned.pop(idle).engine.stop)
+            if version not in self._pinned:
+                self._pinned[version] = _Pinned(await asyncio.to_thread(self._load, version))
+            self._pinned.move_to_end(version)
+            self._pinned[version].users += 1
+            return self._pinned[version]
+
+    def _load(self, version: int) -> Engine:
+        try:
+            return self._make(version)
+        except Exception as error:  # a policy can be broken in many ways; the caller is told, the log has the rest
+            _log.exception("version %d cannot be loaded", version)
+            raise Refusal(404, f"version {version} of this model cannot be loaded", "model", "model_not_found") from error

@@ -1,0 +1,208 @@
+"""Which name at an upstream answers for which version, and how a new version gets there: as an adapter, or as full weights."""
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clawctl.config import Recipe
+from clawctl.errors import ClawError
+from clawctl.policies import policy_folder, read_policy
+from clawctl.run_dir import RunDir
+from clawctl.serve.backends import Capabilities
+from clawctl.serve.backends.chunks import Clock
+from clawctl.serve.backends.control import Control
+from clawctl.serve.canary import EXACT, ROUNDED, CanaryFailure, check_canary
+from clawctl.serve.dialects import Refusal
+from clawctl.serve.engines import Swap
+
+_log = logging.getLogger("clawctl.serve")
+_LOOP_S = 30.0  # an event loop that does not come round for so long has ended
+
+
+@dataclass(slots=True)
+class Target:
+    """What is asked for at the upstream."""
+
+    name: str
+    clock: Clock
+    users: int = 0
+
+
+class Targets:
+    """Adapters have immutable names, NAME@<version>, and are routed by a pointer: who runs stays on the old one, who comes takes
+    the new one. Full weights replace one another under one name, within a pause that keeps running requests."""
+
+    def __init__(self, run: RunDir, recipe: Recipe, control: Control) -> None:
+        self._run, self._recipe, self._control = run, recipe, control
+        self._most = recipe.serve.pinned_versions
+        self._tolerance = EXACT if recipe.model.dtype == "float32" else ROUNDED
+        self._open = asyncio.Event()
+        self._loading = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tidying: asyncio.Future[None] | None = None
+        self.reset("", None)
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def reset(self, base: str, can: Capabilities | None) -> None:
+        """The upstream has begun anew, with version 0."""
+        self.base, self._can = base, can
+        self.live = 0
+        self._weights = 0  # the version of the weights under `base`
+        self._base_target = Target(base, Clock(0))
+        self._adapters: OrderedDict[int, Target] = OrderedDict()  # loaded ones, least recently used first
+        self._open.set()
+
+    # ---- who is asked ----------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def lease(self, version: int | None) -> AsyncIterator[Target]:
+        """The target of the live policy, or of a pinned version. Raises Refusal if that cannot be served beside the live one."""
+        await self._open.wait()  # full weights are being tried: who comes now is answered by what proves right
+        target = await self._target(self.live if version is None else version)
+        target.users += 1
+        try:
+            yield target
+        finally:
+            target.users -= 1
+            if len(self._adapters) > self._most + 1:
+                await self._tidy()
+
+    async def _target(self, version: int) -> Target:
+        if version == self._weights:
+            return self._base_target
+        if version not in self._adapters:
+            await self._pin(version)
+        self._adapters.move_to_end(version)
+        return self._adapters[version]
+
+    async def _pin(self, version: int) -> None:
+        async with self._loading:
+            if version in self._adapters:
+                return
+            try:
+                if self._weights or not self._takes_adapters() or read_policy(self._run, version).kind != "adapter":
+                    told = f"this engine serves one version at a time, now {self.live}; version {version} is not loaded"
+                    raise Refusal(404, told, "model", "model_not_found")
+                await asyncio.to_thread(self._control.load_adapter, self._name(version), self._folder(version))
+            except ClawError as error:
+                _log.error("version %d cannot be loaded: %s", version, error.problem)
+                raise Refusal(404, f"version {version} of this model cannot be loaded", "model", "model_not_found") from error
+            self._adapters[version] = Target(self._name(version), Clock(version))
+
+    async def _tidy(self) -> None:
+        """Unload the adapters that nobody uses, but for the newest few."""
+        idle = [old for old, target in self._adapters.items() if not target.users and old != self.live]
+        for old in idle[: max(0, len(self._adapters) - self._most - 1)]:
+            target = self._adapters.pop(old)
+            try:
+                await asyncio.to_thread(self._control.unload_adapter, target.name)
+            except ClawError as error:
+                _log.warning("version %d cannot be unloaded: %s", old, error.problem)
+
+    def _takes_adapters(self) -> bool:
+        return self._can is not None and self._can.adapters
+
+    # ---- a new version, in a thread of its own ---------------------------------------------------------------------------
+
+    def swap(self, version: int) -> Swap:
+        """See `clawctl.serve.backends.Backend`."""
+        kind = read_policy(self._run, version).kind
+        if kind == "adapter" or (version == 0 and not self._weights):
+            return self._swap_adapter(version)
+        return self._swap_weights(version)
+
+    def _swap_adapter(self, version: int) -> Swap:
+        if not self._takes_adapters():
+            raise ClawError("this engine takes no adapters", "start it with LoRA and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1")
+        if self._weights:
+            raise ClawError("an adapter needs the base model below it, other weights serve", "point LIVE at version 0 first")
+        began = time.monotonic()
+        fresh = version != 0 and version not in self._adapters
+        if fresh:
+            self._control.load_adapter(self._name(version), self._folder(version))
+        try:
+            name = self._name(version) if version else self.base
+            check_canary(self._run, version, lambda ids: self._control.score(name, ids), self._tolerance)
+        except (CanaryFailure, ClawError):
+            if fresh:
+                self._control.unload_adapter(self._name(version))
+            raise
+        load_ms = (time.monotonic() - began) * 1000
+        self._on_loop(self._point_at, version)
+        return Swap(version, time.time(), load_ms, 0.0)
+
+    def _point_at(self, version: int) -> None:
+        if version and version not in self._adapters:
+            self._adapters[version] = Target(self._name(version), Clock(version))
+        self.live = version
+        self._tidying = asyncio.ensure_future(self._tidy())
+
+    def _swap_weights(self, version: int) -> Swap:
+        """Pause, reload, resume; the canary sings while new requests wait. If it fails, the old weights come back the same way."""
+        if self._can is None or not self._can.weights:
+            raise ClawError("this engine cannot reload weights", "start vLLM with VLLM_SERVER_DEV_MODE=1, or `--engine vllm`")
+        old = self._weights
+        self._on_loop(self._open.clear)
+        try:
+            pause_ms = self._replace(version, old)
+            try:
+                check_canary(self._run, version, lambda ids: self._control.score(self.base, ids), self._tolerance)
+            except (CanaryFailure, ClawError):
+                self._base_target.clock.refused.add(version)
+                self._replace(old, old)
+                raise
+            self._base_target.clock.refused.discard(version)
+            self._on_loop(self._weights_are, version)
+        finally:
+            self._on_loop(self._open.set)
+        return Swap(version, time.time(), 0.0, pause_ms)
+
+    def _replace(self, version: int, old: int) -> float:
+        """Milliseconds without a token. If the new weights cannot be read, the old ones are read again."""
+        began = self._control.pause()
+        try:
+            try:
+                self._control.reload(self._path(version), version)
+            except ClawError:
+                self._control.reload(self._path(old), old)
+                raise
+            # What was sampled before the pause has been read by then, for the loop has gone round: what comes now is new.
+            self._on_loop(self._turn_clock, version)
+        finally:
+            self._control.resume()
+        return (time.monotonic() - began) * 1000
+
+    def _turn_clock(self, version: int) -> None:
+        self._base_target.clock.version = version
+
+    def _weights_are(self, version: int) -> None:
+        self.live = self._weights = version
+
+    def _on_loop(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Run `call` on the event loop, after everything that could be read until now has been read."""
+        assert self._loop is not None
+
+        async def run() -> None:
+            for _ in range(3):
+                await asyncio.sleep(0)
+            call(*arguments)
+
+        asyncio.run_coroutine_threadsafe(run(), self._loop).result(_LOOP_S)
+
+    def _name(self, version: int) -> str:
+        return f"{self._recipe.model_name}@{version}"
+
+    def _folder(self, version: int) -> Path:
+        return policy_folder(self._run, version).resolve()
+
+    def _path(self, version: int) -> str:
+        full = read_policy(self._run, version).kind == "full"
+        return str(self._folder(version)) if full else self._recipe.model_path

@@ -1,0 +1,206 @@
+"""A chat-completions server as backend: one that we started, or one that somebody else runs."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+import orjson
+
+from clawctl.config import Recipe
+from clawctl.errors import ClawError
+from clawctl.run_dir import RunDir
+from clawctl.serve.backends import Capabilities, Reply, Sampled
+from clawctl.serve.backends.chunks import UpstreamReply
+from clawctl.serve.backends.control import Control
+from clawctl.serve.backends.http import Client, UpstreamGone, post_whole
+from clawctl.serve.backends.probe import Found, missing, probe
+from clawctl.serve.backends.targets import Target, Targets
+from clawctl.serve.dialects import Ask, Refusal
+from clawctl.serve.engines import Swap
+from clawctl.serve.sampling import altered
+
+_log = logging.getLogger("clawctl.serve")
+_PATIENCE_S = 300.0  # a request waits so long for an engine that starts, restarts or is being probed
+_RETRY_S = 1.0
+_UNKNOWN = Capabilities(ids=False, logprobs=False, processed=False, adapters=False, weights=False)
+_OURS = {401, 403, 404, 405}  # statuses that speak of how we asked the upstream, not of what the client asked
+
+
+class Upstream:
+    """See `clawctl.serve.backends.Backend`."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        recipe: Recipe,
+        url: str,
+        kind: str,
+        key: str | None,
+        model: str | None,
+        reload: str = "reload_weights",  # the worker's method that takes up weights from a path
+    ) -> None:
+        root = url.rstrip("/").removesuffix("/v1")
+        self._recipe, self._kind, self._model, self._url = recipe, kind, model, root
+        self._client, self._control = Client(root, key), Control(root, key, reload)
+        self._found: Found | None = None
+        self._targets = Targets(run, recipe, self._control)
+        self._up = asyncio.Event()
+
+    @property
+    def version(self) -> int:
+        return self._targets.live
+
+    @property
+    def max_context(self) -> int | None:
+        return None if self._found is None else self._found.max_context
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return _UNKNOWN if self._found is None else self._found.capabilities
+
+    # ---- asks ------------------------------------------------------------------------------------------------------------
+
+    async def begin(self, ask: Ask, version: int | None, stack: AsyncExitStack) -> list[Reply]:
+        await self._ready()
+        target = await stack.enter_async_context(self._targets.lease(version))
+        replies = [self._reply(ask, target) for _ in range(ask.n)]
+        for reply in replies:
+            stack.callback(reply.cancel)
+        await asyncio.gather(*(self._send(ask, target, reply, i) for i, reply in enumerate(replies)))
+        return list(replies)
+
+    async def _ready(self) -> None:
+        if self._up.is_set():
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._up.wait()
+                return
+        raise Refusal(503, f"{self.waiting_for()}; try again later", code="engine_starting")
+
+    def _reply(self, ask: Ask, target: Target) -> UpstreamReply:
+        serve, can = self._recipe.serve, self.capabilities
+        temperature = serve.temperature if ask.temperature is None else ask.temperature
+        top_p = serve.top_p if ask.top_p is None else ask.top_p
+        reason = altered(temperature, top_p, ask.top_k, ask.tool_choice if ask.use_tools else None, ask.engine_fields)
+        if reason is None and not can.processed and temperature != 1:
+            reason = "the engine tells logprobs before temperature"
+        sampled = Sampled(temperature, top_p, ask.top_k, untrainable=reason)
+        return UpstreamReply(sampled, target.clock, ask.logprobs, expect_ids=can.ids)
+
+    async def _send(self, ask: Ask, target: Target, reply: UpstreamReply, i: int) -> None:
+        body = self._body(ask, target, reply.sampled, i)
+        limit = body.get("max_tokens")
+        if limit is not None and ask.max_tokens_may_shrink and self.max_context is not None and limit >= self.max_context:
+            del body["max_tokens"]
+        refusal = await self._post(body, reply)
+        may_shrink = ask.max_tokens_may_shrink or ask.max_tokens is None
+        if refusal is not None and refusal.code == "context_length_exceeded" and may_shrink and body.pop("max_tokens", None):
+            refusal = await self._post(body, reply)  # the engine's own limit is what the context has left
+        if refusal is not None:
+            raise refusal
+
+    async def _post(self, body: dict[str, Any], reply: UpstreamReply) -> Refusal | None:
+        try:
+            connection, status = await self._client.post("/v1/chat/completions", orjson.dumps(body), reply)
+            if status == 200:
+                reply.runs_on(self._client, connection)
+                return None
+            told = await connection.error_body()
+            self._client.give_back(connection)
+        except UpstreamGone as gone:
+            raise Refusal(503, f"the engine cannot be reached: {gone}", code="engine_unreachable") from gone
+        return _refusal(status, told)
+
+    def _body(self, ask: Ask, target: Target, sampled: Sampled, i: int) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            **ask.engine_fields,
+            "model": target.name,
+            "messages": ask.messages,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "temperature": sampled.temperature,
+            "top_p": sampled.top_p,
+            "max_tokens": self._recipe.serve.max_tokens if ask.max_tokens is None else ask.max_tokens,
+        }
+        if ask.stop:
+            body["stop"] = ask.stop
+        functions = [tool for tool in ask.tools or () if tool.get("type") == "function" and isinstance(tool.get("function"), dict)]
+        if functions:
+            body["tools"] = functions
+            if ask.tool_choice is not None:
+                body["tool_choice"] = ask.tool_choice
+        if "seed" in body and i:
+            body["seed"] += i
+        if self.capabilities.logprobs or ask.logprobs:
+            body.update(logprobs=True, top_logprobs=ask.top_logprobs if ask.logprobs else 0)
+        if self._kind != "openai":
+            # Said always: a server's own defaults must not bend what is captured as unbent.
+            neutral = {"top_k": ask.top_k or -1, "min_p": 0.0, "repetition_penalty": 1.0}
+            body = {**neutral, **body, "return_token_ids": True}
+        return body
+
+    async def count(self, ask: Ask) -> int:
+        await self._ready()
+        body = {"model": self._targets.base, "messages": ask.messages}
+        tools = [tool for tool in ask.tools or () if tool.get("type") == "function"]
+        status, told = 0, b""
+        if self._kind == "vllm":
+            with suppress(UpstreamGone):
+                body = {**body, "tools": tools} if tools else body
+                status, told = await post_whole(self._client, "/tokenize", orjson.dumps(body))
+        if status != 200:
+            raise Refusal(501, "this engine does not count tokens") if not status else _refusal(status, told)
+        return int(orjson.loads(told)["count"])
+
+    # ---- life ------------------------------------------------------------------------------------------------------------
+
+    async def keep(self, up: Callable[[], None]) -> None:
+        await self._introduce(up)
+        await asyncio.Event().wait()
+
+    async def _introduce(self, up: Callable[[], None], process: asyncio.subprocess.Process | None = None) -> None:
+        """Wait for the server, find out what it can, catch up with LIVE, and let requests in."""
+        self._targets.start(asyncio.get_running_loop())
+        while process is None or process.returncode is None:
+            try:
+                self._found = await asyncio.to_thread(probe, self._control, self._kind, self._model)
+                break
+            except ClawError:
+                await asyncio.sleep(_RETRY_S)
+        else:
+            return
+        for lack in missing(self._found.capabilities):
+            _log.warning("%s gives %s", self._url, lack)
+        self._targets.reset(self._found.model, self._found.capabilities)
+        await asyncio.to_thread(up)
+        self._up.set()
+
+    def swap(self, version: int) -> Swap:
+        return self._targets.swap(version)
+
+    def waiting_for(self) -> str | None:
+        return None if self._up.is_set() else f"{self._url} does not answer yet"
+
+    def failure(self) -> str | None:
+        return None
+
+    def stop(self) -> None:
+        self._client.close()
+        self._control.close()
+
+
+def _refusal(status: int, told: bytes) -> Refusal:
+    """An upstream's error for the client."""
+    try:
+        error = orjson.loads(told)
+        error = error.get("error", error)
+        message, param = str(error["message"])[:2000], error.get("param")
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        message, param = f"the engine answered with status {status}", None
+    if status in _OURS or status >= 500 or status < 400:
+        return Refusal(502, f"the engine refused: {message}", code="engine_refused")
+    too_long = "maximum context length" in message or "max_model_len" in message
+    return Refusal(status, message, param if isinstance(param, str) else None, "context_length_exceeded" if too_long else None)

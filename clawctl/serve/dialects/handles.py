@@ -1,0 +1,23 @@
+"""Handles: everything opaque that a client echoes names the turn that gave it, so that the next request names its parent."""
+
+import re
+
+_HANDLE = re.compile(r"(?:call|resp|turn|msg|rs|fc|ctc|chatcmpl)([A-Za-z0-9]{24})[0-9]{0,3}")
+
+
+def call_id(exchange_id: str, i: int) -> str:
+    """A tool call's id: alphanumeric, for clients that delete everything else."""
+    return f"call{exchange_id}{i}"
+
+
+def turn_handle(exchange_id: str) -> str:
+    """What stands in reasoning's `encrypted_content` and `signature`."""
+    return f"turn{exchange_id}"
+
+
+def exchange_of(handle: object) -> str | None:
+    """The exchange that an echoed handle names, or None: it is not one of ours. A client may have changed its punctuation."""
+    if not isinstance(handle, str) or len(handle) > 80:
+        return None
+    found = _HANDLE.fullmatch("".join(letter for letter in handle if letter.isalnum()))
+    return found[1] if found else None

@@ -1,0 +1,200 @@
+"""Items of OpenAI's Responses API to chat messages and tools.
+
+All that an assistant did between two messages of others (reasoning, text, calls) is one item each there and one message here. Items
+and tools that only OpenAI's own servers can run are passed over, never refused.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from clawctl.serve.dialects.fields import (
+    Object,
+    Parts,
+    an_object,
+    as_content,
+    image_part,
+    left_out,
+    objects,
+    text_part,
+    wrong,
+)
+from clawctl.serve.dialects.handles import exchange_of
+from clawctl.types import Message
+
+CUSTOM_INPUT = "input"  # a custom tool takes free text; as a function it takes an object with this one string
+_ROLES = ("user", "assistant", "system", "developer")
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """How the client knows a tool that the model knows by one name."""
+
+    name: str
+    namespace: str | None = None
+    custom: bool = False
+
+
+@dataclass(slots=True)
+class Tools:
+    """What the client offered, as chat tools; `named` gives the client's own name for each that the model may call."""
+
+    chat: list[Object] = field(default_factory=list)
+    named: dict[str, Named] = field(default_factory=dict)
+
+    def flat(self, name: str, namespace: Any) -> str:
+        """The name that the model knows a tool by."""
+        spaced = f"{namespace}__{name}"
+        return spaced if isinstance(namespace, str) and spaced in self.named else name
+
+
+def read_tools(tools: Any) -> Tools:
+    """Functions, custom tools and those in namespaces become functions; what is none of these stays as it was sent."""
+    found = Tools()
+    for i, tool in enumerate(objects([] if tools is None else tools, "tools")):
+        if tool.get("type") == "namespace" and isinstance(tool.get("tools"), list):
+            for each in objects(tool["tools"], f"tools[{i}].tools"):
+                _add(found, each, f"tools[{i}].tools", tool.get("name"))
+        else:
+            _add(found, tool, f"tools[{i}]", None)
+    return found
+
+
+def _add(found: Tools, tool: Object, where: str, namespace: Any) -> None:
+    kind = tool.get("type")
+    if kind not in ("function", "custom"):
+        found.chat.append(tool)
+        return
+    name = tool.get("name")
+    if not isinstance(name, str) or not name:
+        raise wrong(f"{where}.name", "a string")
+    space = namespace if isinstance(namespace, str) else None
+    flat = f"{space}__{name}" if name in found.named else name
+    if flat in found.named:
+        raise wrong(f"{where}.name", f"given once: there are two tools {name!r}")
+    found.named[flat] = Named(name, space, kind == "custom")
+    function = {key: tool[key] for key in ("description", "parameters", "strict") if tool.get(key) is not None}
+    if kind == "custom":
+        function = {"description": str(tool.get("description") or ""), "parameters": _free_text(tool.get("format"))}
+    found.chat.append({"type": "function", "function": {"name": flat, **function}})
+
+
+def _free_text(form: Any) -> Object:
+    text: Object = {"type": "string"}
+    if isinstance(form, dict) and isinstance(form.get("definition"), str):
+        text["description"] = f"follows this {form.get('syntax', '')} grammar:\n{form['definition']}"
+    return {"type": "object", "properties": {CUSTOM_INPUT: text}, "required": [CUSTOM_INPUT]}
+
+
+def read_items(given: Any, tools: Tools) -> list[Message]:
+    """`input` as chat messages; an assistant message that we gave carries `handle`, the exchange that gave it."""
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    if not isinstance(given, list):
+        raise wrong("input", "a string or a list of items")
+    reading = _Reading(tools)
+    for i, item in enumerate(given):
+        reading.take(an_object(item, f"input[{i}]"), f"input[{i}]")
+    return reading.messages
+
+
+class _Reading:
+    def __init__(self, tools: Tools) -> None:
+        self.messages: list[Message] = []
+        self._tools = tools
+        self._turn: Message | None = None  # the assistant's, still growing
+
+    def take(self, item: Object, where: str) -> None:
+        kind = item.get("type", "message" if "role" in item else None)
+        if not isinstance(kind, str):
+            raise wrong(f"{where}.type", "a string")
+        if kind == "message":
+            self._message(item, where)
+        elif kind == "reasoning":
+            self._reasoning(item, where)
+        elif kind in ("function_call", "custom_tool_call"):
+            self._call(item, kind, where)
+        elif kind in ("function_call_output", "custom_tool_call_output"):
+            self._output(item, where)
+
+    def _assistant(self, item: Object, *handles: str) -> Message:
+        exchange = next((found for name in ("id", *handles) if (found := exchange_of(item.get(name)))), None)
+        if self._turn is None or (exchange and self._turn.get("handle", exchange) != exchange):
+            self._turn = {"role": "assistant", "content": None}
+            self.messages.append(self._turn)
+        if exchange:
+            self._turn["handle"] = exchange
+        return self._turn
+
+    def _message(self, item: Object, where: str) -> None:
+        role = item.get("role")
+        if role not in _ROLES:
+            raise wrong(f"{where}.role", f"one of {', '.join(_ROLES)}")
+        content = read_content(item.get("content"), f"{where}.content")
+        if role != "assistant":
+            self._turn = None
+            self.messages.append({"role": role, "content": content})
+            return
+        turn = self._assistant(item)
+        before = turn["content"]
+        turn["content"] = before + content if isinstance(before, str) and isinstance(content, str) else content
+
+    def _reasoning(self, item: Object, where: str) -> None:
+        turn = self._assistant(item, "encrypted_content")
+        parts = item.get("content") or item.get("summary") or []
+        texts = [part["text"] for part in objects(parts, f"{where}.content") if isinstance(part.get("text"), str)]
+        if texts:
+            turn["reasoning_content"] = turn.get("reasoning_content", "") + "".join(texts)
+
+    def _call(self, item: Object, kind: str, where: str) -> None:
+        name, handle = item.get("name"), item.get("call_id")
+        said = item.get("arguments" if kind == "function_call" else "input")
+        for key, value in (("name", name), ("call_id", handle), ("arguments" if kind == "function_call" else "input", said)):
+            if not isinstance(value, str):
+                raise wrong(f"{where}.{key}", "a string")
+        arguments = said if kind == "function_call" else orjson.dumps({CUSTOM_INPUT: said}).decode()
+        function = {"name": self._tools.flat(str(name), item.get("namespace")), "arguments": arguments}
+        calls = self._assistant(item, "call_id").setdefault("tool_calls", [])
+        calls.append({"id": handle, "type": "function", "function": function})
+
+    def _output(self, item: Object, where: str) -> None:
+        if not isinstance(item.get("call_id"), str):
+            raise wrong(f"{where}.call_id", "a string")
+        self._turn = None
+        content = read_content(item.get("output"), f"{where}.output")
+        self.messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": content})
+
+
+def read_content(content: Any, where: str) -> Parts:
+    """A message's or a result's content."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return as_content([_part(part, f"{where}[{i}]") for i, part in enumerate(objects(content, where))])
+
+
+def _part(part: Object, where: str) -> Object:
+    kind = str(part.get("type"))
+    for key in ("text", "refusal"):
+        if isinstance(part.get(key), str):
+            return text_part(part[key])
+    if kind in ("input_text", "output_text", "text", "refusal"):
+        raise wrong(f"{where}.text", "a string")
+    if kind in ("input_image", "image_url"):
+        url = part.get("image_url")
+        url = url.get("url") if isinstance(url, dict) else url
+        if isinstance(url, str):
+            return image_part(url, part.get("detail"))
+        return left_out("an image", part.get("file_id"))
+    return left_out(f"a part of type {kind[:40]}", part.get("filename"))
+
+
+def for_engine(messages: list[Message]) -> list[Message]:
+    """Known roles, no content but text or parts, and nothing of our own."""
+    return [_plain(message) for message in messages]
+
+
+def _plain(message: Message) -> Message:
+    role = "system" if message["role"] == "developer" else message["role"]
+    kept = {key: value for key, value in message.items() if key != "handle"}
+    return {**kept, "role": role, "content": "" if message["content"] is None else message["content"]}

@@ -1,0 +1,205 @@
+"""Anthropic Messages: https://docs.anthropic.com/en/api/messages, and what real clients add to it."""
+
+import re
+from typing import Any
+
+import orjson
+
+from clawctl.serve.dialects import Ask, Choice, Refusal, Shown, fields
+from clawctl.serve.dialects.blocks import Block, Blocks, chat_message
+from clawctl.serve.dialects.chat import forced_choice
+from clawctl.serve.dialects.content import read_messages, read_system, read_tools
+from clawctl.serve.dialects.fields import Object, wrong
+from clawctl.serve.dialects.handles import call_id, turn_handle
+from clawctl.serve.dialects.items import for_engine
+from clawctl.serve.hints import read_claims
+from clawctl.serve.sampling import engine_fields
+from clawctl.types import Message
+
+_ERRORS = {400: "invalid_request_error", 401: "authentication_error", 402: "billing_error", 403: "permission_error",
+           404: "not_found_error", 405: "invalid_request_error", 413: "request_too_large", 429: "rate_limit_error",
+           503: "overloaded_error", 504: "timeout_error", 529: "overloaded_error"}  # fmt: skip
+_STOP_REASONS = {"tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
+_TOO_LONG = re.compile(r"maximum context length is (\d+) tokens.*?\((\d+) in the messages", re.DOTALL)
+
+
+def read(body: dict[str, Any], live_name: str) -> Ask:
+    """Raises Refusal for what cannot be understood; betas, fields, blocks and tool types that we do not know are welcome."""
+    sent = read_system(body.get("system")) + read_messages(body.get("messages"))
+    tools = read_tools(body.get("tools"), body.get("messages"))
+    choice = _tool_choice(body, tools)
+    settings, passed = _engine_settings(body, tools)
+    return Ask(
+        api="messages",
+        model=fields.model_name(body, live_name),
+        messages=fields.join_leading_system(for_engine(sent)),
+        sent_messages=sent,
+        tools=tools or None,
+        tool_choice=choice,
+        stream=bool(fields.flag(body, "stream")),
+        include_usage=True,
+        n=1,
+        stop=fields.strings(body.get("stop_sequences"), "stop_sequences"),
+        temperature=fields.number(body, "temperature", 0, 100),
+        top_p=fields.number(body, "top_p", 0, 1),
+        top_k=max(0, fields.whole_number(body, "top_k", -1, 1 << 31) or 0),
+        max_tokens=fields.whole_number(body, "max_tokens", 1, 1 << 31),
+        max_tokens_may_shrink=True,
+        logprobs=False,
+        template_settings=settings,
+        engine_fields=passed,
+        claims=read_claims(body, sent),
+    )
+
+
+def _tool_choice(body: Object, tools: list[Object]) -> Any:
+    choice = fields.object_or_none(body, "tool_choice")
+    kind = choice.get("type")
+    if not choice or not tools:
+        return None
+    if kind == "tool":
+        return forced_choice(fields.text(choice, "name", "tool_choice.name") or "", tools)
+    if kind not in ("auto", "any", "none"):
+        raise wrong("tool_choice.type", "auto, any, tool or none")
+    return "required" if kind == "any" else kind
+
+
+def _engine_settings(body: Object, tools: list[Object]) -> tuple[Object, Object]:
+    """What the template is told, and what an upstream is given as it is."""
+    settings = fields.object_or_none(body, "chat_template_kwargs")
+    thinking = fields.text(fields.object_or_none(body, "thinking"), "type", "thinking.type")
+    if thinking is not None:
+        settings = {"enable_thinking": thinking != "disabled", **settings}
+    output = fields.object_or_none(body, "output_config")
+    form = output.get("format") or body.get("output_format")
+    wanted = None
+    if isinstance(form, dict) and form.get("type") == "json_schema":
+        wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": form.get("schema"), "strict": True}}
+    one = fields.flag(fields.object_or_none(body, "tool_choice"), "disable_parallel_tool_use")
+    own = {
+        "response_format": wanted,
+        "chat_template_kwargs": settings or None,
+        "parallel_tool_calls": False if one and tools else None,
+    }
+    return settings, engine_fields({**body, **own})
+
+
+class Messages:
+    """See `clawctl.serve.dialects.Dialect`. One choice; its blocks are the content blocks."""
+
+    def __init__(self, ask: Ask, exchange_id: str) -> None:
+        self._ask, self._exchange_id = ask, exchange_id
+        self._blocks = Blocks()
+
+    def message(self, choice: Choice) -> Message:
+        return chat_message(choice)
+
+    def whole(self, choices: list[Choice]) -> bytes:
+        choice, blocks = choices[0], Blocks()
+        blocks.take_all(choice.shown)
+        content = [self._block(block) for block in blocks.or_empty()]
+        return orjson.dumps({**self._head(content, _usage(choice)), **_stop(choice)})
+
+    def begin(self, choice: Choice) -> bytes:
+        message = self._head([], {**_usage(choice), "output_tokens": 0}) | {"stop_reason": None, "stop_sequence": None}
+        return _frame("message_start", message=message) + _frame("ping")
+
+    def piece(self, choice: Choice, shown: Shown) -> bytes:
+        frames = []
+        for event in shown.events:
+            last = self._blocks.all[-1] if self._blocks.all else None
+            block, begins = self._blocks.take(event)
+            if begins:
+                frames += [self._close(last) if last else b"", self._open(block)]
+            if block.pieces:
+                frames.append(_delta(block, *_GROWTH[block.kind], block.pieces[-1]))
+        return b"".join(frames)
+
+    def finish(self, choice: Choice) -> bytes:
+        opened = b"" if self._blocks.all else self._open(self._blocks.or_empty()[0])
+        return opened + self._close(self._blocks.all[-1]) + _frame("message_delta", delta=_stop(choice), usage=_usage(choice))
+
+    def end(self, choices: list[Choice]) -> bytes:
+        return _frame("message_stop")
+
+    def failed(self, refusal: Refusal) -> bytes:
+        return _frame("error", error=envelope(refusal)["error"])
+
+    def _head(self, content: list[Object], usage: Object) -> Object:
+        return {
+            "id": f"msg{self._exchange_id}", "type": "message", "role": "assistant", "model": self._ask.model,
+            "content": content, "usage": usage,
+        }  # fmt: skip
+
+    def _block(self, block: Block) -> Object:
+        if block.kind == "said":
+            return {"type": "text", "text": block.text}
+        if block.kind == "thought":
+            return {"type": "thinking", "thinking": block.text, "signature": turn_handle(self._exchange_id)}
+        return {**self._begun(block), "input": _input(block.text)}
+
+    def _begun(self, block: Block) -> Object:
+        if block.kind == "said":
+            return {"type": "text", "text": ""}
+        if block.kind == "thought":
+            return {"type": "thinking", "thinking": "", "signature": ""}
+        return {"type": "tool_use", "id": call_id(self._exchange_id, block.call), "name": block.name, "input": {}}
+
+    def _open(self, block: Block) -> bytes:
+        return _frame("content_block_start", index=block.number, content_block=self._begun(block))
+
+    def _close(self, block: Block) -> bytes:
+        signed = b""
+        if block.kind == "thought":
+            signed = _delta(block, "signature_delta", "signature", turn_handle(self._exchange_id))
+        return signed + _frame("content_block_stop", index=block.number)
+
+
+_GROWTH = {
+    "said": ("text_delta", "text"),
+    "thought": ("thinking_delta", "thinking"),
+    "call": ("input_json_delta", "partial_json"),
+}
+
+
+def _delta(block: Block, kind: str, name: str, text: str) -> bytes:
+    return _frame("content_block_delta", index=block.number, delta={"type": kind, name: text})
+
+
+def _frame(kind: str, **data: Any) -> bytes:
+    return b"event: " + kind.encode() + b"\ndata: " + orjson.dumps({"type": kind, **data}) + b"\n\n"
+
+
+def _input(arguments: str) -> Object:
+    """A call's arguments as an object; of arguments that were cut off, what this API can carry: nothing."""
+    try:
+        value = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _stop(choice: Choice) -> Object:
+    reason = _STOP_REASONS.get(choice.finish_reason or "", "end_turn")
+    if reason == "end_turn" and choice.stop_sequence is not None:
+        reason = "stop_sequence"
+    return {"stop_reason": reason, "stop_sequence": choice.stop_sequence if reason == "stop_sequence" else None}
+
+
+def _usage(choice: Choice) -> Object:
+    cached = choice.cached_tokens or 0  # this API counts them beside the input, not within it
+    return {
+        "input_tokens": choice.prompt_tokens - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": choice.completion_tokens,
+    }
+
+
+def envelope(refusal: Refusal) -> dict[str, Any]:
+    """Anthropic's error body. A prompt that is too long is said in words that Claude Code knows: then it compacts."""
+    message = refusal.message
+    if found := _TOO_LONG.search(message):
+        message = f"prompt is too long: {found[2]} tokens > {found[1]} maximum"
+    kind = _ERRORS.get(refusal.status, "invalid_request_error" if refusal.status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": message}}

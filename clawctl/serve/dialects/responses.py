@@ -1,0 +1,284 @@
+"""OpenAI Responses: https://platform.openai.com/docs/api-reference/responses, and what real clients add to it."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from clawctl.serve.dialects import Ask, Choice, Refusal, Shown, ShownToken, fields
+from clawctl.serve.dialects.blocks import Block, Blocks, chat_message
+from clawctl.serve.dialects.chat import envelope as envelope
+from clawctl.serve.dialects.chat import forced_choice, told_logprobs
+from clawctl.serve.dialects.fields import Object, wrong
+from clawctl.serve.dialects.handles import call_id, exchange_of, turn_handle
+from clawctl.serve.dialects.items import CUSTOM_INPUT, Named, Tools, for_engine, read_items, read_tools
+from clawctl.serve.hints import read_claims
+from clawctl.serve.sampling import engine_fields
+from clawctl.types import Message
+
+_REPEATED = ("instructions", "metadata", "parallel_tool_calls", "reasoning", "text", "tool_choice", "truncation", "user", "store",
+             "max_output_tokens", "previous_response_id", "prompt_cache_key", "service_tier")  # fmt: skip
+_LOGPROBS = "message.output_text.logprobs"
+
+
+def read(body: dict[str, Any], live_name: str) -> Ask:
+    """Raises Refusal for what cannot be understood. With `previous_response_id`, the messages are only the new ones."""
+    if body.get("conversation") is not None:
+        raise Refusal(400, "conversations are not kept here: send the whole input, or previous_response_id", "conversation")
+    previous = fields.text(body, "previous_response_id")
+    instructions = fields.text(body, "instructions")
+    tools = read_tools(body.get("tools"))
+    given = [] if body.get("input") is None and previous is not None else body.get("input")
+    sent: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
+    sent += read_items(given, tools)
+    if not sent and previous is None:
+        raise wrong("input", "a string or a list with at least one item")
+    choice, offered = _tool_choice(body.get("tool_choice"), tools)
+    include = fields.strings(body.get("include"), "include")
+    settings, passed = _engine_settings(body, bool(offered))
+    return Ask(
+        api="responses",
+        model=fields.model_name(body, live_name),
+        messages=messages_for_engine(sent),
+        sent_messages=sent,
+        tools=offered or None,
+        tool_choice=choice,
+        stream=bool(fields.flag(body, "stream")),
+        include_usage=True,
+        n=1,
+        stop=fields.strings(body.get("stop"), "stop"),
+        temperature=fields.number(body, "temperature", 0, 100),
+        top_p=fields.number(body, "top_p", 0, 1),
+        top_k=max(0, fields.whole_number(body, "top_k", -1, 1 << 31) or 0),
+        max_tokens=fields.whole_number(body, "max_output_tokens", 1, 1 << 31),
+        max_tokens_may_shrink=True,
+        logprobs=_LOGPROBS in include,
+        top_logprobs=fields.whole_number(body, "top_logprobs", 0, 20) or 0,
+        template_settings=settings,
+        engine_fields=passed,
+        parent=previous and (exchange_of(previous) or previous),
+        claims=read_claims(body, sent) | {"parent": exchange_of(previous)},
+        echo={name: body.get(name) for name in _REPEATED} | {"tools": body.get("tools") or [], "named": tools.named},
+    )
+
+
+def messages_for_engine(sent: list[Message]) -> list[Message]:
+    return fields.join_leading_system(for_engine(sent))
+
+
+def _tool_choice(choice: Any, tools: Tools) -> tuple[Any, list[Object]]:
+    """The choice in chat form, and the tools that may be called."""
+    if not tools.chat:
+        return None, []
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        allowed = [each.get("name") for each in fields.objects(choice.get("tools"), "tool_choice.tools")]
+        return choice.get("mode", "auto"), [tool for tool in tools.chat if tool.get("function", {}).get("name") in allowed]
+    if isinstance(choice, dict) and choice.get("type") in ("function", "custom"):
+        name = fields.text(choice, "name", "tool_choice.name")
+        return forced_choice(tools.flat(name or "", choice.get("namespace")), tools.chat), tools.chat
+    if isinstance(choice, dict):
+        return "auto", tools.chat  # a tool of OpenAI's own servers
+    if choice not in (None, "auto", "none", "required"):
+        raise wrong("tool_choice", "auto, none, required or an object")
+    return choice, tools.chat
+
+
+def _engine_settings(body: Object, with_tools: bool) -> tuple[Object, Object]:
+    """What the template is told, and what an upstream is given as it is."""
+    settings = fields.object_or_none(body, "chat_template_kwargs")
+    effort = fields.text(fields.object_or_none(body, "reasoning"), "effort", "reasoning.effort")
+    if effort == "none":
+        settings = {"enable_thinking": False, **settings}
+    form = fields.object_or_none(fields.object_or_none(body, "text"), "format")
+    wanted = None
+    if form.get("type") == "json_schema":
+        wanted = {"type": "json_schema", "json_schema": {key: form[key] for key in form if key != "type"}}
+    elif form.get("type") == "json_object":
+        wanted = {"type": "json_object"}
+    own = {"response_format": wanted, "reasoning_effort": effort, "chat_template_kwargs": settings or None}
+    if not with_tools:
+        own["parallel_tool_calls"] = None
+    return settings, engine_fields({**body, **own})
+
+
+Keep = Callable[[Ask, Object, Message], None]
+
+
+class Responses:
+    """See `clawctl.serve.dialects.Dialect`. One choice; its blocks are the output items. `keep` gets the complete response."""
+
+    def __init__(self, ask: Ask, exchange_id: str, keep: Keep | None = None) -> None:
+        self._ask, self._exchange_id, self._keep = ask, exchange_id, keep
+        self._created = int(time.time())
+        self._blocks = Blocks()
+        self._number = -1
+        self._named: dict[str, Named] = ask.echo.get("named", {})
+
+    def message(self, choice: Choice) -> Message:
+        return chat_message(choice)
+
+    def whole(self, choices: list[Choice]) -> bytes:
+        return orjson.dumps(self._complete(choices[0]))
+
+    def _complete(self, choice: Choice) -> Object:
+        response = self._response(choice)
+        if self._keep is not None:
+            self._keep(self._ask, response, chat_message(choice))
+        return response
+
+    def _response(self, choice: Choice) -> Object:
+        blocks = Blocks()
+        blocks.take_all(choice.shown)
+        reason = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(choice.finish_reason or "")
+        output = [self._item(block, "completed") for block in blocks.or_empty()]
+        if reason:
+            output[-1]["status"] = "incomplete"
+        cut = {"reason": reason} if reason else None
+        return self._head("incomplete" if reason else "completed", output, _usage(choice), cut)
+
+    def begin(self, choice: Choice) -> bytes:
+        head = self._head("in_progress", [], None)
+        return self._frame("response.created", response=head) + self._frame("response.in_progress", response=head)
+
+    def piece(self, choice: Choice, shown: Shown) -> bytes:
+        frames = []
+        for i, event in enumerate(shown.events):
+            last = self._blocks.all[-1] if self._blocks.all else None
+            block, begins = self._blocks.take(event)
+            if begins:
+                frames += [self._close(last) if last else b"", self._open(block)]
+            tokens = shown.tokens if i == len(shown.events) - 1 else []
+            block.tokens += tokens
+            if block.pieces:
+                frames.append(self._grow(block, block.pieces[-1], tokens))
+        return b"".join(frames)
+
+    def finish(self, choice: Choice) -> bytes:
+        opened = b"" if self._blocks.all else self._open(self._blocks.or_empty()[0])
+        status = "incomplete" if choice.finish_reason in ("length", "content_filter") else "completed"
+        return opened + self._close(self._blocks.all[-1], status)
+
+    def end(self, choices: list[Choice]) -> bytes:
+        response = self._complete(choices[0])
+        return self._frame(f"response.{response['status']}", response=response)
+
+    def failed(self, refusal: Refusal) -> bytes:
+        error = {"code": refusal.code or "server_error", "message": refusal.message}
+        return self._frame("response.failed", response=self._head("failed", [], None) | {"error": error})
+
+    # ---- objects ---------------------------------------------------------------------------------------------------------
+
+    def _head(self, status: str, output: list[Object], usage: Object | None, cut: Object | None = None) -> Object:
+        ask, echo = self._ask, self._ask.echo
+        return {
+            "id": f"resp{self._exchange_id}", "object": "response", "created_at": self._created, "status": status,
+            "model": ask.model, "output": output, "error": None, "incomplete_details": cut, "usage": usage,
+            "completed_at": int(time.time()) if status == "completed" else None, "background": False,
+            "temperature": 1.0 if ask.temperature is None else ask.temperature,
+            "top_p": 1.0 if ask.top_p is None else ask.top_p, "top_logprobs": ask.top_logprobs,
+            "instructions": echo.get("instructions"), "metadata": echo.get("metadata") or {},
+            "parallel_tool_calls": echo.get("parallel_tool_calls") is not False, "tools": echo.get("tools", []),
+            "tool_choice": echo.get("tool_choice") or "auto", "max_output_tokens": ask.max_tokens,
+            "previous_response_id": echo.get("previous_response_id"), "prompt_cache_key": echo.get("prompt_cache_key"),
+            "reasoning": {"effort": None, "summary": None, **(echo.get("reasoning") or {})},
+            "text": {"format": {"type": "text"}, **(echo.get("text") or {})}, "user": echo.get("user"),
+            "truncation": echo.get("truncation") or "disabled", "store": echo.get("store") is not False,
+            "service_tier": "default",
+        }  # fmt: skip
+
+    def _item(self, block: Block, status: str) -> Object:
+        """A block as an output item; begun, it has nothing in it yet."""
+        begun, number = status == "in_progress", f"{self._exchange_id}{block.number}"
+        if block.kind == "thought":
+            content = [] if begun else [{"type": "reasoning_text", "text": block.text}]
+            handle = turn_handle(self._exchange_id)
+            return {"id": f"rs_{number}", "type": "reasoning", "summary": [], "content": content,
+                    "encrypted_content": handle, "status": status}  # fmt: skip
+        if block.kind == "said":
+            content = [] if begun else [self._text(block)]
+            return {"id": f"msg_{number}", "type": "message", "status": status, "role": "assistant", "content": content}
+        known = self._known(block)
+        named = {"name": known.name, "call_id": call_id(self._exchange_id, block.call)}
+        if known.namespace is not None:
+            named["namespace"] = known.namespace
+        if known.custom:
+            text = "" if begun else _free_text(block.text)
+            return {"id": f"ctc_{number}", "type": "custom_tool_call", "status": status, **named, "input": text}
+        said = "" if begun else block.text
+        return {"id": f"fc_{number}", "type": "function_call", "status": status, **named, "arguments": said}
+
+    def _text(self, block: Block) -> Object:
+        tokens = told_logprobs(block.tokens) if self._ask.logprobs else []
+        return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": tokens}
+
+    def _known(self, block: Block) -> Named:
+        return self._named.get(block.name) or Named(block.name)
+
+    # ---- frames ----------------------------------------------------------------------------------------------------------
+
+    def _frame(self, kind: str, **data: Any) -> bytes:
+        self._number += 1
+        data = {"type": kind, "sequence_number": self._number, **data}
+        return b"event: " + kind.encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n"
+
+    def _open(self, block: Block) -> bytes:
+        item = self._item(block, "in_progress")
+        added = self._frame("response.output_item.added", output_index=block.number, item=item)
+        if block.kind == "call":
+            return added
+        part: Object = {"type": "reasoning_text", "text": ""}
+        if block.kind == "said":
+            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        return added + self._frame("response.content_part.added", **self._place(block), content_index=0, part=part)
+
+    def _place(self, block: Block) -> Object:
+        kind = {"thought": "rs", "said": "msg", "call": "ctc" if self._known(block).custom else "fc"}[block.kind]
+        return {"item_id": f"{kind}_{self._exchange_id}{block.number}", "output_index": block.number}
+
+    def _grow(self, block: Block, text: str, tokens: list[ShownToken]) -> bytes:
+        place = self._place(block)
+        if block.kind == "thought":
+            return self._frame("response.reasoning_text.delta", **place, content_index=0, delta=text)
+        if block.kind == "said":
+            told = told_logprobs(tokens) if self._ask.logprobs else []
+            return self._frame("response.output_text.delta", **place, content_index=0, delta=text, logprobs=told)
+        if self._known(block).custom:
+            return b""  # its text is inside the JSON that is still growing
+        return self._frame("response.function_call_arguments.delta", **place, delta=text)
+
+    def _close(self, block: Block, status: str = "completed") -> bytes:
+        item, place = self._item(block, status), self._place(block)
+        done = self._frame_of_text(block, item, place)
+        return done + self._frame("response.output_item.done", output_index=block.number, item=item)
+
+    def _frame_of_text(self, block: Block, item: Object, place: Object) -> bytes:
+        if block.kind != "call":
+            part = item["content"][0]
+            told = {"text": part["text"]} | ({"logprobs": part["logprobs"]} if block.kind == "said" else {})
+            done = self._frame(f"response.{part['type']}.done", **place, content_index=0, **told)
+            return done + self._frame("response.content_part.done", **place, content_index=0, part=part)
+        if self._known(block).custom:
+            kind = "response.custom_tool_call_input"
+            grown = self._frame(f"{kind}.delta", **place, delta=item["input"])
+            return grown + self._frame(f"{kind}.done", **place, input=item["input"])
+        return self._frame("response.function_call_arguments.done", **place, name=item["name"], arguments=block.text)
+
+
+def _free_text(arguments: str) -> str:
+    """What a custom tool is given; arguments that are not as described go to it as they are."""
+    try:
+        value = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return arguments
+    text = value.get(CUSTOM_INPUT) if isinstance(value, dict) else None
+    return text if isinstance(text, str) else arguments
+
+
+def _usage(choice: Choice) -> Object:
+    asked, answered = choice.prompt_tokens, choice.completion_tokens
+    return {
+        "input_tokens": asked, "output_tokens": answered, "total_tokens": asked + answered,
+        "input_tokens_details": {"cached_tokens": choice.cached_tokens or 0, "cache_write_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": choice.reasoning_tokens},
+    }  # fmt: skip

@@ -1,0 +1,176 @@
+"""What a client may ask at most: the size and pace of a request, connections, and running requests of one key.
+
+Sizes and paces are kept on the connection itself, below the routes: a client that sends its headers byte by byte, or does not take
+its answer, never reaches them.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from clawctl.config import LimitsConfig
+from clawctl.serve.dialects import Refusal
+
+_log = logging.getLogger("clawctl.serve")
+_GRACE_S = 5.0  # the routes refuse a slow body with words; this is for those who go on sending after that
+_RETRY_AFTER_S = 1
+_MOST_PIPELINED = 64  # requests that wait on one connection; real clients send the next after the answer
+
+
+class TooManyRequests(Refusal):
+    """A key runs as many requests as it may; the client is told when to come again."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(429, f"this API key runs {most} requests already; wait for one to end", code="rate_limit_exceeded")
+        self.retry_after_s = _RETRY_AFTER_S
+
+
+class Concurrency:
+    """Running requests of each key."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._running: Counter[str] = Counter()
+
+    @contextmanager
+    def one_more(self, key: str) -> Iterator[None]:
+        """Raises TooManyRequests."""
+        if self._running[key] >= self._most:
+            raise TooManyRequests(self._most)
+        self._running[key] += 1
+        try:
+            yield
+        finally:
+            self._running[key] -= 1
+
+
+def limited(limits: LimitsConfig) -> type[HttpToolsProtocol]:
+    """The HTTP protocol for uvicorn that keeps `limits`."""
+
+    class Limited(LimitedProtocol):
+        bounds = limits
+
+    return Limited
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol with bounds on sizes, paces and the number of connections."""
+
+    bounds: LimitsConfig = LimitsConfig()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._deadline: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
+        self._head_bytes = self._parsed_bytes = 0  # of the request whose headers are coming in
+        self._in_head = True  # between requests as well: nothing but headers may come
+        self._refusal: tuple[int, str] | None = None
+        super().connection_made(transport)
+        if len(self.connections) > self.bounds.connections:
+            self._refuse(503, f"the server has {self.bounds.connections} connections already")
+            return
+        self._expect_by(self.bounds.header_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._expect_by(None)
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    # ---- coming in -------------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._deadline is None:
+                self._expect_by(self.bounds.header_s)
+        super().data_received(data)
+        # What was parsed by now is no header any more; a header that never ends is seen here, a long one in on_header.
+        if self._in_head and self._head_bytes > self.bounds.header_kb << 10 and not self.transport.is_closing():
+            self._refuse(*self._too_large())
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._parsed_bytes = True, 0
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + 4)
+        super().on_header(name, value)
+
+    def _count(self, size: int) -> None:
+        self._parsed_bytes += size
+        if self._parsed_bytes > self.bounds.header_kb << 10:
+            self._refusal = self._too_large()
+            raise ValueError("the headers are too large")  # the parser stops and has `send_400_response` called
+
+    def on_headers_complete(self) -> None:
+        self._in_head, self._head_bytes = False, 0
+        self._expect_by(self.bounds.body_s + _GRACE_S)
+        super().on_headers_complete()
+        if len(self.pipeline) > _MOST_PIPELINED:  # uvicorn reads on after each answer, however many wait
+            raise ValueError("too many requests wait on this connection")
+
+    def on_message_complete(self) -> None:
+        self._in_head, self._head_bytes = True, 0
+        self._expect_by(None)
+        super().on_message_complete()
+
+    def _too_large(self) -> tuple[int, str]:
+        return 431, f"the headers are larger than {self.bounds.header_kb} KB"
+
+    def _expect_by(self, seconds: float | None) -> None:
+        """What comes next must be whole by then."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self._too_slow)
+
+    def _too_slow(self) -> None:
+        self._deadline = None
+        if self._in_head and self._head_bytes and (self.cycle is None or self.cycle.response_complete):
+            self._refuse(408, f"the headers did not come within {self.bounds.header_s:g} seconds")
+        elif self._in_head:
+            self.transport.close()  # nothing was asked
+        else:
+            self.transport.abort()
+
+    # ---- going out -------------------------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stop_waiting()
+        self._stalled = self.loop.call_later(self.bounds.stalled_s, self._cut_off)
+
+    def _cut_off(self) -> None:
+        _log.info("a client took nothing for %g seconds and was cut off", self.bounds.stalled_s)
+        self.transport.abort()
+
+    def resume_writing(self) -> None:
+        self._stop_waiting()
+        super().resume_writing()
+
+    def _stop_waiting(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    def send_400_response(self, msg: str) -> None:
+        """What uvicorn calls for bytes that are no HTTP."""
+        self._refuse(*(self._refusal or (400, msg)))
+
+    def _refuse(self, status: int, message: str) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.transport.abort()  # an answer is under way: words in its midst would be taken for a part of it
+            return
+        error: dict[str, Any] = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+        body = orjson.dumps({"error": error | ({"type": "server_error"} if status >= 500 else {})})
+        head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+        self.transport.write(STATUS_LINE[status] + head + body)
+        self.transport.close()

@@ -1,0 +1,84 @@
+"""What Prometheus reads at `/metrics`. Three kinds of numbers of one process and one event loop need no library: its locks and its
+global registry would cost more lines here than the text format does (https://prometheus.io/docs/instrumenting/exposition_formats/).
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+Labels = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Seconds, by label."""
+
+    buckets: dict[Labels, list[int]] = field(default_factory=dict)  # one count a bucket, and one for what is above all
+    sums: Counter[Labels] = field(default_factory=Counter)
+
+    def observe(self, labels: Labels, seconds: float) -> None:
+        counts = self.buckets.get(labels)
+        if counts is None:
+            counts = self.buckets[labels] = [0] * (len(_SECONDS) + 1)
+        counts[bisect_left(_SECONDS, seconds)] += 1
+        self.sums[labels] += seconds  # type: ignore[assignment]
+
+
+@dataclass(slots=True)
+class Metrics:
+    """Counters of the door. Labels are bounded: APIs and reasons are ours, keys are those that were added."""
+
+    requests: Counter[Labels] = field(default_factory=Counter)  # (api, status, key)
+    refused: Counter[Labels] = field(default_factory=Counter)  # (reason,)
+    tokens_in: Counter[Labels] = field(default_factory=Counter)  # (api, key)
+    tokens_out: Counter[Labels] = field(default_factory=Counter)
+    first_token: Histogram = field(default_factory=Histogram)  # (api,)
+    latency: Histogram = field(default_factory=Histogram)
+    running: int = 0
+
+
+def exposition(metrics: Metrics, now: Mapping[str, tuple[str, str, float | None]]) -> bytes:
+    """The text that Prometheus reads; `now` holds name → (kind, help, value) of what is looked up at this moment, None: unknown."""
+    lines: list[str] = []
+    lines += _counted("clawctl_requests", "Requests answered.", ("api", "status", "key"), metrics.requests)
+    lines += _counted("clawctl_refused", "Requests refused.", ("reason",), metrics.refused)
+    lines += _counted("clawctl_prompt_tokens", "Tokens that entered the engine.", ("api", "key"), metrics.tokens_in)
+    lines += _counted("clawctl_completion_tokens", "Tokens that the engine sampled.", ("api", "key"), metrics.tokens_out)
+    lines += _measured(
+        "clawctl_time_to_first_token_seconds", "From the request to the first piece of its answer.", metrics.first_token
+    )
+    lines += _measured("clawctl_request_seconds", "From the request to the end of its answer.", metrics.latency)
+    for name, (kind, told, value) in now.items():
+        lines += [f"# HELP {name} {told}", f"# TYPE {name} {kind}", f"{name} {'NaN' if value is None else _number(value)}"]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _counted(name: str, told: str, labels: Labels, counts: Counter[Labels]) -> Iterable[str]:
+    yield f"# HELP {name}_total {told}"
+    yield f"# TYPE {name}_total counter"
+    for values, count in sorted(counts.items()):
+        yield f"{name}_total{{{_told(labels, values)}}} {count}"
+
+
+def _measured(name: str, told: str, histogram: Histogram) -> Iterable[str]:
+    yield f"# HELP {name} {told}"
+    yield f"# TYPE {name} histogram"
+    for values, counts in sorted(histogram.buckets.items()):
+        label, below = _told(("api",), values), 0
+        for edge, count in zip((*map(_number, _SECONDS), "+Inf"), counts, strict=True):
+            below += count
+            yield f'{name}_bucket{{{label},le="{edge}"}} {below}'
+        yield f"{name}_sum{{{label}}} {_number(histogram.sums[values])}"
+        yield f"{name}_count{{{label}}} {below}"
+
+
+def _told(labels: Labels, values: Labels) -> str:
+    escaped = (value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") for value in values)
+    return ",".join(f'{label}="{value}"' for label, value in zip(labels, escaped, strict=True))
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else repr(float(value))

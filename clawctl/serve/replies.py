@@ -1,0 +1,134 @@
+"""An answer on its way to the client: whole, or as server-sent events while it grows."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from clawctl.serve.answer import Answer
+from clawctl.serve.dialects import Refusal
+
+_log = logging.getLogger("clawctl.serve")
+Envelope = Callable[[Refusal], dict[str, Any]]
+
+
+@dataclass(slots=True)
+class Visit:
+    """One request at the door, from its arrival to its end."""
+
+    request_id: str
+    api: str  # "chat", "responses", "messages", "count_tokens", "models", "health", "metrics", "none"
+    envelope: Envelope
+    arrived: float  # unix seconds
+    began: float = field(default_factory=time.perf_counter)
+    key: str = ""  # name of the API key; empty before it was checked
+    status: int = 500
+    first_piece: float | None = None  # perf_counter
+
+    def first(self) -> None:
+        if self.first_piece is None:
+            self.first_piece = time.perf_counter()
+
+
+def json_response(content: Any, status: int = 200) -> Response:
+    return Response(orjson.dumps(content), status, media_type="application/json")
+
+
+def refused(visit: Visit, refusal: Refusal) -> dict[str, Any]:
+    """The dialect's error body, with the id under which our log speaks of it."""
+    return {**visit.envelope(refusal), "request_id": visit.request_id}
+
+
+async def read_body(request: Request, most_mb: float, seconds: float) -> bytes:
+    """The body. Raises Refusal where it is too large or too slow, before it is held."""
+    most_bytes = int(most_mb * (1 << 20))
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared[:18]) > most_bytes:
+        raise _too_large(most_mb)
+    pieces, size = [], 0
+    try:
+        async with asyncio.timeout(seconds):
+            async for piece in request.stream():
+                size += len(piece)
+                if size > most_bytes:
+                    raise _too_large(most_mb)
+                pieces.append(piece)
+    except TimeoutError as late:
+        raise Refusal(408, f"the body did not come within {seconds:g} seconds") from late
+    except ClientDisconnect as gone:
+        raise Refusal(400, "the body ended early") from gone
+    return b"".join(pieces)
+
+
+def _too_large(most_mb: float) -> Refusal:
+    return Refusal(413, f"the body is larger than {most_mb:g} MB")
+
+
+async def _cancel_when_gone(receive: Receive, answer: Answer) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    answer.cancel()
+
+
+async def whole(answer: Answer, visit: Visit, stack: AsyncExitStack, receive: Receive) -> Response:
+    """Wait for the end, then answer at once."""
+    watch = asyncio.create_task(_cancel_when_gone(receive, answer))
+    try:
+        async with stack:
+            async for _ in answer.pieces():
+                visit.first()
+        if answer.failed is not None:
+            raise answer.failed
+        if answer.cancelled:  # nobody reads this, unless it was we who ended it
+            raise Refusal(503, "the server is stopping; ask again")
+        return Response(answer.dialect.whole(answer.choices), media_type="application/json")
+    finally:
+        watch.cancel()
+
+
+class Stream:
+    """A response that sends server-sent events while the answer grows."""
+
+    status_code = 200
+
+    def __init__(self, answer: Answer, visit: Visit, stack: AsyncExitStack) -> None:
+        self._answer, self._visit, self._stack = answer, visit, stack
+        self.raw_headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        watch = asyncio.create_task(_cancel_when_gone(receive, self._answer))
+        try:
+            async with self._stack:
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                async for frame in self._frames():
+                    await send({"type": "http.response.body", "body": frame, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            watch.cancel()
+
+    async def _frames(self) -> AsyncIterator[bytes]:
+        answer, dialect, visit = self._answer, self._answer.dialect, self._visit
+        yield b"".join(dialect.begin(choice) for choice in answer.choices)
+        try:
+            async for choice, shown in answer.pieces():
+                visit.first()
+                yield dialect.finish(choice) if shown is None else dialect.piece(choice, shown)
+        except Exception:  # noqa: BLE001 - the stream has begun: its end must say what happened, the log has the rest
+            _log.exception("request %s failed", visit.request_id)
+            answer.failed = Refusal(500, "clawctl made a mistake; its log has the details")
+        if answer.failed is not None:
+            visit.status = answer.failed.status
+            yield dialect.failed(answer.failed)
+        elif answer.cancelled:
+            visit.status = 499  # the client closed the connection, or we are ending: then it is told
+            yield dialect.failed(Refusal(503, "the server is stopping; ask again"))
+        else:
+            yield dialect.end(answer.choices)

@@ -1,0 +1,88 @@
+"""Responses that a client may continue with `previous_response_id`: kept in memory, bounded, seen only by the key that asked."""
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from clawctl.serve.dialects import Ask, Refusal
+from clawctl.serve.dialects.handles import exchange_of
+from clawctl.serve.dialects.responses import messages_for_engine
+from clawctl.types import Message
+
+_MOST = 512  # responses of one key; the one unused for longest goes first
+_MOST_BYTES = 128 << 20  # of one key's, each with its whole conversation, though they share what they have in common
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    response: bytes  # as the client got it
+    messages: list[Message]  # the conversation up to and including this answer, without `instructions`
+    size: int
+
+
+class Stored:
+    """What serve answered in this process and was not asked to forget (`store: false`)."""
+
+    def __init__(self, most: int = _MOST, most_bytes: int = _MOST_BYTES) -> None:
+        self._most, self._most_bytes = most, most_bytes
+        self._of_key: dict[str, OrderedDict[str, Kept]] = {}
+        self._bytes: dict[str, int] = {}
+
+    def continued(self, key: str, ask: Ask) -> Ask:
+        """The ask with the conversation that it continues, and so that the answer can be kept. Raises Refusal if it is not here."""
+        if ask.parent is None:
+            return ask
+        name = ask.echo["previous_response_id"]
+        kept = self._find(key, name)
+        if kept is None:
+            problem = (
+                f"Previous response with id '{name[:80]}' not found: send the whole input, or ask again without `store: false`"
+            )
+            raise Refusal(400, problem, "previous_response_id", "previous_response_not_found")
+        own = _instructions(ask)
+        sent = ask.sent_messages[:own] + kept.messages + ask.sent_messages[own:]
+        return replace(ask, sent_messages=sent, messages=messages_for_engine(sent))
+
+    def keep(self, key: str, ask: Ask, response: dict[str, Any], message: Message) -> None:
+        """Remember an answer, unless the client asked not to."""
+        if ask.echo.get("store") is False:
+            return
+        messages = [*ask.sent_messages[_instructions(ask) :], {**message, "handle": exchange_of(response["id"])}]
+        told = orjson.dumps(response)
+        size = len(told) + len(orjson.dumps(messages))
+        responses = self._of_key.setdefault(key, OrderedDict())
+        responses[response["id"]] = Kept(told, messages, size)
+        self._bytes[key] = self._bytes.get(key, 0) + size
+        while len(responses) > self._most or self._bytes[key] > self._most_bytes:
+            self._bytes[key] -= responses.popitem(last=False)[1].size
+
+    def get(self, key: str, name: str) -> bytes:
+        """The response as it was given. Raises Refusal."""
+        kept = self._find(key, name)
+        if kept is None:
+            raise _unknown(name)
+        return kept.response
+
+    def forget(self, key: str, name: str) -> dict[str, Any]:
+        """Take a response out; what continued it keeps its conversation. Raises Refusal."""
+        if self._find(key, name) is None:
+            raise _unknown(name)
+        self._bytes[key] -= self._of_key[key].pop(name).size
+        return {"id": name, "object": "response", "deleted": True}
+
+    def _find(self, key: str, name: str) -> Kept | None:
+        responses = self._of_key.get(key, OrderedDict())
+        if name in responses:
+            responses.move_to_end(name)
+        return responses.get(name)
+
+
+def _unknown(name: str) -> Refusal:
+    return Refusal(404, f"Response with id '{name[:80]}' not found.", code="response_not_found")
+
+
+def _instructions(ask: Ask) -> int:
+    """How many of the first messages are this request's own `instructions`, which the next one does not inherit."""
+    return 1 if ask.echo.get("instructions") else 0

@@ -1,0 +1,1 @@
+"""Requests that nobody should send."""

@@ -1,0 +1,25 @@
+"""The server, case by case: `scripts/bench serve [--case NAME] [--quick] [--json FILE]`; without --case all of them."""
+
+import argparse
+import importlib
+from pathlib import Path
+
+from scripts.benchmarks.table import report
+
+_CASES = {"vllm-cpu": "serve_vllm", "null-upstream": "serve_null", "swap": "serve_swap", "fuzz": "serve_fuzz"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", choices=[*_CASES], action="append", help="only this one; may be given several times")
+    parser.add_argument("--quick", action="store_true", help="end within three minutes a case, keep every row")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here as well")
+    given = parser.parse_args()
+    rows = []
+    for case in given.case or _CASES:
+        rows += importlib.import_module(f"scripts.benchmarks.{_CASES[case]}").run(given.quick)
+    report("serve", rows, given.json)
+
+
+if __name__ == "__main__":
+    main()

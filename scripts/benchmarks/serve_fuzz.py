@@ -1,0 +1,172 @@
+"""Ten thousand requests that nobody should send: ours must be no 5xx, no traceback may leave, and memory must stay flat.
+
+Case `fuzz`. A quarter is made by schemathesis from the published OpenAPI document, fitting and unfitting ones; the rest are raw
+bytes over sockets: broken JSON, UTF-8, headers, chunking, and valid requests that break off. The engine is the embedded one on the
+demo model, so that what gets through is really answered; `max_tokens` is kept small.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import yaml
+
+from scripts.benchmarks.fuzz.raw import raw_requests, send
+from scripts.benchmarks.table import Row, arguments, report
+
+CASE = "fuzz"
+_REQUESTS, _QUICK = 10_000, 600
+_WARM = 0.2  # of the requests go before memory is looked at first: pools and caches fill once
+_LEAKS = (b"Traceback (most recent call last)", b'.py", line ', b"site-packages", b"/clawctl/")
+_STARTS_S = 180
+
+
+@dataclass(slots=True)
+class Tally:
+    requests: int = 0
+    own_5xx: int = 0
+    tracebacks: int = 0
+    statuses: dict[int, int] = field(default_factory=dict)
+    examples: list[str] = field(default_factory=list)  # of what should not have been
+
+    def add(self, status: int | None, answer: bytes, asked: str) -> None:
+        """One answer; None: the connection was closed without one, which is right for what is no HTTP."""
+        self.requests += 1
+        self.statuses[status or 0] = self.statuses.get(status or 0, 0) + 1
+        leaked = any(mark in answer for mark in _LEAKS)
+        self.tracebacks += leaked
+        broken = status is not None and status >= 500
+        self.own_5xx += broken
+        if (leaked or broken) and len(self.examples) < 10:
+            self.examples.append(f"{status}: {asked[:300]} -> {answer[-300:]!r}")
+
+
+# ---- by the document -----------------------------------------------------------------------------------------------------
+
+
+def by_document(url: str, count: int, seed: int, tally: Tally) -> None:
+    """Requests that schemathesis makes of the published document, fitting ones and others, for every route in turn."""
+    import schemathesis
+    from hypothesis import HealthCheck, Phase, given, settings
+    from hypothesis import seed as seeded
+    from hypothesis import strategies as st
+    from schemathesis import GenerationMode
+
+    document: Any = schemathesis.openapi.from_url(f"{url}/openapi.json")
+    operations = [found.ok() for found in document.get_all_operations()]
+    operations = [operation for operation in operations if operation.method.upper() in ("POST", "GET", "DELETE")]
+    for number, operation in enumerate(operations):
+        share = (count * (number + 1)) // len(operations) - (count * number) // len(operations)
+        modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+        cases = st.one_of(*(operation.as_strategy(generation_mode=mode) for mode in modes))
+
+        @seeded(seed + number)
+        @settings(
+            max_examples=share,
+            database=None,
+            deadline=None,
+            derandomize=False,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=cases)
+        def ask(case: Any) -> None:
+            _bound(case)
+            try:
+                answer = case.call(base_url=url, headers={"x-api-key": "key"}, timeout=60)
+            except Exception as error:  # the client itself refuses some of what it made: that is no request
+                if "timed out" in str(error).lower():
+                    raise
+                return
+            tally.add(answer.status_code, answer.content, f"{case.method} {case.path} {str(case.body)[:200]}")
+
+        ask()
+
+
+def _bound(case: Any) -> None:
+    """Answers that get through are short: this is about requests."""
+    if isinstance(case.body, dict):
+        for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
+            if isinstance(case.body.get(name), int) and case.body[name] > 2:
+                case.body[name] = 2
+        if not any(name in case.body for name in ("max_tokens", "max_completion_tokens", "max_output_tokens")):
+            case.body["max_output_tokens" if case.path.endswith("responses") else "max_tokens"] = 2
+        if isinstance(case.body.get("n"), int) and case.body["n"] > 2:
+            case.body["n"] = 2
+
+
+# ---- all together --------------------------------------------------------------------------------------------------------
+
+
+def attack(url: str, process: psutil.Process, count: int, seed: int) -> tuple[Tally, float]:
+    """Send `count` requests; what came back, and by how many MB the server grew after it was warm."""
+    tally = Tally()
+    host, port = url.split("//")[1].split(":")
+    documented = count // 4
+    raw = count - documented
+
+    def volley(first: int, last: int) -> None:
+        for data in raw_requests(last, seed)[first:]:
+            status, answer = send((host, int(port)), data)
+            tally.add(status, answer, repr(data[:300]))
+
+    warm = int(raw * _WARM)
+    volley(0, warm)
+    by_document(url, int(documented * _WARM), seed, tally)
+    before = process.memory_info().rss
+    volley(warm, raw)
+    by_document(url, documented - int(documented * _WARM), seed + 1000, tally)
+    while tally.requests < count:  # some of what schemathesis makes its own client refuses to send
+        for data in raw_requests(count - tally.requests, seed + tally.requests):
+            status, answer = send((host, int(port)), data)
+            tally.add(status, answer, repr(data[:300]))
+    return tally, (process.memory_info().rss - before) / 1e6
+
+
+def run(quick: bool) -> list[Row]:
+    """The rows of this case."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        serve: dict[str, Any] = {"port": 0, "api_key": "key", "threads": 1, "kv_cache_tokens": 8192, "max_tokens": 4}
+        serve["limits"] = {"body_s": 5, "header_s": 5}
+        (folder / "recipe.yaml").write_text(yaml.safe_dump({"model": {"name": "tiny"}, "serve": serve}))
+        command = [sys.executable, "-m", "clawctl", "serve", "--run", str(folder / "run"), "--intercept"]
+        log = folder / "serve.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen([*command, "--recipe", str(folder / "recipe.yaml")], stdout=out, stderr=out, env=os.environ)
+        try:
+            announced = folder / "run" / "serve.json"
+            deadline = time.monotonic() + _STARTS_S
+            while not announced.exists():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise SystemExit(f"clawctl serve did not start: {log.read_text()[-2000:]}")
+                time.sleep(0.2)
+            url = json.loads(announced.read_text())["url"].removesuffix("/v1")
+            tally, growth = attack(url, psutil.Process(process.pid), _QUICK if quick else _REQUESTS, 1)
+            httpx.get(f"{url}/health").raise_for_status()
+            logged = log.read_text(errors="replace").count("Traceback (most recent call last)")
+        finally:
+            process.terminate()
+            process.wait(60)
+    for example in tally.examples:
+        print(example, file=sys.stderr)
+    print({"statuses": dict(sorted(tally.statuses.items())), "tracebacks in the log": logged}, file=sys.stderr)
+    return [
+        Row(CASE, "own_5xx", tally.own_5xx, "responses"),
+        Row(CASE, "tracebacks_leaked", tally.tracebacks, "responses"),
+        Row(CASE, "rss_growth_mb", growth, "MB"),
+        Row(CASE, "requests", tally.requests, "requests"),
+    ]
+
+
+if __name__ == "__main__":
+    given = arguments(__doc__ or "")
+    report("serve_fuzz", run(given.quick), given.json)

@@ -1,0 +1,128 @@
+"""Streaming chat completions, many at once, with the time of every piece: what the serving benchmarks load a server with."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import yaml
+
+from clawctl.config import Recipe
+from clawctl.serve.backends.http import Client, UpstreamGone
+from clawctl.serve.backends.vllm import arguments, check_vllm, engine_python, environment, free_port
+
+KEY = "benchmark"
+_STARTS_S = 900
+
+
+@dataclass(slots=True)
+class Stream:
+    """One answer: when it was asked for, when its pieces came, and how many tokens it had."""
+
+    asked: float = field(default_factory=time.perf_counter)
+    pieces: list[float] = field(default_factory=list)
+    tokens: int = 0
+    failed: str | None = None
+
+    def __post_init__(self) -> None:
+        self._done = asyncio.Event()
+        self._rest = b""
+
+    _done: asyncio.Event = field(init=False)
+    _rest: bytes = field(init=False)
+
+    def feed(self, data: bytes) -> None:
+        now = time.perf_counter()
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data: {"):
+                self._take(orjson.loads(line[6:]), now)
+
+    def _take(self, chunk: dict[str, Any], now: float) -> None:
+        if chunk.get("usage"):
+            self.tokens = chunk["usage"]["completion_tokens"]
+        if "error" in chunk:
+            self.failed = str(chunk["error"])
+        if any(choice["delta"].get("content") for choice in chunk.get("choices", ())):
+            self.pieces.append(now)
+
+    def ended(self, error: str | None) -> None:
+        self.failed = self.failed or error or (None if self.tokens else "no usage was told")
+        self._done.set()
+
+    async def wait(self) -> None:
+        await self._done.wait()
+
+
+async def ask(client: Client, path: str, body: dict[str, Any]) -> Stream:
+    """One whole stream."""
+    stream = Stream()
+    try:
+        connection, status = await client.post(path, orjson.dumps({**body, "stream": True}), stream)
+        if status == 200:
+            await stream.wait()
+        else:
+            stream.failed = f"{status} {(await connection.error_body())[:200]!r}"
+        client.give_back(connection)
+    except UpstreamGone as gone:
+        stream.failed = str(gone)
+    return stream
+
+
+@contextmanager
+def clawctl(folder: Path, recipe: dict[str, Any]) -> Iterator[tuple[str, Path]]:
+    """A server on a run of its own, captures on. Gives its base URL and the run."""
+    run, path = folder / "run", folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    command = [sys.executable, "-m", "clawctl", "serve", "--run", str(run), "--recipe", str(path), "--intercept"]
+    with (folder / "serve.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        _until(lambda: (run / "serve.json").exists(), process, folder / "serve.log")
+        yield orjson.loads((run / "serve.json").read_bytes())["url"].removesuffix("/v1"), run
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+@contextmanager
+def vllm(folder: Path, recipe: Recipe) -> Iterator[str]:
+    """vLLM alone, started as `serve --engine vllm` starts it. Gives its base URL."""
+    check_vllm(recipe)
+    port = free_port()
+    command = [engine_python(recipe), "-m", "vllm.entrypoints.openai.api_server", *arguments(recipe), "--port", str(port)]
+    with (folder / "vllm.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--host", "127.0.0.1"], stdout=log, stderr=log, env=environment(recipe, KEY), start_new_session=True
+        )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _until(lambda: _answers(f"{url}/health"), process, folder / "vllm.log")
+        yield url
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, headers={"authorization": f"Bearer {KEY}"}).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _until(condition: Any, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _STARTS_S
+    while not condition():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise SystemExit(f"{log.stem} did not start: {log.read_text(errors='replace')[-2000:]}")
+        time.sleep(0.2)

@@ -1,0 +1,186 @@
+"""A chat-completions server that says what it is told to say, so that real clients can be rehearsed without a model.
+
+    python -m scripts.rehearsal --port 8123
+
+It speaks as vLLM does: token ids, logprobs, usage, streamed and not. What it answers stands in what came last, of a user or a tool:
+`[[tool:NAME {"a": 1}]]` calls that tool, if it was offered (two call two); `[[think]]` thinks first; `[[say:TEXT]]` says TEXT.
+After the results of tools it says the first words of each. Its tokens are words; their logprobs are made up, all -0.5.
+"""
+
+import argparse
+import itertools
+import json
+import re
+import socket
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+from zlib import crc32
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+MODEL = "rehearsal"
+_LOGPROB = -0.5
+_ORDER = re.compile(r"\[\[(tool|say|think)(?::((?:[^\]]|\](?!\]))*))?\]\]", re.DOTALL)
+_WORD = re.compile(r"\s*\S+|\s+")
+_CONTEXT = 1 << 20
+
+
+def tokens_of(text: str) -> list[str]:
+    return _WORD.findall(text)
+
+
+def ids_of(text: str) -> list[int]:
+    return [crc32(token.encode("utf-8", "surrogatepass")) & 0xFFFFF for token in tokens_of(text)]
+
+
+def prompt_ids(body: dict[str, Any]) -> list[int]:
+    """One message after the other, so that a longer conversation begins with the ids of the shorter one."""
+    told = [json.dumps(body.get("tools") or [])] + [json.dumps(message, sort_keys=True) for message in body["messages"]]
+    return [i for text in told for i in ids_of(text)]
+
+
+def reply_to(body: dict[str, Any]) -> tuple[str, str, list[tuple[str, str]]]:
+    """Reasoning, text, and calls with their arguments."""
+    new = list(itertools.takewhile(lambda message: message["role"] != "assistant", reversed(body["messages"])))[::-1]
+    orders = [order for message in new if message["role"] != "system" for order in _ORDER.findall(_text(message))]
+    results = [_text(message)[:60] for message in new if message["role"] == "tool"]
+    if results and not orders:
+        return "", "It says: " + " / ".join(results), []
+    offered = {tool["function"]["name"] for tool in body.get("tools") or []}
+    calls = [(name, arguments) for name, _, arguments in (said.partition(" ") for kind, said in orders if kind == "tool")]
+    calls = [(name, _unescaped(arguments or "{}")) for name, arguments in calls if name in offered]
+    heard = "" if calls else f"I heard {sum(map(len, map(_text, new)))} characters."
+    said = next((said for kind, said in orders if kind == "say"), heard)
+    return "I think about it." if any(kind == "think" for kind, _ in orders) else "", said, calls
+
+
+def _unescaped(arguments: str) -> str:
+    """Arguments that came out of a result which is JSON itself."""
+    try:
+        json.loads(arguments)
+    except ValueError:
+        return arguments.replace('\\"', '"')
+    return arguments
+
+
+def _text(message: dict[str, Any]) -> str:
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "".join(str(part.get("text", "")) for part in content)
+
+
+def _pieces(body: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Each token with the delta that it shows."""
+    thought, said, calls = reply_to(body)
+    pieces: list[tuple[str, dict[str, Any]]] = [(token, {"reasoning": token}) for token in tokens_of(thought)]
+    pieces += [(token, {"content": token}) for token in tokens_of(said)]
+    for i, (name, arguments) in enumerate(calls):
+        begun = {"index": i, "id": f"chatcmpl-tool-{i}", "type": "function", "function": {"name": name, "arguments": ""}}
+        pieces.append((f"<call {name}>", {"tool_calls": [begun]}))
+        grown = ({"tool_calls": [{"index": i, "function": {"arguments": token}}]} for token in tokens_of(arguments))
+        pieces += zip(tokens_of(arguments), grown, strict=True)
+    pieces = pieces[: body.get("max_completion_tokens") or body.get("max_tokens") or _CONTEXT]
+    return pieces
+
+
+def _reason(body: dict[str, Any], count: int) -> str:
+    thought, said, calls = reply_to(body)
+    whole = len(tokens_of(thought)) + len(tokens_of(said)) + sum(1 + len(tokens_of(arguments)) for _, arguments in calls)
+    return "length" if count < whole else "tool_calls" if calls else "stop"
+
+
+def _told(body: dict[str, Any], token: str) -> dict[str, Any]:
+    temperature = body.get("temperature") or 1.0
+    top = [{"token": token, "logprob": _LOGPROB / temperature, "bytes": None}]
+    return {"content": [{"token": token, "logprob": _LOGPROB, "bytes": None, "top_logprobs": top}]}
+
+
+class Rehearsal:
+    """The server. `asked` keeps the bodies that came."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self._numbers = itertools.count()
+
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/v1/models", self._models),
+                Route("/v1/chat/completions", self._chat, methods=["POST"]),
+                Route("/tokenize", self._tokenize, methods=["POST"]),
+            ]
+        )
+
+    async def _models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [{"id": MODEL, "object": "model", "max_model_len": _CONTEXT}]})
+
+    async def _tokenize(self, request: Request) -> Response:
+        ids = prompt_ids(await request.json())
+        return JSONResponse({"count": len(ids), "max_model_len": _CONTEXT, "tokens": ids})
+
+    async def _chat(self, request: Request) -> Response:
+        body = await request.json()
+        self.asked.append(body)
+        head = {"id": f"chatcmpl-{next(self._numbers)}", "created": 0, "model": MODEL}
+        if body.get("stream"):
+            return StreamingResponse(self._stream(body, head), media_type="text/event-stream")
+        pieces = _pieces(body)
+        message = {"role": "assistant", "content": "".join(delta.get("content", "") for _, delta in pieces)}
+        logprobs = {"content": [entry for token, _ in pieces for entry in _told(body, token)["content"]]}
+        choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": logprobs,
+                  "token_ids": [i for token, _ in pieces for i in ids_of(token)[:1]]}  # fmt: skip
+        return JSONResponse({**head, "object": "chat.completion", "choices": [choice], "prompt_token_ids": prompt_ids(body)})
+
+    async def _stream(self, body: dict[str, Any], head: dict[str, Any]) -> AsyncIterator[str]:
+        head, ids, pieces = {**head, "object": "chat.completion.chunk"}, prompt_ids(body), _pieces(body)
+        first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+        yield _frame({**head, "choices": [first], "prompt_token_ids": ids})
+        for token, delta in pieces:
+            choice = {
+                "index": 0,
+                "delta": delta,
+                "finish_reason": None,
+                "token_ids": ids_of(token)[:1],
+                "logprobs": _told(body, token),
+            }
+            yield _frame({**head, "choices": [choice]})
+        last = {"index": 0, "delta": {}, "finish_reason": _reason(body, len(pieces)), "token_ids": []}
+        yield _frame({**head, "choices": [last]})
+        usage = {"prompt_tokens": len(ids), "completion_tokens": len(pieces), "total_tokens": len(ids) + len(pieces)}
+        yield _frame({**head, "choices": [], "usage": usage})
+        yield "data: [DONE]\n\n"
+
+
+def _frame(chunk: dict[str, Any]) -> str:
+    return f"data: {json.dumps(chunk)}\n\n"
+
+
+class Running:
+    """A rehearsal in a thread of its own, for as long as the block lasts."""
+
+    def __enter__(self) -> "Running":
+        self.rehearsal = Rehearsal()
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._server = uvicorn.Server(uvicorn.Config(self.rehearsal.app(), log_level="error", lifespan="off"))
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Says what it is told to say.")
+    parser.add_argument("--port", type=int, default=8123)
+    uvicorn.run(Rehearsal().app(), port=parser.parse_args().port, log_level="warning")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""A few hundred of the requests that `scripts/bench serve_fuzz` sends ten thousand of."""
+
+from typing import Any
+
+import httpx
+import orjson
+from served import Server
+
+from scripts.benchmarks.fuzz.raw import raw_requests, send
+from scripts.benchmarks.serve_fuzz import Tally, by_document
+
+
+def root_of(server: Server) -> str:
+    return server.url.removesuffix("/v1")
+
+
+def test_what_is_malformed_is_never_our_fault_and_leaks_nothing(server: Server) -> None:
+    host, port = root_of(server).split("//")[1].split(":")
+    tally = Tally()
+    for data in raw_requests(270, seed=7):
+        status, answer = send((host, int(port)), data)
+        tally.add(status, answer, repr(data[:300]))
+    assert (tally.own_5xx, tally.tracebacks, tally.examples) == (0, 0, [])
+    assert tally.statuses.keys() >= {200, 400}, tally.statuses
+    assert server.say("hello").choices
+
+
+def test_what_fits_the_document_or_does_not_is_never_our_fault(server: Server) -> None:
+    tally = Tally()
+    by_document(root_of(server), 24, 3, tally)
+    assert (tally.own_5xx, tally.tracebacks, tally.examples) == (0, 0, [])
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_a_tally_finds_what_it_looks_for() -> None:
+    tally = Tally()
+    tally.add(500, b"{}", "a")
+    tally.add(200, b"Traceback (most recent call last):", "b")
+    tally.add(None, b"", "c")
+    assert (tally.requests, tally.own_5xx, tally.tracebacks, len(tally.examples)) == (3, 1, 1, 2)
+
+
+def test_the_document_names_the_routes_that_are_there_and_no_others(server: Server) -> None:
+    document: dict[str, Any] = httpx.get(f"{root_of(server)}/openapi.json").json()
+    key = {"x-api-key": "key"}
+    for path, methods in document["paths"].items():
+        for method in methods.keys() - {"parameters"}:
+            answer = httpx.request(method, root_of(server) + path.replace("{id}", "x"), headers=key, content=b"{")
+            told = orjson.loads(answer.content)["error"]["message"] if answer.status_code == 404 else ""
+            assert not told.startswith("there is no /"), f"{method} {path}"
+            assert answer.status_code != 405, f"{method} {path}"
+            assert str(answer.status_code) in methods[method]["responses"], f"{method} {path} answers {answer.status_code}"
+    assert httpx.put(f"{root_of(server)}/v1/models").status_code == 405

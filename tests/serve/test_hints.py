@@ -1,0 +1,68 @@
+"""What clients claim of their conversations, by header and by body."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from clawctl.serve.hints import read_claims, read_hints
+
+ONE, TWO = "01a1fd2e-87a6-7c40-9641-22626fb3534e", "c73280f5-a909-4567-bf19-f70c44a26503"
+TOLD = {"session_id": None, "turn_type": None, "session_done": False, "task_id": None, "group_id": None}
+
+
+def hints(headers: dict[str, str] | None = None, body: dict[str, Any] | None = None, *messages: dict[str, Any]) -> dict[str, Any]:
+    return read_hints(headers or {}, read_claims(body or {}, messages))
+
+
+def test_a_client_that_says_nothing_claims_nothing() -> None:
+    assert hints() == TOLD
+    assert hints({}, {"metadata": 3, "session_id": True, "prompt_cache_key": ""}, {"role": "user", "content": [3]}) == TOLD
+
+
+@pytest.mark.parametrize("name", ["x-session-id", "session_id", "session-id", "x-session-affinity", "x-claude-code-session-id"])
+def test_a_header_names_the_session_before_the_body_does(name: str) -> None:
+    assert hints({name: "h"}, {"session_id": "b", "prompt_cache_key": "c"}) == TOLD | {"session_id": "h"}
+
+
+def test_the_body_names_the_session_in_many_ways_the_plainest_first() -> None:
+    runtime = {"role": "user", "content": f"[Sat] Hi\n\nRuntime: agent=main | session=agent:main:main | sessionId={TWO} | host=vm"}
+    user = {"user_id": orjson.dumps({"device_id": "d", "session_id": ONE}).decode()}
+    claims: dict[str, Any] = {"session_id": "s", "prompt_cache_key": "k", "metadata": user}
+    assert hints({}, claims, runtime)["session_id"] == "s"
+    assert hints({}, claims | {"session_id": None}, runtime)["session_id"] == "k"
+    assert hints({}, {"metadata": user}, runtime)["session_id"] == ONE
+    assert hints({}, {"metadata": {"user_id": f"user_ab_account__session_{ONE}"}}, runtime)["session_id"] == ONE
+    assert hints({}, {}, runtime)["session_id"] == TWO
+    assert hints({}, {}, {"role": "system", "content": runtime["content"]}, {"role": "user", "content": "x"})["session_id"] == TWO
+
+
+def test_a_revision_is_told_apart_from_its_session_only_where_it_is_one() -> None:
+    assert hints({}, {"prompt_cache_key": f"{TWO}:3"}) == TOLD | {"session_id": TWO, "session_rev": "3"}
+    assert hints({"x-session-affinity": f"{TWO}:0"}) == TOLD | {"session_id": TWO, "session_rev": "0"}
+    assert hints({"x-session-id": "mine:3"}) == TOLD | {"session_id": "mine:3"}
+
+
+def test_codex_tells_its_turn_its_window_and_what_kind_of_request_it_is() -> None:
+    def codex(kind: str) -> dict[str, Any]:
+        told = orjson.dumps({"session_id": ONE, "turn_id": "t", "request_kind": kind}).decode()
+        return hints({"x-codex-turn-metadata": told, "x-codex-window-id": f"{ONE}:2"})
+
+    assert codex("turn") == TOLD | {"session_id": ONE, "turn_type": "main", "session_rev": "2", "turn_of_client": "t"}
+    assert codex("compaction")["turn_type"] == "side"
+    assert hints({"x-codex-turn-metadata": "{broken"}) == TOLD
+
+
+def test_a_sub_agents_conversation_is_its_own() -> None:
+    told = hints({"x-claude-code-session-id": ONE, "x-claude-code-agent-id": "a1"})
+    assert told == TOLD | {"session_id": f"{ONE}.a1", "agent_id": "a1"}
+
+
+def test_headers_of_the_older_training_extension_are_honoured() -> None:
+    told = hints({"x-session-id": "s", "x-turn-type": " Side ", "x-session-done": "true", "x-task-id": "t", "x-group-id": "g"})
+    assert told == {"session_id": "s", "turn_type": "side", "session_done": True, "task_id": "t", "group_id": "g"}
+    assert hints({}, {"turn_type": "main", "session_done": True})["session_done"]
+
+
+def test_a_claim_is_cut_to_a_sane_length() -> None:
+    assert len(hints({}, {"session_id": "x" * 10_000})["session_id"]) == 256

@@ -1,0 +1,202 @@
+"""The official SDKs against real servers: the embedded engine, and a rehearsed upstream that calls tools."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+from served import Server
+
+from clawctl.collect.sessions import Sessions
+from clawctl.types import Exchange, Turn
+from scripts.rehearsal import Running
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+ORDER = 'How is it there? [[think]] [[tool:look {"city": "Paris"}]] [[tool:look { "city":  "Rome"}]]'
+SAID = "It says: sunny / rainy"
+
+
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterator[Server]:
+    with Running() as running:
+        upstream = {"url": running.url, "kind": "vllm"}
+        with Server(tmp_path_factory.mktemp("rehearsed") / "run", model_path, upstream=upstream) as server:
+            yield server
+            assert server.stop() == 0, server.log.read_text()
+
+
+@pytest.fixture(params=["embedded", "rehearsed"])
+def either(request: pytest.FixtureRequest) -> Server:
+    served: Server = request.getfixturevalue("server" if request.param == "embedded" else "rehearsed")
+    return served
+
+
+def claude(server: Server) -> anthropic.Anthropic:
+    return anthropic.Anthropic(base_url=server.url.removesuffix("/v1"), api_key="key", max_retries=0)
+
+
+def rows_since(server: Server, before: int) -> list[Turn]:
+    """The turns that collect makes of what was captured since."""
+    sessions = Sessions(3600.0)
+    for line in server.captured()[before:]:
+        sessions.add(Exchange(**line))
+    sessions.tick(1e12)
+    return sorted(sessions.take_rows(), key=lambda row: row.created_at)
+
+
+def assert_one_trainable_session(rows: list[Turn], length: int) -> None:
+    assert len(rows) == length
+    assert len({row.session_id for row in rows}) == 1
+    assert [row.parent_turn_id for row in rows] == [None, *(row.turn_id for row in rows[:-1])]
+    assert [row.untrainable_reason for row in rows] == [None] * (length - 1) + ["no next state"]
+
+
+# ---- words ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_openai_responses_streamed_and_not(either: Server) -> None:
+    whole = either.client.responses.create(model="tiny", input="hello", max_output_tokens=12)
+    assert whole.status in ("completed", "incomplete")
+    assert whole.usage is not None
+    assert whole.usage.output_tokens <= 12
+    text = ""
+    with either.client.responses.stream(model="tiny", input="hello", max_output_tokens=12) as stream:
+        for event in stream:
+            text += event.delta if event.type == "response.output_text.delta" else ""
+            last = event.type
+        final = stream.get_final_response() if last == "response.completed" else None
+    assert last in ("response.completed", "response.incomplete")
+    line = either.captured()[-1]
+    assert line["response"]["content"] == text
+    assert (line["api"], line["messages"]) == ("responses", [{"role": "user", "content": "hello"}])
+    if final is not None:
+        assert final.output_text == text
+        assert final.id == "resp" + line["exchange_id"]
+
+
+def test_anthropic_messages_streamed_and_not(either: Server) -> None:
+    client, hello = claude(either), [{"role": "user", "content": "hello"}]
+    whole = client.messages.create(model="tiny", max_tokens=12, messages=hello, system="be nice")
+    assert whole.stop_reason in ("end_turn", "max_tokens")
+    assert 0 < whole.usage.output_tokens <= 12
+    with client.messages.stream(model="tiny", max_tokens=12, messages=hello, system="be nice") as stream:
+        text = "".join(stream.text_stream)
+        final = stream.get_final_message()
+    line = either.captured()[-1]
+    assert (line["api"], line["response"]["content"]) == ("messages", text)
+    assert final.id == "msg" + line["exchange_id"]
+    assert final.usage.output_tokens == len(line["completion_ids"])
+    counted = client.messages.count_tokens(model="tiny", messages=hello, system="be nice").input_tokens
+    assert counted == len(line["prompt_ids"])
+    assert whole._request_id
+    client.close()
+
+
+def test_a_response_can_be_continued_fetched_and_forgotten(either: Server) -> None:
+    before, talk = len(either.captured()), either.client.responses
+    first = talk.create(model="tiny", input="hello", instructions="be nice", max_output_tokens=8)
+    second = talk.create(model="tiny", input="and?", previous_response_id=first.id, max_output_tokens=8)
+    lines = either.captured()[before:]
+    answer = lines[0]["response"] | {"handle": lines[0]["exchange_id"]}
+    assert lines[1]["messages"] == [{"role": "user", "content": "hello"}, answer, {"role": "user", "content": "and?"}]
+    assert lines[1]["hints"]["parent"] == lines[0]["exchange_id"]
+    assert_one_trainable_session(rows_since(either, before), 2)
+    assert talk.retrieve(first.id).output_text == first.output_text
+    talk.delete(first.id)
+    for call in (talk.retrieve, talk.delete):
+        with pytest.raises(openai.NotFoundError):
+            call(first.id)
+    with pytest.raises(openai.BadRequestError, match="not found"):
+        talk.create(model="tiny", input="and?", previous_response_id=first.id)
+    unkept = talk.create(model="tiny", input="hello", store=False, max_output_tokens=8)
+    with pytest.raises(openai.BadRequestError, match="not found"):
+        talk.create(model="tiny", input="and?", previous_response_id=unkept.id)
+    assert talk.create(model="tiny", input="so?", previous_response_id=second.id, max_output_tokens=8).id
+
+
+def test_the_embedded_engine_says_what_it_cannot_hold_to(server: Server) -> None:
+    tool: Any = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
+    for settings in ({"tools": [tool], "tool_choice": "required"}, {"response_format": {"type": "json_object"}}):
+        with pytest.raises(
+            openai.BadRequestError, match=r"the embedded engine cannot hold to '(tool_choice|response_format)'.*vllm"
+        ):
+            server.say("hello", **settings)
+    assert server.say("hello", tools=[tool], tool_choice="none").choices
+    assert server.say("hello", response_format={"type": "text"}).choices
+
+
+def test_errors_are_the_sdks_own(either: Server) -> None:
+    with pytest.raises(anthropic.AuthenticationError):
+        anthropic.Anthropic(base_url=either.url.removesuffix("/v1"), api_key="wrong", max_retries=0).messages.count_tokens(
+            model="tiny", messages=[{"role": "user", "content": "x"}]
+        )
+    with pytest.raises(anthropic.BadRequestError, match="max_tokens"):
+        claude(either).messages.create(model="tiny", max_tokens=0, messages=[{"role": "user", "content": "x"}])
+    with pytest.raises(openai.BadRequestError, match="input"):
+        either.client.responses.create(model="tiny", input=3)
+
+
+# ---- tools: each conversation is one trainable session ---------------------------------------------------------------------------
+
+
+def test_openai_chat_calls_tools(rehearsed: Server) -> None:
+    before, messages = len(rehearsed.captured()), [{"role": "user", "content": ORDER}]
+    tools: Any = [{"type": "function", "function": {"name": "look", "parameters": SCHEMA}}]
+    create: Any = rehearsed.client.chat.completions.create
+    first = create(model="m", messages=messages, tools=tools).choices[0]
+    assert first.finish_reason == "tool_calls"
+    assert first.message.reasoning_content == "I think about it."
+    messages.append(first.message)
+    for call, weather in zip(first.message.tool_calls, ("sunny", "rainy"), strict=True):
+        messages.append({"role": "tool", "tool_call_id": call.id, "content": weather})
+    with rehearsed.client.chat.completions.stream(model="m", messages=messages, tools=tools) as stream:
+        second = stream.get_final_completion().choices[0]
+    assert second.message.content == SAID
+    messages += [{"role": "assistant", "content": SAID}, {"role": "user", "content": "Thanks [[say:Bye]]"}]
+    assert create(model="m", messages=messages, tools=tools).choices[0].message.content == "Bye"
+    assert_one_trainable_session(rows_since(rehearsed, before), 3)
+
+
+def test_openai_responses_calls_tools(rehearsed: Server) -> None:
+    before, tools = len(rehearsed.captured()), [{"type": "function", "name": "look", "parameters": SCHEMA, "strict": False}]
+    items: list[Any] = [{"role": "user", "content": ORDER}]
+    with rehearsed.client.responses.stream(model="m", input=items, tools=tools) as stream:
+        first = stream.get_final_response()
+    calls = [item for item in first.output if item.type == "function_call"]
+    assert [call.arguments for call in calls] == ['{"city": "Paris"}', '{ "city":  "Rome"}']
+    items += [item.model_dump(exclude_none=True) for item in first.output]
+    items += [
+        {"type": "function_call_output", "call_id": call.call_id, "output": weather}
+        for call, weather in zip(calls, ("sunny", "rainy"), strict=True)
+    ]
+    second: Any = rehearsed.client.responses.create(model="m", input=items, tools=tools)
+    assert second.output_text == SAID
+    last: Any = rehearsed.client.responses.create(
+        model="m", input="Thanks [[say:Bye]]", previous_response_id=second.id, tools=tools
+    )  # fmt: skip
+    assert last.output_text == "Bye"
+    assert_one_trainable_session(rows_since(rehearsed, before), 3)
+
+
+def test_anthropic_messages_calls_tools(rehearsed: Server) -> None:
+    before, client = len(rehearsed.captured()), claude(rehearsed)
+    tools: Any = [{"name": "look", "input_schema": SCHEMA}]
+    messages: list[Any] = [{"role": "user", "content": ORDER}]
+    with client.messages.stream(model="m", max_tokens=99, messages=messages, tools=tools) as stream:
+        first = stream.get_final_message()
+    assert first.stop_reason == "tool_use"
+    uses = [block for block in first.content if block.type == "tool_use"]
+    assert [use.input for use in uses] == [{"city": "Paris"}, {"city": "Rome"}]
+    results = [
+        {"type": "tool_result", "tool_use_id": use.id, "content": weather}
+        for use, weather in zip(uses, ("sunny", "rainy"), strict=True)
+    ]
+    messages += [{"role": "assistant", "content": first.content}, {"role": "user", "content": results}]
+    second: Any = client.messages.create(model="m", max_tokens=99, messages=messages, tools=tools)
+    assert second.content[0].text == SAID
+    messages += [{"role": "assistant", "content": second.content}, {"role": "user", "content": "Thanks [[say:Bye]]"}]
+    assert client.messages.create(model="m", max_tokens=99, messages=messages, tools=tools).content[0].text == "Bye"
+    assert_one_trainable_session(rows_since(rehearsed, before), 3)
+    client.close()

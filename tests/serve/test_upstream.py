@@ -1,0 +1,243 @@
+"""A server that somebody else runs: what it cannot give is found out and said, and turns without ids are kept untrainable."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import httpx
+import orjson
+import pytest
+from served import Server, until
+
+from clawctl.policies import move_live, publish_policy
+from clawctl.serve.backends import Sampled
+from clawctl.serve.backends.chunks import Clock, UpstreamReply
+from clawctl.serve.backends.http import Client, UpstreamGone, post_whole
+from clawctl.serve.dialects import Shown
+from clawctl.serve.engines import EngineFailure
+from clawctl.serve.text import CallBegun, CallSaid, Said, Thought
+from clawctl.types import Policy
+
+# ---- chunks --------------------------------------------------------------------------------------------------------------
+
+
+def chunk(delta: dict[str, Any], ids: list[int] | None = None, logprobs: list[float | None] | None = None, **more: Any) -> bytes:
+    choice: dict[str, Any] = {"index": 0, "delta": delta, "finish_reason": more.pop("finish_reason", None)}
+    if ids is not None:
+        choice["token_ids"] = ids
+    if logprobs is not None:
+        choice["logprobs"] = {"content": [{"token": "x", "logprob": logprob, "top_logprobs": []} for logprob in logprobs]}
+    return b"data: " + orjson.dumps({"choices": [choice], **more}) + b"\n\n"
+
+
+def usage(prompt: int, completion: int) -> bytes:
+    told = {"prompt_tokens": prompt, "completion_tokens": completion, "prompt_tokens_details": {"cached_tokens": 1}}
+    return b"data: " + orjson.dumps({"choices": [], "usage": told}) + b"\n\n"
+
+
+FIRST = chunk({"role": "assistant", "content": ""}, prompt_token_ids=[7, 8])
+DONE = b"data: [DONE]\n\n"
+
+
+def read(*pieces: bytes, clock: Clock | None = None, error: str | None = None) -> tuple[UpstreamReply, list[Shown]]:
+    async def main() -> tuple[UpstreamReply, list[Shown]]:
+        reply = UpstreamReply(Sampled(1.0, 1.0, 0), clock or Clock(3), show_logprobs=False, expect_ids=True)
+        for piece in pieces:
+            reply.feed(piece)
+        reply.ended(error)
+        return reply, [shown async for shown in reply]
+
+    return asyncio.run(main())
+
+
+def test_what_is_told_is_kept_to_the_letter_however_the_stream_is_cut() -> None:
+    body = (
+        FIRST
+        + chunk({"reasoning": "hm"}, [1], [-0.5])
+        + chunk({"content": "a"}, [2, 3], [-0.25, -1.5])
+        + chunk({}, [4], [0.0], finish_reason="stop")
+        + usage(2, 4)
+        + DONE
+    )
+    for size in (1, 7, 64, len(body)):
+        reply, shown = read(*(body[i : i + size] for i in range(0, len(body), size)))
+        sampled = reply.sampled
+        assert (sampled.prompt_ids, sampled.completion_ids) == ([7, 8], [1, 2, 3, 4])
+        assert sampled.logprobs == [-0.5, -0.25, -1.5, 0.0]
+        assert (sampled.version, sampled.version_end, sampled.untrainable) == (3, 3, None)
+        assert (sampled.prompt_tokens, sampled.completion_tokens, sampled.cached_tokens) == (2, 4, 1)
+        assert sampled.finish_reason == "stop"
+        assert [event for each in shown for event in each.events] == [Thought("hm"), Said("a")]
+
+
+def test_calls_come_as_they_are_sampled() -> None:
+    def call(index: int, **function: str) -> dict[str, Any]:
+        return {"tool_calls": [{"index": index, "id": "theirs", "function": function}]}
+
+    _, shown = read(
+        FIRST,
+        chunk(call(0, name="f"), [1], [0.0])
+        + chunk(call(0, arguments='{"a"'), [2], [0.0])
+        + chunk(call(0, arguments=": 1}"), [3], [0.0]),
+        chunk(call(1, name="g", arguments="{}"), [4], [0.0], finish_reason="tool_calls") + DONE,
+    )
+    events = [event for each in shown for event in each.events]
+    assert events == [CallBegun("f"), CallSaid('{"a": 1}'), CallBegun("g"), CallSaid("{}")]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "reason"),
+    [
+        ((chunk({"content": "a"}), usage(2, 1)), "no token ids"),
+        ((FIRST, chunk({"content": "a"}), usage(2, 1)), "no token ids"),
+        ((FIRST, chunk({"content": "a"}, [1])), "no logprobs"),
+        ((FIRST, chunk({"content": "a"}, [1, 2], [-1.0])), "ids and logprobs differ in number"),
+        ((FIRST, chunk({"content": "a"}, [1, 2], [-1.0, None])), "a logprob is missing"),
+        ((FIRST, chunk({"content": "a"}, [1], [-9999.0])), "no logprobs"),
+        (
+            (FIRST, chunk({"content": "a"}, [1], [-1.0], finish_reason="stop"), usage(2, 2)),
+            "the engine counts other tokens than it told",
+        ),
+    ],
+)
+def test_nothing_is_filled_in(pieces: tuple[bytes, ...], reason: str) -> None:
+    reply, _ = read(*pieces, DONE)
+    assert reply.sampled.untrainable == reason
+    ids, logprobs = reply.sampled.completion_ids, reply.sampled.logprobs
+    assert logprobs is None or len(ids or []) == len(logprobs)
+
+
+def test_an_answer_across_a_swap_has_both_versions_and_a_refused_one_is_not_trained() -> None:
+    async def main() -> None:
+        clock = Clock(1)
+        reply = UpstreamReply(Sampled(1.0, 1.0, 0), clock, show_logprobs=False, expect_ids=True)
+        reply.feed(FIRST + chunk({"content": "a"}, [1], [-1.0]))
+        clock.version = 2
+        reply.feed(chunk({"content": "b"}, [2], [-1.0]))
+        clock.version = 1
+        reply.feed(chunk({"content": "c"}, [3], [-1.0]) + DONE)
+        clock.refused.add(2)
+        reply.ended(None)
+        assert [shown async for shown in reply]
+        assert (reply.sampled.version, reply.sampled.version_end) == (1, 1)
+        assert reply.sampled.untrainable == "sampled by a version that was refused"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("pieces", "error"),
+    [
+        ((FIRST, chunk({"content": "a"}, [1], [-1.0])), None),
+        ((FIRST, b'data: {"error": {"message": "out of memory"}}\n\n'), None),
+        ((FIRST, b"data: {oops\n\n"), None),
+        ((FIRST,), "the connection broke off"),
+    ],
+)
+def test_a_stream_that_breaks_off_is_the_engines_failure(pieces: tuple[bytes, ...], error: str | None) -> None:
+    with pytest.raises(EngineFailure):
+        read(*pieces, error=error)
+
+
+# ---- the client ----------------------------------------------------------------------------------------------------------
+
+
+class Odd(BaseHTTPRequestHandler):
+    """A server that closes connections it said it would keep, or speaks nonsense."""
+
+    protocol_version = "HTTP/1.1"
+    seen: ClassVar[list[str]] = []
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.seen.append(self.path)
+        if self.path == "/nonsense":
+            self.wfile.write(b"what?\r\n\r\n")
+            self.close_connection = True
+            return
+        body = b"x" * 70_000
+        self.send_response(404 if self.path == "/missing" else 200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+        self.close_connection = self.path == "/closes"  # though it did not say so
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def odd() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Odd) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_kept_connection_that_was_closed_is_no_trouble(odd: str) -> None:
+    async def main() -> None:
+        client = Client(odd, None)
+        assert await post_whole(client, "/closes", b"{}") == (200, b"x" * 70_000)
+        assert await post_whole(client, "/", b"{}") == (200, b"x" * 70_000)
+        status, told = await post_whole(client, "/missing", b"{}")
+        assert (status, len(told)) == (404, 70_000)
+        with pytest.raises(UpstreamGone):
+            await post_whole(client, "/nonsense", b"{}")
+        client.close()
+        with pytest.raises(UpstreamGone):
+            await post_whole(Client("http://127.0.0.1:9", None), "/", b"{}")
+
+    asyncio.run(main())
+
+
+# ---- a server that gives no ids -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def through(server: Server, model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """clawctl before clawctl: OpenAI's words and nothing more."""
+    upstream = {"url": server.url, "kind": "openai", "api_key": "key"}
+    with Server(tmp_path_factory.mktemp("through") / "run", model_path, upstream=upstream) as running:
+        yield running
+        assert running.stop() == 0, running.log.read_text()
+
+
+def test_what_an_upstream_cannot_give_is_said(through: Server) -> None:
+    said = through.log.read_text()
+    assert "no token ids: turns are kept, none can be trained" in said
+    assert "neither adapters nor weights can be swapped" in said
+    engine = through.health()["engine"]
+    assert (engine["ids"], engine["adapters"], engine["weights"]) == (False, False, False)
+
+
+def test_turns_without_ids_are_kept_untrained(through: Server) -> None:
+    answer = through.say("hello", max_tokens=8)
+    line = through.captured()[-1]
+    assert line["response"]["content"] == answer.choices[0].message.content
+    assert (line["prompt_ids"], line["completion_ids"], line["logprobs"]) == (None, None, None)
+    assert line["untrainable_reason"] == "no token ids"
+    assert answer.usage.completion_tokens > 0
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in through.say("hello", max_tokens=8, stream=True))
+    assert text == through.captured()[-1]["response"]["content"]
+    assert len(through.say("hello", n=2).choices) == 2
+
+
+def test_the_upstreams_refusal_is_the_clients(through: Server) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 100_000}
+    answer = httpx.post(through.url + "/chat/completions", json=body, headers={"authorization": "Bearer key"}, timeout=60)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_a_version_that_an_upstream_cannot_take_up_is_an_alarm(through: Server) -> None:
+    publish_policy(through.run, Policy(1, 0, 1, None, "adapter", "x", [], None, {}, 0.0), lambda folder: None)
+    move_live(through.run, 1)
+    until(lambda: through.health()["last_swap_error"])
+    assert "takes no adapters" in through.health()["last_swap_error"]
+    assert through.health()["live"] == 0
+    assert through.say("hello").choices

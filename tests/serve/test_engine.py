@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from transformers import AutoModelForCausalLM
 from clawctl.config import Recipe
 from clawctl.policies import ensure_base_policy, policy_folder, publish_policy
 from clawctl.run_dir import RunDir, open_run
+from clawctl.serve.canary import CanaryFailure
 from clawctl.serve.engines import Sampling, Token
 from clawctl.serve.engines.transformers import TransformersEngine
+from clawctl.serve.engines.weights import load_model
 from clawctl.types import Policy
 
 PROMPT = list(range(3, 103))
@@ -36,6 +39,25 @@ def engine(run: RunDir, model_path: Path) -> Iterator[TransformersEngine]:
     engine = TransformersEngine(run, Recipe.model_validate(recipe_data(model_path)), 0)
     yield engine
     engine.stop()
+
+
+def test_versions_that_are_loaded_at_the_same_time_are_each_loaded_right(run: RunDir, model_path: Path) -> None:
+    recipe = Recipe.model_validate(recipe_data(model_path))
+    expected = {version: model_of(run, model_path, version).state_dict() for version in (1, 2)}
+    for _ in range(3):
+        with ThreadPoolExecutor(2) as threads:
+            loaded = dict(zip((1, 2), threads.map(lambda version: load_model(run, recipe, version), (1, 2)), strict=True))
+        for version, model in loaded.items():
+            found = model.state_dict()
+            assert all(torch.equal(found[name], tensor) for name, tensor in expected[version].items())
+
+
+def test_an_engine_whose_canary_is_off_is_not_made(run: RunDir, model_path: Path) -> None:
+    canary = {"prompt_ids": [PROMPT[:4]], "logprobs": [[None, -0.001, -0.001, -0.001]]}
+    policy = Policy(3, 2, 3, None, "full", str(model_path), [], canary, {}, 0.0)
+    publish_policy(run, policy, perturbed(model_path, 3).save_pretrained)
+    with pytest.raises(CanaryFailure, match="off by"):
+        TransformersEngine(run, Recipe.model_validate(recipe_data(model_path)), 3)
 
 
 def model_of(run: RunDir, model_path: Path, version: int) -> Any:

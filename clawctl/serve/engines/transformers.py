@@ -12,6 +12,7 @@ from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from clawctl.config import Recipe
 from clawctl.run_dir import RunDir
+from clawctl.serve.canary import check_canary
 from clawctl.serve.engines import EngineFailure, Sampling, Staged, Token
 from clawctl.serve.engines.batching import Outputs, forget_prefixes, start_batching
 from clawctl.serve.engines.weights import StagedWeights, load_model
@@ -22,11 +23,13 @@ _MAX_RUNNING = 256  # requests in one engine step
 
 
 class TransformersEngine:
-    """See `clawctl.serve.engines.Engine`. Made in a thread: loading takes a moment."""
+    """See `clawctl.serve.engines.Engine`. Made in a thread, for loading takes a moment. Raises as `load_model`, and CanaryFailure."""
 
     def __init__(self, run: RunDir, recipe: Recipe, version: int) -> None:
         self._run, self._recipe = run, recipe
         self.model = load_model(run, recipe, version)
+        loaded = StagedWeights(version, self.model)
+        check_canary(run, version, loaded.score, loaded.tolerance)
         self.version = version
         config = self.model.config.get_text_config()
         self._vocabulary = int(config.vocab_size)

@@ -1,5 +1,6 @@
 """A policy version as a model in memory, and its logprobs of given ids."""
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from clawctl.policies import policy_folder, read_policy
 from clawctl.run_dir import RunDir
 from clawctl.serve.canary import EXACT, ROUNDED
 
+_LOADING = threading.Lock()  # transformers changes its own module while it loads: two loads at a time leave weights tied wrong
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": "auto"}
 
 
@@ -22,14 +24,15 @@ def load_model(run: RunDir, recipe: Recipe, version: int) -> Any:
     policy = read_policy(run, version)
     folder = policy_folder(run, version)
     transformers_logging.disable_progress_bar()
-    if policy.kind == "full":
-        return _read(str(folder), recipe)
-    model = _read(recipe.model_path, recipe)
-    if policy.kind == "adapter":
-        from peft import PeftModel
+    with _LOADING:
+        if policy.kind == "full":
+            return _read(str(folder), recipe)
+        model = _read(recipe.model_path, recipe)
+        if policy.kind == "adapter":
+            from peft import PeftModel
 
-        model = PeftModel.from_pretrained(model, folder).merge_and_unload()
-    return model.eval()
+            model = PeftModel.from_pretrained(model, folder).merge_and_unload()
+        return model.eval()
 
 
 def _read(path: str, recipe: Recipe) -> Any:

@@ -23,7 +23,7 @@ _MAX_RUNNING = 256  # requests in one engine step
 
 
 class TransformersEngine:
-    """See `clawctl.serve.engines.Engine`. Made in a thread, for loading takes a moment. Raises as `load_model`, and CanaryFailure."""
+    """See `clawctl.serve.engines.Engine`. Made in a thread: loading takes a moment. Raises as `load_model`; CanaryFailure."""
 
     def __init__(self, run: RunDir, recipe: Recipe, version: int) -> None:
         self._run, self._recipe = run, recipe

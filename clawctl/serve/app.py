@@ -23,6 +23,7 @@ from clawctl.serve.dialects import Ask, Dialect, Refusal, chat, messages, respon
 from clawctl.serve.hints import read_hints
 from clawctl.serve.limits import Concurrency, TooManyRequests
 from clawctl.serve.metrics import Metrics
+from clawctl.serve.recent import Recent
 from clawctl.serve.replies import Envelope, Stream, Visit, json_response, read_body, refused, whole
 from clawctl.serve.stored import Stored
 from clawctl.serve.versions import Versions
@@ -49,6 +50,7 @@ class Gateway:
         self._concurrency = Concurrency(self._limits.concurrent_per_key)
         self._metrics = Metrics()
         self._stored = Stored()
+        self._recent = Recent() if recipe.serve.splice else None
         self._running: set[Answer] = set()
         self._about = About(run, recipe, versions, capture, self._metrics)
         self._routes: dict[str, tuple[str, str, bool, Handler]] = {  # path: method, API, whether a key is needed, handler
@@ -141,6 +143,8 @@ class Gateway:
         if visit.api == "responses":
             ask = self._stored.continued(visit.key, ask)
             speaks = partial(responses.Responses, keep=partial(self._stored.keep, visit.key))
+        if self._recent is not None:
+            ask = self._recent.known(visit.key, ask)
         hints = read_hints(request.headers, ask.claims)
         wanted = request.headers.get("x-capture", "").lower() != "off"
         handle = new_handle()
@@ -148,7 +152,7 @@ class Gateway:
             stack.enter_context(self._concurrency.one_more(visit.key))
             replies, pinned = await self._versions.begin(ask, stack)
             capture = self._capture if self._capture.on and wanted and not pinned else None
-            answer = Answer(ask, speaks(ask, handle), replies, handle, visit.arrived, hints, visit.key, capture)
+            answer = Answer(ask, speaks(ask, handle), replies, handle, visit.arrived, hints, visit.key, capture, self._recent)
             self._running.add(answer)
             self._metrics.running += 1
             stack.callback(self._ended, answer, visit)

@@ -28,6 +28,8 @@ class Sampled:
     finish_reason: str | None = None  # "stop", "length", "tool_calls"
     stop_sequence: str | None = None  # the one of the ask's stops that ended it
     untrainable: str | None = None  # why the turn cannot be trained, as far as the engine is concerned
+    spliced: int | None = None  # earlier answers that were put back as sampled; None: not asked for, or not possible
+    adapted: str | None = None  # what was changed in the messages for the template's sake
 
 
 class Reply(Protocol):

@@ -55,7 +55,7 @@ class Capabilities:
     processed: bool  # of the distribution that was sampled from, not of the model's own at temperature 1
     adapters: bool  # can take up an adapter while it serves
     weights: bool  # can take up full weights while it serves
-    images: bool = False
+    images: bool | None = None  # None: not known before one is sent
 
 
 class Backend(Protocol):

@@ -14,7 +14,7 @@ from clawctl.serve.canary import check_canary
 from clawctl.serve.dialects import Ask, Refusal, Shown, ShownToken
 from clawctl.serve.engines import Engine, EngineFailure, Generation, Sampling, Swap, Token
 from clawctl.serve.prompt import Rendered, render
-from clawctl.serve.sampling import altered, wants_grammar
+from clawctl.serve.sampling import altered, beyond_embedded
 from clawctl.serve.text import CallBegun, Detokenizer, Event, Parser, StopCutter, joined
 
 _WATCH_S = 1.0
@@ -24,7 +24,7 @@ _LONG = 4000  # characters; longer asks are templated and tokenised in a thread,
 class Embedded:
     """See `clawctl.serve.backends.Backend`. `make` starts an engine for a version."""
 
-    capabilities = Capabilities(ids=True, logprobs=True, processed=True, adapters=True, weights=True)
+    capabilities = Capabilities(ids=True, logprobs=True, processed=True, adapters=True, weights=True, images=False)
 
     def __init__(self, run: RunDir, recipe: Recipe, tokenizer: Any, make: Callable[[int], Engine]) -> None:
         self._run, self._recipe, self._tokenizer = run, recipe, tokenizer
@@ -41,7 +41,7 @@ class Embedded:
         return self._engine.max_context
 
     async def begin(self, ask: Ask, version: int | None, stack: AsyncExitStack) -> list[Reply]:
-        if param := wants_grammar(ask.tool_choice if ask.use_tools else None, ask.engine_fields):
+        if param := beyond_embedded(ask.tool_choice if ask.use_tools else None, ask.engine_fields):
             raise Refusal(400, f"the embedded engine cannot hold to '{param}': leave it out, or serve with --engine vllm", param)
         engine = self._engine if version is None else await stack.enter_async_context(self._pins.lease(version))
         prompt = await self._render(ask)

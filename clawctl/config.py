@@ -74,6 +74,9 @@ class ServeConfig(Section):
     """Used where the client names none. Below 1 a turn is kept but not trained: its logprobs are not the policy's."""
     max_tokens: int = Field(1024, gt=0)
     """Longest answer where the client names no limit."""
+    splice: bool = False
+    """Put earlier answers of ours into the prompt as they were sampled, where a client sends them back in other words (other white
+    space, tool arguments written anew, reasoning left out). It changes what the model sees. Embedded engine only."""
     pinned_versions: int = Field(2, ge=1)
     """How many versions other than the live one (`NAME@3`) stay loaded at a time."""
     kv_cache_tokens: int = Field(131072, gt=0)

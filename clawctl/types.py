@@ -36,6 +36,8 @@ class Exchange:
     hints: dict[str, Any]  # what the client claims: {"session_id": "s1", "turn_type": "main", "session_done": False, "task_id": …}
     untrainable_reason: str | None  # what serve itself knows: "greedy", "no token ids"
     ttft_s: float | None = None
+    spliced: int | None = None  # earlier answers that stand in the prompt as sampled, not as rendered; None: not asked for
+    adapted: str | None = None  # what serve changed for the template's sake: "later system messages as user"
 
     def __post_init__(self) -> None:
         if self.completion_ids is not None and self.logprobs is not None and len(self.completion_ids) != len(self.logprobs):

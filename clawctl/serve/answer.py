@@ -12,6 +12,7 @@ from clawctl.serve.backends import Reply, Sampled
 from clawctl.serve.capture import Capture
 from clawctl.serve.dialects import Ask, Choice, Dialect, Refusal, Shown
 from clawctl.serve.engines import EngineFailure
+from clawctl.serve.recent import Recent
 from clawctl.types import Exchange
 
 _log = logging.getLogger("clawctl.serve")
@@ -36,10 +37,12 @@ class Answer:
         hints: dict[str, Any],
         key: str,  # name of the API key that asked
         capture: Capture | None,
+        recent: Recent | None = None,  # where the answer is remembered, if it may be put back into a later prompt
     ) -> None:
         self.ask, self.dialect = ask, dialect
         self.choices = [Choice(i, exchange_id if i == 0 else new_handle()) for i in range(len(replies))]
         self._replies, self._created_at, self._hints, self._key, self._capture = replies, created_at, hints, key, capture
+        self._recent = recent
         self.cancelled = False
         self.failed: Refusal | None = None
         for choice, reply in zip(self.choices, replies, strict=True):
@@ -94,6 +97,9 @@ class Answer:
         _tell(choice, sampled)
         if status != "ok":
             choice.finish_reason = None
+        if self._recent is not None and status == "ok" and sampled.prompt_ids and sampled.completion_ids:
+            message = self.dialect.message(choice)
+            self._recent.keep(self._key, choice.exchange_id, message, sampled.prompt_ids, sampled.completion_ids)
         await self._keep(choice, sampled, status, first_at)
         if status == "ok":
             yield None
@@ -127,6 +133,8 @@ class Answer:
                 hints=self._hints,
                 untrainable_reason=sampled.untrainable,
                 ttft_s=None if first_at is None else first_at - self._created_at,
+                spliced=sampled.spliced,
+                adapted=sampled.adapted,
             ),
             self.ask.template_settings,
         )

@@ -23,6 +23,8 @@ from clawctl.serve.dialects import Ask, Dialect, Refusal, chat, messages, respon
 from clawctl.serve.hints import read_hints
 from clawctl.serve.limits import Concurrency, TooManyRequests
 from clawctl.serve.metrics import Metrics
+from clawctl.serve.rating import Rating
+from clawctl.serve.recent import Recent
 from clawctl.serve.replies import Envelope, Stream, Visit, json_response, read_body, refused, whole
 from clawctl.serve.stored import Stored
 from clawctl.serve.versions import Versions
@@ -48,7 +50,9 @@ class Gateway:
         self._keys, self._limits = KeyRing(run, key), recipe.serve.limits
         self._concurrency = Concurrency(self._limits.concurrent_per_key)
         self._metrics = Metrics()
+        self._rating = Rating(run.feedback if capture.on else None, recipe, self._metrics.ratings)
         self._stored = Stored()
+        self._recent = Recent() if recipe.serve.splice else None
         self._running: set[Answer] = set()
         self._about = About(run, recipe, versions, capture, self._metrics)
         self._routes: dict[str, tuple[str, str, bool, Handler]] = {  # path: method, API, whether a key is needed, handler
@@ -56,6 +60,7 @@ class Gateway:
             "/v1/responses": ("POST", "responses", True, self._ask),
             "/v1/messages": ("POST", "messages", True, self._ask),
             "/v1/messages/count_tokens": ("POST", "count_tokens", True, self._count_tokens),
+            "/v1/feedback": ("POST", "feedback", True, self._rate),
             "/v1/models": ("GET", "models", True, self._about.models),
             "/health": ("GET", "health", False, self._about.health),
             "/health/live": ("GET", "health", False, self._about.alive),
@@ -141,14 +146,16 @@ class Gateway:
         if visit.api == "responses":
             ask = self._stored.continued(visit.key, ask)
             speaks = partial(responses.Responses, keep=partial(self._stored.keep, visit.key))
-        hints = read_hints(request.headers, ask.claims)
+        if self._recent is not None:
+            ask = self._recent.known(visit.key, ask)
+        hints = read_hints(request.headers, ask.claims) | self._rating.hint(request.headers)
         wanted = request.headers.get("x-capture", "").lower() != "off"
         handle = new_handle()
         async with AsyncExitStack() as stack:
             stack.enter_context(self._concurrency.one_more(visit.key))
             replies, pinned = await self._versions.begin(ask, stack)
             capture = self._capture if self._capture.on and wanted and not pinned else None
-            answer = Answer(ask, speaks(ask, handle), replies, handle, visit.arrived, hints, visit.key, capture)
+            answer = Answer(ask, speaks(ask, handle), replies, handle, visit.arrived, hints, visit.key, capture, self._recent)
             self._running.add(answer)
             self._metrics.running += 1
             stack.callback(self._ended, answer, visit)
@@ -166,7 +173,17 @@ class Gateway:
         with self._concurrency.one_more(visit.key):
             return json_response({"input_tokens": await self._versions.live.count(ask)})
 
+    async def _rate(self, request: Request, visit: Visit) -> Response:
+        body = await self._body(request)
+        with self._concurrency.one_more(visit.key):
+            return json_response(await self._rating.keep(body, visit.key))
+
     async def _read(self, request: Request, visit: Visit) -> tuple[Ask, Speaker]:
+        body = await self._body(request)
+        dialect, speaks = _DIALECTS[visit.api]
+        return dialect.read(body, self._recipe.model_name), speaks
+
+    async def _body(self, request: Request) -> dict[str, Any]:
         raw = await read_body(request, self._limits.body_mb, self._limits.body_s)
         try:
             body = orjson.loads(raw)
@@ -177,8 +194,7 @@ class Gateway:
             raise Refusal(400, "the body is nested too deeply") from error
         if not isinstance(body, dict):
             raise Refusal(400, "the body must be a JSON object")
-        dialect, speaks = _DIALECTS[visit.api]
-        return dialect.read(body, self._recipe.model_name), speaks
+        return body
 
     def _ended(self, answer: Answer, visit: Visit) -> None:
         self._running.discard(answer)

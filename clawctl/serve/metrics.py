@@ -37,6 +37,7 @@ class Metrics:
     tokens_out: Counter[Labels] = field(default_factory=Counter)
     first_token: Histogram = field(default_factory=Histogram)  # (api,)
     latency: Histogram = field(default_factory=Histogram)
+    ratings: Counter[Labels] = field(default_factory=Counter)  # (outcome,): "kept", "lost"
     running: int = 0
 
 
@@ -47,6 +48,7 @@ def exposition(metrics: Metrics, now: Mapping[str, tuple[str, str, float | None]
     lines += _counted("clawctl_refused", "Requests refused.", ("reason",), metrics.refused)
     lines += _counted("clawctl_prompt_tokens", "Tokens that entered the engine.", ("api", "key"), metrics.tokens_in)
     lines += _counted("clawctl_completion_tokens", "Tokens that the engine sampled.", ("api", "key"), metrics.tokens_out)
+    lines += _counted("clawctl_ratings", "Ratings that clients gave.", ("outcome",), metrics.ratings)
     lines += _measured(
         "clawctl_time_to_first_token_seconds", "From the request to the first piece of its answer.", metrics.first_token
     )

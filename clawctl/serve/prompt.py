@@ -1,5 +1,6 @@
 """From a chat to the ids that enter the engine: the model's own template, nothing added."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import jinja2
@@ -7,8 +8,13 @@ import orjson
 from transformers import AutoTokenizer
 
 from clawctl.errors import ClawError
-from clawctl.serve.dialects import Ask, Refusal
+from clawctl.serve.dialects import Ask, Refusal, Remembered
+from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, later_system_as_user
+from clawctl.serve.splicing import splice
 from clawctl.serve.text import THINK
+from clawctl.types import Message
+
+_OBJECTIONS = (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError)
 
 
 def load_tokenizer(path: str) -> Any:
@@ -24,36 +30,62 @@ def load_tokenizer(path: str) -> Any:
     return tokenizer
 
 
-def render(tokenizer: Any, ask: Ask) -> tuple[list[int], bool]:
-    """The prompt's ids, and whether the answer begins within reasoning. Raises Refusal where the template objects."""
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    ids: list[int]
+    thinking: bool  # the answer begins within reasoning
+    spliced: int | None  # earlier answers that stand in `ids` as they were sampled; None: not asked for
+    adapted: str | None  # what was changed in the messages for the template's sake
+
+
+def render(tokenizer: Any, ask: Ask, splicing: bool = False) -> Rendered:
+    """The prompt. Raises Refusal where the template objects."""
     if any(isinstance(message.get("content"), list) for message in ask.messages):
-        raise Refusal(400, "this model takes no images", "messages")
+        raise Refusal(400, NO_IMAGES, "messages")
     messages = [_for_template(message) for message in ask.messages]
     tools = [tool for tool in ask.tools or [] if tool.get("type") == "function" and isinstance(tool.get("function"), dict)]
     settings = {key: value for key, value in ask.template_settings.items() if key not in ("tokenize", "return_dict")}
     settings.setdefault("add_generation_prompt", True)
+    asked = {"tools": tools or None, "tokenize": False, **settings}
     try:
-        text = _apply(tokenizer, messages, tools, settings)
-    except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+        messages, text = _apply(tokenizer, messages, asked)
+    except _OBJECTIONS as error:
         raise Refusal(400, f"the model's chat template cannot render these messages: {error}", "messages") from error
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return list(ids), text.rstrip().endswith(THINK)
+    ids, spliced = list(tokenizer(text, add_special_tokens=False)["input_ids"]), 0 if splicing else None
+    if splicing and ask.answers and settings["add_generation_prompt"] is True and not settings.get("continue_final_message"):
+        found = _splice(tokenizer, messages, asked, text, ask.answers)
+        if found is not None and found[0] != ids:
+            ids, spliced = found
+    adapted = None if len(messages) == len(ask.messages) and _roles(messages) == _roles(ask.messages) else LATER_SYSTEM
+    return Rendered(ids, text.rstrip().endswith(THINK), spliced, adapted)
 
 
-def _apply(tokenizer: Any, messages: list[dict[str, Any]], tools: list[dict[str, Any]], settings: dict[str, Any]) -> str:
-    """The template's text. Some templates take a system message at the beginning only, and some clients write one later on."""
+def _roles(messages: list[Message]) -> list[str]:
+    return [message["role"] for message in messages]
+
+
+def _apply(tokenizer: Any, messages: list[Message], asked: dict[str, Any]) -> tuple[list[Message], str]:
+    """The template's text, and the messages it is of. Some templates take a system message at the beginning only, and some clients
+    write one later on."""
     try:
-        return str(tokenizer.apply_chat_template(messages, tools=tools or None, tokenize=False, **settings))
+        return messages, str(tokenizer.apply_chat_template(messages, **asked))
     except jinja2.TemplateError:
         moved = later_system_as_user(messages)
         if moved == messages:
             raise
-        return str(tokenizer.apply_chat_template(moved, tools=tools or None, tokenize=False, **settings))
+        return moved, str(tokenizer.apply_chat_template(moved, **asked))
 
 
-def later_system_as_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same words, with every system message but the first message said by the user."""
-    return [{**m, "role": "user"} if i and m["role"] == "system" else m for i, m in enumerate(messages)]
+def _splice(
+    tokenizer: Any, messages: list[Message], asked: dict[str, Any], text: str, answers: dict[int, list[Remembered]]
+) -> tuple[list[int], int] | None:
+    def again(changed: list[Message], prompted: bool) -> str:
+        return str(tokenizer.apply_chat_template(changed, **{**asked, "add_generation_prompt": prompted}))
+
+    try:
+        return splice(tokenizer, again, messages, text, answers)
+    except _OBJECTIONS:
+        return None  # the template wants its assistant's messages as they are
 
 
 def _for_template(message: dict[str, Any]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ ENGINE_FIELDS: Final[dict[str, EngineField]] = {
     "parallel_tool_calls": EngineField(),
     "reasoning_effort": EngineField(),
     "chat_template_kwargs": EngineField(),
-    "stop_token_ids": EngineField(),
+    "stop_token_ids": EngineField(neutral=([],)),
 }
 
 
@@ -59,9 +59,11 @@ def altered(temperature: float, top_p: float, top_k: int, tool_choice: Any, fiel
     return None
 
 
-def wants_grammar(tool_choice: Any, fields: dict[str, Any]) -> str | None:
-    """The parameter that only an engine with guided decoding can honour, or None."""
+def beyond_embedded(tool_choice: Any, fields: dict[str, Any]) -> str | None:
+    """The parameter that only an engine with guided decoding or logits processors can honour, or None."""
     if tool_choice == "required" or isinstance(tool_choice, dict):
         return "tool_choice"
-    guided = (name for name in fields if ENGINE_FIELDS[name].reason == "structured output")
-    return next((name for name in guided if fields[name] not in ENGINE_FIELDS[name].neutral), None)
+    return next((name for name in fields if name in _BENDING and fields[name] not in ENGINE_FIELDS[name].neutral), None)
+
+
+_BENDING: Final = frozenset(name for name, field in ENGINE_FIELDS.items() if field.reason is not None) | {"stop_token_ids"}

@@ -59,6 +59,8 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
 def make_backend(run: RunDir, recipe: Recipe) -> Backend:
     """What the recipe names; it begins with version 0. Raises ClawError."""
     serve = recipe.serve
+    if serve.splice and (serve.upstream is not None or serve.engine != "transformers"):
+        _log.warning("serve.splice does nothing here: only the embedded engine takes prompts as token ids")
     if serve.upstream is not None:
         from clawctl.serve.backends.upstream import Upstream
 

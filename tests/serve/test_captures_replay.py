@@ -51,7 +51,7 @@ def test_every_recorded_request_is_rendered_by_the_demo_models_template(client: 
     tokenizer = load_tokenizer(str(Path(__file__).parents[2] / "clawctl" / "demo_model"))
     for request in recorded(client):
         ask = ask_of(request)
-        ids, _ = render(tokenizer, ask)
+        ids = render(tokenizer, ask).ids
         assert ids
         roles = {message["role"] for message in ask.messages}
         assert roles <= {"system", "user", "assistant", "tool"}
@@ -64,7 +64,7 @@ def test_a_template_that_takes_a_system_message_at_the_beginning_only_renders_cl
         "{{ raise_exception('System message must be at the beginning.') }}{%- endif %}[{{ m.role }}] {{ m.content }}\n{%- endfor %}"
     )
     for client, words in (("claude-code", "[user] # Environment"), ("codex", "[user] <permissions instructions>")):
-        texts = [tokenizer.decode(render(tokenizer, ask_of(request))[0]) for request in recorded(client)]
+        texts = [tokenizer.decode(render(tokenizer, ask_of(request)).ids) for request in recorded(client)]
         assert any(words in text for text in texts)
 
 

@@ -28,6 +28,8 @@ class Sampled:
     finish_reason: str | None = None  # "stop", "length", "tool_calls"
     stop_sequence: str | None = None  # the one of the ask's stops that ended it
     untrainable: str | None = None  # why the turn cannot be trained, as far as the engine is concerned
+    spliced: int | None = None  # earlier answers that were put back as sampled; None: not asked for, or not possible
+    adapted: str | None = None  # what was changed in the messages for the template's sake
 
 
 class Reply(Protocol):
@@ -53,7 +55,7 @@ class Capabilities:
     processed: bool  # of the distribution that was sampled from, not of the model's own at temperature 1
     adapters: bool  # can take up an adapter while it serves
     weights: bool  # can take up full weights while it serves
-    images: bool = False
+    images: bool | None = None  # None: not known before one is sent
 
 
 class Backend(Protocol):

@@ -13,8 +13,8 @@ from clawctl.serve.backends.pins import Pins
 from clawctl.serve.canary import check_canary
 from clawctl.serve.dialects import Ask, Refusal, Shown, ShownToken
 from clawctl.serve.engines import Engine, EngineFailure, Generation, Sampling, Swap, Token
-from clawctl.serve.prompt import render
-from clawctl.serve.sampling import altered, wants_grammar
+from clawctl.serve.prompt import Rendered, render
+from clawctl.serve.sampling import altered, beyond_embedded
 from clawctl.serve.text import CallBegun, Detokenizer, Event, Parser, StopCutter, joined
 
 _WATCH_S = 1.0
@@ -24,7 +24,7 @@ _LONG = 4000  # characters; longer asks are templated and tokenised in a thread,
 class Embedded:
     """See `clawctl.serve.backends.Backend`. `make` starts an engine for a version."""
 
-    capabilities = Capabilities(ids=True, logprobs=True, processed=True, adapters=True, weights=True)
+    capabilities = Capabilities(ids=True, logprobs=True, processed=True, adapters=True, weights=True, images=False)
 
     def __init__(self, run: RunDir, recipe: Recipe, tokenizer: Any, make: Callable[[int], Engine]) -> None:
         self._run, self._recipe, self._tokenizer = run, recipe, tokenizer
@@ -41,29 +41,30 @@ class Embedded:
         return self._engine.max_context
 
     async def begin(self, ask: Ask, version: int | None, stack: AsyncExitStack) -> list[Reply]:
-        if param := wants_grammar(ask.tool_choice if ask.use_tools else None, ask.engine_fields):
+        if param := beyond_embedded(ask.tool_choice if ask.use_tools else None, ask.engine_fields):
             raise Refusal(400, f"the embedded engine cannot hold to '{param}': leave it out, or serve with --engine vllm", param)
         engine = self._engine if version is None else await stack.enter_async_context(self._pins.lease(version))
-        prompt_ids, thinking = await self._render(ask)
-        sampling = self._sampling(ask, len(prompt_ids), engine.max_context)
+        prompt = await self._render(ask)
+        sampling = self._sampling(ask, len(prompt.ids), engine.max_context)
         replies: list[Reply] = []
         try:
             for _ in range(ask.n):
-                generation = engine.generate(prompt_ids, sampling)
+                generation = engine.generate(prompt.ids, sampling)
                 stack.callback(generation.cancel)
-                reading = _Reading(self._tokenizer, ask, thinking, engine.eos_ids, engine.version)
-                replies.append(EmbeddedReply(generation, reading, prompt_ids, sampling))
+                reading = _Reading(self._tokenizer, ask, prompt.thinking, engine.eos_ids, engine.version)
+                replies.append(EmbeddedReply(generation, reading, prompt, sampling))
         except EngineFailure as failure:
             raise Refusal(500, str(failure)) from failure
         return replies
 
     async def count(self, ask: Ask) -> int:
-        return len((await self._render(ask))[0])
+        return len((await self._render(ask)).ids)
 
-    async def _render(self, ask: Ask) -> tuple[list[int], bool]:
+    async def _render(self, ask: Ask) -> Rendered:
+        splicing = self._recipe.serve.splice
         if sum(len(message["content"]) for message in ask.messages) > _LONG:
-            return await asyncio.to_thread(render, self._tokenizer, ask)
-        return render(self._tokenizer, ask)
+            return await asyncio.to_thread(render, self._tokenizer, ask, splicing)
+        return render(self._tokenizer, ask, splicing)
 
     def _sampling(self, ask: Ask, prompt: int, longest: int) -> Sampling:
         serve = self._recipe.serve
@@ -112,11 +113,12 @@ class Embedded:
 class EmbeddedReply:
     """See `clawctl.serve.backends.Reply`."""
 
-    def __init__(self, generation: Generation, reading: "_Reading", prompt_ids: list[int], sampling: Sampling) -> None:
+    def __init__(self, generation: Generation, reading: "_Reading", prompt: Rendered, sampling: Sampling) -> None:
         self._generation, self._reading, self._cancelled = generation, reading, False
         reason = altered(sampling.temperature, sampling.top_p, sampling.top_k, None, {})
-        self.sampled = Sampled(sampling.temperature, sampling.top_p, sampling.top_k, prompt_ids, [], [], untrainable=reason)
-        self.sampled.prompt_tokens = len(prompt_ids)
+        self.sampled = Sampled(sampling.temperature, sampling.top_p, sampling.top_k, prompt.ids, [], [], untrainable=reason)
+        self.sampled.prompt_tokens = len(prompt.ids)
+        self.sampled.spliced, self.sampled.adapted = prompt.spliced, prompt.adapted
 
     async def __aiter__(self) -> AsyncIterator[Shown]:
         reading, sampled = self._reading, self.sampled

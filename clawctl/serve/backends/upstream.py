@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -18,6 +19,7 @@ from clawctl.serve.backends.http import Client, UpstreamGone, post_whole
 from clawctl.serve.backends.probe import Found, missing, probe
 from clawctl.serve.backends.targets import Target, Targets
 from clawctl.serve.dialects import Ask, Refusal
+from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, later_system_as_user
 from clawctl.serve.engines import Swap
 from clawctl.serve.sampling import altered
 
@@ -45,6 +47,7 @@ class Upstream:
         self._recipe, self._kind, self._model, self._url = recipe, kind, model, root
         self._client, self._control = Client(root, key), Control(root, key, reload)
         self._found: Found | None = None
+        self._images: bool | None = None  # whether the model takes them; None: not known, the upstream will say
         self._targets = Targets(run, recipe, self._control)
         self._up = asyncio.Event()
 
@@ -64,6 +67,8 @@ class Upstream:
 
     async def begin(self, ask: Ask, version: int | None, stack: AsyncExitStack) -> list[Reply]:
         await self._ready()
+        if self._images is False and any(isinstance(message["content"], list) for message in ask.messages):
+            raise Refusal(400, NO_IMAGES, "messages")
         target = await stack.enter_async_context(self._targets.lease(version))
         replies = [self._reply(ask, target) for _ in range(ask.n)]
         for reply in replies:
@@ -99,8 +104,18 @@ class Upstream:
         may_shrink = ask.max_tokens_may_shrink or ask.max_tokens is None
         if refusal is not None and refusal.code == "context_length_exceeded" and may_shrink and body.pop("max_tokens", None):
             refusal = await self._post(body, reply)  # the engine's own limit is what the context has left
+        if refusal is not None and refusal.status == 400 and refusal.code is None and await self._moved(ask, body, reply):
+            refusal = None
         if refusal is not None:
             raise refusal
+
+    async def _moved(self, ask: Ask, body: dict[str, Any], reply: UpstreamReply) -> bool:
+        """Ask once more with later system messages said by the user: some templates take one at the beginning only."""
+        moved = later_system_as_user(ask.messages)
+        if moved == ask.messages or await self._post({**body, "messages": moved}, reply) is not None:
+            return False  # it was something else: the first refusal is what the client is told
+        reply.sampled.adapted = LATER_SYSTEM
+        return True
 
     async def _post(self, body: dict[str, Any], reply: UpstreamReply) -> Refusal | None:
         try:
@@ -172,6 +187,7 @@ class Upstream:
                 await asyncio.sleep(_RETRY_S)
         else:
             return
+        self._found = replace(self._found, capabilities=replace(self._found.capabilities, images=self._images))
         for lack in missing(self._found.capabilities):
             _log.warning("%s gives %s", self._url, lack)
         self._targets.reset(self._found.model, self._found.capabilities)

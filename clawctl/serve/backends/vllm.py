@@ -36,6 +36,7 @@ class Vllm(Upstream):
     def __init__(self, run: RunDir, recipe: Recipe) -> None:
         self._port, self._key = free_port(), secrets.token_urlsafe(32)
         super().__init__(run, recipe, f"http://127.0.0.1:{self._port}", "vllm", self._key, recipe.model_name, "clawctl_reload")
+        self._images = _sees_images(Path(recipe.model_path))
         self._log_file = run.logs / "vllm.log"
         self._process: asyncio.subprocess.Process | None = None
         self.restarts = 0
@@ -125,7 +126,7 @@ def arguments(recipe: Recipe) -> list[str]:
         "--uvicorn-log-level",
         "warning",
     ]
-    if not _sees_images(path):
+    if _sees_images(path) is False:
         chosen += ["--chat-template-content-format", "string"]  # its guess from the template is sometimes wrong
     if "<tool_call>" in template:
         chosen += ["--enable-auto-tool-choice", "--tool-call-parser", "qwen3_coder" if "<function=" in template else "hermes"]
@@ -167,11 +168,11 @@ def _chat_template(model: Path) -> str:
     return "\n".join(texts)
 
 
-def _sees_images(model: Path) -> bool:
+def _sees_images(model: Path) -> bool | None:
     try:
         config = orjson.loads((model / "config.json").read_bytes())
     except (OSError, orjson.JSONDecodeError):
-        return True  # not here to look at: vLLM may guess
+        return None  # not here to look at: vLLM may guess
     return "vision_config" in config
 
 

@@ -16,6 +16,14 @@ class Refusal(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Remembered:
+    """An answer that we gave, for putting it back as it was sampled."""
+
+    completion_ids: tuple[int, ...]
+    prompt: bytes  # digest of the prompt's ids, see `clawctl.serve.recent`
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """One request, whatever API it came through."""
 
@@ -41,6 +49,7 @@ class Ask:
     claims: dict[str, Any] = field(default_factory=dict)  # session_id and the like, from the body
     max_tokens_may_shrink: bool = False  # to what the context has left; else a request for more is refused
     echo: dict[str, Any] = field(default_factory=dict)  # fields of the body that the answer repeats or is written by
+    answers: dict[int, list[Remembered]] | None = None  # which of `messages` we may have given; None: nothing is put back
 
     @property
     def use_tools(self) -> bool:

@@ -5,6 +5,8 @@ from typing import Any
 from clawctl.serve.dialects import Refusal
 
 Object = dict[str, Any]
+LATER_SYSTEM = "later system messages as user"
+NO_IMAGES = "this model takes no images"
 
 
 def wrong(where: str, what: str) -> Refusal:
@@ -107,3 +109,8 @@ def join_leading_system(messages: list[Object]) -> list[Object]:
     if count < 2 or not all(isinstance(message["content"], str) for message in leading):
         return messages
     return [{"role": "system", "content": "\n\n".join(m["content"] for m in leading)}, *messages[count:]]
+
+
+def later_system_as_user(messages: list[Object]) -> list[Object]:
+    """The same words, with every system message but the first message said by the user."""
+    return [{**m, "role": "user"} if i and m["role"] == "system" else m for i, m in enumerate(messages)]

@@ -1,0 +1,124 @@
+"""The answers that serve gave lately: what a client sends back of them can stand in the prompt as it was sampled.
+
+Kept in memory, bounded, seen only by the key that asked. An answer is known again by a handle that it carries or, without one, by
+what it says: `clawctl.serve.splicing` puts its ids in place of the template's rendering.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from clawctl.serve.dialects import Ask, Remembered
+from clawctl.serve.dialects.handles import exchange_of
+from clawctl.types import Message
+
+_MOST_TOKENS = 4_000_000  # of one key's answers; the one given or matched longest ago goes first
+
+
+class Recent:
+    """Answers by exchange and by what they say."""
+
+    def __init__(self, most_tokens: int = _MOST_TOKENS) -> None:
+        self._most_tokens = most_tokens
+        self._of_key: dict[str, _Answers] = {}
+
+    def keep(self, key: str, exchange_id: str, message: Message, prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> None:
+        if completion_ids:
+            answers = self._of_key.setdefault(key, _Answers())
+            answers.add(exchange_id, digest(message), Remembered(tuple(completion_ids), prompt_digest(prompt_ids)))
+            answers.shrink(self._most_tokens)
+
+    def known(self, key: str, ask: Ask) -> Ask:
+        """The ask, with what is remembered of each answer in its history."""
+        answers = self._of_key.get(key)
+        sent = [message for message in ask.sent_messages if message.get("role") == "assistant"]
+        places = [i for i, message in enumerate(ask.messages) if message["role"] == "assistant"]
+        if answers is None or len(sent) != len(places):
+            return ask
+        found = {i: candidates for i, message in zip(places, sent, strict=True) if (candidates := answers.find(message))}
+        return replace(ask, answers=found) if found else ask
+
+
+@dataclass(slots=True)
+class _Kept:
+    answer: Remembered
+    says: bytes | None
+
+
+class _Answers:
+    """One key's."""
+
+    def __init__(self) -> None:
+        self._by_id: OrderedDict[str, _Kept] = OrderedDict()
+        self._by_digest: dict[bytes, list[str]] = {}
+        self._tokens = 0
+
+    def add(self, exchange_id: str, says: bytes | None, answer: Remembered) -> None:
+        self._by_id[exchange_id] = _Kept(answer, says)
+        self._tokens += len(answer.completion_ids)
+        if says is not None:
+            self._by_digest.setdefault(says, []).append(exchange_id)
+
+    def shrink(self, most_tokens: int) -> None:
+        while self._tokens > most_tokens:
+            exchange_id, kept = self._by_id.popitem(last=False)
+            self._tokens -= len(kept.answer.completion_ids)
+            if kept.says is not None:
+                self._by_digest[kept.says].remove(exchange_id)
+                if not self._by_digest[kept.says]:
+                    del self._by_digest[kept.says]
+
+    def find(self, message: Message) -> list[Remembered]:
+        """The answer whose handle the message carries, if the message still says what it said; without a handle, all that said the
+        same."""
+        says = digest(message)
+        handles = _handles(message)
+        if len(handles) > 1:  # a client merged several answers into one
+            return []
+        named = [each for each in handles if each in self._by_id and self._by_id[each].says == says]
+        found = named if handles else self._by_digest.get(says, []) if says is not None else []
+        for exchange_id in found:
+            self._by_id.move_to_end(exchange_id)
+        return [self._by_id[exchange_id].answer for exchange_id in found]
+
+
+def _handles(message: Message) -> set[str]:
+    calls = message.get("tool_calls")
+    ids = [call.get("id") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    found = {exchange for each in ids if (exchange := exchange_of(each))}
+    return found | {message["handle"]} if isinstance(message.get("handle"), str) else found
+
+
+def digest(message: Message) -> bytes | None:
+    """Of what an answer says, however it is written: text without the space around it, calls with their arguments as values. Its
+    reasoning is left out, as clients do. None: it says nothing that could be known again."""
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
+    said = content.strip() if isinstance(content, str) else ""
+    calls = message.get("tool_calls")
+    told = [_call(call) for call in calls] if isinstance(calls, list) else []
+    if not said and not told:
+        return None
+    return blake2b(orjson.dumps([said, told], option=orjson.OPT_SORT_KEYS), digest_size=16).digest()
+
+
+def _call(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return call
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = orjson.loads(arguments)
+        except orjson.JSONDecodeError:
+            arguments = arguments.strip()
+    return [function.get("name"), arguments]
+
+
+def prompt_digest(prompt_ids: Sequence[int]) -> bytes:
+    return blake2b(orjson.dumps(list(prompt_ids)), digest_size=16).digest()

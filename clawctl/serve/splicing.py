@@ -1,0 +1,108 @@
+"""Earlier answers put back into a rendered prompt as they were sampled, where the rendering shows exactly where they stand."""
+
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from clawctl.serve.dialects import Remembered
+from clawctl.serve.recent import prompt_digest
+from clawctl.types import Message
+
+_EMPTY_THOUGHT = re.compile(r"(<think>)?\s*(</think>\s*)?")  # some templates write one before an answer that has none
+Render = Callable[[list[Message], bool], str]  # messages, with or without the prompt to answer → text
+
+
+def splice(
+    tokenizer: Any, render: Render, messages: list[Message], text: str, answers: Mapping[int, list[Remembered]]
+) -> tuple[list[int], int] | None:
+    """The ids of the prompt `text` with answers in place of what the template made of them, and how many. `answers` says which of
+    the messages may be which answers. None where a place is not certain.
+
+    The ids of what stands between are those of its text: so a prompt is the one before, what was sampled, and what came since.
+    """
+    pieces = _between(render, messages, text, sorted(answers))
+    if pieces is None:
+        return None
+    encode = _encoder(tokenizer)
+    ids, chosen, unclear = encode(pieces[0]), {}, set()
+    for place, piece in zip(sorted(answers), pieces[1:], strict=True):
+        chosen[place] = answer = _choose(answers[place], ids) or answers[place][0]
+        if _choose(answers[place], ids) is None:
+            unclear.add(place)
+        rest = _after(tokenizer, answer, piece)
+        if rest is None:
+            return None
+        ids += [*answer.completion_ids, *encode(rest)]
+    if not unclear:
+        return ids, len(chosen)
+    sure = {place: [answer] for place, answer in chosen.items() if place not in unclear}
+    return splice(tokenizer, render, messages, text, sure) if sure else None
+
+
+def _encoder(tokenizer: Any) -> Callable[[str], list[int]]:
+    return lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
+
+
+def _choose(candidates: list[Remembered], ids: list[int]) -> Remembered | None:
+    """The answer that was given to this very prompt; else the only one that it can be; else None."""
+    here = prompt_digest(ids)
+    exact = next((answer for answer in reversed(candidates) if answer.prompt == here), None)
+    alike = len({answer.completion_ids for answer in candidates}) == 1
+    return exact or (candidates[-1] if alike else None)
+
+
+def _after(tokenizer: Any, answer: Remembered, piece: str) -> str | None:
+    """What follows an answer, without the end token where the answer has sampled its own; None where the two do not fit."""
+    last = answer.completion_ids[-1]
+    if last not in tokenizer.all_special_ids:
+        return piece
+    end = tokenizer.decode([last])
+    return piece[len(end) :] if piece.startswith(end) else None
+
+
+def _between(render: Render, messages: list[Message], text: str, places: list[int]) -> list[str] | None:
+    """The text before, between and after the answers at `places`; what comes before an answer ends with the prompt to answer."""
+    plain = render(messages, False)
+    prompt = text[len(plain) :]
+    if not prompt.strip() or not text.startswith(plain):
+        return None
+    marks = {place: f"{secrets.token_hex(12)}x{place}x" for place in places}
+    marked = render([_only(marks[i]) if i in marks else message for i, message in enumerate(messages)], True)
+    pieces, rest = [], marked
+    for mark in marks.values():
+        before, found, rest = rest.partition(mark)
+        cut = _begins(before, prompt) if found else None
+        if cut is None or mark in rest:
+            return None
+        pieces.append(before[:cut])
+    if not _in_order([*pieces, rest], text):
+        return None
+    return [piece + prompt for piece in pieces] + [rest]
+
+
+def _only(said: str) -> Message:
+    return {"role": "assistant", "content": said}
+
+
+def _begins(before: str, prompt: str) -> int | None:
+    """Where an answer's turn begins in the text before it; None where that does not end with the prompt to answer."""
+    for header in (prompt, prompt[: prompt.find("\n") + 1]):
+        at = before.rfind(header) if header.strip() else -1
+        if at >= 0 and _EMPTY_THOUGHT.fullmatch(before, at + len(header)):
+            return at
+    return None
+
+
+def _in_order(pieces: list[str], text: str) -> bool:
+    """Whether the text is these pieces with something in between: the marks have changed nothing but the answers."""
+    *inner, last = pieces
+    if not text.startswith(inner[0]) or not text.endswith(last):
+        return False
+    end = len(inner[0])
+    for piece in inner[1:]:
+        at = text.find(piece, end)
+        if at < 0:
+            return False
+        end = at + len(piece)
+    return end <= len(text) - len(last)

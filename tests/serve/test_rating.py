@@ -1,0 +1,103 @@
+"""A rating reaches the row of its turn, whichever way it came; it never breaks serving."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from anthropic import Anthropic
+from served import Server
+
+from clawctl.collect.captures import parse_exchange
+from clawctl.collect.sessions import Sessions
+from clawctl.config import Recipe
+from clawctl.feedback import Ratings
+from clawctl.serve.dialects import Refusal
+from clawctl.serve.rating import Rating
+from clawctl.types import Exchange
+
+SECRET = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
+
+
+def exchanges(server: Server) -> list[Exchange]:
+    return [parse_exchange(orjson.dumps(line)) for line in server.captured()]
+
+
+def rate(server: Server, **body: Any) -> httpx.Response:
+    return httpx.post(f"{server.url}/feedback", json=body, headers={"authorization": "Bearer key"}, timeout=60)
+
+
+def test_a_rating_by_the_id_of_any_api_closes_its_turn(tmp_path: Path, model_path: Path) -> None:
+    with Server(tmp_path / "run", model_path) as server:
+        root = server.url.removesuffix("/v1")
+        chat = server.say("hello").id
+        response = server.client.responses.create(model="tiny", input="how are you", max_output_tokens=4).id
+        with Anthropic(base_url=root, api_key="key") as anthropic:
+            message = anthropic.messages.create(model="tiny", max_tokens=4, messages=[{"role": "user", "content": "thanks"}]).id
+        for name, rating in ((chat, 1), (response, -1), (message, 0.5)):
+            told = rate(server, completion_id=name, rating=rating, comment=f"my key is {SECRET}")
+            assert (told.status_code, told.json()["rating"]) == (200, rating), told.text
+        assert rate(server, turn_id=told.json()["turn_id"], rating=0.25).status_code == 200
+        headers = {"x-feedback": "-0.5"}
+        messages: Any = [{"role": "user", "content": "today"}]
+        said = server.client.chat.completions.create(model="tiny", messages=messages, max_tokens=4).choices[0].message.content
+        messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "no"}]
+        server.client.chat.completions.create(model="tiny", messages=messages, max_tokens=4, extra_headers=headers)
+        server.say("a bad header", extra_headers={"x-feedback": "great"})
+        metrics = httpx.get(root + "/metrics").text
+        assert 'clawctl_ratings_total{outcome="kept"} 4' in metrics
+        assert 'clawctl_ratings_total{outcome="lost"} 1' in metrics
+        sessions, ratings = Sessions(3600.0), Ratings(server.run)
+        for feedback in ratings.read():
+            assert feedback.comment is None or SECRET not in feedback.comment
+            sessions.rate(feedback)
+        captured = exchanges(server)
+        for exchange in captured:
+            sessions.add(exchange)
+        rated = {turn.turn_id: turn.feedback for turn in sessions.take_rows()}
+        assert [rated.get(exchange.exchange_id) for exchange in captured][:4] == [1.0, -1.0, 0.25, -0.5]
+        assert server.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"turn_id": "x", "rating": 2}, "rating"),
+        ({"turn_id": "x", "rating": True}, "rating"),
+        ({"turn_id": "x"}, "rating"),
+        ({"rating": 1}, "turn_id"),
+        ({"turn_id": "x", "completion_id": "y", "rating": 1}, "turn_id"),
+        ({"completion_id": "chatcmpl-other", "rating": 1}, "completion_id"),
+        ({"turn_id": "x", "rating": 1, "comment": "c" * 10_001}, "comment"),
+        ({"turn_id": "x", "rating": 1, "stars": 5}, "stars"),
+    ],
+)
+def test_what_is_no_rating_is_refused_by_its_field(server: Server, body: dict[str, Any], param: str) -> None:
+    answer = rate(server, **body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+def test_nobody_rates_without_a_key(server: Server) -> None:
+    assert httpx.post(f"{server.url}/feedback", json={"turn_id": "x", "rating": 1}).status_code == 401
+
+
+def keep(folder: Path | None, counts: Counter[tuple[str, ...]], **privacy: Any) -> int:
+    recipe = Recipe.model_validate({"privacy": privacy})
+    try:
+        asyncio.run(Rating(folder, recipe, counts).keep({"turn_id": "x", "rating": 1}, "anna"))
+    except Refusal as refusal:
+        return refusal.status
+    return 200
+
+
+def test_what_is_not_captured_cannot_be_rated_and_what_is_lost_is_counted_and_told(tmp_path: Path) -> None:
+    counts: Counter[tuple[str, ...]] = Counter()
+    assert keep(None, counts) == 409
+    assert keep(tmp_path / "feedback", counts, skip_keys=["anna"]) == 409
+    (tmp_path / "file").write_text("")
+    assert keep(tmp_path / "file" / "feedback", counts) == 503
+    assert keep(tmp_path / "feedback", counts) == 200
+    assert counts == {("lost",): 1, ("kept",): 1}

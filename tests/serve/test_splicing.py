@@ -1,0 +1,160 @@
+"""An answer that a client sends back in other words stands in the next prompt as it was sampled, or not at all otherwise."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from served import SPECIAL, Server
+from transformers import AutoTokenizer
+
+from clawctl.serve.dialects import Ask, chat
+from clawctl.serve.prompt import render
+from clawctl.serve.recent import Recent, digest
+
+END = SPECIAL.index("<|im_end|>")
+LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+SAID = 'Let me see. \n<tool_call>\n{"name": "look",  "arguments": {"at":"x",   "n": 1.0}}\n</tool_call>'
+CALL = {"id": "callA1", "type": "function", "function": {"name": "look", "arguments": '{"at":"x",   "n": 1.0}'}}
+GIVEN = {"role": "assistant", "content": "Let me see. \n", "tool_calls": [CALL]}
+BACK = {
+    "role": "assistant",
+    "content": "Let me see.",
+    "tool_calls": [{**CALL, "function": {"name": "look", "arguments": '{"n":1.0,"at":"x"}'}}],
+}
+ASKED = [{"role": "user", "content": "look please"}]
+RESULT = {"role": "tool", "tool_call_id": "callA1", "content": "thanks a lot"}
+
+
+@pytest.fixture
+def tokenizer(model_path: Path) -> Any:
+    return AutoTokenizer.from_pretrained(model_path)
+
+
+def ask(*messages: dict[str, Any], **body: Any) -> Ask:
+    return chat.read({"messages": list(messages), "tools": [LOOK], **body}, "tiny")
+
+
+def ids(tokenizer: Any, text: str) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def remember(recent: Recent, tokenizer: Any, before: Ask, said: str = SAID, name: str = "A" * 24, **message: Any) -> list[int]:
+    """Prompt and answer, as they went through the engine."""
+    prompt = render(tokenizer, before, True).ids
+    sampled = [*ids(tokenizer, said[:7]), *ids(tokenizer, said[7:]), END]  # cut as no tokenizer would
+    recent.keep("default", name, {**GIVEN, **message}, prompt, sampled)
+    return prompt + sampled
+
+
+def test_a_prompt_begins_with_the_prompt_and_the_answer_before_it_over_two_turns(tokenizer: Any) -> None:
+    recent = Recent()
+    before = remember(recent, tokenizer, ask(*ASKED))
+    plain, child = ask(*ASKED, BACK, RESULT), recent.known("default", ask(*ASKED, BACK, RESULT))
+    assert render(tokenizer, plain, True).ids[: len(before)] != before
+    rendered = render(tokenizer, child, True)
+    assert rendered.ids[: len(before)] == before
+    assert rendered.ids[len(before) :] == ids(tokenizer, "\n<|im_start|>tool\nthanks a lot<|im_end|>\n<|im_start|>assistant\n")
+    assert rendered.spliced == 1
+    said = {"content": "hello  there", "tool_calls": None}
+    again = remember(recent, tokenizer, child, "hello  there", "B" * 24, **said)
+    back = {"role": "assistant", "content": " hello  there\n"}
+    grandchild = ask(*ASKED, BACK, RESULT, back, {"role": "user", "content": "thanks"})
+    rendered = render(tokenizer, recent.known("default", grandchild), True)
+    assert rendered.ids[: len(again)] == again
+    assert rendered.spliced == 2
+
+
+def test_without_the_option_nothing_is_put_back_and_it_is_said(tokenizer: Any) -> None:
+    recent = Recent()
+    remember(recent, tokenizer, ask(*ASKED))
+    child = recent.known("default", ask(*ASKED, BACK, RESULT))
+    assert render(tokenizer, child) == render(tokenizer, ask(*ASKED, BACK, RESULT))
+    assert render(tokenizer, child).spliced is None
+
+
+def test_nobody_gets_anothers_answers_and_an_edited_answer_is_not_ours(tokenizer: Any) -> None:
+    recent = Recent()
+    remember(recent, tokenizer, ask(*ASKED))
+    assert recent.known("other", ask(*ASKED, BACK, RESULT)).answers is None
+    assert recent.known("default", ask(*ASKED, {**BACK, "content": "Let me look."}, RESULT)).answers is None
+    assert digest({"role": "assistant", "content": " "}) is None
+
+
+def test_a_handle_tells_answers_apart_that_say_the_same(tokenizer: Any) -> None:
+    recent = Recent()
+    one, two = ({"tool_calls": [{**CALL, "id": f"call{name * 24}0"}]} for name in "AB")
+    remember(recent, tokenizer, ask(*ASKED), name="A" * 24, **one)
+    longer = remember(recent, tokenizer, ask(*ASKED), "Well. " + SAID, "B" * 24, **two)
+    rendered = render(tokenizer, recent.known("default", ask(*ASKED, {**BACK, **two}, RESULT)), True)
+    assert rendered.ids[: len(longer)] == longer
+
+
+def test_of_answers_that_say_the_same_the_one_to_this_prompt_is_put_back_or_none(tokenizer: Any) -> None:
+    recent, other = Recent(), [{"role": "user", "content": "another question"}]
+    here = remember(recent, tokenizer, ask(*ASKED), name="A" * 24)
+    remember(recent, tokenizer, ask(*other), "Well. " + SAID, "B" * 24)
+    rendered = render(tokenizer, recent.known("default", ask(*ASKED, BACK, RESULT)), True)
+    assert rendered.ids[: len(here)] == here
+    third = ask({"role": "user", "content": "a third one"}, BACK, RESULT)
+    assert render(tokenizer, recent.known("default", third), True) == render(tokenizer, third, True)
+
+
+LOOP = "{%- for m in messages %}"
+WANTS_CALLS = "{% if m.role == 'tool' and not loop.previtem.tool_calls %}{{ raise_exception('no call') }}{% endif %}"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("<|im_start|>' + m.role", "<|im_start|>' + m.role|upper"),  # history looks unlike the prompt to answer
+        ("(m.content or '')", "(m.content or '')|length|string"),  # an answer's place does not show
+        ("{{ '<|im_end|>\\n' }}", "{{ '\\n' }}"),  # answers do not end with what was sampled
+        (LOOP, "{{ messages|length if messages[1] and messages[1].tool_calls }}" + LOOP),
+        (LOOP, LOOP + WANTS_CALLS),
+    ],
+)
+def test_where_the_template_does_not_show_the_place_nothing_is_done(tokenizer: Any, change: tuple[str, str]) -> None:
+    assert change[0] in tokenizer.chat_template
+    tokenizer.chat_template = tokenizer.chat_template.replace(*change)
+    recent = Recent()
+    remember(recent, tokenizer, ask(*ASKED))
+    rendered = render(tokenizer, recent.known("default", ask(*ASKED, BACK, RESULT)), True)
+    assert rendered == replace(render(tokenizer, ask(*ASKED, BACK, RESULT)), spliced=0)
+
+
+def test_reasoning_that_the_template_begins_itself_is_put_back_with_it(tokenizer: Any) -> None:
+    begun = "<|im_start|>assistant\\n<think>\\n"
+    tokenizer.chat_template = tokenizer.chat_template.replace("{{ '<|im_start|>assistant\\n' }}", f"{{{{ '{begun}' }}}}")
+    recent = Recent()
+    before = remember(recent, tokenizer, ask(*ASKED), "hm\n</think>\n\n" + SAID)
+    rendered = render(tokenizer, recent.known("default", ask(*ASKED, BACK, RESULT)), True)
+    assert rendered.thinking
+    assert rendered.ids[: len(before)] == before
+
+
+def test_memory_is_bounded_by_tokens_the_oldest_goes_first(tokenizer: Any) -> None:
+    recent = Recent(most_tokens=5)
+    for name, text in (("A", "one"), ("B", "two"), ("C", "three")):
+        recent.keep("default", name * 24, {"role": "assistant", "content": text}, [1], [1, 2])
+    known = recent.known("default", ask(*[{"role": "assistant", "content": text} for text in ("one", "two", "three")]))
+    assert known.answers is not None
+    assert sorted(known.answers) == [1, 2]
+
+
+def test_a_server_that_splices_records_it_and_its_turns_chain(tmp_path: Path, model_path: Path) -> None:
+    with Server(tmp_path / "run", model_path, splice=True) as server:
+        messages: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
+        for text in ("and then?", "thanks"):
+            answer = server.client.chat.completions.create(model="tiny", messages=messages, max_tokens=12)  # type: ignore[arg-type]
+            said = answer.choices[0].message.content
+            messages += [{"role": "assistant", "content": f" {said}\n"}, {"role": "user", "content": text}]
+        server.client.chat.completions.create(model="tiny", messages=messages, max_tokens=4)  # type: ignore[arg-type]
+        first, second, third = server.captured()
+        assert (first["spliced"], second["spliced"], third["spliced"]) == (0, 1, 2)
+        for parent, child in ((first, second), (second, third)):
+            through = parent["prompt_ids"] + parent["completion_ids"]
+            assert child["prompt_ids"][: len(through)] == through
+        assert orjson.dumps(first["adapted"]) == b"null"
+        assert server.stop() == 0

@@ -1,0 +1,159 @@
+"""What chat templates take and refuse: parts, a later system message, images, items that name what is not here."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from served import Server
+from transformers import AutoTokenizer
+
+import clawctl
+from clawctl.serve.dialects import responses
+from clawctl.serve.dialects.fields import LATER_SYSTEM
+from clawctl.serve.prompt import render
+
+TEMPLATE = Path(clawctl.__file__).parent / "demo_model" / "chat_template.jinja"
+LATE = [{"role": "user", "content": "hi"}, {"role": "system", "content": "be brief"}, {"role": "user", "content": "now"}]
+IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]
+
+
+def as_parts(content: str) -> list[dict[str, Any]]:
+    half = len(content) // 2
+    return [{"type": "text", "text": text} for text in (content[:half], content[half:])]
+
+
+def test_the_demo_models_template_reads_parts_as_the_text_that_they_are(model_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(model_path)
+    tokenizer.chat_template = TEMPLATE.read_text()
+    call = {"type": "function", "function": {"name": "look", "arguments": {"at": 1}}}
+    texts: list[dict[str, Any]] = [
+        {"role": "user", "content": "What is 2 + 2?"},
+        {"role": "assistant", "content": "I look.", "tool_calls": [call]},
+        {"role": "tool", "content": "4"},
+        {"role": "assistant", "content": "<think>\nhm\n</think>\n\nIt is 4."},
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "thanks"},
+    ]
+    plain = tokenizer.apply_chat_template(texts, tokenize=False, add_generation_prompt=True)
+    parts = [{**message, "content": as_parts(message["content"])} for message in texts]
+    assert tokenizer.apply_chat_template(parts, tokenize=False, add_generation_prompt=True) == plain
+    assert plain == (
+        "<|im_start|>user\nWhat is 2 + 2?<|im_end|>\n"
+        '<|im_start|>assistant\nI look.\n<tool_call>\n{"name": "look", "arguments": {"at": 1}}\n</tool_call><|im_end|>\n'
+        "<|im_start|>user\n<tool_response>\n4\n</tool_response><|im_end|>\n"
+        "<|im_start|>assistant\nIt is 4.<|im_end|>\n"
+        "<|im_start|>system\nbe brief<|im_end|>\n"
+        "<|im_start|>user\nthanks<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+
+
+def test_the_template_that_ships_is_the_one_that_the_model_is_made_with() -> None:
+    made_with = TEMPLATE.parents[2] / "scripts" / "demo_model" / "chat_template.jinja"
+    assert not made_with.exists() or made_with.read_bytes() == TEMPLATE.read_bytes()
+
+
+def test_an_item_that_names_another_is_passed_over() -> None:
+    said = {"type": "message", "role": "user", "content": "hi"}
+    ask = responses.read({"input": [{"type": "item_reference", "id": "msg_unknown"}, said]}, "m")
+    assert ask.messages == [{"role": "user", "content": "hi"}]
+
+
+def test_a_later_system_message_is_said_by_the_user_where_the_template_refuses_it_and_it_is_noted(model_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(model_path)
+    late = responses.read({"input": [{"type": "message", **message} for message in LATE]}, "m")
+    assert render(tokenizer, late).adapted is None
+    late_system = "{% if m.role == 'system' and not loop.first %}{{ raise_exception('first!') }}{% endif %}"
+    refuses = "{% for m in messages %}" + late_system + "{% endfor %}"
+    tokenizer.chat_template = refuses + tokenizer.chat_template
+    said = [{**message, "role": "user"} for message in late.messages]
+    assert render(tokenizer, late) == replace(render(tokenizer, replace(late, messages=said)), adapted=LATER_SYSTEM)
+
+
+# ---- an upstream ---------------------------------------------------------------------------------------------------------
+
+
+class Strict(BaseHTTPRequestHandler):
+    """A model whose template takes a system message at the beginning only."""
+
+    def do_GET(self) -> None:
+        self._answer(200, orjson.dumps({"data": [{"id": "m"}]}))
+
+    def do_POST(self) -> None:
+        asked = orjson.loads(self.rfile.read(int(self.headers["content-length"])))
+        if any(message["role"] == "system" for message in asked["messages"][1:]) or asked["messages"][0]["content"] == "no":
+            self._answer(400, orjson.dumps({"error": {"message": "System message must be at the beginning."}}))
+        elif asked.get("stream"):
+            choice = {"index": 0, "delta": {"content": asked["messages"][1]["role"]}, "finish_reason": "stop"}
+            self._answer(200, b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\ndata: [DONE]\n\n")
+        else:
+            self._answer(200, orjson.dumps({"choices": [{"message": {"role": "assistant", "content": "x"}}]}))
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def strict() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Strict) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def ask(server: Server, messages: list[dict[str, Any]], **more: Any) -> httpx.Response:
+    body = {"messages": messages, "max_tokens": 4, **more}
+    return httpx.post(server.url + "/chat/completions", json=body, headers={"x-api-key": "key"}, timeout=60)
+
+
+def test_an_upstream_that_refuses_a_later_system_message_is_asked_once_more(strict: str, tmp_path: Path, model_path: Path) -> None:
+    with Server(tmp_path / "run", model_path, upstream={"url": strict, "kind": "openai"}) as server:
+        assert ask(server, LATE).json()["choices"][0]["message"]["content"] == "user"
+        assert server.captured()[-1]["adapted"] == LATER_SYSTEM
+        assert server.captured()[-1]["messages"] == LATE
+        assert ask(server, [LATE[0], LATE[2]]).status_code == 200
+        assert server.captured()[-1]["adapted"] is None
+        refused = ask(server, [{"role": "user", "content": "no"}, *LATE[1:]])
+        assert (refused.status_code, refused.json()["error"]["message"]) == (400, "System message must be at the beginning.")
+        assert server.health()["engine"]["images"] is None
+        assert server.stop() == 0
+
+
+# ---- the embedded engine -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "field",
+    [{"presence_penalty": 0.5}, {"logit_bias": {"5": 1}}, {"min_p": 0.1}, {"min_tokens": 3}, {"bad_words": ["x"]},
+     {"stop_token_ids": [3]}, {"ignore_eos": True}, {"response_format": {"type": "json_object"}}],
+)  # fmt: skip
+def test_what_the_embedded_engine_cannot_do_it_refuses_and_names_one_that_can(server: Server, field: dict[str, Any]) -> None:
+    refused = ask(server, LATE, **field)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"]) == (400, next(iter(field)))
+    assert "--engine vllm" in error["message"]
+
+
+def test_what_changes_nothing_is_welcome(server: Server) -> None:
+    neutral = {"presence_penalty": 0, "repetition_penalty": 1.0, "logit_bias": {}, "min_p": 0.0, "stop_token_ids": [], "seed": 3}
+    assert ask(server, LATE, **neutral).status_code == 200
+
+
+def test_an_image_for_a_model_that_takes_none_is_refused_with_the_reason(server: Server) -> None:
+    refused = ask(server, [{"role": "user", "content": IMAGE}])
+    assert (refused.status_code, refused.json()["error"]["message"]) == (400, "this model takes no images")
+    assert server.health()["engine"]["images"] is False

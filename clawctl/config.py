@@ -100,13 +100,6 @@ class CollectConfig(Section):
     """Publish a shard when so many turns are complete, …"""
     shard_age_s: float = Field(5.0, ge=0)
     """… or when the oldest complete turn has waited so long."""
-    max_age: float | None = Field(None, gt=0)
-    """Seconds. Shards that are judged and done with (trained, or never to be) and captures that were read to the end are deleted
-    when they are older. Unset: nothing is."""
-    max_bytes: int | None = Field(None, gt=0)
-    """Of captures, trajectories and verdicts together: what exceeds it is deleted, the oldest first, by the same rule."""
-    drop_untrained: bool = False
-    """Delete by `max_age` and `max_bytes` also what was judged but not trained yet."""
 
 
 # What people who come from elsewhere call the judge's settings
@@ -364,6 +357,9 @@ class PrivacyConfig(Section):
     """Conversations older than this are deleted by `clawctl retention` and by `collect`; unset: kept. Policies stay."""
     max_gb: float | None = Field(None, gt=0)
     """The oldest conversations are deleted while all of them take more than this; unset: kept."""
+    keep_untrained: bool = False
+    """What no stage is done with (not read to its end, not judged, or judged for a step that was not made) stays all the same. Then
+    the two limits keep house and promise nothing."""
 
 
 class UpConfig(Section):

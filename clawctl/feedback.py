@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from clawctl.lines import Lines
+from clawctl.lines import Lines, Rewritten
 from clawctl.run_dir import RunDir
 from clawctl.types import SCHEMA_VERSION, Feedback
 
@@ -123,17 +123,32 @@ class Ratings:
     """All ratings of a run, looked up by turn; of several the newest counts. What is no rating is counted and passed over."""
 
     def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._begin()
+
+    def _begin(self) -> None:
         self.unreadable = 0
-        self._lines = Lines(run.feedback)
+        self._lines = Lines(self._run.feedback)
         self._newest: dict[tuple[str, str], Feedback] = {}
 
-    def look(self) -> None:
-        """Take in what was appended since the last look."""
+    def look(self) -> set[str]:
+        """Take in what was appended since the last look; the ids of the turns that it may be about."""
+        try:
+            return self._take_in()
+        except Rewritten:  # somebody's ratings were taken out of a file: all are read again
+            before = {turn_id for _, turn_id in self._newest}
+            self._begin()
+            return before | self._take_in()
+
+    def _take_in(self) -> set[str]:
+        rated = set()
         for feedback in self.read():
             place = feedback.key, feedback.turn_id
             known = self._newest.get(place)
             if known is None or feedback.created_at >= known.created_at:
                 self._newest[place] = feedback
+                rated.add(feedback.turn_id)
+        return rated
 
     def read(self) -> Iterator[Feedback]:
         """What was appended since the last call, for a reader that keeps its own account."""

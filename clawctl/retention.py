@@ -1,5 +1,8 @@
 """How long conversations stay: by age and by size (`privacy.max_age_days`, `privacy.max_gb`).
 
+The limits are a promise: what exceeds them goes, whoever still needs it. With `privacy.keep_untrained` they keep house: what a
+stage is not done with stays.
+
 Whole files go, the oldest first; serve begins a new capture file each day, so that none grows too old to go. A trajectory shard
 goes only after all captures that could bring it back: collect rebuilds from captures whatever has no shard. Policies, the ledger
 and what was measured stay.
@@ -15,7 +18,10 @@ from pathlib import Path
 import orjson
 
 from clawctl.config import PrivacyConfig, Recipe
+from clawctl.done_with import DoneWith
+from clawctl.lines import whole_end
 from clawctl.run_dir import RunDir, published
+from clawctl.shards import UnreadableShard, merged_from
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +36,7 @@ class Stored:
     paths: tuple[Path, ...]
     newest: float  # unix seconds when something was last written to them
     size: int
+    needed: bool = False  # by a stage that is not done with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +68,14 @@ class Retention:
 
 def expire(run: RunDir, recipe: Recipe, now: float | None = None, dry_run: bool = False) -> Expired:
     """Delete what the recipe no longer wants kept. Any process may call this at any time: each file is gone whole or not at all."""
-    gone = choose(_stored(run), recipe.privacy, time.time() if now is None else now)
+    stored = _stored(run)
+    if recipe.privacy.keep_untrained:
+        stored = _marked(run, recipe, stored)
+    gone = choose(stored, recipe.privacy, time.time() if now is None else now)
     files = [path for entry in gone for path in entry.paths]
-    for path in files if not dry_run else []:
-        _remove(path)
+    for entry in gone if not dry_run else []:
+        for path in entry.paths:
+            _remove(path, entry.newest)
     return Expired(files, sum(entry.size for entry in gone))
 
 
@@ -78,6 +89,8 @@ def choose(stored: Sequence[Stored], privacy: PrivacyConfig, now: float) -> list
     for entry in oldest_first:
         if entry.newest >= too_old and left <= room:
             break
+        if entry.needed:
+            continue
         gone.append(entry)
         left -= entry.size
     return gone
@@ -91,10 +104,44 @@ def _stored(run: RunDir) -> list[Stored]:
     for path in published(run.trajectories, ".parquet"):
         entry = _entry(path, run.verdicts / path.name)
         if entry is not None:
+            entry = replace(entry, newest=_published_at(path, entry.newest))
             sources = [captures[capture].newest for capture in captures if began[capture] <= entry.newest]
             shards.append(replace(entry, newest=max([entry.newest, *sources])))
     aside = [_entry(path, path.with_name(path.name + ".reason.txt")) for path in run.quarantine.iterdir() if path.suffix != ".txt"]
     return [*captures.values(), *shards, *(entry for entry in aside if entry is not None)]
+
+
+def _marked(run: RunDir, recipe: Recipe, stored: Sequence[Stored]) -> list[Stored]:
+    """`stored`, with what a stage is not done with marked as needed."""
+    done, read = DoneWith(run, recipe), _read_to(run)
+    done.look()
+
+    def needed(path: Path) -> bool:
+        if path.parent == run.trajectories:
+            return not done.has(path.stem)
+        return path.parent == run.captures and read.get(path.name) != whole_end(path)
+
+    marked = [replace(entry, needed=any(needed(path) for path in entry.paths if path.exists())) for entry in stored]
+    open_captures = [path for entry in marked if entry.needed for path in entry.paths if path.parent == run.captures]
+    open_since = min(map(_first_moment, open_captures), default=float("inf"))  # what came of it must be there if it is read again
+    return [replace(e, needed=True) if e.paths[0].parent == run.trajectories and e.newest >= open_since else e for e in marked]
+
+
+def _read_to(run: RunDir) -> dict[str, int]:
+    """The offset of each capture file before which all turns are published."""
+    try:
+        return dict(orjson.loads((run.root / "collect.json").read_bytes())["offsets"])
+    except (OSError, LookupError, TypeError, ValueError):
+        return {}  # collect has not told: everything may still be needed
+
+
+def _published_at(path: Path, written: float) -> float:
+    """When the newest rows of a shard were first published: merging them makes them no younger."""
+    try:
+        parts = merged_from(path)
+        return int(max(parts)[:20]) / 1e9 if parts else written
+    except (UnreadableShard, ValueError):
+        return written
 
 
 def _entry(*paths: Path) -> Stored | None:
@@ -116,11 +163,13 @@ def _first_moment(path: Path) -> float:
         return float("-inf")
 
 
-def _remove(path: Path) -> None:
-    """Under the lock that a capture's writer takes for each line: it writes before, or finds its file gone and opens another."""
+def _remove(path: Path, newest: float) -> None:
+    """Under the lock that a capture's writer takes for each line: it writes before, or finds its file gone and opens another. A
+    capture that was written to since it was chosen stays."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            path.unlink()
+            if path.suffix != ".jsonl" or path.stat().st_mtime <= newest:
+                path.unlink()
     except FileNotFoundError:
         return

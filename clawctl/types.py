@@ -104,7 +104,7 @@ class Turn:
         that takes such turns renders the text with its own template, computes the logprobs with its own weights of that moment, and
         marks the sample as off-policy; what it cannot render as the file has it, it refuses. Nothing is padded or written back.
         """
-        return self.trainable or (self.source == "import" and self.untrainable_reason == TEXT_ONLY)
+        return is_judged(self.trainable, self.source, self.untrainable_reason)
 
     def __post_init__(self) -> None:
         if self.trainable == (self.untrainable_reason is not None):
@@ -113,6 +113,11 @@ class Turn:
             raise ValueError(f"turn {self.turn_id}: trainable without exact ids, logprobs and policy version")
         if self.trainable and len(self.completion_ids or []) != len(self.logprobs or []):
             raise ValueError(f"turn {self.turn_id}: logprobs do not match completion ids")
+
+
+def is_judged(trainable: bool, source: str, untrainable_reason: str | None) -> bool:
+    """`Turn.judged`, for readers of a few columns."""
+    return trainable or (source == "import" and untrainable_reason == TEXT_ONLY)
 
 
 @dataclass(frozen=True, slots=True)

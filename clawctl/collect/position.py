@@ -29,7 +29,6 @@ class Position:
         self._run = run
         self._path = run.root / "collect.json"
         kept = self._load()
-        self.gone_before = float(kept.get("gone_before", 0.0))  # rows of turns from before this time may have been deleted
         if afresh or not self._fits(kept):
             kept = {}
         self.start: Places = kept.get("offsets", {})
@@ -82,29 +81,15 @@ class Position:
             "shards_after": self.shards_after,
             "put_aside": put_aside(self._run),
         }
-        self._write()
-
-    def _write(self) -> None:
-        text = orjson.dumps({**self._state, "gone_before": self.gone_before}, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
+        text = orjson.dumps(self._state, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
         if text != self._written:
             publish_bytes(self._path, text)
             self._written = text
 
-    @property
-    def oldest_open(self) -> float:
-        """When the oldest exchange was asked that is not done."""
-        return min((at for _, _, at in self._at.values()), default=float("inf"))
-
-    def give_up(self, newest: float) -> None:
-        """Rows of turns asked until `newest` are about to be deleted: should their captures be read again, they are not published
-        again. Only for times before `oldest_open`, after a `save`."""
-        self.gone_before = max(self.gone_before, newest)
-        self._write()
-
     def _load(self) -> dict[str, Any]:
         try:
             kept = orjson.loads(self._path.read_bytes())
-            if kept["schema_version"] != SCHEMA_VERSION or type(kept["gone_before"]) not in (int, float):
+            if kept["schema_version"] != SCHEMA_VERSION:
                 raise ValueError(f"schema version {kept['schema_version']}")
             return dict(kept)
         except FileNotFoundError:

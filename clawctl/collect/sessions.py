@@ -29,6 +29,7 @@ class Sessions:
         self._of_session: dict[tuple[str, str], set[int]] = defaultdict(set)
         self._rows: list[Turn] = []
         self._ended: list[str] = []
+        self._late: list[Feedback] = []
         self._early: OrderedDict[tuple[str, str], Feedback] = OrderedDict()  # ratings of turns that were not read yet
 
     @property
@@ -39,6 +40,11 @@ class Sessions:
         """The turns that closed since the last call."""
         rows, self._rows = self._rows, []
         return rows
+
+    def take_late(self) -> list[Feedback]:
+        """What requests said, since the last call, of turns that were closed already: not in any row."""
+        late, self._late = self._late, []
+        return late
 
     def take_ended(self) -> list[str]:
         """The turns whose tree ended since the last call: they are never looked at again."""
@@ -77,7 +83,7 @@ class Sessions:
         if match is not None and node.kind == "main":
             match.node.successors += 1
             if match.replies:
-                self._close(match.node, next_state(conversation, exchange.messages, match), exchange.hints.get("feedback"))
+                self._answered(match.node, next_state(conversation, exchange.messages, match), exchange)
         early = self._early.pop((exchange.key, exchange.exchange_id), None)
         if early is not None:
             self._close_rated(node, early)
@@ -132,10 +138,14 @@ class Sessions:
         self._of_session[exchange.key, session_id].add(id(tree))
         return tree
 
-    def _close(self, node: Node, came_back: list[Message] | None, rating: object) -> None:
-        """Close an open turn with what came back and what the request said of it; with nothing it stays open."""
-        rated = float(rating) if isinstance(rating, int | float) and not isinstance(rating, bool) and -1 <= rating <= 1 else None
-        if came_back is not None or rated is not None:
+    def _answered(self, node: Node, came_back: list[Message] | None, by: Exchange) -> None:
+        """Close an open turn with what came back and what the request said of it; with nothing it stays open. What another branch
+        says of a turn that is closed already is a rating that came late."""
+        said = by.hints.get("feedback")
+        rated = float(said) if isinstance(said, int | float) and not isinstance(said, bool) and -1 <= said <= 1 else None
+        if node.exchange is None and rated is not None:
+            self._late.append(Feedback(f"header-{by.exchange_id}", by.created_at, node.user, node.turn_id, rated, None))
+        elif came_back is not None or rated is not None:
             self._close_for_good(node, came_back, rated)
 
     def _close_for_good(self, node: Node, came_back: list[Message] | None = None, rating: float | None = None) -> None:

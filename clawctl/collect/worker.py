@@ -18,14 +18,14 @@ from clawctl.collect.side_rules import VERSION
 from clawctl.collect.upkeep import Upkeep
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.feedback import Ratings
+from clawctl.feedback import FeedbackFile, Ratings
 from clawctl.lines import Rewritten
 from clawctl.process import stop_on_signals
 from clawctl.retention import Retention
 from clawctl.run_dir import RunDir, changes, published, quarantine, sole_worker
 from clawctl.shards import UNKNOWN, Origin, UnreadableShard, read_turn_ids, write_turns
 from clawctl.tokenizer_files import tokenizer_fingerprint
-from clawctl.types import Exchange, Turn
+from clawctl.types import Exchange, Feedback, Turn
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +60,7 @@ class Collector:
         self._upkeep, self._kept_up_at = Upkeep(run, recipe), float("-inf")
         _sweep(run)
         self._refused = False  # by the disk
+        self._own_feedback = FeedbackFile(run.feedback)
         self._exchanges, self._rows, self._shards, self._quarantined = 0, 0, 0, 0
         self._reported, self._reported_at = 0, time.monotonic()
         log.info("side rules version %d", VERSION)
@@ -72,6 +73,7 @@ class Collector:
         self._known = _published_ids(self._run, self._position.shards_after)
         self._captures = Captures(self._run, self._position.start)
         self._ratings = Ratings(self._run)
+        self._told: set[str] = set()  # ids of the ratings in feedback/
         self._sessions = Sessions(self._settings.session_timeout_s, self._known)
         self._last_stem = max((path.stem for path in published(self._run.trajectories, ".parquet")), default="")
         self._waiting: list[Turn] = []
@@ -99,6 +101,7 @@ class Collector:
 
     def _read_all(self) -> None:
         for feedback in self._ratings.read():  # before the captures: a rating that was given is in the row if it can be
+            self._told.add(feedback.feedback_id)
             self._sessions.rate(feedback)
         self._read_once()
         for _ in range(3):  # a child that was read before its parent finds it at the next reading, at the latest
@@ -130,11 +133,11 @@ class Collector:
 
     def _found(self, found: Found) -> Exchange:
         self._position.read(found)
-        if found.exchange.created_at <= self._position.gone_before:
-            self._known.add(found.exchange.exchange_id)
         return found.exchange
 
     def _take(self) -> None:
+        for feedback in self._sessions.take_late():
+            self._pass_on(feedback)
         rows = self._sessions.take_rows()
         self._emitted += len(rows)
         self._position.ended(self._sessions.take_ended(), self._emitted)
@@ -144,6 +147,15 @@ class Collector:
         while len(self._waiting) >= self._settings.shard_turns and self._publish():
             pass
         self._publish_due()
+
+    def _pass_on(self, feedback: Feedback) -> None:
+        """Keep a rating that came with a request where late ratings stand. Read again, the request finds it there."""
+        if feedback.feedback_id in self._told:
+            return
+        try:
+            self._own_feedback.append(feedback)
+        except OSError as error:
+            log.error("a rating that came with a request could not be kept: %s", error)
 
     def _publish_due(self) -> None:
         """Publish the rows that wait if the oldest has waited long enough."""
@@ -197,9 +209,9 @@ class Collector:
         if time.monotonic() - self._kept_up_at >= UPKEEP_S:
             self._kept_up_at = time.monotonic()
             try:
-                self._upkeep.work(self._position, time.time())
+                self._upkeep.work(self._position)
             except OSError as error:
-                log.error("shards are not merged or deleted, tried again in a minute: %s", error)
+                log.error("shards are not merged, tried again in a minute: %s", error)
 
     def report(self) -> None:
         """Say how far we are: counts only."""

@@ -12,10 +12,11 @@ import orjson
 
 from clawctl.config import TrainConfig, load_recipe
 from clawctl.errors import ClawError
+from clawctl.feedback import Ratings
 from clawctl.policies import list_versions, read_policy
 from clawctl.run_dir import RunDir, published
 from clawctl.shards import UnreadableShard, read_columns
-from clawctl.types import Policy
+from clawctl.types import Policy, is_judged
 
 T = TypeVar("T")
 
@@ -25,6 +26,7 @@ _FEW = (
     "parent_turn_id",
     "turn_index",
     "kind",
+    "source",
     "user",
     "created_at",
     "policy_version",
@@ -67,9 +69,13 @@ def read_rows(run: RunDir, words: bool = False) -> Joined:
     steps |= {turn_id: policy.step for policy in policies for turn_id in policy.turns}
     newest = max((policy.version for policy in policies), default=0)
     config = train_config(run, joined.problems)
+    ratings = Ratings(run)
+    ratings.look()
     for turn in {turn["turn_id"]: turn for turn in turns}.values():
         turn_id = turn["turn_id"]
         verdict, step = verdicts.get(turn_id), steps.get(turn_id)
+        if step is None and verdict is not None:
+            verdict = _under_rating(turn, verdict, ratings)
         why_not = None if step is not None else _why_not(turn, verdict, skipped.get(turn_id), newest, config)
         joined.rows.append(Row(turn, verdict, step, why_not))
     joined.rows.sort(key=lambda row: row.turn["created_at"])
@@ -103,7 +109,7 @@ def _ledger(run: RunDir, problems: list[str]) -> tuple[dict[str, int], dict[str,
 
 def _why_not(turn: dict[str, Any], verdict: dict[str, Any] | None, skipped: str | None, newest: int, config: TrainConfig) -> str:
     """The trainer's own rules, in its order (`train/feed.py`), as far as they show without the token ids."""
-    if not turn["trainable"]:
+    if not is_of_use(turn):
         return str(turn["untrainable_reason"])
     if verdict is None:
         return "waiting for the judge"
@@ -120,9 +126,20 @@ def _why_not(turn: dict[str, Any], verdict: dict[str, Any] | None, skipped: str 
         if not config.uses_rewards:
             return "no hint" if verdict["reward"] else known
         return "no reward" if verdict["hint"] else known
-    if newest - (turn["policy_version"] or 0) > config.max_staleness:
+    if turn["trainable"] and newest - (turn["policy_version"] or 0) > config.max_staleness:
         return "stale"
     return "waiting for the trainer"
+
+
+def is_of_use(turn: dict[str, Any]) -> bool:
+    """`Turn.judged`: whether a step could use the turn."""
+    return is_judged(turn["trainable"], turn["source"], turn["untrainable_reason"])
+
+
+def _under_rating(turn: dict[str, Any], verdict: dict[str, Any], ratings: Ratings) -> dict[str, Any]:
+    """The verdict that the trainer would use now: a rating that came later outranks it."""
+    rating = ratings.of(turn["user"], turn["turn_id"])
+    return verdict if rating is None else {**verdict, "reward": float(rating.rating)}
 
 
 def train_config(run: RunDir, problems: list[str]) -> TrainConfig:

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.table import Table
 
-from clawctl.inspect.rows import Joined, Row, read_rows
+from clawctl.inspect.rows import Joined, Row, is_of_use, read_rows
 from clawctl.inspect.tables import cut_to, problem_lines, since
 from clawctl.printing import answers, one_line, print_json
 from clawctl.run_dir import RunDir
@@ -48,8 +48,8 @@ def _summary(session: str, user: str, rows: list[Row]) -> dict[str, Any]:
         "turns": len(rows),
         "main": sum(row.turn["kind"] == "main" for row in rows),
         "side": sum(row.turn["kind"] == "side" for row in rows),
-        "trainable": sum(bool(row.turn["trainable"]) for row in rows),
-        "judged": sum(row.verdict is not None and bool(row.turn["trainable"]) for row in rows),
+        "trainable": sum(is_of_use(row.turn) for row in rows),
+        "judged": sum(row.verdict is not None and is_of_use(row.turn) for row in rows),
         "trained": sum(row.step is not None for row in rows),
         "mean_reward": sum(rewards) / len(rewards) if rewards else None,
         "first_seen": rows[0].turn["created_at"],

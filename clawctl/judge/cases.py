@@ -114,4 +114,4 @@ def _checked(messages: Any) -> list[Message]:
 
 def make_turn(turn_id: str, messages: list[Message], response: Message, next_state: list[Message] | None) -> Evidence:
     """A turn that stands in no shard."""
-    return Evidence(turn_id, "", messages, response, next_state, None, None, False, "calibration")
+    return Evidence(turn_id, "calibration", "", messages, response, next_state, None, None, False, "calibration")

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from clawctl.shards import read_columns
-from clawctl.types import Message
+from clawctl.types import Message, is_judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +12,7 @@ class Evidence:
     """A turn as it stands before its judge; the fields are those of `clawctl.types.Turn`."""
 
     turn_id: str
+    source: str
     user: str
     messages: list[Message]
     response: Message | None
@@ -20,6 +21,10 @@ class Evidence:
     feedback: float | None
     trainable: bool
     untrainable_reason: str | None
+
+    @property
+    def judged(self) -> bool:
+        return is_judged(self.trainable, self.source, self.untrainable_reason)
 
 
 _COLUMNS = [field.name for field in fields(Evidence)]

@@ -26,8 +26,8 @@ class Panel:
         self.ratings = RatedTurns(run)
 
     async def verdict(self, turn: Evidence) -> Verdict:
-        """The verdict on one turn; one that cannot be trained is not asked about."""
-        if not turn.trainable:
+        """The verdict on one turn; one that no step could use is not asked about."""
+        if not turn.judged:
             return Verdict(turn.turn_id, None, [], None, [], "nobody", f"not trainable: {turn.untrainable_reason}", None)
         begun = time.monotonic()
         turn = self.ratings.laid_over(turn)
@@ -43,7 +43,7 @@ class Panel:
     def rated_since(self, turn: Evidence, verdict: Verdict) -> Verdict:
         """The verdict under a rating that came while the turn was being judged: the votes stay for the record."""
         turn = self.ratings.laid_over(turn)
-        if not turn.trainable or turn.feedback is None:
+        if not turn.judged or turn.feedback is None:
             return verdict
         return replace(verdict, reward=float(turn.feedback), judge=USER_FEEDBACK, reason=None)
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from clawctl.feedback import Ratings
 from clawctl.judge.evidence import Evidence
-from clawctl.lines import Rewritten
 from clawctl.run_dir import RunDir
 
 
@@ -12,17 +11,12 @@ class RatedTurns:
     """Turns with the newest rating of their user, as far as `look` has seen."""
 
     def __init__(self, run: RunDir) -> None:
-        self._run = run
         self._ratings = Ratings(run)
         self.look()
 
     def look(self) -> None:
         """Take in ratings that were given since the last look."""
-        try:
-            self._ratings.look()
-        except Rewritten:  # somebody's ratings were taken out of a file: all are read again
-            self._ratings = Ratings(self._run)
-            self._ratings.look()
+        self._ratings.look()
 
     def remark(self, turn: Evidence) -> Evidence:
         """The turn with the comment of its rating as the last thing that came back: hints are made of it, verdicts never."""

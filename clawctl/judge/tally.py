@@ -22,8 +22,8 @@ class Tally:
         self._rewards: list[float | None] = []  # since the last report
         self._reported_at = time.monotonic()
 
-    def count(self, verdict: Verdict, trainable: bool) -> None:
-        if not trainable:
+    def count(self, verdict: Verdict, judged: bool) -> None:
+        if not judged:
             return
         self._rewards.append(verdict.reward)
         self._hints += bool(verdict.hints)

@@ -1,4 +1,4 @@
-"""`clawctl judge`: follow trajectories, ask the judge about each trainable turn, publish one verdict shard per trajectory shard."""
+"""`clawctl judge`: follow trajectories, ask about each turn that a step could use, publish one verdict shard a trajectory shard."""
 
 import asyncio
 import logging
@@ -127,7 +127,7 @@ class _Worker:
             verdict = await self._panel.verdict(turn)
             if verdict.latency_s is not None:  # it was asked about
                 journal.add(verdict)
-            self._tally.count(verdict, turn.trainable)
+            self._tally.count(verdict, turn.judged)
         self._left[stem] -= 1
         if sum(self._left.values()) < self._ahead:
             self._changed.set()

@@ -4,27 +4,25 @@ Turns wait in the order of their shards. What exceeds a batch goes on waiting; w
 """
 
 import logging
-import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from clawctl.config import TrainConfig
+from clawctl.feedback import Ratings
 from clawctl.run_dir import RunDir, publish_bytes, published, quarantine
-from clawctl.shards import Origin, UnreadableShard, read_origin, read_turns, read_verdicts
+from clawctl.shards import Origin, UnreadableShard, merged_from, read_origin, read_turns, read_verdicts
+from clawctl.train.admission import Admission, Refused, reward_of
 from clawctl.train.forming import Forming, Waiting
-from clawctl.train.sample import Batch, Sample
-from clawctl.train.teacher import teacher_prompt_ids
+from clawctl.train.sample import Batch
 from clawctl.types import Turn, Verdict
 
 log = logging.getLogger("clawctl.train")
-
-
-class Refused(Exception):
-    """This turn is not trained; the message is the counted reason."""
 
 
 class Feed:
@@ -42,28 +40,33 @@ class Feed:
     ) -> None:
         """`used` maps the id of each turn in the ledger to what became of it: "trained" or "skipped". `fingerprint` is the
         tokenizer's."""
-        self.run, self.config, self.tokenizer = run, config, tokenizer
-        self.vocabulary, self.context, self.fingerprint = vocabulary, context, fingerprint
+        self.run, self.config = run, config
+        self.admission = Admission(config, tokenizer, vocabulary, context, fingerprint)
         self.origins: dict[str, Origin] = {}  # by shard
         self.used = dict(used)
         self.waiting: list[Waiting] = []
         self.refused: Counter[str] = Counter()
         self.forming = Forming(config, self.refused)
-        self.lost_hints: Counter[str] = Counter()  # hints that a turn with a reward is trained without
         self.unreadable = 0  # shards
-        self._known: set[str] = set()  # ids of all turns that were looked at
+        self.ratings = Ratings(run)
+        self._version = 0  # of the policy that the next batch is for
+        self._known: dict[str, str] = {}  # the shard of each turn that was looked at
+        self._refusals: dict[str, str] = {}  # why turns that have a verdict did not become samples
         self._stems: set[str] = set()  # shards that were read
+        self._merged: set[str] = set()  # those of them that hold the rows of others
         self._told: bytes = b""
 
     def take(self, version: int, now: float | None = None) -> Batch | None:
         """The next batch for a policy that stands at `version`, or None while there are too few turns. Nothing leaves the feed
         until `done` says what became of it."""
         now = time.time() if now is None else now
+        self._version = version
         self._look(now)
         self._refuse_stale(version)
         ready = self._ready(now)
         self.tell()
-        return Batch(version + 1, [turn.sample for turn in self.waiting[:ready]]) if ready else None
+        samples = [turn.sample for turn in self.waiting[:ready]]
+        return Batch(version + 1, [replace(s, policy_version=version) if s.imported else s for s in samples]) if ready else None
 
     def done(self, turn_ids: list[str], outcome: str) -> None:
         """These turns are in the ledger now, as "trained" or "skipped"."""
@@ -76,7 +79,7 @@ class Feed:
         """The teacher did not answer for these turns (reasons by id). Those not among `kept` have nothing left to train: they wait
         no longer, but are not in the ledger either, so that a later start tries them again."""
         for turn_id, reason in reasons.items():
-            (self.lost_hints if turn_id in kept else self.refused)[reason] += 1
+            (self.admission.lost_hints if turn_id in kept else self.refused)[reason] += 1
         gone = reasons.keys() - set(kept)
         self.waiting = [turn for turn in self.waiting if turn.sample.turn_id not in gone]
         self.tell()
@@ -91,8 +94,8 @@ class Feed:
             "waiting": len(waiting),
             "forming": len(waiting) - len(self.waiting),
             "oldest_since": min((turn.since for turn in waiting), default=None),
-            "refused": dict(sorted(self.refused.items())),
-            "lost_hints": dict(sorted(self.lost_hints.items())),
+            "refused": {reason: count for reason, count in sorted(self.refused.items()) if count},
+            "lost_hints": dict(sorted(self.admission.lost_hints.items())),
             "unreadable_shards": self.unreadable,
         }
         text = orjson.dumps(counts, option=orjson.OPT_INDENT_2)
@@ -113,6 +116,8 @@ class Feed:
 
     def _refuse_stale(self, version: int) -> None:
         def fresh(turn: Waiting) -> bool:
+            if turn.sample.imported:
+                return True  # the version that trains it is the one that scores it
             behind = version - turn.sample.policy_version
             if behind < 0:
                 self.refused["sampled by a version that this trainer has not made"] += 1
@@ -124,16 +129,19 @@ class Feed:
         self.forming.keep(fresh)
 
     def _look(self, now: float) -> None:
-        """Read the shards that have both halves and were not read yet, in stem order."""
+        """Read the shards that have both halves and were not read yet, in stem order; then what was rated since."""
+        rated = self.ratings.look() & self._known.keys() - self.used.keys()
         turns = {path.stem: path for path in published(self.run.trajectories, ".parquet")}
         verdicts = {path.stem: path for path in published(self.run.verdicts, ".parquet")}
         new = [stem for stem in sorted(turns.keys() & verdicts.keys()) if stem not in self._stems]
         for stem in new:
             self._stems.add(stem)
-            self._join(stem, turns[stem], verdicts[stem])
+            if not self._is_merged(stem, turns[stem]):
+                self._join(stem)
+        self._take_again(rated)
         released = self.forming.release(now)
         self.waiting += released
-        if new or released:
+        if new or rated or released:
             self._sort()
 
     def _sort(self) -> None:
@@ -150,7 +158,32 @@ class Feed:
 
         self.waiting.sort(key=place)
 
-    def _join(self, stem: str, turns_path: Path, verdicts_path: Path) -> None:
+    def _is_merged(self, stem: str, path: Path) -> bool:
+        """Whether a shard holds nothing but the rows of shards that were read."""
+        try:
+            parts = set(merged_from(path))
+        except UnreadableShard:
+            return False  # told when it is read
+        if parts:
+            self._merged.add(stem)
+        if not parts or not parts <= self._stems:
+            return False
+        self._known.update({turn_id: stem for turn_id, part in self._known.items() if part in parts})
+        self.origins[stem] = self.origins[min(parts)]
+        return True
+
+    def _take_again(self, rated: Set[str]) -> None:
+        """Look once more at turns that were rated after they were looked at: what waits may be worth something else now, and what
+        was refused may have become of use."""
+        by_stem: defaultdict[str, set[str]] = defaultdict(set)
+        for turn_id in rated:
+            by_stem[self._known[turn_id]].add(turn_id)
+        for stem, turn_ids in sorted(by_stem.items()):
+            self._join(stem, turn_ids)
+
+    def _join(self, stem: str, again: Set[str] = frozenset()) -> None:
+        """Take in the turns of a shard that are not known, or of a shard that was read those that are to be looked at `again`."""
+        turns_path, verdicts_path = (folder / f"{stem}.parquet" for folder in (self.run.trajectories, self.run.verdicts))
         try:
             since = verdicts_path.stat().st_mtime
             path = turns_path
@@ -168,99 +201,46 @@ class Feed:
                 quarantine(self.run, path, str(error))
             return
         for turn in turns:
-            if turn.turn_id in self._known:
+            if again:
+                if turn.turn_id in again:
+                    self._let_go(turn)
+                    self._look_at(stem, turn, verdicts.get(turn.turn_id), since)
+            elif turn.turn_id not in self._known:
+                self._known[turn.turn_id] = stem
+                self._look_at(stem, turn, verdicts.get(turn.turn_id), since)
+            elif stem in self._merged:
+                self._known[turn.turn_id] = stem  # its part is gone
+            else:
                 self.refused["in two shards"] += 1
-                continue
-            self._known.add(turn.turn_id)
-            verdict = verdicts.get(turn.turn_id)
-            self.forming.see(turn, reward_of(turn, verdict))
-            if turn.turn_id in self.used:
-                continue
-            try:
-                self._hold(Waiting(self._sample(stem, turn, verdict), since, self.forming.unit_of(turn)))
-            except Refused as reason:
-                self.refused[str(reason)] += 1
+
+    def _look_at(self, stem: str, turn: Turn, verdict: Verdict | None, since: float) -> None:
+        """Let a turn wait, or refuse it."""
+        verdict = self._under_rating(turn, verdict)
+        self.forming.see(turn, reward_of(turn, verdict))
+        if turn.turn_id in self.used:
+            return
+        try:
+            sample = self.admission.sample(stem, turn, verdict, self.origins[stem], self._version)
+            self._hold(Waiting(sample, since, self.forming.unit_of(turn)))
+        except Refused as reason:
+            self.refused[str(reason)] += 1
+            self._refusals[turn.turn_id] = str(reason)
+
+    def _let_go(self, turn: Turn) -> None:
+        """Forget what became of a turn so far."""
+        reason = self._refusals.pop(turn.turn_id, None)
+        if reason is not None:
+            self.refused[reason] -= 1
+        self.waiting = [other for other in self.waiting if other.sample.turn_id != turn.turn_id]
+        self.forming.let_go(turn)
+
+    def _under_rating(self, turn: Turn, verdict: Verdict | None) -> Verdict | None:
+        """The verdict, or what the turn's own user said since."""
+        rating = self.ratings.of(turn.user, turn.turn_id)
+        return verdict if rating is None or verdict is None else replace(verdict, reward=float(rating.rating))
 
     def _hold(self, turn: Waiting) -> None:
         if turn.unit is None:
             self.waiting.append(turn)
         else:
             self.forming.hold(turn)
-
-    def _sample(self, stem: str, turn: Turn, verdict: Verdict | None) -> Sample:
-        """The turn as the trainer sees it. Raises Refused."""
-        if not turn.trainable:
-            raise Refused("untrainable")
-        if self.fingerprint is not None and self.origins[stem].tokenizer not in (None, self.fingerprint):
-            raise Refused("ids of another tokenizer")
-        if verdict is None:
-            raise Refused("no verdict")
-        hints = self._hints(verdict)
-        reward = self._reward(turn, verdict, bool(hints))
-        self._check_numbers(turn)
-        prompts = [ids for hint in hints if (ids := teacher_prompt_ids(self.tokenizer, turn, hint)) is not None]
-        if hints and not prompts:
-            if reward is None:
-                raise Refused("teacher prompt does not match")
-            self.lost_hints["teacher prompt does not match"] += 1
-        kind = (turn.task_id or "").split("/")[0].split("-")[0]
-        assert turn.prompt_ids is not None
-        assert turn.completion_ids is not None
-        assert turn.logprobs is not None
-        assert turn.policy_version is not None
-        return Sample(
-            turn.turn_id, stem, kind, turn.prompt_ids, turn.completion_ids, turn.logprobs, turn.temperature,
-            turn.policy_version, reward, prompts[0] if prompts else None, turn.policy_version_end,
-            other_prompts=tuple(map(tuple, prompts[1:])), session_id=turn.session_id,
-        )  # fmt: skip
-
-    def _hints(self, verdict: Verdict) -> list[str]:
-        """The hints that the method's teachers read, shortest first: all different ones where it chooses among them."""
-        if not self.config.uses_hints:
-            return []
-        if self.config.method != "hybrid":
-            return [verdict.hint] if verdict.hint else []
-        found = dict.fromkeys(hint.strip() for hint in (*verdict.hints, verdict.hint or "") if hint.strip())
-        return sorted(found, key=len)[: self.config.hint_candidates]
-
-    def _reward(self, turn: Turn, verdict: Verdict, hinted: bool) -> float | None:
-        """None where the method trains the turn without one. Raises Refused where nothing is left to train."""
-        reward = reward_of(turn, verdict)
-        if reward is not None and not math.isfinite(reward):
-            raise Refused("reward is not a number")
-        if not self.config.uses_rewards:
-            if not hinted:
-                raise Refused("no hint")
-            return None
-        if self.config.credit == "group" and turn.group_id is None:
-            if not hinted:
-                raise Refused("in no group")
-            return None
-        if reward == 0 and turn.outcome_reward is None and self.config.credit == "reward":
-            reward = None  # no opinion, unless it is compared with others or an environment measured it
-        if reward is None and not hinted:
-            raise Refused("no reward" if verdict.hint else "neutral")
-        return reward
-
-    def _check_numbers(self, turn: Turn) -> None:
-        """Raises Refused where the ids or logprobs are not those of the distribution that the trainer computes."""
-        prompt, completion, logprobs = turn.prompt_ids or [], turn.completion_ids or [], turn.logprobs or []
-        if turn.temperature <= 0:
-            raise Refused("greedy")
-        if turn.top_p < 1 or turn.top_k > 0:
-            raise Refused("sampled with top-p or top-k")
-        if any(not 0 <= token < self.vocabulary for token in (*prompt, *completion)):
-            raise Refused("ids outside the vocabulary")
-        if self.context is not None and len(prompt) + len(completion) > self.context:
-            raise Refused("longer than the model's context")
-        if any(value is None or not math.isfinite(value) or value > 1e-3 for value in logprobs):
-            raise Refused("a logprob is missing or not one")
-
-
-def reward_of(turn: Turn, verdict: Verdict | None) -> float | None:
-    """What a turn earned: the judge's reward and, in an environment, the outcome of its episode added to it (OpenClaw-RL, arXiv
-    2603.10165: r = outcome + mean of the step's votes). None: nobody knows."""
-    step = verdict.reward if verdict is not None else None
-    if turn.outcome_reward is None:
-        return step
-    return turn.outcome_reward + (step or 0.0)

@@ -62,6 +62,13 @@ class Forming:
         if turn.next_state is not None and turn.turn_id not in unit.answered:
             unit.open_ends.add(turn.turn_id)
 
+    def let_go(self, turn: Turn) -> None:
+        """Forget what a turn earned: it is about to be seen again."""
+        unit = self._units.get(self.unit_of(turn) or "")
+        if unit is not None:
+            unit.earned = [earned for earned in unit.earned if earned.turn_id != turn.turn_id]
+            unit.waiting = [other for other in unit.waiting if other.sample.turn_id != turn.turn_id]
+
     def hold(self, turn: Waiting) -> None:
         """Keep a usable turn until `release`."""
         assert turn.unit is not None

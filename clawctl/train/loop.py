@@ -21,6 +21,7 @@ from clawctl.train.custom_loss import load_custom_loss
 from clawctl.train.ema import Average
 from clawctl.train.feed import Feed
 from clawctl.train.flops import cost_of
+from clawctl.train.imported import scored
 from clawctl.train.ledger import by_stem, read_ledger, write_skipped
 from clawctl.train.measures import Measures, policy_metrics
 from clawctl.train.model import load_causal, load_policy
@@ -114,13 +115,14 @@ def batches(run: RunDir, feed: Feed | None, training: Training, stop: threading.
             if message is not None:
                 yield message
         return
-    for _ in changes([run.trajectories, run.verdicts], stop):
+    for _ in changes([run.trajectories, run.verdicts, run.feedback], stop):
         while not stop.is_set() and (last is None or training.step < last) and (batch := feed.take(training.step)):
             if training.remote is not None:
                 batch, lost = taught(batch, training.remote.ask(batch))
                 feed.lose_hints(lost, [sample.turn_id for sample in batch.samples])
                 if not batch.samples:
                     continue
+            batch = scored(training.policy, batch, training.config.tokens_per_microbatch)
             ranks.broadcast(batch)
             yield batch
         if once or stop.is_set() or (last is not None and training.step >= last):

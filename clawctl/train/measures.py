@@ -122,6 +122,7 @@ def step_row(whole: Measures, batch: Batch, facts: StepFacts) -> dict[str, Any]:
         "positive": sum(reward > 0 for reward in rewards),
         "negative": sum(reward < 0 for reward in rewards),
         "hints": sum(sample.teacher_prompt_ids is not None for sample in samples),
+        "imported": sum(sample.imported for sample in samples),
         "loss": sum(facts.weights[name] * loss for name, loss in whole.losses.items()),
         "terms": terms,
         "reward_mean": sum(rewards) / len(rewards) if rewards else None,
@@ -169,7 +170,7 @@ def _term(name: str, whole: Measures, facts: StepFacts) -> dict[str, Any]:
 
 def is_newest(sample: Sample, version: int) -> bool:
     """Whether all of a turn was sampled by `version`: then trainer and sampler must agree on it, but for rounding."""
-    return sample.policy_version == version and sample.policy_version_end in (None, version)
+    return not sample.imported and sample.policy_version == version and sample.policy_version_end in (None, version)
 
 
 def pairs_of(batch: Microbatch, branches: Sequence[Branch]) -> int:

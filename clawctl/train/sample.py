@@ -5,14 +5,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One usable turn. Ids and logprobs are the sampler's own; nothing here was ever re-tokenised or padded."""
+    """One usable turn. Ids and logprobs are the sampler's own; nothing here was ever re-tokenised or padded.
+
+    An imported text had no sampler: its ids are the template's, and the model that is about to be trained scores them
+    (`imported.py`), so that the ratio of its only step is 1.
+    """
 
     turn_id: str
     stem: str  # the shard it came from: the ledger is kept by shard
     kind: str  # kind of task, the key of its baseline: "homework" of task_id "homework-17"; "" where there is no task
     prompt_ids: list[int]
     completion_ids: list[int]
-    logprobs: list[float]  # the sampler's, one for each completion token
+    logprobs: list[float] | None  # the sampler's, one for each completion token; None: imported and not scored yet
     temperature: float  # of the sampler; every logprob of this turn is compared at this temperature
     policy_version: int  # that sampled the first token
     reward: float | None  # None: the judge had no opinion, so there is no reward term
@@ -22,11 +26,14 @@ class Sample:
     other_prompts: tuple[tuple[int, ...], ...] = ()  # with the other hints, for a method that chooses among them
     session_id: str = ""  # turns of a session share prefixes
     teacher_logprobs: tuple[float, ...] | None = None  # of the completion, as a teacher behind a URL told; None: not asked there
+    imported: bool = False  # off-policy: somebody else's words, scored by us
 
     def __post_init__(self) -> None:
         if not (self.prompt_ids and self.completion_ids):
             raise ValueError(f"turn {self.turn_id}: an empty prompt or completion cannot be trained")
-        if len(self.completion_ids) != len(self.logprobs):
+        if self.logprobs is None and not self.imported:
+            raise ValueError(f"turn {self.turn_id}: sampled, but without logprobs")
+        if self.logprobs is not None and len(self.completion_ids) != len(self.logprobs):
             raise ValueError(f"turn {self.turn_id}: {len(self.completion_ids)} ids but {len(self.logprobs)} logprobs")
         if self.teacher_logprobs is not None and len(self.teacher_logprobs) != len(self.completion_ids):
             raise ValueError(f"turn {self.turn_id}: the teacher tells {len(self.teacher_logprobs)} logprobs")

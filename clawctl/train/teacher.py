@@ -31,7 +31,7 @@ def teacher_prompt_ids(tokenizer: Any, turn: Turn, hint: str) -> list[int] | Non
     try:
         plain = _render(tokenizer, turn.messages, turn.tools)
         hinted = _render(tokenizer, with_hint(turn.messages, hint), turn.tools)
-    except (ValueError, TypeError, KeyError, AttributeError, _template_error()):  # a template may refuse any conversation
+    except (ValueError, TypeError, KeyError, AttributeError, template_error()):  # a template may refuse any conversation
         return None
     start = next((i for i, (a, b) in enumerate(zip(plain, hinted, strict=False)) if a != b), min(len(plain), len(hinted)))
     tail = plain[start:]
@@ -44,7 +44,8 @@ def _render(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]]
     return list(tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, return_dict=False))
 
 
-def _template_error() -> type[Exception]:
+def template_error() -> type[Exception]:
+    """What a chat template raises."""
     from jinja2 import TemplateError  # comes with transformers' chat templates
 
     return TemplateError

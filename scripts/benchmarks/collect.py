@@ -118,7 +118,7 @@ def long_rows(folder: Path, sessions: int) -> list[Row]:
     for path in published(run.trajectories, ".parquet"):
         neutral = [Verdict(turn_id, 0.0, [0], None, [], "bench", None, None) for turn_id in read_turn_ids(path)]
         write_verdicts(run.verdicts / path.name, neutral)
-    Upkeep(run, Recipe()).work(Position(run), time.time())
+    Upkeep(run, Recipe()).work(Position(run))
     sizes["long, merged"] = size_of(run)
     rows = [Row(case, "bytes_per_distinct_token", size / distinct, "bytes") for case, size in sizes.items()]
     return [

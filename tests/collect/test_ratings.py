@@ -1,12 +1,14 @@
 """What an explicit rating does to a turn, worked by hand."""
 
+import time
+
 import pytest
 from made_exchanges import answer, append, asked, user
 from test_collect_worker import recipe, rows_of
 
 from clawctl.collect.sessions import Sessions
 from clawctl.collect.worker import collect
-from clawctl.feedback import FeedbackFile
+from clawctl.feedback import FeedbackFile, Ratings
 from clawctl.run_dir import RunDir, open_run
 from clawctl.types import Exchange, Feedback
 
@@ -89,3 +91,21 @@ def test_collect_reads_the_ratings_of_its_run(run) -> None:
     collect(run, recipe(session_timeout_s=1e12), once=True)
     collect(run, recipe(session_timeout_s=1e12), once=True)
     assert [(row.turn_id, row.feedback, row.trainable) for row in rows_of(run)] == [(only.exchange_id, -0.5, True)]
+
+
+def test_a_rating_with_the_request_of_a_second_branch_counts_like_one_that_came_late(run) -> None:
+    at = time.time()
+    first = asked([user("2+2?")], answer("4"), at=at - 30)
+    said = [user("2+2?"), answer("4")]
+    branch = asked([*said, user("no!")], answer("5"), at=at - 10, feedback=-1.0)
+    append(run.captures / "a-0.jsonl", first, asked([*said, user("ty")], answer("welcome"), at=at - 20), branch)
+    for _ in range(2):  # read again, it is told once
+        collect(run, recipe(session_timeout_s=1e12), once=True)
+    (row,) = rows_of(run)
+    assert (row.turn_id, row.feedback, row.next_state) == (first.exchange_id, None, [user("ty")])
+    ratings = Ratings(run)
+    ratings.look()
+    found = ratings.of("default", first.exchange_id)
+    assert found is not None
+    assert (found.rating, found.created_at) == (-1.0, branch.created_at)
+    assert len([line for path in run.feedback.iterdir() for line in path.read_text().splitlines()]) == 1

@@ -14,9 +14,12 @@ from test_collect_worker import recipe, rows_of, talk
 from test_position import AGO, published_ids
 
 from clawctl.collect.position import Position
-from clawctl.collect.upkeep import SUFFIX, Upkeep
+from clawctl.collect.upkeep import Upkeep
 from clawctl.collect.worker import collect
-from clawctl.run_dir import RunDir, open_run, published, quarantine
+from clawctl.config import Recipe
+from clawctl.done_with import SUFFIX
+from clawctl.retention import expire
+from clawctl.run_dir import RunDir, open_run, published
 from clawctl.shards import merged_from, read_turn_ids, read_turns, read_verdicts, write_verdicts
 from clawctl.types import Verdict
 
@@ -148,93 +151,85 @@ def test_a_part_that_cannot_be_read_stops_the_merge_and_nothing_is_removed(run) 
     judge_all(run)
     train_all(run)
     keeper = Upkeep(run, recipe())
-    keeper.work(Position(run), time.time())  # 30 shards are few, but known to be done with
+    keeper.work(Position(run))  # 30 shards are few, but known to be done with
     append(writer_file(run), *talk(2, "more", at=time.time() - AGO / 2))
     collect(run, recipe(shard_turns=1), once=True)
     judge_all(run)
     train_all(run)
     published(run.trajectories, ".parquet")[3].write_bytes(b"PAR1 no more")
-    keeper.work(Position(run), time.time())
+    keeper.work(Position(run))
     assert len(names(run.trajectories)) == len(names(run.verdicts)) == 32
 
 
-def test_what_is_old_and_done_with_is_deleted_and_what_is_not_stays(run) -> None:
-    publish_small_shards(run, talks=2)
+# ---- `privacy.keep_untrained`: what the limits leave alone ------------------------------------------------------------------
+
+
+def expired(run: RunDir, **privacy: object) -> list[str]:
+    """What the limits take, by folder."""
+    gone = expire(run, Recipe.model_validate({"privacy": privacy}))
+    return [path.parent.name for path in gone.files]
+
+
+def age_all(run: RunDir, days: float) -> None:
+    for path in [path for folder in (run.captures, run.trajectories, run.verdicts) for path in folder.iterdir()]:
+        os.utime(path, (time.time() - days * DAY,) * 2)
+
+
+def test_limits_that_keep_house_take_what_is_done_with_and_nothing_that_a_stage_still_needs(run) -> None:
+    publish_small_shards(run, talks=1)
+    keep = {"max_age_days": 1, "keep_untrained": True}
+    age_all(run, 2)
+    assert expired(run, **keep) == ["captures"]  # read to the end, and its two rows are published
+    assert len(names(run.trajectories)) == 2  # not judged
+    judge_all(run)
+    age_all(run, 2)
+    assert expired(run, **keep) == ["trajectories", "verdicts"]  # the second turn has no next state: no step will use it
+    assert len(names(run.trajectories)) == 1
+    train_all(run)
+    assert expired(run, **keep) == ["trajectories", "verdicts"]
+    assert expired(run, **keep) == []
+
+
+def test_limits_that_promise_take_what_nobody_has_judged(run) -> None:
+    publish_small_shards(run, talks=1)
+    age_all(run, 2)
+    assert sorted(expired(run, max_age_days=1)) == ["captures", "trajectories", "trajectories"]
+
+
+def test_a_capture_that_is_not_read_to_its_end_stays_and_so_do_the_rows_that_came_of_it(run) -> None:
+    publish_small_shards(run, talks=1)
     judge_all(run)
     train_all(run)
-    untrained = talk(2, "untrained", at=time.time() - AGO / 2)
-    append(run.captures / "elsewhere-1-ab-0.jsonl", *untrained)
-    collect(run, recipe(shard_turns=1), once=True)
-    judge_all(run)
-    keep_up(run, max_age=DAY)
-    assert len(names(run.trajectories)) == 6
-    make_older(run, 2 * DAY)
-    keep_up(run, max_age=DAY)
-    assert published_ids(run) == [untrained[0].exchange_id]  # the second has no next state: it will never be trained
-    assert len(names(run.verdicts)) == 1
-    assert [path.name for path in published(run.captures, ".jsonl")] == ["elsewhere-1-ab-0.jsonl"]  # its writer may live
-    keep_up(run, max_age=DAY, drop_untrained=True)
-    assert published_ids(run) == []
+    capture = published(run.captures, ".jsonl")[0]
+    append(capture, *talk(2, "more", at=time.time() - AGO / 2))
+    assert expired(run, max_gb=1e-9, keep_untrained=True) == []
+    collect(run, recipe(), once=True)
+    assert expired(run, max_gb=1e-9, keep_untrained=True).count("trajectories") == 2
 
 
-def make_older(run: RunDir, seconds: float) -> None:
-    """As if everything had been published so long ago."""
-    state = orjson.loads((run.root / "collect.json").read_bytes())
-
-    def older(stem: str) -> str:
-        return f"{int(stem[:20]) - int(seconds * 1e9):020d}{stem[20:]}"
-
-    for folder in (run.trajectories, run.verdicts):
-        for path in published(folder, ".parquet"):
-            os.rename(path, path.with_name(older(path.stem) + ".parquet"))
-    for path in (run.train / "ledger").iterdir():
-        entry = orjson.loads(path.read_bytes())
-        entry["turns"] = {older(stem): turn_ids for stem, turn_ids in entry["turns"].items()}
-        path.write_bytes(orjson.dumps(entry))
-    for path in published(run.captures, ".jsonl"):
-        os.utime(path, (time.time() - seconds, time.time() - seconds))
-    state["shards_after"] = older(state["shards_after"])
-    (run.root / "collect.json").write_bytes(orjson.dumps(state))
-
-
-def test_a_size_limit_deletes_the_oldest_first(run) -> None:
-    publish_small_shards(run, talks=4)
+def test_merging_makes_no_row_younger_and_mixes_no_days_where_age_is_limited(run) -> None:
+    publish_small_shards(run, talks=20)
     judge_all(run)
     train_all(run)
-    paths = published(run.trajectories, ".parquet")
     for path in published(run.captures, ".jsonl"):
         path.unlink()
-    total = sum(path.stat().st_size for folder in (run.trajectories, run.verdicts) for path in folder.iterdir())
-    keep_up(run, max_bytes=total - 1)
-    assert published(run.trajectories, ".parquet") == paths[1:]
-    keep_up(run, max_bytes=1)
-    assert names(run.trajectories) == names(run.verdicts) == []
+    older = published(run.trajectories, ".parquet")[:10]
+    make_older(run, 2 * DAY, older)
+    limited = Recipe.model_validate({"privacy": {"max_age_days": 1.5}})
+    Upkeep(run, limited).work(Position(run))
+    merged = [path for path in published(run.trajectories, ".parquet") if path.stem.endswith(SUFFIX)]
+    assert [len(read_turn_ids(path)) for path in merged] == [10]
+    gone = expire(run, limited).files  # the merged file was written a moment ago
+    assert gone == [merged[0], run.verdicts / merged[0].name]
 
 
-def test_what_was_deleted_does_not_come_back_when_all_captures_are_read_again(run) -> None:
-    publish_small_shards(run, talks=2)
-    kept_capture = published(run.captures, ".jsonl")[0]
-    os.rename(kept_capture, run.captures / "elsewhere-1-ab-0.jsonl")  # its writer may live: it stays
-    collect(run, recipe(), once=True)
-    judge_all(run)
-    train_all(run)
-    keep_up(run, max_bytes=1)
-    assert names(run.trajectories) == []
-    fresh = talk(2, "fresh", at=time.time() - AGO / 2)
-    append(run.captures / "elsewhere-1-ab-0.jsonl", *fresh)
-    collect(run, recipe(), once=True)
-    quarantine(run, published(run.trajectories, ".parquet")[0], "a bit flipped")
-    collect(run, recipe(), once=True)
-    assert published_ids(run) == sorted(e.exchange_id for e in fresh)
-
-
-def test_the_file_that_a_living_writer_appends_to_is_never_deleted(run) -> None:
-    mine = run.captures / f"{socket.gethostname()}-{os.getpid()}-0a1b2c3d-1.jsonl"
-    rotated = mine.with_name(mine.name.replace("-1.jsonl", "-0.jsonl"))
-    append(rotated, *talk(2, "tea", at=time.time() - AGO))
-    append(mine, *talk(2, "milk", at=time.time() - AGO))
-    for path in (rotated, mine):
-        os.utime(path, (1.0, 1.0))
-    collect(run, recipe(max_age=1.0), once=True)
-    assert published(run.captures, ".jsonl") == [mine]
-    assert SUFFIX not in "".join(names(run.trajectories))
+def make_older(run: RunDir, seconds: float, paths: list[Path]) -> None:
+    """As if these shards had been published so long ago."""
+    moved = {path.stem: f"{int(path.stem[:20]) - int(seconds * 1e9):020d}{path.stem[20:]}" for path in paths}
+    for stem, older in moved.items():
+        for folder in (run.trajectories, run.verdicts):
+            os.rename(folder / f"{stem}.parquet", folder / f"{older}.parquet")
+    for path in (run.train / "ledger").iterdir():
+        entry = orjson.loads(path.read_bytes())
+        entry["turns"] = {moved.get(stem, stem): turn_ids for stem, turn_ids in entry["turns"].items()}
+        path.write_bytes(orjson.dumps(entry))

@@ -7,12 +7,14 @@ import orjson
 import pytest
 
 from clawctl.errors import ClawError
+from clawctl.feedback import FeedbackFile
 from clawctl.inspect.health import show_health
 from clawctl.inspect.policies import show_policies
 from clawctl.inspect.sessions import show_sessions
 from clawctl.inspect.turns import show_turns
 from clawctl.run_dir import RunDir, claimed, publish_bytes, quarantine, sole_worker
 from clawctl.shards import write_turns, write_verdicts
+from clawctl.types import TEXT_ONLY, Feedback
 from tests.eval.answering_server import announce, answering
 from tests.inspect.example_run import HOSTILE, turn, verdict
 
@@ -69,6 +71,31 @@ def test_a_turn_of_a_version_too_old_for_the_trainer_is_stale(run: RunDir, capsy
     (run.root / "recipe.yaml").write_text("train: {max_staleness: 0}\n")
     show_turns(run, "s1", as_json=True)
     assert said(capsys)["turns"][3]["why_not_trained"] == "stale"
+
+
+def test_a_rating_that_came_late_shows_until_its_turn_is_trained(run: RunDir, capsys: Capture) -> None:
+    for turn_id in ("t2", "t3", "t4"):
+        FeedbackFile(run.feedback).append(
+            Feedback(f"f-{turn_id}", 5000.0, "default", turn_id, -1.0 if turn_id == "t3" else 0.0, None)
+        )
+    show_turns(run, "s1", as_json=True)
+    found = {row["turn"]: (row["reward"], row["why_not_trained"]) for row in said(capsys)["turns"]}
+    assert (found["t2"], found["t3"], found["t4"]) == ((1.0, None), (-1.0, "waiting for the trainer"), (0.0, "neutral"))
+
+
+def test_an_imported_text_waits_for_its_judge_and_its_trainer_and_is_never_stale(run: RunDir, capsys: Capture) -> None:
+    (run.root / "recipe.yaml").write_text("train: {max_staleness: 0}\n")
+    text = {"source": "import", "prompt_ids": None, "completion_ids": None, "logprobs": None, "policy_version": None}
+    rows = [turn(name, "s5", reason=TEXT_ONLY, **text) for name in ("u1", "u2")]
+    write_turns(run.trajectories / "d.parquet", rows[:1])
+    write_turns(run.trajectories / "e.parquet", rows[1:])
+    write_verdicts(run.verdicts / "d.parquet", [verdict("u1", 1.0)])
+    show_turns(run, "s5", as_json=True)
+    why = {row["turn"]: row["why_not_trained"] for row in said(capsys)["turns"]}
+    assert why == {"u1": "waiting for the trainer", "u2": "waiting for the judge"}
+    show_sessions(run, as_json=True)
+    session = next(found for found in said(capsys)["sessions"] if found["session"] == "s5")
+    assert (session["trainable"], session["judged"]) == (2, 1)
 
 
 def test_one_session_is_shown_with_all_its_words(run: RunDir, capsys: Capture) -> None:

@@ -21,7 +21,7 @@ from clawctl.feedback import FeedbackFile
 from clawctl.judge.worker import judge
 from clawctl.run_dir import RunDir, claimed, published
 from clawctl.shards import read_verdicts
-from clawctl.types import Feedback, Turn, Verdict
+from clawctl.types import TEXT_ONLY, Feedback, Turn, Verdict
 
 
 def recipe(url: str | None, **settings: object) -> Recipe:
@@ -383,3 +383,16 @@ def test_this_runs_server_may_come_up_late_and_restart_elsewhere_in_the_middle_o
     assert len(first.asked) + len(second.asked) <= 34
     assert second.asked[0]["model"] == "demo@0"
     assert {verdict.judge for verdict in verdicts_of(run)} == {"demo@0 prompt 1"}
+
+
+def test_an_imported_text_without_token_ids_is_judged_like_any_other(run, serving) -> None:
+    text = {"source": "import", "prompt_ids": None, "completion_ids": None, "logprobs": None, "policy_version": None}
+    shard(run, "0-a", [
+        reply("thanks", untrainable_reason=TEXT_ONLY, **text),
+        reply("thanks", untrainable_reason="not wanted", **text),
+        reply("thanks", untrainable_reason=TEXT_ONLY),  # served: its ids should be there
+    ])  # fmt: skip
+    judge(run, recipe(serving(by_words).url), once=True)
+    found = verdicts_of(run)
+    assert [verdict.reward for verdict in found] == [1.0, None, None]
+    assert found[1].reason == "not trainable: not wanted"

@@ -9,11 +9,12 @@ import orjson
 import pytest
 
 from clawctl.config import TrainConfig
+from clawctl.feedback import FeedbackFile
 from clawctl.run_dir import RunDir
-from clawctl.shards import write_turns, write_verdicts
+from clawctl.shards import merge_shards, write_turns, write_verdicts
 from clawctl.train.feed import Feed
 from clawctl.train.teacher import teacher_prompt_ids
-from clawctl.types import Turn
+from clawctl.types import Feedback, Turn
 from tests.train.tiny import HINT, Sampler, publish_shard, publish_turns, verdict
 
 
@@ -207,3 +208,94 @@ def test_a_turn_without_a_verdict_in_its_shard_is_refused(run: RunDir, sampler: 
     write_turns(run.trajectories / "a.parquet", [replace(turn) for turn in turns])
     make_feed(run, sampler).take(0)
     assert told(run)["refused"] == {"no verdict": 1}
+
+
+# ---- ratings that come late ------------------------------------------------------------------------------------------------
+
+
+def rate(run: RunDir, turn_id: str, rating: float, key: str = "default") -> None:
+    FeedbackFile(run.feedback).append(Feedback(f"f{time.time_ns()}", time.time(), key, turn_id, rating, None))
+
+
+def rewards_of(batch: Any) -> dict[str, float | None]:
+    return {sample.turn_id: sample.reward for sample in batch.samples}
+
+
+def test_a_rating_outranks_the_verdict_whenever_it_comes_before_the_turn_is_trained(run: RunDir, sampler: Sampler) -> None:
+    turns = [sampler.turn(name, tokens=3) for name in ("early", "late", "refused", "anothers")]
+    publish_shard(run, "a", list(zip(turns, (1.0, 1.0, 0.0, 1.0), (None,) * 4, strict=True)))
+    rate(run, "early", -0.5)
+    feed = make_feed(run, sampler)
+    assert feed.take(0) is None
+    assert told(run)["refused"] == {"neutral": 1}
+    rate(run, "late", -1.0)
+    rate(run, "refused", 1.0)
+    rate(run, "anothers", -1.0, key="mallory")
+    assert rewards_of(feed.take(0)) == {"early": -0.5, "late": -1.0, "refused": 1.0, "anothers": 1.0}
+    assert told(run)["refused"] == {}
+
+
+def test_a_rating_may_take_a_turn_out_of_the_waiting_ones(run: RunDir, sampler: Sampler) -> None:
+    publish_shard(run, "a", [(sampler.turn("x", tokens=3), 1.0, None)])
+    feed = make_feed(run, sampler)
+    feed.take(0)
+    rate(run, "x", 0.0)
+    feed.take(0)
+    assert (told(run)["waiting"], told(run)["refused"]) == (0, {"neutral": 1})
+
+
+def test_a_rating_of_a_trained_turn_trains_it_no_second_time(run: RunDir, sampler: Sampler) -> None:
+    publish_shard(run, "a", [(sampler.turn("x", tokens=3), 1.0, None)])
+    feed = make_feed(run, sampler, batch_turns=1)
+    feed.done(ids_of(feed.take(0)), "trained")
+    rate(run, "x", -1.0)
+    assert feed.take(1) is None
+    assert make_feed(run, sampler, {"x": "trained"}, batch_turns=1).take(1) is None
+
+
+def test_a_rating_of_one_turn_of_a_group_moves_its_credit(run: RunDir, sampler: Sampler) -> None:
+    names = ("g0", "g1")
+    publish_shard(run, "a", [(sampler.turn(name, tokens=3, group_id="g"), 1.0, None) for name in names])
+    feed = make_feed(run, sampler, method="grpo", group_size=3, batch_turns=3)
+    assert feed.take(0) is None
+    rate(run, "g1", -1.0)
+    publish_shard(run, "b", [(sampler.turn("g2", tokens=3, group_id="g"), 0.0, None)])
+    credits = {sample.turn_id: sample.credit for sample in feed.take(0).samples}
+    assert credits["g0"] == pytest.approx(-credits["g1"])  # 1, -1 and 0 about their mean of 0
+    assert credits["g0"] > credits["g2"] > credits["g1"]
+
+
+# ---- merged shards ---------------------------------------------------------------------------------------------------------
+
+
+def merge(run: RunDir, stems: list[str]) -> str:
+    merged = f"{stems[0]}-merged"
+    for folder, kind in ((run.verdicts, "verdicts"), (run.trajectories, "turns")):
+        merge_shards(kind, [folder / f"{stem}.parquet" for stem in stems], folder / f"{merged}.parquet", ())
+        for stem in stems:
+            (folder / f"{stem}.parquet").unlink()
+    return merged
+
+
+def test_the_rows_of_a_merged_shard_are_known_and_nobody_is_told(run: RunDir, sampler: Sampler) -> None:
+    publish_shard(run, "1", [(sampler.turn("x", tokens=3), 1.0, None)])
+    publish_shard(run, "2", [(sampler.turn("y", tokens=3), 0.0, None)])
+    feed = make_feed(run, sampler, batch_turns=1)
+    feed.done(ids_of(feed.take(0)), "trained")
+    merged = merge(run, ["1", "2"])
+    assert feed.take(1) is None
+    assert told(run)["refused"] == {"neutral": 1}
+    rate(run, "y", 1.0)  # its row is found where it lies now
+    (sample,) = feed.take(1).samples
+    assert (sample.turn_id, sample.stem, sample.reward) == ("y", merged, 1.0)
+
+
+def test_a_merged_shard_with_a_part_that_was_never_read_gives_its_rows_and_no_other(run: RunDir, sampler: Sampler) -> None:
+    publish_shard(run, "1", [(sampler.turn("x", tokens=3), 1.0, None)])
+    feed = make_feed(run, sampler)
+    feed.take(0)
+    publish_shard(run, "2", [(sampler.turn("y", tokens=3), 1.0, None)])
+    merge(run, ["1", "2"])
+    feed.take(0)
+    assert sorted(turn.sample.turn_id for turn in feed.waiting) == ["x", "y"]
+    assert told(run)["refused"] == {}

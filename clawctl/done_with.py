@@ -1,0 +1,68 @@
+"""Which shards everybody is done with: judged, and each turn that the trainer could use is in the ledger or too stale for it."""
+
+from collections.abc import Iterable
+
+import orjson
+
+from clawctl.config import Recipe
+from clawctl.policies import list_versions
+from clawctl.run_dir import RunDir, published
+from clawctl.shards import UnreadableShard, read_columns
+from clawctl.types import is_judged
+
+SUFFIX = "-merged"  # of a shard made of shards that were done with
+
+
+class DoneWith:
+    """Looks at the ledger and at shards, and remembers what it found: done stays done."""
+
+    def __init__(self, run: RunDir, recipe: Recipe) -> None:
+        self._run, self._recipe = run, recipe
+        self._done: set[str] = set()
+        self._ledger: dict[str, set[str]] = {}  # turns in the ledger by stem, of stems that are not done
+        self._entered: set[str] = set()  # ledger files that were read
+
+    def look(self) -> None:
+        """Take in what was entered into the ledger since the last look."""
+        folder = self._run.train / "ledger"
+        for path in published(folder, ".json") if folder.exists() else []:
+            if path.name not in self._entered:
+                self._entered.add(path.name)
+                for stem, turn_ids in orjson.loads(path.read_bytes())["turns"].items():
+                    if stem not in self._done:
+                        self._ledger.setdefault(stem, set()).update(turn_ids)
+
+    def has(self, stem: str) -> bool:
+        if stem in self._done or stem.endswith(SUFFIX):
+            return True
+        try:
+            wanted = self._wanted(stem)
+        except (FileNotFoundError, UnreadableShard):
+            return False  # not judged yet, or for the judge to put aside
+        stale = max(list_versions(self._run), default=0) - self._recipe.train.max_staleness
+        used = self._ledger.get(stem, set())
+        if any(turn_id not in used and (version is None or version >= stale) for turn_id, version in wanted.items()):
+            return False
+        self._done.add(stem)
+        self._ledger.pop(stem, None)
+        return True
+
+    def again(self, stems: Iterable[str]) -> None:
+        """These are gone or no longer what they were."""
+        self._done.difference_update(stems)
+
+    def _wanted(self, stem: str) -> dict[str, int | None]:
+        """The turns of a judged shard that the trainer could use, with the version that sampled them; None: an imported text, which
+        never grows stale."""
+        verdicts_path = self._run.verdicts / f"{stem}.parquet"
+        if not verdicts_path.exists():
+            raise FileNotFoundError(stem)
+        columns = ("turn_id", "trainable", "source", "untrainable_reason", "policy_version")
+        turns = read_columns(self._run.trajectories / f"{stem}.parquet", "turns", columns)
+        verdicts = read_columns(verdicts_path, "verdicts", ("turn_id", "reward", "hint"))
+        useful = {row["turn_id"] for row in verdicts if row["reward"] or row["hint"]}
+        return {
+            row["turn_id"]: row["policy_version"]
+            for row in turns
+            if is_judged(row["trainable"], row["source"], row["untrainable_reason"]) and row["turn_id"] in useful
+        }

@@ -1,0 +1,112 @@
+"""Which judged turns a step can use, and as what."""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from clawctl.config import TrainConfig
+from clawctl.shards import Origin
+from clawctl.train.imported import Unrenderable, rendered
+from clawctl.train.sample import Sample
+from clawctl.train.teacher import teacher_prompt_ids
+from clawctl.types import Turn, Verdict
+
+
+class Refused(Exception):
+    """This turn is not trained; the message is the counted reason."""
+
+
+@dataclass(slots=True)
+class Admission:
+    """The rules, for one model."""
+
+    config: TrainConfig
+    tokenizer: Any
+    vocabulary: int
+    context: int | None  # tokens
+    fingerprint: str | None  # the tokenizer's
+    lost_hints: Counter[str] = field(default_factory=Counter)  # hints that a turn with a reward is trained without
+
+    def sample(self, stem: str, turn: Turn, verdict: Verdict | None, origin: Origin, version: int) -> Sample:
+        """The turn as the trainer sees it, while the policy stands at `version`. Raises Refused."""
+        if not turn.judged:
+            raise Refused("untrainable")
+        imported = not turn.trainable
+        if imported:
+            try:
+                turn = rendered(self.tokenizer, turn)
+            except Unrenderable as error:
+                raise Refused("cannot be rendered") from error
+        elif self.fingerprint is not None and origin.tokenizer not in (None, self.fingerprint):
+            raise Refused("ids of another tokenizer")
+        if verdict is None:
+            raise Refused("no verdict")
+        hints = self._hints(verdict)
+        reward = self._reward(turn, verdict, bool(hints))
+        self._check_numbers(turn)
+        prompts = [ids for hint in hints if (ids := teacher_prompt_ids(self.tokenizer, turn, hint)) is not None]
+        if hints and not prompts:
+            if reward is None:
+                raise Refused("teacher prompt does not match")
+            self.lost_hints["teacher prompt does not match"] += 1
+        kind = (turn.task_id or "").split("/")[0].split("-")[0]
+        assert turn.prompt_ids is not None
+        assert turn.completion_ids is not None
+        sampled_by = version if turn.policy_version is None else turn.policy_version
+        return Sample(
+            turn.turn_id, stem, kind, turn.prompt_ids, turn.completion_ids, turn.logprobs, turn.temperature,
+            sampled_by, reward, prompts[0] if prompts else None, turn.policy_version_end,
+            other_prompts=tuple(map(tuple, prompts[1:])), session_id=turn.session_id, imported=imported,
+        )  # fmt: skip
+
+    def _hints(self, verdict: Verdict) -> list[str]:
+        """The hints that the method's teachers read, shortest first: all different ones where it chooses among them."""
+        if not self.config.uses_hints:
+            return []
+        if self.config.method != "hybrid":
+            return [verdict.hint] if verdict.hint else []
+        found = dict.fromkeys(hint.strip() for hint in (*verdict.hints, verdict.hint or "") if hint.strip())
+        return sorted(found, key=len)[: self.config.hint_candidates]
+
+    def _reward(self, turn: Turn, verdict: Verdict, hinted: bool) -> float | None:
+        """None where the method trains the turn without one. Raises Refused where nothing is left to train."""
+        reward = reward_of(turn, verdict)
+        if reward is not None and not math.isfinite(reward):
+            raise Refused("reward is not a number")
+        if not self.config.uses_rewards:
+            if not hinted:
+                raise Refused("no hint")
+            return None
+        if self.config.credit == "group" and turn.group_id is None:
+            if not hinted:
+                raise Refused("in no group")
+            return None
+        if reward == 0 and turn.outcome_reward is None and self.config.credit == "reward":
+            reward = None  # no opinion, unless it is compared with others or an environment measured it
+        if reward is None and not hinted:
+            raise Refused("no reward" if verdict.hint else "neutral")
+        return reward
+
+    def _check_numbers(self, turn: Turn) -> None:
+        """Raises Refused where the ids or logprobs are not those of the distribution that the trainer computes."""
+        prompt, completion, logprobs = turn.prompt_ids or [], turn.completion_ids or [], turn.logprobs or []
+        if turn.temperature <= 0:
+            raise Refused("greedy")
+        if turn.top_p < 1 or turn.top_k > 0:
+            raise Refused("sampled with top-p or top-k")
+        if any(not 0 <= token < self.vocabulary for token in (*prompt, *completion)):
+            raise Refused("ids outside the vocabulary")
+        if self.context is not None and len(prompt) + len(completion) > self.context:
+            raise Refused("longer than the model's context")
+        if any(value is None or not math.isfinite(value) or value > 1e-3 for value in logprobs):
+            raise Refused("a logprob is missing or not one")
+
+
+def reward_of(turn: Turn, verdict: Verdict | None) -> float | None:
+    """What a turn earned: the judge's reward and, in an environment, the outcome of its episode added to it (OpenClaw-RL, arXiv
+    2603.10165: r = outcome + mean of the step's votes). None: nobody knows."""
+    step = verdict.reward if verdict is not None else None
+    if turn.outcome_reward is None:
+        return step
+    return turn.outcome_reward + (step or 0.0)

@@ -41,7 +41,7 @@ def run(quick: bool) -> list[Row]:
     rows = []
     for engine in ("transformers", "vllm"):
         for kind in ("adapter", "full"):
-            recipe = _recipe(engine, kind)
+            recipe = _recipe(engine, kind, quick)
             if engine == "vllm" and not has_vllm(f"{CASE}/{engine}/{kind}", Recipe.model_validate(recipe)):
                 continue
             with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as folder, clawctl(Path(folder), recipe) as (url, root):
@@ -49,10 +49,11 @@ def run(quick: bool) -> list[Row]:
     return rows
 
 
-def _recipe(engine: str, kind: str) -> dict[str, Any]:
+def _recipe(engine: str, kind: str, quick: bool) -> dict[str, Any]:
     serve: dict[str, Any] = {"engine": engine, "api_key": KEY, "port": 0, "threads": 1}
+    eager = ["--enforce-eager"] if quick else []  # compiling takes longer than a few swaps
     if engine == "vllm":
-        serve |= {"engine_python": os.environ.get("CLAWCTL_VLLM_PYTHON"), "engine_args": ["--max-model-len", "4096"]}
+        serve |= {"engine_python": os.environ.get("CLAWCTL_VLLM_PYTHON"), "engine_args": ["--max-model-len", "4096", *eager]}
     train = {"lora": {"rank": 8, "alpha": 16.0}} if kind == "adapter" else {}
     return {"model": {"path": "demo", "dtype": "float32"}, "serve": serve, "train": train}
 

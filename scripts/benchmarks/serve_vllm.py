@@ -1,7 +1,8 @@
 """What standing between a client and vLLM costs: through clawctl with capture on, and straight to the same server, in turn.
 
 Case `vllm-cpu`. Both ask the same vLLM for the same number of tokens; the way straight asks for what a client asks for, the way
-through clawctl makes vLLM tell ids and logprobs of every token as well. CLAWCTL_VLLM_PYTHON names the Python that has vLLM.
+through clawctl makes vLLM tell ids and logprobs of every token as well. CLAWCTL_VLLM_PYTHON names the Python that has
+vLLM, if that which runs this has none.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from typing import Any
 
 from clawctl.config import Recipe
 from clawctl.serve.backends.http import Client
-from scripts.benchmarks.streams import KEY, Stream, ask, clawctl, vllm
+from scripts.benchmarks.streams import KEY, Stream, ask, clawctl, has_vllm, vllm
 from scripts.benchmarks.table import Row
 
 CASE = "vllm-cpu"
@@ -30,6 +31,8 @@ def run(quick: bool) -> list[Row]:
     engine = {"engine": "vllm", "engine_python": os.environ.get("CLAWCTL_VLLM_PYTHON"), "engine_args": arguments}
     recipe: dict[str, Any] = {"model": {"path": "demo", "dtype": "float32"}, "serve": engine}
     served = Recipe.model_validate(recipe)
+    if not has_vllm(CASE, served):
+        return []
     with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as folder, vllm(Path(folder), served) as straight:
         upstream = {"url": straight, "kind": "vllm", "api_key": KEY}
         with clawctl(Path(folder), {**recipe, "serve": {"api_key": KEY, "port": 0, "upstream": upstream}}) as (through, _):

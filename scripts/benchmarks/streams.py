@@ -17,6 +17,7 @@ import orjson
 import yaml
 
 from clawctl.config import Recipe
+from clawctl.errors import ClawError
 from clawctl.serve.backends.http import Client, UpstreamGone
 from clawctl.serve.backends.vllm import arguments, check_vllm, engine_python, environment, free_port
 
@@ -94,10 +95,19 @@ def clawctl(folder: Path, recipe: dict[str, Any]) -> Iterator[tuple[str, Path]]:
         process.wait(60)
 
 
+def has_vllm(case: str, recipe: Recipe) -> bool:
+    """Whether the Python that the recipe names has vLLM; if not, that is said."""
+    try:
+        check_vllm(recipe)
+    except ClawError as missing:
+        print(f"{case}: {missing.problem}; its rows are left out", file=sys.stderr)
+        return False
+    return True
+
+
 @contextmanager
 def vllm(folder: Path, recipe: Recipe) -> Iterator[str]:
     """vLLM alone, started as `serve --engine vllm` starts it. Gives its base URL."""
-    check_vllm(recipe)
     port = free_port()
     command = [engine_python(recipe), "-m", "vllm.entrypoints.openai.api_server", *arguments(recipe), "--port", str(port)]
     with (folder / "vllm.log").open("wb") as log:

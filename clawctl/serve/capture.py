@@ -41,9 +41,7 @@ class Capture:
         self._opened_at = 0.0
         self._torn = False  # the last write stopped within a line
         self._thread = ThreadPoolExecutor(1, "capture")  # one thread: lines keep their order
-        self._waiting: list[
-            _Waiting
-        ] = []  # what came while the thread writes goes to it together: waking it costs most
+        self._waiting: list[_Waiting] = []  # what came while the thread writes goes to it together: waking it costs most
         self._writing = False
         self._logged_at = float("-inf")
         self.written = 0

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import secrets
-import string
 import time
 from collections.abc import AsyncIterator
 from typing import Any, Literal
@@ -16,12 +15,11 @@ from clawctl.serve.recent import Recent
 from clawctl.types import Exchange
 
 _log = logging.getLogger("clawctl.serve")
-_ALPHABET = string.ascii_letters + string.digits
 
 
 def new_handle() -> str:
     """24 alphanumeric characters: clients that rewrite ids leave these alone."""
-    return "".join(secrets.choice(_ALPHABET) for _ in range(24))
+    return secrets.token_hex(12)
 
 
 class Answer:
@@ -45,6 +43,7 @@ class Answer:
         self._recent = recent
         self.cancelled = False
         self.failed: Refusal | None = None
+        self.told_whole = all(reply.sampled.whole for reply in replies)
         for choice, reply in zip(self.choices, replies, strict=True):
             choice.prompt_tokens = reply.sampled.prompt_tokens
 
@@ -88,6 +87,9 @@ class Answer:
                 first_at = first_at or time.time()
                 choice.shown.append(shown)
                 yield shown
+        except Refusal as refusal:  # the engine was asked only now, and nothing was sampled
+            self.failed = refusal
+            return
         except EngineFailure as failure:
             _log.error("the engine failed: %s", failure)
             status, self.failed = "error", Refusal(500, "the engine failed while it answered")
@@ -132,7 +134,7 @@ class Answer:
                 top_k=sampled.top_k,
                 hints=self._hints,
                 untrainable_reason=sampled.untrainable,
-                ttft_s=None if first_at is None else first_at - self._created_at,
+                ttft_s=None if first_at is None or sampled.whole else first_at - self._created_at,
                 spliced=sampled.spliced,
                 adapted=sampled.adapted,
             ),

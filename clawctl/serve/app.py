@@ -21,7 +21,7 @@ from clawctl.serve.answer import Answer, new_handle
 from clawctl.serve.capture import Capture
 from clawctl.serve.dialects import Ask, Dialect, Refusal, chat, messages, responses
 from clawctl.serve.hints import read_hints
-from clawctl.serve.limits import Concurrency, TooManyRequests
+from clawctl.serve.limits import Concurrency
 from clawctl.serve.metrics import Metrics
 from clawctl.serve.rating import Rating
 from clawctl.serve.recent import Recent
@@ -104,7 +104,8 @@ class Gateway:
             raise Refusal(404, f"there is no {path[:200]} here")
         method, visit.api, locked, handle = found
         if request.method != method and not (method == "GET" and request.method == "HEAD"):
-            raise Refusal(405, f"{request.method} is not possible on {path[:200]}")
+            allowed = "GET, HEAD, DELETE" if handle == self._stored_response else "GET, HEAD" if method == "GET" else method
+            raise Refusal(405, f"{request.method} is not possible on {path[:200]}", allow=allowed)
         given = _given_key(request)
         visit.key = self._keys.owner(given) or "" if given else ""
         if locked and not visit.key:
@@ -115,8 +116,7 @@ class Gateway:
         self._metrics.refused[refusal.code or f"http_{refusal.status}",] += 1
         _log.debug("request %s is refused: %d %s", visit.request_id, refusal.status, refusal.message)
         response = json_response(refused(visit, refusal), refusal.status)
-        if isinstance(refusal, TooManyRequests):
-            response.headers["retry-after"] = str(refusal.retry_after_s)
+        response.headers.update(refusal.headers)
         if refusal.status in (408, 413):
             response.headers["connection"] = "close"  # the rest of the body is not read
         return response

@@ -8,6 +8,7 @@ import secrets
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ _ROTATE_S = 86400.0  # whole files expire (`clawctl/retention.py`)
 _PATIENCE_S = 2.0  # an answer waits no longer than this for a slow disk; the line is still written
 _LOG_EVERY_S = 5.0
 
+_Waiting = tuple[Exchange, Any, "asyncio.Future[None]"]
+
 
 class Capture:
     """One writer: `<host>-<pid>-<random>-<n>.jsonl`, one line an exchange. With `folder` None nothing is written."""
@@ -38,6 +41,8 @@ class Capture:
         self._opened_at = 0.0
         self._torn = False  # the last write stopped within a line
         self._thread = ThreadPoolExecutor(1, "capture")  # one thread: lines keep their order
+        self._waiting: list[_Waiting] = []  # what came while the thread writes goes to it together: waking it costs most
+        self._writing = False
         self._logged_at = float("-inf")
         self.written = 0
         self.lost = 0
@@ -52,14 +57,41 @@ class Capture:
         `unwritten`: see `Redactor.exchange`."""
         if self._folder is None or not may_capture(self._privacy, exchange.key, exchange.model):
             return
-        writing = asyncio.get_running_loop().run_in_executor(self._thread, self._keep, exchange, unwritten)
-        _, slow = await asyncio.wait([writing], timeout=_PATIENCE_S)
+        written = asyncio.get_running_loop().create_future()
+        self._waiting.append((exchange, unwritten, written))
+        if not self._writing:
+            self._write_waiting()
+        _, slow = await asyncio.wait([written], timeout=_PATIENCE_S)
         if slow:
             self._complain("the disk is slow: an answer left before its capture was written")
+
+    def _write_waiting(self) -> None:
+        """On the event loop: give the thread all that waits, and again until nothing does."""
+        waiting, self._waiting = self._waiting, []
+        self._writing = bool(waiting)
+        if not waiting:
+            return
+        loop = asyncio.get_running_loop()
+
+        def told() -> None:
+            for _, _, written in waiting:
+                if not written.done():  # nobody waits for it any more
+                    written.set_result(None)
+            self._write_waiting()
+
+        def write() -> None:
+            for exchange, unwritten, _ in waiting:
+                self._keep(exchange, unwritten)
+            with suppress(RuntimeError):  # the loop has ended, and nobody waits
+                loop.call_soon_threadsafe(told)
+
+        self._thread.submit(write)
 
     def close(self) -> None:
         """Finish what is being written."""
         self._thread.shutdown(wait=True)
+        for exchange, unwritten, _ in self._waiting:
+            self._keep(exchange, unwritten)
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

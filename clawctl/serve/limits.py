@@ -27,8 +27,8 @@ class TooManyRequests(Refusal):
     """A key runs as many requests as it may; the client is told when to come again."""
 
     def __init__(self, most: int) -> None:
-        super().__init__(429, f"this API key runs {most} requests already; wait for one to end", code="rate_limit_exceeded")
-        self.retry_after_s = _RETRY_AFTER_S
+        told = f"this API key runs {most} requests already; wait for one to end"
+        super().__init__(429, told, code="rate_limit_exceeded", retry_after=str(_RETRY_AFTER_S))
 
 
 class Concurrency:

@@ -84,7 +84,8 @@ async def whole(answer: Answer, visit: Visit, stack: AsyncExitStack, receive: Re
     try:
         async with stack:
             async for _ in answer.pieces():
-                visit.first()
+                if not answer.told_whole:
+                    visit.first()
         if answer.failed is not None:
             raise answer.failed
         if answer.cancelled:  # nobody reads this, unless it was we who ended it

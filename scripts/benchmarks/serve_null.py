@@ -7,6 +7,7 @@ frame. Before anything is timed each proxy must give the upstream's text, unharm
 
 import json
 import os
+import secrets
 import statistics
 import subprocess
 import sys
@@ -40,6 +41,7 @@ class Proxy:
     port: int
     model: str
     process: psutil.Process
+    key: str = "key"
 
 
 def cache() -> Path:
@@ -101,14 +103,16 @@ def clawctl(folder: Path, upstream: int) -> Iterator[Proxy]:
 @contextmanager
 def litellm(folder: Path, upstream: int) -> Iterator[Proxy]:
     params = {"model": "openai/null", "api_base": f"http://127.0.0.1:{upstream}/v1", "api_key": "key"}
+    key = f"sk-{secrets.token_hex(32)}"  # without a strong one it refuses to start
+    locked = {"general_settings": {"master_key": key}}
     config = folder / "litellm.yaml"
-    config.write_text(yaml.safe_dump({"model_list": [{"model_name": "null", "litellm_params": params}]}))
+    config.write_text(yaml.safe_dump({"model_list": [{"model_name": "null", "litellm_params": params}], **locked}))
     port = free_port()
     command = [litellm_command(), "--config", str(config), "--port", str(port), "--host", "127.0.0.1", "--num_workers", "1"]
     quiet = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "LITELLM_TELEMETRY": "False"}
     with started(command, folder / "litellm.log", **quiet) as process:
-        wait_for(lambda: answers(port), folder / "litellm.log")
-        yield Proxy("litellm", port, "null", process)
+        wait_for(lambda: answers(port, key), folder / "litellm.log")
+        yield Proxy("litellm", port, "null", process, key)
 
 
 def free_port() -> int:
@@ -119,9 +123,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def answers(port: int) -> bool:
+def answers(port: int, key: str) -> bool:
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/v1/models", headers={"Authorization": "Bearer key"}).status_code == 200
+        return httpx.get(f"http://127.0.0.1:{port}/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code == 200
     except httpx.HTTPError:
         return False
 
@@ -138,7 +142,7 @@ def check_text(proxy: Proxy) -> None:
     """The answer is the upstream's, streamed and not. Ends the benchmark if it is not."""
     expected = "".join(map(token, range(TOKENS)))
     body: dict[str, Any] = {"model": proxy.model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": TOKENS}
-    url, headers = f"http://127.0.0.1:{proxy.port}/v1/chat/completions", {"Authorization": "Bearer key"}
+    url, headers = f"http://127.0.0.1:{proxy.port}/v1/chat/completions", {"Authorization": f"Bearer {proxy.key}"}
     answer = httpx.post(url, json=body, headers=headers, timeout=60)
     said = answer.json()["choices"][0]["message"]["content"] if answer.status_code == 200 else answer.text
     streamed = ""
@@ -161,7 +165,17 @@ def check_captured(run: Path) -> None:
 
 def load(proxy: Proxy, streamed: bool, seconds: float, connections: int = _CONNECTIONS) -> dict[str, Any]:
     """Ask for a while; what was measured, with the CPU seconds that the proxy took."""
-    command = [sys.executable, "-m", "scripts.benchmarks.null.load", "--port", str(proxy.port), "--model", proxy.model]
+    command = [
+        sys.executable,
+        "-m",
+        "scripts.benchmarks.null.load",
+        "--port",
+        str(proxy.port),
+        "--model",
+        proxy.model,
+        "--key",
+        proxy.key,
+    ]
     command += ["--seconds", str(seconds), "--connections", str(connections), *(["--stream"] if streamed else [])]
     before = proxy.process.cpu_times()
     asking = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -4,6 +4,7 @@ from typing import Any
 
 import httpx
 import orjson
+import pytest
 from served import Server
 
 from scripts.benchmarks.fuzz.raw import raw_requests, send
@@ -50,4 +51,17 @@ def test_the_document_names_the_routes_that_are_there_and_no_others(server: Serv
             assert not told.startswith("there is no /"), f"{method} {path}"
             assert answer.status_code != 405, f"{method} {path}"
             assert str(answer.status_code) in methods[method]["responses"], f"{method} {path} answers {answer.status_code}"
-    assert httpx.put(f"{root_of(server)}/v1/models").status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/v1/models", "GET, HEAD"),
+        ("/v1/messages", "POST"),
+        ("/v1/responses/x", "GET, HEAD, DELETE"),
+        ("/v1/models/x", "GET, HEAD"),
+    ],
+)
+def test_a_method_that_is_not_possible_is_told_those_that_are(server: Server, path: str, allowed: str) -> None:
+    answer = httpx.put(root_of(server) + path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)

@@ -1,8 +1,10 @@
 """A server that somebody else runs: what it cannot give is found out and said, and turns without ids are kept untrainable."""
 
 import asyncio
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,8 +16,9 @@ from served import Server, until
 
 from clawctl.policies import move_live, publish_policy
 from clawctl.serve.backends import Sampled
-from clawctl.serve.backends.chunks import Clock, UpstreamReply
+from clawctl.serve.backends.chunks import UpstreamReply, WholeReply
 from clawctl.serve.backends.http import Client, UpstreamGone, post_whole
+from clawctl.serve.backends.tokens import Clock
 from clawctl.serve.dialects import Shown
 from clawctl.serve.engines import EngineFailure
 from clawctl.serve.text import CallBegun, CallSaid, Said, Thought
@@ -142,6 +145,67 @@ def test_a_stream_that_breaks_off_is_the_engines_failure(pieces: tuple[bytes, ..
         read(*pieces, error=error)
 
 
+# ---- whole answers -------------------------------------------------------------------------------------------------------
+
+
+def completion(message: dict[str, Any], ids: list[int], logprobs: list[float], **more: Any) -> bytes:
+    entries = [{"token": "x", "logprob": logprob, "top_logprobs": []} for logprob in logprobs]
+    choice = {"index": 0, "message": message, "finish_reason": "stop", "token_ids": ids, "logprobs": {"content": entries}}
+    told = {"prompt_tokens": 2, "completion_tokens": len(ids)}
+    return orjson.dumps({"choices": [choice], "prompt_token_ids": [7, 8], "usage": told, **more})
+
+
+def read_whole(ask: Callable[[], Coroutine[Any, Any, bytes]], cancel: bool = False) -> tuple[WholeReply, list[Shown]]:
+    reply = WholeReply(Sampled(1.0, 1.0, 0), Clock(3), False, True, ask)
+
+    async def main() -> list[Shown]:
+        if cancel:
+            asyncio.get_running_loop().call_later(0.01, reply.cancel)
+        return [shown async for shown in reply]
+
+    return reply, asyncio.run(main())
+
+
+def test_a_whole_answer_is_kept_as_a_streamed_one() -> None:
+    calls = [{"id": "a", "function": {"name": name, "arguments": "{}"}} for name in ("f", "g")]
+    message = {"role": "assistant", "reasoning": "hm", "content": "a", "tool_calls": calls}
+
+    async def ask() -> bytes:
+        return completion(message, [1, 2], [-0.5, 0.0])
+
+    reply, shown = read_whole(ask)
+    sampled = reply.sampled
+    assert (sampled.prompt_ids, sampled.completion_ids, sampled.logprobs) == ([7, 8], [1, 2], [-0.5, 0.0])
+    assert (sampled.version, sampled.version_end, sampled.untrainable, sampled.finish_reason) == (3, 3, None, "stop")
+    said = [Thought("hm"), Said("a"), CallBegun("f"), CallSaid("{}"), CallBegun("g"), CallSaid("{}")]
+    assert [event for each in shown for event in each.events] == said
+    assert sampled.whole  # so nobody tells when its first token was there
+
+
+def test_nobody_knows_what_was_sampled_of_a_whole_answer_that_was_cancelled() -> None:
+    stopped: list[bool] = []
+
+    async def ask() -> bytes:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.append(True)
+        return b""
+
+    reply, shown = read_whole(ask, cancel=True)
+    assert (shown, stopped) == ([], [True])
+    assert (reply.sampled.finish_reason, reply.sampled.completion_ids, reply.sampled.version) == (None, None, None)
+
+
+@pytest.mark.parametrize("body", [b"{oops", b"[]", b'{"error": {"message": "out of memory"}}'])
+def test_a_whole_answer_that_is_none_is_the_engines_failure(body: bytes) -> None:
+    async def ask() -> bytes:
+        return body
+
+    with pytest.raises(EngineFailure):
+        read_whole(ask)
+
+
 # ---- the client ----------------------------------------------------------------------------------------------------------
 
 
@@ -241,3 +305,40 @@ def test_a_version_that_an_upstream_cannot_take_up_is_an_alarm(through: Server) 
     assert "takes no adapters" in through.health()["last_swap_error"]
     assert through.health()["live"] == 0
     assert through.say("hello").choices
+
+
+# ---- a server that gives ids but counts no tokens ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def before_null(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    command = [sys.executable, "-m", "scripts.benchmarks.null.upstream", "--tokens", "20"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as null:
+        assert null.stdout is not None
+        upstream = {"url": f"http://127.0.0.1:{int(null.stdout.readline())}", "kind": "vllm"}
+        with Server(tmp_path_factory.mktemp("null") / "run", model_path, upstream=upstream) as running:
+            yield running
+            assert running.stop() == 0, running.log.read_text()
+        null.kill()
+
+
+def test_streamed_or_whole_the_same_is_captured_but_when_a_whole_answer_began(before_null: Server) -> None:
+    assert before_null.say("hi", n=2).choices[1].message.content
+    for _ in before_null.say("hi", stream=True):
+        pass
+    first, second, streamed = before_null.captured()
+    for line in (first, second, streamed):
+        assert line["response"] == streamed["response"]
+        assert (line["prompt_ids"], line["completion_ids"]) == (list(range(100, 130)), list(range(1000, 1020)))
+        assert line["logprobs"] == streamed["logprobs"]
+        assert len(line["logprobs"]) == 20
+        assert (line["policy_version"], line["policy_version_end"], line["untrainable_reason"]) == (0, 0, None)
+    assert first["ttft_s"] is second["ttft_s"] is None
+    assert streamed["ttft_s"] > 0
+
+
+def test_an_upstream_that_counts_no_tokens_is_said_in_the_clients_words(before_null: Server) -> None:
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+    answer = httpx.post(before_null.url + "/messages/count_tokens", json=body, headers={"x-api-key": "key"}, timeout=60)
+    assert (answer.status_code, answer.json()["type"]) == (501, "error")
+    assert answer.json()["error"]["message"] == "this engine does not count tokens"

@@ -27,6 +27,7 @@ class Sampled:
     reasoning_tokens: int = 0  # of the completion's
     finish_reason: str | None = None  # "stop", "length", "tool_calls"
     stop_sequence: str | None = None  # the one of the ask's stops that ended it
+    whole: bool = False  # it came in one piece: nobody knows when its first token was there
     untrainable: str | None = None  # why the turn cannot be trained, as far as the engine is concerned
     spliced: int | None = None  # earlier answers that were put back as sampled; None: not asked for, or not possible
     adapted: str | None = None  # what was changed in the messages for the template's sake
@@ -38,7 +39,8 @@ class Reply(Protocol):
     sampled: Sampled
 
     def __aiter__(self) -> AsyncIterator[Shown]:
-        """What is to be shown, as it comes. At its end `sampled` is complete. Raises EngineFailure."""
+        """What is to be shown, as it comes. At its end `sampled` is complete. Raises EngineFailure, and Refusal where the
+        engine is asked only now."""
         ...
 
     def cancel(self) -> None:

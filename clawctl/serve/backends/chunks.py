@@ -1,27 +1,17 @@
-"""A chat completion that streams in: chunks become what is shown, and what was sampled is kept exactly as it is told."""
+"""A chat completion that comes in, as a stream or whole: what it says is shown, and what was sampled is kept."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import orjson
 
 from clawctl.serve.backends import Sampled
 from clawctl.serve.backends.http import Client, Connection
+from clawctl.serve.backends.tokens import Clock, Tokens
 from clawctl.serve.dialects import Shown, ShownToken
 from clawctl.serve.engines import EngineFailure
 from clawctl.serve.text import CallBegun, CallSaid, Event, Said, Thought
-
-_UNKNOWN_LOGPROB = -9999.0  # vLLM writes it where JSON has no number
-_FINISHES = ("stop", "length", "tool_calls")
-
-
-class Clock:
-    """The version whose weights compute just now, where they change under running requests."""
-
-    def __init__(self, version: int) -> None:
-        self.version = version
-        self.refused: set[int] = set()  # versions that were taken back: what they sampled is not trained
 
 
 class UpstreamReply:
@@ -29,16 +19,10 @@ class UpstreamReply:
 
     def __init__(self, sampled: Sampled, clock: Clock, show_logprobs: bool, expect_ids: bool) -> None:
         self.sampled = sampled
-        self._clock, self._show_logprobs, self._expect_ids = clock, show_logprobs, expect_ids
+        self._tokens = Tokens(sampled, clock, expect_ids)
+        self._words = _Words(show_logprobs)
         self._rest = b""
         self._choices: list[dict[str, Any]] = []  # not shown yet
-        self._ids: list[int] = []
-        self._logprobs: list[float] = []
-        self._versions: set[int] = set()
-        self._unseen: list[ShownToken] = []  # tokens of what is not shown yet
-        self._call_index = -1  # of the call that began last
-        self._trouble: str | None = None  # why ids and logprobs cannot be what was sampled
-        self._told_completion: int | None = None
         self._done = False  # [DONE] has come
         self._over = False
         self._error: str | None = None
@@ -90,47 +74,7 @@ class UpstreamReply:
         if "error" in chunk:
             self._end(f"the upstream says: {str(chunk['error'])[:300]}")
             return
-        if chunk.get("prompt_token_ids") is not None:
-            self.sampled.prompt_ids = chunk["prompt_token_ids"]
-            self.sampled.prompt_tokens = len(chunk["prompt_token_ids"])
-        if chunk.get("usage"):
-            self._take_usage(chunk["usage"])
-        for choice in chunk.get("choices") or ():
-            self._take_sampled(choice)
-            self._choices.append(choice)
-
-    def _take_sampled(self, choice: dict[str, Any]) -> None:
-        ids = choice.get("token_ids")
-        entries = (choice.get("logprobs") or {}).get("content") or ()
-        if ids or not self._expect_ids:
-            sampled = self.sampled
-            sampled.version_end = self._clock.version
-            if sampled.version is None:
-                sampled.version = self._clock.version
-            self._versions.add(self._clock.version)
-            self._ids += ids or ()
-            sampled.completion_tokens = len(self._ids)
-        for entry in entries:
-            logprob = entry.get("logprob")
-            if not isinstance(logprob, int | float) or logprob <= _UNKNOWN_LOGPROB:
-                self._trouble = "a logprob is missing"
-            else:
-                self._logprobs.append(logprob)
-        if len(ids or ()) != len(entries) and self._expect_ids:
-            self._trouble = self._trouble or "ids and logprobs differ in number"
-        if choice.get("finish_reason"):
-            reason = choice["finish_reason"]
-            self.sampled.finish_reason = reason if reason in _FINISHES else "stop"
-            if isinstance(choice.get("stop_reason"), str):
-                self.sampled.stop_sequence = choice["stop_reason"]
-
-    def _take_usage(self, usage: dict[str, Any]) -> None:
-        sampled = self.sampled
-        sampled.prompt_tokens = usage.get("prompt_tokens") or sampled.prompt_tokens
-        self._told_completion = usage.get("completion_tokens")
-        sampled.completion_tokens = self._told_completion or sampled.completion_tokens
-        sampled.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-        sampled.reasoning_tokens = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
+        self._choices += self._tokens.take(chunk)
 
     # ---- what goes out ---------------------------------------------------------------------------------------------------
 
@@ -140,7 +84,7 @@ class UpstreamReply:
                 await self._news.wait()
                 self._news.clear()
                 choices, self._choices = self._choices, []
-                shown = self._show(choices)
+                shown = self._words.show(choices)
                 if shown is not None:
                     yield shown
                 if self._over and not self._choices:
@@ -149,7 +93,7 @@ class UpstreamReply:
                     self._news.set()
         finally:
             self.cancel()
-            self._settle()
+            self._tokens.settle()
         if self._error is not None:
             raise EngineFailure(self._error)
 
@@ -158,57 +102,89 @@ class UpstreamReply:
         if not self._over:
             self._end(None)
 
-    def _show(self, choices: list[dict[str, Any]]) -> Shown | None:
-        events: list[Event] = []
+
+class WholeReply:
+    """See `clawctl.serve.backends.Reply`: asked for whole and told whole, once it is iterated. What it raises may be a Refusal."""
+
+    def __init__(
+        self, sampled: Sampled, clock: Clock, show_logprobs: bool, expect_ids: bool, ask: Callable[[], Coroutine[Any, Any, bytes]]
+    ) -> None:
+        self.sampled = sampled
+        sampled.whole = True
+        self._tokens, self._words, self._ask = Tokens(sampled, clock, expect_ids), _Words(show_logprobs), ask
+        self._asking: asyncio.Task[bytes] | None = None
+        self.cancelled = False
+
+    async def __aiter__(self) -> AsyncIterator[Shown]:
+        try:
+            body = None if self.cancelled else await self._body()
+            shown = None if body is None else self._words.show(self._tokens.take(_completion(body)))
+            if shown is not None:
+                yield shown
+        finally:
+            self._tokens.settle()
+
+    async def _body(self) -> bytes | None:
+        asking = self._asking = asyncio.create_task(self._ask())
+        try:
+            await asyncio.wait([asking])
+        finally:
+            asking.cancel()
+        return None if asking.cancelled() else asking.result()
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        if self._asking is not None:
+            self._asking.cancel()  # closes the connection, which stops the engine
+
+
+def _completion(body: bytes) -> dict[str, Any]:
+    try:
+        told = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise EngineFailure("the upstream sent what is not JSON") from error
+    if not isinstance(told, dict) or "error" in told:
+        raise EngineFailure(f"the upstream says: {body[:300].decode(errors='replace')}")
+    return told
+
+
+class _Words:
+    """What choices say, as events. Neighbours that say the same kind of thing are one."""
+
+    def __init__(self, show_logprobs: bool) -> None:
+        self._show_logprobs = show_logprobs
+        self._unseen: list[ShownToken] = []  # tokens of what is not shown yet
+        self._call_index = -1  # of the call that began last
+
+    def show(self, choices: list[dict[str, Any]]) -> Shown | None:
+        """One piece of all that these chunks' (or this completion's) choices say, if anything."""
+        runs: list[tuple[type[Event], list[str]]] = []
         for choice in choices:
-            self._read(choice.get("delta") or {}, events)
+            self._read(choice.get("delta") or choice.get("message") or {}, runs)
             if self._show_logprobs:
                 entries = (choice.get("logprobs") or {}).get("content") or ()
                 self._unseen += [ShownToken(each["token"], each["logprob"], each.get("top_logprobs") or []) for each in entries]
-        if not events:
+        if not runs:
             return None
         tokens, self._unseen = self._unseen, []
-        return Shown(events, tokens)
+        return Shown([kind("".join(texts)) for kind, texts in runs], tokens)
 
-    def _read(self, delta: dict[str, Any], events: list[Event]) -> None:
-        thought = delta.get("reasoning") or delta.get("reasoning_content")
-        if thought:
-            _add(events, Thought(thought))
-        if delta.get("content"):
-            _add(events, Said(delta["content"]))
-        for call in delta.get("tool_calls") or ():
-            function, index = call.get("function") or {}, call.get("index", 0)
+    def _read(self, words: dict[str, Any], runs: list[tuple[type[Event], list[str]]]) -> None:
+        if thought := words.get("reasoning") or words.get("reasoning_content"):
+            _add(runs, Thought, thought)
+        if said := words.get("content"):
+            _add(runs, Said, said)
+        for i, call in enumerate(words.get("tool_calls") or ()):
+            function, index = call.get("function") or {}, call.get("index", i)
             if index > self._call_index and function.get("name"):
                 self._call_index = index
-                events.append(CallBegun(function["name"]))
+                runs.append((CallBegun, [function["name"]]))
             if function.get("arguments") and self._call_index >= 0:
-                _add(events, CallSaid(function["arguments"]))
-
-    def _settle(self) -> None:
-        """What was sampled is complete, or it is said why it is not for training."""
-        sampled = self.sampled
-        whole = sampled.finish_reason is not None
-        if sampled.prompt_ids is None or (not self._ids and sampled.completion_tokens):
-            trouble: str | None = "no token ids"
-        elif not self._logprobs and self._ids:
-            trouble = "no logprobs"
-        elif len(self._ids) != len(self._logprobs):
-            trouble = self._trouble or "ids and logprobs differ in number"
-        elif whole and self._told_completion not in (None, len(self._ids)):
-            trouble = "the engine counts other tokens than it told"
-        else:
-            trouble = self._trouble
-        if self._versions & self._clock.refused:
-            trouble = trouble or "sampled by a version that was refused"
-        sampled.completion_ids = self._ids if self._ids else None
-        sampled.logprobs = self._logprobs if len(self._logprobs) == len(self._ids) and self._ids else None
-        sampled.untrainable = trouble or sampled.untrainable
+                _add(runs, CallSaid, function["arguments"])
 
 
-def _add(events: list[Event], event: Said | Thought | CallSaid) -> None:
-    """Neighbours that say the same kind of thing are one."""
-    last = events[-1] if events else None
-    if type(last) is type(event):
-        events[-1] = type(event)(last.text + event.text)
+def _add(runs: list[tuple[type[Event], list[str]]], kind: type[Event], text: str) -> None:
+    if runs and runs[-1][0] is kind:
+        runs[-1][1].append(text)
     else:
-        events.append(event)
+        runs.append((kind, [text]))

@@ -36,6 +36,7 @@ class Connection(asyncio.Protocol):
         self._taker: Taker | None = None
         self._status: asyncio.Future[int] | None = None
         self._error_body = b""
+        self._read: list[bytes] = []  # pieces of the body from one read: the taker gets them together
         self._whole: asyncio.Future[None] | None = None
         self.began = False  # the server has answered something
         self.open = True
@@ -77,6 +78,8 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._broke_off(f"the server does not speak HTTP: {error}")
             self.close()
+        else:
+            self._pass_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.open = False
@@ -91,11 +94,17 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, data: bytes) -> None:
         if self._parser.get_status_code() == 200 and self._taker is not None:
-            self._taker.feed(data)
+            self._read.append(data)
         elif len(self._error_body) < _ERROR_BYTES:
             self._error_body += data
 
+    def _pass_on(self) -> None:
+        if self._read and self._taker is not None:
+            self._taker.feed(self._read[0] if len(self._read) == 1 else b"".join(self._read))
+        self._read.clear()
+
     def on_message_complete(self) -> None:
+        self._pass_on()
         assert self._whole is not None
         self.open = self.open and self._parser.should_keep_alive()
         self.idle_since = time.monotonic()
@@ -106,6 +115,7 @@ class Connection(asyncio.Protocol):
         self._taker = None
 
     def _broke_off(self, why: str) -> None:
+        self._pass_on()
         if self._status is not None and not self._status.done():
             self._status.set_exception(UpstreamGone(why))
         elif self._taker is not None:

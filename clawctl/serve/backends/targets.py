@@ -15,8 +15,8 @@ from clawctl.errors import ClawError
 from clawctl.policies import policy_folder, read_policy
 from clawctl.run_dir import RunDir
 from clawctl.serve.backends import Capabilities
-from clawctl.serve.backends.chunks import Clock
 from clawctl.serve.backends.control import Control
+from clawctl.serve.backends.tokens import Clock
 from clawctl.serve.canary import EXACT, ROUNDED, CanaryFailure, check_canary
 from clawctl.serve.dialects import Refusal
 from clawctl.serve.engines import Swap
@@ -31,6 +31,7 @@ class Target:
 
     name: str
     clock: Clock
+    steady: bool = True  # its weights stay what they are; else an answer may be of two versions
     users: int = 0
 
 
@@ -56,7 +57,7 @@ class Targets:
         self.base, self._can = base, can
         self.live = 0
         self._weights = 0  # the version of the weights under `base`
-        self._base_target = Target(base, Clock(0))
+        self._base_target = Target(base, Clock(0), steady=can is None or not can.weights)
         self._adapters: OrderedDict[int, Target] = OrderedDict()  # loaded ones, least recently used first
         self._open.set()
 

@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import orjson
 
@@ -13,7 +14,7 @@ from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.run_dir import RunDir
 from clawctl.serve.backends import Capabilities, Reply, Sampled
-from clawctl.serve.backends.chunks import UpstreamReply
+from clawctl.serve.backends.chunks import UpstreamReply, WholeReply
 from clawctl.serve.backends.control import Control
 from clawctl.serve.backends.http import Client, UpstreamGone, post_whole
 from clawctl.serve.backends.probe import Found, missing, probe
@@ -23,10 +24,13 @@ from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, later_system_
 from clawctl.serve.engines import Swap
 from clawctl.serve.sampling import altered
 
+Told = TypeVar("Told")
 _log = logging.getLogger("clawctl.serve")
 _PATIENCE_S = 300.0  # a request waits so long for an engine that starts, restarts or is being probed
 _RETRY_S = 1.0
 _UNKNOWN = Capabilities(ids=False, logprobs=False, processed=False, adapters=False, weights=False)
+_CHAT = "/v1/chat/completions"
+_NOT_THERE = {404, 405, 501}
 _OURS = {401, 403, 404, 405}  # statuses that speak of how we asked the upstream, not of what the client asked
 
 
@@ -70,11 +74,28 @@ class Upstream:
         if self._images is False and any(isinstance(message["content"], list) for message in ask.messages):
             raise Refusal(400, NO_IMAGES, "messages")
         target = await stack.enter_async_context(self._targets.lease(version))
-        replies = [self._reply(ask, target) for _ in range(ask.n)]
+        if ask.stream or not target.steady:  # only a stream says which version sampled which token
+            return await self._streams(ask, target, stack)
+        wholes = [self._whole(ask, target, i) for i in range(ask.n)]
+        for whole in wholes:
+            stack.callback(whole.cancel)
+        return list(wholes)
+
+    async def _streams(self, ask: Ask, target: Target, stack: AsyncExitStack) -> list[Reply]:
+        can = self.capabilities
+        replies = [UpstreamReply(self._sampled(ask), target.clock, ask.logprobs, can.ids) for _ in range(ask.n)]
         for reply in replies:
             stack.callback(reply.cancel)
-        await asyncio.gather(*(self._send(ask, target, reply, i) for i, reply in enumerate(replies)))
+        bodies = [self._body(ask, target, reply.sampled, i, stream=True) for i, reply in enumerate(replies)]
+        paired = zip(bodies, replies, strict=True)
+        await asyncio.gather(*(self._send(ask, reply.sampled, body, partial(self._post, reply)) for body, reply in paired))
         return list(replies)
+
+    def _whole(self, ask: Ask, target: Target, i: int) -> WholeReply:
+        sampled = self._sampled(ask)
+        body = self._body(ask, target, sampled, i, stream=False)
+        send = partial(self._send, ask, sampled, body, self._post_whole)
+        return WholeReply(sampled, target.clock, ask.logprobs, self.capabilities.ids, send)
 
     async def _ready(self) -> None:
         if self._up.is_set():
@@ -85,61 +106,71 @@ class Upstream:
                 return
         raise Refusal(503, f"{self.waiting_for()}; try again later", code="engine_starting")
 
-    def _reply(self, ask: Ask, target: Target) -> UpstreamReply:
-        serve, can = self._recipe.serve, self.capabilities
+    def _sampled(self, ask: Ask) -> Sampled:
+        serve = self._recipe.serve
         temperature = serve.temperature if ask.temperature is None else ask.temperature
         top_p = serve.top_p if ask.top_p is None else ask.top_p
         reason = altered(temperature, top_p, ask.top_k, ask.tool_choice if ask.use_tools else None, ask.engine_fields)
-        if reason is None and not can.processed and temperature != 1:
+        if reason is None and not self.capabilities.processed and temperature != 1:
             reason = "the engine tells logprobs before temperature"
-        sampled = Sampled(temperature, top_p, ask.top_k, untrainable=reason)
-        return UpstreamReply(sampled, target.clock, ask.logprobs, expect_ids=can.ids)
+        return Sampled(temperature, top_p, ask.top_k, untrainable=reason)
 
-    async def _send(self, ask: Ask, target: Target, reply: UpstreamReply, i: int) -> None:
-        body = self._body(ask, target, reply.sampled, i)
+    async def _send(
+        self, ask: Ask, sampled: Sampled, body: dict[str, Any], post: Callable[[dict[str, Any]], Awaitable[Told]]
+    ) -> Told:
+        """Raises Refusal."""
         limit = body.get("max_tokens")
         if limit is not None and ask.max_tokens_may_shrink and self.max_context is not None and limit >= self.max_context:
             del body["max_tokens"]
-        refusal = await self._post(body, reply)
-        may_shrink = ask.max_tokens_may_shrink or ask.max_tokens is None
-        if refusal is not None and refusal.code == "context_length_exceeded" and may_shrink and body.pop("max_tokens", None):
-            refusal = await self._post(body, reply)  # the engine's own limit is what the context has left
-        if refusal is not None and refusal.status == 400 and refusal.code is None and await self._moved(ask, body, reply):
-            refusal = None
-        if refusal is not None:
-            raise refusal
-
-    async def _moved(self, ask: Ask, body: dict[str, Any], reply: UpstreamReply) -> bool:
-        """Ask once more with later system messages said by the user: some templates take one at the beginning only."""
-        moved = later_system_as_user(ask.messages)
-        if moved == ask.messages or await self._post({**body, "messages": moved}, reply) is not None:
-            return False  # it was something else: the first refusal is what the client is told
-        reply.sampled.adapted = LATER_SYSTEM
-        return True
-
-    async def _post(self, body: dict[str, Any], reply: UpstreamReply) -> Refusal | None:
         try:
-            connection, status = await self._client.post("/v1/chat/completions", orjson.dumps(body), reply)
+            return await post(body)
+        except Refusal as refusal:
+            may_shrink = ask.max_tokens_may_shrink or ask.max_tokens is None
+            if refusal.code == "context_length_exceeded" and may_shrink and body.pop("max_tokens", None):
+                return await post(body)  # the engine's own limit is what the context has left
+            moved = later_system_as_user(ask.messages)
+            if refusal.status != 400 or refusal.code is not None or moved == ask.messages:
+                raise
+            try:  # some templates take a system message at the beginning only
+                answered = await post({**body, "messages": moved})
+            except Refusal:
+                raise refusal from None  # it was something else
+            sampled.adapted = LATER_SYSTEM
+            return answered
+
+    async def _post(self, reply: UpstreamReply, body: dict[str, Any]) -> None:
+        try:
+            connection, status = await self._client.post(_CHAT, orjson.dumps(body), reply)
             if status == 200:
                 reply.runs_on(self._client, connection)
-                return None
+                return
             told = await connection.error_body()
             self._client.give_back(connection)
         except UpstreamGone as gone:
-            raise Refusal(503, f"the engine cannot be reached: {gone}", code="engine_unreachable") from gone
-        return _refusal(status, told)
+            raise _unreachable(gone) from gone
+        raise _refusal(status, told)
 
-    def _body(self, ask: Ask, target: Target, sampled: Sampled, i: int) -> dict[str, Any]:
+    async def _post_whole(self, body: dict[str, Any]) -> bytes:
+        try:
+            status, told = await post_whole(self._client, _CHAT, orjson.dumps(body))
+        except UpstreamGone as gone:
+            raise _unreachable(gone) from gone
+        if status != 200:
+            raise _refusal(status, told)
+        return told
+
+    def _body(self, ask: Ask, target: Target, sampled: Sampled, i: int, stream: bool) -> dict[str, Any]:
         body: dict[str, Any] = {
             **ask.engine_fields,
             "model": target.name,
             "messages": ask.messages,
-            "stream": True,
-            "stream_options": {"include_usage": True},
+            "stream": stream,
             "temperature": sampled.temperature,
             "top_p": sampled.top_p,
             "max_tokens": self._recipe.serve.max_tokens if ask.max_tokens is None else ask.max_tokens,
         }
+        if stream:
+            body["stream_options"] = {"include_usage": True}
         if ask.stop:
             body["stop"] = ask.stop
         functions = [tool for tool in ask.tools or () if tool.get("type") == "function" and isinstance(tool.get("function"), dict)]
@@ -161,13 +192,15 @@ class Upstream:
         await self._ready()
         body = {"model": self._targets.base, "messages": ask.messages}
         tools = [tool for tool in ask.tools or () if tool.get("type") == "function"]
-        status, told = 0, b""
+        status, told = 404, b""
         if self._kind == "vllm":
             with suppress(UpstreamGone):
                 body = {**body, "tools": tools} if tools else body
                 status, told = await post_whole(self._client, "/tokenize", orjson.dumps(body))
+        if status in _NOT_THERE:
+            raise Refusal(501, "this engine does not count tokens")
         if status != 200:
-            raise Refusal(501, "this engine does not count tokens") if not status else _refusal(status, told)
+            raise _refusal(status, told)
         return int(orjson.loads(told)["count"])
 
     # ---- life ------------------------------------------------------------------------------------------------------------
@@ -206,6 +239,10 @@ class Upstream:
     def stop(self) -> None:
         self._client.close()
         self._control.close()
+
+
+def _unreachable(gone: UpstreamGone) -> Refusal:
+    return Refusal(503, f"the engine cannot be reached: {gone}", code="engine_unreachable")
 
 
 def _refusal(status: int, told: bytes) -> Refusal:

@@ -10,9 +10,10 @@ from clawctl.types import Message
 class Refusal(Exception):
     """A request that cannot be answered; the message is for the client."""
 
-    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
+    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None, **headers: str) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}  # that HTTP wants with this status
 
 
 @dataclass(frozen=True, slots=True)

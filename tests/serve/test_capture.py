@@ -1,0 +1,50 @@
+"""Many exchanges that end at once: each is written, in order, before its answer ends; none is left behind when serve ends."""
+
+import asyncio
+from pathlib import Path
+
+import orjson
+
+from clawctl.config import PrivacyConfig
+from clawctl.serve.capture import Capture
+from clawctl.types import Exchange
+
+
+def exchange(i: int) -> Exchange:
+    return Exchange(
+        exchange_id=str(i), created_at=0.0, finished_at=1.0, api="chat", key="default", status="ok", model="m", messages=[],
+        tools=None, response=None, finish_reason=None, prompt_ids=None, completion_ids=None, logprobs=None, policy_version=None,
+        policy_version_end=None, temperature=1.0, top_p=1.0, top_k=0, hints={}, untrainable_reason=None,
+    )  # fmt: skip
+
+
+def written(folder: Path) -> list[str]:
+    return [orjson.loads(line)["exchange_id"] for path in folder.glob("*.jsonl") for line in path.read_bytes().splitlines()]
+
+
+def test_what_ends_at_once_is_written_in_order_and_before_its_answer_ends(tmp_path: Path) -> None:
+    capture = Capture(tmp_path, PrivacyConfig())
+
+    async def one(i: int) -> bool:
+        await capture.keep(exchange(i))
+        return str(i) in written(tmp_path)
+
+    async def main() -> list[bool]:
+        return await asyncio.gather(*(one(i) for i in range(50)))
+
+    assert all(asyncio.run(main()))
+    capture.close()
+    assert written(tmp_path) == [str(i) for i in range(50)]
+
+
+def test_what_still_waits_when_the_loop_ends_is_written(tmp_path: Path) -> None:
+    capture = Capture(tmp_path, PrivacyConfig())
+
+    async def main() -> None:
+        keeping = [asyncio.create_task(capture.keep(exchange(i))) for i in range(5)]
+        await asyncio.sleep(0)  # all have begun, none is awaited
+        assert not any(task.done() for task in keeping)
+
+    asyncio.run(main())
+    capture.close()
+    assert sorted(written(tmp_path)) == ["0", "1", "2", "3", "4"]

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from clawctl.config import Recipe, from_environment, load_recipe
+from clawctl.config import Recipe, from_environment, load_recipe, show_gpus
 from clawctl.errors import ClawError
 from clawctl.run_dir import RunDir, open_run
 
@@ -49,6 +49,8 @@ def serve(
         "serve.port": port if port is not None else from_environment("PORT"),
     }
     opened, resolved = _open("serve", run, recipe, settings, log_level, create=True)
+    if resolved.serve.gpus is not None:
+        show_gpus(resolved.serve.gpus)
     from clawctl.serve.gateway import serve as work
 
     work(opened, resolved, intercept)
@@ -117,10 +119,16 @@ def train(
             "--custom-loss", "--custom-loss-function-path", help="Your own loss instead of the policy loss: file.py:name."
         ),
     ] = None,
+    gpus: Annotated[str | None, typer.Option(help="Train on these GPUs of this machine, as in 2,3, or on all.")] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="Train in so many processes on the CPU.")] = None,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Tell how much memory a step takes, and end.")] = False,
+    ignore_estimate: Annotated[
+        bool, typer.Option("--ignore-estimate", help="Try it even where weights and optimizer alone do not fit.")
+    ] = False,
     once: Once = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Train the policy on judged turns and publish each new version. Runs alone or under torchrun."""
+    """Train the policy on judged turns and publish each new version. Runs alone or under torchrun, which --gpus starts."""
     settings = {
         "train.method": method,
         "train.lr": lr,
@@ -128,10 +136,16 @@ def train(
         "train.lora.rank": lora_rank,
         "train.max_steps": max_steps,
         "train.custom_loss": custom_loss,
+        "train.ignore_estimate": ignore_estimate or None,
     }
     opened, resolved = _open("train", run, recipe, settings, log_level)
+    from clawctl.train.launch import show_estimate, spread_out
     from clawctl.train.launch import train as work
 
+    if estimate:
+        show_estimate(resolved, gpus, processes)
+        return
+    spread_out(resolved, gpus, processes, sys.argv[1:])
     work(opened, resolved, once)
 
 

@@ -1,6 +1,7 @@
 """The recipe: everything a human may set, strict, frozen, documented under each field. Importing this imports no torch."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -97,7 +98,7 @@ class LoraConfig(Section):
     rslora: bool = False
     """Scale by alpha / sqrt(rank) instead, so that a high rank learns as fast as a low one (rsLoRA)."""
     quantize: Literal["nf4", "int8"] | None = None
-    """Hold the frozen base in 4 or 8 bits (bitsandbytes, on CUDA). Its logprobs are then not quite those of the model that serves."""
+    """Hold the frozen base in 4 or 8 bits (bitsandbytes, on CUDA). Its logprobs are then not quite the server's."""
 
 
 class TrainConfig(Section):
@@ -381,11 +382,11 @@ class Nodes:
     gpus: int | None  # GPUS_PER_NODE
 
 
-def nodes() -> Nodes:
+def nodes(environment: Mapping[str, str] = os.environ) -> Nodes:
     """From the environment; without one this machine alone. Raises ClawError (exit code 2)."""
 
     def number(name: str, default: int | None) -> int | None:
-        text = os.environ.get(name)
+        text = environment.get(name)
         if not text:
             return default
         if not text.isdigit():
@@ -395,7 +396,7 @@ def nodes() -> Nodes:
     count, rank = number("NNODES", 1) or 1, number("NODE_RANK", 0) or 0
     if rank >= count:
         raise ClawError(f"NODE_RANK is {rank} and NNODES is {count}", "number the nodes from 0 to NNODES - 1", 2)
-    address = os.environ.get("MASTER_ADDR") or None
+    address = environment.get("MASTER_ADDR") or None
     return Nodes(count, rank, address, number("MASTER_PORT", 29500) or 29500, number("GPUS_PER_NODE", None))
 
 

@@ -120,7 +120,7 @@ def _estimate(shape: Shape, config: TrainConfig, ranks: Ranks) -> Estimate:
 
 
 def _advice(causal: Any, config: TrainConfig, ranks: Ranks, memory: int) -> list[str]:
-    """Changes that would make it fit, the least first; each is laid over those before it where it is not enough alone."""
+    """Changes that would make it fit, the least first; or several together where none is enough alone."""
     cuda, tokens = ranks.device.type == "cuda", config.tokens_per_microbatch
     changes: list[tuple[str, dict[str, Any]]] = [
         ("train.gradient_checkpointing: true", {"gradient_checkpointing": True}),
@@ -132,14 +132,15 @@ def _advice(causal: Any, config: TrainConfig, ranks: Ranks, memory: int) -> list
             changes += [("train.optimizer_offload: true", {"optimizer_offload": True, "shard": "auto"})]
     if config.lora is None:
         changes += [("train.lora: {rank: 16}", {"lora": LoraConfig()})]
-    found, so_far, texts = [], config, []
+    found: list[str] = []
+    so_far, texts = config, dict[str, str]()
     for text, change in changes:
         alone = config.model_copy(update=change)
         if _estimate(shape_of(causal, alone), alone, ranks).total <= memory:
             found.append(text)
             continue
-        so_far, texts = so_far.model_copy(update=change), [*texts, text]
+        so_far = so_far.model_copy(update=change)
+        texts[text.partition(":")[0]] = text
         if not found and len(texts) > 1 and _estimate(shape_of(causal, so_far), so_far, ranks).total <= memory:
-            found.append(" with ".join(texts))
-            break
+            return [" with ".join(texts.values())]
     return found

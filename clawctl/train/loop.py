@@ -57,10 +57,8 @@ def run_training(run: RunDir, recipe: Recipe, ranks: Ranks, stop: threading.Even
                 ranks.led(partial(refuse_model, recipe, feed, batch, outcome))
             if feed is not None and outcome.row is None:
                 skip(run, feed, batch, outcome)
-            if outcome.row is None or (feed is None and training.policy.across is None):
-                made = None
-            else:  # where weights are sharded every rank has a part in it
-                made = keep(run, training, batch)
+            has_part = outcome.row is not None and (feed is not None or training.policy.across is not None)
+            made = keep(run, training, batch) if has_part else None
             if feed is not None and made is not None and outcome.row is not None:
                 seconds = publish_step(run, recipe, training, batch, outcome, made)
                 feed.done([sample.turn_id for sample in batch.samples], "trained")

@@ -9,7 +9,7 @@ bfloat16), R ranks where weights are sharded, else 1:
     gradients    4 T / R; twice that where several ranks each have all of them; none with offload
     optimizer    8 T / R; none with offload
     activations  for each token of a microbatch KEPT E times what goes in and out of the linear layers of all blocks;
-                 with checkpointing of the widest block alone, and the input of each
+                 with checkpointing of the widest block alone, once more for its gradients, and the input of each block
     logits       the piece that is alive, twice; 4 bytes for each weight of a head that learns, in which its gradient is added up
     teacher      version 0 as a second model: 4 P / R; an average: 4 T
 
@@ -141,7 +141,7 @@ def _teacher(shape: Shape, config: TrainConfig, parts: int, kept: int) -> int:
 def _activations(shape: Shape, config: TrainConfig, e: int) -> int:
     a_token = KEPT * e * shape.width
     if config.gradient_checkpointing:
-        a_token = KEPT * e * shape.block_width + 4 * shape.hidden * shape.blocks
+        a_token = 2 * KEPT * e * shape.block_width + 4 * shape.hidden * shape.blocks
     return int(config.tokens_per_microbatch * a_token)
 
 

@@ -1,4 +1,7 @@
-"""What a sharded trainer keeps of a step, each rank its part (torch.distributed.checkpoint): any number of ranks can go on from it."""
+"""What a sharded trainer keeps of a step, each rank its part (torch.distributed.checkpoint).
+
+Any number of ranks goes on from it.
+"""
 
 import os
 import shutil

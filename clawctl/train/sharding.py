@@ -1,5 +1,6 @@
-"""All weights cut over the ranks (FSDP2): each rank keeps a part of every matrix, with its gradient and its optimizer state, and the
-layer at work is put together for as long as it computes.
+"""All weights cut over the ranks (FSDP2): each keeps a part of every matrix, with its gradient and its optimizer state.
+
+The layer at work is put together for as long as it computes.
 
 With offload what a rank keeps lies in host memory, also on a single card. Kept weights are float32; where the forward pass is
 bfloat16 the copies that are put together are, and gradients are added up in float32.

@@ -55,10 +55,10 @@ def chosen(gpus: Gpus, visible: Sequence[str], a_node: int | None) -> list[str]:
     ids = list(range(a_node or len(visible))) if gpus == "all" else list(gpus)
     missing = [i for i in ids if i >= len(visible)]
     if missing:
-        named = f"GPU{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
-        raise ClawError(f"there is no {named}: this machine shows {len(visible)}", f"choose from 0 to {len(visible) - 1}", 2)
+        named = ", no GPU ".join(map(str, missing))
+        raise ClawError(f"there is no GPU {named}: this machine shows {len(visible)}", f"choose from 0 to {len(visible) - 1}", 2)
     if a_node is not None and len(ids) != a_node:
-        raise ClawError(f"--gpus names {len(ids)} GPUs and GPUS_PER_NODE is {a_node}", "make them agree, or use --gpus all", 2)
+        raise ClawError(f"GPUS_PER_NODE is {a_node} and --gpus names {len(ids)}", "make them agree, or use --gpus all", 2)
     return [visible[i] for i in ids]
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from clawctl.config import DEMO_MODEL, LoraConfig, Recipe, TrainConfig
 from clawctl.errors import ClawError
 from clawctl.train.estimate import check_room, forecast, skeleton
 from clawctl.train.flops import Cost
-from clawctl.train.memory import GIB, Shape, Spread, estimate, seconds_a_microbatch, shape_of
+from clawctl.train.memory import Shape, Spread, estimate, seconds_a_microbatch, shape_of
 from clawctl.train.ranks import Ranks
 
 # 1000 weights, 400 in each of 2 blocks; 10 trained by an adapter; 8 hidden, 25 tokens; widths 60 and 40
@@ -29,9 +30,9 @@ def parts(shape: Shape, spread: Spread, **train: Any) -> dict[str, int]:
 def test_every_part_is_as_worked_by_hand() -> None:
     logits, head = 2 * 4 * 10 * 25, 4 * 25 * 8
     whole = {"gradients": 4000, "optimizer": 8000, "teacher": 0, "logits": logits + head}
-    # activations: 10 tokens * 1.5 * 4 bytes * 100; with checkpointing 10 * (1.5 * 4 * 60 + 4 * 8 * 2)
+    # activations: 10 tokens * 1.5 * 4 bytes * 100; with checkpointing 10 * (2 * 1.5 * 4 * 60 + 4 * 8 * 2)
     assert parts(SHAPE, ALONE) == {"weights": 4000, "activations": 6000, **whole}
-    assert parts(SHAPE, ALONE, gradient_checkpointing=True) == {"weights": 4000, "activations": 4240, **whole}
+    assert parts(SHAPE, ALONE, gradient_checkpointing=True) == {"weights": 4000, "activations": 7840, **whole}
     assert parts(SHAPE, ALONE, dtype="bfloat16") == {"weights": 6000, "activations": 3000, **whole}
     assert parts(SHAPE, ALONE, teacher="base")["teacher"] == 4000
     assert parts(SHAPE, ALONE, teacher="base", method="binary")["teacher"] == 0
@@ -91,29 +92,31 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 torch.set_num_threads(1)
-again = sys.argv[1] == "again"
-train = {"tokens_per_microbatch": 4096, "gradient_checkpointing": again, "merge": "none"}
-recipe, ranks = Recipe.model_validate({"train": train}), Ranks(0, 1, torch.device("cpu"))
-told = forecast(recipe, ranks).estimate
 import peft, torch._dynamo  # what is imported late is no part of a step
 before = peak()
-policy = load_policy(recipe, ranks)
-optimizer = make_optimizer(policy, recipe.train)
-ids = torch.randint(0, policy.vocabulary, (4096,), generator=torch.Generator().manual_seed(0)).tolist()
-batch = lay_out([make_branch(ids[at:at + 24], ids[at + 24:at + 1024], 1.0) for at in range(0, 4096, 1024)], "none", ranks.device)
-policy.logprobs(batch).sum().backward()
-optimizer.step()
-print(told.total, peak() - before)
+for again in (True, False):  # the peak only ever rises
+    train = {"tokens_per_microbatch": 4096, "gradient_checkpointing": again, "merge": "none"}
+    recipe, ranks = Recipe.model_validate({"train": train}), Ranks(0, 1, torch.device("cpu"))
+    told = forecast(recipe, ranks).estimate
+    policy = load_policy(recipe, ranks)
+    optimizer = make_optimizer(policy, recipe.train)
+    ids = torch.randint(0, policy.vocabulary, (4096,), generator=torch.Generator().manual_seed(0)).tolist()
+    rows = [make_branch(ids[at:at + 24], ids[at + 24:at + 1024], 1.0) for at in range(0, 4096, 1024)]
+    policy.logprobs(lay_out(rows, "none", ranks.device)).sum().backward()
+    optimizer.step()
+    print(told.total, peak() - before)
+    del policy, optimizer
+    gc.collect()
 """
 
 
-@pytest.mark.parametrize("how", ["kept", "again"])
-def test_a_real_step_takes_what_was_estimated_within_a_factor_of_one_and_a_half(how: str) -> None:
-    done = subprocess.run([sys.executable, "-c", MEASURE, how], capture_output=True, text=True)
+def test_a_real_step_takes_what_was_estimated_within_a_factor_of_one_and_a_half() -> None:
+    done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    told, real = map(int, done.stdout.split())
-    print(f"{how}: estimated {told / 2**20:.0f} MiB, measured {real / 2**20:.0f} MiB")
-    assert real / 1.5 < told < real * 1.5
+    for line in done.stdout.splitlines():
+        told, real = map(int, line.split())
+        print(f"estimated {told / 2**20:.0f} MiB, measured {real / 2**20:.0f} MiB")
+        assert real / 1.5 < told < real * 1.5
 
 
 def on_card(**train: Any) -> Recipe:
@@ -131,13 +134,20 @@ def test_what_cannot_fit_is_refused_before_anything_is_loaded_and_told_what_woul
 
 def test_every_advice_would_make_it_fit() -> None:
     ranks = Ranks(0, 1, torch.device("cuda"))
-    tight = on_card(lora={"rank": 16}, dtype="bfloat16", tokens_per_microbatch=32768)
-    found = forecast(tight, ranks)
-    assert found.fits is False
-    assert not found.hopeless
-    assert found.advice[0] == "train.gradient_checkpointing: true"
-    assert forecast(on_card(**tight.train.model_dump(exclude={"gradient_checkpointing"}), gradient_checkpointing=True), ranks).fits
-    assert found.estimate.total > 23 * GIB
+    for train in (
+        {"lora": {"rank": 16}, "dtype": "bfloat16", "tokens_per_microbatch": 32768},
+        {"lora": {"rank": 16}, "dtype": "bfloat16"},
+        {"dtype": "bfloat16", "gradient_checkpointing": True},
+        {},
+    ):
+        found = forecast(on_card(**train), ranks)
+        assert found.fits is False
+        assert found.advice
+        for advice in found.advice:
+            changes = {
+                key.removeprefix("train."): value for part in advice.split(" with ") for key, value in yaml.safe_load(part).items()
+            }
+            assert forecast(on_card(**{**train, **changes}), ranks).fits, advice
 
 
 def test_a_model_of_which_nothing_is_known_is_a_problem_with_a_cure(tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ def launched(tmp_path: Path, name: str, sampler: Sampler, model: Path, ranks: in
     run = open_run(tmp_path / name)
     if not any(run.trajectories.iterdir()):
         publish_turns(run, sampler, turns)
-    done = subprocess.run([*command(run, tmp_path, model, ranks, lr=1e-4, **changes), "--once"], capture_output=True, text=True)
+    words = [*command(run, tmp_path, model, lr=1e-4, **changes), "--once", "--processes", str(ranks)]
+    done = subprocess.run(["--run" if word == "--run-dir" else word for word in words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return run
 

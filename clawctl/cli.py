@@ -138,13 +138,13 @@ def train(
         "train.custom_loss": custom_loss,
         "train.ignore_estimate": ignore_estimate or None,
     }
-    opened, resolved = _open("train", run, recipe, settings, log_level)
     from clawctl.train.launch import show_estimate, spread_out
     from clawctl.train.launch import train as work
 
-    if estimate:
-        show_estimate(resolved, gpus, processes)
+    if estimate:  # for which there need be no run
+        show_estimate(load_recipe(_source(run, recipe), settings), gpus, processes)
         return
+    opened, resolved = _open("train", run, recipe, settings, log_level)
     spread_out(resolved, gpus, processes, sys.argv[1:])
     work(opened, resolved, once)
 
@@ -234,13 +234,18 @@ def _open(
     from clawctl.run_dir import publish_bytes
 
     kept = root / "recipe.yaml"
-    source = recipe if recipe is not None else kept if kept.exists() else None
-    resolved = load_recipe(source, settings)
+    resolved = load_recipe(_source(root, recipe), settings)
     run = open_run(root, create=create)
     if recipe is not None or not kept.exists():
         publish_bytes(kept, dump_recipe(resolved).encode())
     log_to(run.logs / f"{stage}.log", log_level)
     return run, resolved
+
+
+def _source(root: Path, recipe: Path | None) -> Path | None:
+    """The file that settings come from: the one that is named, else the run's own."""
+    kept = root / "recipe.yaml"
+    return recipe if recipe is not None else kept if kept.exists() else None
 
 
 def dump_recipe(recipe: Recipe) -> str:

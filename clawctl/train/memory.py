@@ -4,7 +4,7 @@ Bytes on the fullest device, with P all weights and T those that learn, E the by
 bfloat16), R ranks where weights are sharded, else 1:
 
     weights      all learn: 4 P / R, and E P more where bfloat16 copies are kept for a pass (not where sharded)
-                 adapter: E (or 1, or 0.55 quantised) P / R + 4 T / R
+                 adapter: E P / R + 4 T / R; quantised 1 or 0.55 instead of E, but for what is outside of blocks
                  sharded: two layers and what is outside of layers, put together, in E; with offload nothing else
     gradients    4 T / R; twice that where several ranks each have all of them; none with offload
     optimizer    8 T / R; none with offload
@@ -109,8 +109,7 @@ def estimate(shape: Shape, config: TrainConfig, spread: Spread) -> Estimate:
     parts = spread.ranks if spread.sharded else 1
     kept = 0 if spread.offload else 1
     learns = config.lora is None
-    each = 4.0 if config.lora is None else QUANTISED[config.lora.quantize] or float(e)
-    own = (each * shape.weights + (0 if learns else 4 * shape.trained)) / parts
+    own = _kept_weights(shape, config, e) / parts
     if spread.sharded:
         weights = kept * own + e * (2 * shape.block_weights + shape.outer_weights)
     else:
@@ -128,6 +127,14 @@ def estimate(shape: Shape, config: TrainConfig, spread: Spread) -> Estimate:
         activations=_activations(shape, config, e),
         logits=_logits(shape, config),
     )
+
+
+def _kept_weights(shape: Shape, config: TrainConfig, e: int) -> float:
+    """Of a model and its adapter; what stands outside of blocks is not quantised."""
+    if config.lora is None:
+        return 4.0 * shape.weights
+    in_blocks = QUANTISED[config.lora.quantize] or e
+    return in_blocks * (shape.weights - shape.outer_weights) + e * shape.outer_weights + 4 * shape.trained
 
 
 def _teacher(shape: Shape, config: TrainConfig, parts: int, kept: int) -> int:

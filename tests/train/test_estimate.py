@@ -40,7 +40,7 @@ def test_every_part_is_as_worked_by_hand() -> None:
     lora = {"lora": LoraConfig(), "dtype": "bfloat16"}
     adapted = {"gradients": 40, "optimizer": 80, "teacher": 0, "activations": 3000, "logits": logits}
     assert parts(ADAPTED, ALONE, **lora) == {"weights": 2000 + 40 + 20, **adapted}
-    assert parts(ADAPTED, ALONE, lora=LoraConfig(quantize="nf4"), dtype="bfloat16") == {"weights": 550 + 40 + 20, **adapted}
+    assert parts(ADAPTED, ALONE, lora=LoraConfig(quantize="nf4"), dtype="bfloat16") == {"weights": 440 + 400 + 40 + 20, **adapted}
     # sharded over four: a quarter, and two layers of 400 and the 200 outside of them put together
     cut = parts(SHAPE, FOUR, dtype="bfloat16")
     assert (cut["weights"], cut["gradients"], cut["optimizer"]) == (1000 + 2 * 1000, 1000 + 4 * 600, 2000)
@@ -153,3 +153,15 @@ def test_every_advice_would_make_it_fit() -> None:
 def test_a_model_of_which_nothing_is_known_is_a_problem_with_a_cure(tmp_path: Path) -> None:
     with pytest.raises(ClawError, match="cannot be loaded"):
         skeleton(str(tmp_path))
+
+
+def test_the_command_tells_the_estimate_without_a_run_or_weights(tmp_path: Path) -> None:
+    recipe = tmp_path / "card.yaml"
+    recipe.write_text("{model: {path: Qwen/Qwen3-8B}, train: {device_memory_gb: 24, dtype: bfloat16, lora: {rank: 16}}}")
+    command = [sys.executable, "-m", "clawctl", "train", "--estimate", "--run", str(tmp_path / "none"), "--recipe", str(recipe)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "8.19 billion weights, 43.6 million of them trained; 1 device" in done.stdout
+    assert "of 23.00: does NOT fit" in done.stdout
+    assert "would fit: train.gradient_checkpointing: true" in done.stdout
+    assert not (tmp_path / "none").exists()

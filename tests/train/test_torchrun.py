@@ -8,6 +8,7 @@ import pytest
 
 from clawctl.config import Nodes, nodes
 from clawctl.errors import ClawError
+from clawctl.run_dir import open_run
 from clawctl.train.torchrun import _for_torchrun, _meeting, chosen, parse_gpus
 
 
@@ -63,7 +64,7 @@ def test_torchrun_is_not_handed_words_that_it_takes_for_its_own() -> None:
 
 
 def test_the_command_refuses_gpus_that_are_not_there_before_anything_starts(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
+    open_run(tmp_path / "run")
     command = [sys.executable, "-m", "clawctl", "train", "--run", str(tmp_path / "run"), "--gpus", "97,98"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2

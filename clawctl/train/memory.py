@@ -95,8 +95,8 @@ def shape_of(causal: Any, config: TrainConfig) -> Shape:
     size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     kinds = getattr(text, "layer_types", None) or ["full_attention"] * len(blocks)
     attention = kinds.count("full_attention") * text.num_attention_heads * size
-    learning = (0, matrices) if lora is None else (matrices, trained)
-    cost = Cost(*learning, head.weight.numel(), lora is None, attention)
+    frozen, learning = (0, matrices) if lora is None else (matrices, trained)
+    cost = Cost(frozen, learning, head.weight.numel(), lora is None, attention)
     return Shape(
         weights, trained, max(block_weights), weights - sum(block_weights), len(blocks), text.hidden_size,
         head.weight.shape[0], sum(widths), max(widths), cost,

@@ -24,6 +24,8 @@ def is_sharded(config: TrainConfig, ranks: Ranks) -> bool:
     """What `train.shard` comes to here. Raises ClawError where it cannot be."""
     cuda = ranks.device.type == "cuda"
     wanted = {"auto": cuda and ((ranks.world > 1 and config.lora is None) or config.optimizer_offload), "full": True, "none": False}
+    if config.optimizer_offload and config.shard == "none":
+        raise ClawError("train.optimizer_offload is a way of sharding and train.shard is none", "leave train.shard at auto", 2)
     if not wanted[config.shard]:
         return False
     if config.teacher == "ema" and config.uses_hints:

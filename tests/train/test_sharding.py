@@ -128,6 +128,7 @@ def test_a_sharded_checkpoint_that_cannot_be_read_is_a_clear_error(tmp_path: Pat
         ({"shard": "full", "teacher": "ema"}, "ema is not kept where weights are sharded"),
         ({"shard": "full", "lora": {"quantize": "nf4"}}, "quantised base is not sharded"),
         ({"lora": {"quantize": "nf4"}}, "needs a CUDA device"),
+        ({"optimizer_offload": True, "shard": "none"}, "is a way of sharding"),
     ],
 )
 def test_what_cannot_be_had_here_is_refused_with_a_cure(

@@ -78,11 +78,13 @@ def test_memory_settings_change_no_number(
 def test_any_number_of_ranks_goes_on_from_any_other_and_makes_the_same_weights(
     tmp_path: Path, sampler: Sampler, model_path: Path
 ) -> None:
-    alone = trained(tmp_path, "alone", sampler, model_path, turns=16)
-    trained(tmp_path, "many", sampler, model_path, turns=16, max_steps=1)
-    launched(tmp_path, "many", sampler, model_path, 2, max_steps=2, shard="full", tokens_per_microbatch=40)
-    launched(tmp_path, "many", sampler, model_path, 4, max_steps=3, shard="full")
-    many = trained(tmp_path, "many", sampler, model_path, max_steps=4)
+    five: dict[str, Any] = {"turns": 20, "batch_turns": 5}  # turns a step, so that some ranks have nothing in the last round
+    one_by_one: dict[str, Any] = {**five, "shard": "full", "tokens_per_microbatch": 1}
+    alone = trained(tmp_path, "alone", sampler, model_path, **five)
+    trained(tmp_path, "many", sampler, model_path, **five, max_steps=1)
+    launched(tmp_path, "many", sampler, model_path, 2, **one_by_one, max_steps=2)
+    launched(tmp_path, "many", sampler, model_path, 4, **one_by_one, max_steps=3)
+    many = trained(tmp_path, "many", sampler, model_path, **five, max_steps=4)
     for version in (1, 2, 3, 4):
         assert_same(alone, many, version, atol=2e-6)
     for mine, theirs in zip(read_rows(alone), read_rows(many), strict=True):

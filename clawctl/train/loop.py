@@ -22,8 +22,9 @@ from clawctl.train.ema import Average
 from clawctl.train.feed import Feed
 from clawctl.train.flops import cost_of
 from clawctl.train.ledger import by_stem, read_ledger, write_skipped
+from clawctl.train.loading import load_causal
 from clawctl.train.measures import Measures, policy_metrics
-from clawctl.train.model import PolicyModel, load_causal, load_policy
+from clawctl.train.model import PolicyModel, load_policy
 from clawctl.train.ranks import Ranks
 from clawctl.train.records import NAME as RECORD
 from clawctl.train.records import Told, write_records

@@ -78,7 +78,7 @@ def test_an_adapter_has_as_many_weights_as_peft_makes() -> None:
 
 
 MEASURE = """
-import gc, resource, sys, threading
+import gc
 import torch
 from clawctl.config import Recipe
 from clawctl.train.estimate import forecast
@@ -88,12 +88,13 @@ from clawctl.train.ranks import Ranks
 from clawctl.train.step import make_optimizer
 from clawctl.train.trees import make_branch
 
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+def kernel(key):  # getrusage would tell the peak of the process that started this one
+    [line] = [line for line in open("/proc/self/status").read().splitlines() if line.startswith(key)]
+    return int(line.split()[1]) * 1024
 
 torch.set_num_threads(1)
 import peft, torch._dynamo  # what is imported late is no part of a step
-before = peak()
+before = kernel("VmRSS")
 for again in (True, False):  # the peak only ever rises
     train = {"tokens_per_microbatch": 4096, "gradient_checkpointing": again, "merge": "none"}
     recipe, ranks = Recipe.model_validate({"train": train}), Ranks(0, 1, torch.device("cpu"))
@@ -104,12 +105,13 @@ for again in (True, False):  # the peak only ever rises
     rows = [make_branch(ids[at:at + 24], ids[at + 24:at + 1024], 1.0) for at in range(0, 4096, 1024)]
     policy.logprobs(lay_out(rows, "none", ranks.device)).sum().backward()
     optimizer.step()
-    print(told.total, peak() - before)
+    print(told.total, kernel("VmHWM") - before)
     del policy, optimizer
     gc.collect()
 """
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the kernel tells no peak")
 def test_a_real_step_takes_what_was_estimated_within_a_factor_of_one_and_a_half() -> None:
     done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

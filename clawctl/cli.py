@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from clawctl.config import Recipe, from_environment, load_recipe
+from clawctl.config import Recipe, from_environment, load_recipe, show_gpus
 from clawctl.errors import ClawError
 from clawctl.run_dir import RunDir, open_run
 
@@ -65,6 +65,8 @@ def serve(
         "serve.upstream.api_key": upstream_key if upstream else None,
     }
     opened, resolved = _open("serve", run, recipe, settings, log_level, create=True)
+    if resolved.serve.gpus is not None:
+        show_gpus(resolved.serve.gpus)
     from clawctl.serve.gateway import serve as work
 
     work(opened, resolved, intercept, pin)
@@ -180,10 +182,16 @@ def train(
             "--custom-loss", "--custom-loss-function-path", help="Your own loss instead of the policy loss: file.py:name."
         ),
     ] = None,
+    gpus: Annotated[str | None, typer.Option(help="Train on these GPUs of this machine, as in 2,3, or on all.")] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="Train in so many processes on the CPU.")] = None,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Tell how much memory a step takes, and end.")] = False,
+    ignore_estimate: Annotated[
+        bool, typer.Option("--ignore-estimate", help="Try it even where weights and optimizer alone do not fit.")
+    ] = False,
     once: Once = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Train the policy on judged turns and publish each new version. Runs alone or under torchrun."""
+    """Train the policy on judged turns and publish each new version. Runs alone or under torchrun, which --gpus starts."""
     settings = {
         "train.method": method,
         "train.lr": lr,
@@ -191,10 +199,16 @@ def train(
         "train.lora.rank": lora_rank,
         "train.max_steps": max_steps,
         "train.custom_loss": custom_loss,
+        "train.ignore_estimate": ignore_estimate or None,
     }
-    opened, resolved = _open("train", run, recipe, settings, log_level)
+    from clawctl.train.launch import show_estimate, spread_out
     from clawctl.train.launch import train as work
 
+    if estimate:  # for which there need be no run
+        show_estimate(load_recipe(_source(run, recipe), settings), gpus, processes)
+        return
+    opened, resolved = _open("train", run, recipe, settings, log_level)
+    spread_out(resolved, gpus, processes, sys.argv[1:])
     work(opened, resolved, once)
 
 
@@ -400,13 +414,18 @@ def _open(
     from clawctl.run_dir import publish_bytes
 
     kept = root / "recipe.yaml"
-    source = recipe if recipe is not None else kept if kept.exists() else None
-    resolved = load_recipe(source, settings)
+    resolved = load_recipe(_source(root, recipe), settings)
     run = open_run(root, create=create)
     if recipe is not None or not kept.exists():
         publish_bytes(kept, dump_recipe(resolved).encode())
     log_to(run.logs / f"{stage}.log", log_level)
     return run, resolved
+
+
+def _source(root: Path, recipe: Path | None) -> Path | None:
+    """The file that settings come from: the one that is named, else the run's own."""
+    kept = root / "recipe.yaml"
+    return recipe if recipe is not None else kept if kept.exists() else None
 
 
 def dump_recipe(recipe: Recipe) -> str:

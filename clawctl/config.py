@@ -1,6 +1,8 @@
 """The recipe: everything a human may set, strict, frozen, documented under each field. Importing this imports no torch."""
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -79,6 +81,8 @@ class ServeConfig(Section):
     space, tool arguments written anew, reasoning left out). It changes what the model sees. Embedded engine only."""
     pinned_versions: int = Field(2, ge=1)
     """How many versions other than the live one (`NAME@3`) stay loaded at a time."""
+    gpus: list[int] | None = None
+    """GPUs of this machine that the server may use, by number; unset: all."""
     kv_cache_tokens: int = Field(131072, gt=0)
     """Tokens that the engine's cache holds for all running requests together."""
     max_batch_tokens: int = Field(2048, gt=0)
@@ -187,6 +191,8 @@ class LoraConfig(Section):
     """Names of the linear layers that get an adapter; `all-linear`: all but the output head."""
     rslora: bool = False
     """Scale by alpha / sqrt(rank) instead, so that a high rank learns as fast as a low one (rsLoRA)."""
+    quantize: Literal["nf4", "int8"] | None = None
+    """Hold the frozen base in 4 or 8 bits (bitsandbytes, on CUDA). Its logprobs are then not quite the server's."""
 
 
 class TrainConfig(Section):
@@ -281,7 +287,21 @@ class TrainConfig(Section):
     lora: LoraConfig | None = None
     """Train an adapter instead of all weights."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the forward pass; master weights and optimizer are float32 always."""
+    """Of the forward pass; master weights and optimizer are float32 always. The frozen base of an adapter is kept in this type."""
+    gradient_checkpointing: bool = False
+    """Keep only what goes into each layer and compute the layer again in the backward pass: far less memory, a third more time."""
+    shard: Literal["auto", "none", "full"] = "auto"
+    """Cut weights, gradients and optimizer over the ranks (FSDP2). `auto`: on several GPUs where all weights are trained, and where
+    `optimizer_offload` asks for it. `none`: each rank has all of them."""
+    optimizer_offload: bool = False
+    """Keep master weights, gradients and optimizer in host memory, and on the GPU the layer at work alone. On the CPU it changes
+    nothing."""
+    gpus: list[int] | None = None
+    """GPUs of this machine that train, by number; `clawctl train` then starts torchrun with a process for each."""
+    device_memory_gb: float | None = Field(None, gt=0)
+    """Memory of one training device in GiB, for the estimate before the first step; unset: asked of the device."""
+    ignore_estimate: bool = False
+    """Try it even where weights, gradients and optimizer alone are larger than the device."""
     max_steps: int | None = None
     """Stop after so many steps in all; unset: go on."""
     keep_checkpoints: int = Field(2, gt=0)
@@ -471,3 +491,47 @@ def place_among_ranks() -> tuple[int, int, int]:
     """Rank, number of ranks, and rank on this machine, as torchrun (or Slurm, through it) sets them; alone: (0, 1, 0)."""
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     return rank, world, int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def is_rank() -> bool:
+    """Whether torchrun started this process."""
+    return "LOCAL_RANK" in os.environ
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The machines of one trainer, as a scheduler names them."""
+
+    count: int  # NNODES
+    rank: int  # NODE_RANK
+    address: str | None  # MASTER_ADDR
+    port: int  # MASTER_PORT
+    gpus: int | None  # GPUS_PER_NODE
+
+
+def nodes(environment: Mapping[str, str] = os.environ) -> Nodes:
+    """From the environment; without one this machine alone. Raises ClawError (exit code 2)."""
+
+    def number(name: str, default: int | None) -> int | None:
+        text = environment.get(name)
+        if not text:
+            return default
+        if not text.isdigit():
+            raise ClawError(f"{name} is {text!r} in the environment", "set it to a whole number, or unset it", 2)
+        return int(text)
+
+    count, rank = number("NNODES", 1) or 1, number("NODE_RANK", 0) or 0
+    if rank >= count:
+        raise ClawError(f"NODE_RANK is {rank} and NNODES is {count}", "number the nodes from 0 to NNODES - 1", 2)
+    address = environment.get("MASTER_ADDR") or None
+    return Nodes(count, rank, address, number("MASTER_PORT", 29500) or 29500, number("GPUS_PER_NODE", None))
+
+
+def environment_with(changes: dict[str, str]) -> dict[str, str]:
+    """Of a process that takes our place."""
+    return {**os.environ, **changes}
+
+
+def show_gpus(gpus: list[int]) -> None:
+    """Let this process and those that it starts see these GPUs alone. To be called before CUDA is."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))

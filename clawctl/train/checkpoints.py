@@ -5,6 +5,7 @@ A step is committed by one rename, that of `train/checkpoints/<step>/`, which ho
     policy/          exactly what is published: full weights with tokenizer, or a peft adapter
     master.safetensors   float32 weights, only where policy/ rounds them
     optimizer.safetensors  AdamW's state; its settings are the recipe's
+    sharded/         instead of these two where weights are sharded: what each rank keeps, by torch.distributed.checkpoint
     turns.parquet    the numbers of each trained token, for `clawctl inspect why`
     state.json       step, turns by shard, baselines, the steps.jsonl row, policy.json, and what the model must match
 
@@ -80,15 +81,17 @@ def _write_optimizer(checkpoint: Path, state: dict[int, dict[str, torch.Tensor]]
     save_file({f"{i}.{key}": value for i, own in state.items() for key, value in own.items()}, checkpoint / "optimizer.safetensors")
 
 
-def commit(run: RunDir, state: dict[str, Any], optimizer: dict[str, Any], save_weights: Callable[[Path], None]) -> Path:
-    """Publish one checkpoint: the step has happened now. `save_weights` fills `policy/` and, where needed, the master weights."""
+def commit(run: RunDir, state: dict[str, Any], optimizer: dict[str, Any] | None, save_weights: Callable[[Path], None]) -> Path:
+    """Publish one checkpoint: the step has happened now. `save_weights` fills `policy/` and, where needed, the master weights;
+    `optimizer` is None where it sees to that as well."""
     folder = run.train / "checkpoints"
     folder.mkdir(mode=0o700, exist_ok=True)
 
     def fill(checkpoint: Path) -> None:
         (checkpoint / "policy").mkdir(mode=0o700)
         save_weights(checkpoint)
-        _write_optimizer(checkpoint, optimizer["state"])
+        if optimizer is not None:
+            _write_optimizer(checkpoint, optimizer["state"])
         (checkpoint / "state.json").write_bytes(orjson.dumps(state))
 
     publish_folder(folder / str(state["step"]), fill)

@@ -43,8 +43,8 @@ def load_custom_loss(config: TrainConfig, vocabulary: int) -> CustomLoss | None:
 def logits_of(policy: PolicyModel, batch: Microbatch, causal: Any = None) -> Tensor:
     """[N, vocabulary], whole: that is what a custom loss is given, and costs what a step otherwise avoids."""
     causal = causal if causal is not None else policy.causal
-    with policy.precision():
-        logits_NV: Tensor = causal.get_output_embeddings()(policy.hidden(batch, causal)).float()
+    head = causal.get_output_embeddings()
+    logits_NV: Tensor = policy.compute(lambda: head(policy.hidden(batch, causal)).float(), causal)
     return logits_NV / batch.temperature_N[:, None]
 
 

@@ -1,12 +1,17 @@
 """The door of the stage: one process, or one of several that torchrun started."""
 
+from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
-from clawctl.config import Recipe, place_among_ranks
+from clawctl.config import Recipe, is_rank, nodes, place_among_ranks
 from clawctl.errors import ClawError
 from clawctl.policies import ensure_base_policy
 from clawctl.process import stop_on_signals
 from clawctl.run_dir import RunDir, sole_worker
+
+if TYPE_CHECKING:
+    from clawctl.train.torchrun import Gpus
 
 
 def check_world(world: int, batch_turns: int) -> None:
@@ -15,6 +20,41 @@ def check_world(world: int, batch_turns: int) -> None:
     if world > batch_turns:
         problem = f"{world} trainers share {batch_turns} turns a step: some would never have one"
         raise ClawError(problem, "start fewer, or raise train.batch_turns", 2)
+
+
+def spread_out(recipe: Recipe, gpus: str | None, processes: int | None, words: Sequence[str]) -> None:
+    """Become torchrun where several processes, or certain GPUs, are asked for and torchrun did not start this one. Raises
+    ClawError."""
+    asked = _asked_gpus(recipe, gpus, processes)
+    if is_rank() or (asked is None and processes is None):
+        return
+    from clawctl.train.torchrun import become_torchrun
+
+    become_torchrun(asked, processes, words)
+
+
+def _asked_gpus(recipe: Recipe, gpus: str | None, processes: int | None) -> "Gpus | None":
+    from clawctl.train.torchrun import parse_gpus
+
+    if gpus is not None and processes is not None:
+        raise ClawError("--gpus and --processes exclude one another", "--processes is for training on the CPU", 2)
+    if processes is not None:
+        return None
+    return recipe.train.gpus if gpus is None else parse_gpus(gpus)
+
+
+def show_estimate(recipe: Recipe, gpus: str | None, processes: int | None) -> None:
+    """Print what a step of the recipe takes on a device. Raises ClawError."""
+    import torch
+
+    from clawctl.train.estimate import forecast
+    from clawctl.train.ranks import Ranks
+
+    asked = _asked_gpus(recipe, gpus, processes)
+    here = processes or (len(asked) if isinstance(asked, list) else torch.cuda.device_count() if asked == "all" else 1)
+    cuda = processes is None and (torch.cuda.is_available() or recipe.train.device_memory_gb is not None or asked is not None)
+    for line in forecast(recipe, Ranks(0, max(1, here) * nodes().count, torch.device("cuda" if cuda else "cpu"))).lines():
+        print(line)
 
 
 def train(run: RunDir, recipe: Recipe, once: bool) -> None:
@@ -37,6 +77,7 @@ def train(run: RunDir, recipe: Recipe, once: bool) -> None:
         import torch  # only now: whoever may not work need not wait for it
         from transformers.utils import logging as transformers_logging
 
+        from clawctl.train.estimate import check_room
         from clawctl.train.loop import run_training
         from clawctl.train.ranks import join_ranks, leave_ranks
 
@@ -44,7 +85,8 @@ def train(run: RunDir, recipe: Recipe, once: bool) -> None:
         if recipe.train.threads is not None:
             torch.set_num_threads(recipe.train.threads)
         ranks = join_ranks(rank, world, local_rank)
-        leaving.callback(leave_ranks, ranks)
+        leaving.callback(leave_ranks)
         if world > 1:
             ranks.led(take_place)
+        ranks.led(lambda: check_room(recipe, ranks))
         run_training(run, recipe, ranks, stop, once)

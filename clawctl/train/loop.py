@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,16 @@ from clawctl.train.feed import Feed
 from clawctl.train.flops import cost_of
 from clawctl.train.imported import scored
 from clawctl.train.ledger import by_stem, read_ledger, write_skipped
+from clawctl.train.loading import load_causal
 from clawctl.train.measures import Measures, policy_metrics
-from clawctl.train.model import load_causal, load_policy
+from clawctl.train.model import PolicyModel, load_policy
 from clawctl.train.ranks import Ranks
 from clawctl.train.records import NAME as RECORD
 from clawctl.train.records import Told, write_records
 from clawctl.train.remote_teacher import RemoteTeacher, open_remote_teacher, taught
 from clawctl.train.sample import Batch
+from clawctl.train.sharded_checkpoints import move_into, read_parts, write_parts
+from clawctl.train.sharding import part_of, shard
 from clawctl.train.step import Outcome, Training, make_optimizer, train_step
 from clawctl.train.trackers import Tracker, metrics_of, open_trackers
 from clawctl.types import Policy
@@ -56,8 +59,10 @@ def run_training(run: RunDir, recipe: Recipe, ranks: Ranks, stop: threading.Even
                 ranks.led(partial(refuse_model, recipe, feed, batch, outcome))
             if feed is not None and outcome.row is None:
                 skip(run, feed, batch, outcome)
-            elif feed is not None and outcome.row is not None:
-                seconds = publish_step(run, recipe, training, batch, outcome)
+            has_part = outcome.row is not None and (feed is not None or training.policy.across is not None)
+            made = keep(run, training, batch) if has_part else None
+            if feed is not None and made is not None and outcome.row is not None:
+                seconds = publish_step(run, recipe, training, batch, outcome, made)
                 feed.done([sample.turn_id for sample in batch.samples], "trained")
                 _tell_step(outcome.row, seconds, trackers)
             if skipped >= recipe.train.max_skipped_steps:
@@ -77,14 +82,12 @@ def resume(run: RunDir, recipe: Recipe, ranks: Ranks) -> Training:
     checkpoint = ranks.led(settled)
     state: dict[str, Any] = read_state(checkpoint) if checkpoint is not None else {"step": 0, "baselines": {}}
     config = recipe.train
-    policy = load_policy(recipe, ranks.device, checkpoint / "policy" if checkpoint is not None else None)
+    policy = load_policy(recipe, ranks, checkpoint / "policy" if checkpoint is not None else None)
     optimizer = make_optimizer(policy, config)
-    if checkpoint is not None:
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": read_optimizer(checkpoint)})
+    if checkpoint is not None and not read_parts(checkpoint, policy, optimizer):
+        lay_over(optimizer, read_optimizer(checkpoint))
     needs_copy = config.teacher == "base" and config.lora is None and config.uses_hints
-    reference = load_causal(recipe.model_path, ranks.device, torch.float32) if needs_copy else None
-    if reference is not None:
-        reference.set_attn_implementation(policy.attention)
+    reference = load_reference(recipe, policy, ranks) if needs_copy else None
     asked: list[RemoteTeacher | None] = []  # rank 0's
     ranks.led(lambda: asked.append(open_remote_teacher(config)))
     remote = asked[0] if asked else None
@@ -97,6 +100,23 @@ def resume(run: RunDir, recipe: Recipe, ranks: Ranks) -> Training:
     custom = load_custom_loss(config, policy.vocabulary)
     cost = cost_of(policy.causal)
     return Training(policy, optimizer, baselines, config, ranks, reference, state["step"], cost, custom, average, remote)
+
+
+def lay_over(optimizer: torch.optim.Optimizer, state: dict[int, dict[str, torch.Tensor]]) -> None:
+    """Go on with the state that a checkpoint kept, cut as the parameters are."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    own = {i: {key: part_of(value, parameters[i]) for key, value in kept.items()} for i, kept in state.items()}
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": own})
+
+
+def load_reference(recipe: Recipe, policy: PolicyModel, ranks: Ranks) -> Any:
+    """Version 0 as a second model that computes as the policy does."""
+    device = torch.device("cpu") if policy.across is not None else ranks.device
+    reference = load_causal(recipe.model_path, device, torch.float32)
+    reference.set_attn_implementation(policy.attention)
+    if policy.across is not None:
+        shard(reference.requires_grad_(False), ranks, policy.autocast, recipe.train.optimizer_offload)
+    return reference
 
 
 def open_feed(run: RunDir, recipe: Recipe, training: Training) -> Feed:
@@ -131,19 +151,40 @@ def batches(run: RunDir, feed: Feed | None, training: Training, stop: threading.
     ranks.broadcast("end")
 
 
-def publish_step(run: RunDir, recipe: Recipe, training: Training, batch: Batch, outcome: Outcome) -> dict[str, float]:
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a step made, as rank 0 writes it down."""
+
+    canary: dict[str, Any]
+    weights: dict[str, torch.Tensor]
+    parts: Path | None  # what sharded ranks wrote; None: rank 0 writes masters and optimizer
+    seconds: float
+
+
+def keep(run: RunDir, training: Training, batch: Batch) -> Made:
+    """Put together what the step made. Where weights are sharded all ranks must call."""
+    timing, policy = Measures(), training.policy
+    with timing.clock("keep"):
+        canary, weights = policy.canary(), policy.published()
+        sharded = policy.across is not None
+        parts = write_parts(run, training.ranks, policy, training.optimizer, batch.step) if sharded else None
+    return Made(canary, weights, parts, timing.seconds["keep"])
+
+
+def publish_step(run: RunDir, recipe: Recipe, training: Training, batch: Batch, outcome: Outcome, made: Made) -> dict[str, float]:
     """Commit the step and make its version known; the seconds that took, by phase."""
     assert outcome.row is not None
-    timing = Measures()
+    timing = Measures(seconds={"checkpoint": made.seconds})
     with timing.clock("checkpoint"):
-        state = _state(recipe, training, batch, outcome.row)
-        checkpoint = commit(run, state, training.optimizer.state_dict(), _save(training, batch, outcome.told))
+        state = _state(recipe, training, batch, outcome.row, made)
+        optimizer = training.optimizer.state_dict() if made.parts is None else None
+        checkpoint = commit(run, state, optimizer, _save(training, batch, outcome.told, made))
     with timing.clock("publish"):
         settle(run, checkpoint, recipe, timing.seconds)
     return timing.seconds
 
 
-def _state(recipe: Recipe, training: Training, batch: Batch, row: dict[str, Any]) -> dict[str, Any]:
+def _state(recipe: Recipe, training: Training, batch: Batch, row: dict[str, Any], made: Made) -> dict[str, Any]:
     policy = Policy(
         version=batch.step,
         parent=batch.step - 1,
@@ -152,7 +193,7 @@ def _state(recipe: Recipe, training: Training, batch: Batch, row: dict[str, Any]
         kind="adapter" if training.policy.adapter else "full",
         base_model=recipe.model.path,
         turns=[sample.turn_id for sample in batch.samples],
-        canary=training.policy.canary(),
+        canary=made.canary,
         metrics=policy_metrics(row),
         created_at=row["time"],
     )
@@ -166,9 +207,11 @@ def _state(recipe: Recipe, training: Training, batch: Batch, row: dict[str, Any]
     }
 
 
-def _save(training: Training, batch: Batch, told: Told | None) -> Callable[[Path], None]:
+def _save(training: Training, batch: Batch, told: Told | None, made: Made) -> Callable[[Path], None]:
     def save(checkpoint: Path) -> None:
-        training.policy.save(checkpoint / "policy")
+        training.policy.save(checkpoint / "policy", made.weights)
+        if made.parts is not None:
+            move_into(checkpoint, made.parts)
         training.policy.save_master(checkpoint)
         if training.average is not None:
             training.average.save(checkpoint)

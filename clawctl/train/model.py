@@ -1,25 +1,29 @@
 """The policy being trained: loading it, asking it for logprobs, writing it out."""
 
 import contextlib
+import functools
 import logging
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 import torch
 from torch import Tensor, nn
 
-from clawctl.config import LoraConfig, Recipe
+from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.train.attention import TREE, register
 from clawctl.train.batches import Merge, Microbatch, lay_out
 from clawctl.train.head import token_logprobs
+from clawctl.train.loading import adapted, load_causal, load_config, publish_dtype_of, tokenizer_files_of
+from clawctl.train.ranks import Ranks
+from clawctl.train.sharding import gathering, is_sharded, layers_of, shard, whole
 from clawctl.train.trees import make_branch
 
 log = logging.getLogger("clawctl.train")
+T = TypeVar("T")
 
 CANARY_PROMPTS = ("The weather today is fine, and 2 + 3 = 5.", "Please write one short sentence about the sea.")
 MASTER = "master.safetensors"  # float32 weights, beside a policy that is published in a narrower type
@@ -38,6 +42,7 @@ class PolicyModel:
     tokenizer_files: dict[str, bytes]
     merge: Merge = "none"  # how sequences that share a prefix are computed
     dropouts: list[nn.Module] = field(default_factory=list)  # the adapter's; everything else never drops
+    across: Ranks | None = None  # the ranks that the weights are cut over; None: each has them all
 
     @property
     def causal(self) -> Any:
@@ -63,11 +68,27 @@ class PolicyModel:
     def logprobs(self, batch: Microbatch, causal: Any = None) -> Tensor:
         """Of the tokens that the microbatch scores: [N], with gradient if the caller records one."""
         causal = causal if causal is not None else self.causal
+        head = causal.get_output_embeddings()
+        return self.compute(lambda: token_logprobs(self.hidden(batch, causal), head, batch.targets_N, batch.temperature_N), causal)
+
+    def compute(self, work: Callable[[], T], causal: Any = None) -> T:
+        """What a pass through the model returns, a tensor or a tuple of tensors. Where weights are sharded all ranks must make the
+        same passes, with and without gradient alike."""
         with self.precision():
-            return token_logprobs(self.hidden(batch, causal), causal.get_output_embeddings(), batch.targets_N, batch.temperature_N)
+            return gathering(causal if causal is not None else self.causal, work)
+
+    @torch.no_grad()
+    def keep_pace(self, passes: int, causal: Any = None) -> None:
+        """Before `passes` passes without gradient: where weights are sharded, make as many more as the busiest rank will."""
+        if self.across is None:
+            return
+        body = getattr(self.causal if causal is None else causal, self.causal.base_model_prefix)
+        ids_BT = torch.ones(1, 2, dtype=torch.long, device=self.device)
+        for _ in range(self.across.most(passes) - passes):
+            self.compute(lambda: body(input_ids=ids_BT, use_cache=False).last_hidden_state, causal)
 
     def hidden(self, batch: Microbatch, causal: Any = None) -> Tensor:
-        """The states that predict the scored tokens: [N, D]. To be called under `precision()`."""
+        """The states that predict the scored tokens: [N, D]. To be called inside `compute`."""
         causal = causal if causal is not None else self.causal
         layout: dict[str, Any] = {}
         if batch.visible is not None:
@@ -99,13 +120,13 @@ class PolicyModel:
 
     # ---- writing out -----------------------------------------------------------------------------------------------------
 
-    def save(self, folder: Path) -> None:
-        """A folder that loads alone: full weights with their tokenizer, or a peft adapter (float32)."""
+    def save(self, folder: Path, weights: dict[str, Tensor]) -> None:
+        """A folder that loads alone: full weights with their tokenizer, or a peft adapter (float32). `weights` are `published`."""
         if self.adapter:
-            self.module.save_pretrained(folder, save_embedding_layers=False)
+            self.module.save_pretrained(folder, state_dict=weights, save_embedding_layers=False)
             (folder / "README.md").unlink(missing_ok=True)  # peft's empty model card
             return
-        self.module.save_pretrained(folder, state_dict=self._published_weights())
+        self.module.save_pretrained(folder, state_dict=weights)
         config = orjson.loads((folder / "config.json").read_bytes())
         config["dtype"] = str(self.publish_dtype).removeprefix("torch.")
         (folder / "config.json").write_bytes(orjson.dumps(config, option=orjson.OPT_INDENT_2))
@@ -113,17 +134,28 @@ class PolicyModel:
             (folder / name).write_bytes(content)
 
     def save_master(self, folder: Path) -> None:
-        """The float32 weights, where what is published rounds them."""
-        if not self.adapter and self.publish_dtype != torch.float32:
+        """The float32 weights, where what is published rounds them and nothing else keeps them."""
+        if not self.adapter and self.across is None and self.publish_dtype != torch.float32:
             from safetensors.torch import save_model
 
             save_model(self.module, str(folder / MASTER))
 
-    def _published_weights(self) -> dict[str, Tensor]:
-        """Rounded to the published type; tied weights stay one tensor."""
+    @torch.no_grad()
+    def published(self) -> dict[str, Tensor]:
+        """The weights that are published, whole and rounded to their type; tied ones stay one tensor. Where they are sharded every
+        rank must ask, and only rank 0 gets them."""
+        found: dict[str, Tensor] = {}
         rounded: dict[int, Tensor] = {}
-        weights = self.module.state_dict()
-        return {name: rounded.setdefault(value.data_ptr(), value.to(self.publish_dtype)) for name, value in weights.items()}
+        weights = dict(self.trained()) if self.adapter else self.module.state_dict(keep_vars=True)
+        for name, weight in weights.items():
+            if id(weight) not in rounded:
+                value = whole(weight.detach() if self.adapter else weight.detach().to(self.publish_dtype))
+                rounded[id(weight)] = value.cpu() if self.across is not None else value
+            if self.across is None or self.across.leads:
+                found[name] = rounded[id(weight)]
+            else:
+                rounded[id(weight)] = torch.empty(0)
+        return found
 
     @torch.no_grad()
     def canary(self) -> dict[str, Any]:
@@ -132,110 +164,77 @@ class PolicyModel:
         {"prompt_ids": [[…]], "logprobs": [[None, -1.2, …]]}: [t] speaks of token t; the first token has nothing before it.
         """
         prompts = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in CANARY_PROMPTS]
-        weights = {name: p.to(self.publish_dtype).float() for name, p in self.causal.named_parameters()}
-        rounds = not self.adapter and self.publish_dtype != torch.float32
         values = []
-        for ids in prompts:
-            ids_BT = torch.tensor([ids], device=self.device)
-            with self.precision():
-                if rounds:
-                    logits = torch.func.functional_call(self.causal, weights, (), {"input_ids": ids_BT, "use_cache": False}).logits
-                else:
-                    logits = self.causal(input_ids=ids_BT, use_cache=False).logits
-            told = logits[0, :-1].float().log_softmax(-1).gather(1, ids_BT[0, 1:, None]).squeeze(1)
-            values.append([None, *told.tolist()])
+        with self._rounded():
+            for ids in prompts:
+                ids_BT = torch.tensor([ids], device=self.device)
+                logits = self.compute(functools.partial(_logits, self.causal, ids_BT))
+                told = logits[0, :-1].float().log_softmax(-1).gather(1, ids_BT[0, 1:, None]).squeeze(1)
+                values.append([None, *told.tolist()])
         return {"prompt_ids": prompts, "logprobs": values}
 
+    @contextlib.contextmanager
+    def _rounded(self) -> Iterator[None]:
+        """Inside, all weights are as they are published."""
+        rounds = not self.adapter and self.publish_dtype != torch.float32
+        kept = [(weight, weight.detach().clone()) for _, weight in self.trained()] if rounds else []
+        for weight, wide in kept:
+            weight.copy_(wide.to(self.publish_dtype))
+        try:
+            yield
+        finally:
+            for weight, wide in kept:
+                weight.copy_(wide)
 
-def load_policy(recipe: Recipe, device: torch.device, checkpoint: Path | None = None) -> PolicyModel:
+
+def _logits(causal: Any, ids_BT: Tensor) -> Tensor:
+    logits: Tensor = causal(input_ids=ids_BT, use_cache=False).logits
+    return logits
+
+
+def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) -> PolicyModel:
     """The base model, or the policy folder that a checkpoint kept, ready to be trained. Raises ClawError."""
     from transformers import AutoTokenizer
 
     lora, config = recipe.train.lora, recipe.train
     path = recipe.model_path if lora or checkpoint is None else str(checkpoint)
-    files_dtype = _load_config(recipe.model_path).dtype
-    module = load_causal(path, device, torch.bfloat16 if lora and config.dtype == "bfloat16" else torch.float32)
+    files_dtype = load_config(recipe.model_path).dtype
+    sharded = is_sharded(config, ranks)
+    device = torch.device("cpu") if sharded else ranks.device  # a whole model may not fit; its parts are taken from here
+    narrow = lora is not None and config.dtype == "bfloat16"
+    module = load_causal(path, device, torch.bfloat16 if narrow else torch.float32, lora.quantize if lora else None)
     if checkpoint is not None and not lora and (checkpoint.parent / MASTER).exists():
         from safetensors.torch import load_model
 
         load_model(module, str(checkpoint.parent / MASTER))
     if lora:
-        module = _adapted(module, lora, checkpoint, config.seed)
+        module = adapted(module, lora, checkpoint, config.seed)
     policy = PolicyModel(
         module=module,
         tokenizer=AutoTokenizer.from_pretrained(recipe.model_path),
         device=device,
         autocast=torch.bfloat16 if config.dtype == "bfloat16" else None,
-        publish_dtype=_publish_dtype(recipe.model.dtype, files_dtype),
+        publish_dtype=publish_dtype_of(recipe.model.dtype, files_dtype),
         adapter=lora is not None,
-        tokenizer_files={} if lora else _tokenizer_files(recipe.model_path),
+        tokenizer_files={} if lora else tokenizer_files_of(recipe.model_path),
         dropouts=[m for name, m in module.named_modules() if isinstance(m, nn.Dropout) and "lora_dropout" in name],
     )
     _check_head(policy)
     policy.merge = _usable_merge(policy, config.merge)
+    if config.gradient_checkpointing:
+        compute_layers_again(policy)
+    if sharded:
+        shard(policy.causal, ranks, policy.autocast, config.optimizer_offload)
+        policy.device, policy.across = ranks.device, ranks
     return policy
 
 
-def load_causal(path: str, device: torch.device, dtype: torch.dtype) -> Any:
-    """A causal language model, whole, evaluating. Raises ClawError where there is none."""
-    from transformers import AutoModelForCausalLM
-
-    try:
-        module: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa")
-    except (OSError, ValueError, KeyError) as error:
-        problem = f"model {path} cannot be loaded: {str(error).splitlines()[0]}"
-        raise ClawError(problem, "set model.path to a Hugging Face model directory, or to demo", 2) from error
-    return module.to(device).eval()
-
-
-def _load_config(path: str) -> Any:
-    from transformers import AutoConfig
-
-    try:
-        return AutoConfig.from_pretrained(path)
-    except (OSError, ValueError, KeyError) as error:
-        problem = f"model {path} cannot be loaded: {str(error).splitlines()[0]}"
-        raise ClawError(problem, "set model.path to a Hugging Face model directory, or to demo", 2) from error
-
-
-def _publish_dtype(wanted: str, files: torch.dtype | None) -> torch.dtype:
-    return (files or torch.float32) if wanted == "auto" else torch.float32 if wanted == "float32" else torch.bfloat16
-
-
-def _adapted(module: Any, lora: LoraConfig, checkpoint: Path | None, seed: int) -> Any:
-    from peft import LoraConfig as PeftLora
-    from peft import PeftModel, get_peft_model
-
-    if checkpoint is not None:
-        return PeftModel.from_pretrained(module, str(checkpoint), is_trainable=True).eval()
-    torch.manual_seed(seed)  # every rank draws the same first weights
-    alpha: Any = int(lora.alpha) if lora.alpha.is_integer() else lora.alpha  # readers of peft files expect an integer
-    targets: Any = lora.targets if lora.targets == "all-linear" else list(lora.targets)
-    config = PeftLora(
-        r=lora.rank,
-        lora_alpha=alpha,
-        lora_dropout=lora.dropout,
-        target_modules=targets,
-        use_rslora=lora.rslora,
-        task_type="CAUSAL_LM",
-    )
-    try:
-        return get_peft_model(module, config).eval()
-    except ValueError as error:
-        problem = f"train.lora.targets {lora.targets} do not fit the model: {str(error).splitlines()[0]}"
-        raise ClawError(problem, "name linear layers that the model has, such as q_proj", 2) from error
-
-
-def _tokenizer_files(path: str) -> dict[str, bytes]:
-    """The base's own files, byte for byte, where they lie in a folder; else as the tokenizer saves itself."""
-    names = ("*token*.json", "vocab.*", "merges.txt", "chat_template*", "*.model")
-    if Path(path).is_dir():
-        return {file.name: file.read_bytes() for pattern in names for file in sorted(Path(path).glob(pattern))}
-    from transformers import AutoTokenizer
-
-    with tempfile.TemporaryDirectory() as folder:
-        AutoTokenizer.from_pretrained(path).save_pretrained(folder)
-        return {file.name: file.read_bytes() for file in Path(folder).iterdir()}
+def compute_layers_again(policy: PolicyModel) -> None:
+    """Keep only what goes into each layer; the backward pass computes the layer once more (gradient checkpointing)."""
+    settings = {"use_reentrant": False, "context_fn": lambda: (contextlib.nullcontext(), policy.dropping())}
+    policy.causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
+    for layer in layers_of(policy.causal):
+        layer.training = True  # of the layer alone, which asks for it; its dropouts stay as they are
 
 
 @torch.no_grad()

@@ -59,6 +59,14 @@ class Ranks:
         dist.all_gather_object(values, value)
         return values
 
+    def most(self, count: int) -> int:
+        """The largest that any rank names, on every rank."""
+        if self.world == 1:
+            return count
+        found = torch.tensor(count)
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        return int(found)
+
     def sum_gradients(self, parameters: list[torch.nn.Parameter]) -> None:
         """Add up the gradients of all ranks; one that had nothing to do adds zeros."""
         if self.world == 1:
@@ -80,14 +88,18 @@ def join_ranks(rank: int, world: int, local_rank: int) -> Ranks:
         torch.cuda.set_device(local_rank)
     device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
     if world > 1:
-        backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
         try:
-            dist.init_process_group(backend, timeout=datetime.timedelta(minutes=30))
+            dist.init_process_group(backend_of(cuda), timeout=datetime.timedelta(minutes=30))
         except (ValueError, RuntimeError) as error:
             raise ClawError(f"{world} trainers cannot find one another: {error}", "start them with torchrun") from error
     return Ranks(rank, world, device)
 
 
-def leave_ranks(ranks: Ranks) -> None:
-    if ranks.world > 1:
+def backend_of(cuda: bool) -> str:
+    """What carries messages: of tensors on a GPU nccl, of all others gloo."""
+    return "cpu:gloo,cuda:nccl" if cuda else "gloo"
+
+
+def leave_ranks() -> None:
+    if dist.is_initialized():  # also alone, where weights are sharded
         dist.destroy_process_group()

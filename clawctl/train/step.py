@@ -28,6 +28,7 @@ from clawctl.train.ranks import Ranks
 from clawctl.train.records import Told
 from clawctl.train.remote_teacher import RemoteTeacher
 from clawctl.train.sample import Batch, Sample
+from clawctl.train.sharding import whole as whole_tensor
 from clawctl.train.tops import Asking, look, teachers_of
 from clawctl.train.trees import Branch, Packing, make_branch
 
@@ -90,12 +91,17 @@ def train_step(training: Training, batch: Batch) -> Outcome:
     measures = Measures()
     packing = share_out(turn_branches(batch.samples), training.policy.merge, config.tokens_per_microbatch, ranks.world)
     measures.cuts, measures.recomputed_tokens = note_cuts(packing) if ranks.leads else (0, 0)
-    for group in share(packing.groups, ranks.rank, ranks.world):
+    own = share(packing.groups, ranks.rank, ranks.world)
+    for group in own:
         _microbatch(training, [batch.samples[index] for index in group], objective, measures)
+    if training.policy.across is not None and len(own) * ranks.world < len(packing.groups):
+        # sharded weights are put together by all ranks or none: one that has no turns left makes the last passes for nothing
+        _microbatch(training, [batch.samples[index] for index in packing.groups[-1]], objective, Measures(), weight=0.0)
     with measures.clock("optimizer"):
         parameters = [parameter for _, parameter in training.policy.trained()]
-        ranks.sum_gradients(parameters)
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, config.clip_grad))
+        if training.policy.across is None:
+            ranks.sum_gradients(parameters)
+        norm = float(whole_tensor(torch.nn.utils.clip_grad_norm_(parameters, config.clip_grad)))
     measures.peak_memory = peak_memory(training.policy.device)
     whole = merged(ranks.gather(measures))
     if not (math.isfinite(norm) and all(math.isfinite(loss) for loss in whole.losses.values())):
@@ -110,6 +116,7 @@ def train_step(training: Training, batch: Batch) -> Outcome:
         for group_settings in training.optimizer.param_groups:
             group_settings["lr"] = lr
         training.optimizer.step()
+        training.optimizer.zero_grad(set_to_none=True)  # what is published next needs their room
         if training.average is not None:
             training.average.learn()
     baselines = {sample.turn_id: training.baselines.of(sample.kind) for sample in batch.samples}
@@ -128,8 +135,8 @@ def _facts(training: Training, objective: Objective, norm: float, lr: float) -> 
     return StepFacts(config.method, weights, objective.counts, norm, lr, peak and peak * training.ranks.world)
 
 
-def _microbatch(training: Training, samples: list[Sample], objective: Objective, measures: Measures) -> None:
-    """Add the gradient of a few turns."""
+def _microbatch(training: Training, samples: list[Sample], objective: Objective, measures: Measures, weight: float = 1.0) -> None:
+    """Add the gradient of a few turns, `weight` times."""
     config, policy = training.config, training.policy
     sampled_only = likeliest(config) is None
     with measures.clock("teacher"):
@@ -141,7 +148,7 @@ def _microbatch(training: Training, samples: list[Sample], objective: Objective,
         with measures.clock("forward"):
             loss = _own_loss(training, training.custom, batch, samples, teacher, objective, measures)
         with measures.clock("backward"):
-            loss.backward()
+            (loss * weight).backward()
         return
     if sampled_only:
         with measures.clock("forward"):
@@ -151,7 +158,7 @@ def _microbatch(training: Training, samples: list[Sample], objective: Objective,
     with measures.clock("forward"):
         loss = objective.loss(said, measures)
     with measures.clock("backward"):
-        loss.backward()
+        (loss * weight).backward()
 
 
 def _own_loss(
@@ -247,7 +254,9 @@ def teacher_logprobs(training: Training, samples: Sequence[Sample], measures: Me
     prompts = [(s, s.teacher_prompt_ids) for s in samples if s.teacher_prompt_ids is not None and s.teacher_logprobs is None]
     branches = [make_branch(prompt, sample.completion_ids, sample.temperature) for sample, prompt in prompts]
     with _aside(training):
-        for group in share_out(branches, policy.merge, config.tokens_per_microbatch).groups:
+        groups = share_out(branches, policy.merge, config.tokens_per_microbatch).groups if branches else []
+        policy.keep_pace(len(groups), training.reference)
+        for group in groups:
             own = [branches[index] for index in group]
             batch = lay_out(own, policy.merge, policy.device)
             measures.add_pass(training.cost, batch, own)

@@ -46,13 +46,16 @@ class Teachers:
 
 def look(policy: PolicyModel, batch: Microbatch, k: int, ids_NK: Tensor | None = None) -> Look:
     """With gradient if the caller records one. `ids_NK` names the tokens; else they are the likeliest of this very pass."""
-    with policy.precision():
-        hidden_ND, head = policy.hidden(batch), policy.causal.get_output_embeddings()
-        if ids_NK is None:
-            ids_NK, _ = likeliest(hidden_ND.detach(), head, batch.temperature_N, k)
-        asked = torch.cat([ids_NK, batch.targets_N[:, None]], 1)
-        found = token_logprobs(hidden_ND, head, asked, batch.temperature_N)
-    return Look(found[:, k], ids_NK, found[:, :k])
+    head = policy.causal.get_output_embeddings()
+
+    def work() -> tuple[Tensor, Tensor]:
+        hidden_ND = policy.hidden(batch)
+        named_NK = likeliest(hidden_ND.detach(), head, batch.temperature_N, k)[0] if ids_NK is None else ids_NK
+        asked = torch.cat([named_NK, batch.targets_N[:, None]], 1)
+        return token_logprobs(hidden_ND, head, asked, batch.temperature_N), named_NK
+
+    found, named_NK = policy.compute(work)
+    return Look(found[:, k], named_NK, found[:, :k])
 
 
 @torch.no_grad()
@@ -61,7 +64,9 @@ def teachers_of(policy: PolicyModel, samples: Sequence[Sample], ids: Sequence[Te
     asked = [(turn, prompt) for turn, sample in enumerate(samples) for prompt in hinted_prompts(sample)]
     branches = [make_branch(prompt, samples[turn].completion_ids, samples[turn].temperature) for turn, prompt in asked]
     told: dict[int, Teachers] = {}
-    for group in share_out(branches, policy.merge, how.tokens).groups if branches else []:
+    groups = share_out(branches, policy.merge, how.tokens).groups if branches else []
+    policy.keep_pace(len(groups), how.causal)
+    for group in groups:
         own = [branches[place] for place in group]
         batch = lay_out(own, policy.merge, policy.device)
         how.measures.add_pass(how.cost, batch, own)
@@ -73,11 +78,15 @@ def teachers_of(policy: PolicyModel, samples: Sequence[Sample], ids: Sequence[Te
 
 
 def _told(policy: PolicyModel, batch: Microbatch, ids_NK: Tensor, causal: Any) -> tuple[Tensor, Tensor]:
-    with policy.precision():
-        causal = causal if causal is not None else policy.causal
-        hidden_ND, head = policy.hidden(batch, causal), causal.get_output_embeddings()
+    causal = causal if causal is not None else policy.causal
+    head = causal.get_output_embeddings()
+
+    def work() -> tuple[Tensor, Tensor]:
+        hidden_ND = policy.hidden(batch, causal)
         own_NK, _ = likeliest(hidden_ND, head, batch.temperature_N, ids_NK.shape[1])
         return token_logprobs(hidden_ND, head, ids_NK, batch.temperature_N), overlap(ids_NK, own_NK)
+
+    return policy.compute(work, causal)
 
 
 def overlap(ids_NK: Tensor, others_NK: Tensor) -> Tensor:

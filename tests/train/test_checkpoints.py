@@ -23,7 +23,7 @@ from clawctl.run_dir import RunDir, open_run
 from clawctl.train.checkpoints import read_rows
 from clawctl.train.loop import run_training
 from clawctl.train.model import MASTER
-from clawctl.train.ranks import Ranks
+from clawctl.train.ranks import Ranks, leave_ranks
 from tests.train.tiny import Sampler, make_model, make_recipe, publish_turns
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
@@ -182,14 +182,16 @@ def appears(run: RunDir, patterns: list[str], process: subprocess.Popen[bytes], 
             return
 
 
+@pytest.mark.parametrize("shard", ["none", "full"])
 def test_a_trainer_killed_at_any_phase_trains_each_turn_once_and_to_the_same_weights(
-    tmp_path: Path, sampler: Sampler, model_path: Path
+    tmp_path: Path, sampler: Sampler, model_path: Path, shard: str
 ) -> None:
     runs = [open_run(tmp_path / kind) for kind in ("undisturbed", "killed")]
     for run in runs:
         publish_turns(run, sampler, 22)
-    recipe = make_recipe(model_path, max_steps=5, lr=1e-4)
+    recipe = make_recipe(model_path, max_steps=5, lr=1e-4, shard=shard)
     train(runs[0], recipe)
+    leave_ranks()
     (tmp_path / "recipe.yaml").write_text(dump_recipe(recipe))
     command = [sys.executable, "-m", "clawctl", "train", "--run", str(runs[1].root), "--recipe", str(tmp_path / "recipe.yaml")]
     moments = [

@@ -45,7 +45,8 @@ def test_two_processes_make_the_same_weights_as_one(tmp_path: Path, sampler: Sam
     for mine, theirs in zip(alone, together, strict=True):
         assert theirs["loss"] == pytest.approx(mine["loss"], rel=1e-5)
         assert theirs["terms"]["opd"]["tokens"] == mine["terms"]["opd"]["tokens"]
-        assert theirs["computed_tokens"] == mine["computed_tokens"]
+        assert theirs["sequence_tokens"] == mine["sequence_tokens"]
+        assert mine["computed_tokens"] <= theirs["computed_tokens"] <= mine["sequence_tokens"]  # two share less than one
 
 
 def test_a_second_trainer_is_refused_at_once_with_a_cure(run: RunDir, sampler: Sampler, model_path: Path, tmp_path: Path) -> None:

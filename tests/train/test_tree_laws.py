@@ -13,6 +13,7 @@ from torch import Tensor
 from clawctl.config import DEMO_MODEL
 from clawctl.train.batches import Merge, lay_out, share_out
 from clawctl.train.model import PolicyModel, load_policy
+from clawctl.train.ranks import Ranks
 from clawctl.train.trees import Branch, make_branch
 from tests.train.test_trees import branches
 from tests.train.tiny import make_recipe, make_tokenizer
@@ -24,7 +25,7 @@ LORA: dict[str, Any] = {"rank": 4}
 
 
 def policy_of(path: Path, lora: dict[str, Any] | None = None, **train: Any) -> PolicyModel:
-    policy = load_policy(make_recipe(path, lora=lora, **train), CPU)
+    policy = load_policy(make_recipe(path, lora=lora, **train), Ranks(0, 1, CPU))
     torch.manual_seed(1)
     for name, parameter in policy.module.named_parameters():
         if "lora_B" in name:

@@ -1,0 +1,89 @@
+"""What a policy is made of: the base model in its type, its adapter, its tokenizer's files."""
+
+import importlib.util
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clawctl.config import LoraConfig
+from clawctl.errors import ClawError
+
+
+def load_causal(path: str, device: torch.device, dtype: torch.dtype, quantize: str | None = None) -> Any:
+    """A causal language model, whole, evaluating. Raises ClawError where there is none."""
+    from transformers import AutoModelForCausalLM
+
+    settings = {} if quantize is None else {"quantization_config": _quantization(quantize, device), "device_map": {"": device}}
+    try:
+        module: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa", **settings)
+    except (OSError, ValueError, KeyError) as error:
+        problem = f"model {path} cannot be loaded: {str(error).splitlines()[0]}"
+        raise ClawError(problem, "set model.path to a Hugging Face model directory, or to demo", 2) from error
+    return (module if quantize else module.to(device)).eval()
+
+
+def _quantization(kind: str, device: torch.device) -> Any:
+    """bitsandbytes' settings of a frozen base (QLoRA, arXiv 2305.14314). Raises ClawError where it cannot be."""
+    if device.type != "cuda":
+        raise ClawError("train.lora.quantize needs a CUDA device and there is none", "leave it out, or train on a GPU", 2)
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise ClawError("train.lora.quantize needs bitsandbytes", "pip install 'clawctl[quantize]', or leave it out", 2)
+    from transformers import BitsAndBytesConfig
+
+    if kind == "int8":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16
+    )
+
+
+def load_config(path: str) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(path)
+    except (OSError, ValueError, KeyError) as error:
+        problem = f"model {path} cannot be loaded: {str(error).splitlines()[0]}"
+        raise ClawError(problem, "set model.path to a Hugging Face model directory, or to demo", 2) from error
+
+
+def publish_dtype_of(wanted: str, files: torch.dtype | None) -> torch.dtype:
+    return (files or torch.float32) if wanted == "auto" else torch.float32 if wanted == "float32" else torch.bfloat16
+
+
+def adapted(module: Any, lora: LoraConfig, checkpoint: Path | None, seed: int) -> Any:
+    from peft import LoraConfig as PeftLora
+    from peft import PeftModel, get_peft_model
+
+    if checkpoint is not None:
+        return PeftModel.from_pretrained(module, str(checkpoint), is_trainable=True).eval()
+    torch.manual_seed(seed)  # every rank draws the same first weights
+    alpha: Any = int(lora.alpha) if lora.alpha.is_integer() else lora.alpha  # readers of peft files expect an integer
+    targets: Any = lora.targets if lora.targets == "all-linear" else list(lora.targets)
+    config = PeftLora(
+        r=lora.rank,
+        lora_alpha=alpha,
+        lora_dropout=lora.dropout,
+        target_modules=targets,
+        use_rslora=lora.rslora,
+        task_type="CAUSAL_LM",
+    )
+    try:
+        return get_peft_model(module, config).eval()
+    except ValueError as error:
+        problem = f"train.lora.targets {lora.targets} do not fit the model: {str(error).splitlines()[0]}"
+        raise ClawError(problem, "name linear layers that the model has, such as q_proj", 2) from error
+
+
+def tokenizer_files_of(path: str) -> dict[str, bytes]:
+    """The base's own files, byte for byte, where they lie in a folder; else as the tokenizer saves itself."""
+    names = ("*token*.json", "vocab.*", "merges.txt", "chat_template*", "*.model")
+    if Path(path).is_dir():
+        return {file.name: file.read_bytes() for pattern in names for file in sorted(Path(path).glob(pattern))}
+    from transformers import AutoTokenizer
+
+    with tempfile.TemporaryDirectory() as folder:
+        AutoTokenizer.from_pretrained(path).save_pretrained(folder)
+        return {file.name: file.read_bytes() for file in Path(folder).iterdir()}

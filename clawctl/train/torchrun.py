@@ -1,0 +1,77 @@
+"""`clawctl train --gpus 2,3`: become torchrun, which starts the same command once for each GPU."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Literal, NoReturn
+
+from clawctl.config import Nodes, environment_with, nodes
+from clawctl.errors import ClawError
+
+Gpus = Sequence[int] | Literal["all"]
+
+
+def become_torchrun(gpus: Gpus | None, processes: int | None, words: Sequence[str]) -> NoReturn:
+    """Replace this process; `words` are its own arguments, which every rank parses again. With `processes` they compute on the
+    CPU. Raises ClawError (exit code 2) where the GPUs or the nodes are not as named."""
+    where, changes = nodes(), {"OMP_NUM_THREADS": "1"} if processes else {}
+    if processes is not None:
+        changes["CUDA_VISIBLE_DEVICES"] = ""
+        count = processes
+    else:
+        names = chosen(gpus or "all", visible_gpus(), where.gpus)
+        changes["CUDA_VISIBLE_DEVICES"] = ",".join(names)
+        count = len(names)
+    command = [sys.executable, "-m", "torch.distributed.run", *_meeting(where), "--nproc-per-node", str(count)]
+    os.execve(sys.executable, [*command, "-m", "clawctl", *_for_torchrun(words)], environment_with(changes))
+
+
+def parse_gpus(text: str) -> Gpus:
+    """`2,3` or `all`. Raises ClawError (exit code 2)."""
+    if text == "all":
+        return "all"
+    try:
+        ids = [int(part) for part in text.split(",")]
+    except ValueError:
+        ids = []
+    if not ids or min(ids) < 0 or len(set(ids)) < len(ids):
+        raise ClawError(f"--gpus {text!r} is not a list of GPUs", "write numbers as in --gpus 2,3, or --gpus all", 2)
+    return ids
+
+
+def visible_gpus() -> list[str]:
+    """What CUDA shows us, by the names that CUDA_VISIBLE_DEVICES gives them."""
+    import torch
+
+    named = [name for name in (environment_with({}).get("CUDA_VISIBLE_DEVICES") or "").split(",") if name]
+    count = torch.cuda.device_count()
+    return named[:count] if len(named) >= count else [str(i) for i in range(count)]
+
+
+def chosen(gpus: Gpus, visible: Sequence[str], a_node: int | None) -> list[str]:
+    """The GPUs meant, by name. `a_node` is how many the scheduler gave each node. Raises ClawError (exit code 2)."""
+    if not visible:
+        raise ClawError("--gpus needs GPUs and CUDA shows none", "use --processes N to train in N processes on the CPU", 2)
+    ids = list(range(a_node or len(visible))) if gpus == "all" else list(gpus)
+    missing = [i for i in ids if i >= len(visible)]
+    if missing:
+        named = ", no GPU ".join(map(str, missing))
+        raise ClawError(f"there is no GPU {named}: this machine shows {len(visible)}", f"choose from 0 to {len(visible) - 1}", 2)
+    if a_node is not None and len(ids) != a_node:
+        raise ClawError(f"GPUS_PER_NODE is {a_node} and --gpus names {len(ids)}", "make them agree, or use --gpus all", 2)
+    return [visible[i] for i in ids]
+
+
+def _meeting(where: Nodes) -> list[str]:
+    """How the nodes find one another."""
+    if where.count == 1:
+        return ["--standalone"]
+    if where.address is None:
+        raise ClawError(f"NNODES is {where.count} and MASTER_ADDR is not set", "set it to the name of the first node", 2)
+    found = ["--nnodes", str(where.count), "--node-rank", str(where.rank)]
+    return [*found, "--master-addr", where.address, "--master-port", str(where.port)]
+
+
+def _for_torchrun(words: Sequence[str]) -> list[str]:
+    """torchrun takes a `--run` behind its module for an abbreviation of an option of its own."""
+    return ["--run-dir" + word.removeprefix("--run") if word == "--run" or word.startswith("--run=") else word for word in words]

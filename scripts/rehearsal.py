@@ -87,6 +87,24 @@ def _pieces(body: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     return pieces
 
 
+def _message(pieces: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    """What the deltas of a stream make together."""
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(delta.get("content", "") for _, delta in pieces)}
+    if thought := "".join(delta.get("reasoning", "") for _, delta in pieces):
+        message["reasoning"] = thought
+    calls: list[dict[str, Any]] = []
+    for part in (part for _, delta in pieces for part in delta.get("tool_calls", [])):
+        if "id" in part:
+            calls.append({**part, "function": {**part["function"]}})
+        else:
+            calls[part["index"]]["function"]["arguments"] += part["function"]["arguments"]
+    return {**message, "tool_calls": calls} if calls else message
+
+
+def _usage(ids: list[int], pieces: list[tuple[str, dict[str, Any]]]) -> dict[str, int]:
+    return {"prompt_tokens": len(ids), "completion_tokens": len(pieces), "total_tokens": len(ids) + len(pieces)}
+
+
 def _reason(body: dict[str, Any], count: int) -> str:
     thought, said, calls = reply_to(body)
     whole = len(tokens_of(thought)) + len(tokens_of(said)) + sum(1 + len(tokens_of(arguments)) for _, arguments in calls)
@@ -129,11 +147,17 @@ class Rehearsal:
         if body.get("stream"):
             return StreamingResponse(self._stream(body, head), media_type="text/event-stream")
         pieces = _pieces(body)
-        message = {"role": "assistant", "content": "".join(delta.get("content", "") for _, delta in pieces)}
+        ids = prompt_ids(body)
         logprobs = {"content": [entry for token, _ in pieces for entry in _told(body, token)["content"]]}
-        choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": logprobs,
-                  "token_ids": [i for token, _ in pieces for i in ids_of(token)[:1]]}  # fmt: skip
-        return JSONResponse({**head, "object": "chat.completion", "choices": [choice], "prompt_token_ids": prompt_ids(body)})
+        choice = {
+            "index": 0,
+            "message": _message(pieces),
+            "finish_reason": _reason(body, len(pieces)),
+            "token_ids": [i for token, _ in pieces for i in ids_of(token)[:1]],
+            "logprobs": logprobs,
+        }
+        whole = {**head, "object": "chat.completion", "choices": [choice], "prompt_token_ids": ids}
+        return JSONResponse({**whole, "usage": _usage(ids, pieces)})
 
     async def _stream(self, body: dict[str, Any], head: dict[str, Any]) -> AsyncIterator[str]:
         head, ids, pieces = {**head, "object": "chat.completion.chunk"}, prompt_ids(body), _pieces(body)
@@ -150,8 +174,7 @@ class Rehearsal:
             yield _frame({**head, "choices": [choice]})
         last = {"index": 0, "delta": {}, "finish_reason": _reason(body, len(pieces)), "token_ids": []}
         yield _frame({**head, "choices": [last]})
-        usage = {"prompt_tokens": len(ids), "completion_tokens": len(pieces), "total_tokens": len(ids) + len(pieces)}
-        yield _frame({**head, "choices": [], "usage": usage})
+        yield _frame({**head, "choices": [], "usage": _usage(ids, pieces)})
         yield "data: [DONE]\n\n"
 
 

@@ -93,7 +93,9 @@ class Strict(BaseHTTPRequestHandler):
             choice = {"index": 0, "delta": {"content": asked["messages"][1]["role"]}, "finish_reason": "stop"}
             self._answer(200, b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\ndata: [DONE]\n\n")
         else:
-            self._answer(200, orjson.dumps({"choices": [{"message": {"role": "assistant", "content": "x"}}]}))
+            said = asked["messages"][1]["role"] if len(asked["messages"]) > 1 else "x"
+            choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
+            self._answer(200, orjson.dumps({"choices": [choice]}))
 
     def _answer(self, status: int, body: bytes) -> None:
         self.send_response(status)

@@ -19,7 +19,7 @@ from tests.train.test_trees import branches
 from tests.train.tiny import make_recipe, make_tokenizer
 
 CPU = torch.device("cpu")
-RECORDINGS = Path(__file__).parents[1] / "collect" / "fixtures"
+RECORDINGS = Path(__file__).parents[1] / "recordings"
 CLIENTS = ["langchain", "mini-swe-agent", "openclaw-compaction", "openclaw-local-default"]
 LORA: dict[str, Any] = {"rank": 4}
 
@@ -112,21 +112,31 @@ def demo_vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def recorded_turns(policy: PolicyModel, client: str, thinks: bool) -> list[Branch]:
-    """Each request of a recording as a turn: rendered as it was asked, answered as it was answered, first with a thought."""
-    rows = json.loads((RECORDINGS / f"{client}.json").read_text())
+    """Each chat request of a recording as a turn: rendered as it was asked, answered as it was answered, first with a thought."""
+    calls = [json.loads(path.read_text()) for path in sorted((RECORDINGS / client).glob("*_chat_completions.json"))]
     found = []
-    for row in rows:
-        messages = [
-            {**m, "content": m["content"][:300] if isinstance(m.get("content"), str) else m.get("content")} for m in row["messages"]
-        ]
+    for number, call in enumerate(calls):
+        messages = [{**m, "content": shortened(m.get("content"))} for m in call["request"]["messages"]]
         messages = [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages]
         prompt = policy.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-        thought = f"<think>\nWhat did request {row['request']} ask?\n</think>\n\n" if thinks else ""
-        said = policy.tokenizer(thought + (row["response"].get("content") or "")[:200] + "<|im_end|>", add_special_tokens=False)[
-            "input_ids"
-        ]
-        found.append(make_branch(list(prompt), said, 1.0))
+        thought = f"<think>\nWhat did request {number} ask?\n</think>\n\n" if thinks else ""
+        said = thought + said_in(call["response"])[:200] + "<|im_end|>"
+        found.append(make_branch(list(prompt), policy.tokenizer(said, add_special_tokens=False)["input_ids"], 1.0))
     return found
+
+
+def shortened(content: Any) -> str:
+    """The first words of a message, whether it is text or parts."""
+    text = content if isinstance(content, str) else "".join(part.get("text", "") for part in content or [])
+    return text[:300]
+
+
+def said_in(response: str) -> str:
+    """The words of a chat completion as it was recorded, whole or as a stream."""
+    if response.startswith("{"):
+        return json.loads(response)["choices"][0]["message"].get("content") or ""
+    chunks = [json.loads(line[6:]) for line in response.splitlines() if line.startswith("data: {")]
+    return "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
 
 
 @pytest.mark.parametrize("lora", [None, LORA], ids=["full", "lora"])

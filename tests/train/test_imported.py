@@ -74,7 +74,7 @@ def test_the_scores_are_the_logprobs_of_the_weights_at_that_moment_and_no_sample
     batch = make_feed(run, sampler).take(0)
     assert batch is not None
     assert [sample.turn_id for sample in batch.samples if sample.logprobs is None] == ["t"]
-    policy = load_policy(make_recipe(model_path), torch.device("cpu"))
+    policy = load_policy(make_recipe(model_path), Ranks(0, 1, torch.device("cpu")))
     by_id = {sample.turn_id: sample for sample in scored(policy, batch, 4096).samples}
     found = by_id["t"]
     assert by_id["s"] in batch.samples

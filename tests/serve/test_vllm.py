@@ -64,6 +64,10 @@ def last(server: Server) -> dict[str, Any]:
 
 def assert_exact(model: Any, line: dict[str, Any]) -> None:
     assert line["untrainable_reason"] is None
+    assert_logprobs(model, line)
+
+
+def assert_logprobs(model: Any, line: dict[str, Any]) -> None:
     expected = logprobs_of(model, line["prompt_ids"], line["completion_ids"], line["temperature"])
     assert line["logprobs"] == pytest.approx(expected, abs=EXACT)
 
@@ -192,6 +196,22 @@ def test_adapters_swap_under_load_and_every_tag_is_true(served: Server, base: An
     for line in lines:
         assert line["policy_version"] == line["policy_version_end"]  # who runs stays on the old one
         assert_exact(models[line["policy_version"]], line)
+
+
+def test_the_base_model_beside_an_adapter_is_the_base_model(served: Server, base: Any) -> None:
+    models, before = {0: base, 1: adapted(1), 2: adapted(2)}, len(served.captured())
+    for version in (1, 2):  # of the two slots one holds the last: vLLM's own kernel for the CPU would give it to the base as well
+        go_live(served, version)
+        running = threading.Thread(target=lambda: served.say("count", max_tokens=CROSSING, extra_body={"ignore_eos": True}))
+        running.start()
+        until(lambda: served.health()["requests"]["running"] == 1)
+        go_live(served, 0)
+        served.say("how many apples?", max_tokens=24)
+        running.join()
+    lines = served.captured()[before:]
+    assert sorted(line["policy_version"] for line in lines) == [0, 0, 1, 2]
+    for line in lines:
+        assert_logprobs(models[line["policy_version"]], line)
 
 
 def test_full_weights_swap_under_running_requests_and_bad_ones_are_taken_back(served: Server, base: Any) -> None:

@@ -1,5 +1,7 @@
-"""What vLLM's workers learn from us: to reload weights that are whole, wholly. Named with --worker-extension-cls."""
+"""What vLLM's workers learn from us: to reload weights that are whole, wholly, and on a CPU to keep adapters off the base model's
+rows. Named with --worker-extension-cls."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,3 +45,29 @@ def _read_through(path: str) -> None:
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - it is no mapping
                 tensors.get_tensor(name)
+
+
+def _spare_the_base() -> None:
+    """On a CPU, vLLM 0.32 takes the "no adapter" of a row, -1, for the last place of a list: beside a request for an adapter, a
+    request for the base model is computed with whatever adapter lies in the last slot. Such rows shrink to nothing instead."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
+    from vllm.lora.ops.torch_ops import lora_ops
+    from vllm.lora.punica_wrapper import punica_cpu
+
+    lora_ops.bgmv_shrink = punica_cpu.bgmv_shrink = _but_the_base(lora_ops.bgmv_shrink)
+
+
+def _but_the_base(shrink: Callable[..., None]) -> Callable[..., None]:
+    """`shrink` [tokens, width] → [tokens, rank], with 0 in the rows whose adapter is -1."""
+
+    def masked(inputs: Any, weights: Any, output: Any, adapters: Any, scaling: float = 1.0) -> None:
+        shrink(inputs, weights, output, adapters, scaling)
+        output.masked_fill_((adapters < 0)[:, None], 0.0)
+
+    return masked
+
+
+_spare_the_base()  # at import: workers are made after it, and nothing of ours runs in them before the model is there

@@ -1,16 +1,22 @@
 """What standing between a client and vLLM costs: through clawctl with capture on, and straight to the same server, in turn.
 
-Case `vllm-cpu`. Both ask the same vLLM for the same number of tokens; the way straight asks for what a client asks for, the way
-through clawctl makes vLLM tell ids and logprobs of every token as well. CLAWCTL_VLLM_PYTHON names the Python that has
-vLLM, if that which runs this has none.
+Case `vllm-cpu`. Four ways ask the same vLLM for the same number of tokens, in turn: `straight` asks for what a client asks for;
+`recorded` goes straight as well, but asks for ids and logprobs too, as clawctl must; `relay` asks so through a process that hands
+on bytes and looks at none; `clawctl` is through clawctl, which asks so. What vLLM takes for telling lies between the first two,
+what any server in between costs before the third, and what is ours after it. CLAWCTL_VLLM_PYTHON names the Python that has vLLM, if
+that which runs this has none.
 """
 
 import asyncio
 import os
 import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +25,8 @@ from clawctl.serve.backends.http import Client
 from scripts.benchmarks.streams import KEY, Stream, ask, clawctl, has_vllm, vllm
 from scripts.benchmarks.table import Row
 
+Way = tuple[Client, dict[str, Any]]  # whom to ask, and what for beside an answer
+
 CASE = "vllm-cpu"
 _STREAMS = (1, 8, 32, 64)
 _WORDS = ("apples", "pears", "add", "half", "twice", "seven", "many", "left", "each", "boxes", "why", "sum")
@@ -26,7 +34,7 @@ _WORDS = ("apples", "pears", "add", "half", "twice", "seven", "many", "left", "e
 
 def run(quick: bool) -> list[Row]:
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    tokens, rounds = (32, 2) if quick else (128, 7)
+    tokens, rounds = (32, 2) if quick else (128, 8)
     arguments = ["--max-model-len", "4096", "--max-num-seqs", "80"]
     engine = {"engine": "vllm", "engine_python": os.environ.get("CLAWCTL_VLLM_PYTHON"), "engine_args": arguments}
     recipe: dict[str, Any] = {"model": {"path": "demo", "dtype": "float32"}, "serve": engine}
@@ -35,39 +43,72 @@ def run(quick: bool) -> list[Row]:
         return []
     with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as folder, vllm(Path(folder), served) as straight:
         upstream = {"url": straight, "kind": "vllm", "api_key": KEY}
-        with clawctl(Path(folder), {**recipe, "serve": {"api_key": KEY, "port": 0, "upstream": upstream}}) as (through, _):
-            return asyncio.run(_measure(straight, through, tokens, rounds))
+        ours = {**recipe, "serve": {"api_key": KEY, "port": 0, "upstream": upstream}}
+        with _relay(straight) as relay, clawctl(Path(folder), ours) as (through, _):
+            return asyncio.run(_measure(straight, relay, through, tokens, rounds))
 
 
-async def _measure(straight: str, through: str, tokens: int, rounds: int) -> list[Row]:
+@contextmanager
+def _relay(server: str) -> Iterator[str]:
+    command = [sys.executable, "-m", "scripts.benchmarks.null.relay", server.rpartition(":")[2]]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def _measure(straight: str, relay: str, through: str, tokens: int, rounds: int) -> list[Row]:
     rows = []
-    ways = {"straight": Client(straight, KEY), "clawctl": Client(through, KEY)}
-    for client in ways.values():
-        await _round(client, 2, 8)  # the first ones pay for what is made once
+    plain, telling = Client(straight, KEY), {"return_token_ids": True, "logprobs": True, "top_logprobs": 0}
+    ways: dict[str, Way] = {
+        "straight": (plain, {}),
+        "recorded": (plain, telling),
+        "relay": (Client(relay, KEY), telling),
+        "clawctl": (Client(through, KEY), {}),
+    }
+    for each in ways.values():
+        await _round(each, 2, 8)  # the first ones pay for what is made once
     for streams in _STREAMS:
         rates: dict[str, list[float]] = {way: [] for way in ways}
         firsts: dict[str, list[float]] = {way: [] for way in ways}
         for number in range(rounds):
-            for way in sorted(ways, reverse=number % 2 == 0):  # each goes first as often as the other
+            for way in _turned(list(ways), number):
                 answers, seconds = await _round(ways[way], streams, tokens)
                 rates[way].append(sum(answer.tokens for answer in answers) / seconds)
                 firsts[way] += [1000 * (answer.pieces[0] - answer.asked) for answer in answers if answer.pieces]
-        middle = {way: statistics.median(rates[way]) for way in ways}
-        added = statistics.median(firsts["clawctl"]) - statistics.median(firsts["straight"])
+        rate = {way: statistics.median(rates[way]) for way in ways}
+        first = {way: statistics.median(firsts[way]) for way in ways}
         case = f"{CASE}@{streams}"
-        ratio = statistics.median(ours / theirs for ours, theirs in zip(rates["clawctl"], rates["straight"], strict=True))
         rows += [
-            Row(case, "throughput_ratio", ratio, "ratio"),
-            Row(case, "ttft_added_ms_p50", added, "ms"),
-            Row(case, "tokens_per_s_clawctl", middle["clawctl"], "tokens/s"),
-            Row(case, "tokens_per_s_straight", middle["straight"], "tokens/s"),
+            Row(case, "throughput_ratio", _ratio(rates["clawctl"], rates["straight"]), "ratio"),
+            Row(case, "throughput_ratio_recorded", _ratio(rates["recorded"], rates["straight"]), "ratio"),
+            Row(case, "throughput_ratio_relay", _ratio(rates["relay"], rates["straight"]), "ratio"),
+            Row(case, "ttft_added_ms_p50", first["clawctl"] - first["straight"], "ms"),
+            Row(case, "ttft_added_recorded_ms_p50", first["recorded"] - first["straight"], "ms"),
+            Row(case, "ttft_added_relay_ms_p50", first["relay"] - first["straight"], "ms"),
+            *(Row(case, f"tokens_per_s_{way}", rate[way], "tokens/s") for way in ways),
         ]
     return rows
 
 
-async def _round(client: Client, streams: int, tokens: int) -> tuple[list[Stream], float]:
+def _ratio(ours: list[float], theirs: list[float]) -> float:
+    """Median over the rounds: what slows the machine for a while slows both."""
+    return statistics.median(our / their for our, their in zip(ours, theirs, strict=True))
+
+
+def _turned(ways: list[str], number: int) -> list[str]:
+    """Each goes first as often as the others, and is followed by either."""
+    ways = ways[number % len(ways) :] + ways[: number % len(ways)]
+    return ways if number % 2 == 0 else ways[::-1]
+
+
+async def _round(way: Way, streams: int, tokens: int) -> tuple[list[Stream], float]:
+    client, asked = way
     began = time.perf_counter()
-    answers = await asyncio.gather(*(ask(client, "/v1/chat/completions", _body(tokens)) for _ in range(streams)))
+    answers = await asyncio.gather(*(ask(client, "/v1/chat/completions", _body(tokens) | asked) for _ in range(streams)))
     seconds = time.perf_counter() - began
     failed = [answer.failed for answer in answers if answer.failed]
     if failed:

@@ -1,5 +1,6 @@
 """The rows that stages hand to one another. A row checks itself once, at birth; missing is None, and None is not trained."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -8,6 +9,11 @@ SCHEMA_VERSION = 1  # of the run directory and of every row below; shards of old
 TEXT_ONLY = "text only"  # of an imported turn that lacks nothing but token ids, see Turn.judged
 
 Message = dict[str, Any]  # {"role": "user", "content": "…"} in OpenAI chat form; tool calls and tool results as that API has them
+
+
+def newer(version: object) -> str:
+    """What is said of a row whose schema version this clawctl does not know. Unknown fields alone make no row unreadable."""
+    return f"schema version {version}, written by a newer clawctl: this one reads {SCHEMA_VERSION}, update it to read this"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +31,9 @@ class Exchange:
     tools: list[dict[str, Any]] | None
     response: Message | None  # {"role": "assistant", "content": "…"}: as the client received it; None after an error
     finish_reason: str | None  # "stop", "length", "tool_calls"
-    prompt_ids: list[int] | None  # what entered the engine; None where the engine does not tell
-    completion_ids: list[int] | None  # what left it, the end token included
-    logprobs: list[float] | None  # one for each of completion_ids, of the distribution that was sampled from
+    prompt_ids: Sequence[int] | None  # what entered the engine; None where the engine does not tell
+    completion_ids: Sequence[int] | None  # what left it, the end token included
+    logprobs: Sequence[float] | None  # one for each of completion_ids, of the distribution that was sampled from
     policy_version: int | None  # at the first sampled token
     policy_version_end: int | None  # at the last sampled token
     temperature: float  # as applied
@@ -82,9 +88,9 @@ class Turn:
     tools: list[dict[str, Any]] | None
     response: Message | None
     next_state: list[Message] | None  # everything that came back: all tool results, the user's words; None: nothing came
-    prompt_ids: list[int] | None
-    completion_ids: list[int] | None
-    logprobs: list[float] | None
+    prompt_ids: Sequence[int] | None
+    completion_ids: Sequence[int] | None
+    logprobs: Sequence[float] | None
     policy_version: int | None
     policy_version_end: int | None
     temperature: float

@@ -179,7 +179,8 @@ def _column(field: pa.Field, values: list[Any]) -> pa.Array:
 
 def _packed(values: list[Sequence[float] | None], typecode: str) -> pa.Array:
     """Lists of numbers, a few times as fast as `pa.array` takes them. Raises TypeError where one is missing in a list."""
-    flat, ends = array(typecode), [0]
+    flat: array[Any] = array(typecode)
+    ends = [0]
     for value in values:
         flat.extend(value or ())
         ends.append(len(flat))

@@ -1,4 +1,4 @@
-"""`collect --import FILE`: turns from text. One object a line (JSONL), or one JSON document.
+"""`collect --import FILE`: turns from text. One object a line (JSONL), or one JSON document; plain, gzip or zstd.
 
 Four shapes of a line are known by their keys:
 
@@ -17,14 +17,12 @@ only by a trainer that scores text with its own weights, as off-policy (`clawctl
 """
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-import orjson
-
+from clawctl.collect.documents import NOTHING, read_file, values
 from clawctl.collect.rows import NO_NEXT_STATE, SIDE_TURN
 from clawctl.collect.sessions import scoped
 from clawctl.errors import ClawError
@@ -35,6 +33,7 @@ from clawctl.types import TEXT_ONLY, Message, Turn
 NOT_WANTED = "marked untrainable in the file"
 USER = "import"  # whose turns these are
 SHARD_TURNS = 1024
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _TURN_KEYS = frozenset(
     {"type", "prompt", "response", "next_state", "trainable", "rating", "tools", "turn_id", "created_at", "untrainable_reason"}
 )
@@ -58,37 +57,48 @@ class _Told:
     follows: bool = True  # the turn before it in its line; False: it begins the conversation anew
 
 
-def import_file(run: RunDir, file: Path, rating: float | None) -> list[Turn]:
-    """Publish all turns of `file`, and return them. It is taken whole or not at all, and once: again changes nothing.
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """The turns of a file, and whether it was imported before: then nothing was written."""
+
+    turns: list[Turn]
+    before: bool
+
+
+def import_file(run: RunDir, file: Path, rating: float | None) -> Imported:
+    """Publish all turns of `file`. It is taken whole or not at all, and once: again changes nothing.
 
     `rating` is given to turns that have none of their own. Raises ClawError naming the first line that cannot be understood.
     """
     turns = read_turns_of(file, rating)
-    name = _digest(file.read_bytes())
+    name = _digest(read_file(file))
+    missing = {}
     for number in range(0, len(turns), SHARD_TURNS):
         # first in the order of shards: whatever collect publishes comes behind it
         target = run.trajectories / f"{0:020d}-import-{name}-{number // SHARD_TURNS:05d}.parquet"
         if not target.exists():
-            write_turns(target, turns[number : number + SHARD_TURNS])
-    return turns
+            missing[target] = turns[number : number + SHARD_TURNS]
+    try:
+        for target, shard in missing.items():
+            write_turns(target, shard)
+    except OSError as error:
+        for target in missing:  # no half of a file stays
+            target.unlink(missing_ok=True)
+        raise ClawError(f"{run.trajectories} cannot be written: {error}", f"make room and try again; {NOTHING}") from error
+    return Imported(turns, before=not missing)
 
 
 def read_turns_of(file: Path, rating: float | None = None) -> list[Turn]:
-    """The turns of a file, in its order. Raises ClawError."""
+    """The turns of a file, in its order; at least one. Raises ClawError."""
     if rating is not None and not -1 <= rating <= 1:
         raise ClawError(f"a rating of {rating} is not within -1 and 1", "give --rating a number from -1 (bad) to 1 (good)", 2)
-    try:
-        data = file.read_bytes()
-        begun = file.stat().st_mtime
-    except OSError as error:
-        raise ClawError(f"{file} cannot be read: {error}", "name a JSONL file", 2) from error
+    data, begun = read_file(file), file.stat().st_mtime
     turns: list[Turn] = []
-    for number, line in _lines(data):
+    for number, where, value in values(file, data):
         try:
-            session, told = _read(orjson.loads(line) if isinstance(line, bytes) else line)
-        except (orjson.JSONDecodeError, _Wrong) as error:
-            cure = "nothing was imported; docs/data.md describes the shapes"
-            raise ClawError(f"{file}, line {number}: {error}", cure, 2) from error
+            session, told = _read(value)
+        except _Wrong as error:
+            raise ClawError(f"{file}, {where}: {error}", f"{NOTHING}; docs/data.md describes the shapes", 2) from error
         name = _digest(data, str(number).encode())
         session_id = scoped(USER, session or name)
         parent: str | None = None
@@ -96,17 +106,9 @@ def read_turns_of(file: Path, rating: float | None = None) -> list[Turn]:
             turn = _turn(each, f"i{name}{place:05d}", session_id, parent, begun + number + place / 1000, rating)
             turns.append(turn)
             parent = turn.turn_id if each.follows else None
+    if not turns:
+        raise ClawError(f"{file} holds no turn", f"{NOTHING}; docs/data.md describes the shapes", 2)
     return turns
-
-
-def _lines(data: bytes) -> Iterator[tuple[int, Any]]:
-    """(line number, line) of JSONL; (number, object) of a document that is one list or one object over several lines."""
-    try:
-        whole = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        yield from ((number, line) for number, line in enumerate(data.split(b"\n"), 1) if line.strip())
-        return
-    yield from enumerate(whole if isinstance(whole, list) else [whole], 1)
 
 
 def _digest(*parts: bytes) -> str:
@@ -200,6 +202,8 @@ def _messages(value: Any, where: str) -> list[Message]:
     for place, message in enumerate(value):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise _Wrong(f"{where}[{place}] is no message with a role")
+        if message["role"] not in _ROLES:
+            raise _Wrong(f"{where}[{place}].role is {message['role'][:40]!r}; known: {', '.join(_ROLES)}")
         if not isinstance(message.get("content"), str | list | None):
             raise _Wrong(f"{where}[{place}].content is no text")
     return list(value)

@@ -7,6 +7,8 @@ from typing import Any, Literal
 SCHEMA_VERSION = 1  # of the run directory and of every row below; shards of older versions go through `shards.MIGRATIONS`
 
 TEXT_ONLY = "text only"  # of an imported turn that lacks nothing but token ids, see Turn.judged
+NO_NEXT_STATE = "no next state"  # of a turn that lacks nothing but a reaction, see lacks_reaction
+REGENERATED = "regenerated"  # likewise, and the same was asked again
 
 Message = dict[str, Any]  # {"role": "user", "content": "…"} in OpenAI chat form; tool calls and tool results as that API has them
 
@@ -124,6 +126,11 @@ class Turn:
 def is_judged(trainable: bool, source: str, untrainable_reason: str | None) -> bool:
     """`Turn.judged`, for readers of a few columns."""
     return trainable or (source == "import" and untrainable_reason == TEXT_ONLY)
+
+
+def lacks_reaction(source: str, untrainable_reason: str | None) -> bool:
+    """Whether a turn is exact and lacks nothing but that somebody reacts: a rating, however late, makes it trainable."""
+    return source != "import" and untrainable_reason in (NO_NEXT_STATE, REGENERATED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from clawctl.collect.documents import NOTHING, read_file, values
-from clawctl.collect.rows import NO_NEXT_STATE, SIDE_TURN
+from clawctl.collect.rows import SIDE_TURN
 from clawctl.collect.sessions import scoped
 from clawctl.errors import ClawError
 from clawctl.run_dir import RunDir
 from clawctl.shards import write_turns
-from clawctl.types import TEXT_ONLY, Message, Turn
+from clawctl.types import NO_NEXT_STATE, TEXT_ONLY, Message, Turn
 
 NOT_WANTED = "marked untrainable in the file"
 USER = "import"  # whose turns these are

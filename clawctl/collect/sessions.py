@@ -95,7 +95,10 @@ class Sessions:
         if node.kind == "side" or node.answer is None or exchange.exchange_id in self._published:
             self._close_for_good(node)
         if exchange.hints.get("session_done") is True:
-            self._end_session(node.tree)
+            if hint is None:
+                self._close_for_good(node)  # its tree may hold another person's conversation, if both began with the same words
+            else:
+                self._end_session(node.tree)
         return node
 
     def tick(self, now: float) -> None:

@@ -248,3 +248,19 @@ def test_an_error_without_tools_is_an_error_and_its_words_wait_for_its_retry() -
     rows = stitch(first, failed)
     assert (rows[failed.exchange_id].kind, rows[failed.exchange_id].untrainable_reason) == ("main", "error")
     assert rows[first.exchange_id].next_state is None
+
+
+def test_the_end_of_a_conversation_without_a_session_closes_its_turn_and_not_a_namesakes() -> None:
+    """Two people behind one key who began with the same words may share a tree."""
+    opening = [asked([user("hi")], answer("hello")) for _ in range(2)]
+    talk = [user("hi"), answer("hello"), user("I am Anna")]
+    anna = asked(talk, answer("Hello Anna."))
+    done = asked([*talk, answer("Hello Anna."), user("bye")], answer("Bye."), session_done=True)
+    ben = [asked([user("hi"), answer("hello"), user("I am Ben")], answer("Hello Ben."))]
+    ben.append(asked([*ben[0].messages, answer("Hello Ben."), user("thanks")], answer("Welcome.")))
+    sessions = Sessions(3600.0)
+    for exchange in (*opening, anna, ben[0], done):
+        sessions.add(exchange)
+    assert done.exchange_id in {row.turn_id for row in sessions.take_rows()}
+    sessions.add(ben[1])
+    assert [(row.turn_id, row.next_state) for row in sessions.take_rows()] == [(ben[0].exchange_id, [user("thanks")])]

@@ -97,6 +97,8 @@ def collect(
     log_level: LogLevel = "info",
 ) -> None:
     """Stitch captures into sessions, attach what came back after each turn, publish trajectories."""
+    if rating is not None and import_from is None:
+        raise ClawError("--rating is for the turns of a file", "name it with --import; served turns are rated over HTTP", 2)
     if dry_run:
         from clawctl.collect.dry_run import dry_run as show
 

@@ -23,6 +23,7 @@ from clawctl.run_dir import RunDir
 from clawctl.types import Exchange, Turn
 
 WILL = "trained, if the verdict says something"
+WILL_AS_TEXT = "scored and trained by the trainer's model (text only), if the verdict says something"
 OPEN = "open: waits for what comes back"
 
 
@@ -82,6 +83,8 @@ def fate(turn: Turn, is_open: bool) -> str:
     """What becomes of a turn, in words."""
     if is_open:
         return OPEN
+    if turn.judged:
+        return WILL if turn.trainable else WILL_AS_TEXT
     return turn.untrainable_reason or WILL
 
 

@@ -4,8 +4,8 @@ Four shapes of a line are known by their keys:
 
 `turns`           {"session_id": …, "turns": [{"type": "main" | "side", "prompt": text or messages, "response": text or message,
                   "next_state": text, message, messages or null, "trainable": bool, "rating": -1..1, "tools": [...]}]}; what is
-                  not given is main, trainable, without next state and rating. `--export` writes this shape; what it adds
-                  (`turn_id`, `created_at`, `untrainable_reason`) is passed over.
+                  not given is main, trainable, without next state and rating. `--export` writes this shape; of what it adds
+                  `created_at` and `untrainable_reason` are passed over, and `turn_id` keeps a run from taking its own turns twice.
 `messages`        a chat log or a fine-tuning example: each assistant message is a turn, what follows it up to the next is its next
                   state. `weight: 0` in a message: not trainable. `tools` and `session_id` beside `messages` are kept.
 `prompt`,         the old fine-tuning shape: two texts.
@@ -17,6 +17,7 @@ only by a trainer that scores text with its own weights, as off-policy (`clawctl
 """
 
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -26,8 +27,8 @@ from clawctl.collect.documents import NOTHING, read_file, values
 from clawctl.collect.rows import SIDE_TURN
 from clawctl.collect.sessions import scoped
 from clawctl.errors import ClawError
-from clawctl.run_dir import RunDir
-from clawctl.shards import write_turns
+from clawctl.run_dir import RunDir, published
+from clawctl.shards import UnreadableShard, read_turn_ids, write_turns
 from clawctl.types import NO_NEXT_STATE, TEXT_ONLY, Message, Turn
 
 NOT_WANTED = "marked untrainable in the file"
@@ -55,6 +56,7 @@ class _Told:
     wanted: bool
     rating: float | None
     follows: bool = True  # the turn before it in its line; False: it begins the conversation anew
+    exported_as: str | None = None  # the turn that it is in the run that it came from
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,13 @@ def import_file(run: RunDir, file: Path, rating: float | None) -> Imported:
 
     `rating` is given to turns that have none of their own. Raises ClawError naming the first line that cannot be understood.
     """
-    turns = read_turns_of(file, rating)
+    read = _read_all(file, rating)
+    turns = [turn for turn, _ in read]
+    exported = {exported_as for _, exported_as in read if exported_as is not None}
+    here = exported & _ids_in(run) if exported else exported
+    if here:
+        cure = f"import it into another run, or take out its turn_id's to have these turns twice; {NOTHING}"
+        raise ClawError(f"{len(here)} turns of {file} are in {run.root} already: it was exported from there", cure, 2)
     name = _digest(read_file(file))
     missing = {}
     for number in range(0, len(turns), SHARD_TURNS):
@@ -88,12 +96,25 @@ def import_file(run: RunDir, file: Path, rating: float | None) -> Imported:
     return Imported(turns, before=not missing)
 
 
+def _ids_in(run: RunDir) -> set[str]:
+    found: set[str] = set()
+    for path in published(run.trajectories, ".parquet"):
+        with suppress(UnreadableShard):  # for its readers to put aside
+            found.update(read_turn_ids(path))
+    return found
+
+
 def read_turns_of(file: Path, rating: float | None = None) -> list[Turn]:
     """The turns of a file, in its order; at least one. Raises ClawError."""
+    return [turn for turn, _ in _read_all(file, rating)]
+
+
+def _read_all(file: Path, rating: float | None) -> list[tuple[Turn, str | None]]:
+    """With each turn what it was exported as."""
     if rating is not None and not -1 <= rating <= 1:
         raise ClawError(f"a rating of {rating} is not within -1 and 1", "give --rating a number from -1 (bad) to 1 (good)", 2)
     data, begun = read_file(file), file.stat().st_mtime
-    turns: list[Turn] = []
+    turns: list[tuple[Turn, str | None]] = []
     for number, where, value in values(file, data):
         try:
             session, told = _read(value)
@@ -104,7 +125,7 @@ def read_turns_of(file: Path, rating: float | None = None) -> list[Turn]:
         parent: str | None = None
         for place, each in enumerate(told):
             turn = _turn(each, f"i{name}{place:05d}", session_id, parent, begun + number + place / 1000, rating)
-            turns.append(turn)
+            turns.append((turn, each.exported_as))
             parent = turn.turn_id if each.follows else None
     if not turns:
         raise ClawError(f"{file} holds no turn", f"{NOTHING}; docs/data.md describes the shapes", 2)
@@ -178,7 +199,9 @@ def _manual(turn: Any, where: str) -> _Told:
     answer = _said(response, "assistant", f"{where}.response")
     if len(answer) != 1 or answer[0]["role"] != "assistant":
         raise _Wrong(f"{where}.response must be one assistant message")
+    known_as = turn.get("turn_id")
     return _Told(
+        exported_as=known_as if isinstance(known_as, str) else None,
         messages=messages,
         response=answer[0],
         next_state=None if came is None else _said(came, "user", f"{where}.next_state"),

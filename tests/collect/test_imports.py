@@ -245,6 +245,22 @@ def test_what_is_exported_and_imported_again_has_the_same_words(run, tmp_path) -
     assert reasons == sorted(["text only"] * 5 + ["side turn"] + ["no next state"] * 2 + ["marked untrainable in the file"])
 
 
+def test_an_export_is_not_imported_where_it_came_from(run, tmp_path) -> None:
+    append(run.captures / "a-0.jsonl", *talk(3, "tea"))
+    collect(run, recipe(), once=True)
+    export_file(run, tmp_path / "out.jsonl")
+    with pytest.raises(ClawError, match=r"2 turns of .*out\.jsonl are in .* already: it was exported from there"):
+        import_file(run, tmp_path / "out.jsonl", None)
+    assert len(rows_of(run)) == 2
+
+
+def test_a_rating_without_a_file_is_refused(tmp_path) -> None:
+    command = [sys.executable, "-m", "clawctl", "collect", "--run", str(tmp_path / "run"), "--rating", "1"]
+    told = subprocess.run(command, capture_output=True, text=True)
+    assert (told.returncode, (tmp_path / "run").exists()) == (2, False)
+    assert "--import" in told.stderr
+
+
 def test_a_dry_run_says_what_would_be_trained_and_writes_nothing(run, tmp_path) -> None:
     exchanges = talk(3, "tea")
     beat = asked([user("hi")], answer("ok"), turn_type="heartbeat")
@@ -268,4 +284,5 @@ def test_a_dry_run_says_what_would_be_trained_and_writes_nothing(run, tmp_path) 
     file.write_bytes(orjson.dumps(MANUAL) + b"\n")
     table = subprocess.run([*command[:-1], "--import", str(file)], capture_output=True, text=True, check=True).stdout
     assert "marked untrainable" in table
+    assert "scored and trained" in table
     assert published(run.trajectories, ".parquet") == []

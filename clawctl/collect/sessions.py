@@ -88,7 +88,9 @@ class Sessions:
                 node.aside_of = match.node, came_back
             else:
                 self._settle(match.node)
-                self._continued(match.node, came_back, exchange, match.replies)
+                match.node.successors += 1
+                if match.replies:
+                    self._answered(match.node, came_back, exchange)
         early = self._early.pop((exchange.key, exchange.exchange_id), None)
         if early is not None:
             self._close_rated(node, early)
@@ -154,14 +156,11 @@ class Sessions:
 
     def _settle(self, node: Node) -> None:
         """Something continues this turn, or a person rates it: it was no utility call, and its words tell of the turn before."""
-        if node.aside_of is not None and node.exchange is not None:
+        if node.aside_of is not None:
             (parent, came_back), node.aside_of = node.aside_of, None
-            self._continued(parent, came_back, node.exchange)
-
-    def _continued(self, node: Node, came_back: list[Message] | None, by: Exchange, replies: bool = True) -> None:
-        node.successors += 1
-        if replies:
-            self._answered(node, came_back, by)
+            parent.successors += 1
+            if came_back is not None:
+                self._close_for_good(parent, came_back)
 
     def _answered(self, node: Node, came_back: list[Message] | None, by: Exchange) -> None:
         """Close an open turn with what came back and what the request said of it; with nothing it stays open. What another branch
@@ -187,7 +186,6 @@ class Sessions:
         )
         if came_back is None and rating is None and _is_aside(node):
             node.kind = "side"
-        node.aside_of = None
         row = make_turn(exchange, node.tree.session_id, node.parent_id, node.index, node.kind, came_back, repeated, rating)
         self._rows.append(row)
 

@@ -105,6 +105,12 @@ def merge_shards(kind: str, paths: Sequence[Path], target: Path, order: Sequence
     publish(target, lambda temporary: pq.write_table(table, temporary, **how))
 
 
+def rewrite_shard(path: Path, table: pa.Table) -> None:
+    """Publish the rows that are left of a shard in its place, laid out as it was."""
+    how = _MERGED if b"merged" in (table.schema.metadata or {}) and "messages" in table.schema.names else _COMPRESSION
+    publish(path, lambda temporary: pq.write_table(table, temporary, **how))
+
+
 def merged_from(path: Path) -> list[str]:
     """The stems of the shards that were merged into this one. Raises UnreadableShard."""
     try:

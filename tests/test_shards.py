@@ -5,6 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from clawctl.privacy.rewriting import rewrite_parquet
 from clawctl.shards import (
     Origin,
     UnreadableShard,
@@ -110,3 +111,25 @@ def test_a_turn_that_is_trained_must_be_exact() -> None:
         replace(TURN, logprobs=[-0.5])
     with pytest.raises(ValueError, match="trainable=True with reason 'side turn'"):
         replace(TURN, untrainable_reason="side turn")
+
+
+def test_a_shard_that_lost_rows_is_as_dense_as_before(tmp_path: Path) -> None:
+    """A session repeats its prompt in each row: the layout lets the compressor see it, and a rewrite must not give that up."""
+    ids = [(7 * number * number) % 150_001 for number in range(20_000)]
+    words = " ".join(f"word{number}" for number in ids[:5_000])
+    turns = [
+        replace(
+            TURN, turn_id=f"t{place}", turn_index=place, prompt_ids=[*ids, place], messages=[{"role": "user", "content": words}]
+        )
+        for place in range(12)
+    ]
+    write_turns(tmp_path / "a.parquet", turns[:6])
+    write_turns(tmp_path / "b.parquet", turns[6:])
+    merge_shards("turns", [tmp_path / "a.parquet", tmp_path / "b.parquet"], tmp_path / "m.parquet", ("turn_index",))
+    for name in ("a", "m"):
+        path = tmp_path / f"{name}.parquet"
+        before = path.stat().st_size
+        assert rewrite_parquet(path, {"t0"}) == 1
+        assert path.stat().st_size < 1.1 * before
+    assert merged_from(tmp_path / "m.parquet") == ["a", "b"]
+    assert read_turns(tmp_path / "m.parquet") == turns[1:]

@@ -23,6 +23,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+import orjson
+
 from clawctl.collect.documents import NOTHING, read_file, values
 from clawctl.collect.rows import SIDE_TURN
 from clawctl.collect.sessions import scoped
@@ -117,7 +119,7 @@ def _read_all(file: Path, rating: float | None) -> list[tuple[Turn, str | None]]
     turns: list[tuple[Turn, str | None]] = []
     for number, where, value in values(file, data):
         try:
-            session, told = _read(value)
+            session, told = _read(_storable(value))
         except _Wrong as error:
             raise ClawError(f"{file}, {where}: {error}", f"{NOTHING}; docs/data.md describes the shapes", 2) from error
         name = _digest(data, str(number).encode())
@@ -157,6 +159,15 @@ def _turn(told: _Told, turn_id: str, session_id: str, parent: str | None, at: fl
 
 
 # ---- shapes --------------------------------------------------------------------------------------------------------------
+
+
+def _storable(value: Any) -> Any:
+    """What can be read but not written again must not come in."""
+    try:
+        orjson.dumps(value)
+    except TypeError as error:
+        raise _Wrong("nested too deeply") from error
+    return value
 
 
 def _read(line: Any) -> tuple[str | None, list[_Told]]:

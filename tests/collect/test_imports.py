@@ -178,6 +178,7 @@ def test_a_file_of_another_make_has_the_same_turns(tmp_path, packed) -> None:
         (b"[]", "holds no turn"),
         (b'{"turns": []}', "holds no turn"),
         (b"PAR1 and more", "is Parquet -> convert"),
+        (LINES[0] + b'\n{"prompt": "a", "completion": "b", "more": ' + b"[" * 300 + b"]" * 300 + b"}", "line 2: nested too deeply"),
         (b"nonsense", "line 1: not JSON at column 1: .* -> mend or take out this line; nothing was imported"),
     ],
 )

@@ -97,13 +97,15 @@ def collect(
     log_level: LogLevel = "info",
 ) -> None:
     """Stitch captures into sessions, attach what came back after each turn, publish trajectories."""
+    if rating is not None and import_from is None:
+        raise ClawError("--rating is for the turns of a file", "name it with --import; served turns are rated over HTTP", 2)
     if dry_run:
         from clawctl.collect.dry_run import dry_run as show
 
         settings = load_recipe(recipe or (run / "recipe.yaml" if (run / "recipe.yaml").exists() else None)).collect
-        show(open_run(run, create=False), settings, import_from, rating, num_samples, as_json)
+        show(None if import_from else open_run(run, create=False), settings, import_from, rating, num_samples, as_json)
         return
-    opened, resolved = _open("collect", run, recipe, {}, log_level, create=True)
+    opened, resolved = _open("collect", run, recipe, {}, log_level, create=import_from is not None or export_to is None)
     if import_from or export_to:
         from clawctl.collect.text_files import exchange_text
 

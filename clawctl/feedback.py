@@ -17,7 +17,7 @@ import orjson
 
 from clawctl.lines import Lines, Rewritten
 from clawctl.run_dir import RunDir
-from clawctl.types import SCHEMA_VERSION, Feedback
+from clawctl.types import SCHEMA_VERSION, Feedback, newer
 
 LONGEST_COMMENT = 10_000  # characters
 _ROTATE_BYTES = 16 << 20
@@ -109,14 +109,16 @@ class FeedbackFile:
 
 
 def parse_feedback(line: bytes) -> Feedback:
-    """One line of feedback. Raises ValueError with the reason."""
+    """One line of feedback; fields that a newer clawctl added are passed over. Raises ValueError with the reason."""
     row = orjson.loads(line)
     if not isinstance(row, dict):
         raise ValueError("not a JSON object")
     version = row.pop("schema_version", SCHEMA_VERSION)
-    if version != SCHEMA_VERSION or row.keys() != _FIELDS:
-        raise ValueError(f"schema version {version} with fields {', '.join(sorted(row))}: written by another clawctl?")
-    return Feedback(**row)
+    if version != SCHEMA_VERSION:
+        raise ValueError(newer(version))
+    if missing := _FIELDS - row.keys():
+        raise ValueError(f"a rating without {', '.join(sorted(missing))}")
+    return Feedback(**{name: row[name] for name in _FIELDS})
 
 
 class Ratings:

@@ -1,13 +1,21 @@
 """The rows that stages hand to one another. A row checks itself once, at birth; missing is None, and None is not trained."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 SCHEMA_VERSION = 1  # of the run directory and of every row below; shards of older versions go through `shards.MIGRATIONS`
 
 TEXT_ONLY = "text only"  # of an imported turn that lacks nothing but token ids, see Turn.judged
+NO_NEXT_STATE = "no next state"  # of a turn that lacks nothing but a reaction, see lacks_reaction
+REGENERATED = "regenerated"  # likewise, and the same was asked again
 
 Message = dict[str, Any]  # {"role": "user", "content": "…"} in OpenAI chat form; tool calls and tool results as that API has them
+
+
+def newer(version: object) -> str:
+    """What is said of a row whose schema version this clawctl does not know. Unknown fields alone make no row unreadable."""
+    return f"schema version {version}, written by a newer clawctl: this one reads {SCHEMA_VERSION}, update it to read this"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +33,9 @@ class Exchange:
     tools: list[dict[str, Any]] | None
     response: Message | None  # {"role": "assistant", "content": "…"}: as the client received it; None after an error
     finish_reason: str | None  # "stop", "length", "tool_calls"
-    prompt_ids: list[int] | None  # what entered the engine; None where the engine does not tell
-    completion_ids: list[int] | None  # what left it, the end token included
-    logprobs: list[float] | None  # one for each of completion_ids, of the distribution that was sampled from
+    prompt_ids: Sequence[int] | None  # what entered the engine; None where the engine does not tell
+    completion_ids: Sequence[int] | None  # what left it, the end token included
+    logprobs: Sequence[float] | None  # one for each of completion_ids, of the distribution that was sampled from
     policy_version: int | None  # at the first sampled token
     policy_version_end: int | None  # at the last sampled token
     temperature: float  # as applied
@@ -82,9 +90,9 @@ class Turn:
     tools: list[dict[str, Any]] | None
     response: Message | None
     next_state: list[Message] | None  # everything that came back: all tool results, the user's words; None: nothing came
-    prompt_ids: list[int] | None
-    completion_ids: list[int] | None
-    logprobs: list[float] | None
+    prompt_ids: Sequence[int] | None
+    completion_ids: Sequence[int] | None
+    logprobs: Sequence[float] | None
     policy_version: int | None
     policy_version_end: int | None
     temperature: float
@@ -118,6 +126,11 @@ class Turn:
 def is_judged(trainable: bool, source: str, untrainable_reason: str | None) -> bool:
     """`Turn.judged`, for readers of a few columns."""
     return trainable or (source == "import" and untrainable_reason == TEXT_ONLY)
+
+
+def lacks_reaction(source: str, untrainable_reason: str | None) -> bool:
+    """Whether a turn is exact and lacks nothing but that somebody reacts: a rating, however late, makes it trainable."""
+    return source != "import" and untrainable_reason in (NO_NEXT_STATE, REGENERATED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,3 +99,12 @@ def test_a_run_without_ratings_has_none(run) -> None:
     FeedbackFile(run.feedback).append(Feedback("a", 1.0, "anna", TURN, 1.0, None))
     ratings.look()
     assert ratings.of("anna", TURN) is not None
+
+
+def test_a_field_that_a_newer_clawctl_added_is_passed_over_and_a_newer_version_is_refused() -> None:
+    row = {"feedback_id": "f1", "created_at": 1.0, "key": "anna", "turn_id": TURN, "rating": 1.0, "comment": None}
+    assert parse_feedback(orjson.dumps({**row, "mood": "fine"})) == Feedback(**row)
+    with pytest.raises(ValueError, match="schema version 2, written by a newer clawctl"):
+        parse_feedback(orjson.dumps({**row, "schema_version": 2}))
+    with pytest.raises(ValueError, match="a rating without rating"):
+        parse_feedback(orjson.dumps({name: value for name, value in row.items() if name != "rating"}))

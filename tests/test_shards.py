@@ -1,10 +1,24 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clawctl.shards import UnreadableShard, read_turn_ids, read_turns, read_verdicts, write_turns, write_verdicts
+from clawctl.privacy.rewriting import rewrite_parquet
+from clawctl.shards import (
+    Origin,
+    UnreadableShard,
+    merge_shards,
+    merged_from,
+    read_columns,
+    read_origin,
+    read_turn_ids,
+    read_turns,
+    read_verdicts,
+    write_turns,
+    write_verdicts,
+)
 from clawctl.types import Turn, Verdict
 
 TURN = Turn(
@@ -56,8 +70,38 @@ def test_a_shard_of_another_kind_or_a_newer_schema_is_unreadable(tmp_path: Path)
         read_turns(tmp_path / "v.parquet")
     newer = pq.read_table(tmp_path / "v.parquet").replace_schema_metadata({"kind": "verdicts", "schema_version": "99"})
     pq.write_table(newer, tmp_path / "v.parquet")
-    with pytest.raises(UnreadableShard, match="schema version 99 is newer than 1"):
+    with pytest.raises(UnreadableShard, match="schema version 99, written by a newer clawctl: this one reads 1, update it"):
         read_verdicts(tmp_path / "v.parquet")
+
+
+def with_column(path: Path, name: str, values: list) -> None:
+    """As a newer clawctl of the same schema version would have written it."""
+    table = pq.read_table(path)
+    pq.write_table(table.append_column(name, pa.array(values)).replace_schema_metadata(table.schema.metadata), path)
+
+
+def test_a_column_that_a_newer_clawctl_added_is_passed_over_by_readers_and_kept_by_a_merge(tmp_path: Path) -> None:
+    newer, older = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    write_turns(newer, [TURN])
+    with_column(newer, "mood", ["fine"])
+    write_turns(older, [replace(TURN, turn_id="t2", turn_index=1)])
+    assert read_turns(newer) == [TURN]
+    assert read_columns(newer, "turns", ("turn_id", "user")) == [{"turn_id": "t1", "user": "default"}]
+    merge_shards("turns", [newer, older], tmp_path / "c.parquet", ("session_id", "turn_index"))
+    assert [turn.turn_id for turn in read_turns(tmp_path / "c.parquet")] == ["t1", "t2"]
+    assert pq.read_table(tmp_path / "c.parquet").column("mood").to_pylist() == ["fine", None]
+    write_verdicts(tmp_path / "v.parquet", [VERDICT])
+    with_column(tmp_path / "v.parquet", "mood", [None])
+    assert read_verdicts(tmp_path / "v.parquet") == [VERDICT]
+
+
+def test_a_merged_shard_has_the_origin_that_all_its_parts_have(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.parquet" for name in "ab"]
+    for path, tokenizer in zip(paths, ("t1", "t2"), strict=True):
+        write_turns(path, [TURN], Origin("demo", tokenizer))
+    merge_shards("turns", paths, tmp_path / "c.parquet", ())
+    assert read_origin(tmp_path / "c.parquet") == Origin("demo", None)
+    assert merged_from(tmp_path / "c.parquet") == ["a", "b"]
 
 
 def test_a_turn_that_is_trained_must_be_exact() -> None:
@@ -67,3 +111,25 @@ def test_a_turn_that_is_trained_must_be_exact() -> None:
         replace(TURN, logprobs=[-0.5])
     with pytest.raises(ValueError, match="trainable=True with reason 'side turn'"):
         replace(TURN, untrainable_reason="side turn")
+
+
+def test_a_shard_that_lost_rows_is_as_dense_as_before(tmp_path: Path) -> None:
+    """A session repeats its prompt in each row: the layout lets the compressor see it, and a rewrite must not give that up."""
+    ids = [(7 * number * number) % 150_001 for number in range(20_000)]
+    words = " ".join(f"word{number}" for number in ids[:5_000])
+    turns = [
+        replace(
+            TURN, turn_id=f"t{place}", turn_index=place, prompt_ids=[*ids, place], messages=[{"role": "user", "content": words}]
+        )
+        for place in range(12)
+    ]
+    write_turns(tmp_path / "a.parquet", turns[:6])
+    write_turns(tmp_path / "b.parquet", turns[6:])
+    merge_shards("turns", [tmp_path / "a.parquet", tmp_path / "b.parquet"], tmp_path / "m.parquet", ("turn_index",))
+    for name in ("a", "m"):
+        path = tmp_path / f"{name}.parquet"
+        before = path.stat().st_size
+        assert rewrite_parquet(path, {"t0"}) == 1
+        assert path.stat().st_size < 1.1 * before
+    assert merged_from(tmp_path / "m.parquet") == ["a", "b"]
+    assert read_turns(tmp_path / "m.parquet") == turns[1:]

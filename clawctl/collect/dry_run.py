@@ -23,16 +23,20 @@ from clawctl.run_dir import RunDir
 from clawctl.types import Exchange, Turn
 
 WILL = "trained, if the verdict says something"
+WILL_AS_TEXT = "scored and trained by the trainer's model (text only), if the verdict says something"
 OPEN = "open: waits for what comes back"
 
 
-def dry_run(run: RunDir, settings: CollectConfig, file: Path | None, rating: float | None, samples: int, as_json: bool) -> None:
-    """Stitch all captures (or read the turns of `file`) and print how many turns would be trained, why the others would not, and
-    some of each kind. A running collect is not disturbed."""
+def dry_run(
+    run: RunDir | None, settings: CollectConfig, file: Path | None, rating: float | None, samples: int, as_json: bool
+) -> None:
+    """Stitch all captures of `run` (or read the turns of `file`) and print how many turns would be trained, why the others would
+    not, and some of each kind. A running collect is not disturbed."""
     still_open: set[str] = set()
+    turns, bad = list[Turn](), 0
     if file is not None:
         turns, bad = read_turns_of(file, rating), 0
-    else:
+    elif run is not None:
         turns, bad, still_open = stitch_all(run, settings, time.time())
     fates = {turn.turn_id: fate(turn, turn.turn_id in still_open) for turn in turns}
     counts = Counter(fates.values())
@@ -79,6 +83,8 @@ def fate(turn: Turn, is_open: bool) -> str:
     """What becomes of a turn, in words."""
     if is_open:
         return OPEN
+    if turn.judged:
+        return WILL if turn.trainable else WILL_AS_TEXT
     return turn.untrainable_reason or WILL
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import orjson
 
-from clawctl.collect.rows import NO_NEXT_STATE, SIDE_TURN
+from clawctl.collect.rows import SIDE_TURN
 from clawctl.errors import ClawError
 from clawctl.run_dir import RunDir, publish_bytes, published
 from clawctl.shards import UnreadableShard, read_columns
-from clawctl.types import TEXT_ONLY
+from clawctl.types import NO_NEXT_STATE, TEXT_ONLY
 
 _EXPORTED = (
     "turn_id", "session_id", "turn_index", "kind", "created_at", "messages", "tools", "response", "next_state", "feedback",

@@ -1,11 +1,11 @@
-"""`collect --import FILE`: turns from text. One object a line (JSONL), or one JSON document.
+"""`collect --import FILE`: turns from text. One object a line (JSONL), or one JSON document; plain, gzip or zstd.
 
 Four shapes of a line are known by their keys:
 
 `turns`           {"session_id": …, "turns": [{"type": "main" | "side", "prompt": text or messages, "response": text or message,
                   "next_state": text, message, messages or null, "trainable": bool, "rating": -1..1, "tools": [...]}]}; what is
-                  not given is main, trainable, without next state and rating. `--export` writes this shape; what it adds
-                  (`turn_id`, `created_at`, `untrainable_reason`) is passed over.
+                  not given is main, trainable, without next state and rating. `--export` writes this shape; of what it adds
+                  `created_at` and `untrainable_reason` are passed over, and `turn_id` keeps a run from taking its own turns twice.
 `messages`        a chat log or a fine-tuning example: each assistant message is a turn, what follows it up to the next is its next
                   state. `weight: 0` in a message: not trainable. `tools` and `session_id` beside `messages` are kept.
 `prompt`,         the old fine-tuning shape: two texts.
@@ -17,7 +17,7 @@ only by a trainer that scores text with its own weights, as off-policy (`clawctl
 """
 
 import hashlib
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -25,16 +25,18 @@ from typing import Any, Literal
 
 import orjson
 
-from clawctl.collect.rows import NO_NEXT_STATE, SIDE_TURN
+from clawctl.collect.documents import NOTHING, read_file, values
+from clawctl.collect.rows import SIDE_TURN
 from clawctl.collect.sessions import scoped
 from clawctl.errors import ClawError
-from clawctl.run_dir import RunDir
-from clawctl.shards import write_turns
-from clawctl.types import TEXT_ONLY, Message, Turn
+from clawctl.run_dir import RunDir, published
+from clawctl.shards import UnreadableShard, read_turn_ids, write_turns
+from clawctl.types import NO_NEXT_STATE, TEXT_ONLY, Message, Turn
 
 NOT_WANTED = "marked untrainable in the file"
 USER = "import"  # whose turns these are
 SHARD_TURNS = 1024
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _TURN_KEYS = frozenset(
     {"type", "prompt", "response", "next_state", "trainable", "rating", "tools", "turn_id", "created_at", "untrainable_reason"}
 )
@@ -56,57 +58,80 @@ class _Told:
     wanted: bool
     rating: float | None
     follows: bool = True  # the turn before it in its line; False: it begins the conversation anew
+    exported_as: str | None = None  # the turn that it is in the run that it came from
 
 
-def import_file(run: RunDir, file: Path, rating: float | None) -> list[Turn]:
-    """Publish all turns of `file`, and return them. It is taken whole or not at all, and once: again changes nothing.
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """The turns of a file, and whether it was imported before: then nothing was written."""
+
+    turns: list[Turn]
+    before: bool
+
+
+def import_file(run: RunDir, file: Path, rating: float | None) -> Imported:
+    """Publish all turns of `file`. It is taken whole or not at all, and once: again changes nothing.
 
     `rating` is given to turns that have none of their own. Raises ClawError naming the first line that cannot be understood.
     """
-    turns = read_turns_of(file, rating)
-    name = _digest(file.read_bytes())
+    read = _read_all(file, rating)
+    turns = [turn for turn, _ in read]
+    exported = {exported_as for _, exported_as in read if exported_as is not None}
+    here = exported & _ids_in(run) if exported else exported
+    if here:
+        cure = f"import it into another run, or take out its turn_id's to have these turns twice; {NOTHING}"
+        raise ClawError(f"{len(here)} turns of {file} are in {run.root} already: it was exported from there", cure, 2)
+    name = _digest(read_file(file))
+    missing = {}
     for number in range(0, len(turns), SHARD_TURNS):
         # first in the order of shards: whatever collect publishes comes behind it
         target = run.trajectories / f"{0:020d}-import-{name}-{number // SHARD_TURNS:05d}.parquet"
         if not target.exists():
-            write_turns(target, turns[number : number + SHARD_TURNS])
-    return turns
+            missing[target] = turns[number : number + SHARD_TURNS]
+    try:
+        for target, shard in missing.items():
+            write_turns(target, shard)
+    except OSError as error:
+        for target in missing:  # no half of a file stays
+            target.unlink(missing_ok=True)
+        raise ClawError(f"{run.trajectories} cannot be written: {error}", f"make room and try again; {NOTHING}") from error
+    return Imported(turns, before=not missing)
+
+
+def _ids_in(run: RunDir) -> set[str]:
+    found: set[str] = set()
+    for path in published(run.trajectories, ".parquet"):
+        with suppress(UnreadableShard):  # for its readers to put aside
+            found.update(read_turn_ids(path))
+    return found
 
 
 def read_turns_of(file: Path, rating: float | None = None) -> list[Turn]:
-    """The turns of a file, in its order. Raises ClawError."""
+    """The turns of a file, in its order; at least one. Raises ClawError."""
+    return [turn for turn, _ in _read_all(file, rating)]
+
+
+def _read_all(file: Path, rating: float | None) -> list[tuple[Turn, str | None]]:
+    """With each turn what it was exported as."""
     if rating is not None and not -1 <= rating <= 1:
         raise ClawError(f"a rating of {rating} is not within -1 and 1", "give --rating a number from -1 (bad) to 1 (good)", 2)
-    try:
-        data = file.read_bytes()
-        begun = file.stat().st_mtime
-    except OSError as error:
-        raise ClawError(f"{file} cannot be read: {error}", "name a JSONL file", 2) from error
-    turns: list[Turn] = []
-    for number, line in _lines(data):
+    data, begun = read_file(file), file.stat().st_mtime
+    turns: list[tuple[Turn, str | None]] = []
+    for number, where, value in values(file, data):
         try:
-            session, told = _read(orjson.loads(line) if isinstance(line, bytes) else line)
-        except (orjson.JSONDecodeError, _Wrong) as error:
-            cure = "nothing was imported; docs/data.md describes the shapes"
-            raise ClawError(f"{file}, line {number}: {error}", cure, 2) from error
+            session, told = _read(_storable(value))
+        except _Wrong as error:
+            raise ClawError(f"{file}, {where}: {error}", f"{NOTHING}; docs/data.md describes the shapes", 2) from error
         name = _digest(data, str(number).encode())
         session_id = scoped(USER, session or name)
         parent: str | None = None
         for place, each in enumerate(told):
             turn = _turn(each, f"i{name}{place:05d}", session_id, parent, begun + number + place / 1000, rating)
-            turns.append(turn)
+            turns.append((turn, each.exported_as))
             parent = turn.turn_id if each.follows else None
+    if not turns:
+        raise ClawError(f"{file} holds no turn", f"{NOTHING}; docs/data.md describes the shapes", 2)
     return turns
-
-
-def _lines(data: bytes) -> Iterator[tuple[int, Any]]:
-    """(line number, line) of JSONL; (number, object) of a document that is one list or one object over several lines."""
-    try:
-        whole = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        yield from ((number, line) for number, line in enumerate(data.split(b"\n"), 1) if line.strip())
-        return
-    yield from enumerate(whole if isinstance(whole, list) else [whole], 1)
 
 
 def _digest(*parts: bytes) -> str:
@@ -134,6 +159,15 @@ def _turn(told: _Told, turn_id: str, session_id: str, parent: str | None, at: fl
 
 
 # ---- shapes --------------------------------------------------------------------------------------------------------------
+
+
+def _storable(value: Any) -> Any:
+    """What can be read but not written again must not come in."""
+    try:
+        orjson.dumps(value)
+    except TypeError as error:
+        raise _Wrong("nested too deeply") from error
+    return value
 
 
 def _read(line: Any) -> tuple[str | None, list[_Told]]:
@@ -176,7 +210,9 @@ def _manual(turn: Any, where: str) -> _Told:
     answer = _said(response, "assistant", f"{where}.response")
     if len(answer) != 1 or answer[0]["role"] != "assistant":
         raise _Wrong(f"{where}.response must be one assistant message")
+    known_as = turn.get("turn_id")
     return _Told(
+        exported_as=known_as if isinstance(known_as, str) else None,
         messages=messages,
         response=answer[0],
         next_state=None if came is None else _said(came, "user", f"{where}.next_state"),
@@ -200,6 +236,8 @@ def _messages(value: Any, where: str) -> list[Message]:
     for place, message in enumerate(value):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise _Wrong(f"{where}[{place}] is no message with a role")
+        if message["role"] not in _ROLES:
+            raise _Wrong(f"{where}[{place}].role is {message['role'][:40]!r}; known: {', '.join(_ROLES)}")
         if not isinstance(message.get("content"), str | list | None):
             raise _Wrong(f"{where}[{place}].content is no text")
     return list(value)

@@ -28,6 +28,7 @@ class Tree:
     session_id: str
     last_seen: float  # when its newest exchange ended, on the clock of serve
     nodes: list["Node"] = field(default_factory=list)
+    among_tools: bool = False  # whether a request of its session had tools
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +52,9 @@ class Node:
     answer: bytes | None  # None after an error: nothing can follow it
     relation: "Relation | None"  # to its parent
     exchange: Exchange | None
+    with_tools: bool  # whether its request offers any
     successors: int = 0  # main turns that continue it
+    aside_of: "tuple[Node, list[Message] | None] | None" = None  # its parent and what it says to it, while it may be a utility call
 
     @property
     def user(self) -> str:

@@ -5,16 +5,15 @@ from typing import Literal
 
 from clawctl.collect.canonical import Conversation
 from clawctl.collect.parents import Match
-from clawctl.types import Exchange, Message, Turn
+from clawctl.types import NO_NEXT_STATE, REGENERATED, Exchange, Message, Turn
 
-# The whole vocabulary, the first that applies is given. Serve's own reason comes after CANCELLED ("greedy", …).
+# The whole vocabulary, the first that applies is given: these, then REGENERATED and NO_NEXT_STATE (`clawctl.types`). Serve's own
+# reason comes after CANCELLED ("greedy", …).
 SIDE_TURN = "side turn"
 ERROR = "error"
 CANCELLED = "cancelled"
 NO_TOKEN_IDS = "no token ids"
 NO_POLICY_VERSION = "no policy version"
-REGENERATED = "regenerated"
-NO_NEXT_STATE = "no next state"
 
 
 def untrainable_reason(exchange: Exchange, kind: str, told: bool, repeated: bool) -> str | None:

@@ -4,7 +4,8 @@ A turn closes, and becomes one row, when its next state is known (a main turn co
 session is said to be done, or when its tree had no request for `timeout_s`. Side turns and errors close at once: nothing that comes
 back could train them. Continued by two turns, the first one's messages are the next state; the other is a branch. A request that
 repeats another's messages is a sibling with the same parent and tells nothing about it; of such siblings those that are continued
-are trainable, and one that is not closes as "regenerated".
+are trainable, and one that is not closes as "regenerated". A request without tools in a conversation with tools may be a utility
+call: what it says is nobody's next state until something continues it, and if nothing does, it closes as a side turn.
 """
 
 from collections import OrderedDict, defaultdict
@@ -13,7 +14,7 @@ from urllib.parse import quote
 from clawctl.collect.canonical import Conversation, handles, message_digest, read_conversation
 from clawctl.collect.parents import Index, Match, Node, Tree
 from clawctl.collect.rows import make_turn, next_state
-from clawctl.collect.side_rules import session_in_prompt, turn_kind, without_revision
+from clawctl.collect.side_rules import may_be_aside, session_in_prompt, turn_kind, without_revision
 from clawctl.types import Exchange, Feedback, Message, Turn
 
 
@@ -61,6 +62,7 @@ class Sessions:
             self._close_rated(node, feedback)
 
     def _close_rated(self, node: Node, feedback: Feedback) -> None:
+        self._settle(node)
         said: list[Message] | None = [{"role": "user", "content": feedback.comment}] if feedback.comment else None
         self._close_for_good(node, said, feedback.rating)
 
@@ -81,16 +83,24 @@ class Sessions:
             return None
         node = self._plant(exchange, conversation, hint, match)
         if match is not None and node.kind == "main":
-            match.node.successors += 1
-            if match.replies:
-                self._answered(match.node, next_state(conversation, exchange.messages, match), exchange)
+            came_back = next_state(conversation, exchange.messages, match) if match.replies else None
+            if match.node.with_tools and not node.with_tools and may_be_aside(exchange.hints, conversation.roles[match.at + 1 :]):
+                node.aside_of = match.node, came_back
+            else:
+                self._settle(match.node)
+                match.node.successors += 1
+                if match.replies:
+                    self._answered(match.node, came_back, exchange)
         early = self._early.pop((exchange.key, exchange.exchange_id), None)
         if early is not None:
             self._close_rated(node, early)
         if node.kind == "side" or node.answer is None or exchange.exchange_id in self._published:
             self._close_for_good(node)
         if exchange.hints.get("session_done") is True:
-            self._end_session(node.tree)
+            if hint is None:
+                self._close_for_good(node)  # its tree may hold another person's conversation, if both began with the same words
+            else:
+                self._end_session(node.tree)
         return node
 
     def tick(self, now: float) -> None:
@@ -107,6 +117,9 @@ class Sessions:
         parent = match.node if match else None
         tree = parent.tree if parent else self._new_tree(exchange, hint)
         tree.last_seen = max(tree.last_seen, exchange.finished_at)
+        if exchange.tools and not tree.among_tools:
+            for other in self._of_session[tree.user, tree.session_id]:
+                self._trees[other].among_tools = True
         self._trees.move_to_end(id(tree))
         node = Node(
             turn_id=exchange.exchange_id,
@@ -126,6 +139,7 @@ class Sessions:
             relation=match.relation if match else None,
             answer=None if exchange.response is None or exchange.status == "error" else message_digest(exchange.response),
             exchange=exchange,
+            with_tools=bool(exchange.tools),
         )
         tree.nodes.append(node)
         self._index.add(node)
@@ -133,10 +147,20 @@ class Sessions:
 
     def _new_tree(self, exchange: Exchange, hint: str | None) -> Tree:
         session_id = scoped(exchange.key, hint) if hint else f"s{exchange.exchange_id}"
+        others = self._of_session[exchange.key, session_id]
         tree = Tree(exchange.key, session_id, exchange.finished_at)
+        tree.among_tools = any(self._trees[other].among_tools for other in others)
         self._trees[id(tree)] = tree
-        self._of_session[exchange.key, session_id].add(id(tree))
+        others.add(id(tree))
         return tree
+
+    def _settle(self, node: Node) -> None:
+        """Something continues this turn, or a person rates it: it was no utility call, and its words tell of the turn before."""
+        if node.aside_of is not None:
+            (parent, came_back), node.aside_of = node.aside_of, None
+            parent.successors += 1
+            if came_back is not None:
+                self._close_for_good(parent, came_back)
 
     def _answered(self, node: Node, came_back: list[Message] | None, by: Exchange) -> None:
         """Close an open turn with what came back and what the request said of it; with nothing it stays open. What another branch
@@ -160,6 +184,8 @@ class Sessions:
             twin is not node and twin.parent_id == node.parent_id and (twin.successors or twin.created_at > node.created_at)
             for twin in twins
         )
+        if came_back is None and rating is None and _is_aside(node):
+            node.kind = "side"
         row = make_turn(exchange, node.tree.session_id, node.parent_id, node.index, node.kind, came_back, repeated, rating)
         self._rows.append(row)
 
@@ -179,6 +205,12 @@ class Sessions:
         of_session.discard(id(tree))
         if not of_session:
             del self._of_session[tree.user, tree.session_id]
+
+
+def _is_aside(node: Node) -> bool:
+    """Of a turn that closes without anything after it: whether it was a call without tools beside a conversation with tools."""
+    alone = node.parent_id is None and node.tree.among_tools and not node.with_tools and not node.successors
+    return node.answer is not None and (node.aside_of is not None or alone)
 
 
 def session_hint(exchange: Exchange) -> str | None:

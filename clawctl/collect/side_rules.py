@@ -4,13 +4,13 @@ All are taken from recordings (`tests/recordings/`, clients of 2026-11). VERSION
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from clawctl.types import Message
 
-VERSION = 2
+VERSION = 3
 
 # What a client's X-Turn-Type (or body's turn_type) says. "user" and "unknown" are what OpenClaw's provider plugin sends.
 MAIN_TYPES = frozenset({"main", "user", "turn", "unknown"})
@@ -35,6 +35,9 @@ SIDE_RULES = (
     SideRule("claude code compaction", "user", "CRITICAL: Respond with TEXT ONLY"),
     SideRule("clawctl judge", "system", "You judge one turn of an assistant by what came back after it."),
 )
+
+# Said with one of these, a request is a turn whatever it looks like. "unknown" says nothing.
+_SURE_TYPES = MAIN_TYPES - {"unknown"}
 
 # A user message that begins and ends so may come and go with each request: context of the client, not words of a person.
 TRANSIENT = (
@@ -83,6 +86,18 @@ def turn_kind(turn_type: Any, messages: Sequence[Message]) -> Literal["main", "s
     if said in MAIN_TYPES:
         return "main"
     return "side" if side_rule(messages) else "main"
+
+
+def may_be_aside(hints: Mapping[str, Any], brings: str) -> bool:
+    """Whether a request without tools that continues one with tools may be a utility call (a title, a summary, by a client that no
+    rule knows), and the words in it not its user's. `brings`: the roles of what is new in it.
+
+    Tool results are an answer to the turn before, with or without tools (recorded: openai-python 011), and who rates or names the
+    turn is a person. All else is settled by what comes: a conversation goes on behind its turns, never behind such a call.
+    """
+    said = hints.get("turn_type")
+    sure = isinstance(said, str) and said.strip().lower() in _SURE_TYPES
+    return not sure and "t" not in brings and hints.get("feedback") is None
 
 
 def side_rule(messages: Sequence[Message]) -> SideRule | None:

@@ -14,8 +14,10 @@ def exchange_text(run: RunDir, import_from: Path | None, export_to: Path | None,
     """Import, then export, whichever is asked for, and print counts. Raises ClawError."""
     told: dict[str, object] = {}
     if import_from is not None:
-        turns = import_file(run, import_from, rating)
-        told["imported"] = len(turns)
+        found = import_file(run, import_from, rating)
+        turns = found.turns
+        told["imported"] = 0 if found.before else len(turns)
+        told["imported_before"] = len(turns) if found.before else 0
         told["fates"] = dict(Counter(turn.untrainable_reason for turn in turns).most_common())
     if export_to is not None:
         told["exported_sessions"], told["exported_turns"] = export_file(run, export_to)
@@ -24,6 +26,7 @@ def exchange_text(run: RunDir, import_from: Path | None, export_to: Path | None,
         return
     if import_from is not None:
         fates = ", ".join(f"{count} {reason}" for reason, count in Counter(t.untrainable_reason for t in turns).most_common())
-        sys.stdout.write(f"{len(turns)} turns imported from {import_from}: {fates or 'none'}\n")
+        done = "of {} were imported before, nothing was changed" if found.before else "imported from {}"
+        sys.stdout.write(f"{len(turns)} turns {done.format(import_from)}: {fates}\n")
     if export_to is not None:
         sys.stdout.write(f"{told['exported_turns']} turns of {told['exported_sessions']} sessions written to {export_to}\n")

@@ -16,7 +16,7 @@ from clawctl.feedback import Ratings
 from clawctl.policies import list_versions, read_policy
 from clawctl.run_dir import RunDir, published
 from clawctl.shards import UnreadableShard, read_columns
-from clawctl.types import Policy, is_judged
+from clawctl.types import Policy, is_judged, lacks_reaction
 
 T = TypeVar("T")
 
@@ -76,7 +76,10 @@ def read_rows(run: RunDir, words: bool = False) -> Joined:
         verdict, step = verdicts.get(turn_id), steps.get(turn_id)
         if step is None and verdict is not None:
             verdict = _under_rating(turn, verdict, ratings)
-        why_not = None if step is not None else _why_not(turn, verdict, skipped.get(turn_id), newest, config)
+        used = turn
+        if lacks_reaction(turn["source"], turn["untrainable_reason"]) and ratings.of(turn["user"], turn_id) is not None:
+            used = {**turn, "trainable": True, "untrainable_reason": None}  # its user reacted, after the row was published
+        why_not = None if step is not None else _why_not(used, verdict, skipped.get(turn_id), newest, config)
         joined.rows.append(Row(turn, verdict, step, why_not))
     joined.rows.sort(key=lambda row: row.turn["created_at"])
     return joined

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from clawctl.run_dir import publish, publish_bytes
+from clawctl.run_dir import publish_bytes
+from clawctl.shards import rewrite_shard
 
 _GONE = object()
 _MOMENT_S = 0.1
@@ -78,7 +79,7 @@ def rewrite_parquet(path: Path, turn_ids: set[str]) -> int:
     kept = table.filter(keep)
     gone = int(table.num_rows - kept.num_rows)
     if gone and kept.num_rows:
-        publish(path, lambda temporary: pq.write_table(kept, temporary, compression="zstd"))
+        rewrite_shard(path, kept)
     elif gone:
         path.unlink()
         _sync_folder(path.parent)

@@ -55,8 +55,9 @@ class Admission:
         assert turn.completion_ids is not None
         sampled_by = version if turn.policy_version is None else turn.policy_version
         return Sample(
-            turn.turn_id, stem, kind, turn.prompt_ids, turn.completion_ids, turn.logprobs, turn.temperature,
-            sampled_by, reward, prompts[0] if prompts else None, turn.policy_version_end,
+            turn.turn_id, stem, kind, list(turn.prompt_ids), list(turn.completion_ids),
+            None if turn.logprobs is None else list(turn.logprobs), turn.temperature, sampled_by, reward,
+            prompts[0] if prompts else None, turn.policy_version_end,
             other_prompts=tuple(map(tuple, prompts[1:])), session_id=turn.session_id, imported=imported,
         )  # fmt: skip
 

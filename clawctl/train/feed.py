@@ -20,7 +20,7 @@ from clawctl.shards import Origin, UnreadableShard, merged_from, read_origin, re
 from clawctl.train.admission import Admission, Refused, reward_of
 from clawctl.train.forming import Forming, Waiting
 from clawctl.train.sample import Batch
-from clawctl.types import Turn, Verdict
+from clawctl.types import Turn, Verdict, lacks_reaction
 
 log = logging.getLogger("clawctl.train")
 
@@ -216,6 +216,9 @@ class Feed:
     def _look_at(self, stem: str, turn: Turn, verdict: Verdict | None, since: float) -> None:
         """Let a turn wait, or refuse it."""
         verdict = self._under_rating(turn, verdict)
+        rated = self.ratings.of(turn.user, turn.turn_id) is not None
+        if rated and lacks_reaction(turn.source, turn.untrainable_reason):
+            turn = replace(turn, trainable=True, untrainable_reason=None)  # its user is the one who reacted, late
         self.forming.see(turn, reward_of(turn, verdict))
         if turn.turn_id in self.used:
             return

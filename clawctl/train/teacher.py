@@ -35,9 +35,9 @@ def teacher_prompt_ids(tokenizer: Any, turn: Turn, hint: str) -> list[int] | Non
         return None
     start = next((i for i, (a, b) in enumerate(zip(plain, hinted, strict=False)) if a != b), min(len(plain), len(hinted)))
     tail = plain[start:]
-    if not tail or recorded[-len(tail) :] != tail:
+    if not tail or list(recorded[-len(tail) :]) != tail:
         return None
-    return recorded[: len(recorded) - len(tail)] + hinted[start:]
+    return [*recorded[: len(recorded) - len(tail)], *hinted[start:]]
 
 
 def _render(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]] | None) -> list[int]:

@@ -1,11 +1,14 @@
 """How many turns one collect worker takes on one core, how small they lie on disk, and whether its memory stays flat.
 
-Part `stream`: conversations of 2k-token turns, captured beforehand, read at full speed; CPU seconds of the worker. Beside it zstd
-(level 3) on the same bytes, on the same core: what any stage that stores them would pay at least.
-Part `long`: sessions of 20 turns over a 10k-token prompt, as published four turns a shard and as merged once they are judged: bytes
-on disk (token ids, words and log-probabilities; and of the ids alone) for each token that is not a repetition.
-Part `restart`: the same captures with nothing left to do. Part `memory`: many small turns in sessions that end, captures taken away
-behind the worker: how the resident set grows from the first fifth to the end.
+Part `stream`: conversations of 2k-token turns, captured beforehand, read at full speed; CPU seconds of the worker, reading and
+parsing the captures included, from its start to its end. Beside it zstd (level 3) on the same bytes, on the same core: what any
+stage that stores them would pay at least.
+Part `long`: sessions of 20 turns over a 10k-token prompt, as captured (each request whole), as published four turns a shard and as
+merged once they are judged: bytes on disk (token ids, words and log-probabilities; and of the ids alone) for each token that is not
+a repetition; and what merging costs.
+Part `restart`: the same captures with nothing left to do. Part `open`: what a turn takes in memory while it waits for what comes
+back. Part `memory`: many small turns in sessions that end, captures taken away behind the worker: how the resident set grows from
+the first fifth to the end.
 """
 
 import logging
@@ -22,7 +25,7 @@ import pyarrow.parquet as pq
 
 from clawctl.collect.position import Position
 from clawctl.collect.upkeep import Upkeep
-from clawctl.collect.worker import Collector
+from clawctl.collect.worker import Collector, collect
 from clawctl.config import Recipe
 from clawctl.run_dir import RunDir, open_run, published
 from clawctl.shards import read_turn_ids, write_verdicts
@@ -76,9 +79,7 @@ class Talker:
 def collect_once(run: RunDir, recipe: Recipe) -> float:
     """CPU seconds of reading all captures and publishing all that is complete."""
     begun = time.process_time()
-    collector = Collector(run, recipe, threading.Event())
-    collector.look()
-    collector.close()
+    collect(run, recipe, once=True)
     return time.process_time() - begun
 
 
@@ -114,17 +115,21 @@ def long_rows(folder: Path, sessions: int) -> list[Row]:
                 distinct += new
                 file.write(orjson.dumps(exchange) + b"\n")
     collect_once(run, Recipe.model_validate({"collect": {"shard_turns": 4}}))  # as they come in when few people talk
-    sizes = {"long, as published": size_of(run)}
+    captured = sum(path.stat().st_size for path in published(run.captures, ".jsonl"))
+    sizes = {"long, as captured": captured, "long, as published": size_of(run)}
     for path in published(run.trajectories, ".parquet"):
         neutral = [Verdict(turn_id, 0.0, [0], None, [], "bench", None, None) for turn_id in read_turn_ids(path)]
         write_verdicts(run.verdicts / path.name, neutral)
+    begun = time.process_time()
     Upkeep(run, Recipe()).work(Position(run))
+    merging = time.process_time() - begun
     sizes["long, merged"] = size_of(run)
     rows = [Row(case, "bytes_per_distinct_token", size / distinct, "bytes") for case, size in sizes.items()]
     return [
         *rows,
         Row("long, merged", "share_of_4_bytes", sizes["long, merged"] / distinct / 4, "share"),
         Row("long, merged, ids alone", "share_of_4_bytes", size_of_ids(run) / distinct / 4, "share"),
+        Row("long, merged", "merge_us_per_distinct_token", merging / distinct * 1e6, "CPU microseconds"),
     ]
 
 
@@ -139,6 +144,18 @@ def size_of_ids(run: RunDir) -> int:
 
 def size_of(run: RunDir) -> int:
     return sum(path.stat().st_size for path in published(run.trajectories, ".parquet"))
+
+
+def open_rows(folder: Path, turns: int) -> list[Row]:
+    run, talker = open_run(folder / "open"), Talker(4)
+    with (run.captures / "a-0.jsonl").open("wb") as file:
+        for _ in range(turns):
+            for exchange, _ in talker.session(1, 1600, 250, 150, time.time()):
+                file.write(orjson.dumps(exchange) + b"\n")
+    collector = Collector(run, Recipe(), threading.Event())
+    before = resident_mb()
+    collector.look()
+    return [Row("open", "kb_per_open_turn", (resident_mb() - before) / turns * 1e3, "kB")]
 
 
 def memory_rows(folder: Path, turns: int) -> list[Row]:
@@ -176,7 +193,8 @@ def main() -> None:
     logging.disable(logging.WARNING)
     pa.set_cpu_count(1)
     with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as folder:
-        rows = stream_rows(Path(folder), turns=4_000 if options.quick else 40_000)
+        rows = open_rows(Path(folder), turns=2_000 if options.quick else 10_000)  # first: no memory is left over to be used again
+        rows += stream_rows(Path(folder), turns=4_000 if options.quick else 40_000)
         rows += long_rows(Path(folder), sessions=8 if options.quick else 40)
         rows += memory_rows(Path(folder), turns=40_000 if options.quick else 1_000_000)
     report("collect", rows, options.json)

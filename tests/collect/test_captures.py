@@ -76,8 +76,7 @@ def test_a_restart_puts_the_same_line_aside_once(run) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"colour": "red"}, "unknown fields colour"),
-        ({"schema_version": 99}, "schema version 99"),
+        ({"schema_version": 99}, "schema version 99, written by a newer clawctl: this one reads 1, update it"),
         ({"messages": "hi"}, "messages"),
         ({"messages": [1]}, "messages"),
         ({"hints": None}, "hints"),
@@ -104,3 +103,19 @@ def test_a_line_that_lacks_a_field_or_is_no_object_is_refused() -> None:
     for bad in (orjson.dumps(row), b"[]", b"", b"\xff\xfe", b'{"messages":' + b"[" * 2000):
         with pytest.raises(BadLine):
             parse_exchange(bad)
+
+
+def test_a_field_that_a_newer_serve_wrote_is_passed_over_and_the_line_stays_as_it_is(run) -> None:
+    exchange = asked([user("hi")], answer("hello"))
+    newer = orjson.dumps({**orjson.loads(line(exchange)), "colour": "red", "schema_version": 1}) + b"\n"
+    (run.captures / "a-0.jsonl").write_bytes(newer)
+    captures = Captures(run)
+    assert (ids(captures), captures.quarantined) == ([exchange.exchange_id], 0)
+    assert (run.captures / "a-0.jsonl").read_bytes() == newer
+
+
+def test_a_line_without_a_field_that_every_exchange_has_is_refused() -> None:
+    row = orjson.loads(line(asked([user("hi")], answer("hello"))))
+    del row["prompt_ids"]
+    with pytest.raises(BadLine, match="prompt_ids"):
+        parse_exchange(orjson.dumps(row))

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from made_exchanges import answer, append, asked, line, user
@@ -15,7 +16,7 @@ from made_exchanges import answer, append, asked, line, user
 from clawctl.collect.worker import Collector, collect
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.run_dir import RunDir, open_run, published, sole_worker
+from clawctl.run_dir import RunDir, open_run, published, quarantine, sole_worker
 from clawctl.shards import read_turns
 from clawctl.types import Exchange, Turn
 
@@ -217,3 +218,20 @@ def test_a_torn_line_does_not_stop_the_rest(run) -> None:
     path.write_bytes(line(exchanges[0]) + line(exchanges[1])[:50] + b"\n" + line(exchanges[1]) + line(exchanges[2])[:-9])
     collect(run, recipe(), once=True)
     assert [turn.turn_id for turn in rows_of(run)] == [exchanges[0].exchange_id]
+
+
+def test_a_request_without_tools_that_is_settled_after_a_restart_is_what_came_back(run) -> None:
+    """The turn before it lost its shard meanwhile, and it was published already."""
+    first, bare, last = talk(3, "tea")
+    first = replace(first, tools=[{"type": "function"}])
+    append(run.captures / "a-0.jsonl", first, bare)
+    collect(run, recipe(), once=True)
+    assert rows_of(run) == []  # whether it is a turn is not known yet
+    append(run.captures / "a-0.jsonl", last)
+    collect(run, recipe(shard_turns=1), once=True)
+    told = {row.turn_id: (row.kind, row.next_state) for row in rows_of(run)}
+    assert told == {first.exchange_id: ("main", [user("tea 1")]), bare.exchange_id: ("main", [user("tea 2")])}
+    shard = next(p for p in published(run.trajectories, ".parquet") if read_turns(p)[0].turn_id == first.exchange_id)
+    quarantine(run, shard, "a bit flipped")
+    collect(run, recipe(), once=True)
+    assert {row.turn_id: (row.kind, row.next_state) for row in rows_of(run)} == told

@@ -7,6 +7,7 @@ from made_exchanges import answer, asked, new_id, system, tool, user
 from test_sessions import stitch
 
 from clawctl.collect.sessions import Sessions
+from clawctl.types import Feedback
 
 CLAIM = "c86d8302-cab8-4abc-a424-ee94d429d7d8"
 
@@ -176,3 +177,90 @@ def test_the_environment_that_codex_repeats_is_not_what_the_user_said() -> None:
     first = asked([user(environment), user("2+2?")], answer("4"))
     second = asked([user(environment), user("2+2?"), answer("4"), user(environment), user("ty")], answer("welcome"))
     assert stitch(first, second)[first.exchange_id].next_state == [user("ty")]
+
+
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+
+
+def test_a_utility_call_without_tools_in_the_middle_is_a_side_turn_and_nobodys_next_state() -> None:
+    """No rule knows its words; the same client's turns all have tools."""
+    talk = [user("plan a trip to Rome"), answer("Day 1: …")]
+    first = asked(talk[:1], talk[1], tools=TOOLS)
+    title = asked([*talk, user("Name this conversation in three words.")], answer("Trip to Rome"), tools=[])
+    second = asked([*talk, user("shorter please")], answer("1: …"), tools=TOOLS)
+    for order in ([first, title, second], [first, second, title]):
+        rows = stitch(*order)
+        assert rows[first.exchange_id].next_state == [user("shorter please")]
+        assert (rows[title.exchange_id].kind, rows[title.exchange_id].untrainable_reason) == ("side", "side turn")
+        assert rows[title.exchange_id].parent_turn_id == first.exchange_id
+    rows = stitch(first, title)
+    assert (rows[first.exchange_id].next_state, rows[first.exchange_id].untrainable_reason) == (None, "no next state")
+
+
+def test_a_turn_without_tools_that_the_conversation_goes_on_behind_is_a_main_turn() -> None:
+    """A client that leaves its tools out once: nothing is lost, the turns before and after are closed as ever."""
+    talk = [user("plan a trip to Rome"), answer("Day 1: …"), user("just chat now"), answer("Gladly."), user("bye")]
+    first, bare = asked(talk[:1], talk[1], tools=TOOLS), asked(talk[:3], talk[3])
+    for tools in (TOOLS, None):
+        rows = stitch(first, bare, asked(talk, answer("bye"), tools=tools))
+        assert rows[first.exchange_id].next_state == [user("just chat now")]
+        assert rows[bare.exchange_id].next_state == [user("bye")]
+        assert all(rows[e.exchange_id].trainable for e in (first, bare))
+
+
+def test_what_shows_that_a_request_without_tools_is_a_turn() -> None:
+    """Results of tools (recorded: openai-python 011), the client's word, a rating with it, a rating of it."""
+    call = answer(None, ("call_1", "look", "{}"))
+    first = asked([user("weather?")], call, tools=TOOLS)
+    result = asked([user("weather?"), call, tool("call_1", "sunny")], answer("Sunny."))
+    assert stitch(first, result)[first.exchange_id].next_state == [tool("call_1", "sunny")]
+    talk = [user("weather?"), answer("Sunny."), user("ty")]
+    opening = asked(talk[:1], talk[1], tools=TOOLS)
+    for hints in ({"turn_type": "user"}, {"feedback": 1.0}):
+        rows = stitch(opening, asked(talk, answer("welcome"), **hints))
+        assert rows[opening.exchange_id].next_state == [user("ty")], hints
+    last, sessions = asked(talk, answer("welcome")), Sessions(3600.0)
+    for exchange in (opening, last):
+        sessions.add(exchange)
+    assert sessions.take_rows() == []
+    sessions.rate(Feedback("f1", last.finished_at, "default", last.exchange_id, 1.0, None))
+    assert [(row.next_state, row.trainable) for row in sessions.take_rows()] == [([user("ty")], True), (None, True)]
+
+
+def test_a_root_without_tools_in_a_session_with_tools_is_a_side_turn_unless_it_is_continued() -> None:
+    """A title call that names the session, and a planner without tools that works in it: before, between and after."""
+    agent = asked([system("agent"), user("go")], answer("gone"), tools=TOOLS, session_id=CLAIM)
+    title = asked([system("titles"), user("go")], answer("Going"), session_id=CLAIM)
+    plans = [asked([system("planner"), user("plan")], answer("1, 2"), session_id=CLAIM)]
+    plans.append(asked([system("planner"), user("plan"), answer("1, 2"), user("and 3?")], answer("3"), session_id=CLAIM))
+    other = asked([system("titles"), user("go")], answer("Going"), session_id="another")
+    for order in ([agent, title, *plans, other], [title, *plans, agent, other]):
+        rows = stitch(*order)
+        assert rows[title.exchange_id].untrainable_reason == "side turn"
+        assert [rows[e.exchange_id].kind for e in (agent, *plans, other)] == ["main"] * 4
+        assert rows[plans[0].exchange_id].trainable
+
+
+def test_an_error_without_tools_is_an_error_and_its_words_wait_for_its_retry() -> None:
+    talk = [user("weather?"), answer("Sunny."), user("a title please")]
+    first = asked(talk[:1], talk[1], tools=TOOLS)
+    failed = asked(talk, None, status="error", finish_reason=None, completion_ids=None, logprobs=None)
+    rows = stitch(first, failed)
+    assert (rows[failed.exchange_id].kind, rows[failed.exchange_id].untrainable_reason) == ("main", "error")
+    assert rows[first.exchange_id].next_state is None
+
+
+def test_the_end_of_a_conversation_without_a_session_closes_its_turn_and_not_a_namesakes() -> None:
+    """Two people behind one key who began with the same words may share a tree."""
+    opening = [asked([user("hi")], answer("hello")) for _ in range(2)]
+    talk = [user("hi"), answer("hello"), user("I am Anna")]
+    anna = asked(talk, answer("Hello Anna."))
+    done = asked([*talk, answer("Hello Anna."), user("bye")], answer("Bye."), session_done=True)
+    ben = [asked([user("hi"), answer("hello"), user("I am Ben")], answer("Hello Ben."))]
+    ben.append(asked([*ben[0].messages, answer("Hello Ben."), user("thanks")], answer("Welcome.")))
+    sessions = Sessions(3600.0)
+    for exchange in (*opening, anna, ben[0], done):
+        sessions.add(exchange)
+    assert done.exchange_id in {row.turn_id for row in sessions.take_rows()}
+    sessions.add(ben[1])
+    assert [(row.turn_id, row.next_state) for row in sessions.take_rows()] == [(ben[0].exchange_id, [user("thanks")])]

@@ -1,10 +1,12 @@
 """Turns from text and back: shapes, reasons, and what is refused."""
 
+import gzip
 import json
 import subprocess
 import sys
 
 import orjson
+import pyarrow as pa
 import pytest
 from made_exchanges import answer, append, asked, system, tool, user
 from test_collect_worker import recipe, rows_of, talk
@@ -115,6 +117,8 @@ def test_a_document_over_several_lines_is_read_like_lines(tmp_path) -> None:
         ({"turns": [], "session_id": 7}, "session_id"),
         ({"messages": [user("hi")]}, "no answer"),
         ({"messages": [{"role": "user", "content": 1}]}, "content is no text"),
+        ({"messages": [{"role": "human", "content": "hi"}]}, "messages\\[0\\].role is 'human'; known: system, .*assistant"),
+        ({"conversations": [{"from": "human", "value": "hi"}]}, "none of 'turns'"),
         ({"messages": [user("hi"), answer("x")], "tools": "ls"}, "'tools'"),
         ({"preferred_output": [answer("x")]}, "input"),
     ],
@@ -138,14 +142,82 @@ def test_a_file_that_is_not_json_or_not_there_is_refused_and_nothing_is_imported
     assert rows_of(run) == []
 
 
+LINES = [orjson.dumps({"messages": [user(f"question {i}"), answer("yes")]}) for i in range(9)]
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        b"\xef\xbb\xbf" + b"\n".join(LINES),
+        b"\r\n".join(LINES) + b"\r\n",
+        b"\n \n".join(LINES),
+        gzip.compress(b"\n".join(LINES)),
+        bytes(pa.Codec("zstd").compress(b"\n".join(LINES), asbytes=True)),
+        b"[" + b",\n".join(LINES) + b"]",
+    ],
+    ids=["byte order mark", "CRLF", "blank lines", "gzip", "zstd", "list"],
+)
+def test_a_file_of_another_make_has_the_same_turns(tmp_path, packed) -> None:
+    file = tmp_path / "in"
+    file.write_bytes(packed)
+    assert [turn.messages for turn in read_turns_of(file)] == [[user(f"question {i}")] for i in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"\n".join([*LINES[:6], b'{"messages": [}', LINES[7]]), "line 7: not JSON at column 15"),
+        (b"\r\n".join([*LINES[:6], LINES[6][:-4]]), "line 7: not JSON at column"),
+        (b'[\n{"prompt": "a",\n"completion": b}\n]', "line 3: not JSON at column 15"),
+        (b"[" + b",".join([*LINES[:6], b'{"messages": []}']) + b"]", "item 7: messages must be"),
+        (b"\n".join([*LINES[:6], b'{"prompt": "caf\xe9", "completion": ""}']), "line 7: not UTF-8 -> convert it"),
+        ("\ufeff{}".encode("utf-16"), "line 1: not UTF-8"),
+        (gzip.compress(LINES[0])[:-9], "cannot be read: .* -> name a whole JSONL file"),
+        (b"", "is empty -> nothing was imported"),
+        (b"\n\n", "is empty"),
+        (b"[]", "holds no turn"),
+        (b'{"turns": []}', "holds no turn"),
+        (b"PAR1 and more", "is Parquet -> convert"),
+        (LINES[0] + b'\n{"prompt": "a", "completion": "b", "more": ' + b"[" * 300 + b"]" * 300 + b"}", "line 2: nested too deeply"),
+        (b"nonsense", "line 1: not JSON at column 1: .* -> mend or take out this line; nothing was imported"),
+    ],
+)
+def test_a_bad_file_is_refused_by_name_and_line_with_a_cure(run, tmp_path, content, problem) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_bytes(content)
+    with pytest.raises(ClawError, match=rf"in\.jsonl.*{problem}"):
+        import_file(run, file, None)
+    assert rows_of(run) == []
+
+
+def test_a_line_of_many_megabytes_is_a_line(tmp_path) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_bytes(LINES[0] + b"\n" + orjson.dumps({"prompt": "x" * (8 << 20), "completion": "y"}))
+    assert [len(turn.messages[0]["content"]) for turn in read_turns_of(file)] == [10, 8 << 20]
+
+
+def test_on_the_command_line_a_second_import_says_that_it_is_one_and_an_export_makes_no_run(tmp_path) -> None:
+    file, command = tmp_path / "in.jsonl", [sys.executable, "-m", "clawctl", "collect", "--run", str(tmp_path / "run")]
+    file.write_bytes(b"\n".join(LINES))
+    nowhere = subprocess.run([*command, "--export", str(tmp_path / "out.jsonl")], capture_output=True, text=True)
+    assert (nowhere.returncode, (tmp_path / "run").exists()) == (2, False)
+    looked = subprocess.run([*command, "--dry-run", "--json", "--import", str(file)], capture_output=True, text=True, check=True)
+    assert (json.loads(looked.stdout)["turns"], (tmp_path / "run").exists()) == (9, False)
+    once, twice = (subprocess.run([*command, "--import", str(file)], capture_output=True, text=True, check=True) for _ in "ab")
+    assert once.stdout == f"9 turns imported from {file}: 9 no next state\n"
+    assert twice.stdout == f"9 turns of {file} were imported before, nothing was changed: 9 no next state\n"
+    assert len(rows_of(open_run(tmp_path / "run"))) == 9
+
+
 def test_importing_twice_changes_nothing_and_collect_goes_on_beside_it(run, tmp_path) -> None:
     file = tmp_path / "in.jsonl"
     file.write_bytes(orjson.dumps(MANUAL) + b"\n")
     served = talk(3, "tea")
     append(run.captures / "a-0.jsonl", *served[:2])
     collect(run, recipe(), once=True)
-    for _ in range(2):
-        assert len(import_file(run, file, None)) == 5
+    for again in (False, True):
+        found = import_file(run, file, None)
+        assert (len(found.turns), found.before) == (5, again)
     append(run.captures / "a-0.jsonl", served[2])
     collect(run, recipe(), once=True)
     assert sorted(row.turn_id for row in rows_of(run) if row.source == "serve") == sorted(e.exchange_id for e in served[:2])
@@ -174,6 +246,22 @@ def test_what_is_exported_and_imported_again_has_the_same_words(run, tmp_path) -
     assert reasons == sorted(["text only"] * 5 + ["side turn"] + ["no next state"] * 2 + ["marked untrainable in the file"])
 
 
+def test_an_export_is_not_imported_where_it_came_from(run, tmp_path) -> None:
+    append(run.captures / "a-0.jsonl", *talk(3, "tea"))
+    collect(run, recipe(), once=True)
+    export_file(run, tmp_path / "out.jsonl")
+    with pytest.raises(ClawError, match=r"2 turns of .*out\.jsonl are in .* already: it was exported from there"):
+        import_file(run, tmp_path / "out.jsonl", None)
+    assert len(rows_of(run)) == 2
+
+
+def test_a_rating_without_a_file_is_refused(tmp_path) -> None:
+    command = [sys.executable, "-m", "clawctl", "collect", "--run", str(tmp_path / "run"), "--rating", "1"]
+    told = subprocess.run(command, capture_output=True, text=True)
+    assert (told.returncode, (tmp_path / "run").exists()) == (2, False)
+    assert "--import" in told.stderr
+
+
 def test_a_dry_run_says_what_would_be_trained_and_writes_nothing(run, tmp_path) -> None:
     exchanges = talk(3, "tea")
     beat = asked([user("hi")], answer("ok"), turn_type="heartbeat")
@@ -197,4 +285,5 @@ def test_a_dry_run_says_what_would_be_trained_and_writes_nothing(run, tmp_path) 
     file.write_bytes(orjson.dumps(MANUAL) + b"\n")
     table = subprocess.run([*command[:-1], "--import", str(file)], capture_output=True, text=True, check=True).stdout
     assert "marked untrainable" in table
+    assert "scored and trained" in table
     assert published(run.trajectories, ".parquet") == []

@@ -83,6 +83,13 @@ def test_a_rating_that_came_late_shows_until_its_turn_is_trained(run: RunDir, ca
     assert (found["t2"], found["t3"], found["t4"]) == ((1.0, None), (-1.0, "waiting for the trainer"), (0.0, "neutral"))
 
 
+def test_a_rating_of_a_last_turn_shows_that_it_will_be_trained_after_all(run: RunDir, capsys: Capture) -> None:
+    FeedbackFile(run.feedback).append(Feedback("f-t5", 5000.0, "default", "t5", -1.0, None))
+    show_turns(run, "s1", as_json=True)
+    found = {row["turn"]: (row["reward"], row["why_not_trained"]) for row in said(capsys)["turns"]}
+    assert found["t5"] == (-1.0, "waiting for the trainer")
+
+
 def test_an_imported_text_waits_for_its_judge_and_its_trainer_and_is_never_stale(run: RunDir, capsys: Capture) -> None:
     (run.root / "recipe.yaml").write_text("train: {max_staleness: 0}\n")
     text = {"source": "import", "prompt_ids": None, "completion_ids": None, "logprobs": None, "policy_version": None}

@@ -235,6 +235,25 @@ def test_a_rating_outranks_the_verdict_whenever_it_comes_before_the_turn_is_trai
     assert told(run)["refused"] == {}
 
 
+@pytest.mark.parametrize("reason", ["no next state", "regenerated"])
+def test_a_turn_that_nobody_had_reacted_to_is_trained_by_a_rating_that_comes_late(
+    run: RunDir, sampler: Sampler, reason: str
+) -> None:
+    """The last turn of a conversation: its row was published when the session ended, and its user comes back with a thumb."""
+    last, side = sampler.turn("last", tokens=3), sampler.turn("side", tokens=3)
+    last = replace(last, next_state=None, trainable=False, untrainable_reason=reason)
+    side = replace(side, next_state=None, trainable=False, untrainable_reason="side turn")
+    publish_shard(run, "a", [(turn, None, None) for turn in (last, side)])
+    feed = make_feed(run, sampler, batch_turns=1)
+    assert feed.take(0) is None
+    assert told(run)["refused"] == {"untrainable": 2}
+    rate(run, "last", -1.0)
+    rate(run, "side", -1.0)
+    assert rewards_of(feed.take(0)) == {"last": -1.0}
+    assert told(run)["refused"] == {"untrainable": 1}
+    assert rewards_of(make_feed(run, sampler, batch_turns=1).take(0)) == {"last": -1.0}
+
+
 def test_a_rating_may_take_a_turn_out_of_the_waiting_ones(run: RunDir, sampler: Sampler) -> None:
     publish_shard(run, "a", [(sampler.turn("x", tokens=3), 1.0, None)])
     feed = make_feed(run, sampler)

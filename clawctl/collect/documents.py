@@ -1,0 +1,78 @@
+"""A file of text as JSON values: JSONL or one JSON document, plain, gzip or zstd. What cannot be read is named with its line."""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from clawctl.errors import ClawError
+
+NOTHING = "nothing was imported"
+_BOM = b"\xef\xbb\xbf"
+
+
+def read_file(file: Path) -> bytes:
+    """The file's text in UTF-8, unpacked and without a byte order mark. Raises ClawError."""
+    try:
+        data = _unpacked(file.read_bytes()).removeprefix(_BOM)
+    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
+        raise ClawError(f"{file} cannot be read: {error}", "name a whole JSONL file, plain, gzip or zstd", 2) from error
+    if data[:4] == b"PAR1":
+        raise ClawError(f"{file} is Parquet", "convert it to JSONL; shards of a run are written as text by --export", 2)
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ClawError(f"{file}, line {line}: not UTF-8", f"convert it (`iconv -t UTF-8`); {NOTHING}", 2) from error
+    if not data.strip():
+        raise ClawError(f"{file} is empty", f"{NOTHING}; docs/data.md describes what can stand in it", 2)
+    return data
+
+
+def _unpacked(data: bytes) -> bytes:
+    if data[:2] == b"\x1f\x8b":
+        return gzip.decompress(data)
+    if data[:4] == b"\x28\xb5\x2f\xfd":
+        return bytes(pa.CompressedInputStream(pa.BufferReader(data), "zstd").read())
+    return data
+
+
+def values(file: Path, data: bytes) -> Iterator[tuple[int, str, Any]]:
+    """(number, "line 7", value) of JSONL; (number, "item 7", value) of a document that is one list, or one object over several
+    lines. Raises ClawError."""
+    lines = [(number, line) for number, line in enumerate(data.split(b"\n"), 1) if line.strip()]
+    try:
+        first = orjson.loads(lines[0][1])
+    except orjson.JSONDecodeError as error:
+        yield from _document(file, data, lines, error)
+        return
+    if isinstance(first, list) and len(lines) == 1:
+        yield from ((number, f"item {number}", value) for number, value in enumerate(first, 1))
+        return
+    for number, line in lines:
+        try:
+            yield number, f"line {number}", orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise _wrong(file, number, error) from error
+
+
+def _document(
+    file: Path, data: bytes, lines: list[tuple[int, bytes]], in_first: orjson.JSONDecodeError
+) -> Iterator[tuple[int, str, Any]]:
+    try:
+        whole = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        opened = lines[0][1].strip() in (b"[", b"{") or in_first.msg.startswith("unexpected end")
+        number, cause = (error.lineno, error) if opened and len(lines) > 1 else (lines[0][0], in_first)
+        raise _wrong(file, number, cause) from error
+    for number, value in enumerate(whole if isinstance(whole, list) else [whole], 1):
+        yield number, f"item {number}", value
+
+
+def _wrong(file: Path, number: int, error: orjson.JSONDecodeError) -> ClawError:
+    problem = f"{file}, line {number}: not JSON at column {error.colno}: {error.msg}"
+    return ClawError(problem, f"mend or take out this line; {NOTHING}", 2)

@@ -1,0 +1,170 @@
+"""What people and agents do to their conversations, over a real server: captured by serve, stitched by collect, rated late."""
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from made_exchanges import system, user
+
+from clawctl.collect.worker import collect
+from clawctl.config import Recipe
+from clawctl.run_dir import published
+from clawctl.shards import read_turns
+from clawctl.types import Message, Turn
+from tests.serve.served import Server, build_model, until
+
+END = {"X-Session-Done": "true"}
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("over-serve")
+    with Server(folder / "run", build_model(folder / "model")) as running:
+        yield running
+
+
+class Talk:
+    """One conversation as a client keeps it."""
+
+    def __init__(self, server: Server, *opening: Message, **headers: str) -> None:
+        self.server, self.messages = server, list(opening)
+        self.all_headers = {"Authorization": "Bearer key", **{name.replace("_", "-"): told for name, told in headers.items()}}
+        self.turns: list[str] = []  # their ids
+        self.said: list[str] = []
+
+    def ask(self, text: str, keep: bool = True, **settings: Any) -> Message:
+        """Say something; with `keep` the answer is part of the history."""
+        asked = [*self.messages, user(text)]
+        self.said.append(text)
+        reply = self.request(asked, **settings)
+        if keep:
+            self.messages = [*asked, reply]
+        return reply
+
+    def request(self, messages: list[Message], headers: dict[str, str] | None = None, **settings: Any) -> Message:
+        body = {"model": "tiny", "messages": messages, "max_tokens": 6, **settings}
+        found = httpx.post(
+            f"{self.server.url}/chat/completions", json=body, timeout=120,
+            headers={**self.all_headers, **(headers or {})},
+        )  # fmt: skip
+        assert found.status_code == 200, found.text
+        told = found.json()
+        self.turns.append(told["id"].removeprefix("chatcmpl"))
+        return {"role": "assistant", "content": told["choices"][0]["message"]["content"]}
+
+
+def stitched(server: Server) -> dict[str, Turn]:
+    """All rows after a `clawctl collect --once`."""
+    collect(server.run, Recipe(), once=True)
+    rows = [row for path in published(server.run.trajectories, ".parquet") for row in read_turns(path)]
+    assert len({row.turn_id for row in rows}) == len(rows)
+    return {row.turn_id: row for row in rows}
+
+
+def parents(rows: dict[str, Turn], talk: Talk) -> list[str | None]:
+    return [rows[turn].parent_turn_id for turn in talk.turns]
+
+
+def test_parallel_sub_agents_two_people_and_equal_answers_never_mix(server: Server) -> None:
+    """Six conversations at once behind one key: two people who say the same for a while, a session of four agents who do; all
+    greedy, so that equal requests get equal answers."""
+    people = [Talk(server, system("kind")) for _ in range(2)]
+    agents = [Talk(server, system("agent"), X_Session_Id="swarm") for _ in range(4)]
+
+    def run(talk: Talk, name: str) -> None:
+        for text in ("hello", "how are you", f"i am {name}", f"{name} again", "bye"):
+            talk.ask(text, temperature=0)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(run, [*people, *agents], ["anna", "ben", "one", "two", "three", "four"]))
+    for talk in (*people, agents[0]):
+        talk.ask("the end", headers=END)
+    rows = stitched(server)
+    for talk in (*people, *agents):
+        own = talk.turns[2:]  # from where their words differ on, each has its own line; who said the first ones is anybody's guess
+        assert [rows[turn].parent_turn_id for turn in own[1:]] == own[:-1]
+        assert [rows[turn].next_state for turn in own[:2]] == [[user(talk.said[3])], [user("bye")]]
+        assert [rows[turn].turn_index for turn in own] == list(range(2, len(talk.turns)))
+    assert {rows[turn].session_id for talk in agents for turn in talk.turns[2:]} == {"swarm"}
+
+
+def test_edits_regenerations_clocks_and_utility_calls_in_one_conversation(server: Server) -> None:
+    talk = Talk(server, X_Session_Id="edited")
+    for minute in range(3):
+        talk.messages[:1] = [system(f"It is 10:{minute:02d}.")]
+        talk.ask(f"question {minute}", tools=TOOLS)
+    title = talk.ask("A title in three words, please.", keep=False)  # without tools, and no rule knows it
+    talk.ask("question 3", keep=False, tools=TOOLS)
+    talk.ask("question 3", tools=TOOLS)  # the user pressed "again"
+    talk.ask("question 4", tools=TOOLS)
+    edited = [*talk.messages[:3], user("question 1, put otherwise")]
+    talk.request(edited, headers=END, tools=TOOLS)
+    rows = stitched(server)
+    first, second, third, aside, dropped, kept, last, edit = talk.turns
+    assert title["role"] == "assistant"
+    assert parents(rows, talk) == [None, first, second, third, third, third, kept, first]
+    assert rows[third].next_state == [user("question 3")]
+    assert (rows[aside].kind, rows[aside].untrainable_reason) == ("side", "side turn")
+    assert (rows[dropped].untrainable_reason, rows[kept].trainable, rows[last].untrainable_reason) == (
+        "regenerated", True, "no next state",
+    )  # fmt: skip
+    assert (rows[first].next_state, rows[edit].next_state) == ([user("question 1")], None)
+
+
+def test_a_client_that_hangs_up_and_tries_again_loses_nothing_and_trains_nothing_twice(server: Server) -> None:
+    talk = Talk(server, X_Session_Id="hung-up")
+    talk.ask("hello")
+    asked = [*talk.messages, user("a long one")]
+    body = {"model": "tiny", "messages": asked, "max_tokens": 3000, "stream": True}
+    before = len(server.captured())
+    with (
+        contextlib.suppress(httpx.HTTPError),
+        httpx.stream("POST", f"{server.url}/chat/completions", json=body, headers=talk.all_headers) as stream,
+    ):
+        next(stream.iter_raw())
+    talk.ask("a long one")
+    talk.ask("thanks", headers=END)
+    until(lambda: len(server.captured()) == before + 3)
+    rows = stitched(server)
+    first, again, last = talk.turns
+    assert parents(rows, talk) == [None, first, again]
+    assert rows[first].next_state == [user("a long one")]
+    hung_up = [row for row in rows.values() if row.parent_turn_id == first and row.turn_id != again]
+    assert [(row.next_state, row.trainable) for row in hung_up] == [(None, False)]
+    assert rows[last].untrainable_reason == "no next state"
+
+
+def test_compaction_keeps_the_session_and_its_end_closes_the_last_turn_at_once(server: Server) -> None:
+    talk = Talk(server, system("long"), X_Session_Id="compacted")
+    for text in ("one", "two"):
+        talk.ask(text)
+    talk.messages = [system("long"), user("Summary of what was said: one, two."), *talk.messages[-1:]]
+    talk.ask("three")
+    talk.ask("four", headers=END)
+    rows = stitched(server)
+    one, two, three, four = talk.turns
+    assert rows[one].next_state == [user("two")]
+    assert parents(rows, talk)[1:] == [one, two, three]
+    assert rows[four].untrainable_reason == "no next state"
+    assert {rows[turn].session_id for turn in talk.turns} == {"compacted"}
+
+
+def test_a_late_rating_of_a_judged_turn_and_of_the_last_turn_reach_the_rows_that_wait(server: Server) -> None:
+    """What the trainer makes of them: tests/train/test_feed.py."""
+    talk = Talk(server, X_Session_Id="rated")
+    talk.ask("hello")
+    talk.ask("open")
+    rows = stitched(server)
+    assert talk.turns[0] in rows
+    assert talk.turns[1] not in rows  # it waits for what comes back
+    for turn, rating in zip(talk.turns, (-1.0, 1.0), strict=True):
+        told = {"turn_id": turn, "rating": rating, "comment": "I mean it."}
+        answer = httpx.post(f"{server.url}/feedback", json=told, headers={"Authorization": "Bearer key"})
+        assert answer.status_code in (200, 201, 202), answer.text
+    rows = stitched(server)
+    assert (rows[talk.turns[0]].feedback, rows[talk.turns[1]].feedback) == (None, 1.0)  # a row that is published is never edited
+    assert rows[talk.turns[1]].next_state == [user("I mean it.")]

@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from clawctl.checksums import read_sealed, sealed
 from clawctl.lines import Lines, Rewritten
 from clawctl.run_dir import RunDir
 from clawctl.types import SCHEMA_VERSION, Feedback
@@ -98,7 +99,7 @@ class FeedbackFile:
         path = self._folder / f"{self._name}-{self._number}.jsonl"
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            data = (b"\n" if self._torn else b"") + orjson.dumps(feedback) + b"\n"
+            data = (b"\n" if self._torn else b"") + sealed(orjson.dumps(feedback)) + b"\n"
             self._torn = True
             while data:
                 data = data[os.write(descriptor, data) :]
@@ -110,7 +111,7 @@ class FeedbackFile:
 
 def parse_feedback(line: bytes) -> Feedback:
     """One line of feedback. Raises ValueError with the reason."""
-    row = orjson.loads(line)
+    row = read_sealed(line)
     if not isinstance(row, dict):
         raise ValueError("not a JSON object")
     version = row.pop("schema_version", SCHEMA_VERSION)

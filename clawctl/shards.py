@@ -1,6 +1,8 @@
 """Turns and verdicts as Parquet: written whole, read whole, never edited."""
 
-from collections.abc import Callable, Sequence
+import errno
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from clawctl.checksums import check_footer, seal_footer
 from clawctl.run_dir import publish
 from clawctl.types import SCHEMA_VERSION, Turn, Verdict
 
@@ -35,6 +38,7 @@ _FEW_VALUES = [
     "session_id", "kind", "source", "task_id", "group_id", "user", "finish_reason", "untrainable_reason", "judge", "reason",
 ]  # fmt: skip
 _COMPRESSION = {"compression": "zstd", "compression_level": 3, "use_dictionary": _FEW_VALUES, "data_page_size": 8 << 20}
+_NOT_THE_FILES_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EACCES)
 _JSON_FIELDS = ("messages", "tools", "response", "next_state")
 
 
@@ -65,12 +69,11 @@ def write_turns(path: Path, turns: Sequence[Turn], origin: Origin = UNKNOWN) -> 
 
 def read_origin(path: Path) -> Origin:
     """What a shard's writer knew; nothing where it did not say. Raises UnreadableShard."""
-    try:
+    with _reading(path):
+        check_footer(path)
         metadata = pq.read_schema(path).metadata or {}
-    except (OSError, pa.ArrowException) as error:
-        raise UnreadableShard(f"{path.name}: {error}") from error
-    told = {field.name: metadata.get(field.name.encode()) for field in fields(Origin)}
-    return Origin(**{name: value.decode() for name, value in told.items() if value is not None})
+        told = {field.name: metadata.get(field.name.encode()) for field in fields(Origin)}
+        return Origin(**{name: value.decode() for name, value in told.items() if value is not None})
 
 
 def merge_shards(kind: str, paths: Sequence[Path], target: Path, order: Sequence[str]) -> None:
@@ -78,12 +81,7 @@ def merge_shards(kind: str, paths: Sequence[Path], target: Path, order: Sequence
 
     Raises UnreadableShard: nothing is published then. Shards of an older schema are not merged.
     """
-    tables = []
-    for path in paths:
-        try:
-            tables.append(pq.read_table(path))
-        except (OSError, pa.ArrowException) as error:
-            raise UnreadableShard(f"{path.name}: {error}") from error
+    tables = [read_table(path) for path in paths]
     schema = _TURN if kind == "turns" else _VERDICT
     marks = {"schema_version": str(SCHEMA_VERSION), "kind": kind}
     if any({key: (table.schema.metadata or {}).get(key.encode(), b"").decode() for key in marks} != marks for table in tables):
@@ -93,49 +91,42 @@ def merge_shards(kind: str, paths: Sequence[Path], target: Path, order: Sequence
         table = table.sort_by([(name, "ascending") for name in order])
     stems = orjson.dumps([path.stem for path in paths]).decode()
     table = table.cast(schema).replace_schema_metadata({**marks, "merged": stems})
-    publish(target, lambda temporary: pq.write_table(table, temporary, **{**_COMPRESSION, "compression_level": 9}))
+    publish_table(target, table, **{**_COMPRESSION, "compression_level": 9})
 
 
 def merged_from(path: Path) -> list[str]:
     """The stems of the shards that were merged into this one. Raises UnreadableShard."""
-    try:
+    with _reading(path):
+        check_footer(path)
         metadata = pq.read_schema(path).metadata or {}
         return list(orjson.loads(metadata.get(b"merged", b"[]")))
-    except (OSError, pa.ArrowException, ValueError) as error:
-        raise UnreadableShard(f"{path.name}: {error}") from error
 
 
 def read_turns(path: Path) -> list[Turn]:
     """Raises UnreadableShard."""
     rows = _read(path, "turns")
-    try:
+    with _reading(path):
         for row in rows:
             for name in _JSON_FIELDS:
                 row[name] = None if row[name] is None else orjson.loads(row[name])
         return [Turn(**row) for row in rows]
-    except (TypeError, ValueError) as error:
-        raise UnreadableShard(f"{path.name}: {error}") from error
 
 
 def read_columns(path: Path, kind: str, columns: Sequence[str]) -> list[dict[str, Any]]:
     """Some columns of each row of a shard of `kind` ("turns", "verdicts"), for readers that need no token ids: those are most of
     a shard. Raises UnreadableShard."""
     rows = _read(path, kind, columns)
-    try:
+    with _reading(path):
         for row in rows:
             for name in (name for name in _JSON_FIELDS if row.get(name) is not None):
                 row[name] = orjson.loads(row[name])
         return rows
-    except ValueError as error:
-        raise UnreadableShard(f"{path.name}: {error}") from error
 
 
 def read_turn_ids(path: Path) -> list[str]:
     """The turn ids alone, without decoding the rest. Raises UnreadableShard."""
-    try:
-        return [str(turn_id) for turn_id in pq.read_table(path, columns=["turn_id"]).column("turn_id").to_pylist()]
-    except (OSError, pa.ArrowException, KeyError) as error:
-        raise UnreadableShard(f"{path.name}: {error}") from error
+    with _reading(path):
+        return [str(turn_id) for turn_id in read_table(path, ["turn_id"]).column("turn_id").to_pylist()]
 
 
 def write_verdicts(path: Path, verdicts: Sequence[Verdict]) -> None:
@@ -145,10 +136,8 @@ def write_verdicts(path: Path, verdicts: Sequence[Verdict]) -> None:
 
 def read_verdicts(path: Path) -> list[Verdict]:
     """Raises UnreadableShard."""
-    try:
+    with _reading(path):
         return [Verdict(**row) for row in _read(path, "verdicts")]
-    except (TypeError, ValueError) as error:
-        raise UnreadableShard(f"{path.name}: {error}") from error
 
 
 def _row(record: Turn | Verdict) -> dict[str, Any]:
@@ -158,17 +147,43 @@ def _row(record: Turn | Verdict) -> dict[str, Any]:
 def _write(path: Path, rows: list[dict[str, Any]], schema: pa.Schema, kind: str, told: dict[str, str] | None = None) -> None:
     marked = schema.with_metadata({"schema_version": str(SCHEMA_VERSION), "kind": kind, **(told or {})})
     table = pa.Table.from_pylist(rows, schema=marked)
-    publish(path, lambda temporary: pq.write_table(table, temporary, **_COMPRESSION))
+    publish_table(path, table, **_COMPRESSION)
+
+
+def publish_table(path: Path, table: pa.Table, **how: Any) -> None:
+    """Publish a Parquet file whose pages and footer carry checksums."""
+    publish(path, lambda temporary: write_table(temporary, table, **how))
+
+
+def write_table(path: Path, table: pa.Table, **how: Any) -> None:
+    """As `publish_table`, for a file that is published as part of a folder."""
+    pq.write_table(table, path, write_page_checksum=True, **how)
+    seal_footer(path)
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """What `write_table` wrote, and nothing else. Raises UnreadableShard."""
+    with _reading(path):
+        check_footer(path)
+        return pq.read_table(path, columns=None if columns is None else list(columns), page_checksum_verification=True)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Whatever the bytes of a damaged file lead to, an UnreadableShard tells. What is no fault of the file is raised as it is: who
+    lacks a descriptor must not put a good file into quarantine."""
+    try:
+        yield
+    except (OSError, pa.ArrowException, LookupError, TypeError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in _NOT_THE_FILES_FAULT:
+            raise
+        raise UnreadableShard(f"{path.name}: {error}") from error
 
 
 def _read(path: Path, kind: str, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    try:
-        table = pq.read_table(path, columns=None if columns is None else list(columns))
-    except (OSError, pa.ArrowException) as error:
-        raise UnreadableShard(f"{path.name}: {error}") from error
+    table = read_table(path, columns)
     metadata = table.schema.metadata or {}
-    found = metadata.get(b"kind", b"").decode()
-    version = metadata.get(b"schema_version", b"").decode()
+    found, version = (metadata.get(name, b"").decode(errors="replace") for name in (b"kind", b"schema_version"))
     if found != kind or not version.isdigit():
         raise UnreadableShard(f"{path.name}: expected a shard of {kind}, found {found or 'something else'}")
     if int(version) > SCHEMA_VERSION:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from clawctl.checksums import Damaged, read_sealed
 from clawctl.lines import Lines
 from clawctl.run_dir import RunDir, publish_bytes
 from clawctl.types import SCHEMA_VERSION, Exchange
@@ -83,9 +84,9 @@ class Captures:
 def parse_exchange(line: bytes) -> Exchange:
     """One line of captures. Checks the shapes that everything behind relies on. Raises BadLine."""
     try:
-        row = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise BadLine(f"not JSON: {error}") from error
+        row = read_sealed(line)
+    except Damaged as error:
+        raise BadLine(str(error)) from error
     if not isinstance(row, dict):
         raise BadLine("not a JSON object")
     version = row.pop("schema_version", SCHEMA_VERSION)

@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from clawctl.checksums import sealed
 from clawctl.config import PrivacyConfig
 from clawctl.privacy.consent import may_capture
 from clawctl.privacy.redaction import Redactor
@@ -98,7 +99,7 @@ class Capture:
 
     def _keep(self, exchange: Exchange, unwritten: Any) -> None:
         try:
-            self._write(orjson.dumps(self._redactor.exchange(exchange, unwritten)) + b"\n")
+            self._write(sealed(orjson.dumps(self._redactor.exchange(exchange, unwritten))) + b"\n")
             self.written += 1
         except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the answer goes out; it is counted and said
             self.lost += 1

@@ -6,6 +6,7 @@ may write the run directory may write a seal. What has no seal (a file that some
 
 import re
 import zlib
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -78,9 +79,10 @@ def _footer(file: Any) -> tuple[int, bytes]:
 # ---- folders -------------------------------------------------------------------------------------------------------------
 
 
-def checksums_of(folder: Path) -> dict[str, str]:
-    """CRC-32 of each file below `folder`, by its name there."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+def checksums_of(folder: Path, leave_out: Collection[str] = ()) -> dict[str, str]:
+    """CRC-32 of each file below `folder`, by its name there; `leave_out` names files and folders in it."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    files = sorted(path for path in found if path.relative_to(folder).parts[0] not in leave_out)
     with ThreadPoolExecutor(4) as threads:  # zlib lets go of the interpreter
         return dict(zip((str(path.relative_to(folder)) for path in files), threads.map(_checksum, files), strict=True))
 

@@ -21,7 +21,9 @@ def flipped(data: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
-@pytest.mark.parametrize("text", [b'{"turn_id":"t1","reward":1.0}', b'{\n  "offsets": {\n    "a.jsonl": 12\n  }\n}', b'{"a":{"b":{}}}'])
+@pytest.mark.parametrize(
+    "text", [b'{"turn_id":"t1","reward":1.0}', b'{\n  "offsets": {\n    "a.jsonl": 12\n  }\n}', b'{"a":{"b":{}}}']
+)
 def test_no_flipped_bit_and_no_cut_of_a_sealed_object_reads_as_something_else(text: bytes) -> None:
     data = sealed(text)
     value = read_sealed(data)

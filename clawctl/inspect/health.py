@@ -74,7 +74,7 @@ def is_running(run: RunDir, stage: str) -> bool:
     """Whether a worker holds the place of `stage`. The lock is only tried where its last owner may still live: a reader must never
     be in the way of a worker that starts."""
     try:
-        owner = re.fullmatch(r"process (\d+) on (.+)", (run.locks / f"{stage}.owner").read_text().strip())
+        owner = re.fullmatch(r"process (\d+) on (.+)", (run.locks / f"{stage}.owner").read_text(errors="replace").strip())
     except OSError:
         return False
     if owner and owner[2] == socket.gethostname() and not _lives(int(owner[1])):

@@ -16,7 +16,7 @@ from clawctl.errors import ClawError
 from clawctl.run_dir import RunDir, changes
 from clawctl.tokenizer_files import tokenizer_fingerprint
 from clawctl.train.advantages.binary import Baselines
-from clawctl.train.checkpoints import check_resumable, commit, identity, newest_checkpoint, read_optimizer, read_state, settle
+from clawctl.train.checkpoints import check_resumable, commit, identity, read_optimizer, read_state, settle
 from clawctl.train.custom_loss import load_custom_loss
 from clawctl.train.ema import Average
 from clawctl.train.feed import Feed
@@ -31,6 +31,7 @@ from clawctl.train.records import NAME as RECORD
 from clawctl.train.records import Told, write_records
 from clawctl.train.remote_teacher import RemoteTeacher, open_remote_teacher, taught
 from clawctl.train.sample import Batch
+from clawctl.train.setback import sound_checkpoint
 from clawctl.train.sharded_checkpoints import move_into, read_parts, write_parts
 from clawctl.train.sharding import part_of, shard
 from clawctl.train.step import Outcome, Training, make_optimizer, train_step
@@ -73,7 +74,7 @@ def resume(run: RunDir, recipe: Recipe, ranks: Ranks) -> Training:
     """Where the newest checkpoint stands, after making true what follows from it; or the base model."""
 
     def settled() -> Path | None:
-        checkpoint = newest_checkpoint(run)
+        checkpoint = sound_checkpoint(run)
         check_resumable(run, checkpoint, recipe)
         if checkpoint is not None:
             settle(run, checkpoint, recipe)

@@ -47,7 +47,7 @@ def read_sealed(data: bytes) -> Any:
 
 
 def seal_footer(path: Path) -> None:
-    """Put the footer's checksum before it, where Parquet leaves room: pages carry their own (`write_page_checksum`), it has none."""
+    """Put the footer's checksum before it, where Parquet leaves room: pages carry their own, it has none."""
     with path.open("r+b") as file:
         at, footer = _footer(file)
         file.seek(at)

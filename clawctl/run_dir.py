@@ -233,7 +233,10 @@ def sole_worker(run: RunDir, stage: str) -> Iterator[None]:
         if not mine:
             who = owner.read_text(errors="replace").strip() if owner.exists() else "another process"
             raise ClawError(f"{who} is already the {stage} worker of {run.root}", "stop that one first, or use another --run")
-        publish_bytes(owner, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        try:
+            publish_bytes(owner, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        except OSError as error:  # the lock counts; this only names us
+            _log.error("%s cannot be written: %s", owner, error)
         yield
 
 
@@ -248,6 +251,14 @@ def changes(folders: list[Path], stop: threading.Event, poll_s: float = 1.0) -> 
     from watchfiles import watch  # starts a thread of its own: not at import
 
     yield
+    if stop.is_set():
+        return
     quick = {"step": 20, "debounce": 100, "rust_timeout": int(poll_s * 1000), "yield_on_timeout": True}
-    for _ in watch(*folders, stop_event=stop, raise_interrupt=False, watch_filter=None, recursive=False, **quick):  # type: ignore[arg-type]
+    try:
+        for _ in watch(*folders, stop_event=stop, raise_interrupt=False, watch_filter=None, recursive=False, **quick):  # type: ignore[arg-type]
+            yield
+        return
+    except (OSError, RuntimeError) as error:
+        _log.warning("no events of changed files here, they are looked at every %g s: %s", poll_s, error)
+    while not stop.wait(poll_s):
         yield

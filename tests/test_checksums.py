@@ -27,7 +27,8 @@ def flipped(data: bytes, bit: int) -> bytes:
 def test_no_flipped_bit_and_no_cut_of_a_sealed_object_reads_as_something_else(text: bytes) -> None:
     data = sealed(text)
     value = read_sealed(data)
-    assert "crc32" not in value and read_sealed(text) == value
+    assert "crc32" not in value
+    assert read_sealed(text) == value
     read: list[object] = []
     for damaged in [*(flipped(data, bit) for bit in range(8 * len(data))), *(data[:end] for end in range(len(data)))]:
         try:

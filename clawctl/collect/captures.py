@@ -40,6 +40,7 @@ class Captures:
 
     def __init__(self, run: RunDir, start: Mapping[str, int] | None = None) -> None:
         self.quarantined = 0
+        self._unkept: list[tuple[str, bytes, bytes]] = []  # what the disk had no room for: name, line, reason
         self._run = run
         self._lines = Lines(run.captures, start)
 
@@ -53,6 +54,7 @@ class Captures:
 
         A torn line is what its writer had not finished when it died: nobody was told of it, and it stays where it is.
         """
+        self._keep_aside()
         files = [self._follow(path) for path in self._lines.grown()]
         return heapq.merge(*files, key=lambda found: found.exchange.created_at)
 
@@ -74,11 +76,23 @@ class Captures:
             except BadLine:
                 pass
         self.quarantined += 1
-        kept = self._run.quarantine / f"{path.stem}-{offset}.jsonl"
-        if not kept.exists():
-            publish_bytes(kept, line + b"\n")
-            publish_bytes(kept.with_name(kept.name + ".reason.txt"), f"{path.name} at byte {offset}: {reason}\n".encode())
+        name = f"{path.stem}-{offset}.jsonl"
+        if not (self._run.quarantine / name).exists():
             log.warning("put aside one line of %s at byte %d: %s", path.name, offset, reason)
+            self._unkept.append((name, line + b"\n", f"{path.name} at byte {offset}: {reason}\n".encode()))
+            self._keep_aside()
+
+    def _keep_aside(self) -> None:
+        """Write what was put aside; what a full disk does not take is written at the next reading, or by the next worker."""
+        while self._unkept:
+            name, line, reason = self._unkept[0]
+            try:
+                publish_bytes(self._run.quarantine / f"{name}.reason.txt", reason)
+                publish_bytes(self._run.quarantine / name, line)
+            except OSError as error:
+                log.error("quarantine/%s cannot be written yet: %s", name, error)
+                return
+            self._unkept.pop(0)
 
 
 def parse_exchange(line: bytes) -> Exchange:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import socket
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from clawctl.policies import list_versions
 from clawctl.printing import answers, one_line, print_json
 from clawctl.run_dir import FOLDERS, RunDir, claimed, published
 
+_LITTLE_ROOM = 16 << 20  # bytes
 _NOT_WAITING = ("waiting for the judge", "waiting for the trainer")
 
 
@@ -36,6 +38,9 @@ def look(run: RunDir) -> dict[str, Any]:
     problems = joined.problems
     serve = ask_server(run)
     exchanges, files = count_exchanges(run)
+    free = shutil.disk_usage(run.root).free
+    if free < _LITTLE_ROOM:
+        problems.append(f"the disk has {_size(free)} left: stages wait for room, and serve loses what it captures")
     feed = read_json(run.train / "feed.json", problems, None, lambda value: isinstance(value, dict))
     return {
         "stages": {
@@ -60,6 +65,7 @@ def look(run: RunDir) -> dict[str, Any]:
         "feed": feed,
         "quarantine": quarantined(run),
         "disk_bytes": {name: disk_bytes(run.root / name) for name in FOLDERS},
+        "disk_free_bytes": free,
         "problems": problems,
     }
 

@@ -237,9 +237,7 @@ def test_from_a_damaged_checkpoint_training_goes_back_one_and_no_turn_is_lost_or
     assert "training went back to step 1: checkpoint 2" in (run.quarantine / "checkpoints-2.reason.txt").read_text()
 
 
-def test_a_checkpoint_that_somebody_removed_is_made_again_with_its_turns(
-    run: RunDir, sampler: Sampler, model_path: Path
-) -> None:
+def test_a_checkpoint_that_somebody_removed_is_made_again_with_its_turns(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish_turns(run, sampler, 8)
     train(run, make_recipe(model_path))
     shutil.rmtree(run.train / "checkpoints" / "2")
@@ -247,13 +245,11 @@ def test_a_checkpoint_that_somebody_removed_is_made_again_with_its_turns(
     assert (list_versions(run), ledger(run)) == ([0, 1, 2], [f"a{i:02d}" for i in range(8)])
 
 
-def test_without_a_sound_checkpoint_training_refuses_and_touches_nothing(
-    run: RunDir, sampler: Sampler, model_path: Path
-) -> None:
+def test_without_a_sound_checkpoint_training_refuses_and_touches_nothing(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish_turns(run, sampler, 4)
     train(run, make_recipe(model_path))
     damage(run.train / "checkpoints" / "1" / "optimizer.safetensors")
-    with pytest.raises(ClawError, match="no sound checkpoint; checkpoint 1: optimizer.safetensors is not what was written"):
+    with pytest.raises(ClawError, match=r"no sound checkpoint; checkpoint 1: optimizer\.safetensors is not what was written"):
         train(run, make_recipe(model_path))
     assert (list_versions(run), list(run.quarantine.iterdir())) == ([0, 1], [])
 

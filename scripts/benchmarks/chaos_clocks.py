@@ -1,9 +1,9 @@
-"""Case `clocks`: one run directory, several hosts, each with a clock of its own that is hours off and jumps; as on NFS no events come
-and listings lag behind.
+"""Case `clocks`: one run directory, several hosts, each with a clock of its own that is hours off and jumps. As on NFS no events
+come, and listings lag behind.
 
-A host is a network and UTS namespace; its clock is a preloaded library (`chaos_clock.c`): Linux' time namespaces shift the monotonic
-clock alone, and what a worker reads is the wall clock. Two servers write captures, collect follows them, two judges share the shards
-(rules of their own, no model), and the trainer is started on one host and then on another.
+A host is a network and UTS namespace; its clock is a preloaded library (`chaos_clock.c`): Linux' time namespaces shift the
+monotonic clock alone, and what a worker reads is the wall clock. Two servers write captures, collect follows them, two judges
+share the shards (rules of their own, no model), and the trainer is started on one host and then on another.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Case `damage`: one bit flipped, or the end cut off, in each kind of file that a run directory holds; then its readers read.
 
-What they give must be what was written, or they refuse it or put it aside with a reason. Files that people edit
-by hand (`recipe.yaml`, `LIVE`, the key) have no checksum: whether a digit became another one nobody can tell; that is counted apart.
+What they give must be what was written, or they refuse it or put it aside with a reason. Files that people edit by hand
+(`recipe.yaml`, `LIVE`, the key) have no checksum: whether a digit became another one nobody can tell; that is counted apart.
 """
 
 import argparse

@@ -28,7 +28,7 @@ from clawctl.run_dir import RunDir, open_run, published
 from clawctl.shards import read_turns, read_verdicts
 from scripts.benchmarks.chaos_damage import exchange
 from scripts.benchmarks.chaos_disk import trained_turns
-from scripts.benchmarks.circle import CLAWCTL, wait_until
+from scripts.benchmarks.circle import CLAWCTL, ROOT, wait_until
 from scripts.benchmarks.table import Row
 
 HOUR = 3600
@@ -37,16 +37,17 @@ _PATIENCE_S = 180.0
 _RECIPE = {
     "model": {"path": "demo"},
     "collect": {"session_timeout_s": 6.0, "shard_turns": 6, "shard_age_s": 0.5},
-    "judge": {"custom_rm": "rm.py:score"},
+    "judge": {"custom_rm": "rm.py:Judge"},
     "train": {"method": "binary", "batch_turns": 4, "max_mismatch": 1e9, "max_staleness": 100, "lora": {"rank": 2}},
     "gate": None,
 }
 _RM = """import time
-def score(prompt, response, next_state):
-    with open({calls!r}, "a") as file:
-        file.write(response.splitlines()[-1][-24:] + chr(10))
-    time.sleep(0.02)
-    return 1.0
+class Judge:
+    def score(self, prompt, response, next_state):
+        with open({calls!r}, "a") as file:
+            file.write(response.splitlines()[-1][-24:] + chr(10))
+        time.sleep(0.02)
+        return 1.0
 """
 
 
@@ -103,7 +104,7 @@ class Host:
         command = [*CLAWCTL, stage, "--run", str(self._place / "run"), "--recipe", str(self._place / "recipe.yaml"), *words]
         apart = ["unshare", "--net", "--uts", "sh", "-c", f'hostname {self._name} && exec "$@"', "sh"]
         with (self._place / f"{self._name}-{stage}.log").open("ab") as log:
-            changed = {**os.environ, **self._environment}
+            changed = {**os.environ, "PYTHONPATH": str(ROOT), **self._environment}
             return subprocess.Popen([*apart, *command], stdout=log, stderr=log, env=changed, cwd=self._place)
 
     @contextmanager

@@ -114,7 +114,7 @@ class Host:
             yield process
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(300)
 
 
 class Server:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from clawctl.config import Recipe, from_environment, load_recipe, show_gpus
+from clawctl.disk import MAKE_ROOM, is_full
 from clawctl.errors import ClawError
 from clawctl.run_dir import RunDir, open_run
 
@@ -419,7 +420,9 @@ def _open(
     resolved = load_recipe(_source(root, recipe), settings)
     run = open_run(root, create=create)
     if recipe is not None or not kept.exists():
-        publish_bytes(kept, dump_recipe(resolved).encode())
+        text = dump_recipe(resolved).encode()
+        if not kept.exists() or kept.read_bytes() != text:  # a stage that starts again needs no room on the disk
+            publish_bytes(kept, text)
     log_to(run.logs / f"{stage}.log", log_level)
     return run, resolved
 
@@ -443,3 +446,8 @@ def main() -> None:
     except ClawError as error:
         Console(stderr=True, soft_wrap=True).print(f"[red]clawctl:[/red] {escape(error.problem)}\n  {escape(error.fix)}")
         sys.exit(error.exit_code)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        Console(stderr=True, soft_wrap=True).print(f"[red]clawctl:[/red] the disk is full: {escape(str(error))}\n  {MAKE_ROOM}")
+        sys.exit(1)

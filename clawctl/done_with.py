@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-import orjson
-
+from clawctl.checksums import Damaged, read_sealed
 from clawctl.config import Recipe
 from clawctl.policies import list_versions
 from clawctl.run_dir import RunDir, published
@@ -27,8 +26,12 @@ class DoneWith:
         folder = self._run.train / "ledger"
         for path in published(folder, ".json") if folder.exists() else []:
             if path.name not in self._entered:
+                try:
+                    turns = read_sealed(path.read_bytes())["turns"]
+                except (FileNotFoundError, Damaged):
+                    continue  # for the trainer to put aside and write anew
                 self._entered.add(path.name)
-                for stem, turn_ids in orjson.loads(path.read_bytes())["turns"].items():
+                for stem, turn_ids in turns.items():
                     if stem not in self._done:
                         self._ledger.setdefault(stem, set()).update(turn_ids)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import orjson
 
+from clawctl.checksums import Damaged, read_sealed, sealed
 from clawctl.config import Recipe, from_environment
 from clawctl.errors import ClawError
 from clawctl.run_dir import RunDir, publish_bytes
@@ -25,7 +26,10 @@ def own_api_key(run: RunDir, recipe: Recipe) -> tuple[str, bool]:
         return given, False
     path = run.root / "api_key"
     if path.exists():
-        return path.read_text().strip(), False
+        try:
+            return path.read_text(encoding="ascii").strip(), False
+        except ValueError as error:
+            raise ClawError(f"{path} holds no key: {error}", "restore it, or delete it: serve makes a new one") from error
     key = f"claw-{secrets.token_urlsafe(24)}"
     publish_bytes(path, f"{key}\n".encode())
     return key, True
@@ -33,14 +37,14 @@ def own_api_key(run: RunDir, recipe: Recipe) -> tuple[str, bool]:
 
 def announce(run: RunDir, host: str, port: int) -> None:
     """Serve says where it listens."""
-    publish_bytes(run.root / "serve.json", orjson.dumps({"url": f"http://{host}:{port}/v1", "pid": os.getpid()}))
+    publish_bytes(run.root / "serve.json", sealed(orjson.dumps({"url": f"http://{host}:{port}/v1", "pid": os.getpid()})))
 
 
 def own_endpoint(run: RunDir, recipe: Recipe, version: int | None = None) -> Endpoint:
     """This run's server, asked for the live policy or for one `version`. Raises ClawError before serve has started."""
     try:
-        url = orjson.loads((run.root / "serve.json").read_bytes())["url"]
-    except (OSError, KeyError, orjson.JSONDecodeError) as error:
+        url = str(read_sealed((run.root / "serve.json").read_bytes())["url"])
+    except (OSError, LookupError, TypeError, Damaged) as error:
         raise ClawError(f"no server has announced itself in {run.root}", "start `clawctl serve --intercept` on it first") from error
     name = recipe.model_name if version is None else f"{recipe.model_name}@{version}"
     return Endpoint(url=url, api_key=own_api_key(run, recipe)[0], model=name)

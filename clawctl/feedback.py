@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from clawctl.checksums import read_sealed, sealed
 from clawctl.lines import Lines, Rewritten
 from clawctl.run_dir import RunDir
 from clawctl.types import SCHEMA_VERSION, Feedback, newer
@@ -98,7 +99,7 @@ class FeedbackFile:
         path = self._folder / f"{self._name}-{self._number}.jsonl"
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            data = (b"\n" if self._torn else b"") + orjson.dumps(feedback) + b"\n"
+            data = (b"\n" if self._torn else b"") + sealed(orjson.dumps(feedback)) + b"\n"
             self._torn = True
             while data:
                 data = data[os.write(descriptor, data) :]
@@ -110,7 +111,7 @@ class FeedbackFile:
 
 def parse_feedback(line: bytes) -> Feedback:
     """One line of feedback; fields that a newer clawctl added are passed over. Raises ValueError with the reason."""
-    row = orjson.loads(line)
+    row = read_sealed(line)
     if not isinstance(row, dict):
         raise ValueError("not a JSON object")
     version = row.pop("schema_version", SCHEMA_VERSION)
@@ -131,7 +132,7 @@ class Ratings:
     def _begin(self) -> None:
         self.unreadable = 0
         self._lines = Lines(self._run.feedback)
-        self._newest: dict[tuple[str, str], Feedback] = {}
+        self._newest: dict[tuple[str, str], tuple[str, Feedback]] = {}  # with its writer
 
     def look(self) -> set[str]:
         """Take in what was appended since the last look; the ids of the turns that it may be about."""
@@ -144,23 +145,27 @@ class Ratings:
 
     def _take_in(self) -> set[str]:
         rated = set()
-        for feedback in self.read():
+        for writer, feedback in self._read():
             place = feedback.key, feedback.turn_id
             known = self._newest.get(place)
-            if known is None or feedback.created_at >= known.created_at:
-                self._newest[place] = feedback
+            if known is None or known[0] == writer or feedback.created_at >= known[1].created_at:
+                self._newest[place] = writer, feedback
                 rated.add(feedback.turn_id)
         return rated
 
     def read(self) -> Iterator[Feedback]:
         """What was appended since the last call, for a reader that keeps its own account."""
+        return (feedback for _, feedback in self._read())
+
+    def _read(self) -> Iterator[tuple[str, Feedback]]:
+        """Each with its writer: of the lines of one, the later is the newer, whatever its clock did in between."""
         for path in self._lines.grown():
             for _, line in self._lines.read(path):
                 try:
-                    yield parse_feedback(line)
+                    yield path.stem.rpartition("-")[0], parse_feedback(line)
                 except (ValueError, TypeError):
                     self.unreadable += bool(line)
 
     def of(self, user: str, turn_id: str) -> Feedback | None:
         """What the owner of a turn said of it. Nobody rates another's turns."""
-        return self._newest.get((user, turn_id))
+        return self._newest.get((user, turn_id), (None, None))[1]

@@ -11,6 +11,7 @@ import orjson
 from filelock import FileLock
 from rich.table import Table
 
+from clawctl.checksums import Damaged, read_sealed, sealed
 from clawctl.errors import ClawError
 from clawctl.printing import answers, print_json
 from clawctl.run_dir import RunDir, publish_bytes
@@ -60,10 +61,10 @@ def list_keys(run: RunDir) -> list[StoredKey]:
     """The named keys of a run, oldest first. Raises ClawError where the file cannot be read."""
     path = run.root / "api_keys.json"
     try:
-        return [StoredKey(**entry) for entry in orjson.loads(path.read_bytes())["keys"]]
+        return [StoredKey(**entry) for entry in read_sealed(path.read_bytes())["keys"]]
     except FileNotFoundError:
         return []
-    except (OSError, orjson.JSONDecodeError, KeyError, TypeError) as error:
+    except (OSError, Damaged, LookupError, TypeError) as error:
         raise ClawError(f"{path} cannot be read: {error}", "restore it, or delete it and add the keys again") from error
 
 
@@ -80,7 +81,8 @@ def show_keys(run: RunDir, as_json: bool) -> None:
 
 
 def _write(run: RunDir, keys: list[StoredKey]) -> None:
-    publish_bytes(run.root / "api_keys.json", orjson.dumps({"keys": [asdict(key) for key in keys]}, option=orjson.OPT_INDENT_2))
+    text = orjson.dumps({"keys": [asdict(key) for key in keys]}, option=orjson.OPT_INDENT_2)
+    publish_bytes(run.root / "api_keys.json", sealed(text))
 
 
 def _writing(run: RunDir) -> FileLock:

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 from filelock import FileLock
 
+from clawctl.checksums import Damaged, check_folder, checksums_of, read_sealed, sealed
 from clawctl.errors import ClawError
 from clawctl.run_dir import RunDir, publish_bytes, publish_folder
 from clawctl.types import Policy
@@ -36,13 +37,15 @@ def ensure_base_policy(run: RunDir, base_model: str) -> None:
         move_live(run, 0, by="start")
 
 
-def publish_policy(run: RunDir, policy: Policy, write: Callable[[Path], None]) -> None:
-    """Publish one version: `write` saves the weights (Hugging Face or peft layout); policy.json and READY stand beside them."""
+def publish_policy(run: RunDir, policy: Policy, write: Callable[[Path], None], checksums: dict[str, str] | None = None) -> None:
+    """Publish one version: `write` saves the weights (Hugging Face or peft layout); policy.json stands beside them, and READY, with
+    a checksum of each file. `checksums`: of what `write` saves, where they are known."""
 
     def fill(folder: Path) -> None:
         write(folder)
-        (folder / "policy.json").write_bytes(orjson.dumps(asdict(policy), option=orjson.OPT_INDENT_2))
-        (folder / "READY").write_bytes(b"")
+        files = checksums_of(folder) if checksums is None else checksums
+        (folder / "policy.json").write_bytes(sealed(orjson.dumps(asdict(policy), option=orjson.OPT_INDENT_2)))
+        (folder / "READY").write_bytes(sealed(orjson.dumps({"files": files})))
 
     publish_folder(policy_folder(run, policy.version), fill)
 
@@ -55,10 +58,23 @@ def list_versions(run: RunDir) -> list[int]:
 def read_policy(run: RunDir, version: int) -> Policy:
     path = policy_folder(run, version) / "policy.json"
     try:
-        return Policy(**orjson.loads(path.read_bytes()))
-    except (OSError, orjson.JSONDecodeError, TypeError) as error:
+        return Policy(**read_sealed(path.read_bytes()))
+    except (OSError, Damaged, TypeError) as error:
         known = ", ".join(map(str, list_versions(run))) or "none"
         raise ClawError(f"policy {version} cannot be read: {error}", f"choose one of the published versions: {known}") from error
+
+
+def check_policy(run: RunDir, version: int) -> None:
+    """Raises ClawError where a file of a published version is not what was written. One without checksums is not checked."""
+    folder = policy_folder(run, version)
+    try:
+        ready = (folder / "READY").read_bytes()
+        if ready:
+            check_folder(folder, read_sealed(ready)["files"])
+    except (OSError, Damaged, LookupError, TypeError) as error:
+        known = ", ".join(str(other) for other in list_versions(run) if other != version) or "none"
+        problem = f"policy {version} is damaged: {error}"
+        raise ClawError(problem, f"restore {folder} from a copy, or promote another: {known}") from error
 
 
 def live_version(run: RunDir) -> int | None:
@@ -67,7 +83,7 @@ def live_version(run: RunDir) -> int | None:
         return int((run.policies / "LIVE").read_text())
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except ValueError as error:  # a flipped bit is no UTF-8, or no digit
         raise ClawError(f"policies/LIVE is not a number: {error}", "write a published version into it") from error
 
 
@@ -81,7 +97,7 @@ def move_live(run: RunDir, version: int, by: str = "unnamed") -> int | None:
     with FileLock(run.locks / "live.lock", timeout=_PATIENCE_S):
         before = readable_live(run)
         publish_bytes(run.policies / "LIVE", f"{version}\n".encode())
-        line = orjson.dumps({"at": time.time(), "from": before, "to": version, "by": by}) + b"\n"
+        line = sealed(orjson.dumps({"at": time.time(), "from": before, "to": version, "by": by})) + b"\n"
         descriptor = os.open(run.policies / "moves.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(descriptor, line)
@@ -99,8 +115,8 @@ def read_moves(run: RunDir) -> list[dict[str, Any]]:
     moves = []
     for line in lines:
         try:
-            move = orjson.loads(line)
-        except orjson.JSONDecodeError:  # a torn line; LIVE itself is what counts
+            move = read_sealed(line)
+        except Damaged:  # a torn line; LIVE itself is what counts
             continue
         if isinstance(move, dict) and {"at", "from", "to", "by"} <= move.keys():
             moves.append(move)

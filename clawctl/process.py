@@ -21,7 +21,11 @@ def log_to(file: Path | None, level: str) -> None:
     """Log to stderr and, if given, to `file`. Bodies of conversations are never logged."""
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
     if file is not None:
-        handlers.append(logging.FileHandler(file))
+        try:
+            handlers.append(logging.FileHandler(file))
+        except OSError as error:
+            print(f"clawctl logs here alone: {error}", file=sys.stderr)
+    logging.raiseExceptions = False  # a log that a full disk does not take is no reason for a traceback a line
     logging.basicConfig(level=level.upper(), format=_FORMAT, datefmt="%H:%M:%S", handlers=handlers, force=True)
     logging.getLogger("httpx").setLevel("WARNING")
     logging.getLogger("watchfiles").setLevel("WARNING")

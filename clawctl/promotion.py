@@ -5,7 +5,7 @@ import socket
 
 from clawctl.config import load_recipe
 from clawctl.errors import ClawError
-from clawctl.policies import list_versions, live_version, move_live, read_moves, read_policy, readable_live
+from clawctl.policies import check_policy, list_versions, live_version, move_live, read_moves, read_policy, readable_live
 from clawctl.run_dir import RunDir
 
 
@@ -39,7 +39,8 @@ def _before(run: RunDir, live: int | None) -> int:
 
 def _move(run: RunDir, version: int, what: str) -> str:
     if version in list_versions(run):
-        read_policy(run, version)  # READY, but unreadable: the server would refuse it, so we do
+        read_policy(run, version)  # READY, but unreadable or damaged: the server would refuse it, so we do
+        check_policy(run, version)
     if version == readable_live(run):
         return f"policy {version} is live already"
     before = move_live(run, version, by=f"{what} by {getpass.getuser()} on {socket.gethostname()}")

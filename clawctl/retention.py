@@ -17,6 +17,7 @@ from pathlib import Path
 
 import orjson
 
+from clawctl.checksums import read_sealed
 from clawctl.config import PrivacyConfig, Recipe
 from clawctl.done_with import DoneWith
 from clawctl.lines import whole_end
@@ -107,7 +108,11 @@ def _stored(run: RunDir) -> list[Stored]:
             entry = replace(entry, newest=_published_at(path, entry.newest))
             sources = [captures[capture].newest for capture in captures if began[capture] <= entry.newest]
             shards.append(replace(entry, newest=max([entry.newest, *sources])))
-    aside = [_entry(path, path.with_name(path.name + ".reason.txt")) for path in run.quarantine.iterdir() if path.suffix != ".txt"]
+    aside = [
+        _entry(path, path.with_name(path.name + ".reason.txt"))
+        for path in run.quarantine.iterdir()
+        if path.suffix != ".txt" and path.is_file()
+    ]
     return [*captures.values(), *shards, *(entry for entry in aside if entry is not None)]
 
 
@@ -130,7 +135,7 @@ def _marked(run: RunDir, recipe: Recipe, stored: Sequence[Stored]) -> list[Store
 def _read_to(run: RunDir) -> dict[str, int]:
     """The offset of each capture file before which all turns are published."""
     try:
-        return dict(orjson.loads((run.root / "collect.json").read_bytes())["offsets"])
+        return dict(read_sealed((run.root / "collect.json").read_bytes())["offsets"])
     except (OSError, LookupError, TypeError, ValueError):
         return {}  # collect has not told: everything may still be needed
 

@@ -3,6 +3,8 @@
 No stage imports another; they meet here. Every folder has one kind of writer (`docs/run-directory.md`).
 """
 
+import itertools
+import logging
 import os
 import shutil
 import socket
@@ -19,6 +21,8 @@ from filelock import FileLock, Timeout
 
 from clawctl.errors import ClawError
 from clawctl.types import SCHEMA_VERSION
+
+_log = logging.getLogger(__name__)
 
 FOLDERS = ("captures", "feedback", "trajectories", "verdicts", "policies", "train", "eval", "quarantine", "locks", "logs")
 
@@ -189,10 +193,17 @@ def published(folder: Path, suffix: str) -> list[Path]:
 
 
 def quarantine(run: RunDir, path: Path, reason: str) -> Path:
-    """Move a file that cannot be read out of the way, with the reason beside it. Nothing is deleted."""
+    """Move a file or folder that cannot be read out of the way, with the reason beside it. Nothing is deleted, nor replaced."""
     target = run.quarantine / f"{path.parent.name}-{path.name}"
+    for number in itertools.count(2):
+        if not target.exists():
+            break
+        target = run.quarantine / f"{path.parent.name}-{path.stem}~{number}{path.suffix}"
     os.replace(path, target)
-    publish_bytes(target.with_name(target.name + ".reason.txt"), f"{reason}\n".encode())
+    try:
+        publish_bytes(target.with_name(target.name + ".reason.txt"), f"{reason}\n".encode())
+    except OSError as error:  # a full disk: what is damaged is out of the way all the same
+        _log.error("%s is in quarantine because %s; that could not be written beside it: %s", target.name, reason, error)
     return target
 
 
@@ -220,9 +231,12 @@ def sole_worker(run: RunDir, stage: str) -> Iterator[None]:
     owner = run.locks / f"{stage}.owner"
     with claimed(run, stage) as mine:
         if not mine:
-            who = owner.read_text().strip() if owner.exists() else "another process"
+            who = owner.read_text(errors="replace").strip() if owner.exists() else "another process"
             raise ClawError(f"{who} is already the {stage} worker of {run.root}", "stop that one first, or use another --run")
-        publish_bytes(owner, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        try:
+            publish_bytes(owner, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        except OSError as error:  # the lock counts; this only names us
+            _log.error("%s cannot be written: %s", owner, error)
         yield
 
 
@@ -237,6 +251,14 @@ def changes(folders: list[Path], stop: threading.Event, poll_s: float = 1.0) -> 
     from watchfiles import watch  # starts a thread of its own: not at import
 
     yield
+    if stop.is_set():
+        return
     quick = {"step": 20, "debounce": 100, "rust_timeout": int(poll_s * 1000), "yield_on_timeout": True}
-    for _ in watch(*folders, stop_event=stop, raise_interrupt=False, watch_filter=None, recursive=False, **quick):  # type: ignore[arg-type]
+    try:
+        for _ in watch(*folders, stop_event=stop, raise_interrupt=False, watch_filter=None, recursive=False, **quick):  # type: ignore[arg-type]
+            yield
+        return
+    except (OSError, RuntimeError) as error:
+        _log.warning("no events of changed files here, they are looked at every %g s: %s", poll_s, error)
+    while not stop.wait(poll_s):
         yield

@@ -1,7 +1,9 @@
 """Turns and verdicts as Parquet: written whole, read whole, never edited."""
 
+import errno
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from clawctl.checksums import check_footer, seal_footer
 from clawctl.run_dir import publish
 from clawctl.types import SCHEMA_VERSION, Turn, Verdict, newer
 
@@ -42,6 +45,7 @@ _COMPRESSION = {"compression": "zstd", "compression_level": 3, "use_dictionary":
 _LOGPROBS = "logprobs.list.element"
 _MERGED = {**_COMPRESSION, "compression": "brotli", "compression_level": 5, "column_encoding": {_LOGPROBS: "BYTE_STREAM_SPLIT"}}
 _ARRAYS = {pa.list_(pa.int32()): "i", pa.list_(pa.float32()): "f"}  # how long lists of numbers are packed
+_NOT_THE_FILES_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EACCES)
 _JSON_FIELDS = ("messages", "tools", "response", "next_state")
 
 
@@ -68,12 +72,11 @@ def write_turns(path: Path, turns: Sequence[Turn], origin: Origin = UNKNOWN) -> 
 
 def read_origin(path: Path) -> Origin:
     """What a shard's writer knew; nothing where it did not say. Raises UnreadableShard."""
-    try:
+    with _reading(path):
+        check_footer(path)
         metadata = pq.read_schema(path).metadata or {}
-    except (OSError, pa.ArrowException) as error:
-        raise UnreadableShard(f"{path.name}: {error}") from error
-    told = {field.name: metadata.get(field.name.encode()) for field in fields(Origin)}
-    return Origin(**{name: value.decode() for name, value in told.items() if value is not None})
+        told = {field.name: metadata.get(field.name.encode()) for field in fields(Origin)}
+        return Origin(**{name: value.decode() for name, value in told.items() if value is not None})
 
 
 def merge_shards(kind: str, paths: Sequence[Path], target: Path, order: Sequence[str]) -> None:
@@ -81,12 +84,7 @@ def merge_shards(kind: str, paths: Sequence[Path], target: Path, order: Sequence
 
     Raises UnreadableShard: nothing is published then. Shards of an older schema are not merged.
     """
-    tables = []
-    for path in paths:
-        try:
-            tables.append(pq.read_table(path))
-        except (OSError, pa.ArrowException) as error:
-            raise UnreadableShard(f"{path.name}: {error}") from error
+    tables = [read_table(path) for path in paths]
     schema = _TURN if kind == "turns" else _VERDICT
     marks = {"schema_version": str(SCHEMA_VERSION), "kind": kind}
     told = [{key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()} for table in tables]
@@ -102,55 +100,48 @@ def merge_shards(kind: str, paths: Sequence[Path], target: Path, order: Sequence
     stems = orjson.dumps([path.stem for path in paths]).decode()
     table = table.replace_schema_metadata({**same, **marks, "merged": stems})
     how = _MERGED if kind == "turns" else _COMPRESSION
-    publish(target, lambda temporary: pq.write_table(table, temporary, **how))
+    publish_table(target, table, **how)
 
 
 def rewrite_shard(path: Path, table: pa.Table) -> None:
     """Publish the rows that are left of a shard in its place, laid out as it was."""
     how = _MERGED if b"merged" in (table.schema.metadata or {}) and "messages" in table.schema.names else _COMPRESSION
-    publish(path, lambda temporary: pq.write_table(table, temporary, **how))
+    publish_table(path, table, **how)
 
 
 def merged_from(path: Path) -> list[str]:
     """The stems of the shards that were merged into this one. Raises UnreadableShard."""
-    try:
+    with _reading(path):
+        check_footer(path)
         metadata = pq.read_schema(path).metadata or {}
         return list(orjson.loads(metadata.get(b"merged", b"[]")))
-    except (OSError, pa.ArrowException, ValueError) as error:
-        raise UnreadableShard(f"{path.name}: {error}") from error
 
 
 def read_turns(path: Path) -> list[Turn]:
     """Raises UnreadableShard."""
     rows = _read(path, "turns")
-    try:
+    with _reading(path):
         for row in rows:
             for name in _JSON_FIELDS:
                 row[name] = None if row[name] is None else orjson.loads(row[name])
         return [Turn(**row) for row in rows]
-    except (TypeError, ValueError) as error:
-        raise UnreadableShard(f"{path.name}: {error}") from error
 
 
 def read_columns(path: Path, kind: str, columns: Sequence[str]) -> list[dict[str, Any]]:
     """Some columns of each row of a shard of `kind` ("turns", "verdicts"), for readers that need no token ids: those are most of
     a shard. Raises UnreadableShard."""
     rows = _read(path, kind, columns)
-    try:
+    with _reading(path):
         for row in rows:
             for name in (name for name in _JSON_FIELDS if row.get(name) is not None):
                 row[name] = orjson.loads(row[name])
         return rows
-    except ValueError as error:
-        raise UnreadableShard(f"{path.name}: {error}") from error
 
 
 def read_turn_ids(path: Path) -> list[str]:
     """The turn ids alone, without decoding the rest. Raises UnreadableShard."""
-    try:
-        return [str(turn_id) for turn_id in pq.read_table(path, columns=["turn_id"]).column("turn_id").to_pylist()]
-    except (OSError, pa.ArrowException, KeyError) as error:
-        raise UnreadableShard(f"{path.name}: {error}") from error
+    with _reading(path):
+        return [str(turn_id) for turn_id in read_table(path, ["turn_id"]).column("turn_id").to_pylist()]
 
 
 def write_verdicts(path: Path, verdicts: Sequence[Verdict]) -> None:
@@ -160,10 +151,8 @@ def write_verdicts(path: Path, verdicts: Sequence[Verdict]) -> None:
 
 def read_verdicts(path: Path) -> list[Verdict]:
     """Raises UnreadableShard."""
-    try:
+    with _reading(path):
         return [Verdict(**row) for row in _read(path, "verdicts")]
-    except (TypeError, ValueError) as error:
-        raise UnreadableShard(f"{path.name}: {error}") from error
 
 
 def _write(
@@ -171,7 +160,37 @@ def _write(
 ) -> None:
     marked = schema.with_metadata({"schema_version": str(SCHEMA_VERSION), "kind": kind, **(told or {})})
     table = pa.table([_column(field, [getattr(row, field.name) for row in rows]) for field in marked], schema=marked)
-    publish(path, lambda temporary: pq.write_table(table, temporary, **_COMPRESSION))
+    publish_table(path, table, **_COMPRESSION)
+
+
+def publish_table(path: Path, table: pa.Table, **how: Any) -> None:
+    """Publish a Parquet file whose pages and footer carry checksums."""
+    publish(path, lambda temporary: write_table(temporary, table, **how))
+
+
+def write_table(path: Path, table: pa.Table, **how: Any) -> None:
+    """As `publish_table`, for a file that is published as part of a folder."""
+    pq.write_table(table, path, write_page_checksum=True, **how)
+    seal_footer(path)
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """What `write_table` wrote, and nothing else. Raises UnreadableShard."""
+    with _reading(path):
+        check_footer(path)
+        return pq.read_table(path, columns=None if columns is None else list(columns), page_checksum_verification=True)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Whatever the bytes of a damaged file lead to, an UnreadableShard tells. What is no fault of the file is raised as it is: who
+    lacks a descriptor must not put a good file into quarantine."""
+    try:
+        yield
+    except (OSError, pa.ArrowException, LookupError, TypeError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in _NOT_THE_FILES_FAULT:
+            raise
+        raise UnreadableShard(f"{path.name}: {error}") from error
 
 
 def _column(field: pa.Field, values: list[Any]) -> pa.Array:
@@ -196,13 +215,9 @@ def _packed(values: list[Sequence[float] | None], typecode: str) -> pa.Array:
 
 def _read(path: Path, kind: str, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Rows as plain dicts. Columns that a newer clawctl of the same schema version added are passed over; they stay in the file."""
-    try:
-        table = pq.read_table(path, columns=None if columns is None else list(columns))
-    except (OSError, pa.ArrowException) as error:
-        raise UnreadableShard(f"{path.name}: {error}") from error
+    table = read_table(path, columns)
     metadata = table.schema.metadata or {}
-    found = metadata.get(b"kind", b"").decode()
-    version = metadata.get(b"schema_version", b"").decode()
+    found, version = (metadata.get(name, b"").decode(errors="replace") for name in (b"kind", b"schema_version"))
     if found != kind or not version.isdigit():
         raise UnreadableShard(f"{path.name}: expected a shard of {kind}, found {found or 'something else'}")
     if int(version) > SCHEMA_VERSION:

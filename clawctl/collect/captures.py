@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from clawctl.checksums import Damaged, read_sealed
 from clawctl.lines import Lines
 from clawctl.run_dir import RunDir, publish_bytes
 from clawctl.types import SCHEMA_VERSION, Exchange, newer
@@ -39,6 +40,7 @@ class Captures:
 
     def __init__(self, run: RunDir, start: Mapping[str, int] | None = None) -> None:
         self.quarantined = 0
+        self._unkept: list[tuple[str, bytes, bytes]] = []  # what the disk had no room for: name, line, reason
         self._run = run
         self._lines = Lines(run.captures, start)
 
@@ -52,6 +54,7 @@ class Captures:
 
         A torn line is what its writer had not finished when it died: nobody was told of it, and it stays where it is.
         """
+        self._keep_aside()
         files = [self._follow(path) for path in self._lines.grown()]
         return heapq.merge(*files, key=lambda found: found.exchange.created_at)
 
@@ -73,19 +76,31 @@ class Captures:
             except BadLine:
                 pass
         self.quarantined += 1
-        kept = self._run.quarantine / f"{path.stem}-{offset}.jsonl"
-        if not kept.exists():
-            publish_bytes(kept, line + b"\n")
-            publish_bytes(kept.with_name(kept.name + ".reason.txt"), f"{path.name} at byte {offset}: {reason}\n".encode())
+        name = f"{path.stem}-{offset}.jsonl"
+        if not (self._run.quarantine / name).exists():
             log.warning("put aside one line of %s at byte %d: %s", path.name, offset, reason)
+            self._unkept.append((name, line + b"\n", f"{path.name} at byte {offset}: {reason}\n".encode()))
+            self._keep_aside()
+
+    def _keep_aside(self) -> None:
+        """Write what was put aside; what a full disk does not take is written at the next reading, or by the next worker."""
+        while self._unkept:
+            name, line, reason = self._unkept[0]
+            try:
+                publish_bytes(self._run.quarantine / f"{name}.reason.txt", reason)
+                publish_bytes(self._run.quarantine / name, line)
+            except OSError as error:
+                log.error("quarantine/%s cannot be written yet: %s", name, error)
+                return
+            self._unkept.pop(0)
 
 
 def parse_exchange(line: bytes) -> Exchange:
     """One line of captures. Checks the shapes that everything behind relies on. Raises BadLine."""
     try:
-        row = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise BadLine(f"not JSON: {error}") from error
+        row = read_sealed(line)
+    except Damaged as error:
+        raise BadLine(str(error)) from error
     if not isinstance(row, dict):
         raise BadLine("not a JSON object")
     version = row.pop("schema_version", SCHEMA_VERSION)

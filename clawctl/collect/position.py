@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from clawctl.checksums import read_sealed, sealed
 from clawctl.collect.captures import Found
 from clawctl.lines import whole_end
 from clawctl.run_dir import RunDir, publish_bytes, published
@@ -81,14 +82,14 @@ class Position:
             "shards_after": self.shards_after,
             "put_aside": put_aside(self._run),
         }
-        text = orjson.dumps(self._state, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
+        text = sealed(orjson.dumps(self._state, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS))
         if text != self._written:
             publish_bytes(self._path, text)
             self._written = text
 
     def _load(self) -> dict[str, Any]:
         try:
-            kept = orjson.loads(self._path.read_bytes())
+            kept = read_sealed(self._path.read_bytes())
             if kept["schema_version"] != SCHEMA_VERSION:
                 raise ValueError(f"schema version {kept['schema_version']}")
             return dict(kept)

@@ -66,8 +66,9 @@ class Sessions:
         said: list[Message] | None = [{"role": "user", "content": feedback.comment}] if feedback.comment else None
         self._close_for_good(node, said, feedback.rating)
 
-    def add(self, exchange: Exchange, sure: bool = True) -> Node | None:
-        """Put one exchange where it belongs. None if it is there already, or waits.
+    def add(self, exchange: Exchange, sure: bool = True, behind: float = 0.0) -> Node | None:
+        """Put one exchange where it belongs. None if it is there already, or waits. `behind`: seconds by which its writer's clock
+        is behind the one that `tick` tells.
 
         With several writers of captures a child may be read before its parent. An exchange whose last assistant message is no
         known turn's is therefore kept in `unsure` unless the caller says that everything written before it has been added.
@@ -76,12 +77,12 @@ class Sessions:
             return None
         conversation = read_conversation(exchange.messages)
         hint = session_hint(exchange)
-        since = exchange.created_at - self.timeout_s
+        since = exchange.created_at + behind - self.timeout_s
         match = self._index.find_parent(conversation, exchange.messages, exchange.key, hint, since)
         if not sure and "a" in conversation.roles[match.at + 1 if match else 0 :]:
             self.unsure.append(exchange)
             return None
-        node = self._plant(exchange, conversation, hint, match)
+        node = self._plant(exchange, conversation, hint, match, exchange.finished_at + behind)
         if match is not None and node.kind == "main":
             came_back = next_state(conversation, exchange.messages, match) if match.replies else None
             if match.node.with_tools and not node.with_tools and may_be_aside(exchange.hints, conversation.roles[match.at + 1 :]):
@@ -113,10 +114,10 @@ class Sessions:
                 return
             self._end(oldest)
 
-    def _plant(self, exchange: Exchange, conversation: Conversation, hint: str | None, match: Match | None) -> Node:
+    def _plant(self, exchange: Exchange, conversation: Conversation, hint: str | None, match: Match | None, seen: float) -> Node:
         parent = match.node if match else None
-        tree = parent.tree if parent else self._new_tree(exchange, hint)
-        tree.last_seen = max(tree.last_seen, exchange.finished_at)
+        tree = parent.tree if parent else self._new_tree(exchange, hint, seen)
+        tree.last_seen = max(tree.last_seen, seen)
         if exchange.tools and not tree.among_tools:
             for other in self._of_session[tree.user, tree.session_id]:
                 self._trees[other].among_tools = True
@@ -145,10 +146,10 @@ class Sessions:
         self._index.add(node)
         return node
 
-    def _new_tree(self, exchange: Exchange, hint: str | None) -> Tree:
+    def _new_tree(self, exchange: Exchange, hint: str | None, seen: float) -> Tree:
         session_id = scoped(exchange.key, hint) if hint else f"s{exchange.exchange_id}"
         others = self._of_session[exchange.key, session_id]
-        tree = Tree(exchange.key, session_id, exchange.finished_at)
+        tree = Tree(exchange.key, session_id, seen)
         tree.among_tools = any(self._trees[other].among_tools for other in others)
         self._trees[id(tree)] = tree
         others.add(id(tree))

@@ -13,6 +13,7 @@ import threading
 import time
 
 from clawctl.collect.captures import Captures, Found
+from clawctl.collect.clocks import Clocks
 from clawctl.collect.position import Position, put_aside
 from clawctl.collect.sessions import Sessions
 from clawctl.collect.side_rules import VERSION
@@ -61,7 +62,8 @@ class Collector:
         self._run, self._settings, self._stop, self._origin = run, recipe.collect, stop, origin
         self._upkeep, self._kept_up_at = Upkeep(run, recipe), float("-inf")
         _sweep(run)
-        self._refused = False  # by the disk
+        self._refused = self._refused_rating = False  # by the disk
+        self._late: list[Feedback] = []  # ratings that are not kept yet
         self._own_feedback = FeedbackFile(run.feedback)
         self._exchanges, self._rows, self._shards, self._quarantined = 0, 0, 0, 0
         self._reported, self._reported_at = 0, time.monotonic()
@@ -75,6 +77,8 @@ class Collector:
         self._known = _published_ids(self._run, self._position.shards_after)
         self._captures = Captures(self._run, self._position.start)
         self._ratings = Ratings(self._run)
+        self._clocks, self._looked = Clocks(), False
+        self._behind: dict[str, float] = {}  # by how much the writer's clock is behind ours, by exchange; where it is
         self._told: set[str] = set()  # ids of the ratings in feedback/
         self._sessions = Sessions(self._settings.session_timeout_s, self._known)
         self._last_stem = max((path.stem for path in published(self._run.trajectories, ".parquet")), default="")
@@ -94,7 +98,7 @@ class Collector:
             log.warning("%s was rewritten: all captures are read again", file)
             self._begin(afresh=True)
             self._read_all()
-        self._sessions.tick(time.time())
+        self._sessions.tick(self._clocks.now())
         self._take()
         if time.monotonic() - self._saved_at >= self._settings.shard_age_s:
             self._save()
@@ -102,6 +106,8 @@ class Collector:
             self.report()
 
     def _read_all(self) -> None:
+        self._clocks.look(set(self._captures.offsets) if self._looked else set())
+        self._looked = True
         for feedback in self._ratings.read():  # before the captures: a rating that was given is in the row if it can be
             self._told.add(feedback.feedback_id)
             self._sessions.rate(feedback)
@@ -118,10 +124,11 @@ class Collector:
         stream = heapq.merge(map(self._found, self._captures.read()), sorted(before, key=_time), key=_time)
         while batch := list(itertools.islice(stream, BATCH)):
             for exchange in batch:
-                sessions.add(exchange, sure=False)
+                sessions.add(exchange, False, self._behind.get(exchange.exchange_id, 0.0))
             while len(sessions.unsure) > MOST_UNSURE:
-                sessions.add(sessions.unsure.pop(0))
-            now = min(time.time(), *map(_time, sessions.unsure), batch[-1].created_at)
+                exchange = sessions.unsure.pop(0)
+                sessions.add(exchange, True, self._behind.get(exchange.exchange_id, 0.0))
+            now = min(self._clocks.now(), *map(self._time, sessions.unsure), self._time(batch[-1]))
             sessions.tick(now)  # catching up: what was over by then is over
             self._exchanges += len(batch)
             self._take()
@@ -131,15 +138,24 @@ class Collector:
         waited = {exchange.exchange_id for exchange in before}
         still, sessions.unsure = sessions.unsure, []
         for exchange in still:
-            sessions.add(exchange, sure=exchange.exchange_id in waited)
+            sessions.add(exchange, exchange.exchange_id in waited, self._behind.get(exchange.exchange_id, 0.0))
+        unsure = {exchange.exchange_id for exchange in sessions.unsure}
+        self._behind = {turn_id: behind for turn_id, behind in self._behind.items() if turn_id in unsure}
 
     def _found(self, found: Found) -> Exchange:
         self._position.read(found)
+        behind = self._clocks.behind(found.file, found.exchange.finished_at)
+        if behind:
+            self._behind[found.exchange.exchange_id] = behind
         return found.exchange
 
+    def _time(self, exchange: Exchange) -> float:
+        """When it was asked, by our clock."""
+        return exchange.created_at + self._behind.get(exchange.exchange_id, 0.0)
+
     def _take(self) -> None:
-        for feedback in self._sessions.take_late():
-            self._pass_on(feedback)
+        self._late += [rating for rating in self._sessions.take_late() if rating.feedback_id not in self._told]
+        self._pass_on()
         rows = self._sessions.take_rows()
         self._emitted += len(rows)
         self._position.ended(self._sessions.take_ended(), self._emitted)
@@ -150,14 +166,18 @@ class Collector:
             pass
         self._publish_due()
 
-    def _pass_on(self, feedback: Feedback) -> None:
-        """Keep a rating that came with a request where late ratings stand. Read again, the request finds it there."""
-        if feedback.feedback_id in self._told:
-            return
-        try:
-            self._own_feedback.append(feedback)
-        except OSError as error:
-            log.error("a rating that came with a request could not be kept: %s", error)
+    def _pass_on(self) -> None:
+        """Keep ratings that came with requests where late ratings stand. Read again, a request finds its rating there."""
+        while self._late:
+            try:
+                self._own_feedback.append(self._late[0])
+            except OSError as error:
+                if not self._refused_rating:
+                    log.error("%d ratings that came with requests wait for room on the disk: %s", len(self._late), error)
+                self._refused_rating = True
+                return
+            self._late.pop(0)
+            self._refused_rating = False
 
     def _publish_due(self) -> None:
         """Publish the rows that wait if the oldest has waited long enough."""
@@ -185,6 +205,8 @@ class Collector:
                 log.error("cannot write trajectories, %d turns wait: %s", len(self._waiting), error)
             self._refused = True
             return False
+        if self._refused:
+            log.warning("there is room again: trajectories are written")
         self._refused = False
         self._waiting = self._waiting[len(rows) :]
         self._waiting_since = time.monotonic()

@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from clawctl.checksums import Damaged, read_sealed, sealed
 from clawctl.config import EvalConfig
 from clawctl.eval.gate import Scores
 from clawctl.eval.intervals import Estimate
@@ -46,10 +47,10 @@ def read_record(run: RunDir, version: int) -> dict[str, Any] | None:
     """`eval/<version>.json`, or None where the version was not looked at. A file that cannot be read is put aside."""
     path = run.eval / f"{version}.json"
     try:
-        found = orjson.loads(path.read_bytes())
+        found = read_sealed(path.read_bytes())
     except FileNotFoundError:
         return None
-    except orjson.JSONDecodeError as error:
+    except Damaged as error:
         found = error
     if isinstance(found, dict) and {"suites", "decision"} <= found.keys():
         return found
@@ -69,4 +70,4 @@ def scores(record: dict[str, Any]) -> Scores:
 
 
 def write_record(run: RunDir, record: dict[str, Any]) -> None:
-    publish_bytes(run.eval / f"{record['version']}.json", orjson.dumps(record, option=orjson.OPT_INDENT_2))
+    publish_bytes(run.eval / f"{record['version']}.json", sealed(orjson.dumps(record, option=orjson.OPT_INDENT_2)))

@@ -16,6 +16,7 @@ from typing import Any
 from rich.table import Table
 
 from clawctl.config import GateConfig, Recipe
+from clawctl.disk import when_there_is_room
 from clawctl.endpoint import Endpoint, own_api_key, own_endpoint
 from clawctl.errors import ClawError
 from clawctl.eval.gate import Decision, decide
@@ -74,7 +75,7 @@ def measure(run: RunDir, recipe: Recipe, version: int, stop: threading.Event) ->
         endpoint = _endpoint(run, recipe, version)
     except ClawError as error:
         raise CannotMeasure(error.problem, gone=True) from error
-    began = time.time()
+    began = time.monotonic()
     findings = asyncio.run(_play(endpoint, recipe, stop))
     return {
         "version": version,
@@ -82,7 +83,7 @@ def measure(run: RunDir, recipe: Recipe, version: int, stop: threading.Event) ->
         "suites": {name: finding.as_json() for name, finding in findings.items()},
         "examples": [example for finding in findings.values() for example in finding.examples],
         "decision": asdict(Decision(None, "measured; nothing was decided")),
-        "seconds": time.time() - began,
+        "seconds": time.monotonic() - began,
         "at": time.time(),
     }
 
@@ -162,7 +163,7 @@ class Follower:
             decision = decide(scores(record), scores(live_record), gate, live)
         if decision.promote:
             # before the record: after a crash in between it counts as live, not as decided
-            move_live(self.run, candidate, by="eval")
+            when_there_is_room(lambda: move_live(self.run, candidate, by="eval"), "policies/LIVE", self.stop)
         self._decided(candidate, decision)
         return True
 
@@ -184,7 +185,7 @@ class Follower:
         self.waiting_for = ""
         if record is not None and not _undecided(record):
             fresh["decision"] = record["decision"]
-        write_record(self.run, fresh)
+        self._write(fresh)
         log.info("policy %d: %s", version, _in_short(fresh))
         self._tell(fresh)
         return fresh
@@ -192,9 +193,12 @@ class Follower:
     def _decided(self, version: int, decision: Decision) -> None:
         record = read_record(self.run, version) or _unmeasurable(self.recipe, version, decision.reason)
         record["decision"] = asdict(decision)
-        write_record(self.run, record)
+        self._write(record)
         log.info("policy %d %s: %s", version, "goes live" if decision.promote else "stays out", decision.reason)
         self._tell(record)
+
+    def _write(self, record: dict[str, Any]) -> None:
+        when_there_is_room(lambda: write_record(self.run, record), f"eval/{record['version']}.json", self.stop)
 
     def _tell(self, record: dict[str, Any]) -> None:
         if self.as_json:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
 from rich.table import Table
 
+from clawctl.checksums import read_sealed
 from clawctl.inspect.rows import read_json
 from clawctl.inspect.tables import problem_lines, since
 from clawctl.printing import answers, one_line, print_json
@@ -103,9 +103,9 @@ def _captured(run: RunDir) -> Iterator[tuple[str, str, float]]:
         with path.open("rb") as file:
             for line in file:
                 try:
-                    row = orjson.loads(line)
+                    row = read_sealed(line)
                     yield str(row["key"]), str(row["exchange_id"]), float(row["created_at"])
-                except (orjson.JSONDecodeError, LookupError, TypeError, ValueError):
+                except (LookupError, TypeError, ValueError):
                     continue  # a torn line; `inspect health` counts what was put aside
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import socket
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from clawctl.policies import list_versions
 from clawctl.printing import answers, one_line, print_json
 from clawctl.run_dir import FOLDERS, RunDir, claimed, published
 
+_LITTLE_ROOM = 16 << 20  # bytes
 _NOT_WAITING = ("waiting for the judge", "waiting for the trainer")
 
 
@@ -36,6 +38,9 @@ def look(run: RunDir) -> dict[str, Any]:
     problems = joined.problems
     serve = ask_server(run)
     exchanges, files = count_exchanges(run)
+    free = shutil.disk_usage(run.root).free
+    if free < _LITTLE_ROOM:
+        problems.append(f"the disk has {_size(free)} left: stages wait for room, and serve loses what it captures")
     feed = read_json(run.train / "feed.json", problems, None, lambda value: isinstance(value, dict))
     return {
         "stages": {
@@ -60,6 +65,7 @@ def look(run: RunDir) -> dict[str, Any]:
         "feed": feed,
         "quarantine": quarantined(run),
         "disk_bytes": {name: disk_bytes(run.root / name) for name in FOLDERS},
+        "disk_free_bytes": free,
         "problems": problems,
     }
 
@@ -74,7 +80,7 @@ def is_running(run: RunDir, stage: str) -> bool:
     """Whether a worker holds the place of `stage`. The lock is only tried where its last owner may still live: a reader must never
     be in the way of a worker that starts."""
     try:
-        owner = re.fullmatch(r"process (\d+) on (.+)", (run.locks / f"{stage}.owner").read_text().strip())
+        owner = re.fullmatch(r"process (\d+) on (.+)", (run.locks / f"{stage}.owner").read_text(errors="replace").strip())
     except OSError:
         return False
     if owner and owner[2] == socket.gethostname() and not _lives(int(owner[1])):

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import orjson
-
+from clawctl.checksums import Damaged, read_sealed
 from clawctl.config import TrainConfig, load_recipe
 from clawctl.errors import ClawError
 from clawctl.feedback import Ratings
@@ -171,10 +170,10 @@ def read_policies(run: RunDir, problems: list[str]) -> list[Policy]:
 def read_json(path: Path, problems: list[str], default: T, check: Callable[[Any], bool] = lambda _: True) -> Any | T:
     """What stands in `path`; `default` where there is no such file or, with a problem noted, nothing that can be used."""
     try:
-        value = orjson.loads(path.read_bytes())
+        value = read_sealed(path.read_bytes())
     except FileNotFoundError:
         return default
-    except (OSError, orjson.JSONDecodeError) as error:
+    except (OSError, Damaged) as error:
         problems.append(f"{path.parent.name}/{path.name}: {error}")
         return default
     if not check(value):
@@ -188,8 +187,8 @@ def json_lines(path: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
     lines = path.read_bytes().split(b"\n") if path.exists() else []
     for number, line in enumerate(lines, 1):
         try:
-            value = orjson.loads(line) if line.strip() else None
-        except orjson.JSONDecodeError as error:
+            value = read_sealed(line) if line.strip() else None
+        except Damaged as error:
             if number < len(lines):
                 problems.append(f"{path.parent.name}/{path.name}, line {number}: {error}")
             continue

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +15,7 @@ from clawctl.inspect.tables import problem_lines
 from clawctl.inspect.turns import as_dict, whole_turn
 from clawctl.printing import answers, one_line, plain, print_json
 from clawctl.run_dir import RunDir
+from clawctl.shards import UnreadableShard, read_table
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _OF_STEP = ("loss", "grad_norm", "lr", "turns", "trained_tokens", "reward_mean", "reward_std", "masked_fraction", "mismatch_mean")
@@ -76,9 +77,10 @@ def read_record(run: RunDir, step: int, turn_id: str, problems: list[str]) -> di
     if not path.exists():
         return None
     try:
-        rows: list[dict[str, Any]] = pq.read_table(path, filters=[("turn_id", "=", turn_id)]).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        problems.append(f"turns/{path.name}: {error}")
+        table = read_table(path)
+        rows: list[dict[str, Any]] = table.filter(pc.field("turn_id") == turn_id).to_pylist()
+    except (UnreadableShard, pa.ArrowException, ValueError) as error:
+        problems.append(f"turns/{error}")
         return None
     return rows[0] if rows else None
 

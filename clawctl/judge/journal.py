@@ -12,6 +12,7 @@ from typing import IO
 
 import orjson
 
+from clawctl.checksums import Damaged, read_sealed, sealed
 from clawctl.run_dir import RunDir
 from clawctl.types import Verdict
 
@@ -24,15 +25,17 @@ class Journal:
         wanted = set(turn_ids)
         self.found = {verdict.turn_id: verdict for verdict in _read(self.path) if verdict.turn_id in wanted}
         self._file: IO[bytes] | None = None
+        self._torn = True  # the file may end within a line: a worker was killed, or the disk was full
 
     def add(self, verdict: Verdict) -> None:
         """Keep one verdict. A disk that is full only means that it may be paid for twice."""
+        line = sealed(orjson.dumps(verdict)) + b"\n"
         with suppress(OSError):
             if self._file is None:
                 descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
                 self._file = os.fdopen(descriptor, "ab", buffering=0)
-                self._file.write(b"\n")  # a killed worker may have left half a line
-            self._file.write(orjson.dumps(verdict) + b"\n")
+            line = b"\n" * self._torn + line
+            self._torn = self._file.write(line) < len(line)
 
     def close(self) -> None:
         if self._file is not None:
@@ -50,6 +53,6 @@ def _read(path: Path) -> list[Verdict]:
     verdicts = []
     with suppress(OSError):
         for line in path.read_bytes().splitlines():
-            with suppress(orjson.JSONDecodeError, TypeError):  # half a line
-                verdicts.append(Verdict(**orjson.loads(line)))
+            with suppress(Damaged, TypeError):  # half a line, or another than was written
+                verdicts.append(Verdict(**read_sealed(line)))
     return verdicts

@@ -90,7 +90,11 @@ class _Worker:
 
     async def _claim(self, path: Path) -> None:
         with ExitStack() as claim:
-            mine = claim.enter_context(claimed(self._run, f"judge-{path.stem}"))
+            try:
+                mine = claim.enter_context(claimed(self._run, f"judge-{path.stem}"))
+            except OSError as error:  # a full disk has no room for the lock: the next look tries again
+                log.error("cannot take up %s: %s", path.name, error)
+                return
             if not mine or self._verdicts(path.stem).exists() or not path.exists():
                 return
             try:

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import orjson
-
+from clawctl.checksums import Damaged, read_sealed
 from clawctl.run_dir import RunDir, published
 from clawctl.shards import UnreadableShard, read_columns
 
@@ -85,8 +84,8 @@ def captured_rows(path: Path) -> Iterator[dict[str, Any]]:
 def readable(line: bytes) -> dict[str, Any] | None:
     """One line of captures as far as choosing needs it, or None: torn, or no exchange."""
     try:
-        row = orjson.loads(line)
-    except orjson.JSONDecodeError:
+        row = read_sealed(line)
+    except Damaged:
         return None
     shaped = isinstance(row, dict) and isinstance(row.get("exchange_id"), str) and isinstance(row.get("messages"), list)
     return row if shaped and isinstance(row.get("key"), str) and isinstance(row.get("created_at"), int | float) else None

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
+from clawctl.checksums import Damaged, read_sealed
 from clawctl.policies import list_versions, live_version, move_live, policy_folder, read_policy
 from clawctl.run_dir import RunDir, publish_bytes, published
 
@@ -54,7 +53,7 @@ def go_back(run: RunDir, way: WayBack) -> None:
         _remove_folder(run.train / "checkpoints" / str(step))
     _keep_rows(run.train / "steps.jsonl", lambda row: row.get("step", 0) <= way.to_version)
     for path in _json_files(run.train / "ledger"):
-        if int(orjson.loads(path.read_bytes()).get("step", 0)) > way.to_version:
+        if _step_of(path) > way.to_version:
             path.unlink()
     turns = run.train / "turns"
     for path in list(turns.rglob("*")) if turns.exists() else []:
@@ -75,15 +74,30 @@ def _json_files(folder: Path) -> list[Path]:
     return published(folder, ".json") if folder.exists() else []
 
 
+def _step_of(path: Path) -> int:
+    """Of a ledger entry; a damaged one is known by its name, and what was skipped is tried again."""
+    try:
+        return int(read_sealed(path.read_bytes()).get("step", 0))
+    except Damaged:
+        return int(path.stem) if path.stem.isdigit() else 0
+
+
 def _remove_folder(folder: Path) -> None:
     doomed = folder.with_name(f".{folder.name}.forgotten.tmp")  # half a folder must never look like a whole one
     os.replace(folder, doomed)
     shutil.rmtree(doomed)
 
 
+def _is_wanted(line: bytes, wanted: Callable[[dict[str, Any]], bool]) -> bool:
+    try:
+        return wanted(read_sealed(line))
+    except Damaged:
+        return False
+
+
 def _keep_rows(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
     if not path.exists():
         return
     whole = path.read_bytes().rpartition(b"\n")[0]
-    kept = [line for line in whole.split(b"\n") if line and wanted(orjson.loads(line))]
+    kept = [line for line in whole.split(b"\n") if line and _is_wanted(line, wanted)]
     publish_bytes(path, b"".join(line + b"\n" for line in kept))

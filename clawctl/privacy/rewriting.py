@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from clawctl.checksums import Damaged, read_sealed, sealed
 from clawctl.run_dir import publish_bytes
-from clawctl.shards import rewrite_shard
+from clawctl.shards import UnreadableShard, read_table, rewrite_shard
 
 _GONE = object()
 _MOMENT_S = 0.1
@@ -62,8 +62,8 @@ def _kept(data: bytes, belongs: Callable[[dict[str, Any]], bool]) -> tuple[bytes
 
 def _row(line: bytes) -> dict[str, Any] | None:
     try:
-        row = orjson.loads(line)
-    except orjson.JSONDecodeError:
+        row = read_sealed(line)
+    except Damaged:
         return None
     return row if isinstance(row, dict) else None
 
@@ -71,9 +71,9 @@ def _row(line: bytes) -> dict[str, Any] | None:
 def rewrite_parquet(path: Path, turn_ids: set[str]) -> int:
     """Take rows out of one shard; a shard without rows goes. Returns how many. Raises Unreadable."""
     try:
-        table = pq.read_table(path)
+        table = read_table(path)
         ids = table.column("turn_id")
-    except (OSError, pa.ArrowException, KeyError) as error:
+    except (UnreadableShard, KeyError) as error:
         raise Unreadable from error
     keep = pc.invert(pc.is_in(ids, value_set=pa.array(sorted(turn_ids), ids.type)))
     kept = table.filter(keep)
@@ -93,14 +93,14 @@ def rewrite_json(path: Path, turn_ids: set[str]) -> int:
     kept = []
     for line in filter(bytes.strip, lines):
         try:
-            value = without(orjson.loads(line), turn_ids, count.one)
-        except orjson.JSONDecodeError as error:
+            value = without(read_sealed(line), turn_ids, count.one)
+        except Damaged as error:
             if any(turn_id.encode() in line for turn_id in turn_ids) or path.parent.name == "quarantine":
                 raise Unreadable from error
             kept.append(line)
             continue
         if value is not _GONE:
-            kept.append(orjson.dumps(value))
+            kept.append(_dumped(value, was_sealed=b'"crc32":' in line))
     if not count.places:
         return 0
     end = b"" if path.suffix == ".json" else b"\n"
@@ -110,6 +110,11 @@ def rewrite_json(path: Path, turn_ids: set[str]) -> int:
         path.unlink()
         _sync_folder(path.parent)
     return count.places
+
+
+def _dumped(value: Any, was_sealed: bool) -> bytes:
+    text = orjson.dumps(value)
+    return sealed(text) if was_sealed and isinstance(value, dict) and value else text
 
 
 def without(value: Any, turn_ids: set[str], count: Callable[[], None]) -> Any:

@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -84,7 +85,7 @@ class About:
     async def health(self, request: Request, visit: Visit) -> Response:
         """Everything, for those on this machine or with a key; whether it is well, for all others."""
         versions, capture = self._versions, self._capture
-        troubled = self._not_ready() or versions.last_swap_error or capture.last_error
+        troubled = self._not_ready() or versions.last_swap_error or capture.failing
         short = {"status": "degraded" if troubled else "ok", "live": versions.live.version, "ready": self._not_ready() is None}
         if not (visit.key or _from_here(request)):
             return json_response(short)
@@ -92,12 +93,23 @@ class About:
             **short,
             "draining": self.draining,
             "engine": {"waiting_for": versions.live.waiting_for(), **asdict(versions.live.capabilities)},
-            "capture": {"on": capture.on, "written": capture.written, "lost": capture.lost, "last_error": capture.last_error},
+            "capture": {
+                "on": capture.on, "written": capture.written, "lost": capture.lost, "failing": capture.failing,
+                "last_error": capture.last_error,
+            },
+            "disk_free_bytes": self._disk_free(),
             "swaps": [asdict(swap) for swap in versions.swaps],
             "last_swap_error": versions.last_swap_error,
             "requests": self._requests(),
             "uptime_s": time.time() - self._started_at,
         })  # fmt: skip
+
+    def _disk_free(self) -> int | None:
+        """Of the run's disk; None where nobody can say."""
+        try:
+            return shutil.disk_usage(self._run.root).free
+        except OSError:
+            return None
 
     def _requests(self) -> dict[str, int]:
         counted = [(api, int(status), count) for (api, status, _), count in self._metrics.requests.items()]
@@ -127,6 +139,8 @@ class About:
                 "clawctl_capture_on": ("gauge", "Whether conversations are captured.", float(capture.on)),
                 "clawctl_capture_written_total": ("counter", "Exchanges that were captured.", capture.written),
                 "clawctl_capture_lost_total": ("counter", "Exchanges that could not be captured.", capture.lost),
+                "clawctl_capture_failing": ("gauge", "Whether the last exchange could not be captured.", float(capture.failing)),
+                "clawctl_disk_free_bytes": ("gauge", "Room on the disk of the run.", self._disk_free()),
                 "clawctl_swaps_total": ("counter", "Swaps that went live.", versions.swaps_done),
                 "clawctl_swaps_refused_total": ("counter", "Swaps that were refused.", versions.swaps_refused),
                 "clawctl_swap_alarm": ("gauge", "Whether the last swap was refused.", float(versions.last_swap_error is not None)),

@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from clawctl.checksums import sealed
 from clawctl.config import PrivacyConfig
 from clawctl.privacy.consent import may_capture
 from clawctl.privacy.redaction import Redactor
@@ -46,6 +47,7 @@ class Capture:
         self._logged_at = float("-inf")
         self.written = 0
         self.lost = 0
+        self.failing = False  # the last exchange was lost
         self.last_error: str | None = None
 
     @property
@@ -98,10 +100,14 @@ class Capture:
 
     def _keep(self, exchange: Exchange, unwritten: Any) -> None:
         try:
-            self._write(orjson.dumps(self._redactor.exchange(exchange, unwritten)) + b"\n")
+            self._write(sealed(orjson.dumps(self._redactor.exchange(exchange, unwritten))) + b"\n")
             self.written += 1
+            if self.failing:
+                self.failing = False
+                _log.warning("turns are captured again; %d were lost", self.lost)
         except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the answer goes out; it is counted and said
             self.lost += 1
+            self.failing = True
             self._complain(f"a turn was not captured: {type(error).__name__}: {error}")
 
     def _complain(self, problem: str) -> None:

@@ -4,11 +4,14 @@ import asyncio
 import logging
 import signal
 import socket
+import threading
 from collections.abc import Callable
+from functools import partial
 
 import uvicorn
 
 from clawctl.config import Recipe, ServeConfig, from_environment
+from clawctl.disk import when_there_is_room
 from clawctl.endpoint import announce
 from clawctl.errors import ClawError
 from clawctl.run_dir import RunDir
@@ -101,7 +104,7 @@ async def _serve(
         versions.follow_once()
         if not announced:
             announced = True
-            announce(run, host, port)
+            _announce(run, host, port)
             what = "captured" if capture.on else "not captured"
             version = versions.live.version
             _log.info("http://%s:%d/v1 serves %s, version %d; conversations are %s", host, port, recipe.model_name, version, what)
@@ -126,6 +129,16 @@ async def _serve(
             if task.done():
                 task.result()  # raises why the engine could not go on
             task.cancel()
+
+
+def _announce(run: RunDir, host: str, port: int) -> None:
+    """Say where we listen, on a full disk as soon as there is room: we serve meanwhile."""
+    try:
+        announce(run, host, port)
+    except OSError as error:
+        _log.error("serve.json cannot be written, the other stages do not find this server: %s", error)
+        again = partial(when_there_is_room, partial(announce, run, host, port), "serve.json")
+        threading.Thread(target=again, name="announce", daemon=True).start()
 
 
 class _Server(uvicorn.Server):

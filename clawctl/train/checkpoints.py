@@ -7,13 +7,15 @@ A step is committed by one rename, that of `train/checkpoints/<step>/`, which ho
     optimizer.safetensors  AdamW's state; its settings are the recipe's
     sharded/         instead of these two where weights are sharded: what each rank keeps, by torch.distributed.checkpoint
     turns.parquet    the numbers of each trained token, for `clawctl inspect why`
-    state.json       step, turns by shard, baselines, the steps.jsonl row, policy.json, and what the model must match
+    state.json       step, turns by shard, baselines, the steps.jsonl row, policy.json, what the model must match, and checksums of
+                     the other files
 
 What follows (`settle`) is derived from it and done again on resume where it is missing: ledger, `policies/<version>/` (hard links:
 nothing is written twice), LIVE, and last the row in `steps.jsonl`, which says that all the rest was done. There is no random
 state to keep: dropout is seeded by step and rank, the learning rate is a function of the step.
 """
 
+import logging
 import os
 import shutil
 from collections.abc import Callable
@@ -23,13 +25,16 @@ from typing import Any
 import orjson
 import torch
 
+from clawctl.checksums import Damaged, checksums_of, read_sealed, sealed
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.policies import list_versions, live_version, move_live, policy_folder, publish_policy
 from clawctl.run_dir import RunDir, publish_folder
 from clawctl.train.ledger import write_trained
-from clawctl.train.records import keep_records
+from clawctl.train.records import NAME, keep_records
 from clawctl.types import Policy
+
+log = logging.getLogger("clawctl.train")
 
 _CURE = "restore it from a copy, or start a new run with --run"
 
@@ -45,14 +50,14 @@ def identity(recipe: Recipe) -> dict[str, Any]:
 
 
 def newest_checkpoint(run: RunDir) -> Path | None:
-    steps = _steps(run)
+    steps = steps_kept(run)
     return run.train / "checkpoints" / str(steps[-1]) if steps else None
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
     try:
-        state: dict[str, Any] = orjson.loads((checkpoint / "state.json").read_bytes())
-    except (OSError, orjson.JSONDecodeError) as error:
+        state: dict[str, Any] = read_sealed((checkpoint / "state.json").read_bytes())
+    except (OSError, Damaged) as error:
         raise ClawError(
             f"checkpoint {checkpoint} cannot be read: {error}", "restore it, or remove it to resume one before"
         ) from error
@@ -92,7 +97,8 @@ def commit(run: RunDir, state: dict[str, Any], optimizer: dict[str, Any] | None,
         save_weights(checkpoint)
         if optimizer is not None:
             _write_optimizer(checkpoint, optimizer["state"])
-        (checkpoint / "state.json").write_bytes(orjson.dumps(state))
+        files = checksums_of(checkpoint, leave_out=(NAME, "sharded"))  # one has its own, the other lies on many hosts
+        (checkpoint / "state.json").write_bytes(sealed(orjson.dumps({**state, "files": files})))
 
     publish_folder(folder / str(state["step"]), fill)
     return folder / str(state["step"])
@@ -105,7 +111,8 @@ def settle(run: RunDir, checkpoint: Path, recipe: Recipe, seconds: dict[str, flo
     policy = Policy(**state["policy"])
     write_trained(run, state["step"], state["turns"])
     if not policy_folder(run, policy.version).exists():
-        publish_policy(run, policy, lambda folder: _link(checkpoint / "policy", folder))
+        files = {name.removeprefix("policy/"): told for name, told in state.get("files", {}).items() if name.startswith("policy/")}
+        publish_policy(run, policy, lambda folder: _link(checkpoint / "policy", folder), files or None)
     if _last_row_step(run) < state["step"]:
         if recipe.gate is None and live_version(run) != policy.version:
             move_live(run, policy.version, by="train")
@@ -137,7 +144,7 @@ def _told(who: dict[str, Any]) -> str:
     return f"{who['base_model']}, " + (f"LoRA rank {lora['rank']} alpha {lora['alpha']:g}" if lora else "full weights")
 
 
-def _steps(run: RunDir) -> list[int]:
+def steps_kept(run: RunDir) -> list[int]:
     folder = run.train / "checkpoints"
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit()) if folder.exists() else []
 
@@ -153,7 +160,7 @@ def _link(source: Path, target: Path) -> None:
 
 def _prune(run: RunDir, keep: int) -> None:
     folder = run.train / "checkpoints"
-    for step in _steps(run)[:-keep]:
+    for step in steps_kept(run)[:-keep]:
         doomed = folder / f".{step}.doomed"  # renamed first: half a checkpoint must never look like one
         os.replace(folder / str(step), doomed)
         shutil.rmtree(doomed)
@@ -165,22 +172,31 @@ def _prune(run: RunDir, keep: int) -> None:
 
 
 def read_rows(run: RunDir) -> list[dict[str, Any]]:
-    """The whole lines of `steps.jsonl`; one that a killed trainer began is not there."""
+    """The lines of `steps.jsonl` that are as they were written; one that a killed trainer began is not there, and a damaged one
+    is told by `inspect`."""
     path = run.train / "steps.jsonl"
     whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
-    return [orjson.loads(line) for line in whole.split(b"\n") if line]
+    rows = []
+    for line in filter(None, whole.split(b"\n")):
+        try:
+            rows.append(read_sealed(line))
+        except Damaged as error:
+            log.error("train/steps.jsonl has a row that is passed over: %s", error)
+    return rows
+
+
+def row_line(row: dict[str, Any]) -> bytes:
+    return sealed(orjson.dumps(row)) + b"\n"
 
 
 def _last_row_step(run: RunDir) -> int:
-    path = run.train / "steps.jsonl"
-    whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
-    return int(orjson.loads(whole.rpartition(b"\n")[2])["step"]) if whole else 0
+    return max((row["step"] for row in read_rows(run)), default=0)
 
 
 def _append_row(run: RunDir, row: dict[str, Any]) -> None:
     with (run.train / "steps.jsonl").open("ab+") as file:
         file.seek(0)
         file.truncate(file.read().rfind(b"\n") + 1)  # a line that a killed trainer began
-        file.write(orjson.dumps(row) + b"\n")
+        file.write(row_line(row))
         file.flush()
         os.fsync(file.fileno())

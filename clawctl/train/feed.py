@@ -49,6 +49,7 @@ class Feed:
         self.forming = Forming(config, self.refused)
         self.unreadable = 0  # shards
         self.ratings = Ratings(run)
+        self._begun = time.time() - time.monotonic()
         self._version = 0  # of the policy that the next batch is for
         self._known: dict[str, str] = {}  # the shard of each turn that was looked at
         self._refusals: dict[str, str] = {}  # why turns that have a verdict did not become samples
@@ -59,7 +60,7 @@ class Feed:
     def take(self, version: int, now: float | None = None) -> Batch | None:
         """The next batch for a policy that stands at `version`, or None while there are too few turns. Nothing leaves the feed
         until `done` says what became of it."""
-        now = time.time() if now is None else now
+        now = self._begun + time.monotonic() if now is None else now  # a clock that jumps neither hurries nor delays a batch
         self._version = version
         self._look(now)
         self._refuse_stale(version)
@@ -100,7 +101,10 @@ class Feed:
         }
         text = orjson.dumps(counts, option=orjson.OPT_INDENT_2)
         if text != self._told:
-            publish_bytes(self.run.train / "feed.json", text)
+            try:
+                publish_bytes(self.run.train / "feed.json", text)
+            except OSError as error:  # counts alone: written when they change again
+                log.error("train/feed.json cannot be written, `inspect` shows old counts: %s", error)
             self._told = text
 
     def _ready(self, now: float) -> int:
@@ -137,8 +141,8 @@ class Feed:
         for stem in new:
             self._stems.add(stem)
             if not self._is_merged(stem, turns[stem]):
-                self._join(stem)
-        self._take_again(rated)
+                self._join(stem, now)
+        self._take_again(rated, now)
         released = self.forming.release(now)
         self.waiting += released
         if new or rated or released:
@@ -172,20 +176,20 @@ class Feed:
         self.origins[stem] = self.origins[min(parts)]
         return True
 
-    def _take_again(self, rated: Set[str]) -> None:
+    def _take_again(self, rated: Set[str], now: float) -> None:
         """Look once more at turns that were rated after they were looked at: what waits may be worth something else now, and what
         was refused may have become of use."""
         by_stem: defaultdict[str, set[str]] = defaultdict(set)
         for turn_id in rated:
             by_stem[self._known[turn_id]].add(turn_id)
         for stem, turn_ids in sorted(by_stem.items()):
-            self._join(stem, turn_ids)
+            self._join(stem, now, turn_ids)
 
-    def _join(self, stem: str, again: Set[str] = frozenset()) -> None:
+    def _join(self, stem: str, now: float, again: Set[str] = frozenset()) -> None:
         """Take in the turns of a shard that are not known, or of a shard that was read those that are to be looked at `again`."""
         turns_path, verdicts_path = (folder / f"{stem}.parquet" for folder in (self.run.trajectories, self.run.verdicts))
         try:
-            since = verdicts_path.stat().st_mtime
+            since = min(verdicts_path.stat().st_mtime, now)  # another host's clock may be ahead
             path = turns_path
             turns, self.origins[stem] = read_turns(path), read_origin(path)
             path = verdicts_path

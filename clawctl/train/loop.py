@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 from clawctl.config import Recipe
+from clawctl.disk import when_there_is_room
 from clawctl.errors import ClawError
 from clawctl.run_dir import RunDir, changes
 from clawctl.tokenizer_files import tokenizer_fingerprint
 from clawctl.train.advantages.binary import Baselines
-from clawctl.train.checkpoints import check_resumable, commit, identity, newest_checkpoint, read_optimizer, read_state, settle
+from clawctl.train.checkpoints import check_resumable, commit, identity, read_optimizer, read_state, settle
 from clawctl.train.custom_loss import load_custom_loss
 from clawctl.train.ema import Average
 from clawctl.train.feed import Feed
@@ -31,6 +32,7 @@ from clawctl.train.records import NAME as RECORD
 from clawctl.train.records import Told, write_records
 from clawctl.train.remote_teacher import RemoteTeacher, open_remote_teacher, taught
 from clawctl.train.sample import Batch
+from clawctl.train.setback import sound_checkpoint
 from clawctl.train.sharded_checkpoints import move_into, read_parts, write_parts
 from clawctl.train.sharding import part_of, shard
 from clawctl.train.step import Outcome, Training, make_optimizer, train_step
@@ -58,11 +60,11 @@ def run_training(run: RunDir, recipe: Recipe, ranks: Ranks, stop: threading.Even
             if outcome.wrong_model:
                 ranks.led(partial(refuse_model, recipe, feed, batch, outcome))
             if feed is not None and outcome.row is None:
-                skip(run, feed, batch, outcome)
+                when_there_is_room(partial(skip, run, feed, batch, outcome), "the ledger", stop)
             has_part = outcome.row is not None and (feed is not None or training.policy.across is not None)
             made = keep(run, training, batch) if has_part else None
             if feed is not None and made is not None and outcome.row is not None:
-                seconds = publish_step(run, recipe, training, batch, outcome, made)
+                seconds = publish_step(run, recipe, training, batch, outcome, made, stop)
                 feed.done([sample.turn_id for sample in batch.samples], "trained")
                 _tell_step(outcome.row, seconds, trackers)
             if skipped >= recipe.train.max_skipped_steps:
@@ -73,10 +75,10 @@ def resume(run: RunDir, recipe: Recipe, ranks: Ranks) -> Training:
     """Where the newest checkpoint stands, after making true what follows from it; or the base model."""
 
     def settled() -> Path | None:
-        checkpoint = newest_checkpoint(run)
+        checkpoint = sound_checkpoint(run)
         check_resumable(run, checkpoint, recipe)
         if checkpoint is not None:
-            settle(run, checkpoint, recipe)
+            when_there_is_room(lambda: settle(run, checkpoint, recipe), f"version {checkpoint.name}")
         return checkpoint
 
     checkpoint = ranks.led(settled)
@@ -171,16 +173,21 @@ def keep(run: RunDir, training: Training, batch: Batch) -> Made:
     return Made(canary, weights, parts, timing.seconds["keep"])
 
 
-def publish_step(run: RunDir, recipe: Recipe, training: Training, batch: Batch, outcome: Outcome, made: Made) -> dict[str, float]:
-    """Commit the step and make its version known; the seconds that took, by phase."""
+def publish_step(
+    run: RunDir, recipe: Recipe, training: Training, batch: Batch, outcome: Outcome, made: Made, stop: threading.Event
+) -> dict[str, float]:
+    """Commit the step and make its version known, as soon as the disk takes it; the seconds that took, by phase."""
     assert outcome.row is not None
     timing = Measures(seconds={"checkpoint": made.seconds})
     with timing.clock("checkpoint"):
         state = _state(recipe, training, batch, outcome.row, made)
         optimizer = training.optimizer.state_dict() if made.parts is None else None
-        checkpoint = commit(run, state, optimizer, _save(training, batch, outcome.told, made))
+        write = partial(commit, run, state, optimizer, _save(training, batch, outcome.told, made))
+        # the parts of a sharded trainer are moved, and cannot be twice: it makes the step again
+        checkpoint = when_there_is_room(write, f"checkpoint {batch.step}", stop) if made.parts is None else write()
     with timing.clock("publish"):
-        settle(run, checkpoint, recipe, timing.seconds)
+        seconds = dict(timing.seconds)
+        when_there_is_room(lambda: settle(run, checkpoint, recipe, seconds), f"version {batch.step}", stop)
     return timing.seconds
 
 
@@ -254,7 +261,10 @@ def give_up(outcome: Outcome, skipped: int) -> None:
 
 def _tell_step(row: dict[str, Any], seconds: dict[str, float], trackers: Sequence[Tracker]) -> None:
     for tracker in trackers:
-        tracker.log(metrics_of(row), row["step"])
+        try:
+            tracker.log(metrics_of(row), row["step"])
+        except OSError as error:
+            log.error("step %d is not in %s: %s", row["step"], type(tracker).__name__, error)
     log.info(
         "step %d: loss %.4f, %d turns (+%d -%d, %d hints), grad %.3g, %.1f s and %.2f s to publish",
         row["step"], row["loss"], row["turns"], row["positive"], row["negative"], row["hints"], row["grad_norm"],

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from clawctl.run_dir import RunDir, publish
+from clawctl.shards import write_table
 from clawctl.train.measures import StepFacts, TurnNumbers
 from clawctl.train.sample import Batch, Sample
 
@@ -45,7 +45,7 @@ class Told:
 
 def write_records(path: Path, batch: Batch, told: Told) -> None:
     rows = [_row(sample, batch.step, told) for sample in batch.samples]
-    pq.write_table(pa.Table.from_pylist(rows, schema=_ROW), path, compression="zstd")
+    write_table(path, pa.Table.from_pylist(rows, schema=_ROW), compression="zstd")
 
 
 def keep_records(run: RunDir, checkpoint: Path, keep: int) -> None:

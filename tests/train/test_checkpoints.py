@@ -210,3 +210,70 @@ def test_a_trainer_killed_at_any_phase_trains_each_turn_once_and_to_the_same_wei
     assert [row["step"] for row in read_rows(runs[1])] == list(range(1, 6))
     assert live_version(runs[1]) == 5
     assert all(same_weights(policy_folder(runs[0], version), policy_folder(runs[1], version)) for version in range(1, 6))
+
+
+def damage(path: Path) -> None:
+    """Flip one bit in the middle of a file, under another inode: what is hard-linked to it stays as it is."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.unlink()
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["state.json", "optimizer.safetensors", "policy/model.safetensors"])
+def test_from_a_damaged_checkpoint_training_goes_back_one_and_no_turn_is_lost_or_trained_twice(
+    run: RunDir, sampler: Sampler, model_path: Path, name: str, tmp_path: Path
+) -> None:
+    publish_turns(run, sampler, 8)
+    train(run, make_recipe(model_path))
+    shutil.copytree(policy_folder(run, 2), tmp_path / "undisturbed")
+    damage(run.train / "checkpoints" / "2" / name)
+    train(run, make_recipe(model_path))
+    assert same_weights(policy_folder(run, 2), tmp_path / "undisturbed")
+    assert ledger(run) == [f"a{i:02d}" for i in range(8)]
+    assert [row["step"] for row in read_rows(run)] == [1, 2]
+    kept = {path.name for path in run.quarantine.iterdir()}
+    assert {"checkpoints-2", "policies-2", "ledger-2.json"} <= kept
+    assert "training went back to step 1: checkpoint 2" in (run.quarantine / "checkpoints-2.reason.txt").read_text()
+
+
+def test_a_checkpoint_that_somebody_removed_is_made_again_with_its_turns(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_turns(run, sampler, 8)
+    train(run, make_recipe(model_path))
+    shutil.rmtree(run.train / "checkpoints" / "2")
+    train(run, make_recipe(model_path))
+    assert (list_versions(run), ledger(run)) == ([0, 1, 2], [f"a{i:02d}" for i in range(8)])
+
+
+def test_without_a_sound_checkpoint_training_refuses_and_touches_nothing(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_turns(run, sampler, 4)
+    train(run, make_recipe(model_path))
+    damage(run.train / "checkpoints" / "1" / "optimizer.safetensors")
+    with pytest.raises(ClawError, match=r"no sound checkpoint; checkpoint 1: optimizer\.safetensors is not what was written"):
+        train(run, make_recipe(model_path))
+    assert (list_versions(run), list(run.quarantine.iterdir())) == ([0, 1], [])
+
+
+def test_a_damaged_ledger_entry_is_written_anew_from_its_policy(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_turns(run, sampler, 8)
+    train(run, make_recipe(model_path))
+    before = orjson.loads((run.train / "ledger" / "1.json").read_bytes())
+    damage(run.train / "ledger" / "1.json")
+    train(run, make_recipe(model_path))
+    assert orjson.loads((run.train / "ledger" / "1.json").read_bytes()) == before
+    assert (run.quarantine / "ledger-1.json.reason.txt").exists()
+    damage(run.train / "ledger" / "1.json")
+    damage(policy_folder(run, 1) / "policy.json")
+    with pytest.raises(ClawError, match="without it turns would be trained twice"):
+        train(run, make_recipe(model_path))
+
+
+def test_a_damaged_row_of_steps_is_passed_over(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_turns(run, sampler, 8)
+    train(run, make_recipe(model_path))
+    path = run.train / "steps.jsonl"
+    first, second = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first.replace(b'"step":1', b'"step":3') + second)
+    train(run, make_recipe(model_path))
+    assert [row["step"] for row in read_rows(run)] == [2]
+    assert live_version(run) == 2

@@ -12,7 +12,7 @@ from typing import Any
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.policies import policy_folder, read_policy
+from clawctl.policies import check_policy, policy_folder, read_policy
 from clawctl.run_dir import RunDir
 from clawctl.serve.backends import Capabilities
 from clawctl.serve.backends.control import Control
@@ -202,6 +202,7 @@ class Targets:
         return f"{self._recipe.model_name}@{version}"
 
     def _folder(self, version: int) -> Path:
+        check_policy(self._run, version)
         return policy_folder(self._run, version).resolve()
 
     def _path(self, version: int) -> str:

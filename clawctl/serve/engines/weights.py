@@ -11,7 +11,7 @@ from transformers.utils import logging as transformers_logging
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.policies import policy_folder, read_policy
+from clawctl.policies import check_policy, policy_folder, read_policy
 from clawctl.run_dir import RunDir
 from clawctl.serve.canary import EXACT, ROUNDED
 
@@ -22,6 +22,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": "auto"}
 def load_model(run: RunDir, recipe: Recipe, version: int) -> Any:
     """The model with the weights of `version`, in evaluation mode. Raises ClawError, OSError, ValueError, RuntimeError."""
     policy = read_policy(run, version)
+    check_policy(run, version)
     folder = policy_folder(run, version)
     transformers_logging.disable_progress_bar()
     with _LOADING:

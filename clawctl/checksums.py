@@ -1,0 +1,115 @@
+"""Telling a flipped bit from what was written: a seal in JSON, a checked footer in Parquet, a list for a folder.
+
+CRC-32 finds every change of up to three bits of a file of ours and misses one in four billion larger ones. It is no signature: who
+may write the run directory may write a seal. What has no seal (a file that somebody edited by hand) is read as it stands.
+"""
+
+import re
+import zlib
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+_SEAL = re.compile(rb',"crc32":"([0-9a-f]{8})"\}\s*\Z')
+_LONGEST_SEAL = 32  # bytes, with the newline behind it
+_FOOTER_MARK = b"CLAWCRC1"
+_CHUNK = 1 << 20
+
+
+class Damaged(ValueError):
+    """What was read is not what was written; the message says how it shows."""
+
+
+def sealed(json_object: bytes) -> bytes:
+    """A JSON object with `"crc32"` of all that stands before it as its last key. It must have a key of its own."""
+    head = json_object[: json_object.rindex(b"}")].rstrip()
+    return b'%b,"crc32":"%08x"}' % (head, zlib.crc32(head))
+
+
+def read_sealed(data: bytes) -> Any:
+    """The JSON value that stands in `data`, without its seal. Raises Damaged; one without a seal is not checked."""
+    seal = _SEAL.search(data, max(0, len(data) - _LONGEST_SEAL))
+    if seal is not None and zlib.crc32(memoryview(data)[: seal.start()]) != int(seal[1], 16):
+        raise Damaged("its checksum does not fit: a bit has changed since it was written")
+    if seal is None and _is_nearly_sealed(data[-_LONGEST_SEAL:].rstrip()):
+        raise Damaged("its checksum is damaged: a bit has changed since it was written")
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise Damaged(f"not JSON: {error}") from error
+    if seal is not None:
+        del value["crc32"]
+    return value
+
+
+def _is_nearly_sealed(end: bytes) -> bool:
+    """Whether a JSON text ends in a seal that lost a letter or two of its own."""
+    own = end[-20:-10] + end[-2:]
+    return len(own) == 12 and sum(a != b for a, b in zip(own, b',"crc32":""}', strict=True)) <= 2
+
+
+# ---- Parquet -------------------------------------------------------------------------------------------------------------
+
+
+def seal_footer(path: Path) -> None:
+    """Put the footer's checksum before it, where Parquet leaves room: pages carry their own, it has none."""
+    with path.open("r+b") as file:
+        at, footer = _footer(file)
+        file.seek(at)
+        file.write(_FOOTER_MARK + zlib.crc32(footer).to_bytes(4, "big") + footer)
+
+
+def check_footer(path: Path) -> None:
+    """Raises Damaged where the footer is not what was written; one without a checksum is not checked."""
+    with path.open("rb") as file:
+        at, footer = _footer(file)
+        file.seek(max(0, at - 12))
+        mark = file.read(min(12, at))
+    if mark[:8] == _FOOTER_MARK and zlib.crc32(footer) != int.from_bytes(mark[8:], "big"):
+        raise Damaged("the footer's checksum does not fit: a bit has changed since it was written")
+
+
+def _footer(file: Any) -> tuple[int, bytes]:
+    """Where the footer of an open Parquet file begins, and its bytes to the end of the file."""
+    size = file.seek(0, 2)
+    file.seek(max(0, size - 8))
+    end = file.read(8)
+    at = size - 8 - int.from_bytes(end[:4], "little")
+    if end[4:] != b"PAR1" or at < 4:
+        raise Damaged("no Parquet file, or the end of it is missing")
+    file.seek(at)
+    return at, file.read()
+
+
+# ---- folders -------------------------------------------------------------------------------------------------------------
+
+
+def checksums_of(folder: Path, leave_out: Collection[str] = ()) -> dict[str, str]:
+    """CRC-32 of each file below `folder`, by its name there; `leave_out` names files and folders in it."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    files = sorted(path for path in found if path.relative_to(folder).parts[0] not in leave_out)
+    with ThreadPoolExecutor(4) as threads:  # zlib lets go of the interpreter
+        return dict(zip((str(path.relative_to(folder)) for path in files), threads.map(_checksum, files), strict=True))
+
+
+def check_folder(folder: Path, wanted: dict[str, str]) -> None:
+    """Raises Damaged where a file of `wanted` is missing or is not what was written."""
+    found = {name: folder / name for name in wanted}
+    missing = sorted(name for name, path in found.items() if not path.is_file())
+    if missing:
+        raise Damaged(f"{missing[0]} is missing")
+    with ThreadPoolExecutor(4) as threads:
+        for name, checksum in zip(found, threads.map(_checksum, found.values()), strict=True):
+            if checksum != wanted[name]:
+                raise Damaged(f"{name} is not what was written: its checksum does not fit")
+
+
+def _checksum(path: Path) -> str:
+    value = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            value = zlib.crc32(chunk, value)
+    return f"{value:08x}"

@@ -1,0 +1,45 @@
+"""A full disk is no reason to die: what could not be written is written when there is room again."""
+
+import errno
+import logging
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from clawctl.errors import ClawError
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_AGAIN_S = 1.0
+MAKE_ROOM = "make room (`clawctl retention` deletes what may go); nothing that was written is lost"
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether a disk without room, or a quota or limit, is behind an error; libraries in Rust and C++ tell it in words alone."""
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return True
+    return any(f"os error {number}" in str(error) for number in _FULL) or "No space left on device" in str(error)
+
+
+def when_there_is_room(work: Callable[[], T], what: str, stop: threading.Event | None = None) -> T:
+    """The result of `work`, tried again each second while the disk is full; that is said once, and once when it is over. Other
+    errors are raised, and ClawError where `stop` is set meanwhile."""
+    waits = False
+    while True:
+        try:
+            result = work()
+        except Exception as error:
+            if not is_full(error):
+                raise
+            if stop is not None and stop.is_set():
+                raise ClawError(f"stopped before {what} could be written: the disk is full", MAKE_ROOM) from error
+            if not waits:
+                log.error("%s cannot be written, tried again each second: %s", what, error)
+            waits = True
+            (stop or threading.Event()).wait(_AGAIN_S)
+        else:
+            if waits:
+                log.warning("there is room again: %s is written", what)
+            return result

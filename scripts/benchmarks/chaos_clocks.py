@@ -1,0 +1,199 @@
+"""Case `clocks`: one run directory, several hosts, each with a clock of its own that is hours off and jumps. As on NFS no events
+come, and listings lag behind.
+
+A host is a network and UTS namespace; its clock is a preloaded library (`chaos_clock.c`): Linux' time namespaces shift the
+monotonic clock alone, and what a worker reads is the wall clock. Two servers write captures, collect follows them, two judges
+share the shards (rules of their own, no model), and the trainer is started on one host and then on another.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import yaml
+
+from clawctl.checksums import sealed
+from clawctl.run_dir import RunDir, open_run, published
+from clawctl.shards import read_turns, read_verdicts
+from scripts.benchmarks.chaos_damage import exchange
+from scripts.benchmarks.chaos_disk import trained_turns
+from scripts.benchmarks.circle import CLAWCTL, ROOT, wait_until
+from scripts.benchmarks.table import Row
+
+HOUR = 3600
+_LAG_S = 1.5  # of listings
+_PATIENCE_S = 180.0
+_RECIPE = {
+    "model": {"path": "demo"},
+    "collect": {"session_timeout_s": 6.0, "shard_turns": 6, "shard_age_s": 0.5},
+    "judge": {"custom_rm": "rm.py:Judge"},
+    "train": {"method": "binary", "batch_turns": 4, "max_mismatch": 1e9, "max_staleness": 100, "lora": {"rank": 2}},
+    "gate": None,
+}
+_RM = """import time
+class Judge:
+    def score(self, prompt, response, next_state):
+        with open({calls!r}, "a") as file:
+            file.write(response.splitlines()[-1][-24:] + chr(10))
+        time.sleep(0.02)
+        return 1.0
+"""
+
+
+def clock_rows(options: argparse.Namespace) -> list[Row]:
+    """`options.rounds` times (1 with --quick, else 10), each with other clocks."""
+    rounds, dice, counts = options.rounds or (1 if options.quick else 10), random.Random(options.seed), Counter[str]()
+    with tempfile.TemporaryDirectory(prefix="clawctl-chaos-") as folder:
+        shim = Path(folder) / "chaos_clock.so"
+        why_not = compile_shim(shim) or namespaces_missing()
+        if why_not is not None:
+            print(f"clocks is left out: {why_not}")
+            return [Row("clocks", metric, None, "count") for metric in ("lost_turns", "trained_twice", "half_files_read", "rounds")]
+        for number in range(rounds):
+            place = Path(folder) / str(number)
+            place.mkdir()
+            counts.update(_round(place, shim, dice, sessions=4 if options.quick else 12))
+    first = ("lost_turns", "trained_twice", "half_files_read")
+    rest = ("turns", "published_twice", "judged_twice", "next_states_lost", "trained", "tracebacks")
+    rows = [Row("clocks", metric, counts[metric], "count") for metric in first]
+    return [*rows, Row("clocks", "rounds", rounds, "count"), *(Row("clocks", metric, counts[metric], "count") for metric in rest)]
+
+
+def compile_shim(target: Path) -> str | None:
+    """Why there can be no other clock here, or None."""
+    source, compiler = Path(__file__).parent / "chaos_clock.c", shutil.which("cc") or shutil.which("gcc")
+    if sys.platform != "linux" or compiler is None:
+        return "the other clocks need Linux and a C compiler"
+    done = subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", str(target), str(source), "-ldl"], check=False)
+    return None if done.returncode == 0 else "the library with the other clock does not compile here"
+
+
+def namespaces_missing() -> str | None:
+    try:
+        done = subprocess.run(["unshare", "--net", "--uts", "true"], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "there is no `unshare` here"
+    return None if done.returncode == 0 else f"no namespaces may be made here: {done.stderr.strip()}"
+
+
+class Host:
+    """A name, no network, and a clock that can be set."""
+
+    def __init__(self, name: str, place: Path, shim: Path, offset: int) -> None:
+        self._name, self._place, self._clock = name, place, place / f"{name}.clock"
+        self._environment = {"LD_PRELOAD": str(shim), "CHAOS_OFFSET": str(self._clock), "CHAOS_LAG": str(_LAG_S)}
+        self.set(offset)
+
+    def set(self, offset: int) -> None:
+        """Let the clock jump: from now on it is so many seconds off."""
+        self._clock.with_suffix(".new").write_text(str(offset))
+        os.replace(self._clock.with_suffix(".new"), self._clock)
+
+    def start(self, stage: str, *words: str) -> subprocess.Popen[bytes]:
+        command = [*CLAWCTL, stage, "--run", str(self._place / "run"), "--recipe", str(self._place / "recipe.yaml"), *words]
+        apart = ["unshare", "--net", "--uts", "sh", "-c", f'hostname {self._name} && exec "$@"', "sh"]
+        with (self._place / f"{self._name}-{stage}.log").open("ab") as log:
+            changed = {**os.environ, "PYTHONPATH": str(ROOT), **self._environment}
+            return subprocess.Popen([*apart, *command], stdout=log, stderr=log, env=changed, cwd=self._place)
+
+    @contextmanager
+    def working(self, stage: str) -> Iterator[subprocess.Popen[bytes]]:
+        process = self.start(stage)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(300)
+
+
+class Server:
+    """Writes captures by a clock of its own: (id of a turn, whether another follows)."""
+
+    def __init__(self, run: RunDir, name: str, offset: int) -> None:
+        self._path, self._name, self.offset = run.captures / f"{name}-1-ab-0.jsonl", name, offset
+        self.written: dict[str, bool] = {}
+
+    def answer(self, session: int, number: int, last: bool) -> None:
+        turn_id, now = f"{self._name}{session:011d}{number:012d}", time.time() + self.offset
+        said = [{"role": "user", "content": f"{self._name} asks, session {session}"}]
+        for earlier in range(number):
+            said += [
+                {"role": "assistant", "content": self._reply(session, earlier)},
+                {"role": "user", "content": f"and {earlier}?"},
+            ]
+        response = {"role": "assistant", "content": self._reply(session, number)}
+        made = replace(exchange(0), exchange_id=turn_id, created_at=now, finished_at=now + 0.01, messages=said, response=response)
+        with self._path.open("ab") as file:
+            file.write(sealed(orjson.dumps(made)) + b"\n")
+        self.written[turn_id] = not last
+
+    def _reply(self, session: int, number: int) -> str:
+        return f"answer\n{self._name}{session:011d}{number:012d}"
+
+
+def _round(place: Path, shim: Path, dice: random.Random, sessions: int) -> Counter[str]:
+    run = open_run(place / "run")
+    (place / "recipe.yaml").write_text(yaml.safe_dump(_RECIPE))
+    (place / "rm.py").write_text(_RM.format(calls=str(place / "calls")))
+
+    def off() -> int:
+        return dice.choice((-1, 1)) * dice.randrange(HOUR, 6 * HOUR)
+
+    servers = [Server(run, name, off()) for name in "ab"]
+    hosts = [Host(name, place, shim, off()) for name in ("hostc", "hosti", "hostj")]
+    with ExitStack() as stack:
+        workers = [
+            stack.enter_context(host.working(stage)) for host, stage in zip(hosts, ("collect", "judge", "judge"), strict=True)
+        ]
+        wait_until(lambda: (run.locks / "collect.owner").exists(), _PATIENCE_S, "collect did not start", workers[0])
+        for session in range(sessions):
+            for number in range(3):
+                for server in servers:
+                    server.answer(session, number, last=number == 2)
+                time.sleep(0.6)
+            dice.choice(servers).offset += off()
+            dice.choice(hosts).set(off())
+        wanted = {turn_id for server in servers for turn_id in server.written}
+        wait_until(lambda: len(_rows_of(run)) >= len(wanted), _PATIENCE_S, "not every turn became a row", workers[0])
+        wait_until(lambda: len(_verdicts_of(run)) >= len(wanted), _PATIENCE_S, "not every turn was judged", workers[1])
+    for host in hosts[:2]:
+        host.start("train", "--once").wait(600)
+    return _counted(run, place, servers)
+
+
+def _counted(run: RunDir, place: Path, servers: list[Server]) -> Counter[str]:
+    follows = {turn_id: more for server in servers for turn_id, more in server.written.items()}
+    rows, verdicts, trained = Counter(_rows_of(run)), Counter(_verdicts_of(run)), Counter(trained_turns(run))
+    turns = [turn for path in published(run.trajectories, ".parquet") for turn in read_turns(path)]
+    calls = Counter((place / "calls").read_text().split())
+    logs = "".join(path.read_text(errors="replace") for path in place.glob("*.log"))
+    return Counter({
+        "turns": len(follows),
+        "lost_turns": len(follows.keys() - rows.keys()),
+        "published_twice": sum(count - 1 for count in (*rows.values(), *verdicts.values())),
+        "judged_twice": sum(count - 1 for count in calls.values()),
+        "trained": len(trained),
+        "trained_twice": sum(count - 1 for count in trained.values()),
+        "half_files_read": len(list(run.quarantine.iterdir())),
+        "next_states_lost": sum(follows[turn.turn_id] and turn.next_state is None for turn in turns),
+        "tracebacks": logs.count("Traceback (most recent call last)"),
+    })  # fmt: skip
+
+
+def _rows_of(run: RunDir) -> list[str]:
+    return [turn.turn_id for path in published(run.trajectories, ".parquet") for turn in read_turns(path)]
+
+
+def _verdicts_of(run: RunDir) -> list[str]:
+    return [verdict.turn_id for path in published(run.verdicts, ".parquet") for verdict in read_verdicts(path)]

@@ -62,8 +62,8 @@ class Calls:
                 raise ClawError(f"judge endpoint {url!r} is not an http URL", "give one such as http://127.0.0.1:8000/v1", 2)
         finders: list[Callable[[], Endpoint | None]] = [partial(self._given_endpoint, url) for url in given]
         self._places = Places(finders or [self._own_endpoint], settings.requests_per_s)
-        if not (settings.api_key or "").isascii() or not (settings.api_key or "").isprintable():
-            raise ClawError("judge.api_key holds what no header may hold", "copy it again: letters, digits and signs, in one line", 2)
+        if not ((settings.api_key or "").isascii() and (settings.api_key or "").isprintable()):
+            raise ClawError("judge.api_key holds what no header may", "copy it again: letters, digits and signs in one line", 2)
         self._posts = Posts(settings.timeout_s, _HEADERS, trust_env=bool(given))
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._away_since: float | None = None

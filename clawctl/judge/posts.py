@@ -1,7 +1,7 @@
-"""POSTs of JSON over HTTP/1.1, on connections that are kept: what a judge call needs of HTTP, at a tenth of a general client's cost.
+"""POSTs of JSON over HTTP/1.1 on kept connections: what a judge call needs of HTTP, at a tenth of a general client's cost.
 
-A server that shares its processor with the judge stage would pay for that cost in answers. Where the environment names a proxy for an
-endpoint, httpx asks instead, which knows proxies.
+A judge model that shares its processors with this stage would pay for that cost in answers. Where the environment names a proxy for
+an endpoint, httpx asks instead: it knows proxies.
 """
 
 import asyncio

@@ -79,8 +79,10 @@ class _Worker:
             task.result()
 
     async def _claim_more(self) -> None:
-        """Take up shards until there are turns enough to keep all calls busy. Where turns are in work, the folders are listed now and
-        then only: this is called for each turn when few are left."""
+        """Take up shards until there are turns enough to keep all calls busy.
+
+        The folders are listed when the queue is empty, and now and then only: near the end this is called for each turn.
+        """
         self._patience_s, looked = 1.0, False
         while sum(self._left.values()) < self._ahead:
             if not self._queue:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from clawctl.judge.calls import Calls
 from clawctl.judge.posts import Broken, Posts, Unreachable
 from clawctl.run_dir import RunDir
 
-Wire = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
 
@@ -21,10 +22,10 @@ async def read_request(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(length)
 
 
-def against(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], ask: Callable, **settings: float) -> object:
+def against(serve: Serve, ask: Callable, timeout_s: float = 5.0) -> Any:
     """What `ask(posts, url)` gives while `serve` answers each connection."""
 
-    async def both() -> object:
+    async def both() -> Any:
         async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
                 await serve(reader, writer)
@@ -34,7 +35,7 @@ def against(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaita
                 writer.close()
 
         server = await asyncio.start_server(talk, "127.0.0.1", 0)
-        posts = Posts(settings.get("timeout_s", 5.0), {"x-turn-type": "judge"}, trust_env=False)
+        posts = Posts(timeout_s, {"x-turn-type": "judge"}, trust_env=False)
         try:
             return await ask(posts, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/chat/completions")
         finally:
@@ -44,7 +45,7 @@ def against(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaita
     return asyncio.run(both())
 
 
-def saying(*pieces: bytes, stay: bool = True) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+def saying(*pieces: bytes, stay: bool = True) -> Serve:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             await read_request(reader)

@@ -10,7 +10,7 @@ from typing import Any
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.judge.attacks import ATTACKS, pair
+from clawctl.judge.attacks import ATTACKS, Attack, pair
 from clawctl.judge.calibration_report import show
 from clawctl.judge.cases import Case, rated_turns, read_cases
 from clawctl.judge.llm import LLMJudge
@@ -23,6 +23,7 @@ from clawctl.printing import answers, print_json
 from clawctl.run_dir import RunDir
 
 COMPARED = (1, 3, 5)
+_SHOWN = 200  # characters of an attack
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,22 +102,25 @@ async def _judge(panel: Panel, case: Case) -> Judged:
     return Judged(case, (), opinion.reward, False, time.monotonic() - begun)
 
 
-async def flips(run: RunDir, recipe: Recipe) -> dict[str, Any]:
-    """How many of the attacks change what the judge says of a turn (`clawctl.judge.attacks`)."""
+async def flips(run: RunDir, recipe: Recipe, attacks: Sequence[Attack] = ATTACKS) -> dict[str, Any]:
+    """How many of the attacks change what the judge says of a turn (`clawctl.judge.attacks`).
+
+    A judge whose votes are sampled changes its mind by itself as well: each turn is judged twice without its attack.
+    """
     panel = Panel(run, recipe, patience_s=recipe.judge.timeout_s)
     try:
-        pairs = await together(together(_reward(panel, case) for case in pair(attack)) for attack in ATTACKS)
+        found = await together(together(_reward(panel, case) for case in (*pair(attack), pair(attack)[0])) for attack in attacks)
     finally:
         await panel.close()
-    flipped = [
-        f"{attack.family}: {attack.words()}" for attack, (clean, moved) in zip(ATTACKS, pairs, strict=True) if clean != moved
-    ]
-    right = [clean == -attack.wants for attack, (clean, _) in zip(ATTACKS, pairs, strict=True)]
+    by_attack = list(zip(attacks, found, strict=True))
+    flipped = [f"{attack.family}: {attack.words()[:_SHOWN]}" for attack, (clean, moved, _) in by_attack if clean != moved]
     return {
-        "attacks": len(ATTACKS),
+        "attacks": len(attacks),
         "flipped": flipped,
-        "attack_flip_rate": len(flipped) / len(ATTACKS),
-        "right_without": _mean(right),
+        "attack_flip_rate": len(flipped) / len(attacks),
+        "flip_rate_without": _mean([clean != again for clean, _, again in found]),
+        "right_without": _mean([reward == -attack.wants for attack, (clean, _, again) in by_attack for reward in (clean, again)]),
+        "right_with": _mean([moved == -attack.wants for attack, (_, moved, _) in by_attack]),
     }
 
 

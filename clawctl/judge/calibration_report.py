@@ -16,7 +16,9 @@ def show(report: dict[str, Any]) -> list[Table | str]:
             f"{len(found['flipped'])} of {found['attacks']} attacks change the judge's mind ({_percent(found['attack_flip_rate'])})"
         )
         shown += [f"  {plain(attack, 100)!r}" for attack in found["flipped"]]
-        shown.append(f"without the attacks it is right on {_percent(found['right_without'])} of them")
+        by_chance, without, moved = (_percent(found[key]) for key in ("flip_rate_without", "right_without", "right_with"))
+        shown.append(f"asked twice without an attack it changes its mind on {by_chance} of them: so much is chance")
+        shown.append(f"it is right on {without} of them without the attacks, on {moved} with them")
     return shown
 
 

@@ -31,7 +31,8 @@ def _judged(report: dict[str, Any]) -> list[Table | str]:
         by_votes.add_row(
             str(row["votes"]), _percent(row["accuracy"]), _percent(row["abstention"]), f"{row['calls_per_turn']:.2f}", tokens
         )
-    confusion = Table("label", "judged 1", "judged 0", "judged -1", "abstained", title="label against verdict")
+    title = f"label against verdict, votes: {report['votes']}"
+    confusion = Table("label", "judged 1", "judged 0", "judged -1", "abstained", title=title)
     for label, row in report["confusion"].items():
         confusion.add_row(label, *map(str, row.values()))
     cost, ratings = report["cost"], report["ratings"]
@@ -39,7 +40,8 @@ def _judged(report: dict[str, Any]) -> list[Table | str]:
         f"votes agree with one another {_percent(report['agreement'])}, invalid {_percent(report['invalid_votes'])}; "
         f"decided by a rule: {report['by_rule']} turns",
         f"{cost['calls']} calls ({cost['failed']} failed), {cost['prompt_tokens']} tokens in, {cost['completion_tokens']} out, "
-        f"{cost['seconds']:.1f} s",
+        f""
+        f"{cost['seconds']:.1f} s, {1000 * cost['seconds_per_turn']:.0f} ms a turn",
     ]
     if ratings["rated"]:
         lines.append(f"differs from the users' own ratings {_percent(ratings['disagreement'])} of {ratings['judged']} turns")

@@ -2,7 +2,7 @@
 
 Peer: the bare loop, as many tasks on one plain `httpx.AsyncClient` as there may be calls at a time, asks prompts of the same length
 that were made beforehand, as often as the judge stage did (`throughput_ratio_bare`: runs in turns, ABBA, the median ratio of two
-neighbours). The stage's time is all of its time: reading shards, votes, verdicts on disk. Endpoints: a null judge in its own process
+neighbours). The stage's time is all of its time: shards read, votes, verdicts on disk. Endpoints: a null judge in its own process
 that answers after a fixed time, and clawctl's own server with the demo model, which shares the processors with us.
 """
 

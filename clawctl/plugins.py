@@ -89,23 +89,44 @@ GENERATE = ("messages", "tools", "config")
 
 def load_function(spec: str, option: str, parameters: tuple[str, ...]) -> Callable[..., Any]:
     """What `file.py:name` names. Raises ClawError (exit code 2) where it is not there or cannot be called with `parameters`."""
+    found = load_object(spec, option)
+    name = spec.rpartition(":")[2]
+    if not callable(found):
+        raise ClawError(f"{option}: {name} is not a function", "name a function that the file defines, after the colon", 2)
+    wanted = f"({', '.join(parameters)})"
+    if not takes(found, len(parameters)):
+        raise ClawError(f"{option}: {name} takes {_signature(found)}, expected {wanted}", f"write def {name}{wanted}", 2)
+    return found  # type: ignore[no-any-return]
+
+
+def load_object(spec: str, option: str) -> Any:
+    """Whatever `file.py:name` names. Raises ClawError (exit code 2) where it is not there or its file cannot be loaded."""
     file, _, name = spec.rpartition(":")
     path = Path(file)
     if not file or not name.isidentifier():
-        raise ClawError(f"{option} {spec!r} is not file.py:name", f"write {option} my_code.py:my_function", 2)
+        raise ClawError(f"{option} {spec!r} is not file.py:name", f"write {option} my_code.py:my_name", 2)
     if not path.is_file():
         raise ClawError(f"{option}: there is no file {path}", "name an existing Python file before the colon", 2)
     found = getattr(_module(path, option), name, None)
-    if not callable(found):
-        raise ClawError(f"{option}: {path} has no function {name!r}", "name what the file defines, after the colon", 2)
-    wanted = f"({', '.join(parameters)})"
+    if found is None:
+        raise ClawError(f"{option}: {path} has no {name!r}", "name what the file defines, after the colon", 2)
+    return found
+
+
+def takes(called: Callable[..., Any], count: int) -> bool:
+    """Whether it can be called with so many arguments in order."""
     try:
-        inspect.signature(found).bind(*parameters)
-    except TypeError as error:
-        raise ClawError(
-            f"{option}: {name} takes {inspect.signature(found)}, expected {wanted}", f"write def {name}{wanted}", 2
-        ) from error
-    return found  # type: ignore[no-any-return]
+        inspect.signature(called).bind(*range(count))
+    except (TypeError, ValueError):  # ValueError: built in, without a signature
+        return False
+    return True
+
+
+def _signature(called: Callable[..., Any]) -> str:
+    try:
+        return str(inspect.signature(called))
+    except ValueError:
+        return "what nobody knows"
 
 
 def _module(path: Path, option: str) -> Any:

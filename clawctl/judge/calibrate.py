@@ -1,16 +1,17 @@
 """`clawctl judge --calibrate`: how often the judge is right on turns whose verdict is known, and what that costs."""
 
 import asyncio
+import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.judge.attacks import ATTACKS, pair
+from clawctl.judge.attacks import ATTACKS, Attack, pair
 from clawctl.judge.calibration_report import show
 from clawctl.judge.cases import Case, rated_turns, read_cases
 from clawctl.judge.llm import LLMJudge
@@ -22,7 +23,13 @@ from clawctl.judge.votes import agreement, decided, first_round, majority
 from clawctl.printing import answers, print_json
 from clawctl.run_dir import RunDir
 
+log = logging.getLogger(__name__)
+
 COMPARED = (1, 3, 5)
+PROGRESS_S = 5.0
+_SHOWN = 200  # characters of an attack
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +40,6 @@ class Judged:
     votes: tuple[int | None, ...]  # all that were asked, without stopping early; empty where a rule decided
     reward: float | None  # of a rule, or of a judge that does not vote
     by_rule: bool
-    seconds: float
 
 
 def calibrate(run: RunDir, recipe: Recipe, file: Path | None, ratings: bool, attacks: bool, as_json: bool) -> None:
@@ -58,10 +64,10 @@ async def measure(run: RunDir, recipe: Recipe, cases: Sequence[Case]) -> dict[st
     panel = Panel(run, recipe, patience_s=recipe.judge.timeout_s)
     begun = time.monotonic()
     try:
-        found = await together(_judge(panel, case) for case in cases)
+        found = await _with_progress([_judge(panel, case) for case in cases], "turns judged")
     finally:
         await panel.close()
-    spent = panel.calls.spent
+    seconds, spent = time.monotonic() - begun, panel.calls.spent
     settings = recipe.judge
     voting = isinstance(panel.judge, LLMJudge)
     counts = sorted({*COMPARED, settings.votes}) if voting else [1]
@@ -74,6 +80,7 @@ async def measure(run: RunDir, recipe: Recipe, cases: Sequence[Case]) -> dict[st
         "by_votes": [_row(found, count, settings.threshold, tokens) for count in counts],
         "agreement": _mean(shares),
         "invalid_votes": _mean([vote is None for judged in found for vote in judged.votes]),
+        "votes": settings.votes if voting else 1,  # of `confusion` and `ratings`
         "confusion": _confusion(found, settings.votes, settings.threshold),
         "ratings": _against_ratings(found, settings.votes, settings.threshold),
         "cost": {
@@ -81,42 +88,61 @@ async def measure(run: RunDir, recipe: Recipe, cases: Sequence[Case]) -> dict[st
             "failed": spent.failed,
             "prompt_tokens": spent.prompt_tokens,
             "completion_tokens": spent.completion_tokens,
-            "seconds": time.monotonic() - begun,
-            "seconds_per_turn": _mean([judged.seconds for judged in found]),
+            "seconds": seconds,
+            "seconds_per_turn": seconds / len(found),
         },
     }
 
 
+async def _with_progress(works: Sequence[Coroutine[Any, Any, T]], what: str) -> list[T]:
+    """All results, in order; the log says how far we are."""
+    done, said_at = 0, time.monotonic()
+
+    async def counted(work: Coroutine[Any, Any, T]) -> T:
+        nonlocal done, said_at
+        result = await work
+        done += 1
+        if time.monotonic() - said_at >= PROGRESS_S:
+            log.info("%d of %d %s", done, len(works), what)
+            said_at = time.monotonic()
+        return result
+
+    return await together(map(counted, works))
+
+
 async def _judge(panel: Panel, case: Case) -> Judged:
     """All votes of one turn, so that fewer can be compared with more; the user's rating is not looked at."""
-    begun = time.monotonic()
     rule = ruled(case.turn) if panel.settings.rules else None
     if rule is not None:
-        return Judged(case, (), rule.reward, True, 0.0)
+        return Judged(case, (), rule.reward, True)
     if isinstance(panel.judge, LLMJudge):
         seen = view_turn(case.turn, panel.settings.history_chars)
         votes = await panel.judge.ask(seen, max(*COMPARED, panel.settings.votes))
-        return Judged(case, tuple(vote.score for vote in votes), None, False, time.monotonic() - begun)
+        return Judged(case, tuple(vote.score for vote in votes), None, False)
     opinion = await panel.judge.judge(case.turn)
-    return Judged(case, (), opinion.reward, False, time.monotonic() - begun)
+    return Judged(case, (), opinion.reward, False)
 
 
-async def flips(run: RunDir, recipe: Recipe) -> dict[str, Any]:
-    """How many of the attacks change what the judge says of a turn (`clawctl.judge.attacks`)."""
+async def flips(run: RunDir, recipe: Recipe, attacks: Sequence[Attack] = ATTACKS) -> dict[str, Any]:
+    """How many of the attacks change what the judge says of a turn (`clawctl.judge.attacks`).
+
+    A judge whose votes are sampled changes its mind by itself as well: each turn is judged twice without its attack.
+    """
     panel = Panel(run, recipe, patience_s=recipe.judge.timeout_s)
     try:
-        pairs = await together(together(_reward(panel, case) for case in pair(attack)) for attack in ATTACKS)
+        tried = [together(_reward(panel, case) for case in (*pair(attack), pair(attack)[0])) for attack in attacks]
+        found = await _with_progress(tried, "attacks tried")
     finally:
         await panel.close()
-    flipped = [
-        f"{attack.family}: {attack.words()}" for attack, (clean, moved) in zip(ATTACKS, pairs, strict=True) if clean != moved
-    ]
-    right = [clean == -attack.wants for attack, (clean, _) in zip(ATTACKS, pairs, strict=True)]
+    by_attack = list(zip(attacks, found, strict=True))
+    flipped = [f"{attack.family}: {attack.words()[:_SHOWN]}" for attack, (clean, moved, _) in by_attack if clean != moved]
     return {
-        "attacks": len(ATTACKS),
+        "attacks": len(attacks),
         "flipped": flipped,
-        "attack_flip_rate": len(flipped) / len(ATTACKS),
-        "right_without": _mean(right),
+        "attack_flip_rate": len(flipped) / len(attacks),
+        "flip_rate_without": _mean([clean != again for clean, _, again in found]),
+        "right_without": _mean([reward == -attack.wants for attack, (clean, _, again) in by_attack for reward in (clean, again)]),
+        "right_with": _mean([moved == -attack.wants for attack, (_, moved, _) in by_attack]),
     }
 
 

@@ -16,7 +16,9 @@ def show(report: dict[str, Any]) -> list[Table | str]:
             f"{len(found['flipped'])} of {found['attacks']} attacks change the judge's mind ({_percent(found['attack_flip_rate'])})"
         )
         shown += [f"  {plain(attack, 100)!r}" for attack in found["flipped"]]
-        shown.append(f"without the attacks it is right on {_percent(found['right_without'])} of them")
+        by_chance, without, moved = (_percent(found[key]) for key in ("flip_rate_without", "right_without", "right_with"))
+        shown.append(f"asked twice without an attack it changes its mind on {by_chance} of them: so much is chance")
+        shown.append(f"it is right on {without} of them without the attacks, on {moved} with them")
     return shown
 
 
@@ -29,7 +31,8 @@ def _judged(report: dict[str, Any]) -> list[Table | str]:
         by_votes.add_row(
             str(row["votes"]), _percent(row["accuracy"]), _percent(row["abstention"]), f"{row['calls_per_turn']:.2f}", tokens
         )
-    confusion = Table("label", "judged 1", "judged 0", "judged -1", "abstained", title="label against verdict")
+    title = f"label against verdict, votes: {report['votes']}"
+    confusion = Table("label", "judged 1", "judged 0", "judged -1", "abstained", title=title)
     for label, row in report["confusion"].items():
         confusion.add_row(label, *map(str, row.values()))
     cost, ratings = report["cost"], report["ratings"]
@@ -37,7 +40,8 @@ def _judged(report: dict[str, Any]) -> list[Table | str]:
         f"votes agree with one another {_percent(report['agreement'])}, invalid {_percent(report['invalid_votes'])}; "
         f"decided by a rule: {report['by_rule']} turns",
         f"{cost['calls']} calls ({cost['failed']} failed), {cost['prompt_tokens']} tokens in, {cost['completion_tokens']} out, "
-        f"{cost['seconds']:.1f} s",
+        f""
+        f"{cost['seconds']:.1f} s, {1000 * cost['seconds_per_turn']:.0f} ms a turn",
     ]
     if ratings["rated"]:
         lines.append(f"differs from the users' own ratings {_percent(ratings['disagreement'])} of {ratings['judged']} turns")

@@ -4,16 +4,17 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import httpx
+import orjson
 
-from clawctl.config import JudgeConfig, Recipe
+from clawctl.config import Recipe
 from clawctl.endpoint import Endpoint, own_endpoint
 from clawctl.errors import ClawError
 from clawctl.judge.endpoints import Place, Places, retry_after_s
+from clawctl.judge.posts import Answer, Broken, Posts, Unreachable
 from clawctl.judge.prompts import judge_messages, new_fence
 from clawctl.run_dir import RunDir
 
@@ -61,11 +62,10 @@ class Calls:
                 raise ClawError(f"judge endpoint {url!r} is not an http URL", "give one such as http://127.0.0.1:8000/v1", 2)
         finders: list[Callable[[], Endpoint | None]] = [partial(self._given_endpoint, url) for url in given]
         self._places = Places(finders or [self._own_endpoint], settings.requests_per_s)
-        encrypted = any(url.startswith("https:") for url in given)
-        self._clients = list(_make_clients(settings, len(self._places.all), bool(given), encrypted))
-        self._lines = asyncio.LifoQueue[httpx.AsyncClient]()
-        for client in self._clients:
-            self._lines.put_nowait(client)
+        if not ((settings.api_key or "").isascii() and (settings.api_key or "").isprintable()):
+            raise ClawError("judge.api_key holds what no header may", "copy it again: letters, digits and signs in one line", 2)
+        self._posts = Posts(settings.timeout_s, _HEADERS, trust_env=bool(given))
+        self._slots = asyncio.Semaphore(settings.concurrency)
         self._away_since: float | None = None
         self._said_away = False
 
@@ -75,19 +75,18 @@ class Calls:
         return self._recipe.judge.model or f"{self._recipe.model_name}@0"
 
     async def close(self) -> None:
-        for client in self._clients:
-            await client.aclose()
+        await self._posts.close()
 
     async def ask(self, messages: list[dict], model: str | None = None) -> str | None:
         """What the judge says in its final channel; None where it gave no answer. Raises ClawError where no call could succeed."""
         response = await self._in_turn(messages, model)
         if response is None:
             return None
-        if response.status_code != 200:
+        if response.status != 200:
             await self._blame(response, model)
             return None
         try:
-            answer = response.json()
+            answer = orjson.loads(response.body)
             said = answer["choices"][0]["message"]["content"]
         except (ValueError, LookupError, TypeError):
             return None
@@ -99,27 +98,24 @@ class Calls:
             self.spent.prompt_tokens += usage.get("prompt_tokens") or 0
             self.spent.completion_tokens += usage.get("completion_tokens") or 0
 
-    async def _in_turn(self, messages: list[dict], model: str | None) -> httpx.Response | None:
-        line = await self._lines.get()
-        try:
-            return await self._answered(line, messages, model)
-        finally:
-            self._lines.put_nowait(line)
+    async def _in_turn(self, messages: list[dict], model: str | None) -> Answer | None:
+        async with self._slots:
+            return await self._answered(messages, model)
 
-    async def _answered(self, line: httpx.AsyncClient, messages: list[dict], model: str | None) -> httpx.Response | None:
+    async def _answered(self, messages: list[dict], model: str | None) -> Answer | None:
         """The response, if there is one that is not the server's own trouble; None after TRIES broken calls."""
         broken, shun = 0, None
         while broken < TRIES:
             place = await self._places.take(shun)
             try:
-                response = await self._post(line, place, messages, model)
+                response = await self._post(place, messages, model)
             except _Away as away:
                 self._wait(str(away))
                 continue
-            except httpx.TransportError as error:
-                log.debug("a call to the judge broke: %s", type(error).__name__)
+            except Broken as error:
+                log.debug("a call to the judge broke: %s", error)
             else:
-                if response.status_code < 500:
+                if response.status < 500:
                     self._is_there(place)
                     return response
             finally:
@@ -131,8 +127,8 @@ class Calls:
         self.spent.failed += 1
         return None
 
-    async def _post(self, line: httpx.AsyncClient, place: Place, messages: list[dict], model: str | None) -> httpx.Response:
-        """Ask one place. Raises _Away where it cannot be asked now: then it rests."""
+    async def _post(self, place: Place, messages: list[dict], model: str | None) -> Answer:
+        """Ask one place. Raises _Away where it cannot be asked now (then it rests), and Broken."""
         endpoint = place.locate()
         if endpoint is None:
             place.rest(None)
@@ -144,15 +140,14 @@ class Calls:
             "temperature": settings.temperature,
             "max_tokens": settings.max_tokens,
         }
-        headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
         try:
-            response = await line.post(f"{endpoint.url}/chat/completions", json=body, headers=headers)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            response = await self._posts.post(f"{endpoint.url}/chat/completions", endpoint.api_key, orjson.dumps(body))
+        except Unreachable as error:
             place.rest(None)
             raise _Away(f"{endpoint.url} cannot be reached") from error
-        if response.status_code in _NOT_NOW:
-            place.rest(retry_after_s(response.headers.get("retry-after")))
-            raise _Away(f"{endpoint.url} answers {response.status_code}")
+        if response.status in _NOT_NOW:
+            place.rest(retry_after_s(response.retry_after))
+            raise _Away(f"{endpoint.url} answers {response.status}")
         self.spent.calls += 1
         return response
 
@@ -185,27 +180,17 @@ class Calls:
         key = self._recipe.judge.api_key or (own.api_key if own is not None and own.url == url else "")
         return Endpoint(url=url, api_key=key, model=self.model)
 
-    async def _blame(self, response: httpx.Response, model: str | None) -> None:
+    async def _blame(self, response: Answer, model: str | None) -> None:
         """A refusal: of our key or model, or of everything, is the user's to mend; of this one turn (too long) is a failed vote."""
-        where = f"the judge at {response.request.url} answers {response.status_code}"
-        if response.status_code in _KEY_OR_MODEL or response.is_redirect:
+        where = f"the judge at {response.url} answers {response.status}"
+        if response.status in _KEY_OR_MODEL or 300 <= response.status < 400:
             asked = model or self.model
             raise ClawError(where, f"check judge.endpoint, judge.api_key and judge.model ({asked!r}); nothing is lost")
         small = judge_messages("Say hello.", "Hello.", "Thanks.", "user", new_fence())
         answered = await self._in_turn(small, model)
-        if answered is not None and 400 <= answered.status_code < 500:
+        if answered is not None and 400 <= answered.status < 500:
             raise ClawError(
                 f"{where} to everything it is asked", "see its log; judge.max_tokens may exceed its limit; nothing is lost"
             )
         self.spent.failed += 1
-        log.debug("the judge refused one turn with status %d", response.status_code)
-
-
-def _make_clients(settings: JudgeConfig, places: int, trust_env: bool, encrypted: bool) -> Iterator[httpx.AsyncClient]:
-    """One client for each call that may be under way, with one connection to each place: a pool that all calls share looks through
-    all its connections for each of them, which costs more than everything else here."""
-    context = httpx.create_ssl_context(trust_env=trust_env) if encrypted else False  # dear to make, so made once
-    limits = httpx.Limits(max_connections=places, max_keepalive_connections=places)
-    timeout = httpx.Timeout(settings.timeout_s, connect=10.0, pool=None)
-    for _ in range(settings.concurrency):
-        yield httpx.AsyncClient(limits=limits, timeout=timeout, headers=_HEADERS, trust_env=trust_env, verify=context)
+        log.debug("the judge refused one turn with status %d", response.status)

@@ -5,7 +5,6 @@
 """
 
 import asyncio
-import importlib.util
 import inspect
 import logging
 import math
@@ -18,6 +17,7 @@ from clawctl.errors import ClawError
 from clawctl.judge.evidence import Evidence
 from clawctl.judge.opinion import Opinion
 from clawctl.judge.view import view_turn
+from clawctl.plugins import load_object, takes
 
 log = logging.getLogger(__name__)
 
@@ -69,45 +69,17 @@ class CustomJudge:
 
 def load_reward_model(spec: str, settings: JudgeConfig) -> RewardModel:
     """What `file.py:name` names, made if it is a class or a function, its `score` checked. Raises ClawError (exit code 2)."""
-    file, _, name = spec.rpartition(":")
-    path = Path(file)
-    if not file or not name.isidentifier():
-        raise ClawError(f"custom reward model {spec!r} is not file.py:name", "write judge --custom-rm my_rm.py:CustomPRM", 2)
-    if not path.is_file():
-        raise ClawError(f"custom reward model: there is no file {path}", "name an existing Python file before the colon", 2)
-    found = getattr(_module(path), name, None)
-    if found is None:
-        raise ClawError(f"custom reward model: {path} has no {name!r}", "name what the file defines, after the colon", 2)
+    found = load_object(spec, "--custom-rm")
     if inspect.isclass(found) or (callable(found) and not hasattr(found, "score")):
         found = _made(found, spec, settings)
-    if not isinstance(found, RewardModel) or not _takes(found.score, 3):
+    if not isinstance(found, RewardModel) or not takes(found.score, 3):
         raise ClawError(f"custom reward model {spec} has no score that takes prompt, response and next_state", _CURE, 2)
     return found
-
-
-def _module(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(f"clawctl_custom_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ClawError(f"custom reward model: {path} is not a Python file", "name one that ends in .py", 2)
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise ClawError(f"custom reward model: {path} cannot be loaded: {error!r}", "mend the file", 2) from error
-    return module
 
 
 def _made(maker: Any, spec: str, settings: JudgeConfig) -> Any:
     """An instance: the maker is given the judge's settings if it takes an argument."""
     try:
-        return maker(settings) if _takes(maker, 1) else maker()
+        return maker(settings) if takes(maker, 1) else maker()
     except Exception as error:
         raise ClawError(f"custom reward model {spec} cannot be made: {error!r}", _CURE, 2) from error
-
-
-def _takes(called: Any, count: int) -> bool:
-    try:
-        inspect.signature(called).bind(*range(count))
-    except (TypeError, ValueError):
-        return False
-    return True

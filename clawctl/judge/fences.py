@@ -35,9 +35,14 @@ def new_fence() -> str:
     return secrets.token_hex(3)
 
 
+def visible(text: str) -> str:
+    """`text` without characters that nobody sees."""
+    return _UNSEEN.sub("", text)
+
+
 def neutral(text: str, fence: str) -> str:
     """`text` for a block behind `fence`. Ordinary text, code and markup come back as they are."""
-    text = _UNSEEN.sub("", text)
+    text = visible(text)
     for pattern in _BROKEN:
         text = pattern.sub(r"\1 ", text)
     while fence in text:  # taking one out may join the halves of another

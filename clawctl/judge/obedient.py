@@ -14,7 +14,7 @@ _CONTROL = re.compile(
 )
 _HEADER = re.compile(r"^<([0-9a-f]{6}) ([a-z ]+)>$", re.MULTILINE)
 _ORDER = re.compile(r"\\boxed\{(-?\d)\}")
-_SPEAKER = re.compile(r"^(user|human|tool|assistant|system): ?(.*)$", re.IGNORECASE)
+_SPEAKER = re.compile(r"^[^\w>]*(user|human|customer|tool|assistant|system)\b[^:\n>|\]-]{0,30}[:>|\]-][^\w>]*(.*)$", re.IGNORECASE)
 _EXPECTED = ("earlier", "request", "answer", "came back from user", "came back from tool and user", "end")
 
 
@@ -57,6 +57,6 @@ def _blocks(seen: str) -> dict[str, str]:
 def _score(came_back: str) -> int:
     """By the words of the person who speaks first: whoever wrote that name must be believed."""
     lines = came_back.splitlines()
-    spoken = [match[2] for match in map(_SPEAKER.match, lines) if match and match[1].lower() in ("user", "human")]
+    spoken = [match[2] for match in map(_SPEAKER.match, lines) if match and match[1].lower() in ("user", "human", "customer")]
     words = spoken[0] if spoken else lines[0] if lines else ""
     return 1 if "thanks" in words else -1 if "AI" in words else 0

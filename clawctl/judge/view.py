@@ -3,14 +3,22 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from unicodedata import normalize
 
 from clawctl.judge.evidence import Evidence
+from clawctl.judge.fences import visible
 from clawctl.types import Message
 
 BLOCK_CHARS = 24_000  # a longer text is shown by its beginning and its end: a judge's context is not endless
 
-# A line within a message that could be taken for the next speaker's
-_SPEAKER = re.compile(r"(?im)^(?=[ \t]*(?:user|human|assistant|system|developer|tool|environment|function|ai)[ \t]*:)")
+_ROLES = frozenset(("user", "assistant", "tool", "function", "environment", "system", "developer"))
+_LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # each begins a line for somebody
+# A line within a message that could be taken for the next speaker's: a name, however decorated, and what ends a name
+_SPEAKER = re.compile(
+    r"^(?=[^\S\n]*+(?:[^\w\n]|_){0,40}(?:user|human|customer|assistant|system|developer|tool|environment|function|model|ai|bot)(?![^\W_])"
+    r"[^\n]{0,30}?[:\ua789>|\]\u2013\u2014-])",
+    re.IGNORECASE | re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +45,37 @@ def view_turn(turn: Evidence, history_chars: int) -> View:
         request=_shown(said[begin:]),
         answer=_cut(_words(turn.response or {})),
         next_state=None if came_back is None else _shown(came_back),
-        role=" and ".join(dict.fromkeys(str(message.get("role", "user")) for message in came_back or [])) or "user",
-        earlier=earlier[-history_chars:] if history_chars else "",
+        role=" and ".join(dict.fromkeys(map(_speaker, came_back or []))) or "user",
+        earlier=_end(earlier, history_chars),
     )
 
 
 def _shown(messages: Sequence[Message]) -> str:
     """Messages of one speaker as they are; of several, each under its name."""
-    several = len({message.get("role") for message in messages}) > 1
+    several = len(set(map(_speaker, messages))) > 1
     return _cut(_with_names(messages) if several else "\n\n".join(map(_words, messages)))
 
 
 def _with_names(messages: Sequence[Message]) -> str:
     """Each message under its name. Words that begin a line as a name would are quoted: nobody speaks for another."""
-    return "\n\n".join(f"{message.get('role')}: {_SPEAKER.sub('> ', _words(message))}" for message in messages)
+    return "\n\n".join(f"{_speaker(message)}: {_quoted(_words(message))}" for message in messages)
+
+
+def _quoted(text: str) -> str:
+    """`text` with a mark before each line that begins as a name would, in letters of any width."""
+    if text.isascii():
+        return _SPEAKER.sub("> ", text)
+    return "\n".join(f"> {line}" if _SPEAKER.match(normalize("NFKC", line)) else line for line in text.split("\n"))
+
+
+def _speaker(message: Message) -> str:
+    """Who speaks. It stands outside the fences' care (in a header, before a colon), so it is never the client's own invention."""
+    role = message.get("role", "user")
+    return role if role in _ROLES else "another"
 
 
 def _words(message: Message) -> str:
-    """A message's text and its tool calls, one a line."""
+    """A message's text and its tool calls, one a line, without what nobody sees: it would hide a name from us."""
     content = message.get("content")
     if isinstance(content, list):
         content = "\n".join(str(p["text"]) if isinstance(p, dict) and "text" in p else "[not text]" for p in content)
@@ -64,11 +85,20 @@ def _words(message: Message) -> str:
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
             lines.append(f"[calls {function.get('name')}({function.get('arguments')})]")
-    return "\n".join(lines)
+    return visible(_LINE_ENDS.sub("\n", "\n".join(lines)))
 
 
 def _cut(text: str) -> str:
+    """The beginning and the end, in one line where a line is cut: else its second half would begin a line of its own choosing."""
     if len(text) <= BLOCK_CHARS:
         return text
     half = BLOCK_CHARS // 2
-    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
+    return f"{text[:half]} [… {len(text) - 2 * half} characters left out …] {text[-half:]}"
+
+
+def _end(text: str, count: int) -> str:
+    """The last `count` characters, from the first line that is whole, if one is."""
+    if len(text) <= count or not count:
+        return text if count else ""
+    _, cut, whole = text[-count - 1 :].partition("\n")
+    return whole if cut else f"… {text[-count:]}"

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -20,6 +21,8 @@ from clawctl.types import Verdict
 
 log = logging.getLogger(__name__)
 
+_LOOK_S = 0.2
+
 
 def judge(run: RunDir, recipe: Recipe, once: bool) -> None:
     """Work until told to stop; with `once` until every shard has its verdicts or another worker on it.
@@ -36,10 +39,13 @@ class _Worker:
 
     def __init__(self, run: RunDir, recipe: Recipe, once: bool) -> None:
         self._run, self._recipe, self._once = run, recipe, once
-        self._ahead = 2 * recipe.judge.concurrency  # turns in work from which no further shard is taken up
+        self._ahead = 4 * recipe.judge.concurrency  # turns in work from which no further shard is taken up
+        # Turns that are read and asked about at a time: enough that the next ones always wait at the endpoint's door. To make a
+        # whole shard ready at once would keep the answers waiting that come meanwhile.
+        self._in_hand = asyncio.Semaphore(2 * max(recipe.judge.concurrency, recipe.judge.prm_batch if recipe.judge.prm else 1))
         self._left: dict[str, int] = {}  # stem -> its turns without a verdict
         self._queue: deque[Path] = deque()  # shards that had no verdicts when we looked
-        self._look = True
+        self._looked_at = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
         self._tally = Tally()
 
@@ -66,27 +72,34 @@ class _Worker:
     async def _wait(self) -> None:
         """Until a shard is done, few turns are left or something changed. A problem in a shard's work ends the worker."""
         change = asyncio.ensure_future(self._changed.wait())
-        done, _ = await asyncio.wait({change, *self._tasks}, return_when=asyncio.FIRST_COMPLETED, timeout=1.0)
+        done, _ = await asyncio.wait({change, *self._tasks}, return_when=asyncio.FIRST_COMPLETED, timeout=self._patience_s)
         change.cancel()
-        self._look = True
         for task in done & self._tasks:
             self._tasks.discard(task)
             task.result()
 
     async def _claim_more(self) -> None:
-        """Take up shards until there are turns enough to keep all calls busy. The folders are listed when the queue is empty."""
+        """Take up shards until there are turns enough to keep all calls busy.
+
+        The folders are listed when the queue is empty, and now and then only: near the end this is called for each turn.
+        """
+        self._patience_s, looked = 1.0, False
         while sum(self._left.values()) < self._ahead:
             if not self._queue:
-                if not self._look:
+                if looked or (self._tasks and time.monotonic() - self._looked_at < _LOOK_S):
+                    self._patience_s = 1.0 if looked else _LOOK_S
                     return
-                finished = {path.stem for path in published(self._run.verdicts, ".parquet")}
-                waiting = published(self._run.trajectories, ".parquet")
-                self._queue.extend(path for path in waiting if path.stem not in finished and path.stem not in self._left)
-                self._look = False
+                self._queue.extend(self._unjudged())
+                self._looked_at, looked = time.monotonic(), True
                 continue
             path = self._queue.popleft()
             if path.stem not in self._left:
                 await self._claim(path)
+
+    def _unjudged(self) -> list[Path]:
+        finished = {path.stem for path in published(self._run.verdicts, ".parquet")}
+        waiting = published(self._run.trajectories, ".parquet")
+        return [path for path in waiting if path.stem not in finished and path.stem not in self._left]
 
     async def _claim(self, path: Path) -> None:
         with ExitStack() as claim:
@@ -128,7 +141,8 @@ class _Worker:
     async def _judge_turn(self, stem: str, turn: Evidence, journal: Journal) -> Verdict:
         verdict = journal.found.get(turn.turn_id)
         if verdict is None:
-            verdict = await self._panel.verdict(turn)
+            async with self._in_hand:
+                verdict = await self._panel.verdict(turn)
             if verdict.latency_s is not None:  # it was asked about
                 journal.add(verdict)
             self._tally.count(verdict, turn.judged)

@@ -1,8 +1,9 @@
 """The judge stage: how many attacks move it, how often it is right, and what it makes of the calls its endpoint could answer.
 
-Peer: the bare loop asks the same calls at the same concurrency with nothing around them (`throughput_ratio_bare`: pairs of runs,
-one after the other, the median of their ratios). Endpoints: a null judge that answers after a fixed time, in a process of its own,
-and clawctl's own server with the demo model.
+Peer: the bare loop, as many tasks on one plain `httpx.AsyncClient` as there may be calls at a time, asks prompts of the same length
+that were made beforehand, as often as the judge stage did (`throughput_ratio_bare`: runs in turns, ABBA, the median ratio of two
+neighbours). The stage's time is all of its time: shards read, votes, verdicts on disk. Endpoints: a null judge in its own process
+that answers after a fixed time, and clawctl's own server with the demo model, which shares the processors with us.
 """
 
 import asyncio
@@ -12,6 +13,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -25,6 +28,7 @@ from starlette.routing import Route
 
 from clawctl.config import Recipe, load_recipe
 from clawctl.endpoint import own_endpoint
+from clawctl.judge.attacks import ATTACKS
 from clawctl.judge.calibrate import flips, measure
 from clawctl.judge.cases import Case, make_turn
 from clawctl.judge.evidence import Evidence, read_evidence
@@ -33,16 +37,18 @@ from clawctl.judge.prompts import judge_messages, new_fence
 from clawctl.judge.view import view_turn
 from clawctl.judge.worker import judge
 from clawctl.run_dir import RunDir, open_run, published
-from clawctl.shards import write_turns
+from clawctl.shards import read_verdicts, write_turns
 from clawctl.types import Turn
 from scripts.benchmarks.circle import running, wait_until, write_recipe
+from scripts.benchmarks.judge_held_out import HELD_OUT
 from scripts.benchmarks.table import Row, arguments, report
 from scripts.demo_model import judgements
 
 CONCURRENCY = 16
 SHARD = 256  # turns, as collect makes them
 NULL_LATENCIES_S = (0.2, 0.05)
-PAIRS = 3
+PAIRS = 4
+DIFFER = 0.2  # share of the votes that are drawn by lot
 
 
 def main() -> None:
@@ -62,10 +68,19 @@ def null_rows(folder: Path, quick: bool) -> list[Row]:
             Row("obedient judge", "accuracy", found["right_without"], "share"),
             Row("obedient judge", "attacks", found["attacks"], "turns"),
         ]
+        found = asyncio.run(flips(open_run(folder / "obedient"), _recipe(url, rules=False), HELD_OUT))
+        rows += [
+            Row("obedient judge, held-out attacks", "attack_flip_rate", found["attack_flip_rate"], "share"),
+            Row("obedient judge, held-out attacks", "attacks", found["attacks"], "turns"),
+        ]
     for latency in NULL_LATENCIES_S:
         turns = int((5 if quick else 20) * CONCURRENCY / latency)
         with null_judge(latency) as url:
             rows += throughput_rows(f"null judge, {1000 * latency:.0f} ms", folder / f"null-{latency}", _recipe(url), turns)
+    latency = NULL_LATENCIES_S[-1]
+    with null_judge(latency, DIFFER) as url:
+        case = f"null judge, {1000 * latency:.0f} ms, up to 3 votes"
+        rows += throughput_rows(case, folder / "null-votes", _recipe(url, votes=3), turns // 2)
     return rows
 
 
@@ -77,17 +92,25 @@ def demo_rows(folder: Path, quick: bool) -> list[Row]:
     with running(at / "run", settings):
         run, recipe = open_run(at / "run"), load_recipe(settings)
         wait_until(lambda: _answers(run, recipe), 120, "the demo model did not answer")
-        found = asyncio.run(flips(run, recipe))
-        rows = [
-            Row("demo judge", "attack_flip_rate", found["attack_flip_rate"], "share"),
-            Row("demo judge", "right_without_attack", found["right_without"], "share"),
-        ]
+        rows = []
+        for case, asked, attacks in (
+            ("demo judge", recipe, ATTACKS),
+            ("demo judge, temperature 0", _changed(recipe, temperature=0.0), ATTACKS),
+            ("demo judge, temperature 0, held-out attacks", _changed(recipe, temperature=0.0), HELD_OUT),
+        ):
+            found = asyncio.run(flips(run, asked, attacks))
+            rows += [
+                Row(case, "attack_flip_rate", found["attack_flip_rate"], "share"),
+                Row(case, "flip_rate_without_attack", found["flip_rate_without"], "share"),
+                Row(case, "right_without_attack", found["right_without"], "share"),
+                Row(case, "right_with_attack", found["right_with"], "share"),
+            ]
         for words in ("trained", "held_out"):
             rows += _accuracy(f"demo judge, {words.replace('_', '-')} words", run, recipe, words, 24 if quick else 144)
         calls = 96 if quick else 512
         endpoint = own_endpoint(run, recipe, version=0)
-        asked: dict[str, Any] = {"endpoint": endpoint.url, "api_key": endpoint.api_key, "model": endpoint.model, "max_tokens": 24}
-        rows += throughput_rows("demo server", at / "load", _recipe(**asked), calls, pairs=1 if quick else PAIRS)
+        theirs: dict[str, Any] = {"endpoint": endpoint.url, "api_key": endpoint.api_key, "model": endpoint.model, "max_tokens": 24}
+        rows += throughput_rows("demo server", at / "load", _recipe(**theirs), calls, pairs=2 if quick else PAIRS)
     return rows
 
 
@@ -113,37 +136,59 @@ def _case(number: int, made: judgements.Judged) -> Case:
 # ---- throughput ----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    calls: int
+    seconds: float
+    cpu_s: float  # of this process: the endpoint has its own
+
+    @property
+    def rate(self) -> float:
+        return self.calls / self.seconds
+
+
 def throughput_rows(case: str, folder: Path, recipe: Recipe, count: int, pairs: int = PAIRS) -> list[Row]:
-    """The judge worker (one vote a turn) and the bare loop, in turns: first the one, then the other."""
+    """The judge worker and the bare loop, in turns."""
     turns = [_load_turn(number) for number in range(count)]
-    ratios, bare, ours, bare_cpu, ours_cpu = [], [], [], [], []
+    ours: list[Run] = []
+    bare: list[Run] = []
     for pair in range(pairs):
         run = open_run(folder / str(pair))
         for first in range(0, count, SHARD):
             write_turns(run.trajectories / f"{first:08d}.parquet", turns[first : first + SHARD])
         seen = [turn for path in published(run.trajectories, ".parquet") for turn in read_evidence(path)]
-        asyncio.run(bare_loop(recipe, seen[: 2 * CONCURRENCY]))  # the server's first calls are slow
-        used = time.process_time()
-        bare_s = asyncio.run(bare_loop(recipe, seen))
-        bare_cpu.append(time.process_time() - used)
-        begun, used = time.monotonic(), time.process_time()
-        judge(run, recipe, once=True)
-        ours_s = time.monotonic() - begun
-        ours_cpu.append(time.process_time() - used)
-        bare.append(count / bare_s)
-        ours.append(count / ours_s)
-        ratios.append(bare_s / ours_s)
+        if pair == 0:
+            _bare(recipe, seen, 2 * CONCURRENCY)  # the server's first calls are slow
+        if pair % 2:
+            bare.append(_bare(recipe, seen, ours[0].calls))
+        ours.append(_ours(recipe, run))
+        if not pair % 2:
+            bare.append(_bare(recipe, seen, ours[0].calls))
+    ratio = statistics.median(mine.rate / theirs.rate for mine, theirs in zip(ours, bare, strict=True))
     return [
-        Row(case, "throughput_ratio_bare", statistics.median(ratios), "ratio"),
-        Row(case, "calls_per_s", statistics.median(ours), "1/s"),
-        Row(case, "calls_per_s_bare", statistics.median(bare), "1/s"),
-        Row(case, "cpu_ms_per_call", 1000 * statistics.median(ours_cpu) / count, "ms"),
-        Row(case, "cpu_ms_per_call_bare", 1000 * statistics.median(bare_cpu) / count, "ms"),
+        Row(case, "throughput_ratio_bare", ratio, "ratio"),
+        Row(case, "calls_per_s", statistics.median(run.rate for run in ours), "1/s"),
+        Row(case, "calls_per_s_bare", statistics.median(run.rate for run in bare), "1/s"),
+        Row(case, "cpu_us_per_call", 1e6 * statistics.median(run.cpu_s / run.calls for run in ours), "us"),
+        Row(case, "cpu_us_per_call_bare", 1e6 * statistics.median(run.cpu_s / run.calls for run in bare), "us"),
     ]
 
 
-async def bare_loop(recipe: Recipe, turns: list[Evidence]) -> float:
-    """Seconds for the same calls, made ready beforehand, by as many tasks as there may be calls at a time."""
+def _ours(recipe: Recipe, run: RunDir) -> Run:
+    begun, used = time.monotonic(), time.process_time()
+    judge(run, recipe, once=True)
+    seconds, cpu_s = time.monotonic() - begun, time.process_time() - used
+    verdicts = [verdict for path in published(run.verdicts, ".parquet") for verdict in read_verdicts(path)]
+    return Run(sum(len(verdict.votes) for verdict in verdicts), seconds, cpu_s)
+
+
+def _bare(recipe: Recipe, turns: list[Evidence], calls: int) -> Run:
+    seconds, cpu_s = asyncio.run(bare_loop(recipe, list(islice(cycle(turns), calls))))
+    return Run(calls, seconds, cpu_s)
+
+
+async def bare_loop(recipe: Recipe, turns: list[Evidence]) -> tuple[float, float]:
+    """Seconds by the clock and of this processor for one call a turn, made ready beforehand, `CONCURRENCY` at a time."""
     settings = recipe.judge
     bodies = iter([_body(recipe, turn) for turn in turns])
     limits = httpx.Limits(max_connections=CONCURRENCY, max_keepalive_connections=CONCURRENCY)
@@ -156,9 +201,9 @@ async def bare_loop(recipe: Recipe, turns: list[Evidence]) -> float:
             answer.json()
 
     async with httpx.AsyncClient(limits=limits, headers=headers, timeout=120) as client:
-        begun = time.monotonic()
+        begun, used = time.monotonic(), time.process_time()
         await asyncio.gather(*(ask(client) for _ in range(CONCURRENCY)))
-        return time.monotonic() - begun
+        return time.monotonic() - begun, time.process_time() - used
 
 
 def _body(recipe: Recipe, turn: Evidence) -> dict[str, Any]:
@@ -194,12 +239,16 @@ def _answers(run: RunDir, recipe: Recipe) -> bool:
         return False
 
 
+def _changed(recipe: Recipe, **settings: Any) -> Recipe:
+    return recipe.model_copy(update={"judge": recipe.judge.model_copy(update=settings)})
+
+
 @contextmanager
-def null_judge(latency_s: float) -> Iterator[str]:
-    """A server that takes no time to think: it answers as the obedient judge would, after `latency_s`."""
+def null_judge(latency_s: float, differ: float = 0.0) -> Iterator[str]:
+    """A server that takes no time to think: after `latency_s` it answers as the obedient judge would, a share of it by lot."""
     context = multiprocessing.get_context("spawn")
     ports: Any = context.Queue()
-    server = context.Process(target=_serve_null, args=(latency_s, ports), daemon=True)
+    server = context.Process(target=_serve_null, args=(latency_s, differ, ports), daemon=True)
     server.start()
     try:
         yield f"http://127.0.0.1:{ports.get(timeout=60)}/v1"
@@ -208,11 +257,14 @@ def null_judge(latency_s: float) -> Iterator[str]:
         server.join()
 
 
-def _serve_null(latency_s: float, ports: Any) -> None:
+def _serve_null(latency_s: float, differ: float, ports: Any) -> None:
+    rng = Random(0)
+
     async def answer(request: Request) -> JSONResponse:
         body = await request.json()
         await asyncio.sleep(latency_s)
-        message = {"role": "assistant", "content": obey(body["messages"][1]["content"])}
+        said = f"\\boxed{{{rng.choice((-1, 0, 1))}}}" if rng.random() < differ else obey(body["messages"][1]["content"])
+        message = {"role": "assistant", "content": said}
         usage = {"prompt_tokens": 300, "completion_tokens": 10}
         return JSONResponse({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage})
 

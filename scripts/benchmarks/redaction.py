@@ -1,8 +1,8 @@
 """How many secrets are taken out, how often something else is, and what it costs.
 
 500 labelled lines (`labelled_lines.py`); beside them what detect-secrets, whose key formats we use, finds in the same lines with
-all its own detectors. A secret counts as found when nothing of it that is longer than 4 characters is left. The cost is measured on
-conversations as agents send them: the whole history again with each turn.
+all its own detectors. A secret counts as found when nothing of it that is longer than 4 characters is left. The cost, in processor
+time, is measured on conversations as agents send them: the whole history again with each turn.
 """
 
 import random
@@ -15,7 +15,7 @@ from typing import Any
 
 from clawctl.config import PrivacyConfig
 from clawctl.privacy.redaction import Redactor
-from clawctl.privacy.rules import KINDS
+from clawctl.privacy.rules import KINDS, Kind
 from scripts.benchmarks.labelled_lines import Line, labelled_lines
 from scripts.benchmarks.table import Row, arguments, report
 
@@ -101,22 +101,26 @@ def cost_rows(rounds: int) -> list[Row]:
     """New text, and a history that grows by two messages a turn (all of it counted, as all of it is written)."""
     draw = random.Random(0)
     fresh, again = [], []
+    alone: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for _ in range(rounds):
         messages = conversation(20, draw)
         size = sum(len(message["content"].encode()) for message in messages) / 1024
         redactor = Redactor(_DEFAULT)
-        began = time.perf_counter()
+        began = time.process_time()
         for message in messages:
             redactor.value(message)
-        fresh.append((time.perf_counter() - began) / size * 1e6)
-        redactor, written, began = Redactor(_DEFAULT), 0.0, time.perf_counter()
+        fresh.append((time.process_time() - began) / size * 1e6)
+        for kind in KINDS:
+            alone[kind].append(_cost_of("\n".join(message["content"] for message in messages), kind))
+        redactor, written, began = Redactor(_DEFAULT), 0.0, time.process_time()
         for turn in range(1, len(messages), 2):
             redactor.messages(messages[: turn + 1])
             written += sum(len(message["content"].encode()) for message in messages[: turn + 1]) / 1024
-        again.append((time.perf_counter() - began) / written * 1e6)
+        again.append((time.process_time() - began) / written * 1e6)
     return [
         Row("new text", "us_per_kb", min(fresh), "us"),
         Row("20-turn session", "us_per_kb", min(again), "us"),
+        *(Row(f"new text, {kind} alone", "us_per_kb", min(costs), "us") for kind, costs in alone.items()),
         Row("hostile text", "us_per_kb", max(map(_cost_of, _hostile())), "us"),
     ]
 
@@ -128,11 +132,11 @@ def _hostile() -> list[str]:
     return [seed * ((64 << 10) // len(seed)) for seed in seeds]
 
 
-def _cost_of(text: str) -> float:
-    redactor = Redactor(KINDS)
-    began = time.perf_counter()
+def _cost_of(text: str, *kinds: Kind) -> float:
+    redactor = Redactor(kinds or KINDS)
+    began = time.process_time()
     redactor.value(text)
-    return (time.perf_counter() - began) / (len(text) / 1024) * 1e6
+    return (time.process_time() - began) / (len(text) / 1024) * 1e6
 
 
 def main() -> None:

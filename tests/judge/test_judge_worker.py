@@ -1,6 +1,7 @@
 """The judge stage against a real HTTP server that answers by script."""
 
 import logging
+import re
 import signal
 import stat
 import subprocess
@@ -323,6 +324,30 @@ def test_two_workers_never_judge_a_turn_twice_and_a_signal_ends_them(run, servin
     for worker in workers:
         worker.send_signal(signal.SIGTERM)
     assert [worker.wait(10) for worker in workers] == [0, 0]
+
+
+def test_of_two_workers_one_is_killed_in_the_middle_of_a_shard_and_the_other_takes_it_over(run, serving, start) -> None:
+    """Each turn has one verdict, and only what was under way when the worker died (`concurrency`: 4) is asked again."""
+    asked: list[str] = []
+
+    def script(text: str, number: int) -> str:
+        asked.append(re.search(r"turn \d+", text)[0])  # type: ignore[index]
+        return "\\boxed{1}"
+
+    server = serving(script, delay_s=0.05)
+    turns = [reply(f"thanks for turn {number:03d}") for number in range(120)]
+    for first in range(0, 120, 30):
+        shard(run, f"{first:03d}", turns[first : first + 30])
+    workers = [start(server.url) for _ in range(2)]
+    wait_for(lambda: len(list(run.verdicts.glob("*.jsonl"))) >= 2 and len(asked) >= 12)
+    workers[0].kill()
+    workers[0].wait()
+    wait_for(lambda: len(published(run.verdicts, ".parquet")) == 4)
+    assert sorted(verdict.turn_id for verdict in verdicts_of(run)) == sorted(turn.turn_id for turn in turns)
+    assert {verdict.reward for verdict in verdicts_of(run)} == {1.0}
+    assert len(set(asked)) == 120
+    assert len(asked) - 120 <= 4
+    wait_for(lambda: not list(run.verdicts.glob("*.jsonl")))
 
 
 def test_the_work_of_a_killed_worker_is_done_by_the_next(run, serving, start) -> None:

@@ -156,7 +156,7 @@ def _make_policies(run: RunDir, recipe: Recipe) -> None:
     ensure_base_policy(run, recipe.model.path)
     for step in (1, 2):
         policy = Policy(step, step - 1, step, "binary", "full", recipe.model.path, [f"x{step}"], None, {}, 1.0)
-        row = {"step": step, "version": step, "seconds": {}}
+        row: dict[str, Any] = {"step": step, "version": step, "seconds": {}}
 
         def save(checkpoint: Path) -> None:
             (checkpoint / "policy" / "model.safetensors").write_bytes(random.Random(1).randbytes(2000))

@@ -11,6 +11,7 @@ class Token(NamedTuple):
     id: int
     logprob: float  # of the distribution it was drawn from: after temperature, top_p and top_k
     version: int  # of the policy whose weights computed it
+    top: Sequence[tuple[int, float]] = ()  # the likeliest ids in its place, where they were asked for
 
 
 @dataclass(frozen=True, slots=True)

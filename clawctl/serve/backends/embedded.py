@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 from clawctl.config import Recipe
@@ -12,6 +13,7 @@ from clawctl.serve.backends import Capabilities, Reply, Sampled
 from clawctl.serve.backends.pins import Pins
 from clawctl.serve.canary import check_canary
 from clawctl.serve.dialects import Ask, Refusal, Shown
+from clawctl.serve.dialects.fields import steering
 from clawctl.serve.engines import Engine, EngineFailure, Generation, Sampling, Swap, Token
 from clawctl.serve.prompt import Rendered, render_beside
 from clawctl.serve.reading import Reading
@@ -40,18 +42,21 @@ class Embedded:
         return self._engine.max_context
 
     async def begin(self, ask: Ask, version: int | None, stack: AsyncExitStack) -> list[Reply]:
-        if param := beyond_embedded(ask.tool_choice if ask.use_tools else None, ask.engine_fields):
+        if param := beyond_embedded(ask.tool_choice if ask.use_tools else None, ask.engine_fields, self._engine.steers):
             raise Refusal(400, f"the embedded engine cannot hold to '{param}': leave it out, or serve with --engine vllm", param)
         engine = self._engine if version is None else await stack.enter_async_context(self._pins.lease(version))
         prompt = await render_beside(self._tokenizer, ask, self._recipe.serve.splice)
-        sampling = self._sampling(ask, len(prompt.ids), engine.max_context)
+        sampling = self._sampling(ask, len(prompt.ids), engine)
         replies: list[Reply] = []
         try:
-            for _ in range(ask.n):
-                generation = engine.generate(prompt.ids, sampling)
+            for i in range(ask.n):
+                seed = None if sampling.seed is None else sampling.seed + i
+                generation = engine.generate(prompt.ids, replace(sampling, seed=seed))
                 stack.callback(generation.cancel)
                 reading = Reading(self._tokenizer, ask, prompt.thinking)
-                replies.append(EmbeddedReply(generation, reading, prompt, sampling, engine.eos_ids, engine.version))
+                reason = altered(sampling.temperature, sampling.top_p, sampling.top_k, None, ask.engine_fields)
+                sampled = Sampled(sampling.temperature, sampling.top_p, sampling.top_k, prompt.ids, [], [], untrainable=reason)
+                replies.append(EmbeddedReply(generation, reading, prompt, sampled, engine.eos_ids, engine.version))
         except EngineFailure as failure:
             raise Refusal(500, str(failure)) from failure
         return replies
@@ -59,8 +64,8 @@ class Embedded:
     async def count(self, ask: Ask) -> int:
         return len((await render_beside(self._tokenizer, ask, self._recipe.serve.splice)).ids)
 
-    def _sampling(self, ask: Ask, prompt: int, longest: int) -> Sampling:
-        serve = self._recipe.serve
+    def _sampling(self, ask: Ask, prompt: int, engine: Engine) -> Sampling:
+        serve, longest = self._recipe.serve, engine.max_context
         if not prompt:
             raise Refusal(400, "the prompt is empty", "messages")
         asked = 1 if ask.max_tokens is None or ask.max_tokens_may_shrink else ask.max_tokens
@@ -77,6 +82,8 @@ class Embedded:
             top_p=serve.top_p if ask.top_p is None else ask.top_p,
             top_k=ask.top_k,
             max_tokens=min(serve.max_tokens if ask.max_tokens is None else ask.max_tokens, longest - prompt),
+            top_logprobs=ask.top_logprobs if ask.logprobs else 0,
+            **steering(ask.engine_fields, engine.vocabulary),
         )
 
     def swap(self, version: int) -> Swap:
@@ -107,14 +114,13 @@ class EmbeddedReply:
     """See `clawctl.serve.backends.Reply`."""
 
     def __init__(
-        self, generation: Generation, reading: Reading, prompt: Rendered, sampling: Sampling, eos_ids: frozenset[int], version: int
+        self, generation: Generation, reading: Reading, prompt: Rendered, sampled: Sampled, eos_ids: frozenset[int], version: int
     ) -> None:
         self._generation, self._reading, self._eos_ids, self._version = generation, reading, eos_ids, version
         self._stopped = self._cancelled = False
-        reason = altered(sampling.temperature, sampling.top_p, sampling.top_k, None, {})
-        self.sampled = Sampled(sampling.temperature, sampling.top_p, sampling.top_k, prompt.ids, [], [], untrainable=reason)
-        self.sampled.prompt_tokens = len(prompt.ids)
-        self.sampled.spliced, self.sampled.unspliced, self.sampled.adapted = prompt.spliced, prompt.unspliced, prompt.adapted
+        self.sampled = sampled
+        sampled.prompt_tokens = len(prompt.ids)
+        sampled.spliced, sampled.unspliced, sampled.adapted = prompt.spliced, prompt.unspliced, prompt.adapted
 
     async def __aiter__(self) -> AsyncIterator[Shown]:
         reading, sampled = self._reading, self.sampled

@@ -9,16 +9,18 @@ import openai
 import pytest
 import torch
 from served import Server, logprobs_of, recipe_data
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from clawctl.config import Recipe
 from clawctl.policies import ensure_base_policy
 from clawctl.run_dir import open_run
-from clawctl.serve.dialects import Refusal
+from clawctl.serve.dialects import Refusal, chat
 from clawctl.serve.dialects.fields import steering
 from clawctl.serve.engines import Sampling, Token
 from clawctl.serve.engines.steering import Steering, above_min_p, drawn, likeliest, penalised, steers, uniform
 from clawctl.serve.engines.transformers import TransformersEngine
+from clawctl.serve.reading import Reading
+from clawctl.serve.text import CallBegun
 
 PROMPT = list(range(3, 40))
 
@@ -178,3 +180,17 @@ def test_what_bends_the_distribution_is_honoured_and_not_trained(server: Server)
         assert server.captured()[-1]["untrainable_reason"] == name
     with pytest.raises(openai.BadRequestError, match="logit_bias"):
         server.say("hello", logit_bias={"99999": 1})
+
+
+def test_who_wants_no_parallel_calls_is_shown_one(model_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(model_path)
+    call = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
+    body = {"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function", "function": {"name": "look"}}]}
+    shown = {}
+    for parallel in (True, False):
+        reading = Reading(tokenizer, chat.read({**body, "parallel_tool_calls": parallel}, "m"), False)
+        for token in tokenizer(call + call)["input_ids"]:
+            reading.take(token, None)
+        events = [event for each in (reading.shown(), reading.end()) if each for event in each.events]
+        shown[parallel] = [event.name for event in events if isinstance(event, CallBegun)]
+    assert shown == {True: ["look", "look"], False: ["look"]}

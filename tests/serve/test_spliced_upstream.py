@@ -234,7 +234,14 @@ def asking(tokenizer: Any, sampled: str = SAID, **body: Any) -> Ask:
 
 
 def how(tokenizer: Any, fake: Fake, ask: Ask) -> How:
-    return asyncio.run(Splicer(tokenizer, Client(fake.url, None)).how(ask, "m"))
+    async def main() -> How:
+        client = Client(fake.url, None)
+        try:
+            return await Splicer(tokenizer, client).how(ask, "m")
+        finally:
+            client.close()
+
+    return asyncio.run(main())
 
 
 def test_an_ask_without_known_answers_or_whose_prompt_would_be_the_same_goes_as_it_is(tokenizer: Any, fake: Fake) -> None:

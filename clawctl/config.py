@@ -78,7 +78,7 @@ class ServeConfig(Section):
     """Longest answer where the client names no limit."""
     splice: bool = False
     """Put earlier answers of ours into the prompt as they were sampled, where a client sends them back in other words (other white
-    space, tool arguments written anew, reasoning left out). It changes what the model sees. Embedded engine only."""
+    space, tool arguments written anew, reasoning left out). It changes what the model sees. Not for upstreams other than vLLM."""
     pinned_versions: int = Field(2, ge=1)
     """How many versions other than the live one (`NAME@3`) stay loaded at a time."""
     gpus: list[int] | None = None

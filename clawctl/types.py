@@ -45,6 +45,7 @@ class Exchange:
     untrainable_reason: str | None  # what serve itself knows: "greedy", "no token ids"
     ttft_s: float | None = None
     spliced: int | None = None  # earlier answers that stand in the prompt as sampled, not as rendered; None: not asked for
+    unspliced: str | None = None  # why earlier answers of ours do not: "the engine renders these messages otherwise"
     adapted: str | None = None  # what serve changed for the template's sake: "later system messages as user"
 
     def __post_init__(self) -> None:

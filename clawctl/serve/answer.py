@@ -136,6 +136,7 @@ class Answer:
                 untrainable_reason=sampled.untrainable,
                 ttft_s=None if first_at is None or sampled.whole else first_at - self._created_at,
                 spliced=sampled.spliced,
+                unspliced=sampled.unspliced,
                 adapted=sampled.adapted,
             ),
             self.ask.template_settings,

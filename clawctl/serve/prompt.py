@@ -1,5 +1,6 @@
 """From a chat to the ids that enter the engine: the model's own template, nothing added."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ from clawctl.serve.splicing import splice
 from clawctl.serve.text import THINK
 from clawctl.types import Message
 
+UNCERTAIN = "the template does not show for certain where an answer stands"
+_LONG = 4000  # characters
 _OBJECTIONS = (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError)
 
 
@@ -35,7 +38,17 @@ class Rendered:
     ids: list[int]
     thinking: bool  # the answer begins within reasoning
     spliced: int | None  # earlier answers that stand in `ids` as they were sampled; None: not asked for
+    unspliced: str | None  # why those that are known do not
+    plain: list[int]  # the ids of the rendering alone
+    messages: list[Message]  # that were rendered, as asked or adapted
     adapted: str | None  # what was changed in the messages for the template's sake
+
+
+async def render_beside(tokenizer: Any, ask: Ask, splicing: bool = False) -> Rendered:
+    """As `render`; a long ask is templated and tokenised in a thread, so that streams go on meanwhile."""
+    if sum(len(message["content"]) for message in ask.messages) > _LONG:
+        return await asyncio.to_thread(render, tokenizer, ask, splicing)
+    return render(tokenizer, ask, splicing)
 
 
 def render(tokenizer: Any, ask: Ask, splicing: bool = False) -> Rendered:
@@ -51,13 +64,17 @@ def render(tokenizer: Any, ask: Ask, splicing: bool = False) -> Rendered:
         messages, text = _apply(tokenizer, messages, asked)
     except _OBJECTIONS as error:
         raise Refusal(400, f"the model's chat template cannot render these messages: {error}", "messages") from error
-    ids, spliced = list(tokenizer(text, add_special_tokens=False)["input_ids"]), 0 if splicing else None
+    plain = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    ids, spliced, unspliced = plain, 0 if splicing else None, None
     if splicing and ask.answers and settings["add_generation_prompt"] is True and not settings.get("continue_final_message"):
         found = _splice(tokenizer, messages, asked, text, ask.answers)
-        if found is not None and found[0] != ids:
+        if found is None:
+            unspliced = UNCERTAIN
+        elif found[0] != plain:
             ids, spliced = found
-    adapted = None if len(messages) == len(ask.messages) and _roles(messages) == _roles(ask.messages) else LATER_SYSTEM
-    return Rendered(ids, text.rstrip().endswith(THINK), spliced, adapted)
+    moved = _roles(messages) != _roles(ask.messages)
+    rendered = later_system_as_user(ask.messages) if moved else ask.messages
+    return Rendered(ids, text.rstrip().endswith(THINK), spliced, unspliced, plain, rendered, LATER_SYSTEM if moved else None)
 
 
 def _roles(messages: list[Message]) -> list[str]:

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import uvicorn
 
@@ -62,17 +63,18 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
 def make_backend(run: RunDir, recipe: Recipe) -> Backend:
     """What the recipe names; it begins with version 0. Raises ClawError."""
     serve = recipe.serve
-    if serve.splice and (serve.upstream is not None or serve.engine != "transformers"):
-        _log.warning("serve.splice does nothing here: only the embedded engine takes prompts as token ids")
     if serve.upstream is not None:
         from clawctl.serve.backends.upstream import Upstream
 
         key = serve.upstream.api_key or from_environment("UPSTREAM_KEY")
-        return Upstream(run, recipe, serve.upstream.url, serve.upstream.kind, key, serve.upstream.model)
+        kind, model = serve.upstream.kind, serve.upstream.model
+        if serve.splice and kind != "vllm":
+            _log.warning("serve.splice does nothing here: of the servers that others run, only vLLM takes prompts as token ids")
+        return Upstream(run, recipe, serve.upstream.url, kind, key, model, tokenizer=_splicing(recipe) if kind == "vllm" else None)
     if serve.engine == "vllm":
         from clawctl.serve.backends.vllm import Vllm
 
-        return Vllm(run, recipe)
+        return Vllm(run, recipe, _splicing(recipe))
     import torch
 
     from clawctl.serve.backends.embedded import Embedded
@@ -83,6 +85,15 @@ def make_backend(run: RunDir, recipe: Recipe) -> Backend:
         torch.set_num_threads(serve.threads)
     tokenizer = load_tokenizer(recipe.model_path)
     return Embedded(run, recipe, tokenizer, lambda version: TransformersEngine(run, recipe, version))
+
+
+def _splicing(recipe: Recipe) -> Any:
+    """The tokenizer that splices for an engine outside this process; None where nothing is spliced. Raises ClawError."""
+    if not recipe.serve.splice:
+        return None
+    from clawctl.serve.prompt import load_tokenizer
+
+    return load_tokenizer(recipe.model_path)
 
 
 async def _serve(

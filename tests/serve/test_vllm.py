@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 import psutil
 import pytest
 import torch
@@ -48,7 +49,7 @@ def engine(*arguments: str) -> dict[str, Any]:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     lora = engine("--enable-lora", "--max-lora-rank", "16", "--max-loras", "2", "--max-cpu-loras", "6")
-    with Server(tmp_path_factory.mktemp("vllm") / "run", DEMO_MODEL, patience_s=STARTS_S, **lora) as running:
+    with Server(tmp_path_factory.mktemp("vllm") / "run", DEMO_MODEL, patience_s=STARTS_S, splice=True, **lora) as running:
         yield running
         assert running.stop() == 0, running.log.read_text()
 
@@ -125,6 +126,32 @@ def test_what_alters_the_sampling_is_kept_untrained_with_the_reason(served: Serv
     assert last(served)["untrainable_reason"] == "presence_penalty"
     served.say("hi", seed=4)
     assert last(served)["untrainable_reason"] is None
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
+def test_what_a_client_wrote_anew_enters_the_engine_as_it_was_sampled(
+    served: Server, base: Any, dialect: str, stream: bool
+) -> None:
+    path, name, limit = {
+        "chat": ("/chat/completions", "messages", "max_completion_tokens"),
+        "responses": ("/responses", "input", "max_output_tokens"),
+        "messages": ("/messages", "messages", "max_tokens"),
+    }[dialect]
+    talk = [{"role": "user", "content": f"{dialect}: how many apples?"}]
+    headers = {"authorization": "Bearer key"}
+    httpx.post(served.url + path, json={"model": "tiny", name: talk, limit: 16}, headers=headers, timeout=60).raise_for_status()
+    first = last(served)
+    assert (first["spliced"], first["unspliced"]) == (0, None)
+    talk += [{"role": "assistant", "content": f" {first['response']['content']} \n"}, {"role": "user", "content": "and pears?"}]
+    body = {"model": "tiny", name: talk, limit: 16, "stream": stream, "temperature": 0.7}
+    answer = httpx.post(served.url + path, json=body, headers=headers, timeout=60)
+    second, through = last(served), first["prompt_ids"] + first["completion_ids"]
+    assert (answer.status_code, second["spliced"], second["unspliced"]) == (200, 1, None)
+    assert second["prompt_ids"][: len(through)] == through
+    assert stream or orjson.dumps(second["response"]["content"]).decode() in answer.text
+    assert_exact(base, first)
+    assert_exact(base, second)
 
 
 def test_the_engines_own_refusal_has_its_status_and_reason(served: Server) -> None:

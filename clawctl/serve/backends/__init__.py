@@ -29,7 +29,8 @@ class Sampled:
     stop_sequence: str | None = None  # the one of the ask's stops that ended it
     whole: bool = False  # it came in one piece: nobody knows when its first token was there
     untrainable: str | None = None  # why the turn cannot be trained, as far as the engine is concerned
-    spliced: int | None = None  # earlier answers that were put back as sampled; None: not asked for, or not possible
+    spliced: int | None = None  # earlier answers that were put back as sampled; None: not asked for
+    unspliced: str | None = None  # why earlier answers that were known were not put back
     adapted: str | None = None  # what was changed in the messages for the template's sake
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -14,13 +14,27 @@ from clawctl.serve.engines import EngineFailure
 from clawctl.serve.text import CallBegun, CallSaid, Event, Said, Thought
 
 
+class Words(Protocol):
+    """What choices say."""
+
+    def chat(self, told: dict[str, Any]) -> dict[str, Any]:
+        """A chunk or a completion in the form that a chat's has."""
+        ...
+
+    def show(self, choices: list[dict[str, Any]]) -> Shown | None: ...
+
+    def end(self, sampled: Sampled) -> Shown | None:
+        """What was held back; `sampled` learns what only the words tell of the end."""
+        ...
+
+
 class UpstreamReply:
     """See `clawctl.serve.backends.Reply`; the taker of the response's body as well."""
 
-    def __init__(self, sampled: Sampled, clock: Clock, show_logprobs: bool, expect_ids: bool) -> None:
+    def __init__(self, sampled: Sampled, clock: Clock, show_logprobs: bool, expect_ids: bool, words: Words | None = None) -> None:
         self.sampled = sampled
         self._tokens = Tokens(sampled, clock, expect_ids)
-        self._words = _Words(show_logprobs)
+        self._words = words or _Words(show_logprobs)
         self._rest = b""
         self._choices: list[dict[str, Any]] = []  # not shown yet
         self._done = False  # [DONE] has come
@@ -74,7 +88,7 @@ class UpstreamReply:
         if "error" in chunk:
             self._end(f"the upstream says: {str(chunk['error'])[:300]}")
             return
-        self._choices += self._tokens.take(chunk)
+        self._choices += self._tokens.take(self._words.chat(chunk))
 
     # ---- what goes out ---------------------------------------------------------------------------------------------------
 
@@ -91,6 +105,8 @@ class UpstreamReply:
                     break
                 if self._over:
                     self._news.set()
+            if shown := self._words.end(self.sampled):
+                yield shown
         finally:
             self.cancel()
             self._tokens.settle()
@@ -107,19 +123,27 @@ class WholeReply:
     """See `clawctl.serve.backends.Reply`: asked for whole and told whole, once it is iterated. What it raises may be a Refusal."""
 
     def __init__(
-        self, sampled: Sampled, clock: Clock, show_logprobs: bool, expect_ids: bool, ask: Callable[[], Coroutine[Any, Any, bytes]]
+        self,
+        sampled: Sampled,
+        clock: Clock,
+        show_logprobs: bool,
+        expect_ids: bool,
+        ask: Callable[[], Coroutine[Any, Any, bytes]],
+        words: Words | None = None,
     ) -> None:
         self.sampled = sampled
         sampled.whole = True
-        self._tokens, self._words, self._ask = Tokens(sampled, clock, expect_ids), _Words(show_logprobs), ask
+        self._tokens, self._words, self._ask = Tokens(sampled, clock, expect_ids), words or _Words(show_logprobs), ask
         self._asking: asyncio.Task[bytes] | None = None
         self.cancelled = False
 
     async def __aiter__(self) -> AsyncIterator[Shown]:
         try:
             body = None if self.cancelled else await self._body()
-            shown = None if body is None else self._words.show(self._tokens.take(_completion(body)))
+            shown = None if body is None else self._words.show(self._tokens.take(self._words.chat(_completion(body))))
             if shown is not None:
+                yield shown
+            if shown := self._words.end(self.sampled):
                 yield shown
         finally:
             self._tokens.settle()
@@ -149,12 +173,18 @@ def _completion(body: bytes) -> dict[str, Any]:
 
 
 class _Words:
-    """What choices say, as events. Neighbours that say the same kind of thing are one."""
+    """See `Words`: of a chat completion, as events. Neighbours that say the same kind of thing are one."""
 
     def __init__(self, show_logprobs: bool) -> None:
         self._show_logprobs = show_logprobs
         self._unseen: list[ShownToken] = []  # tokens of what is not shown yet
         self._call_index = -1  # of the call that began last
+
+    def chat(self, told: dict[str, Any]) -> dict[str, Any]:
+        return told
+
+    def end(self, sampled: Sampled) -> Shown | None:
+        return None
 
     def show(self, choices: list[dict[str, Any]]) -> Shown | None:
         """One piece of all that these chunks' (or this completion's) choices say, if anything."""

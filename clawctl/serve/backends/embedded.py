@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 from clawctl.config import Recipe
@@ -11,14 +12,14 @@ from clawctl.run_dir import RunDir
 from clawctl.serve.backends import Capabilities, Reply, Sampled
 from clawctl.serve.backends.pins import Pins
 from clawctl.serve.canary import check_canary
-from clawctl.serve.dialects import Ask, Refusal, Shown, ShownToken
+from clawctl.serve.dialects import Ask, Refusal, Shown
+from clawctl.serve.dialects.fields import steering
 from clawctl.serve.engines import Engine, EngineFailure, Generation, Sampling, Swap, Token
-from clawctl.serve.prompt import Rendered, render
+from clawctl.serve.prompt import Rendered, render_beside
+from clawctl.serve.reading import Reading
 from clawctl.serve.sampling import altered, beyond_embedded
-from clawctl.serve.text import CallBegun, Detokenizer, Event, Parser, StopCutter, joined
 
 _WATCH_S = 1.0
-_LONG = 4000  # characters; longer asks are templated and tokenised in a thread, so that streams go on meanwhile
 
 
 class Embedded:
@@ -41,33 +42,30 @@ class Embedded:
         return self._engine.max_context
 
     async def begin(self, ask: Ask, version: int | None, stack: AsyncExitStack) -> list[Reply]:
-        if param := beyond_embedded(ask.tool_choice if ask.use_tools else None, ask.engine_fields):
+        if param := beyond_embedded(ask.tool_choice if ask.use_tools else None, ask.engine_fields, self._engine.steers):
             raise Refusal(400, f"the embedded engine cannot hold to '{param}': leave it out, or serve with --engine vllm", param)
         engine = self._engine if version is None else await stack.enter_async_context(self._pins.lease(version))
-        prompt = await self._render(ask)
-        sampling = self._sampling(ask, len(prompt.ids), engine.max_context)
+        prompt = await render_beside(self._tokenizer, ask, self._recipe.serve.splice)
+        sampling = self._sampling(ask, len(prompt.ids), engine)
         replies: list[Reply] = []
         try:
-            for _ in range(ask.n):
-                generation = engine.generate(prompt.ids, sampling)
+            for i in range(ask.n):
+                seed = None if sampling.seed is None else sampling.seed + i
+                generation = engine.generate(prompt.ids, replace(sampling, seed=seed))
                 stack.callback(generation.cancel)
-                reading = _Reading(self._tokenizer, ask, prompt.thinking, engine.eos_ids, engine.version)
-                replies.append(EmbeddedReply(generation, reading, prompt, sampling))
+                reading = Reading(self._tokenizer, ask, prompt.thinking)
+                reason = altered(sampling.temperature, sampling.top_p, sampling.top_k, None, ask.engine_fields)
+                sampled = Sampled(sampling.temperature, sampling.top_p, sampling.top_k, prompt.ids, [], [], untrainable=reason)
+                replies.append(EmbeddedReply(generation, reading, prompt, sampled, engine.eos_ids, engine.version))
         except EngineFailure as failure:
             raise Refusal(500, str(failure)) from failure
         return replies
 
     async def count(self, ask: Ask) -> int:
-        return len((await self._render(ask)).ids)
+        return len((await render_beside(self._tokenizer, ask, self._recipe.serve.splice)).ids)
 
-    async def _render(self, ask: Ask) -> Rendered:
-        splicing = self._recipe.serve.splice
-        if sum(len(message["content"]) for message in ask.messages) > _LONG:
-            return await asyncio.to_thread(render, self._tokenizer, ask, splicing)
-        return render(self._tokenizer, ask, splicing)
-
-    def _sampling(self, ask: Ask, prompt: int, longest: int) -> Sampling:
-        serve = self._recipe.serve
+    def _sampling(self, ask: Ask, prompt: int, engine: Engine) -> Sampling:
+        serve, longest = self._recipe.serve, engine.max_context
         if not prompt:
             raise Refusal(400, "the prompt is empty", "messages")
         asked = 1 if ask.max_tokens is None or ask.max_tokens_may_shrink else ask.max_tokens
@@ -84,6 +82,8 @@ class Embedded:
             top_p=serve.top_p if ask.top_p is None else ask.top_p,
             top_k=ask.top_k,
             max_tokens=min(serve.max_tokens if ask.max_tokens is None else ask.max_tokens, longest - prompt),
+            top_logprobs=ask.top_logprobs if ask.logprobs else 0,
+            **steering(ask.engine_fields, engine.vocabulary),
         )
 
     def swap(self, version: int) -> Swap:
@@ -113,50 +113,35 @@ class Embedded:
 class EmbeddedReply:
     """See `clawctl.serve.backends.Reply`."""
 
-    def __init__(self, generation: Generation, reading: "_Reading", prompt: Rendered, sampling: Sampling) -> None:
-        self._generation, self._reading, self._cancelled = generation, reading, False
-        reason = altered(sampling.temperature, sampling.top_p, sampling.top_k, None, {})
-        self.sampled = Sampled(sampling.temperature, sampling.top_p, sampling.top_k, prompt.ids, [], [], untrainable=reason)
-        self.sampled.prompt_tokens = len(prompt.ids)
-        self.sampled.spliced, self.sampled.adapted = prompt.spliced, prompt.adapted
+    def __init__(
+        self, generation: Generation, reading: Reading, prompt: Rendered, sampled: Sampled, eos_ids: frozenset[int], version: int
+    ) -> None:
+        self._generation, self._reading, self._eos_ids, self._version = generation, reading, eos_ids, version
+        self._stopped = self._cancelled = False
+        self.sampled = sampled
+        sampled.prompt_tokens = len(prompt.ids)
+        sampled.spliced, sampled.unspliced, sampled.adapted = prompt.spliced, prompt.unspliced, prompt.adapted
 
     async def __aiter__(self) -> AsyncIterator[Shown]:
         reading, sampled = self._reading, self.sampled
         async for tokens in self._generation:
-            shown = reading.feed(tokens, sampled)
-            if shown is not None:
+            self._take(tokens)
+            if shown := reading.shown():
                 yield shown
-            if reading.stopped:
+            if self._stopped:
                 self._generation.cancel()
                 break
-        shown = reading.end()
-        if shown is not None:
+        if shown := reading.end():
             yield shown
-        if reading.stopped:
+        if self._stopped:
             sampled.finish_reason = "tool_calls" if reading.called else "stop"
         elif not self._cancelled:
             sampled.finish_reason = "length"
 
-    def cancel(self) -> None:
-        self._cancelled = True
-        self._generation.cancel()
-
-
-class _Reading:
-    """Tokens to what is shown."""
-
-    def __init__(self, tokenizer: Any, ask: Ask, thinking: bool, eos_ids: frozenset[int], version: int) -> None:
-        self._detokenizer, self._cutter = Detokenizer(tokenizer), StopCutter(ask.stop)
-        self._parser, self._eos_ids = Parser(thinking, ask.use_tools), eos_ids
-        self._logprobs, self._version = ask.logprobs, version
-        self._unseen: list[ShownToken] = []  # visible tokens of text that is held back
-        self.stopped = False  # by an end token or a stop string
-        self.called = False
-
-    def feed(self, tokens: list[Token], sampled: Sampled) -> Shown | None:
+    def _take(self, tokens: list[Token]) -> None:
+        reading, sampled = self._reading, self.sampled
         assert sampled.completion_ids is not None
         assert sampled.logprobs is not None
-        events: list[Event] = []
         for token in tokens:
             sampled.completion_ids.append(token.id)
             sampled.logprobs.append(token.logprob)
@@ -164,24 +149,13 @@ class _Reading:
             sampled.version_end = token.version
             if sampled.version is None:  # a prompt that was begun before a swap may be computed half by the old weights: it counts
                 sampled.version = self._version
-            self.stopped = token.id in self._eos_ids
-            text = self._detokenizer.feed(token.id)
-            if self._logprobs and not self.stopped and not self._detokenizer.is_hidden(token.id):
-                self._unseen.append(ShownToken(text, token.logprob, []))
-            sampled.reasoning_tokens += self._parser.thinking
-            events += self._parser.feed(self._cutter.feed(text))
-            if self._cutter.hit:
-                self.stopped, sampled.stop_sequence = True, self._cutter.hit
+            self._stopped = token.id in self._eos_ids
+            reading.take(token.id, token.logprob, token.top, self._stopped)
+            if reading.hit:
+                self._stopped, sampled.stop_sequence = True, reading.hit
                 break
-        return self._show(events)
+        sampled.reasoning_tokens = reading.reasoning_tokens
 
-    def end(self) -> Shown | None:
-        events = self._parser.feed(self._cutter.feed(self._detokenizer.end()) + self._cutter.end())
-        return self._show(events + self._parser.end())
-
-    def _show(self, events: list[Event]) -> Shown | None:
-        if not events:
-            return None
-        self.called = self.called or any(isinstance(event, CallBegun) for event in events)
-        tokens, self._unseen = self._unseen, []
-        return Shown(joined(events), tokens)
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._generation.cancel()

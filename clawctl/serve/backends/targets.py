@@ -4,11 +4,11 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
@@ -22,6 +22,8 @@ from clawctl.serve.dialects import Refusal
 from clawctl.serve.engines import Swap
 
 _log = logging.getLogger("clawctl.serve")
+Done = TypeVar("Done")
+_LOAD_S = 900.0  # for a large adapter; the calls to the server give up before
 _LOOP_S = 30.0  # an event loop that does not come round for so long has ended
 
 
@@ -73,8 +75,7 @@ class Targets:
             yield target
         finally:
             target.users -= 1
-            if len(self._adapters) > self._most + 1:
-                await self._tidy()
+            self._tidy_soon()
 
     async def _target(self, version: int) -> Target:
         if version == self._weights:
@@ -86,27 +87,47 @@ class Targets:
 
     async def _pin(self, version: int) -> None:
         async with self._loading:
-            if version in self._adapters:
-                return
             try:
                 if self._weights or not self._takes_adapters() or read_policy(self._run, version).kind != "adapter":
                     told = f"this engine serves one version at a time, now {self.live}; version {version} is not loaded"
                     raise Refusal(404, told, "model", "model_not_found")
-                await asyncio.to_thread(self._control.load_adapter, self._name(version), self._folder(version))
+                await self._load(version)
             except ClawError as error:
                 _log.error("version %d cannot be loaded: %s", version, error.problem)
                 raise Refusal(404, f"version {version} of this model cannot be loaded", "model", "model_not_found") from error
+
+    # ---- what is loaded: `_loading` is held while it changes, here or there ------------------------------------------------
+
+    async def _load(self, version: int) -> None:
+        if version not in self._adapters:
+            await asyncio.to_thread(self._control.load_adapter, self._name(version), self._folder(version))
             self._adapters[version] = Target(self._name(version), Clock(version))
 
-    async def _tidy(self) -> None:
-        """Unload the adapters that nobody uses, but for the newest few."""
-        idle = [old for old, target in self._adapters.items() if not target.users and old != self.live]
-        for old in idle[: max(0, len(self._adapters) - self._most - 1)]:
-            target = self._adapters.pop(old)
+    async def _unload(self, version: int) -> None:
+        """Unless it is used again by now."""
+        async with self._loading:
+            target = self._adapters.get(version)
+            if target is None or target.users or version == self.live:
+                return
+            del self._adapters[version]
             try:
                 await asyncio.to_thread(self._control.unload_adapter, target.name)
             except ClawError as error:
-                _log.warning("version %d cannot be unloaded: %s", old, error.problem)
+                _log.warning("version %d cannot be unloaded: %s", version, error.problem)
+
+    def _tidy_soon(self) -> None:
+        """Unload the adapters that nobody uses, but for the newest few. Nobody waits for it."""
+        if self._one_too_many() is not None and (self._tidying is None or self._tidying.done()):
+            self._tidying = asyncio.ensure_future(self._tidy())
+
+    async def _tidy(self) -> None:
+        while (old := self._one_too_many()) is not None:
+            await self._unload(old)
+
+    def _one_too_many(self) -> int | None:
+        if len(self._adapters) <= self._most + 1:
+            return None
+        return next((old for old, target in self._adapters.items() if not target.users and old != self.live), None)
 
     def _takes_adapters(self) -> bool:
         return self._can is not None and self._can.adapters
@@ -126,25 +147,37 @@ class Targets:
         if self._weights:
             raise ClawError("an adapter needs the base model below it, other weights serve", "point LIVE at version 0 first")
         began = time.monotonic()
-        fresh = version != 0 and version not in self._adapters
-        if fresh:
-            self._control.load_adapter(self._name(version), self._folder(version))
+        held, fresh = self._wait_on_loop(self._hold(version), _LOAD_S)
         try:
             name = self._name(version) if version else self.base
             check_canary(self._run, version, lambda ids: self._control.score(name, ids), self._tolerance)
         except (CanaryFailure, ClawError):
-            if fresh:
-                self._control.unload_adapter(self._name(version))
+            self._wait_on_loop(self._let_go(version, held, fresh), _LOAD_S)
             raise
         load_ms = (time.monotonic() - began) * 1000
         self._on_loop(self._point_at, version)
+        self._wait_on_loop(self._let_go(version, held, False), _LOAD_S)
         return Swap(version, time.time(), load_ms, 0.0)
 
+    async def _hold(self, version: int) -> tuple[Target, bool]:
+        """Load an adapter and keep it from being unloaded; whether it came only now."""
+        if not version:
+            return self._base_target, False
+        async with self._loading:
+            fresh = version not in self._adapters
+            await self._load(version)
+            held = self._adapters[version]
+            held.users += 1
+        return held, fresh
+
+    async def _let_go(self, version: int, held: Target, unload: bool) -> None:
+        held.users -= bool(version)
+        if unload:
+            await self._unload(version)
+        self._tidy_soon()
+
     def _point_at(self, version: int) -> None:
-        if version and version not in self._adapters:
-            self._adapters[version] = Target(self._name(version), Clock(version))
         self.live = version
-        self._tidying = asyncio.ensure_future(self._tidy())
 
     def _swap_weights(self, version: int) -> Swap:
         """Pause, reload, resume; the canary sings while new requests wait. If it fails, the old weights come back the same way."""
@@ -189,14 +222,17 @@ class Targets:
 
     def _on_loop(self, call: Callable[..., None], *arguments: Any) -> None:
         """Run `call` on the event loop, after everything that could be read until now has been read."""
-        assert self._loop is not None
 
         async def run() -> None:
             for _ in range(3):
                 await asyncio.sleep(0)
             call(*arguments)
 
-        asyncio.run_coroutine_threadsafe(run(), self._loop).result(_LOOP_S)
+        self._wait_on_loop(run(), _LOOP_S)
+
+    def _wait_on_loop(self, work: Coroutine[Any, Any, Done], longest_s: float) -> Done:
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(longest_s)
 
     def _name(self, version: int) -> str:
         return f"{self._recipe.model_name}@{version}"

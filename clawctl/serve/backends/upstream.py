@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
@@ -14,7 +14,8 @@ from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.run_dir import RunDir
 from clawctl.serve.backends import Capabilities, Reply, Sampled
-from clawctl.serve.backends.chunks import UpstreamReply, WholeReply
+from clawctl.serve.backends.chunks import UpstreamReply, WholeReply, Words
+from clawctl.serve.backends.completions import PATH, CompletionWords, How, as_completion
 from clawctl.serve.backends.control import Control
 from clawctl.serve.backends.http import Client, UpstreamGone, post_whole
 from clawctl.serve.backends.probe import Found, missing, probe
@@ -23,6 +24,9 @@ from clawctl.serve.dialects import Ask, Refusal
 from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, later_system_as_user
 from clawctl.serve.engines import Swap
 from clawctl.serve.sampling import altered
+
+if TYPE_CHECKING:
+    from clawctl.serve.backends.splicer import Splicer  # brings transformers
 
 Told = TypeVar("Told")
 _log = logging.getLogger("clawctl.serve")
@@ -46,10 +50,12 @@ class Upstream:
         key: str | None,
         model: str | None,
         reload: str = "reload_weights",  # the worker's method that takes up weights from a path
+        tokenizer: Any = None,  # with one, answers are put back as they were sampled
     ) -> None:
         root = url.rstrip("/").removesuffix("/v1")
         self._recipe, self._kind, self._model, self._url = recipe, kind, model, root
         self._client, self._control = Client(root, key), Control(root, key, reload)
+        self._splicer = None if tokenizer is None else _splicer(tokenizer, self._client)
         self._found: Found | None = None
         self._images: bool | None = None  # whether the model takes them; None: not known, the upstream will say
         self._targets = Targets(run, recipe, self._control)
@@ -74,28 +80,34 @@ class Upstream:
         if self._images is False and any(isinstance(message["content"], list) for message in ask.messages):
             raise Refusal(400, NO_IMAGES, "messages")
         target = await stack.enter_async_context(self._targets.lease(version))
+        how = How() if self._splicer is None else await self._splicer.how(ask, target.name)
         if ask.stream or not target.steady:  # only a stream says which version sampled which token
-            return await self._streams(ask, target, stack)
-        wholes = [self._whole(ask, target, i) for i in range(ask.n)]
+            return await self._streams(ask, target, how, stack)
+        wholes = [self._whole(ask, target, how, i) for i in range(ask.n)]
         for whole in wholes:
             stack.callback(whole.cancel)
         return list(wholes)
 
-    async def _streams(self, ask: Ask, target: Target, stack: AsyncExitStack) -> list[Reply]:
-        can = self.capabilities
-        replies = [UpstreamReply(self._sampled(ask), target.clock, ask.logprobs, can.ids) for _ in range(ask.n)]
+    async def _streams(self, ask: Ask, target: Target, how: How, stack: AsyncExitStack) -> list[Reply]:
+        ids, clock = self.capabilities.ids, target.clock
+        replies = [UpstreamReply(self._sampled(ask, how), clock, ask.logprobs, ids, self._words(ask, how)) for _ in range(ask.n)]
         for reply in replies:
             stack.callback(reply.cancel)
-        bodies = [self._body(ask, target, reply.sampled, i, stream=True) for i, reply in enumerate(replies)]
+        bodies = [self._body(ask, target, how, reply.sampled, i, stream=True) for i, reply in enumerate(replies)]
         paired = zip(bodies, replies, strict=True)
         await asyncio.gather(*(self._send(ask, reply.sampled, body, partial(self._post, reply)) for body, reply in paired))
         return list(replies)
 
-    def _whole(self, ask: Ask, target: Target, i: int) -> WholeReply:
-        sampled = self._sampled(ask)
-        body = self._body(ask, target, sampled, i, stream=False)
+    def _whole(self, ask: Ask, target: Target, how: How, i: int) -> WholeReply:
+        sampled = self._sampled(ask, how)
+        body = self._body(ask, target, how, sampled, i, stream=False)
         send = partial(self._send, ask, sampled, body, self._post_whole)
-        return WholeReply(sampled, target.clock, ask.logprobs, self.capabilities.ids, send)
+        return WholeReply(sampled, target.clock, ask.logprobs, self.capabilities.ids, send, self._words(ask, how))
+
+    def _words(self, ask: Ask, how: How) -> Words | None:
+        if self._splicer is None or how.prompt is None:
+            return None
+        return CompletionWords(self._splicer.tokenizer, ask, how.prompt.thinking)
 
     async def _ready(self) -> None:
         if self._up.is_set():
@@ -106,14 +118,17 @@ class Upstream:
                 return
         raise Refusal(503, f"{self.waiting_for()}; try again later", code="engine_starting")
 
-    def _sampled(self, ask: Ask) -> Sampled:
+    def _sampled(self, ask: Ask, how: How) -> Sampled:
         serve = self._recipe.serve
         temperature = serve.temperature if ask.temperature is None else ask.temperature
         top_p = serve.top_p if ask.top_p is None else ask.top_p
         reason = altered(temperature, top_p, ask.top_k, ask.tool_choice if ask.use_tools else None, ask.engine_fields)
         if reason is None and not self.capabilities.processed and temperature != 1:
             reason = "the engine tells logprobs before temperature"
-        return Sampled(temperature, top_p, ask.top_k, untrainable=reason)
+        sampled = Sampled(temperature, top_p, ask.top_k, untrainable=reason)
+        sampled.spliced, sampled.unspliced = how.spliced, how.unspliced
+        sampled.adapted = how.prompt.adapted if how.prompt else None
+        return sampled
 
     async def _send(
         self, ask: Ask, sampled: Sampled, body: dict[str, Any], post: Callable[[dict[str, Any]], Awaitable[Told]]
@@ -121,15 +136,16 @@ class Upstream:
         """Raises Refusal."""
         limit = body.get("max_tokens")
         if limit is not None and ask.max_tokens_may_shrink and self.max_context is not None and limit >= self.max_context:
-            del body["max_tokens"]
+            body["max_tokens"] = None
         try:
             return await post(body)
         except Refusal as refusal:
             may_shrink = ask.max_tokens_may_shrink or ask.max_tokens is None
-            if refusal.code == "context_length_exceeded" and may_shrink and body.pop("max_tokens", None):
+            if refusal.code == "context_length_exceeded" and may_shrink and body["max_tokens"] is not None:
+                body["max_tokens"] = None
                 return await post(body)  # the engine's own limit is what the context has left
             moved = later_system_as_user(ask.messages)
-            if refusal.status != 400 or refusal.code is not None or moved == ask.messages:
+            if refusal.status != 400 or refusal.code is not None or moved == ask.messages or "messages" not in body:
                 raise
             try:  # some templates take a system message at the beginning only
                 answered = await post({**body, "messages": moved})
@@ -140,7 +156,7 @@ class Upstream:
 
     async def _post(self, reply: UpstreamReply, body: dict[str, Any]) -> None:
         try:
-            connection, status = await self._client.post(_CHAT, orjson.dumps(body), reply)
+            connection, status = await self._client.post(_path(body), orjson.dumps(body), reply)
             if status == 200:
                 reply.runs_on(self._client, connection)
                 return
@@ -152,14 +168,14 @@ class Upstream:
 
     async def _post_whole(self, body: dict[str, Any]) -> bytes:
         try:
-            status, told = await post_whole(self._client, _CHAT, orjson.dumps(body))
+            status, told = await post_whole(self._client, _path(body), orjson.dumps(body))
         except UpstreamGone as gone:
             raise _unreachable(gone) from gone
         if status != 200:
             raise _refusal(status, told)
         return told
 
-    def _body(self, ask: Ask, target: Target, sampled: Sampled, i: int, stream: bool) -> dict[str, Any]:
+    def _body(self, ask: Ask, target: Target, how: How, sampled: Sampled, i: int, stream: bool) -> dict[str, Any]:
         body: dict[str, Any] = {
             **ask.engine_fields,
             "model": target.name,
@@ -186,7 +202,7 @@ class Upstream:
             # Said always: a server's own defaults must not bend what is captured as unbent.
             neutral = {"top_k": ask.top_k or -1, "min_p": 0.0, "repetition_penalty": 1.0}
             body = {**neutral, **body, "return_token_ids": True}
-        return body
+        return body if how.prompt is None else as_completion(body, how.prompt.ids)
 
     async def count(self, ask: Ask) -> int:
         await self._ready()
@@ -239,6 +255,16 @@ class Upstream:
     def stop(self) -> None:
         self._client.close()
         self._control.close()
+
+
+def _splicer(tokenizer: Any, client: Client) -> "Splicer":
+    from clawctl.serve.backends.splicer import Splicer
+
+    return Splicer(tokenizer, client)
+
+
+def _path(body: dict[str, Any]) -> str:
+    return PATH if "prompt" in body else _CHAT
 
 
 def _unreachable(gone: UpstreamGone) -> Refusal:

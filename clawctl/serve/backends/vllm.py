@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -33,9 +34,10 @@ _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM allows
 class Vllm(Upstream):
     """See `clawctl.serve.backends.Backend`."""
 
-    def __init__(self, run: RunDir, recipe: Recipe) -> None:
+    def __init__(self, run: RunDir, recipe: Recipe, tokenizer: Any = None) -> None:
         self._port, self._key = free_port(), secrets.token_urlsafe(32)
-        super().__init__(run, recipe, f"http://127.0.0.1:{self._port}", "vllm", self._key, recipe.model_name, "clawctl_reload")
+        url, model = f"http://127.0.0.1:{self._port}", recipe.model_name
+        super().__init__(run, recipe, url, "vllm", self._key, model, "clawctl_reload", tokenizer)
         self._images = _sees_images(Path(recipe.model_path))
         self._log_file = run.logs / "vllm.log"
         self._process: asyncio.subprocess.Process | None = None

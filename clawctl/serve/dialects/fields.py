@@ -114,3 +114,20 @@ def join_leading_system(messages: list[Object]) -> list[Object]:
 def later_system_as_user(messages: list[Object]) -> list[Object]:
     """The same words, with every system message but the first message said by the user."""
     return [{**m, "role": "user"} if i and m["role"] == "system" else m for i, m in enumerate(messages)]
+
+
+def steering(body: Object, vocabulary: int) -> dict[str, Any]:
+    """The fields that bend a model's distribution or fix its draws, as `clawctl.serve.engines.Sampling` names them; absent ones are
+    left out. Raises Refusal."""
+    ranges = {"min_p": (0, 1), "presence_penalty": (-2, 2), "frequency_penalty": (-2, 2), "repetition_penalty": (0.01, 100)}
+    read: dict[str, Any] = {name: number(body, name, *ranges[name]) for name in ranges}
+    read["seed"] = whole_number(body, "seed", -(1 << 63), (1 << 63) - 1)
+    read["logit_bias"] = _logit_bias(object_or_none(body, "logit_bias"), vocabulary)
+    return {name: value for name, value in read.items() if value is not None}
+
+
+def _logit_bias(told: Object, vocabulary: int) -> dict[int, float]:
+    ids = {name: int(name) for name in told if name.isascii() and name.isdigit() and len(name) < 10}
+    if len(ids) < len(told) or any(token >= vocabulary for token in ids.values()):
+        raise wrong("logit_bias", f"an object whose names are token ids below {vocabulary}")
+    return {ids[name]: number(told, name, -100, 100) or 0.0 for name in told}

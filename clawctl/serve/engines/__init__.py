@@ -1,7 +1,7 @@
 """The engine seam: what the gateway asks of whatever runs the model. Ids go in; ids, logprobs and versions come out."""
 
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 
@@ -11,6 +11,7 @@ class Token(NamedTuple):
     id: int
     logprob: float  # of the distribution it was drawn from: after temperature, top_p and top_k
     version: int  # of the policy whose weights computed it
+    top: Sequence[tuple[int, float]] = ()  # the likeliest ids in its place, where they were asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,13 @@ class Sampling:
     top_p: float
     top_k: int  # 0: off
     max_tokens: int
+    min_p: float = 0.0  # 0: off
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    repetition_penalty: float = 1.0  # 1: off
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None  # with it the same prompt and weights give the same ids
+    top_logprobs: int = 0  # so many of the likeliest ids are told with each token
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +79,8 @@ class Engine(Protocol):
     version: int  # that new requests begin with
     max_context: int  # tokens of prompt and answer together
     eos_ids: frozenset[int]
+    vocabulary: int
+    steers: bool  # whether it honours more of a Sampling than its first four fields
 
     def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """Begin to sample. Raises EngineFailure."""

@@ -14,6 +14,7 @@ from transformers.generation.continuous_batching.continuous_api import Continuou
 
 from clawctl.errors import ClawError
 from clawctl.serve.engines import paged_attention
+from clawctl.serve.engines.steering import Bend, Cut, Steering
 
 _log = logging.getLogger("clawctl.serve")
 _START_S = 120
@@ -89,7 +90,7 @@ class _TopP(processors.ContinuousBatchingTopPLogitsWarper):
 
 
 def start_batching(
-    model: Any, generation: GenerationConfig, batching: ContinuousBatchingConfig, outputs: Outputs
+    model: Any, generation: GenerationConfig, batching: ContinuousBatchingConfig, outputs: Outputs, steering: Steering | None
 ) -> ContinuousBatchingManager:
     """Start the thread that samples; returns when it is ready. Raises ClawError with the reason if it cannot start."""
     logging.getLogger("ContinuousBatchingLogger").setLevel("WARNING")
@@ -99,6 +100,8 @@ def start_batching(
         _make_lazy(manager, model.config.get_text_config().vocab_size)
     else:
         manager = model.init_continuous_batching(generation_config=generation, continuous_batching_config=batching)
+    if steering is not None:
+        _steer(manager, steering)
     manager.output_router = outputs
     manager.start()
     deadline = time.monotonic() + _START_S
@@ -107,7 +110,23 @@ def start_batching(
             cause = manager.background_thread_status.fatal_error
             raise ClawError(f"the engine did not start: {cause}", "lower serve.kv_cache_tokens or serve.max_batch_tokens")
         time.sleep(0.01)
+    if steering is not None:
+        runner = manager.batch_processor.model_runner
+        runner._sample = steering.drawing(runner._sample)  # type: ignore[method-assign, assignment]
     return manager
+
+
+def can_steer(model: Any) -> bool:
+    """Whether each step is over before the next is prepared; on a GPU transformers prepares ahead, and replays graphs."""
+    return bool(model.device.type == "cpu")
+
+
+def _steer(manager: ContinuousBatchingManager, steering: Steering) -> None:
+    made = manager.logit_processor.logits_processor
+    is_temperature = [isinstance(each, processors.ContinuousBatchingTemperatureLogitsWarper) for each in made]
+    made.insert(is_temperature.index(True) + 1, Cut(steering))
+    made.insert(0, Bend(steering))
+    manager.logit_processor.tensors_required += 2
 
 
 def _only_full_attention(config: Any) -> bool:

@@ -14,7 +14,8 @@ from clawctl.config import Recipe
 from clawctl.run_dir import RunDir
 from clawctl.serve.canary import check_canary
 from clawctl.serve.engines import EngineFailure, Sampling, Staged, Token
-from clawctl.serve.engines.batching import Outputs, forget_prefixes, start_batching
+from clawctl.serve.engines.batching import Outputs, can_steer, forget_prefixes, start_batching
+from clawctl.serve.engines.steering import Steered, Steering, steers
 from clawctl.serve.engines.weights import StagedWeights, load_model
 
 _GREEDY = 1e-6  # a temperature that leaves only the likeliest token
@@ -32,14 +33,17 @@ class TransformersEngine:
         check_canary(run, version, loaded.score, loaded.tolerance)
         self.version = version
         config = self.model.config.get_text_config()
-        self._vocabulary = int(config.vocab_size)
+        self.vocabulary = int(config.vocab_size)
+        self.steers = can_steer(self.model)
+        self.steering = Steering(self.vocabulary)
         self.max_context = min(int(config.max_position_embeddings), recipe.serve.kv_cache_tokens)
         eos = self.model.generation_config.eos_token_id
         self.eos_ids = frozenset([eos] if isinstance(eos, int) else eos or [])
         self._swap_times: list[float] = [float("-inf")]  # time.perf_counter() at which …
         self._swap_versions: list[int] = [version]  # … this version took over
         self.outputs = Outputs()
-        self.manager = start_batching(self.model, self._generation_config(), self._batching_config(), self.outputs)
+        steering = self.steering if self.steers else None
+        self.manager = start_batching(self.model, self._generation_config(), self._batching_config(), self.outputs, steering)
 
     def _generation_config(self) -> GenerationConfig:
         # Values that are not the defaults, so that transformers makes the processors; each request brings its own.
@@ -56,7 +60,9 @@ class TransformersEngine:
         )
 
     def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> "TransformersGeneration":
-        generation = TransformersGeneration(self, uuid4().hex)
+        name = uuid4().hex
+        steered = self.steering.register(name, list(prompt_ids), sampling) if self.steers and steers(sampling) else None
+        generation = TransformersGeneration(self, name, steered)
         self.outputs.register(generation.request_id, generation.deliver)
         added = self.manager.add_request(
             list(prompt_ids),
@@ -66,10 +72,11 @@ class TransformersEngine:
             record_timestamps=True,
             temperature=float(sampling.temperature or _GREEDY),
             top_p=float(sampling.top_p),
-            top_k=min(sampling.top_k, self._vocabulary) or self._vocabulary,
+            top_k=min(sampling.top_k, self.vocabulary) or self.vocabulary,
         )
         if added is None:
             self.outputs.forget(generation.request_id)
+            self.steering.forget(generation.request_id)
             raise EngineFailure("the engine has stopped")
         return generation
 
@@ -110,8 +117,8 @@ class TransformersEngine:
 class TransformersGeneration:
     """See `clawctl.serve.engines.Generation`."""
 
-    def __init__(self, engine: TransformersEngine, request_id: str) -> None:
-        self._engine = engine
+    def __init__(self, engine: TransformersEngine, request_id: str, steered: Steered | None) -> None:
+        self._engine, self._steered = engine, steered
         self.request_id = request_id
         self._seen = 0
         self._tokens: list[Token] = []
@@ -125,7 +132,11 @@ class TransformersGeneration:
         if new > 0 and not self._ended:
             # Counted from the end: a request that was put aside for lack of cache and began again lost its earlier times.
             fresh = zip(output.generated_tokens[-new:], output.logprobs[-new:], output.timestamps[-new:], strict=True)
-            self._tokens += [Token(token, logprob, self._engine.version_at(at)) for token, logprob, at in fresh]
+            tokens = [Token(token, logprob, self._engine.version_at(at)) for token, logprob, at in fresh]
+            if self._steered is not None and self._steered.tops:
+                tops = self._steered.tops[self._seen : self._seen + new]
+                tokens = [token._replace(top=top) for token, top in zip(tokens, tops, strict=True)]
+            self._tokens += tokens
             self._seen += new
         if output.is_finished():
             self._ended = True
@@ -152,4 +163,5 @@ class TransformersGeneration:
             self._ended = True
             self._engine.manager.cancel_request(self.request_id)
         self._engine.outputs.forget(self.request_id)
+        self._engine.steering.forget(self.request_id)
         self._news.set()

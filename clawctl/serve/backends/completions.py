@@ -1,0 +1,77 @@
+"""Prompts that are sent as token ids, to the upstream's plain completions; what comes back is read here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any
+
+from clawctl.serve.backends import Sampled
+from clawctl.serve.dialects import Ask, Shown
+from clawctl.serve.reading import Reading
+
+if TYPE_CHECKING:
+    from clawctl.serve.prompt import Rendered  # transformers is needed only where answers are put back
+
+PATH = "/v1/completions"
+_TEMPLATE_ONLY = ("messages", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "chat_template_kwargs")
+_ID = "token_id:"
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """An ask is put to an upstream."""
+
+    prompt: "Rendered | None" = None  # what is sent as ids; None: the messages are sent
+    spliced: int | None = None  # see `Sampled`
+    unspliced: str | None = None
+
+
+def as_completion(chat: dict[str, Any], prompt_ids: list[int]) -> dict[str, Any]:
+    """The body of a plain completion for that of a chat completion."""
+    body = {name: value for name, value in chat.items() if name not in _TEMPLATE_ONLY}
+    top = body.pop("top_logprobs", 0)
+    body["max_tokens"] = body.get("max_tokens")  # where it is absent, completions have 16
+    return {**body, "prompt": prompt_ids, "logprobs": top, "return_tokens_as_token_ids": True}
+
+
+class CompletionWords:
+    """See `clawctl.serve.backends.chunks.Words`: of a plain completion, read from its ids."""
+
+    def __init__(self, tokenizer: Any, ask: Ask, thinking: bool) -> None:
+        self._reading, self._most = Reading(tokenizer, ask, thinking), ask.top_logprobs
+
+    def chat(self, told: dict[str, Any]) -> dict[str, Any]:
+        for choice in told.get("choices") or ():
+            if (prompt_ids := choice.get("prompt_token_ids")) is not None:
+                told["prompt_token_ids"] = prompt_ids
+            if logprobs := choice.get("logprobs"):
+                choice["logprobs"] = {"content": self._entries(logprobs)}
+        return told
+
+    def _entries(self, logprobs: dict[str, Any]) -> list[dict[str, Any]]:
+        tops = logprobs.get("top_logprobs") or repeat(None)
+        return [
+            {"logprob": logprob, "top": _likeliest(top, self._most)}
+            for logprob, top in zip(logprobs.get("token_logprobs") or (), tops, strict=False)
+        ]
+
+    def show(self, choices: list[dict[str, Any]]) -> Shown | None:
+        for choice in choices:
+            entries = (choice.get("logprobs") or {}).get("content") or ()
+            for token, entry in zip(choice.get("token_ids") or (), chain(entries, repeat({})), strict=False):
+                self._reading.take(token, entry.get("logprob"), entry.get("top") or ())
+        return self._reading.shown()
+
+    def end(self, sampled: Sampled) -> Shown | None:
+        shown = self._reading.end()
+        sampled.reasoning_tokens = self._reading.reasoning_tokens
+        if sampled.finish_reason == "stop" and self._reading.called:
+            sampled.finish_reason = "tool_calls"
+        return shown
+
+
+def _likeliest(top: dict[str, float] | None, most: int) -> Sequence[tuple[int, float]]:
+    if not top or not most:
+        return ()
+    pairs = [(int(name.removeprefix(_ID)), logprob) for name, logprob in top.items() if name.startswith(_ID)]
+    return sorted(pairs, key=lambda pair: -pair[1])[:most]

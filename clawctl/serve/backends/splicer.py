@@ -1,0 +1,67 @@
+"""Earlier answers put back as they were sampled, for an upstream that takes token ids (vLLM).
+
+The tokenizer here renders and splices; the upstream is asked whether it renders the same, and only then gets ids.
+"""
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from clawctl.serve.backends.completions import How
+from clawctl.serve.backends.http import Client, UpstreamGone, post_whole
+from clawctl.serve.dialects import Ask, Refusal
+from clawctl.serve.prompt import Rendered, render_beside
+from clawctl.serve.reading import uncovered
+from clawctl.serve.sampling import altered
+
+OTHERWISE = "the engine renders these messages otherwise"
+_PARSED_THERE = ("forced tool choice", "structured output")  # the engine's own parsers steer the sampling
+
+
+class Splicer:
+    """Finds out whether an ask is to be sent as ids."""
+
+    def __init__(self, tokenizer: Any, client: Client) -> None:
+        self.tokenizer, self._client = tokenizer, client
+
+    async def how(self, ask: Ask, model: str) -> How:
+        """As ids where that changes the prompt; else the engine's own chat call makes it, and reads the answer."""
+        if not ask.answers:
+            return How(spliced=0)
+        ask = _as_rendered_there(ask)
+        try:
+            rendered = await render_beside(self.tokenizer, ask, True)
+        except Refusal as refusal:
+            return How(spliced=0, unspliced=refusal.message)
+        if not rendered.spliced:
+            return How(spliced=0, unspliced=rendered.unspliced)
+        reason = uncovered(self.tokenizer.chat_template, ask.use_tools) or _steered(ask)
+        if reason is None and await self._rendered_there(ask, rendered, model) != rendered.plain:
+            reason = OTHERWISE
+        return How(spliced=0, unspliced=reason) if reason else How(rendered, rendered.spliced)
+
+    async def _rendered_there(self, ask: Ask, rendered: Rendered, model: str) -> list[int] | None:
+        body = {"model": model, "messages": rendered.messages, "chat_template_kwargs": ask.template_settings}
+        body |= {"tools": ask.tools} if ask.tools else {}
+        with suppress(UpstreamGone, orjson.JSONDecodeError, KeyError, TypeError):
+            status, told = await post_whole(self._client, "/tokenize", orjson.dumps(body))
+            if status == 200:
+                return list(orjson.loads(told)["tokens"])
+        return None
+
+
+def _as_rendered_there(ask: Ask) -> Ask:
+    """What vLLM puts into the template besides what the client names."""
+    settings = dict(ask.template_settings)
+    if (effort := ask.engine_fields.get("reasoning_effort")) is not None:
+        settings = {"reasoning_effort": effort, "enable_thinking": effort != "none", **settings}
+    tools = [tool for tool in ask.tools or () if tool.get("type") == "function" and isinstance(tool.get("function"), dict)]
+    filled = [{**tool, "function": {**dict.fromkeys(("name", "description", "parameters")), **tool["function"]}} for tool in tools]
+    return replace(ask, template_settings=settings, tools=filled or None)
+
+
+def _steered(ask: Ask) -> str | None:
+    reason = altered(1.0, 1.0, 0, ask.tool_choice if ask.use_tools else None, ask.engine_fields)
+    return reason if reason in _PARSED_THERE else None

@@ -1,0 +1,81 @@
+"""From sampled ids to what is shown, wherever the ids come from: text, reasoning, tool calls, and the tokens that made them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from clawctl.serve.dialects import Ask, Shown, ShownToken
+from clawctl.serve.text import CALL, CallBegun, CallSaid, Detokenizer, Event, Parser, StopCutter, joined
+
+_HEADER, _OTHER_CALLS = "<|im_start|>", "<function="
+
+
+def uncovered(template: str, tools: bool) -> str | None:
+    """Why answers of a model with this chat template cannot be read here, or None: the Qwen and Hermes families can."""
+    if _HEADER not in template:
+        return "only the Qwen and Hermes families are read from token ids"
+    if tools and (CALL not in template or _OTHER_CALLS in template):
+        return "only tool calls as Qwen and Hermes write them are read from token ids"
+    return None
+
+
+class Reading:
+    """Of one answer."""
+
+    def __init__(self, tokenizer: Any, ask: Ask, thinking: bool) -> None:
+        self._detokenizer, self._cutter = Detokenizer(tokenizer), StopCutter(ask.stop)
+        self._parser, self._logprobs = Parser(thinking, ask.use_tools), ask.logprobs
+        self._tops = Tops(tokenizer)
+        self._one_call = ask.engine_fields.get("parallel_tool_calls") is False
+        self._events: list[Event] = []
+        self._unseen: list[ShownToken] = []  # visible tokens of text that is held back
+        self._calls = 0
+        self.reasoning_tokens = 0
+
+    @property
+    def hit(self) -> str | None:
+        """The stop that was found; what comes after it is not shown."""
+        return self._cutter.hit
+
+    @property
+    def called(self) -> bool:
+        return self._calls > 0
+
+    def take(self, token: int, logprob: float | None, top: Sequence[tuple[int, float]] = (), last: bool = False) -> None:
+        """One sampled token, with the likeliest ones in its place; `last`: it ends the answer and is no text."""
+        text = self._detokenizer.feed(token)
+        if self._logprobs and logprob is not None and not last and not self._detokenizer.is_hidden(token):
+            self._unseen.append(ShownToken(text, logprob, self._tops.told(top)))
+        self.reasoning_tokens += self._parser.thinking
+        self._events += self._parser.feed(self._cutter.feed(text))
+
+    def shown(self) -> Shown | None:
+        """What has become certain since the last call."""
+        events, self._events = [event for event in self._events if self._may_show(event)], []
+        if not events:
+            return None
+        tokens, self._unseen = self._unseen, []
+        return Shown(joined(events), tokens)
+
+    def end(self) -> Shown | None:
+        """What was held back."""
+        self._events += self._parser.feed(self._cutter.feed(self._detokenizer.end()) + self._cutter.end())
+        self._events += self._parser.end()
+        return self.shown()
+
+    def _may_show(self, event: Event) -> bool:
+        self._calls += isinstance(event, CallBegun)
+        return not (self._one_call and self._calls > 1 and isinstance(event, CallBegun | CallSaid))
+
+
+class Tops:
+    """The likeliest tokens of a place, in OpenAI's form."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._decode: Callable[[list[int]], str] = tokenizer.decode
+
+    def told(self, top: Sequence[tuple[int, float]]) -> list[dict[str, Any]]:
+        told = []
+        for token, logprob in top:
+            text = self._decode([token])
+            told.append({"token": text, "logprob": logprob, "bytes": list(text.encode())})
+        return told

@@ -1,0 +1,156 @@
+"""Adapters at an upstream: what we believe to be loaded is loaded, whatever comes at the same time."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from served import until
+
+from clawctl.config import Recipe
+from clawctl.errors import ClawError
+from clawctl.policies import ensure_base_policy, publish_policy
+from clawctl.run_dir import open_run
+from clawctl.serve.backends import Capabilities
+from clawctl.serve.backends.targets import Targets
+from clawctl.serve.canary import CanaryFailure
+from clawctl.types import Policy
+
+ADAPTERS = Capabilities(ids=True, logprobs=True, processed=True, adapters=True, weights=False)
+
+
+class Gated:
+    """A control as vLLM answers it, whose unloading and scoring wait for their gates."""
+
+    def __init__(self) -> None:
+        self.loaded: set[str] = set()
+        self.waits: list[str] = []
+        self.unloading, self.scoring = threading.Event(), threading.Event()
+        self.unloading.set()
+        self.scoring.set()
+        self.says = -1.0
+
+    def load_adapter(self, name: str, folder: Path) -> None:
+        if name in self.loaded:
+            raise ClawError(f"{name} has already been loaded", "")
+        self.loaded.add(name)
+
+    def unload_adapter(self, name: str) -> None:
+        self.waits.append(f"unload {name}")
+        assert self.unloading.wait(20)
+        if name not in self.loaded:
+            raise ClawError(f"{name} cannot be found", "")
+        self.loaded.remove(name)
+
+    def score(self, name: str, ids: list[int]) -> list[float]:
+        self.waits.append(f"score {name}")
+        assert self.scoring.wait(20)
+        return [self.says] * (len(ids) - 1)
+
+
+@pytest.fixture
+def control() -> Gated:
+    return Gated()
+
+
+@pytest.fixture
+def targets(tmp_path: Path, control: Gated) -> Targets:
+    run = open_run(tmp_path / "run")
+    ensure_base_policy(run, "m")
+    canary = {"prompt_ids": [[1, 2]], "logprobs": [[None, -1.0]]}
+    for version in (1, 2, 3):
+        publish_policy(run, Policy(version, 0, version, None, "adapter", "m", [], canary, {}, 0.0), lambda folder: None)
+    recipe = Recipe.model_validate({"model": {"path": "m", "name": "tiny"}, "serve": {"pinned_versions": 1}})
+    targets = Targets(run, recipe, control)  # type: ignore[arg-type]
+    targets.reset("tiny", ADAPTERS)
+    return targets
+
+
+def on_a_loop(targets: Targets, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def all() -> None:
+        targets.start(asyncio.get_running_loop())
+        await main()
+
+    asyncio.run(all())
+
+
+async def use(targets: Targets, version: int) -> str:
+    async with targets.lease(version) as target:
+        return target.name
+
+
+def test_a_version_that_is_asked_for_while_it_is_unloaded_is_loaded_again(targets: Targets, control: Gated) -> None:
+    async def main() -> None:
+        control.unloading.clear()
+        for version in (1, 2, 3):  # one more than may stay: the oldest goes
+            await use(targets, version)
+        await asyncio.to_thread(until, lambda: control.waits == ["unload tiny@1"])
+        asking = asyncio.create_task(use(targets, 1))
+        await asyncio.sleep(0.05)
+        assert not asking.done()  # it waits until it is known whether the old one is gone
+        control.unloading.set()
+        assert await asking == "tiny@1"
+        assert "tiny@1" in control.loaded
+
+    on_a_loop(targets, main)
+
+
+def test_who_ends_does_not_wait_for_the_unloading_of_others(targets: Targets, control: Gated) -> None:
+    async def main() -> None:
+        control.unloading.clear()
+        async with asyncio.timeout(10):
+            for version in (1, 2, 3):
+                await use(targets, version)
+        control.unloading.set()
+
+    on_a_loop(targets, main)
+
+
+def test_what_is_used_again_before_its_turn_comes_stays(targets: Targets, control: Gated) -> None:
+    async def main() -> None:
+        async with targets.lease(1), targets.lease(2), targets.lease(3):
+            pass  # 1 and 2 are in use until the end: the first tidying takes one, and must look again before it takes another
+        await asyncio.to_thread(until, lambda: len(control.loaded) == 2)
+        async with targets.lease(2), targets.lease(3):
+            await use(targets, 1)
+            await asyncio.to_thread(until, lambda: control.loaded == {"tiny@2", "tiny@3"})
+
+    on_a_loop(targets, main)
+
+
+def test_a_version_that_goes_live_is_not_unloaded_while_its_canary_sings(targets: Targets, control: Gated) -> None:
+    async def main() -> None:
+        await use(targets, 1)
+        control.scoring.clear()
+        going = asyncio.create_task(asyncio.to_thread(targets.swap, 1))
+        await asyncio.to_thread(until, lambda: control.waits == ["score tiny@1"])
+        await use(targets, 2)
+        await use(targets, 3)
+        await asyncio.to_thread(until, lambda: len(control.loaded) == 2)
+        control.scoring.set()
+        await going
+        assert targets.live == 1
+        assert "tiny@1" in control.loaded
+
+    on_a_loop(targets, main)
+
+
+def test_a_version_whose_canary_fails_is_unloaded_unless_somebody_has_asked_for_it(targets: Targets, control: Gated) -> None:
+    async def main() -> None:
+        control.says = -5.0
+        with pytest.raises(CanaryFailure):
+            await asyncio.to_thread(targets.swap, 1)
+        assert control.loaded == set()
+        control.scoring.clear()
+        going = asyncio.create_task(asyncio.to_thread(targets.swap, 1))
+        await asyncio.to_thread(until, lambda: control.waits.count("score tiny@1") == 2)
+        async with targets.lease(1) as target:
+            control.scoring.set()
+            with pytest.raises(CanaryFailure):
+                await going
+            assert target.name in control.loaded
+        assert targets.live == 0
+
+    on_a_loop(targets, main)

@@ -10,6 +10,7 @@ Not zero where something must be: `lost_turns`, `trained_twice` and `half_files_
 import argparse
 import importlib
 import random
+from pathlib import Path
 from typing import Any
 
 from scripts.benchmarks.table import Row, make_parser, report
@@ -40,6 +41,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=random.randrange(10_000), help="who is killed and how, and what clients say")
     parser.add_argument("--rounds", type=int, help="kills of the case `kill`, instead of 200")
     parser.add_argument("--turns", type=int, help="turns of the case `million`, instead of 1,000,000")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave what the cases made here, one folder a case")
     return parser.parse_args()
 
 

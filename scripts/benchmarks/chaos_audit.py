@@ -1,5 +1,6 @@
 """Afterwards: is all there that was told, once, and was no half file ever seen under a published name?"""
 
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +16,7 @@ from clawctl.run_dir import RunDir, published
 from clawctl.shards import UnreadableShard, read_columns, read_turns, read_verdicts
 from scripts.benchmarks.chaos_clients import Answered, Rated
 
-_COMPLAINTS = ("put aside", "quarantine", "cannot be read", "cannot be used", "Traceback", "JSONDecodeError", "UnreadableShard")
+_COMPLAINT = re.compile(r"put aside (one|an)|was put aside|quarantine|cannot be (read|used)|Traceback|DecodeError|UnreadableShard")
 
 
 class Watcher(threading.Thread):
@@ -186,4 +187,4 @@ def _inconsistent(run: RunDir, steps: dict[int, list[str]]) -> Iterator[str]:
 
 def _complaints(log: Path) -> list[str]:
     lines = log.read_bytes().decode(errors="replace").splitlines() if log.exists() else []
-    return [f"{log.stem}: {line}" for line in lines if any(word in line for word in _COMPLAINTS)]
+    return [f"{log.stem}: {line}" for line in lines if _COMPLAINT.search(line)]

@@ -5,6 +5,7 @@ import itertools
 import tempfile
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,8 +57,11 @@ class Outcome:
 
 def rows(case: str, options: argparse.Namespace) -> list[Row]:
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
-    with tempfile.TemporaryDirectory(prefix="clawctl-chaos-") as folder:
-        outcome = kill(Path(folder), rounds, options.seed)
+    with ExitStack() as leaving:
+        kept = options.keep and options.keep / case
+        folder = kept or Path(leaving.enter_context(tempfile.TemporaryDirectory(prefix="clawctl-chaos-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        outcome = kill(folder, rounds, options.seed)
     for name, problems in problems_of(outcome).items():
         for problem in problems[:20]:
             print(f"{name}: {problem}", flush=True)
@@ -82,19 +86,16 @@ def problems_of(outcome: Outcome) -> dict[str, list[str]]:
 def numbers(outcome: Outcome) -> list[tuple[str, float, str]]:
     found = outcome.found
     problems = {name: len(listed) for name, listed in problems_of(outcome).items()}
+    twice, half = problems.pop("trained_twice"), problems.pop("half_files_read")
     return [
         ("rounds", outcome.rounds, "rounds"),
         ("starts", outcome.starts, "processes"),
         ("answered", len(outcome.answered), "turns"),
-        *(
-            (name, count, name.rpartition("_")[2])
-            for name, count in problems.items()
-            if name not in ("trained_twice", "half_files_read")
-        ),
+        *((name, count, name.rpartition("_")[2]) for name, count in problems.items()),
         ("trained", found.trained, "turns"),
-        ("trained_twice", problems["trained_twice"], "turns"),
+        ("trained_twice", twice, "turns"),
         ("files_read", outcome.read, "files"),
-        ("half_files_read", problems["half_files_read"], "files"),
+        ("half_files_read", half, "files"),
         ("torn_tails", found.torn_tails, "lines that nobody was told of"),
         ("broken_requests", outcome.broken, "requests"),
         ("cut_off_by_client", outcome.cut_off, "requests"),
@@ -106,7 +107,7 @@ def numbers(outcome: Outcome) -> list[tuple[str, float, str]]:
 
 
 def kill(folder: Path, rounds: int, seed: int, clients: int = 8, think_s: float = 0.5) -> Outcome:
-    """`rounds` kills under load in a new run below `folder`; then the load ends, the stages finish what they have, and all is audited."""
+    """`rounds` kills under load in a new run below `folder`; then the load ends, the stages finish, and all is audited."""
     recipe, run, port = write_recipe(folder, RECIPE), open_run(folder / "run"), free_port()
     stages = {name: Stage(name, run, recipe, port) for name in _STAGES}
     watcher = Watcher(run)

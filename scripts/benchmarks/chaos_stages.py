@@ -56,7 +56,7 @@ class Stage:
             time.sleep(0.05)
 
     def keep_up(self) -> None:
-        """Start it again where it ended though nobody killed it, which is counted. Raises SystemExit where it refuses its recipe."""
+        """Start it again where it ended though nobody killed it, and count it. Raises SystemExit where it refuses its recipe."""
         if self._process is None or self._process.poll() is None:
             return
         self.ended_alone += 1
@@ -124,7 +124,7 @@ class Killer:
         return f"{victim} {how}" + (f" ({aimed_at})" if victim == "all" else "")
 
     def _await_write(self, name: str) -> None:
-        """Until the stage makes or renames something, or a few seconds are over; then a moment, so that each step of a write is met.
+        """Until the stage makes or renames something, or a few seconds are over; then a moment, so that any part of it is met.
         A folder's time of change tells, and asking for it costs next to nothing."""
         folders = [folder for folder in self._dice.sample(self._folders[name], 1) if folder.exists()]
         before, deadline = changed(folders), time.monotonic() + self._dice.uniform(2, 4)

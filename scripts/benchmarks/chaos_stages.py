@@ -25,10 +25,11 @@ _LONGEST_START_S = 120.0
 class Stage:
     """One `clawctl STAGE`, in a process group of its own; its stderr is kept in `log`, one start after the other."""
 
-    def __init__(self, name: str, run: RunDir, recipe: Path, port: int) -> None:
+    def __init__(self, name: str, run: RunDir, recipe: Path, port: int = 0, own: list[str] | None = None) -> None:
+        """`port` is that of `serve`; `own` is the command line of what is no stage of clawctl."""
         self.name, self.log = name, run.root.parent / f"{name}.log"
         self.starts, self.ended_alone = 0, 0
-        self._command = command(name, run, recipe, "info") + (["--port", str(port)] if name == "serve" else [])
+        self._command = own or command(name, run, recipe, "info") + (["--port", str(port)] if name == "serve" else [])
         self._process: subprocess.Popen[bytes] | None = None
         self._began, self._log_before = 0.0, 0
 
@@ -39,6 +40,11 @@ class Stage:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True, env=env)
         self.starts += 1
         self._began = time.monotonic()
+
+    @property
+    def pid(self) -> int:
+        """0: it does not run."""
+        return 0 if self._process is None else self._process.pid
 
     def ready(self) -> bool:
         if self.name not in READY:
@@ -109,6 +115,7 @@ class Killer:
         how = self._dice.choice(["while it works", "while it works", "as it writes", "as it writes", "as it starts"])
         aimed_at = self._dice.choice(names)
         if how != "as it starts":
+            self._stages["serve"].wait_ready()  # else there is no load
             self._stages[aimed_at].wait_ready()
         if how == "as it writes":
             self._await_write(aimed_at)

@@ -1,9 +1,10 @@
 """Case `million`: a week's work in one go. The workers are real processes that run from the first turn to the last.
 
-Short turns (four to a session, about 100 tokens each) are written by serve's own capture writer, as fast as collect follows. Judge asks
-a reward model that costs nothing. In place of the trainer stands its intake (`chaos_intake.py`): all that happens to a turn until the
-gradient, and the ledger afterwards; no weights move. Captures and shards that everybody is done with are deleted all the while
-by `clawctl retention`, as cron would. Sessions end after seconds instead of an hour, so about as many are open as in a real week.
+Short turns (four to a session, about 100 tokens each) are written by serve's own capture writer, as fast as collect follows.
+Judge asks a reward model that costs nothing. In place of the trainer stands its intake (`chaos_intake.py`): all that happens to
+a turn until the gradient, and the ledger afterwards; no weights move. Captures and shards that everybody is done with are
+deleted all the while by `clawctl retention`, as cron would. Sessions end after seconds instead of an hour, so about as many are
+open as in a real week.
 """
 
 import argparse
@@ -32,7 +33,7 @@ from scripts.benchmarks.collect import Talker
 from scripts.benchmarks.table import Row
 
 TURNS, QUICK_TURNS = 1_000_000, 20_000
-_AHEAD = 20_000  # turns that are captured and have no row yet, at most
+_AHEAD = 20_000  # turns that are captured and have no row yet, at most; of few turns a twentieth
 _SLICE = 400  # turns captured at a time
 _RETENTION_EVERY_S = 30.0
 _PATIENCE_S = 300.0  # without progress
@@ -74,7 +75,7 @@ def million(folder: Path, turns: int, seed: int) -> list[tuple[str, float, str]]
         for stage in stages:
             stage.start()
         retention.start()
-        asyncio.run(write(run, turns, seed, lambda done: follow(done, turns, tally, gauge)))
+        asyncio.run(write(run, turns, seed, lambda done: follow(run, done, turns, tally, gauge)))
         finished = wait_until(lambda: all_in(run, turns, tally, gauge), _PATIENCE_S, stages)
         gauge.look(turns)
     finally:
@@ -103,6 +104,8 @@ async def write(run: RunDir, turns: int, seed: int, follow: Callable[[int], bool
     for done in range(0, turns, _SLICE):
         while not follow(done):
             await asyncio.sleep(0.1)
+        if done // (turns // 20) > (done - _SLICE) // (turns // 20):
+            print(f"{done} of {turns} turns written", flush=True)
         now = time.time()
         batch = [next(stream) for _ in range(min(_SLICE, turns - done))]
         await asyncio.gather(*(capture.keep(replace(x, created_at=now + i / 1e5, finished_at=now)) for i, x in enumerate(batch)))
@@ -122,29 +125,28 @@ def exchanges(turns: int, seed: int) -> Iterator[Exchange]:
 # ---- following -----------------------------------------------------------------------------------------------------------
 
 
-def follow(done: int, turns: int, tally: "Tally", gauge: "Gauge") -> bool:
-    """Whether the next slice may be written: collect is not too far behind."""
+def follow(run: RunDir, done: int, turns: int, tally: "Tally", gauge: "Gauge") -> bool:
+    """Whether the next slice may be written: everybody has started, and collect is not too far behind."""
     gauge.look(done)
-    if done - tally.seen > _AHEAD // 2:
+    most = min(_AHEAD, turns // 20)
+    if done - tally.seen > most // 2:
         tally.look()
-    if done % 20_000 == 0:
-        print(f"{done} of {turns} turns written, {tally.seen} collected", flush=True)
-    return done - tally.seen <= _AHEAD
+    return done - tally.seen <= most and (done > 0 or accounted(run) is not None)
 
 
 def all_in(run: RunDir, turns: int, tally: "Tally", gauge: "Gauge") -> bool:
     """Whether the last turn went through the intake. What is lost never will: then patience ends it."""
     tally.look()
     gauge.look(turns)
-    return accounted(run) >= turns
+    return (accounted(run) or 0) >= turns
 
 
-def accounted(run: RunDir) -> int:
-    """Turns that the intake says it trained, skipped or refused, or that wait for more."""
+def accounted(run: RunDir) -> int | None:
+    """Turns that the intake says it trained, skipped or refused, or that wait for more. None: it has not started."""
     try:
         told = orjson.loads((run.train / "feed.json").read_bytes())
     except FileNotFoundError:
-        return 0
+        return None
     return int(told["used"] + told["skipped"] + told["waiting"] + sum(told["refused"].values()))
 
 
@@ -193,7 +195,7 @@ def of_ledger(run: RunDir, turns: int) -> list[tuple[str, float, str]]:
     return [
         ("trained", trained, "turns"),
         ("trained_twice", trained - times.count(1), "turns"),
-        ("unaccounted", turns - accounted(run), "turns"),
+        ("unaccounted", turns - (accounted(run) or 0), "turns"),
     ]
 
 

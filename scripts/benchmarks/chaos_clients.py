@@ -16,6 +16,7 @@ from clawctl.homework.people import Person
 from clawctl.homework.problems import make_tasks
 
 MOST_TOKENS = 64
+THINK_S = 0.5  # on average
 _TOOLS = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {"q": {"type": "string"}}}}}
     for name in ("look_up", "count")
@@ -48,12 +49,12 @@ class Rated:
 class Client(threading.Thread):
     """One person with a session after another, in every way that there is to ask; asks again when the server is gone."""
 
-    def __init__(self, endpoint: Endpoint, seed: int, number: int, stop: threading.Event, think_s: float) -> None:
+    def __init__(self, endpoint: Endpoint, seed: int, number: int, stop: threading.Event) -> None:
         super().__init__(name=f"client {number}", daemon=True)
         self.answered: list[Answered] = []
         self.rated: list[Rated] = []
         self.cut_off, self.broken, self.refused = 0, 0, 0  # by us; by a kill; with a status that no kill explains
-        self._endpoint, self._stop_asked, self._think_s = endpoint, stop, think_s
+        self._endpoint, self._stop_asked = endpoint, stop
         self._dice, self._number = random.Random(f"client {seed} {number}"), number
         headers = {"Authorization": f"Bearer {endpoint.api_key}"}
         self._http = httpx.Client(headers=headers, timeout=60, transport=httpx.HTTPTransport(retries=0))
@@ -79,7 +80,7 @@ class Client(threading.Thread):
                 return
             self._rate_now_and_then(answered)
             reaction = person.react(task, answered.text, turn)
-            if reaction.text is None or self._stop_asked.wait(self._dice.expovariate(1 / self._think_s)):
+            if reaction.text is None or self._stop_asked.wait(self._dice.expovariate(1 / THINK_S)):
                 return
             messages = [*messages, {"role": "assistant", "content": answered.text}, {"role": "user", "content": reaction.text}]
             if reaction.done and self._dice.random() < 0.5:

@@ -5,6 +5,7 @@ import itertools
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +17,13 @@ from clawctl.run_dir import RunDir, open_run
 from clawctl.shards import UnreadableShard
 from scripts.benchmarks.chaos_audit import Found, Watcher, audit, captured_lines, judged_ids, row_ids
 from scripts.benchmarks.chaos_clients import Answered, Client, Rated
-from scripts.benchmarks.chaos_stages import Killer, Stage, free_port, wait_until
+from scripts.benchmarks.chaos_stages import VICTIMS, Killer, Stage, free_port, wait_until
 from scripts.benchmarks.circle import write_recipe
 from scripts.benchmarks.table import Row
 
 ROUNDS, QUICK_ROUNDS = 200, 8
 _STAGES = ("serve", "collect", "judge", "train")
-_DRAIN_S = 180.0
+_PATIENCE_S = 180.0
 RECIPE = {  # small steps, short answers, nothing forgotten: the audit needs every capture and every step's record
     "collect": {"session_timeout_s": 3.0, "shard_age_s": 0.2},
     "judge": {"votes": 1, "max_tokens": 48},
@@ -40,6 +41,7 @@ RECIPE = {  # small steps, short answers, nothing forgotten: the audit needs eve
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
+    run: RunDir
     rounds: int
     answered: list[Answered]
     rated: list[Rated]
@@ -48,7 +50,8 @@ class Outcome:
     refused: int  # requests that got a 4xx
     starts: int
     ended_alone: int  # stages that ended though nobody killed them, or did not hear SIGTERM
-    drained: bool
+    learned: bool  # a version was published after the last kill
+    drained: bool  # then every captured turn got its row and its verdict
     read: int  # files that a reader beside the stages read whole
     half: list[str]  # and those it could not
     longest_silence_s: float  # between two answers, over all clients
@@ -102,11 +105,12 @@ def numbers(outcome: Outcome) -> list[tuple[str, float, str]]:
         ("refused_requests", outcome.refused, "requests"),
         ("ended_alone", outcome.ended_alone, "processes"),
         ("longest_silence_s", outcome.longest_silence_s, "s"),
+        ("learned_afterwards", float(outcome.learned), "yes or no"),
         ("drained", float(outcome.drained), "yes or no"),
     ]
 
 
-def kill(folder: Path, rounds: int, seed: int, clients: int = 8, think_s: float = 0.5) -> Outcome:
+def kill(folder: Path, rounds: int, seed: int, clients: int = 8, victims: Sequence[str] = VICTIMS) -> Outcome:
     """`rounds` kills under load in a new run below `folder`; then the load ends, the stages finish, and all is audited."""
     recipe, run, port = write_recipe(folder, RECIPE), open_run(folder / "run"), free_port()
     stages = {name: Stage(name, run, recipe, port) for name in _STAGES}
@@ -116,18 +120,19 @@ def kill(folder: Path, rounds: int, seed: int, clients: int = 8, think_s: float 
             stage.start()
         stages["serve"].wait_ready()
         watcher.start()
-        crowd = Crowd(run, recipe, seed, clients, think_s)
-        killed_rounds(Killer(run, stages, seed), stages, crowd, run, rounds)
+        crowd = Crowd(run, recipe, seed, clients)
+        killed_rounds(Killer(run, stages, seed, victims), stages, crowd, run, rounds)
+        before = newest(run)
+        learned = wait_until(lambda: newest(run) > before, _PATIENCE_S, list(stages.values()))
         crowd.end()
-        for stage in stages.values():
-            stage.wait_ready()
-        drained = wait_until(lambda: _drained(run), _DRAIN_S, list(stages.values()))
+        drained = wait_until(lambda: _drained(run), _PATIENCE_S, list(stages.values()))
     finally:
         for stage in reversed(stages.values()):
             stage.stop()
     watcher.end()
     logs = [stage.log for stage in stages.values()]
     return Outcome(
+        run=run,
         rounds=rounds,
         answered=crowd.answered,
         rated=crowd.rated,
@@ -136,6 +141,7 @@ def kill(folder: Path, rounds: int, seed: int, clients: int = 8, think_s: float 
         refused=sum(client.refused for client in crowd.clients),
         starts=sum(stage.starts for stage in stages.values()),
         ended_alone=sum(stage.ended_alone for stage in stages.values()),
+        learned=learned,
         drained=drained,
         read=watcher.read,
         half=watcher.half,
@@ -147,10 +153,10 @@ def kill(folder: Path, rounds: int, seed: int, clients: int = 8, think_s: float 
 class Crowd:
     """All clients, and what they were told."""
 
-    def __init__(self, run: RunDir, recipe: Path, seed: int, count: int, think_s: float) -> None:
+    def __init__(self, run: RunDir, recipe: Path, seed: int, count: int) -> None:
         self._stop = threading.Event()
         endpoint = own_endpoint(run, load_recipe(recipe))
-        self.clients = [Client(endpoint, seed, number, self._stop, think_s) for number in range(count)]
+        self.clients = [Client(endpoint, seed, number, self._stop) for number in range(count)]
         for client in self.clients:
             client.start()
 
@@ -179,8 +185,12 @@ def killed_rounds(killer: Killer, stages: dict[str, Stage], crowd: Crowd, run: R
         what = killer.round()
         for stage in stages.values():
             stage.keep_up()
-        told = f"{len(crowd.answered)} answered, version {max(list_versions(run), default=0)}"
+        told = f"{len(crowd.answered)} answered, version {newest(run)}"
         print(f"round {number}/{rounds} after {time.monotonic() - began:.0f} s: {what}; {told}", flush=True)
+
+
+def newest(run: RunDir) -> int:
+    return max(list_versions(run), default=0)
 
 
 def _drained(run: RunDir) -> bool:

@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +18,7 @@ READY = {  # what a stage logs once it works; judge says nothing and needs no mo
     "collect": b"side rules version",
     "train": b" from version ",
 }
+VICTIMS = ("serve", "collect", "collect", "judge", "train", "train", "all")  # in a new order each time
 _JUDGE_STARTS_S = 2.0
 _LONGEST_START_S = 120.0
 
@@ -99,8 +100,8 @@ class Stage:
 class Killer:
     """Chooses victims and moments. The seed decides both, as far as the machine's own timing lets it."""
 
-    def __init__(self, run: RunDir, stages: dict[str, Stage], seed: int) -> None:
-        self._stages, self._dice = stages, random.Random(f"killer {seed}")
+    def __init__(self, run: RunDir, stages: dict[str, Stage], seed: int, victims: Sequence[str] = VICTIMS) -> None:
+        self._stages, self._dice, self._left, self._victims = stages, random.Random(f"killer {seed}"), list[str](), victims
         self._folders = {  # where a stage publishes: what happens there is what a kill may tear
             "serve": [run.captures, run.feedback],
             "collect": [run.trajectories, run.root],
@@ -110,7 +111,9 @@ class Killer:
 
     def round(self) -> str:
         """Kill somebody, start again; what was done, in words."""
-        victim = self._dice.choice(["serve", "collect", "collect", "judge", "train", "train", "all"])
+        if not self._left:
+            self._left = self._dice.sample(self._victims, len(self._victims))
+        victim = self._left.pop()
         names = list(self._stages) if victim == "all" else [victim]
         how = self._dice.choice(["while it works", "while it works", "as it writes", "as it writes", "as it starts"])
         aimed_at = self._dice.choice(names)

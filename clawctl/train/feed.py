@@ -68,9 +68,11 @@ class Feed:
         until `done` says what became of it."""
         now = time.time() if now is None else now
         self._version = version
-        self._look(now)
-        self._refuse_stale(version)
-        ready = self._ready(now)
+        ready, more = 0, True
+        while more and not ready:  # what was left on disk is wanted where all that was read is too stale
+            more = self._look(now)
+            self._refuse_stale(version)
+            ready = self._ready(now)
         self.tell()
         samples = [turn.sample for turn in self.waiting[:ready]]
         return Batch(version + 1, [replace(s, policy_version=version) if s.imported else s for s in samples]) if ready else None
@@ -137,15 +139,17 @@ class Feed:
         self.waiting = [turn for turn in self.waiting if fresh(turn)]
         self.forming.keep(fresh)
 
-    def _look(self, now: float) -> None:
-        """Read the shards that have both halves and were not read yet, in stem order; then what was rated since."""
+    def _look(self, now: float) -> bool:
+        """Read the shards that have both halves and were not read yet, in stem order; then what was rated since. True if shards
+        are left, because enough turns wait."""
         rated = {turn_id for turn_id in self.ratings.look() if turn_id in self._known}
         turns = {path.stem: path for path in published(self.run.trajectories, ".parquet")}
         verdicts = {path.stem: path for path in published(self.run.verdicts, ".parquet")}
         new = [stem for stem in sorted(turns.keys() & verdicts.keys()) if stem not in self._stems]
+        left = False
         for stem in new:
-            if len(self.waiting) >= self._most:
-                break  # the rest stays where it is, on disk
+            if left := len(self.waiting) >= self._most:
+                break
             self._stems.add(stem)
             if not self._is_merged(stem, turns[stem]):
                 self._join(stem)
@@ -155,6 +159,7 @@ class Feed:
         self.waiting += released
         if new or rated or released:
             self._sort()
+        return left
 
     def _forget_expired(self, there: Set[str]) -> None:
         """A turn whose shard was deleted cannot be looked at again."""

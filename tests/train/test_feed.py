@@ -317,6 +317,16 @@ def test_what_no_batch_needs_yet_stays_on_disk_and_comes_in_its_turn(run: RunDir
     assert feed.take(0) is None
 
 
+def test_a_backlog_that_is_too_stale_does_not_hide_what_lies_behind_it(run: RunDir, sampler: Sampler) -> None:
+    for stem in "abc":
+        publish_turns(run, sampler, 4, stem)
+    publish_turns(run, sampler, 2, "d", policy_version=9, policy_version_end=9)
+    settings = TrainConfig.model_validate({"batch_turns": 2, "max_staleness": 8})
+    feed = Feed(run, settings, sampler.tokenizer, len(sampler.tokenizer), 4096, {}, read_ahead=4)
+    assert ids_of(feed.take(9)) == ["d00", "d01"]
+    assert told(run)["refused"] == {"stale": 12}
+
+
 def test_a_rating_of_a_turn_that_was_trained_or_whose_shard_was_deleted_changes_nothing(run: RunDir, sampler: Sampler) -> None:
     publish_shard(run, "1", [(sampler.turn("x", tokens=3), 1.0, None)])
     publish_shard(run, "2", [(sampler.turn("y", tokens=3), 0.0, None), (sampler.turn("z", tokens=3), 0.0, None)])

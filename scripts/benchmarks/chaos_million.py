@@ -9,6 +9,7 @@ open as in a real week.
 
 import argparse
 import asyncio
+import os
 import subprocess
 import sys
 import tempfile
@@ -20,8 +21,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import orjson
-import psutil
-
 from clawctl.config import PrivacyConfig
 from clawctl.run_dir import RunDir, open_run, published
 from clawctl.serve.capture import Capture
@@ -214,10 +213,10 @@ class Gauge:
             return
         self._next = time.monotonic() + 1.0
         for stage in self._stages:
-            with suppress(psutil.Error):
-                process = psutil.Process(stage.pid)
-                self._rss[stage.name].append((done, process.memory_info().rss / 1e6))
-                self._open[stage.name] = max(self._open[stage.name], process.num_fds())
+            process = Path(f"/proc/{stage.pid}")
+            with suppress(OSError):  # it is just being started again
+                self._rss[stage.name].append((done, int((process / "statm").read_text().split()[1]) * 4096 / 1e6))
+                self._open[stage.name] = max(self._open[stage.name], len(os.listdir(process / "fd")))
         files = [path for path in self._run.root.rglob("*") if path.parent.name != "ledger" and path.is_file()]
         self._files = max(self._files, len(files))
         self._bytes = max(self._bytes, sum(size_of(path) for path in files))

@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import orjson
+
 from clawctl.config import PrivacyConfig
 from clawctl.run_dir import RunDir, open_run, published
 from clawctl.serve.capture import Capture
@@ -31,6 +32,7 @@ from scripts.benchmarks.circle import write_recipe
 from scripts.benchmarks.collect import Talker
 from scripts.benchmarks.table import Row
 
+Number = tuple[str, float | None, str]  # metric, value (None: too few turns to tell), unit
 TURNS, QUICK_TURNS = 1_000_000, 20_000
 _AHEAD = 20_000  # turns that are captured and have no row yet, at most; of few turns a twentieth
 _SLICE = 400  # turns captured at a time
@@ -61,7 +63,7 @@ def rows(case: str, options: argparse.Namespace) -> list[Row]:
         return [Row(case, metric, value, unit) for metric, value, unit in million(folder, turns, options.seed)]
 
 
-def million(folder: Path, turns: int, seed: int) -> list[tuple[str, float, str]]:
+def million(folder: Path, turns: int, seed: int) -> list[Number]:
     """Let `turns` turns through a new run below `folder`; what was measured on the way and found at the end."""
     (folder / "cheap.py").write_text(_JUDGE)
     recipe = write_recipe(folder, {**RECIPE, "judge": {"custom_rm": f"{folder / 'cheap.py'}:Cheap", "hints": "off"}})
@@ -184,7 +186,7 @@ class Tally:
         return self._turns + 1 - self._rows.count(0) - self._rows.count(1)
 
 
-def of_ledger(run: RunDir, turns: int) -> list[tuple[str, float, str]]:
+def of_ledger(run: RunDir, turns: int) -> list[Number]:
     times = bytearray(turns + 1)
     for path in published(run.train / "ledger", ".json"):
         for turn_ids in orjson.loads(path.read_bytes())["turns"].values():
@@ -221,13 +223,14 @@ class Gauge:
         self._files = max(self._files, len(files))
         self._bytes = max(self._bytes, sum(size_of(path) for path in files))
 
-    def numbers(self) -> list[tuple[str, float, str]]:
-        found: list[tuple[str, float, str]] = []
+    def numbers(self) -> list[Number]:
+        found: list[Number] = []
         for name, sizes in self._rss.items():
             marks = [self._at(sizes, share) for share in (0.1, 0.5, 1.0)]
             found += [(f"{name}_rss_mb_at_{at}", mark, "MB") for at, mark in zip((10, 50, 100), marks, strict=True)]
-            found.append((f"{name}_rss_growth_mb", marks[2] - marks[0], "MB"))
-        growth = max(value for metric, value, _ in found if metric.endswith("growth_mb"))
+            first, _, last = marks
+            found.append((f"{name}_rss_growth_mb", None if first is None or last is None else last - first, "MB"))
+        growth = max((value for metric, value, _ in found if metric.endswith("growth_mb") and value is not None), default=None)
         ledger = sum(1 for _ in (self._run.train / "ledger").glob("*.json"))
         return [
             ("rss_growth_mb", growth, "MB, of the worker that grows most"),
@@ -238,11 +241,11 @@ class Gauge:
             ("run_mb_max", self._bytes / 1e6, "MB, the ledger left out"),
         ]
 
-    def _at(self, sizes: list[tuple[int, float]], share: float) -> float:
+    def _at(self, sizes: list[tuple[int, float]], share: float) -> float | None:
         """The largest around a share of all turns: memory breathes."""
         turns = max(done for done, _ in sizes)
         near = [mb for done, mb in sizes if (share - 0.05) * turns <= done <= (share + 0.05) * turns]
-        return max(near, default=float("nan"))
+        return max(near, default=None)
 
 
 def size_of(path: Path) -> int:

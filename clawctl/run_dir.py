@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -25,6 +25,8 @@ from clawctl.types import SCHEMA_VERSION
 _log = logging.getLogger(__name__)
 
 FOLDERS = ("captures", "feedback", "trajectories", "verdicts", "policies", "train", "eval", "quarantine", "locks", "logs")
+
+_ABANDONED_S = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ def open_run(root: Path, create: bool = True) -> RunDir:
     if not marker.exists():
         if not create:
             raise ClawError(f"{root} is not a run directory", "name one with --run, or start `clawctl serve --intercept`", 2)
-        if run.root.exists() and any(path.name not in (*FOLDERS, "recipe.yaml") for path in run.root.iterdir()):
+        if run.root.exists() and any(map(_is_foreign, run.root.iterdir())):
             raise ClawError(f"{root} holds files that are not a run's", "choose an empty folder with --run", 2)
         _make_folders(run)
         publish_bytes(marker, orjson.dumps({"schema_version": SCHEMA_VERSION, "created_at": time.time()}))
@@ -98,7 +100,22 @@ def open_run(root: Path, create: bool = True) -> RunDir:
     _check_schema(marker)
     if create:
         _make_folders(run)  # those that a younger clawctl knows
+        _sweep(run)
     return run
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether a file says that a folder without `run.json` is no run that was begun; the marker itself may be half written."""
+    return path.name not in (*FOLDERS, "recipe.yaml") and not path.name.startswith(".run.json.")
+
+
+def _sweep(run: RunDir) -> None:
+    """Remove what killed processes left half written a day ago or before: nobody writes one file for so long."""
+    for folder in (run.root, *(run.root / name for name in FOLDERS), run.train / "ledger"):
+        for path in folder.glob(".*.tmp"):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _make_folders(run: RunDir) -> None:

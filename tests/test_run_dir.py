@@ -27,6 +27,32 @@ def test_a_folder_with_other_files_is_never_taken_for_a_run(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_a_run_whose_first_process_was_killed_while_it_began_can_be_begun_again(tmp_path: Path) -> None:
+    (tmp_path / "captures").mkdir()
+    (tmp_path / ".run.json.123-abc.tmp").write_bytes(b'{"sche')
+    assert open_run(tmp_path).captures == tmp_path / "captures"
+    assert (tmp_path / "run.json").exists()
+
+
+def test_what_a_killed_process_left_half_written_goes_after_a_day(tmp_path: Path) -> None:
+    run = open_run(tmp_path / "run")
+    old = [run.root / ".collect.json.1-a.tmp", run.verdicts / ".s.parquet.1-a.tmp", run.train / "ledger" / ".7.json.1-a.tmp"]
+    new, kept = run.verdicts / ".t.parquet.1-a.tmp", run.verdicts / "s.parquet"
+    (run.train / "ledger").mkdir()
+    for file in (*old, new, kept):
+        file.write_bytes(b"half")
+    (run.policies / ".7.1-a.tmp").mkdir()
+    (run.policies / ".7.1-a.tmp" / "policy.json").write_bytes(b"half")
+    for path in (*old, kept, run.policies / ".7.1-a.tmp"):
+        os.utime(path, (time.time() - 90_000, time.time() - 90_000))
+    open_run(run.root, create=False)  # a reader touches nothing
+    assert all(path.exists() for path in old)
+    open_run(run.root)
+    assert not any(path.exists() for path in (*old, run.policies / ".7.1-a.tmp"))
+    assert new.exists()
+    assert kept.exists()
+
+
 def test_a_missing_run_is_not_made_by_a_reader(tmp_path: Path) -> None:
     with pytest.raises(ClawError, match="is not a run directory"):
         open_run(tmp_path / "nowhere", create=False)

@@ -20,9 +20,12 @@ from clawctl.shards import Origin, UnreadableShard, merged_from, read_origin, re
 from clawctl.train.admission import Admission, Refused, reward_of
 from clawctl.train.forming import Forming, Waiting
 from clawctl.train.sample import Batch
+from clawctl.train.turn_ids import TurnIds
 from clawctl.types import Turn, Verdict, lacks_reaction
 
 log = logging.getLogger("clawctl.train")
+
+READ_AHEAD = 4096  # turns in memory are some kilobytes each; on disk they wait as well
 
 
 class Feed:
@@ -37,13 +40,15 @@ class Feed:
         context: int | None,
         used: dict[str, str],
         fingerprint: str | None = None,
+        read_ahead: int = READ_AHEAD,
     ) -> None:
         """`used` maps the id of each turn in the ledger to what became of it: "trained" or "skipped". `fingerprint` is the
-        tokenizer's."""
-        self.run, self.config = run, config
+        tokenizer's. No further shard is read while `read_ahead` turns, or two batches of them, wait."""
+        self.run, self.config, self._most = run, config, max(read_ahead, 2 * config.batch_turns)
         self.admission = Admission(config, tokenizer, vocabulary, context, fingerprint)
         self.origins: dict[str, Origin] = {}  # by shard
-        self.used = dict(used)
+        self.used = TurnIds(used)
+        self._outcomes = Counter(used.values())
         self.waiting: list[Waiting] = []
         self.refused: Counter[str] = Counter()
         self.forming = Forming(config, self.refused)
@@ -51,9 +56,11 @@ class Feed:
         self.ratings = Ratings(run)
         self._begun = time.time() - time.monotonic()
         self._version = 0  # of the policy that the next batch is for
-        self._known: dict[str, str] = {}  # the shard of each turn that was looked at
+        self._seen = TurnIds()  # turns that were looked at
+        self._known: dict[str, str] = {}  # the shard of each of them that a step may still use
         self._refusals: dict[str, str] = {}  # why turns that have a verdict did not become samples
         self._stems: set[str] = set()  # shards that were read
+        self._expired: set[str] = set()  # those of them that are no longer there
         self._merged: set[str] = set()  # those of them that hold the rows of others
         self._told: bytes = b""
 
@@ -62,9 +69,11 @@ class Feed:
         until `done` says what became of it."""
         now = self._begun + time.monotonic() if now is None else now  # a clock that jumps neither hurries nor delays a batch
         self._version = version
-        self._look(now)
-        self._refuse_stale(version)
-        ready = self._ready(now)
+        ready, more = 0, True
+        while more and not ready:  # what was left on disk is wanted where all that was read is too stale
+            more = self._look(now)
+            self._refuse_stale(version)
+            ready = self._ready(now)
         self.tell()
         samples = [turn.sample for turn in self.waiting[:ready]]
         return Batch(version + 1, [replace(s, policy_version=version) if s.imported else s for s in samples]) if ready else None
@@ -72,7 +81,10 @@ class Feed:
     def done(self, turn_ids: list[str], outcome: str) -> None:
         """These turns are in the ledger now, as "trained" or "skipped"."""
         gone = set(turn_ids)
-        self.used.update(dict.fromkeys(turn_ids, outcome))
+        self._outcomes[outcome] += sum(turn_id not in self.used for turn_id in gone)
+        self.used.update(gone)
+        for turn_id in gone:
+            self._known.pop(turn_id, None)
         self.waiting = [turn for turn in self.waiting if turn.sample.turn_id not in gone]
         self.tell()
 
@@ -87,11 +99,10 @@ class Feed:
 
     def tell(self) -> None:
         """`train/feed.json`: counts for `inspect`. Written only when something changed."""
-        outcomes = Counter(self.used.values())
         waiting = self.waiting + self.forming.waiting
         counts = {
-            "used": outcomes["trained"],
-            "skipped": outcomes["skipped"],
+            "used": self._outcomes["trained"],
+            "skipped": self._outcomes["skipped"],
             "waiting": len(waiting),
             "forming": len(waiting) - len(self.waiting),
             "oldest_since": min((turn.since for turn in waiting), default=None),
@@ -132,21 +143,35 @@ class Feed:
         self.waiting = [turn for turn in self.waiting if fresh(turn)]
         self.forming.keep(fresh)
 
-    def _look(self, now: float) -> None:
-        """Read the shards that have both halves and were not read yet, in stem order; then what was rated since."""
-        rated = self.ratings.look() & self._known.keys() - self.used.keys()
+    def _look(self, now: float) -> bool:
+        """Read the shards that have both halves and were not read yet, in stem order; then what was rated since. True if shards
+        are left, because enough turns wait."""
+        rated = {turn_id for turn_id in self.ratings.look() if turn_id in self._known}
         turns = {path.stem: path for path in published(self.run.trajectories, ".parquet")}
         verdicts = {path.stem: path for path in published(self.run.verdicts, ".parquet")}
         new = [stem for stem in sorted(turns.keys() & verdicts.keys()) if stem not in self._stems]
+        left = False
         for stem in new:
+            if left := len(self.waiting) >= self._most:
+                break
             self._stems.add(stem)
             if not self._is_merged(stem, turns[stem]):
                 self._join(stem, now)
-        self._take_again(rated, now)
+        self._forget_expired(turns.keys())
+        self._take_again(rated & self._known.keys(), now)
         released = self.forming.release(now)
         self.waiting += released
         if new or rated or released:
             self._sort()
+        return left
+
+    def _forget_expired(self, there: Set[str]) -> None:
+        """A turn whose shard was deleted cannot be looked at again."""
+        expired = self._stems - self._expired - there
+        if expired:
+            self._expired |= expired
+            self._known = {turn_id: stem for turn_id, stem in self._known.items() if stem not in expired}
+            self._refusals = {turn_id: why for turn_id, why in self._refusals.items() if turn_id in self._known}
 
     def _sort(self) -> None:
         """In the order of their shards, turns of a group together; rows keep their order within a shard (the sort is stable)."""
@@ -209,11 +234,14 @@ class Feed:
                 if turn.turn_id in again:
                     self._let_go(turn)
                     self._look_at(stem, turn, verdicts.get(turn.turn_id), since)
-            elif turn.turn_id not in self._known:
-                self._known[turn.turn_id] = stem
+            elif turn.turn_id not in self._seen:
+                self._seen.update([turn.turn_id])
+                if turn.turn_id not in self.used:
+                    self._known[turn.turn_id] = stem
                 self._look_at(stem, turn, verdicts.get(turn.turn_id), since)
             elif stem in self._merged:
-                self._known[turn.turn_id] = stem  # its part is gone
+                if turn.turn_id in self._known:
+                    self._known[turn.turn_id] = stem  # its part is gone
             else:
                 self.refused["in two shards"] += 1
 

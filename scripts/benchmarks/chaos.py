@@ -1,0 +1,60 @@
+"""What a run survives: killed workers, full disks, damaged files, clocks that jump, and a week's work in one go.
+
+Case `kill`: all stages under load, one or all of them killed by SIGKILL at a random moment, round after round; then every answer
+that a client got is looked for. Case `million`: a million short turns through collect, judge and the trainer's intake.
+Cases `disk-full`, `damage`, `clocks`: see `chaos_faults.py`. What the metrics mean and what was measured: docs/reliability.md.
+
+Not zero where something must be: `lost_turns`, `trained_twice` and `half_files_read` end the benchmark with exit code 1.
+"""
+
+import argparse
+import importlib
+import random
+from pathlib import Path
+from typing import Any
+
+from scripts.benchmarks.table import Row, make_parser, report
+
+CASES = {  # case: the module whose rows(case, options) measures it
+    "kill": "chaos_kill",
+    "disk-full": "chaos_faults",
+    "damage": "chaos_faults",
+    "clocks": "chaos_faults",
+    "million": "chaos_million",
+}
+NEVER = ("lost_turns", "trained_twice", "half_files_read")  # the laws, to the letter
+
+
+def main() -> None:
+    options = read_options()
+    print(f"seed {options.seed}", flush=True)
+    rows = [row for case in options.case or CASES for row in rows_of(case, options)]
+    report("chaos", rows, options.json)
+    broken = broken_laws(rows)
+    if broken:
+        raise SystemExit(f"not kept: {', '.join(broken)}")
+
+
+def read_options() -> argparse.Namespace:
+    parser = make_parser(__doc__ or "")
+    parser.add_argument("--case", action="append", choices=CASES, help="this one only; may be repeated")
+    parser.add_argument("--seed", type=int, default=random.randrange(10_000), help="who is killed and how, and what clients say")
+    parser.add_argument("--rounds", type=int, help="kills of the case `kill`, instead of 200")
+    parser.add_argument("--turns", type=int, help="turns of the case `million`, instead of 1,000,000")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave what the cases made here, one folder a case")
+    return parser.parse_args()
+
+
+def rows_of(case: str, options: argparse.Namespace) -> list[Row]:
+    module: Any = importlib.import_module(f"scripts.benchmarks.{CASES[case]}")
+    rows: list[Row] = module.rows(case, options)
+    return rows
+
+
+def broken_laws(rows: list[Row]) -> list[str]:
+    """The cases and metrics that should be zero and are not."""
+    return [f"{row.case} {row.metric} = {row.value:g}" for row in rows if row.metric in NEVER and row.value]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""Afterwards: is all there that was told, once, and was no half file ever seen under a published name?"""
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow.parquet as pq
+
+from clawctl.policies import list_versions, read_policy
+from clawctl.run_dir import RunDir, published
+from clawctl.shards import UnreadableShard, read_columns, read_turns, read_verdicts
+from scripts.benchmarks.chaos_clients import Answered, Rated
+
+_COMPLAINT = re.compile(r"put aside (one|an)|was put aside|quarantine|cannot be (read|used)|Traceback|DecodeError|UnreadableShard")
+
+
+class Watcher(threading.Thread):
+    """Reads every published file as it appears, as any other process may, and the few that are replaced again and again."""
+
+    def __init__(self, run: RunDir) -> None:
+        super().__init__(name="watcher", daemon=True)
+        self.read, self.half = 0, list[str]()
+        self._run, self._ended = run, threading.Event()
+        self._seen: set[Path] = set()
+
+    def run(self) -> None:
+        while not self._ended.wait(0.1):
+            self.look()
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join()
+        self.look()
+
+    def look(self) -> None:
+        run, train = self._run, self._run.train
+        for folder, suffix, parse in (
+            (run.trajectories, ".parquet", read_turns),
+            (run.verdicts, ".parquet", read_verdicts),
+            (train / "ledger", ".json", _json),
+            (train / "turns", ".parquet", pq.read_table),
+        ):
+            self._try_new(published(folder, suffix) if folder.exists() else [], parse)
+        self._try_new([run.policies / str(version) for version in list_versions(run)], _policy)
+        again = [run.root / "collect.json", run.root / "serve.json", run.root / "run.json", train / "feed.json"]
+        for path in again:
+            self._try(path, _json)
+        self._try(run.policies / "LIVE", lambda path: int(path.read_text()))
+
+    def _try_new(self, paths: Iterable[Path], parse: Callable[[Path], Any]) -> None:
+        for path in paths:
+            if path not in self._seen:
+                self._seen.add(path)
+                self._try(path, parse)
+
+    def _try(self, path: Path, parse: Callable[[Path], Any]) -> None:
+        try:
+            parse(path)
+            self.read += 1
+        except Exception as error:  # noqa: BLE001 - whatever a reader trips over is what is counted here
+            if path.exists():  # else it was merged, pruned or is not there yet
+                self.half.append(f"{path.name}: {error}")
+
+
+def _json(path: Path) -> Any:
+    return orjson.loads(path.read_bytes())
+
+
+def _policy(folder: Path) -> None:
+    from safetensors import safe_open
+
+    _json(folder / "policy.json")
+    for weights in folder.glob("*.safetensors"):
+        with safe_open(weights, framework="numpy") as file:  # checks that the file is as long as its header says
+            file.keys()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the audit found; every list should be empty but for the counts."""
+
+    lost: list[str]  # answered whole or captured, and no trajectory row
+    doubled: list[str]  # more than one row
+    altered: list[str]  # a row that does not say what the client asked and was told
+    lost_ratings: list[str]
+    unjudged: list[str]  # rows without exactly one verdict
+    trained: int
+    trained_twice: list[str]
+    inconsistent_steps: list[str]  # checkpoint, ledger, policy and steps.jsonl do not tell the same
+    torn_tails: int  # capture files that end within a line: its writer died, nobody was told
+    quarantined: list[str]
+    complaints: list[str]  # lines of logs that speak of a file that could not be read
+
+
+def audit(run: RunDir, answered: list[Answered], rated: list[Rated], logs: list[Path]) -> Found:
+    captured, torn = captured_lines(run)
+    rows = {path.stem: _rows(path) for path in published(run.trajectories, ".parquet")}
+    counts = Counter(row["turn_id"] for shard in rows.values() for row in shard)
+    by_id = {row["turn_id"]: row for shard in rows.values() for row in shard}
+    verdicts = Counter(verdict.turn_id for path in published(run.verdicts, ".parquet") for verdict in read_verdicts(path))
+    told = {answer.turn_id for answer in answered}
+    ratings = {(row["turn_id"], row["rating"]) for row in _lines(run.feedback)}
+    steps, twice = _steps(run)
+    return Found(
+        lost=sorted(turn_id for turn_id in told | captured if not counts[turn_id]),
+        doubled=sorted(turn_id for turn_id, count in counts.items() if count > 1),
+        altered=sorted(a.turn_id for a in answered if a.turn_id in by_id and not _same(a, by_id[a.turn_id])),
+        lost_ratings=sorted(r.turn_id for r in rated if (r.turn_id, r.rating) not in ratings),
+        unjudged=sorted(turn_id for turn_id in counts.keys() | verdicts.keys() if verdicts[turn_id] != 1),
+        trained=sum(map(len, steps.values())),
+        trained_twice=twice,
+        inconsistent_steps=list(_inconsistent(run, steps)),
+        torn_tails=torn,
+        quarantined=sorted(path.name for path in run.quarantine.iterdir() if path.suffix != ".txt"),
+        complaints=[line for log in logs for line in _complaints(log)],
+    )
+
+
+def captured_lines(run: RunDir) -> tuple[set[str], int]:
+    """Ids of all exchanges whose line is whole, and how many files end within a line."""
+    torn = sum(not file.read_bytes().endswith(b"\n") for file in published(run.captures, ".jsonl") if file.stat().st_size)
+    return {row["exchange_id"] for row in _lines(run.captures)}, torn
+
+
+def row_ids(run: RunDir) -> set[str]:
+    return {row["turn_id"] for path in published(run.trajectories, ".parquet") for row in read_columns(path, "turns", ["turn_id"])}
+
+
+def judged_ids(run: RunDir) -> set[str]:
+    return {row["turn_id"] for path in published(run.verdicts, ".parquet") for row in read_columns(path, "verdicts", ["turn_id"])}
+
+
+def _lines(folder: Path) -> Iterator[dict[str, Any]]:
+    for file in published(folder, ".jsonl"):
+        for line in file.read_bytes().split(b"\n")[:-1]:
+            if line:
+                yield orjson.loads(line)
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    try:
+        return read_columns(path, "turns", ["turn_id", "messages", "response"])
+    except UnreadableShard:
+        return []  # its turns are then missing
+
+
+def _same(answer: Answered, row: dict[str, Any]) -> bool:
+    return _words(row["messages"][-1]) == answer.asked and _words(row["response"]) == answer.text
+
+
+def _words(message: dict[str, Any] | None) -> str:
+    content = (message or {}).get("content") or ""
+    return content if isinstance(content, str) else "".join(str(part.get("text", "")) for part in content)
+
+
+def _steps(run: RunDir) -> tuple[dict[int, list[str]], list[str]]:
+    """Turns of each step by the ledger; and the turns that are in it more than once, trained or skipped."""
+    ledger = run.train / "ledger"
+    entries = [_json(path) for path in published(ledger, ".json")] if ledger.exists() else []
+    ids = [(entry, [turn_id for part in entry["turns"].values() for turn_id in part]) for entry in entries]
+    counts = Counter(turn_id for _, turns in ids for turn_id in turns)
+    steps = {entry["step"]: turns for entry, turns in ids if entry["outcome"] == "trained"}
+    return steps, sorted(turn_id for turn_id, count in counts.items() if count > 1)
+
+
+def _inconsistent(run: RunDir, steps: dict[int, list[str]]) -> Iterator[str]:
+    """The turns whose gradients are in the weights of a version (`turns/<step>.parquet` is written by the step itself), those that
+    its policy.json names and those in the ledger are the same; each step is one row of steps.jsonl, and none is left out."""
+    versions = [version for version in list_versions(run) if version > 0]
+    if versions != sorted(steps) or versions != list(range(1, len(versions) + 1)):
+        yield f"policies {versions[-3:]} and ledger {sorted(steps)[-3:]}"
+    file = run.train / "steps.jsonl"
+    logged = [orjson.loads(line)["step"] for line in file.read_bytes().splitlines()] if file.exists() else []
+    if logged != sorted(steps):
+        yield f"steps.jsonl has {len(logged)} rows of {len(steps)} steps"
+    for step, turns in steps.items():
+        record = pq.read_table(run.train / "turns" / f"{step}.parquet", columns=["turn_id"]).column("turn_id").to_pylist()
+        policy = read_policy(run, step)
+        if not sorted(turns) == sorted(record) == sorted(policy.turns) or policy.parent != step - 1:
+            yield f"step {step}"
+
+
+def _complaints(log: Path) -> list[str]:
+    lines = log.read_bytes().decode(errors="replace").splitlines() if log.exists() else []
+    return [f"{log.stem}: {line}" for line in lines if _COMPLAINT.search(line)]

@@ -1,0 +1,35 @@
+"""The trainer without its model: turns come in as they do for `clawctl train`, and every batch is entered in the ledger at once.
+
+    python -m scripts.benchmarks.chaos_intake RUN RECIPE
+
+What is left out is what the GPU is for. No version is published, so the policy stays at version 0 and nothing grows stale.
+"""
+
+import sys
+from itertools import count
+from pathlib import Path
+
+from clawctl.config import load_recipe
+from clawctl.process import stop_on_signals
+from clawctl.run_dir import changes, open_run, published
+from clawctl.train.feed import Feed
+from clawctl.train.ledger import by_stem, read_ledger, write_trained
+
+VOCABULARY = 150_000  # of the turns that the benchmark makes
+
+
+def main(root: Path, recipe_path: Path) -> None:
+    stop, run, config = stop_on_signals(), open_run(root), load_recipe(recipe_path).train
+    feed = Feed(run, config, None, VOCABULARY, None, read_ledger(run))
+    ledger = run.train / "ledger"
+    steps = count(len(published(ledger, ".json")) + 1 if ledger.exists() else 1)
+    for _ in changes([run.trajectories, run.verdicts, run.feedback], stop):
+        while not stop.is_set() and (batch := feed.take(0)):
+            write_trained(run, next(steps), by_stem(batch.samples))
+            feed.done([sample.turn_id for sample in batch.samples], "trained")
+        if stop.is_set():
+            break
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,202 @@
+"""Case `kill`: real stages, real clients, SIGKILL; then every answer that arrived is looked for."""
+
+import argparse
+import itertools
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from clawctl.config import load_recipe
+from clawctl.endpoint import own_endpoint
+from clawctl.policies import list_versions
+from clawctl.run_dir import RunDir, open_run
+from clawctl.shards import UnreadableShard
+from scripts.benchmarks.chaos_audit import Found, Watcher, audit, captured_lines, judged_ids, row_ids
+from scripts.benchmarks.chaos_clients import Answered, Client, Rated
+from scripts.benchmarks.chaos_stages import VICTIMS, Killer, Stage, free_port, wait_until
+from scripts.benchmarks.circle import write_recipe
+from scripts.benchmarks.table import Row
+
+ROUNDS, QUICK_ROUNDS = 200, 8
+_STAGES = ("serve", "collect", "judge", "train")
+_PATIENCE_S = 180.0
+RECIPE = {  # small steps, short answers, nothing forgotten: the audit needs every capture and every step's record
+    "collect": {"session_timeout_s": 3.0, "shard_age_s": 0.2},
+    "judge": {"votes": 1, "max_tokens": 48},
+    "train": {
+        "batch_turns": 6,
+        "batch_wait_s": 3,
+        "max_steps": None,
+        "lora": {"rank": 4, "alpha": 8.0},
+        "keep_turn_records": 1_000_000,
+    },
+    "gate": None,
+    "up": {"stages": list(_STAGES)},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    run: RunDir
+    rounds: int
+    answered: list[Answered]
+    rated: list[Rated]
+    cut_off: int  # by clients
+    broken: int  # by kills
+    refused: int  # requests that got a 4xx
+    starts: int
+    ended_alone: int  # stages that ended though nobody killed them, or did not hear SIGTERM
+    learned: bool  # a version was published after the last kill
+    drained: bool  # then every captured turn got its row and its verdict
+    read: int  # files that a reader beside the stages read whole
+    half: list[str]  # and those it could not
+    longest_silence_s: float  # between two answers, over all clients
+    found: Found
+
+
+def rows(case: str, options: argparse.Namespace) -> list[Row]:
+    rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
+    with ExitStack() as leaving:
+        kept = options.keep and options.keep / case
+        folder = kept or Path(leaving.enter_context(tempfile.TemporaryDirectory(prefix="clawctl-chaos-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        outcome = kill(folder, rounds, options.seed)
+    for name, problems in problems_of(outcome).items():
+        for problem in problems[:20]:
+            print(f"{name}: {problem}", flush=True)
+    return [Row(case, metric, value, unit) for metric, value, unit in numbers(outcome)]
+
+
+def problems_of(outcome: Outcome) -> dict[str, list[str]]:
+    """What should be empty, by its metric."""
+    found = outcome.found
+    return {
+        "lost_turns": found.lost,
+        "doubled_turns": found.doubled,
+        "altered_turns": found.altered,
+        "lost_ratings": found.lost_ratings,
+        "unjudged_turns": found.unjudged,
+        "trained_twice": found.trained_twice,
+        "inconsistent_steps": found.inconsistent_steps,
+        "half_files_read": [*outcome.half, *found.quarantined, *found.complaints],
+    }
+
+
+def numbers(outcome: Outcome) -> list[tuple[str, float, str]]:
+    found = outcome.found
+    problems = {name: len(listed) for name, listed in problems_of(outcome).items()}
+    twice, half = problems.pop("trained_twice"), problems.pop("half_files_read")
+    return [
+        ("rounds", outcome.rounds, "rounds"),
+        ("starts", outcome.starts, "processes"),
+        ("answered", len(outcome.answered), "turns"),
+        *((name, count, name.rpartition("_")[2]) for name, count in problems.items()),
+        ("trained", found.trained, "turns"),
+        ("trained_twice", twice, "turns"),
+        ("files_read", outcome.read, "files"),
+        ("half_files_read", half, "files"),
+        ("torn_tails", found.torn_tails, "lines that nobody was told of"),
+        ("broken_requests", outcome.broken, "requests"),
+        ("cut_off_by_client", outcome.cut_off, "requests"),
+        ("refused_requests", outcome.refused, "requests"),
+        ("ended_alone", outcome.ended_alone, "processes"),
+        ("longest_silence_s", outcome.longest_silence_s, "s"),
+        ("learned_afterwards", float(outcome.learned), "yes or no"),
+        ("drained", float(outcome.drained), "yes or no"),
+    ]
+
+
+def kill(folder: Path, rounds: int, seed: int, clients: int = 8, victims: Sequence[str] = VICTIMS) -> Outcome:
+    """`rounds` kills under load in a new run below `folder`; then the load ends, the stages finish, and all is audited."""
+    recipe, run, port = write_recipe(folder, RECIPE), open_run(folder / "run"), free_port()
+    stages = {name: Stage(name, run, recipe, port) for name in _STAGES}
+    watcher = Watcher(run)
+    try:
+        for stage in stages.values():
+            stage.start()
+        stages["serve"].wait_ready()
+        watcher.start()
+        crowd = Crowd(run, recipe, seed, clients)
+        killed_rounds(Killer(run, stages, seed, victims), stages, crowd, run, rounds)
+        before = newest(run)
+        learned = wait_until(lambda: newest(run) > before, _PATIENCE_S, list(stages.values()))
+        crowd.end()
+        drained = wait_until(lambda: _drained(run), _PATIENCE_S, list(stages.values()))
+    finally:
+        for stage in reversed(stages.values()):
+            stage.stop()
+    watcher.end()
+    logs = [stage.log for stage in stages.values()]
+    return Outcome(
+        run=run,
+        rounds=rounds,
+        answered=crowd.answered,
+        rated=crowd.rated,
+        cut_off=sum(client.cut_off for client in crowd.clients),
+        broken=sum(client.broken for client in crowd.clients),
+        refused=sum(client.refused for client in crowd.clients),
+        starts=sum(stage.starts for stage in stages.values()),
+        ended_alone=sum(stage.ended_alone for stage in stages.values()),
+        learned=learned,
+        drained=drained,
+        read=watcher.read,
+        half=watcher.half,
+        longest_silence_s=crowd.longest_silence_s,
+        found=audit(run, crowd.answered, crowd.rated, logs),
+    )
+
+
+class Crowd:
+    """All clients, and what they were told."""
+
+    def __init__(self, run: RunDir, recipe: Path, seed: int, count: int) -> None:
+        self._stop = threading.Event()
+        endpoint = own_endpoint(run, load_recipe(recipe))
+        self.clients = [Client(endpoint, seed, number, self._stop) for number in range(count)]
+        for client in self.clients:
+            client.start()
+
+    @property
+    def answered(self) -> list[Answered]:
+        return sorted((answer for client in self.clients for answer in client.answered), key=lambda answer: answer.at)
+
+    @property
+    def rated(self) -> list[Rated]:
+        return [rating for client in self.clients for rating in client.rated]
+
+    @property
+    def longest_silence_s(self) -> float:
+        times = [answer.at for answer in self.answered]
+        return max((later - earlier for earlier, later in itertools.pairwise(times)), default=float("inf"))
+
+    def end(self) -> None:
+        self._stop.set()
+        for client in self.clients:
+            client.join()
+
+
+def killed_rounds(killer: Killer, stages: dict[str, Stage], crowd: Crowd, run: RunDir, rounds: int) -> None:
+    began = time.monotonic()
+    for number in range(1, rounds + 1):
+        what = killer.round()
+        for stage in stages.values():
+            stage.keep_up()
+        told = f"{len(crowd.answered)} answered, version {newest(run)}"
+        print(f"round {number}/{rounds} after {time.monotonic() - began:.0f} s: {what}; {told}", flush=True)
+
+
+def newest(run: RunDir) -> int:
+    return max(list_versions(run), default=0)
+
+
+def _drained(run: RunDir) -> bool:
+    """Whether every captured turn has its row, and every row its verdict."""
+    captured, _ = captured_lines(run)
+    try:
+        return captured <= row_ids(run) <= judged_ids(run)
+    except (FileNotFoundError, UnreadableShard):
+        return False  # merged or put aside while we looked

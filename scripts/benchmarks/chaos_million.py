@@ -1,0 +1,273 @@
+"""Case `million`: a week's work in one go. The workers are real processes that run from the first turn to the last.
+
+Short turns (four to a session, about 100 tokens each) are written by serve's own capture writer, as fast as collect follows.
+Judge asks a reward model that costs nothing. In place of the trainer stands its intake (`chaos_intake.py`): all that happens to
+a turn until the gradient, and the ledger afterwards; no weights move. Captures and shards that everybody is done with are
+deleted all the while by `clawctl retention`, as cron would. Sessions end after seconds instead of an hour, so about as many are
+open as in a real week.
+"""
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+
+from clawctl.config import PrivacyConfig
+from clawctl.run_dir import RunDir, open_run, published
+from clawctl.serve.capture import Capture
+from clawctl.shards import merged_from, read_turn_ids
+from clawctl.types import Exchange
+from scripts.benchmarks.chaos_stages import Stage, wait_until
+from scripts.benchmarks.circle import write_recipe
+from scripts.benchmarks.collect import Talker
+from scripts.benchmarks.table import Row
+
+Number = tuple[str, float | None, str]  # metric, value (None: too few turns to tell), unit
+TURNS, QUICK_TURNS = 1_000_000, 20_000
+_AHEAD = 20_000  # turns that are captured and have no row yet, at most; of few turns a twentieth
+_SLICE = 400  # turns captured at a time
+_RETENTION_EVERY_S = 30.0
+_PATIENCE_S = 300.0  # without progress
+RECIPE = {
+    "collect": {"session_timeout_s": 4.0, "shard_age_s": 1.0},
+    "train": {"method": "binary", "batch_turns": 64, "batch_wait_s": 5, "max_steps": None},
+    "privacy": {"max_gb": 0.1, "keep_untrained": True},
+    "gate": None,
+    "up": {"stages": ["serve", "collect", "judge", "train"]},
+}
+_JUDGE = '''"""A reward model that costs nothing."""
+
+
+class Cheap:
+    async def score(self, prompt: str, response: str, next_state: str | None) -> float:
+        return 1.0 if len(response) % 2 else -1.0
+'''
+
+
+def rows(case: str, options: argparse.Namespace) -> list[Row]:
+    turns = options.turns or (QUICK_TURNS if options.quick else TURNS)
+    with ExitStack() as leaving:
+        kept = options.keep and options.keep / case
+        folder = kept or Path(leaving.enter_context(tempfile.TemporaryDirectory(prefix="clawctl-chaos-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        return [Row(case, metric, value, unit) for metric, value, unit in million(folder, turns, options.seed)]
+
+
+def million(folder: Path, turns: int, seed: int) -> list[Number]:
+    """Let `turns` turns through a new run below `folder`; what was measured on the way and found at the end."""
+    (folder / "cheap.py").write_text(_JUDGE)
+    recipe = write_recipe(folder, {**RECIPE, "judge": {"custom_rm": f"{folder / 'cheap.py'}:Cheap", "hints": "off"}})
+    run = open_run(folder / "run")
+    intake = [sys.executable, "-m", "scripts.benchmarks.chaos_intake", str(run.root), str(recipe)]
+    stages = [Stage("collect", run, recipe), Stage("judge", run, recipe), Stage("intake", run, recipe, own=intake)]
+    gauge, tally, began = Gauge(run, stages), Tally(run, turns), time.monotonic()
+    retention = Cron([sys.executable, "-m", "clawctl", "retention", "--run", str(run.root), "--recipe", str(recipe)])
+    try:
+        for stage in stages:
+            stage.start()
+        retention.start()
+        asyncio.run(write(run, turns, seed, lambda done: follow(run, done, turns, tally, gauge)))
+        finished = wait_until(lambda: all_in(run, turns, tally, gauge), _PATIENCE_S, stages)
+        gauge.look(turns)
+    finally:
+        retention.end()
+        for stage in stages:
+            stage.stop()
+    tally.look()
+    return [
+        ("turns", turns, "turns"),
+        ("turns_per_s", turns / (time.monotonic() - began), "turns"),
+        ("lost_turns", tally.lost(), "turns"),
+        ("doubled_turns", tally.doubled(), "turns"),
+        *of_ledger(run, turns),
+        ("finished", float(finished), "yes or no"),
+        *gauge.numbers(),
+        ("ended_alone", sum(stage.ended_alone for stage in stages), "processes"),
+    ]
+
+
+# ---- writing -------------------------------------------------------------------------------------------------------------
+
+
+async def write(run: RunDir, turns: int, seed: int, follow: Callable[[int], bool]) -> None:
+    """Capture all turns, slice by slice; before each slice wait until `follow(how many were written)`."""
+    capture, stream = Capture(run.captures, PrivacyConfig()), exchanges(turns, seed)
+    for done in range(0, turns, _SLICE):
+        while not follow(done):
+            await asyncio.sleep(0.1)
+        if done // (turns // 20) > (done - _SLICE) // (turns // 20):
+            print(f"{done} of {turns} turns written", flush=True)
+        now = time.time()
+        batch = [next(stream) for _ in range(min(_SLICE, turns - done))]
+        await asyncio.gather(*(capture.keep(replace(x, created_at=now + i / 1e5, finished_at=now)) for i, x in enumerate(batch)))
+    if capture.lost:
+        raise SystemExit(f"{capture.lost} turns could not be captured: {capture.last_error}")
+    capture.close()
+
+
+def exchanges(turns: int, seed: int) -> Iterator[Exchange]:
+    talker, made = Talker(seed), 0
+    while made < turns:
+        for exchange, _ in talker.session(4, 16, 20, 20, 0.0):
+            yield exchange
+            made += 1
+
+
+# ---- following -----------------------------------------------------------------------------------------------------------
+
+
+def follow(run: RunDir, done: int, turns: int, tally: "Tally", gauge: "Gauge") -> bool:
+    """Whether the next slice may be written: everybody has started, and collect is not too far behind."""
+    gauge.look(done)
+    most = min(_AHEAD, turns // 20)
+    if done - tally.seen > most // 2:
+        tally.look()
+    return done - tally.seen <= most and (done > 0 or accounted(run) is not None)
+
+
+def all_in(run: RunDir, turns: int, tally: "Tally", gauge: "Gauge") -> bool:
+    """Whether the last turn went through the intake. What is lost never will: then patience ends it."""
+    tally.look()
+    gauge.look(turns)
+    return (accounted(run) or 0) >= turns
+
+
+def accounted(run: RunDir) -> int | None:
+    """Turns that the intake says it trained, skipped or refused, or that wait for more. None: it has not started."""
+    try:
+        told = orjson.loads((run.train / "feed.json").read_bytes())
+    except FileNotFoundError:
+        return None
+    return int(told["used"] + told["skipped"] + told["waiting"] + sum(told["refused"].values()))
+
+
+class Tally:
+    """In how many rows each turn stands. Looks often, since shards that everybody is done with are merged and deleted."""
+
+    def __init__(self, run: RunDir, turns: int) -> None:
+        self.seen = 0
+        self._run, self._turns = run, turns
+        self._rows = bytearray(turns + 1)  # Talker numbers its turns from 1
+        self._stems: set[str] = set()
+
+    def look(self) -> None:
+        for path in published(self._run.trajectories, ".parquet"):
+            if path.stem in self._stems:
+                continue
+            try:
+                parts = set(merged_from(path))
+                if not parts <= self._stems or not parts:
+                    self._count(path)
+            except FileNotFoundError:
+                continue  # merged before we came: its rows are there
+            self._stems.add(path.stem)
+            self._stems.update(parts)
+
+    def _count(self, path: Path) -> None:
+        for turn_id in read_turn_ids(path):
+            place = int(turn_id[1:])
+            self.seen += self._rows[place] == 0
+            self._rows[place] = min(255, self._rows[place] + 1)
+
+    def lost(self) -> int:
+        return self._rows.count(0) - 1
+
+    def doubled(self) -> int:
+        return self._turns + 1 - self._rows.count(0) - self._rows.count(1)
+
+
+def of_ledger(run: RunDir, turns: int) -> list[Number]:
+    times = bytearray(turns + 1)
+    for path in published(run.train / "ledger", ".json"):
+        for turn_ids in orjson.loads(path.read_bytes())["turns"].values():
+            for turn_id in turn_ids:
+                times[int(turn_id[1:])] += 1
+    trained = turns + 1 - times.count(0)
+    return [
+        ("trained", trained, "turns"),
+        ("trained_twice", trained - times.count(1), "turns"),
+        ("unaccounted", turns - (accounted(run) or 0), "turns"),
+    ]
+
+
+class Gauge:
+    """Memory and open files of each worker, and the files of the run, looked at every second."""
+
+    def __init__(self, run: RunDir, stages: list[Stage]) -> None:
+        self._run, self._stages = run, stages
+        self._next = 0.0
+        self._rss: dict[str, list[tuple[int, float]]] = {stage.name: [] for stage in stages}  # (turns written, MB)
+        self._open = dict.fromkeys(self._rss, 0)
+        self._files, self._bytes = 0, 0
+
+    def look(self, done: int) -> None:
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + 1.0
+        for stage in self._stages:
+            process = Path(f"/proc/{stage.pid}")
+            with suppress(OSError):  # it is just being started again
+                self._rss[stage.name].append((done, int((process / "statm").read_text().split()[1]) * 4096 / 1e6))
+                self._open[stage.name] = max(self._open[stage.name], len(os.listdir(process / "fd")))
+        files = [path for path in self._run.root.rglob("*") if path.parent.name != "ledger" and path.is_file()]
+        self._files = max(self._files, len(files))
+        self._bytes = max(self._bytes, sum(size_of(path) for path in files))
+
+    def numbers(self) -> list[Number]:
+        found: list[Number] = []
+        for name, sizes in self._rss.items():
+            marks = [self._at(sizes, share) for share in (0.1, 0.5, 1.0)]
+            found += [(f"{name}_rss_mb_at_{at}", mark, "MB") for at, mark in zip((10, 50, 100), marks, strict=True)]
+            first, _, last = marks
+            found.append((f"{name}_rss_growth_mb", None if first is None or last is None else last - first, "MB"))
+        growth = max((value for metric, value, _ in found if metric.endswith("growth_mb") and value is not None), default=None)
+        ledger = sum(1 for _ in (self._run.train / "ledger").glob("*.json"))
+        return [
+            ("rss_growth_mb", growth, "MB, of the worker that grows most"),
+            *found,
+            ("open_files_max", max(self._open.values()), "files"),
+            ("files_max", self._files, "files, the ledger left out"),
+            ("ledger_files", ledger, "files, one a step"),
+            ("run_mb_max", self._bytes / 1e6, "MB, the ledger left out"),
+        ]
+
+    def _at(self, sizes: list[tuple[int, float]], share: float) -> float | None:
+        """The largest around a share of all turns: memory breathes."""
+        turns = max(done for done, _ in sizes)
+        near = [mb for done, mb in sizes if (share - 0.05) * turns <= done <= (share + 0.05) * turns]
+        return max(near, default=None)
+
+
+def size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+class Cron(threading.Thread):
+    """Runs a command every so often until it is told to end."""
+
+    def __init__(self, command: list[str]) -> None:
+        super().__init__(name="cron", daemon=True)
+        self._command, self._ended = command, threading.Event()
+
+    def run(self) -> None:
+        while not self._ended.wait(_RETENTION_EVERY_S):
+            done = subprocess.run(self._command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                print(f"retention: {done.stderr[-500:]}", flush=True)
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join()

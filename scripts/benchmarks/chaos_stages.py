@@ -1,0 +1,164 @@
+"""The stages of a run as processes of their own, to be killed and started again."""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from clawctl.run_dir import RunDir
+from clawctl.up import command
+
+READY = {  # what a stage logs once it works; judge says nothing and needs no model
+    "serve": b"/v1 serves",
+    "collect": b"side rules version",
+    "train": b" from version ",
+}
+VICTIMS = ("serve", "collect", "collect", "judge", "train", "train", "all")  # in a new order each time
+_JUDGE_STARTS_S = 2.0
+_LONGEST_START_S = 120.0
+
+
+class Stage:
+    """One `clawctl STAGE`, in a process group of its own; its stderr is kept in `log`, one start after the other."""
+
+    def __init__(self, name: str, run: RunDir, recipe: Path, port: int = 0, own: list[str] | None = None) -> None:
+        """`port` is that of `serve`; `own` is the command line of what is no stage of clawctl."""
+        self.name, self.log = name, run.root.parent / f"{name}.log"
+        self.starts, self.ended_alone = 0, 0
+        self._command = own or command(name, run, recipe, "info") + (["--port", str(port)] if name == "serve" else [])
+        self._process: subprocess.Popen[bytes] | None = None
+        self._began, self._log_before = 0.0, 0
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._log_before = log.tell()
+            env = {**os.environ, "OMP_NUM_THREADS": "1"}
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True, env=env)
+        self.starts += 1
+        self._began = time.monotonic()
+
+    @property
+    def pid(self) -> int:
+        """0: it does not run."""
+        return 0 if self._process is None else self._process.pid
+
+    def ready(self) -> bool:
+        if self.name not in READY:
+            return time.monotonic() - self._began > _JUDGE_STARTS_S
+        with self.log.open("rb") as log:
+            log.seek(self._log_before)
+            return READY[self.name] in log.read()
+
+    def wait_ready(self) -> None:
+        """Raises SystemExit where it does not come up."""
+        while not self.ready():
+            self.keep_up()
+            if time.monotonic() - self._began > _LONGEST_START_S:
+                raise SystemExit(f"{self.name} did not start: {self.tail()}")
+            time.sleep(0.05)
+
+    def keep_up(self) -> None:
+        """Start it again where it ended though nobody killed it, and count it. Raises SystemExit where it refuses its recipe."""
+        if self._process is None or self._process.poll() is None:
+            return
+        self.ended_alone += 1
+        print(f"{self.name} ended by itself with code {self._process.returncode}: {self.tail()}", flush=True)
+        if self._process.returncode == 2:
+            raise SystemExit(f"{self.name} refuses to start")
+        self.start()
+
+    def kill(self) -> None:
+        """SIGKILL, to it and to all it started."""
+        self._signal(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL where that is not heard within a minute."""
+        self._signal(signal.SIGTERM, 60.0)
+
+    def _signal(self, number: signal.Signals, patience_s: float = 10.0) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        try:
+            process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self.ended_alone += 1
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def tail(self) -> str:
+        return self.log.read_bytes()[-2000:].decode(errors="replace")
+
+
+class Killer:
+    """Chooses victims and moments. The seed decides both, as far as the machine's own timing lets it."""
+
+    def __init__(self, run: RunDir, stages: dict[str, Stage], seed: int, victims: Sequence[str] = VICTIMS) -> None:
+        self._stages, self._dice, self._left, self._victims = stages, random.Random(f"killer {seed}"), list[str](), victims
+        self._folders = {  # where a stage publishes: what happens there is what a kill may tear
+            "serve": [run.captures, run.feedback],
+            "collect": [run.trajectories, run.root],
+            "judge": [run.verdicts],
+            "train": [run.train / "checkpoints", run.train / "ledger", run.train, run.policies],
+        }
+
+    def round(self) -> str:
+        """Kill somebody, start again; what was done, in words."""
+        if not self._left:
+            self._left = self._dice.sample(self._victims, len(self._victims))
+        victim = self._left.pop()
+        names = list(self._stages) if victim == "all" else [victim]
+        how = self._dice.choice(["while it works", "while it works", "as it writes", "as it writes", "as it starts"])
+        aimed_at = self._dice.choice(names)
+        if how != "as it starts":
+            self._stages["serve"].wait_ready()  # else there is no load
+            self._stages[aimed_at].wait_ready()
+        if how == "as it writes":
+            self._await_write(aimed_at)
+        elif how == "while it works":
+            time.sleep(self._dice.uniform(0, 2))
+        else:
+            time.sleep(self._dice.uniform(0, 0.5))
+        for name in names:
+            self._stages[name].kill()
+        time.sleep(self._dice.choice([0.0, self._dice.uniform(0, 1)]))
+        for name in names:
+            self._stages[name].start()
+        return f"{victim} {how}" + (f" ({aimed_at})" if victim == "all" else "")
+
+    def _await_write(self, name: str) -> None:
+        """Until the stage makes or renames something, or a few seconds are over; then a moment, so that any part of it is met.
+        A folder's time of change tells, and asking for it costs next to nothing."""
+        folders = [folder for folder in self._dice.sample(self._folders[name], 1) if folder.exists()]
+        before, deadline = changed(folders), time.monotonic() + self._dice.uniform(2, 4)
+        while changed(folders) == before and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(self._dice.expovariate(1 / 0.01))
+
+
+def changed(folders: list[Path]) -> list[int]:
+    return [folder.stat().st_mtime_ns for folder in folders]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, stages: list[Stage]) -> bool:
+    """Whether `condition` came true in time; stages that end by themselves meanwhile are started again."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        for stage in stages:
+            stage.keep_up()
+        time.sleep(0.5)
+    return True

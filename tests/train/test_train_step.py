@@ -12,12 +12,13 @@ from torch import Tensor
 from clawctl.policies import ensure_base_policy
 from clawctl.run_dir import RunDir
 from clawctl.train.batches import lay_out
+from clawctl.train.branches import turn_branches
 from clawctl.train.feed import Feed
 from clawctl.train.loop import resume, run_training
 from clawctl.train.measures import Measures
 from clawctl.train.ranks import Ranks
 from clawctl.train.sample import Batch, Sample
-from clawctl.train.step import Training, learning_rate, teacher_logprobs, train_step, turn_branches
+from clawctl.train.step import Training, learning_rate, teacher_logprobs, train_step
 from tests.train.tiny import HINT, Sampler, make_recipe, publish_shard, publish_turns
 
 ALONE = Ranks(0, 1, torch.device("cpu"))

@@ -79,13 +79,14 @@ def train(run: RunDir, recipe: Recipe, once: bool) -> None:
 
         from clawctl.train.estimate import check_room
         from clawctl.train.loop import run_training
-        from clawctl.train.ranks import join_ranks, leave_ranks
+        from clawctl.train.ranks import join_ranks, leave_ranks, together
 
         transformers_logging.disable_progress_bar()
         if recipe.train.threads is not None:
             torch.set_num_threads(recipe.train.threads)
         ranks = join_ranks(rank, world, local_rank)
         leaving.callback(leave_ranks)
+        leaving.enter_context(together())
         if world > 1:
             ranks.led(take_place)
         ranks.led(lambda: check_room(recipe, ranks))

@@ -36,7 +36,8 @@ class TurnNumbers:
 
     @property
     def finite(self) -> bool:
-        return bool(torch.isfinite(self.log_ratio_T.exp() + self.log_ratio_T.square()).all())
+        """Whether its loss is, and the norm of its gradient, which squares the ratio."""
+        return bool(torch.isfinite(self.log_ratio_T.exp().square() + self.log_ratio_T.square()).all())
 
 
 @dataclass(slots=True)

@@ -1,7 +1,8 @@
 """The processes of one trainer: rank 0 alone reads the run and writes to it; all compute."""
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -93,6 +94,18 @@ def join_ranks(rank: int, world: int, local_rank: int) -> Ranks:
         except (ValueError, RuntimeError) as error:
             raise ClawError(f"{world} trainers cannot find one another: {error}", "start them with torchrun") from error
     return Ranks(rank, world, device)
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Raises ClawError where a message fails because a process that it is for, or from, has ended."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo/transport" not in str(error):  # gloo's have no type of their own
+            raise
+        fix = "what was committed is safe: start the same command again, or let torchrun do so with --max-restarts"
+        raise ClawError("another process of this trainer has ended", fix) from error
 
 
 def backend_of(cuda: bool) -> str:

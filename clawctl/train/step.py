@@ -17,6 +17,7 @@ from clawctl.train.advantages import Tops, likeliest, terms_of
 from clawctl.train.advantages.binary import Baselines
 from clawctl.train.agreement import disagreeing
 from clawctl.train.batches import Microbatch, lay_out, share, share_out
+from clawctl.train.branches import asking, taught_beside, teacher_branches, turn_branches
 from clawctl.train.custom_loss import TERM as CUSTOM
 from clawctl.train.custom_loss import custom_loss, logits_of, sampled_logprobs
 from clawctl.train.ema import Average
@@ -30,7 +31,7 @@ from clawctl.train.remote_teacher import RemoteTeacher
 from clawctl.train.sample import Batch, Sample
 from clawctl.train.sharding import whole as whole_tensor
 from clawctl.train.tops import Asking, look, teachers_of
-from clawctl.train.trees import Branch, Packing, make_branch
+from clawctl.train.trees import Packing
 
 log = logging.getLogger("clawctl.train")
 
@@ -139,9 +140,11 @@ def _microbatch(training: Training, samples: list[Sample], objective: Objective,
     """Add the gradient of a few turns, `weight` times."""
     config, policy = training.config, training.policy
     sampled_only = likeliest(config) is None
+    beside = taught_beside(config, policy, samples) if sampled_only and training.custom is None else []
     with measures.clock("teacher"):
-        teacher = teacher_logprobs(training, samples, measures) if sampled_only else {}
-    branches = turn_branches(samples)
+        apart = [sample for sample in samples if sample not in beside]
+        teacher = teacher_logprobs(training, apart, measures) if sampled_only else {}
+    branches = [*turn_branches(samples), *teacher_branches(beside)]
     batch = lay_out(branches, policy.merge, policy.device)
     measures.add_pass(training.cost, batch, branches, backward=True)
     if training.custom is not None:
@@ -152,7 +155,7 @@ def _microbatch(training: Training, samples: list[Sample], objective: Objective,
         return
     if sampled_only:
         with measures.clock("forward"):
-            said = _said(training, batch, samples, teacher)
+            said = _said(training, batch, samples, teacher, beside)
     else:
         said = _said_of_tops(training, batch, samples, measures)
     with measures.clock("forward"):
@@ -193,8 +196,10 @@ def _own_loss(
     return loss
 
 
-def _said(training: Training, batch: Microbatch, samples: Sequence[Sample], teacher: dict[str, Tensor]) -> list[Said]:
-    """What the policy and the teacher say of the sampled tokens."""
+def _said(
+    training: Training, batch: Microbatch, samples: Sequence[Sample], teacher: dict[str, Tensor], beside: Sequence[Sample]
+) -> list[Said]:
+    """What the policy and the teacher say of the sampled tokens. The teacher's branches of `beside` lie behind the policy's."""
     policy = training.policy
     with policy.dropping():
         logprobs = policy.logprobs(batch)
@@ -204,7 +209,9 @@ def _said(training: Training, batch: Microbatch, samples: Sequence[Sample], teac
     if policy.dropouts:
         with torch.no_grad():
             before = policy.logprobs(batch)
-    streams = zip(samples, logprobs.split(batch.lengths), before.split(batch.lengths), strict=True)
+    now, then = logprobs.split(batch.lengths), before.split(batch.lengths)
+    teacher = teacher | {sample.turn_id: value for sample, value in zip(beside, then[len(samples) :], strict=True)}
+    streams = zip(samples, now[: len(samples)], then[: len(samples)], strict=True)
     return [Said(s, now_T, before_T, _sampler(s, now_T), teacher.get(s.turn_id)) for s, now_T, before_T in streams]
 
 
@@ -251,8 +258,8 @@ def teacher_logprobs(training: Training, samples: Sequence[Sample], measures: Me
     """For each turn with a hint, the logprob of each of its own tokens behind the hinted prompt: one a token, none made up."""
     config, policy = training.config, training.policy
     told = {s.turn_id: torch.tensor(s.teacher_logprobs, device=policy.device) for s in samples if s.teacher_logprobs is not None}
-    prompts = [(s, s.teacher_prompt_ids) for s in samples if s.teacher_prompt_ids is not None and s.teacher_logprobs is None]
-    branches = [make_branch(prompt, sample.completion_ids, sample.temperature) for sample, prompt in prompts]
+    hinted = asking(samples)
+    branches = teacher_branches(hinted)
     with _aside(training):
         groups = share_out(branches, policy.merge, config.tokens_per_microbatch).groups if branches else []
         policy.keep_pace(len(groups), training.reference)
@@ -261,13 +268,8 @@ def teacher_logprobs(training: Training, samples: Sequence[Sample], measures: Me
             batch = lay_out(own, policy.merge, policy.device)
             measures.add_pass(training.cost, batch, own)
             values = policy.logprobs(batch, training.reference).split(batch.lengths)
-            told.update({prompts[index][0].turn_id: value for index, value in zip(group, values, strict=True)})
+            told.update({hinted[index].turn_id: value for index, value in zip(group, values, strict=True)})
     return told
-
-
-def turn_branches(samples: Sequence[Sample]) -> list[Branch]:
-    """The turns as they were sampled."""
-    return [make_branch(sample.prompt_ids, sample.completion_ids, sample.temperature) for sample in samples]
 
 
 def note_cuts(packing: Packing) -> tuple[int, int]:

@@ -14,7 +14,9 @@ Gpus = Sequence[int] | Literal["all"]
 def become_torchrun(gpus: Gpus | None, processes: int | None, words: Sequence[str]) -> NoReturn:
     """Replace this process; `words` are its own arguments, which every rank parses again. With `processes` they compute on the
     CPU. Raises ClawError (exit code 2) where the GPUs or the nodes are not as named."""
-    where, changes = nodes(), {"OMP_NUM_THREADS": "1"} if processes else {}
+    where, changes = nodes(), {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # else ranks started again meet addresses of dead ones
+    if processes:
+        changes["OMP_NUM_THREADS"] = "1"
     if processes is not None:
         changes["CUDA_VISIBLE_DEVICES"] = ""
         count = processes

@@ -94,11 +94,12 @@ def pack(branches: Sequence[Branch], tokens: int, parts: int = 1) -> Packing:
         if stop > last:
             pieces.append((held, order[last:stop]))
     groups = _fit(pieces, room, parts)
-    recomputed = sum(_size([branches[index] for index in group]) for group in groups) - sum(sizes) if cuts else 0
+    recomputed = sum(tokens_in([branches[index] for index in group]) for group in groups) - sum(sizes) if cuts else 0
     return Packing(groups, cuts if recomputed else 0, recomputed)
 
 
-def _size(branches: Sequence[Branch]) -> int:
+def tokens_in(branches: Sequence[Branch]) -> int:
+    """Tokens that the tries of some branches have."""
     return sum(len(branch.ids) for branch in branches) - sum(sort_branches(branches)[1])
 
 

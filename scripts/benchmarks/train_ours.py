@@ -12,11 +12,12 @@ import torch
 from clawctl.config import Recipe
 from clawctl.run_dir import open_run
 from clawctl.train.batches import lay_out, share_out
+from clawctl.train.branches import turn_branches
 from clawctl.train.flops import cost_of
 from clawctl.train.loop import resume
 from clawctl.train.ranks import Ranks
 from clawctl.train.sample import Batch, Sample
-from clawctl.train.step import Training, train_step, turn_branches
+from clawctl.train.step import Training, train_step
 from clawctl.train.trees import lay
 from scripts.benchmarks.train_trl import grown_bytes, matmul_flops, watch_memory
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from clawctl.config import TrainConfig
@@ -200,6 +202,18 @@ def test_an_unreadable_shard_goes_to_quarantine_and_the_others_are_used(run: Run
     publish_turns(run, sampler, 1, "a")  # whoever made it makes it again
     assert feed.take(0)
     assert feed.waiting[0].sample.turn_id == "a00"
+
+
+@pytest.mark.parametrize("column", ["prompt_ids", "completion_ids"])
+def test_a_shard_with_a_turn_that_says_nothing_goes_to_quarantine(run: RunDir, sampler: Sampler, column: str) -> None:
+    publish_turns(run, sampler, 2, "a")
+    table = pq.read_table(run.trajectories / "a.parquet")
+    empty = pa.array([[], *table[column].to_pylist()[1:]], table.schema.field(column).type)
+    pq.write_table(table.set_column(table.schema.get_field_index(column), column, empty), run.trajectories / "a.parquet")
+    publish_turns(run, sampler, 4, "b")
+    assert ids_of(make_feed(run, sampler).take(0)) == ["b00", "b01", "b02", "b03"]
+    assert not (run.trajectories / "a.parquet").exists()
+    assert told(run)["waiting"] == 4
 
 
 def test_a_turn_without_a_verdict_in_its_shard_is_refused(run: RunDir, sampler: Sampler) -> None:

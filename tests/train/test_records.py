@@ -1,6 +1,12 @@
 """What a step leaves behind: each trained turn's numbers, and what trackers are told."""
 
+import contextlib
+import json
+import os
 import re
+import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +93,21 @@ def test_wandb_writes_offline_and_sends_nothing(run: RunDir) -> None:
     (stored,) = folder.glob("run-*.wandb")
     assert stored.stat().st_size > 0
     assert wandb.run is None
+
+
+def test_trackio_keeps_each_step_on_this_machine(run: RunDir, tmp_path: Path) -> None:
+    pytest.importorskip("trackio")
+    script = (
+        "import sys; from pathlib import Path; from clawctl.config import TrainConfig; from clawctl.run_dir import open_run\n"
+        "from clawctl.train.trackers import open_trackers\n"
+        "(tracker,) = open_trackers(open_run(Path(sys.argv[1])), TrainConfig(trackers=['trackio']), 0)\n"
+        "tracker.log({'loss/total': 0.5}, 1); tracker.log({'loss/total': 0.25}, 2); tracker.close()"
+    )
+    environment = {**os.environ, "TRACKIO_DIR": str(tmp_path / "trackio"), "HF_HUB_OFFLINE": "1"}  # read when it is imported
+    subprocess.run([sys.executable, "-c", script, str(run.root)], env=environment, check=True, capture_output=True)
+    with contextlib.closing(sqlite3.connect(tmp_path / "trackio" / "clawctl.db")) as stored:
+        rows = stored.execute("select step, metrics from metrics order by step").fetchall()
+    assert [(step, json.loads(metrics)["loss/total"]) for step, metrics in rows] == [(1, 0.5), (2, 0.25)]
 
 
 @pytest.mark.parametrize("name", ["trackio"])

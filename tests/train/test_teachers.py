@@ -15,6 +15,7 @@ import torch
 from clawctl.errors import ClawError
 from clawctl.policies import ensure_base_policy
 from clawctl.run_dir import RunDir
+from clawctl.train.branches import taught_beside
 from clawctl.train.ema import Average
 from clawctl.train.ledger import read_ledger
 from clawctl.train.loop import resume, run_training
@@ -194,3 +195,30 @@ def test_a_teacher_that_cannot_be_asked_is_refused_at_the_start(sampler: Sampler
     with pytest.raises(ClawError, match="does not say which models it serves"):
         open_remote_teacher(make_recipe(sampler.path, teacher="http://127.0.0.1:9/v1").train)
     assert open_remote_teacher(make_recipe(sampler.path).train) is None
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 4}])
+def test_a_teacher_who_reads_along_in_the_policys_own_pass_changes_no_number_and_costs_fewer_tokens(
+    run: RunDir, sampler: Sampler, model_path: Path, lora: Any
+) -> None:
+    long = [{"role": "system", "content": "hello " * 400}, {"role": "user", "content": "please solve the homework 1"}]
+    prompt = list(sampler.tokenizer.apply_chat_template(long, add_generation_prompt=True, return_dict=False))
+    turns = [sampler.turn(f"x{i}", tokens=5 + i, seed=i, messages=long, prompt_ids=prompt) for i in range(3)]
+    publish_shard(run, "a", [(turn, -1.0, HINT if i else None) for i, turn in enumerate(turns)])
+    found = []
+    for tokens in (10_000, len(prompt) + 20):  # in the second there is room for the policy's branches alone
+        training = begin(run, model_path, batch_turns=3, tokens_per_microbatch=tokens, lora=lora, lr=1e-4, max_mismatch=1e9)
+        batch = take(run, training)
+        expected = teacher_logprobs(training, batch.samples, Measures())
+        assert len(taught_beside(training.config, training.policy, batch.samples)) == (2 if tokens == 10_000 else 0)
+        outcome = train_step(training, batch)
+        assert outcome.told
+        for name, value in expected.items():
+            torch.testing.assert_close(outcome.told.turns[name].teacher_T, value, atol=2e-5, rtol=2e-5)
+        found.append((outcome.row or {}, weights(training)))
+    (together, after), (apart, after_apart) = found
+    assert together["loss"] == pytest.approx(apart["loss"], rel=1e-4)
+    assert together["grad_norm"] == pytest.approx(apart["grad_norm"], rel=1e-4)
+    assert together["computed_tokens"] + len(prompt) - 50 < apart["computed_tokens"]
+    for name, value in after.items():
+        torch.testing.assert_close(value, after_apart[name], atol=2e-6, rtol=0)

@@ -1,6 +1,7 @@
 """A whole step on a tiny model: the laws that no formula alone shows."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ from torch import Tensor
 from clawctl.policies import ensure_base_policy
 from clawctl.run_dir import RunDir
 from clawctl.train.batches import lay_out
+from clawctl.train.branches import turn_branches
 from clawctl.train.feed import Feed
 from clawctl.train.loop import resume, run_training
 from clawctl.train.measures import Measures
 from clawctl.train.ranks import Ranks
 from clawctl.train.sample import Batch, Sample
-from clawctl.train.step import Training, learning_rate, teacher_logprobs, train_step, turn_branches
+from clawctl.train.step import Training, learning_rate, teacher_logprobs, train_step
 from tests.train.tiny import HINT, Sampler, make_recipe, publish_shard, publish_turns
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
@@ -226,6 +228,19 @@ def test_a_step_that_is_not_finite_changes_no_weight(run: RunDir, sampler: Sampl
     before = weights(training)
     outcome = train_step(training, take(run, training))
     assert (outcome.row, outcome.broken, training.step) == (None, ("bad",), 0)
+    assert all(torch.equal(value, before[name]) for name, value in weights(training).items())
+
+
+def test_an_infinite_gradient_of_a_finite_loss_leaves_the_step_out_and_names_its_turn(
+    run: RunDir, sampler: Sampler, model_path: Path
+) -> None:
+    good, plain = sampler.turn("good"), sampler.turn("bad", tokens=2)
+    far = [value - 80.0 for value in plain.logprobs or []]  # ratios of e^80: a float32 holds them, but not their squares
+    publish_shard(run, "a", [(good, 1.0, None), (replace(plain, logprobs=far), -1.0, None)])
+    training = begin(run, model_path, batch_turns=2)
+    before = weights(training)
+    outcome = train_step(training, take(run, training))
+    assert (outcome.row, outcome.problem, outcome.broken) == (None, "loss or gradient is not finite", ("bad",))
     assert all(torch.equal(value, before[name]) for name, value in weights(training).items())
 
 

@@ -1,0 +1,35 @@
+"""The sequences of a step's turns: as they were sampled, and as the teacher reads them."""
+
+from collections.abc import Sequence
+
+from clawctl.config import TrainConfig
+from clawctl.train.model import PolicyModel
+from clawctl.train.sample import Sample
+from clawctl.train.trees import Branch, make_branch, tokens_in
+
+
+def turn_branches(samples: Sequence[Sample]) -> list[Branch]:
+    """The turns as they were sampled."""
+    return [make_branch(sample.prompt_ids, sample.completion_ids, sample.temperature) for sample in samples]
+
+
+def teacher_branches(samples: Sequence[Sample]) -> list[Branch]:
+    """The same completions behind the hinted prompts; all samples have one."""
+    return [make_branch(s.teacher_prompt_ids or [], s.completion_ids, s.temperature) for s in samples]
+
+
+def asking(samples: Sequence[Sample]) -> list[Sample]:
+    """Those with a hint of which no server has told what the teacher says."""
+    return [sample for sample in samples if sample.teacher_prompt_ids is not None and sample.teacher_logprobs is None]
+
+
+def taught_beside(config: TrainConfig, policy: PolicyModel, samples: Sequence[Sample]) -> list[Sample]:
+    """The turns whose teacher is the policy itself and reads along in its pass, on branches of the same tries: where that is less
+    work than a pass without gradient, which computes what they share again. A token costs three times as much with gradient."""
+    hinted = asking(samples)
+    if not hinted or config.teacher != "self" or policy.merge != "tree" or policy.dropouts:
+        return []
+    own, teachers = turn_branches(samples), teacher_branches(hinted)
+    together = tokens_in([*own, *teachers])
+    less_work = 3 * (together - tokens_in(own)) < tokens_in(teachers)
+    return hinted if less_work and together <= config.tokens_per_microbatch else []

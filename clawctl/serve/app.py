@@ -125,8 +125,8 @@ class Gateway:
         metrics = self._metrics
         metrics.requests[visit.api, str(visit.status), visit.key] += 1
         metrics.latency.observe((visit.api,), time.perf_counter() - visit.began)
-        if visit.first_piece is not None:
-            metrics.first_token.observe((visit.api,), visit.first_piece - visit.began)
+        if visit.first_at is not None:
+            metrics.first_token.observe((visit.api,), visit.first_at - visit.arrived)
 
     # ---- ending ----------------------------------------------------------------------------------------------------------
 

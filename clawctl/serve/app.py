@@ -148,8 +148,9 @@ class Gateway:
             speaks = partial(responses.Responses, keep=partial(self._stored.keep, visit.key))
         if self._recent is not None:
             ask = self._recent.known(visit.key, ask)
-        hints = read_hints(request.headers, ask.claims) | self._rating.hint(request.headers)
-        wanted = request.headers.get("x-capture", "").lower() != "off"
+        headers = dict(reversed(request.headers.items()))  # the first of each name, to be looked up many times
+        hints = read_hints(headers, ask.claims) | self._rating.hint(headers)
+        wanted = headers.get("x-capture", "").lower() != "off"
         handle = new_handle()
         async with AsyncExitStack() as stack:
             stack.enter_context(self._concurrency.one_more(visit.key))

@@ -181,6 +181,8 @@ class Gateway:
 
     async def _read(self, request: Request, visit: Visit) -> tuple[Ask, Speaker]:
         body = await self._body(request)
+        if visit.api == "responses":
+            body = self._stored.with_items(visit.key, body)
         dialect, speaks = _DIALECTS[visit.api]
         return dialect.read(body, self._recipe.model_name), speaks
 

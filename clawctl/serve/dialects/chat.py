@@ -255,14 +255,28 @@ def _extras(choice: Choice) -> Extras:
 
 
 def _usage(choices: list[Choice]) -> dict[str, Any]:
-    if len(choices) == 1 and choices[0].usage is not None:
-        return choices[0].usage
+    told = [choice.usage for choice in choices if choice.usage is not None]
+    if len(told) == len(choices):
+        return _usage_together(told)
     asked, answered = choices[0].prompt_tokens, sum(choice.completion_tokens for choice in choices)
     usage: dict[str, Any] = {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}
     if (cached := choices[0].cached_tokens) is not None:
         usage["prompt_tokens_details"] = {"cached_tokens": cached}
     if thought := sum(choice.reasoning_tokens for choice in choices):
         usage["completion_tokens_details"] = {"reasoning_tokens": thought}
+    return usage
+
+
+def _usage_together(told: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of answers to one prompt that were sampled apart, as if they had been sampled together."""
+    usage = dict(told[0])
+    for other in told[1:]:
+        usage["completion_tokens"] += other["completion_tokens"]
+        usage["total_tokens"] += other["completion_tokens"]
+    details = [each.get("completion_tokens_details") or {} for each in told]
+    if any(details):
+        numbers = {name for each in details for name, value in each.items() if isinstance(value, int)}
+        usage["completion_tokens_details"] = details[0] | {name: sum(each.get(name) or 0 for each in details) for name in numbers}
     return usage
 
 

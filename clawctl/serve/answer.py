@@ -43,7 +43,7 @@ class Answer:
         self._recent = recent
         self.cancelled = False
         self.failed: Refusal | None = None
-        self.told_whole = all(reply.sampled.whole for reply in replies)
+        self.first_at: float | None = None  # unix seconds when its first token was there
         for choice, reply in zip(self.choices, replies, strict=True):
             choice.prompt_tokens = reply.sampled.prompt_tokens
 
@@ -81,19 +81,20 @@ class Answer:
     async def _answer(self, choice: Choice) -> AsyncIterator[Shown | None]:
         reply = self._replies[choice.index]
         status: Literal["ok", "cancelled", "error"] = "ok"
-        first_at: float | None = None
+        sampled, first_at = reply.sampled, reply.sampled.first_at
         try:
             async for shown in reply:
-                first_at = first_at or time.time()
+                first_at = first_at or sampled.first_at or time.time()
                 choice.shown.append(shown)
                 yield shown
-        except Refusal as refusal:  # the engine was asked only now, and nothing was sampled
+        except Refusal as refusal:  # the engine refused only now, and nothing was sampled
             self.failed = refusal
             return
         except EngineFailure as failure:
             _log.error("the engine failed: %s", failure)
             status, self.failed = "error", Refusal(500, "the engine failed while it answered")
-        sampled = reply.sampled
+        first_at = first_at or sampled.first_at
+        self.first_at = first_at if self.first_at is None else min(self.first_at, first_at or self.first_at)
         if status == "ok" and self.cancelled and sampled.finish_reason is None:
             status = "cancelled"
         _tell(choice, sampled)
@@ -134,7 +135,7 @@ class Answer:
                 top_k=sampled.top_k,
                 hints=self._hints,
                 untrainable_reason=sampled.untrainable,
-                ttft_s=None if first_at is None or sampled.whole else first_at - self._created_at,
+                ttft_s=None if first_at is None else first_at - self._created_at,
                 spliced=sampled.spliced,
                 unspliced=sampled.unspliced,
                 adapted=sampled.adapted,
@@ -148,3 +149,4 @@ def _tell(choice: Choice, sampled: Sampled) -> None:
     choice.prompt_tokens, choice.completion_tokens = sampled.prompt_tokens, sampled.completion_tokens
     choice.cached_tokens, choice.reasoning_tokens = sampled.cached_tokens, sampled.reasoning_tokens
     choice.finish_reason, choice.stop_sequence = sampled.finish_reason, sampled.stop_sequence
+    choice.usage, choice.extras = sampled.usage, sampled.extras

@@ -125,8 +125,8 @@ class Gateway:
         metrics = self._metrics
         metrics.requests[visit.api, str(visit.status), visit.key] += 1
         metrics.latency.observe((visit.api,), time.perf_counter() - visit.began)
-        if visit.first_piece is not None:
-            metrics.first_token.observe((visit.api,), visit.first_piece - visit.began)
+        if visit.first_at is not None:
+            metrics.first_token.observe((visit.api,), visit.first_at - visit.arrived)
 
     # ---- ending ----------------------------------------------------------------------------------------------------------
 
@@ -148,8 +148,9 @@ class Gateway:
             speaks = partial(responses.Responses, keep=partial(self._stored.keep, visit.key))
         if self._recent is not None:
             ask = self._recent.known(visit.key, ask)
-        hints = read_hints(request.headers, ask.claims) | self._rating.hint(request.headers)
-        wanted = request.headers.get("x-capture", "").lower() != "off"
+        headers = dict(reversed(request.headers.items()))  # the first of each name, to be looked up many times
+        hints = read_hints(headers, ask.claims) | self._rating.hint(headers)
+        wanted = headers.get("x-capture", "").lower() != "off"
         handle = new_handle()
         async with AsyncExitStack() as stack:
             stack.enter_context(self._concurrency.one_more(visit.key))
@@ -180,6 +181,8 @@ class Gateway:
 
     async def _read(self, request: Request, visit: Visit) -> tuple[Ask, Speaker]:
         body = await self._body(request)
+        if visit.api == "responses":
+            body = self._stored.with_items(visit.key, body)
         dialect, speaks = _DIALECTS[visit.api]
         return dialect.read(body, self._recipe.model_name), speaks
 

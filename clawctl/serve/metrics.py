@@ -50,7 +50,9 @@ def exposition(metrics: Metrics, now: Mapping[str, tuple[str, str, float | None]
     lines += _counted("clawctl_completion_tokens", "Tokens that the engine sampled.", ("api", "key"), metrics.tokens_out)
     lines += _counted("clawctl_ratings", "Ratings that clients gave.", ("outcome",), metrics.ratings)
     lines += _measured(
-        "clawctl_time_to_first_token_seconds", "From the request to the first piece of its answer.", metrics.first_token
+        "clawctl_time_to_first_token_seconds",
+        "From the request to the first piece of its answer, or to the first token of a whole one.",
+        metrics.first_token,
     )
     lines += _measured("clawctl_request_seconds", "From the request to the end of its answer.", metrics.latency)
     for name, (kind, told, value) in now.items():

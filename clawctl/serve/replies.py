@@ -31,11 +31,7 @@ class Visit:
     began: float = field(default_factory=time.perf_counter)
     key: str = ""  # name of the API key; empty before it was checked
     status: int = 500
-    first_piece: float | None = None  # perf_counter
-
-    def first(self) -> None:
-        if self.first_piece is None:
-            self.first_piece = time.perf_counter()
+    first_at: float | None = None  # unix seconds of the first piece or, of a whole answer, of its first token
 
 
 def json_response(content: Any, status: int = 200) -> Response:
@@ -84,8 +80,8 @@ async def whole(answer: Answer, visit: Visit, stack: AsyncExitStack, receive: Re
     try:
         async with stack:
             async for _ in answer.pieces():
-                if not answer.told_whole:
-                    visit.first()
+                pass
+        visit.first_at = answer.first_at
         if answer.failed is not None:
             raise answer.failed
         if answer.cancelled:  # nobody reads this, unless it was we who ended it
@@ -120,7 +116,7 @@ class Stream:
         yield b"".join(dialect.begin(choice) for choice in answer.choices)
         try:
             async for choice, shown in answer.pieces():
-                visit.first()
+                visit.first_at = visit.first_at or time.time()
                 yield dialect.finish(choice) if shown is None else dialect.piece(choice, shown)
         except Exception:  # noqa: BLE001 - the stream has begun: its end must say what happened, the log has the rest
             _log.exception("request %s failed", visit.request_id)

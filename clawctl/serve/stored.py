@@ -45,6 +45,19 @@ class Stored:
         sent = ask.sent_messages[:own] + kept.messages + ask.sent_messages[own:]
         return replace(ask, sent_messages=sent, messages=messages_for_engine(sent))
 
+    def with_items(self, key: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The body, with the items that its `item_reference`s name in their place. Those that name none of ours stay: the reader
+        passes them over."""
+        given = body.get("input")
+        if not isinstance(given, list) or not any(map(_is_reference, given)):
+            return body
+        return {**body, "input": [self._item(key, item["id"]) or item if _is_reference(item) else item for item in given]}
+
+    def _item(self, key: str, name: Any) -> dict[str, Any] | None:
+        kept = self._find(key, f"resp{exchange_of(name)}")
+        output = [] if kept is None else orjson.loads(kept.response)["output"]
+        return next((item for item in output if item["id"] == name), None)
+
     def keep(self, key: str, ask: Ask, response: dict[str, Any], message: Message) -> None:
         """Remember an answer, unless the client asked not to."""
         if ask.echo.get("store") is False:
@@ -77,6 +90,10 @@ class Stored:
         if name in responses:
             responses.move_to_end(name)
         return responses.get(name)
+
+
+def _is_reference(item: Any) -> bool:
+    return isinstance(item, dict) and item.get("type") == "item_reference" and "id" in item
 
 
 def _unknown(name: str) -> Refusal:

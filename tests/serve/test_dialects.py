@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from clawctl.serve.dialects import Ask, Choice, Dialect, Refusal, Shown, chat, messages, responses
+from clawctl.serve.dialects import Ask, Choice, Dialect, Extras, Refusal, Shown, chat, messages, responses
 from clawctl.serve.dialects.handles import exchange_of
 from clawctl.serve.text import CallBegun, CallSaid, Event, Said, Thought
 
@@ -103,6 +103,36 @@ def speak(dialect: Dialect, pieces: list[list[Event]], finish: str = "tool_calls
     sent += dialect.finish(choice) + dialect.end([choice])
     lines = [line for line in sent.decode().split("\n") if line.startswith("data: ") and line != "data: [DONE]"]
     return [orjson.loads(line[6:]) for line in lines], orjson.loads(dialect.whole([choice]))
+
+
+def test_what_an_upstream_says_beside_what_we_know_is_told_and_our_own_names_stay() -> None:
+    dialect = chat.Chat(chat.read({**AS_CHAT, "stream_options": {"include_usage": True}}, "m"), EXCHANGE)
+    usage = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9, "odd": {"a": 1}}
+    extras = Extras({"system_fingerprint": "fp", "id": "theirs"}, {"stop_reason": None}, {"refusal": "no"})
+    choice = Choice(0, EXCHANGE, [Shown([Said("a")], [])], "stop", usage=usage, extras=extras)
+    whole = orjson.loads(dialect.whole([choice]))
+    assert (whole["system_fingerprint"], whole["id"], whole["usage"]) == ("fp", f"chatcmpl{EXCHANGE}", usage)
+    assert whole["choices"][0]["stop_reason"] is None
+    assert whole["choices"][0]["message"] == {"role": "assistant", "content": "a", "refusal": "no"}
+    last, told = (orjson.loads(line[6:]) for line in (dialect.finish(choice) + dialect.end([choice])).split(b"\n\n")[:2])
+    assert (last["choices"][0]["delta"]["refusal"], last["choices"][0]["stop_reason"]) == ("no", None)
+    assert (told["usage"], told["system_fingerprint"]) == (usage, "fp")
+
+
+def test_usage_of_several_answers_is_that_of_one_prompt_and_all_their_tokens() -> None:
+    details = ({"reasoning_tokens": 0, "note": None}, {"reasoning_tokens": 3})
+    choices = [
+        Choice(
+            i,
+            EXCHANGE,
+            usage={"prompt_tokens": 7, "completion_tokens": n, "total_tokens": 7 + n, "completion_tokens_details": each},
+        )
+        for i, (n, each) in enumerate(zip((2, 5), details, strict=True))
+    ]
+    usage = orjson.loads(chat.Chat(chat.read(AS_CHAT, "m"), EXCHANGE).whole(choices))["usage"]
+    counted = {"prompt_tokens": 7, "completion_tokens": 7, "total_tokens": 14}
+    assert usage == {**counted, "completion_tokens_details": {"reasoning_tokens": 3, "note": None}}
+    assert choices[0].usage == {**counted, "completion_tokens": 2, "total_tokens": 9, "completion_tokens_details": details[0]}
 
 
 def test_every_api_captures_the_same_message() -> None:

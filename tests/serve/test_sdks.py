@@ -116,6 +116,21 @@ def test_a_response_can_be_continued_fetched_and_forgotten(either: Server) -> No
     assert talk.create(model="tiny", input="so?", previous_response_id=second.id, max_output_tokens=8).id
 
 
+def test_an_item_that_we_gave_can_be_named_instead_of_sent(either: Server) -> None:
+    before, talk = len(either.captured()), either.client.responses
+    first = talk.create(model="tiny", input="hello", max_output_tokens=8)
+    asked: Any = [{"role": "user", "content": "hello"}, {"role": "user", "content": "and?"}]
+    for name in (first.output[-1].id, "msg_" + 24 * "0" + "0"):
+        asked.insert(1, {"type": "item_reference", "id": name})
+    talk.create(model="tiny", input=asked, max_output_tokens=8)
+    lines = either.captured()[before:]
+    answer = lines[0]["response"] | {"handle": lines[0]["exchange_id"]}
+    assert lines[1]["messages"] == [{"role": "user", "content": "hello"}, answer, {"role": "user", "content": "and?"}]
+    talk.delete(first.id)
+    with pytest.raises(openai.BadRequestError, match="input"):
+        talk.create(model="tiny", input=[{"type": "item_reference", "id": first.output[-1].id}])
+
+
 def test_the_embedded_engine_says_what_it_cannot_hold_to(server: Server) -> None:
     tool: Any = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
     for settings in ({"tools": [tool], "tool_choice": "required"}, {"response_format": {"type": "json_object"}}):

@@ -4,7 +4,8 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+import time
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,10 +17,11 @@ from served import Server, until
 
 from clawctl.policies import move_live, publish_policy
 from clawctl.serve.backends import Sampled
-from clawctl.serve.backends.chunks import UpstreamReply, WholeReply
+from clawctl.serve.backends.chunks import UpstreamReply
 from clawctl.serve.backends.http import Client, UpstreamGone, post_whole
 from clawctl.serve.backends.tokens import Clock
-from clawctl.serve.dialects import Shown
+from clawctl.serve.dialects import Extras, Refusal, Shown
+from clawctl.serve.dialects.chat import told_logprobs
 from clawctl.serve.engines import EngineFailure
 from clawctl.serve.text import CallBegun, CallSaid, Said, Thought
 from clawctl.types import Policy
@@ -137,6 +139,10 @@ def test_an_answer_across_a_swap_has_both_versions_and_a_refused_one_is_not_trai
         ((FIRST, chunk({"content": "a"}, [1], [-1.0])), None),
         ((FIRST, b'data: {"error": {"message": "out of memory"}}\n\n'), None),
         ((FIRST, b"data: {oops\n\n"), None),
+        ((FIRST, b"data: [1]\n\n"), None),
+        ((FIRST, b'data: {"choices": [3]}\n\n'), None),
+        ((FIRST, b'data: {"choices": [{"delta": {"content": [3]}}]}\n\n'), None),
+        ((FIRST, b'data: {"choices": [{"token_ids": ["a"]}]}\n\n'), None),
         ((FIRST,), "the connection broke off"),
     ],
 )
@@ -148,62 +154,127 @@ def test_a_stream_that_breaks_off_is_the_engines_failure(pieces: tuple[bytes, ..
 # ---- whole answers -------------------------------------------------------------------------------------------------------
 
 
-def completion(message: dict[str, Any], ids: list[int], logprobs: list[float], **more: Any) -> bytes:
-    entries = [{"token": "x", "logprob": logprob, "top_logprobs": []} for logprob in logprobs]
-    choice = {"index": 0, "message": message, "finish_reason": "stop", "token_ids": ids, "logprobs": {"content": entries}}
-    told = {"prompt_tokens": 2, "completion_tokens": len(ids)}
-    return orjson.dumps({"choices": [choice], "prompt_token_ids": [7, 8], "usage": told, **more})
+def read_whole(*pieces: bytes, cancel: bool = False) -> tuple[UpstreamReply, list[Shown]]:
+    """As for a client that waits for all of it: shown once, at the end."""
 
+    async def main() -> tuple[UpstreamReply, list[Shown]]:
+        reply = UpstreamReply(Sampled(1.0, 1.0, 0), Clock(3), show_logprobs=False, expect_ids=True, live=False)
+        told = asyncio.create_task(collect(reply))
+        for piece in pieces:
+            reply.feed(piece)
+            await asyncio.sleep(0)
+            assert not told.done()
+        reply.cancel() if cancel else reply.ended(None)
+        return reply, await told
 
-def read_whole(ask: Callable[[], Coroutine[Any, Any, bytes]], cancel: bool = False) -> tuple[WholeReply, list[Shown]]:
-    reply = WholeReply(Sampled(1.0, 1.0, 0), Clock(3), False, True, ask)
-
-    async def main() -> list[Shown]:
-        if cancel:
-            asyncio.get_running_loop().call_later(0.01, reply.cancel)
+    async def collect(reply: UpstreamReply) -> list[Shown]:
         return [shown async for shown in reply]
 
-    return reply, asyncio.run(main())
+    return asyncio.run(main())
 
 
-def test_a_whole_answer_is_kept_as_a_streamed_one() -> None:
-    calls = [{"id": "a", "function": {"name": name, "arguments": "{}"}} for name in ("f", "g")]
-    message = {"role": "assistant", "reasoning": "hm", "content": "a", "tool_calls": calls}
-
-    async def ask() -> bytes:
-        return completion(message, [1, 2], [-0.5, 0.0])
-
-    reply, shown = read_whole(ask)
+def test_a_whole_answer_is_put_together_from_its_stream() -> None:
+    call = {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{"}}]}
+    more = {"tool_calls": [{"index": 0, "function": {"arguments": "}"}}]}
+    body = chunk({"content": "b"}, [3], [-1.0]) + chunk(call, [4], [0.0]) + chunk(more, [5], [0.0], finish_reason="tool_calls")
+    pieces = [FIRST, chunk({"reasoning": "hm"}, [1], [-0.5]), chunk({"content": "a"}, [2], [-0.25]), body, usage(2, 5) + DONE]
+    reply, shown = read_whole(*pieces)
     sampled = reply.sampled
-    assert (sampled.prompt_ids, sampled.completion_ids, sampled.logprobs) == ([7, 8], [1, 2], [-0.5, 0.0])
-    assert (sampled.version, sampled.version_end, sampled.untrainable, sampled.finish_reason) == (3, 3, None, "stop")
+    assert [each.events for each in shown] == [[Thought("hm"), Said("ab"), CallBegun("f"), CallSaid("{}")]]
+    assert (sampled.completion_ids, sampled.logprobs) == ([1, 2, 3, 4, 5], [-0.5, -0.25, -1.0, 0.0, 0.0])
+    assert (sampled.finish_reason, sampled.untrainable, sampled.version) == ("tool_calls", None, 3)
+
+
+def test_what_was_sampled_of_a_whole_answer_that_nobody_waited_for_is_kept() -> None:
+    before = time.time()
+    reply, shown = read_whole(
+        FIRST, chunk({"content": "a"}, [1], [-0.5]), chunk({"content": "b"}, [2, 3], [-1.0, 0.0]), cancel=True
+    )
+    sampled = reply.sampled
+    assert [each.events for each in shown] == [[Said("ab")]]
+    assert (sampled.prompt_ids, sampled.completion_ids, sampled.logprobs) == ([7, 8], [1, 2, 3], [-0.5, -1.0, 0.0])
+    assert (sampled.finish_reason, sampled.version, sampled.version_end) == (None, 3, 3)
+    assert sampled.first_at is not None
+    assert before <= sampled.first_at <= time.time()
+
+
+def test_the_first_token_is_not_there_before_it_is_told() -> None:
+    reply, _ = read_whole(FIRST, cancel=True)
+    assert (reply.sampled.first_at, reply.sampled.completion_ids) == (None, None)
+
+
+# ---- what else may stand in a stream --------------------------------------------------------------------------------------
+
+
+def test_what_we_do_not_know_is_kept_beside_what_we_know() -> None:
+    head = {"system_fingerprint": "fp", "obfuscation": "xyz"}
+    reply, shown = read(
+        FIRST,
+        chunk({"content": "a", "refusal": "I "}, [1], [-1.0], **head),
+        chunk({"refusal": "won't", "annotations": [1]}, [2], [-1.0], **head),
+        b'data: {"choices": [{"index": 0, "delta": {"annotations": [2]}, "finish_reason": "stop", "stop_reason": "END"}]}\n\n',
+        b'data: {"choices": [], "usage": {"prompt_tokens": 2, "completion_tokens": 2, "odd": 5}, "service_tier": "flex"}\n\n',
+        DONE,
+    )
+    sampled = reply.sampled
+    assert [event for each in shown for event in each.events] == [Said("a")]
+    assert (sampled.completion_ids, sampled.untrainable, sampled.stop_sequence) == ([1, 2], None, "END")
+    assert sampled.extras == Extras(
+        {"system_fingerprint": "fp", "service_tier": "flex"},
+        {"stop_reason": "END"},
+        {"refusal": "I won't", "annotations": [1, 2]},
+    )
+    assert sampled.usage == {"prompt_tokens": 2, "completion_tokens": 2, "odd": 5}
+
+
+@pytest.mark.parametrize("size", [1, 5, 10_000])
+def test_events_are_read_however_they_are_written(size: int) -> None:
+    plain = FIRST + chunk({"content": "a\\n\n"}, [1], [-1.0])
+    odd = plain.replace(b"\n", b"\r\n") + b": still here\n\nevent: x\n" + chunk({"content": "b"}, [2], [-1.0]).replace(b": ", b":")
+    body = odd + b": ping\n\n\n" + chunk({"content": "c"}, [3], [-1.0], finish_reason="stop") + b"data:[DONE]"
+    reply, shown = read(*(body[i : i + size] for i in range(0, len(body), size)))
+    assert "".join(event.text for each in shown for event in each.events if isinstance(event, Said)) == "a\\n\nbc"
+    assert (reply.sampled.completion_ids, reply.sampled.untrainable) == ([1, 2, 3], None)
+
+
+def test_an_upstream_that_cannot_stream_is_read_whole() -> None:
+    calls = [{"id": "a", "function": {"name": name, "arguments": "{}"}} for name in ("f", "g")]
+    message = {"role": "assistant", "reasoning": "hm", "content": "a", "refusal": None, "tool_calls": calls}
+    entries = [{"token": "x", "logprob": logprob, "bytes": None, "top_logprobs": []} for logprob in (-0.5, 0.0)]
+    choice = {"index": 0, "message": message, "finish_reason": "stop", "token_ids": [1, 2], "logprobs": {"content": entries}}
+    told = {"prompt_tokens": 2, "completion_tokens": 2}
+    reply, shown = read(orjson.dumps({"id": "i", "choices": [choice], "prompt_token_ids": [7, 8], "usage": told}))
+    assert (reply.sampled.completion_ids, reply.sampled.logprobs) == ([1, 2], [-0.5, 0.0])
     said = [Thought("hm"), Said("a"), CallBegun("f"), CallSaid("{}"), CallBegun("g"), CallSaid("{}")]
     assert [event for each in shown for event in each.events] == said
-    assert sampled.whole  # so nobody tells when its first token was there
 
 
-def test_nobody_knows_what_was_sampled_of_a_whole_answer_that_was_cancelled() -> None:
-    stopped: list[bool] = []
-
-    async def ask() -> bytes:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            stopped.append(True)
-        return b""
-
-    reply, shown = read_whole(ask, cancel=True)
-    assert (shown, stopped) == ([], [True])
-    assert (reply.sampled.finish_reason, reply.sampled.completion_ids, reply.sampled.version) == (None, None, None)
+@pytest.mark.parametrize("code", [400, "400"])
+def test_what_the_upstream_refuses_within_its_stream_is_the_clients_refusal(code: int | str) -> None:
+    told = {"error": {"message": "no such grammar", "type": "BadRequestError", "param": None, "code": code}}
+    with pytest.raises(Refusal, match="no such grammar") as refused:
+        read(b"data: " + orjson.dumps(told) + b"\n\n" + DONE)
+    assert refused.value.status == 400
+    with pytest.raises(EngineFailure):  # nobody refuses what has begun
+        read(FIRST, chunk({"content": "a"}, [1], [-1.0]), b"data: " + orjson.dumps(told) + b"\n\n")
 
 
-@pytest.mark.parametrize("body", [b"{oops", b"[]", b'{"error": {"message": "out of memory"}}'])
-def test_a_whole_answer_that_is_none_is_the_engines_failure(body: bytes) -> None:
-    async def ask() -> bytes:
-        return body
+def test_a_client_that_asks_gets_each_logprob_as_the_upstream_told_it() -> None:
+    entry = {
+        "token": "\ufffd",
+        "logprob": -1,
+        "bytes": [240, 159],
+        "top_logprobs": [{"token": "a", "logprob": -1.0, "bytes": [97]}],
+    }
+    choice = {"index": 0, "delta": {"content": "a"}, "token_ids": [1], "logprobs": {"content": [entry]}}
 
-    with pytest.raises(EngineFailure):
-        read_whole(ask)
+    async def main() -> list[Shown]:
+        reply = UpstreamReply(Sampled(1.0, 1.0, 0), Clock(3), show_logprobs=True, expect_ids=True)
+        reply.feed(b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\n" + DONE)
+        reply.ended(None)
+        return [shown async for shown in reply]
+
+    assert told_logprobs(asyncio.run(main())[0].tokens) == [entry]
 
 
 # ---- the client ----------------------------------------------------------------------------------------------------------
@@ -322,7 +393,7 @@ def before_null(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         null.kill()
 
 
-def test_streamed_or_whole_the_same_is_captured_but_when_a_whole_answer_began(before_null: Server) -> None:
+def test_streamed_or_whole_the_same_is_captured(before_null: Server) -> None:
     assert before_null.say("hi", n=2).choices[1].message.content
     for _ in before_null.say("hi", stream=True):
         pass
@@ -333,8 +404,7 @@ def test_streamed_or_whole_the_same_is_captured_but_when_a_whole_answer_began(be
         assert line["logprobs"] == streamed["logprobs"]
         assert len(line["logprobs"]) == 20
         assert (line["policy_version"], line["policy_version_end"], line["untrainable_reason"]) == (0, 0, None)
-    assert first["ttft_s"] is second["ttft_s"] is None
-    assert streamed["ttft_s"] > 0
+        assert 0 < line["ttft_s"] <= line["finished_at"] - line["created_at"]
 
 
 def test_an_upstream_that_counts_no_tokens_is_said_in_the_clients_words(before_null: Server) -> None:

@@ -1,5 +1,6 @@
 """A real vLLM server as our child: what it samples is captured exactly, it swaps adapters and weights, and it comes back."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -168,6 +169,82 @@ def test_a_client_that_goes_away_is_captured_with_what_was_sampled(served: Serve
     line = last(served)
     assert (line["status"], line["finish_reason"]) == ("cancelled", None)
     assert 0 <= len(line["completion_ids"] or []) < 3000
+
+
+def test_a_whole_answer_that_nobody_waits_for_leaves_what_was_sampled(served: Server, base: Any) -> None:
+    before = len(served.captured())
+    body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 3000, "temperature": 1.5, "ignore_eos": True}
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(
+            served.url + "/chat/completions",
+            json=body,
+            headers={"authorization": "Bearer key"},
+            timeout=httpx.Timeout(60, read=4),
+        )
+    until(lambda: len(served.captured()) > before)
+    line = last(served)
+    assert (line["status"], line["finish_reason"], line["policy_version"]) == ("cancelled", None, 0)
+    assert 0 < line["ttft_s"] < line["finished_at"] - line["created_at"]
+    assert 0 < len(line["completion_ids"]) < 3000
+    assert_exact(base, {**line, "untrainable_reason": None})  # it was asked to go on past the end
+
+
+WEATHER = {"type": "object", "properties": {"city": {"type": "string", "enum": ["Rome", "Oslo"]}}, "required": ["city"]}
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": WEATHER}}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"logprobs": True, "top_logprobs": 2},
+        {"n": 2, "temperature": 1.0, "top_k": 1},
+        {"stop": ["a"]},
+        {"chat_template_kwargs": {"enable_thinking": True}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "place", "schema": WEATHER}}},
+        {"tools": [TOOL]},
+    ],
+    ids=["plain", "logprobs", "n", "stop", "thinking", "schema", "tool"],
+)
+def test_the_client_sees_what_the_engine_itself_would_have_told(served: Server, asked: dict[str, Any]) -> None:
+    """The greedy answer, straight and through clawctl, which puts it together from a stream."""
+    body = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "how many apples?"}],
+        "max_tokens": 40,
+        "temperature": 0,
+        **asked,
+    }
+    url, key = straight_to_the_engine(served)
+    answers = []
+    for address, owner in ((url, key), (url, key), (served.url, "key")):  # the first one fills the cache
+        answer = httpx.post(address + "/chat/completions", json=body, headers={"authorization": f"Bearer {owner}"}, timeout=120)
+        assert answer.status_code == 200, answer.text
+        answers.append(content_of(answer.json()))
+    assert answers[2] == answers[1]
+
+
+def straight_to_the_engine(server: Server) -> tuple[str, str]:
+    """Past clawctl, with the key that only the two know."""
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    engine = next(child for child in children if "--port" in child.cmdline() and "VLLM_API_KEY" in child.environ())
+    command = engine.cmdline()
+    return f"http://127.0.0.1:{command[command.index('--port') + 1]}/v1", engine.environ()["VLLM_API_KEY"]
+
+
+OWN_NAMES = {"reasoning": "reasoning_content"}  # docs/clients.md: one name for what servers call by two
+
+
+def content_of(told: Any) -> Any:
+    """Without names and times, without what says nothing, and with the arguments of calls as values, if they are complete."""
+    if isinstance(told, list):
+        return [content_of(each) for each in told]
+    if not isinstance(told, dict):
+        return told
+    kept = {OWN_NAMES.get(k, k): content_of(v) for k, v in told.items() if k not in ("id", "created") and v not in (None, [])}
+    with contextlib.suppress(orjson.JSONDecodeError):
+        kept["arguments"] = orjson.loads(kept.get("arguments", ""))
+    return kept
 
 
 def asked_without_key(port: int) -> int | None:

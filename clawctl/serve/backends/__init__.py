@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from clawctl.serve.dialects import Ask, Shown
+from clawctl.serve.dialects import Ask, Extras, Shown
 from clawctl.serve.engines import Swap
 
 
@@ -27,7 +27,9 @@ class Sampled:
     reasoning_tokens: int = 0  # of the completion's
     finish_reason: str | None = None  # "stop", "length", "tool_calls"
     stop_sequence: str | None = None  # the one of the ask's stops that ended it
-    whole: bool = False  # it came in one piece: nobody knows when its first token was there
+    first_at: float | None = None  # unix seconds when its first token was there; None: when its first piece was shown
+    usage: dict[str, Any] | None = None  # in chat form, as an upstream told it
+    extras: Extras | None = None  # what else an upstream told
     untrainable: str | None = None  # why the turn cannot be trained, as far as the engine is concerned
     spliced: int | None = None  # earlier answers that were put back as sampled; None: not asked for
     unspliced: str | None = None  # why earlier answers that were known were not put back
@@ -40,8 +42,8 @@ class Reply(Protocol):
     sampled: Sampled
 
     def __aiter__(self) -> AsyncIterator[Shown]:
-        """What is to be shown, as it comes. At its end `sampled` is complete. Raises EngineFailure, and Refusal where the
-        engine is asked only now."""
+        """What is to be shown, as it comes; where nobody reads along it may come in one piece. At its end `sampled` is complete.
+        Raises EngineFailure, and Refusal where the engine refuses only now."""
         ...
 
     def cancel(self) -> None:

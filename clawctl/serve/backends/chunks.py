@@ -1,27 +1,42 @@
-"""A chat completion that comes in, as a stream or whole: what it says is shown, and what was sampled is kept."""
+"""A chat completion that comes in as a stream: what it says is shown, as it comes or all at once, and what was sampled is kept."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Protocol
 
-import orjson
+import msgspec
 
 from clawctl.serve.backends import Sampled
 from clawctl.serve.backends.http import Client, Connection
+from clawctl.serve.backends.refusals import refusal
 from clawctl.serve.backends.tokens import Clock, Tokens
+from clawctl.serve.backends.wire import Chunk, Entry, Wire, Words
 from clawctl.serve.dialects import Shown, ShownToken
 from clawctl.serve.engines import EngineFailure
 from clawctl.serve.text import CallBegun, CallSaid, Event, Said, Thought
 
+_MISUSE = range(400, 500)  # statuses of errors that are the client's
 
-class Words(Protocol):
-    """What choices say."""
 
-    def chat(self, told: dict[str, Any]) -> dict[str, Any]:
-        """A chunk or a completion in the form that a chat's has."""
+class Saying(Protocol):
+    """What chunks say, as events. Neighbours that say the same kind of thing are one."""
+
+    @property
+    def in_chat_form(self) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
+        """What makes a chat's chunk of one that is none; None if all are."""
         ...
 
-    def show(self, choices: list[dict[str, Any]]) -> Shown | None: ...
+    @property
+    def any(self) -> bool:
+        """Whether something has come since the last piece was shown."""
+        ...
+
+    def take(self, chunks: Iterable[Chunk]) -> None: ...
+
+    def shown(self) -> Shown | None:
+        """One piece of all that was said since the last one, if anything."""
+        ...
 
     def end(self, sampled: Sampled) -> Shown | None:
         """What was held back; `sampled` learns what only the words tell of the end."""
@@ -29,17 +44,24 @@ class Words(Protocol):
 
 
 class UpstreamReply:
-    """See `clawctl.serve.backends.Reply`; the taker of the response's body as well."""
+    """See `clawctl.serve.backends.Reply`; the taker of the response's body as well. With `live` False nobody reads along: what it
+    says is shown when it is over, whether complete, cancelled or broken off."""
 
-    def __init__(self, sampled: Sampled, clock: Clock, show_logprobs: bool, expect_ids: bool, words: Words | None = None) -> None:
-        self.sampled = sampled
+    def __init__(
+        self,
+        sampled: Sampled,
+        clock: Clock,
+        show_logprobs: bool,
+        expect_ids: bool,
+        live: bool = True,
+        saying: Saying | None = None,
+    ) -> None:
+        self.sampled, self._live = sampled, live
+        self._said = saying or ChatSaying(show_logprobs)
+        self._wire = Wire(self._said.in_chat_form)
         self._tokens = Tokens(sampled, clock, expect_ids)
-        self._words = words or _Words(show_logprobs)
-        self._rest = b""
-        self._choices: list[dict[str, Any]] = []  # not shown yet
-        self._done = False  # [DONE] has come
         self._over = False
-        self._error: str | None = None
+        self._error: Exception | None = None
         self._news = asyncio.Event()
         self._client: Client | None = None
         self._connection: Connection | None = None
@@ -53,164 +75,117 @@ class UpstreamReply:
     # ---- what comes in ---------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:
-        if self._over:
-            return
-        *lines, self._rest = (self._rest + data).split(b"\n") if self._rest else data.split(b"\n")
-        for line in lines:
-            if line.startswith(b"data:"):
-                self._take(line[5:].strip())
-        if self._choices or self._over:
-            self._news.set()
+        if not self._over:
+            self._take(self._wire.read(data))
 
     def ended(self, error: str | None) -> None:
-        if not self._over:
-            self._end(error or (None if self._done else "the upstream's stream ended early"))
+        if self._over:
+            return
+        self._take(self._wire.end())
+        complete = self._wire.done and error is None
+        self._end(None if complete else EngineFailure(error or "the upstream's stream ended early"))
 
-    def _end(self, error: str | None) -> None:
-        self._over, self._error = True, error
-        self._let_go()
-        self._news.set()
+    def _take(self, chunks: list[Chunk]) -> None:
+        self._tokens.take(chunks)
+        self._said.take(chunks)
+        if self.sampled.first_at is None and (self._tokens.any or self._said.any):
+            self.sampled.first_at = time.time()
+        if (told := self._wire.error) is not None:
+            refused = told.status in _MISUSE and self.sampled.first_at is None
+            self._end(refusal(told.status or 0, told.told) if refused else EngineFailure(str(told)))
+        elif self._live and self._said.any:
+            self._news.set()
+
+    def _end(self, error: Exception | None) -> None:
+        if not self._over:
+            self._over, self._error = True, error
+            self._let_go()
+            self._news.set()
 
     def _let_go(self) -> None:
         if self._client is not None and self._connection is not None:
             self._client.give_back(self._connection)
             self._connection = None
 
-    def _take(self, data: bytes) -> None:
-        if data == b"[DONE]":
-            self._done = True
-            return
-        try:
-            chunk = orjson.loads(data)
-        except orjson.JSONDecodeError:
-            self._end("the upstream sent what is not JSON")
-            return
-        if "error" in chunk:
-            self._end(f"the upstream says: {str(chunk['error'])[:300]}")
-            return
-        self._choices += self._tokens.take(self._words.chat(chunk))
-
     # ---- what goes out ---------------------------------------------------------------------------------------------------
 
     async def __aiter__(self) -> AsyncIterator[Shown]:
+        over = False
         try:
-            while True:
+            while not over:
                 await self._news.wait()
                 self._news.clear()
-                choices, self._choices = self._choices, []
-                shown = self._words.show(choices)
-                if shown is not None:
+                over = self._over
+                if (shown := self._said.shown()) is not None:
                     yield shown
-                if self._over and not self._choices:
-                    break
-                if self._over:
-                    self._news.set()
-            if shown := self._words.end(self.sampled):
+            if (shown := self._said.end(self.sampled)) is not None:
                 yield shown
         finally:
             self.cancel()
-            self._tokens.settle()
+            self._settle()
         if self._error is not None:
-            raise EngineFailure(self._error)
+            raise self._error
+
+    def _settle(self) -> None:
+        self._tokens.settle()
+        extras = self.sampled.extras = self._wire.extras
+        stopped_by = extras.choice.get("stop_reason") if extras is not None else None
+        if isinstance(stopped_by, str):
+            self.sampled.stop_sequence = stopped_by
 
     def cancel(self) -> None:
         self.cancelled = True
-        if not self._over:
-            self._end(None)
+        self._end(None)
 
 
-class WholeReply:
-    """See `clawctl.serve.backends.Reply`: asked for whole and told whole, once it is iterated. What it raises may be a Refusal."""
+class ChatSaying:
+    """See `Saying`: of a chat completion."""
 
-    def __init__(
-        self,
-        sampled: Sampled,
-        clock: Clock,
-        show_logprobs: bool,
-        expect_ids: bool,
-        ask: Callable[[], Coroutine[Any, Any, bytes]],
-        words: Words | None = None,
-    ) -> None:
-        self.sampled = sampled
-        sampled.whole = True
-        self._tokens, self._words, self._ask = Tokens(sampled, clock, expect_ids), words or _Words(show_logprobs), ask
-        self._asking: asyncio.Task[bytes] | None = None
-        self.cancelled = False
-
-    async def __aiter__(self) -> AsyncIterator[Shown]:
-        try:
-            body = None if self.cancelled else await self._body()
-            shown = None if body is None else self._words.show(self._tokens.take(self._words.chat(_completion(body))))
-            if shown is not None:
-                yield shown
-            if shown := self._words.end(self.sampled):
-                yield shown
-        finally:
-            self._tokens.settle()
-
-    async def _body(self) -> bytes | None:
-        asking = self._asking = asyncio.create_task(self._ask())
-        try:
-            await asyncio.wait([asking])
-        finally:
-            asking.cancel()
-        return None if asking.cancelled() else asking.result()
-
-    def cancel(self) -> None:
-        self.cancelled = True
-        if self._asking is not None:
-            self._asking.cancel()  # closes the connection, which stops the engine
-
-
-def _completion(body: bytes) -> dict[str, Any]:
-    try:
-        told = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise EngineFailure("the upstream sent what is not JSON") from error
-    if not isinstance(told, dict) or "error" in told:
-        raise EngineFailure(f"the upstream says: {body[:300].decode(errors='replace')}")
-    return told
-
-
-class _Words:
-    """See `Words`: of a chat completion, as events. Neighbours that say the same kind of thing are one."""
+    in_chat_form = None
 
     def __init__(self, show_logprobs: bool) -> None:
         self._show_logprobs = show_logprobs
-        self._unseen: list[ShownToken] = []  # tokens of what is not shown yet
+        self._runs: list[tuple[type[Event], list[str]]] = []  # not shown yet
+        self._tokens: list[ShownToken] = []  # of what is not shown yet
         self._call_index = -1  # of the call that began last
 
-    def chat(self, told: dict[str, Any]) -> dict[str, Any]:
-        return told
+    @property
+    def any(self) -> bool:
+        return bool(self._runs)
 
-    def end(self, sampled: Sampled) -> Shown | None:
-        return None
+    def take(self, chunks: Iterable[Chunk]) -> None:
+        runs = self._runs
+        for chunk in chunks:
+            for choice in chunk.choices or ():
+                words = choice.delta or choice.message
+                if words is not None:
+                    if thought := words.reasoning or words.reasoning_content:
+                        _add(runs, Thought, thought)
+                    if words.content:
+                        _add(runs, Said, words.content)
+                    if words.tool_calls:
+                        self._take_calls(words)
+                if self._show_logprobs and choice.logprobs is not None:
+                    self._tokens += map(_shown, choice.logprobs.content or ())
 
-    def show(self, choices: list[dict[str, Any]]) -> Shown | None:
-        """One piece of all that these chunks' (or this completion's) choices say, if anything."""
-        runs: list[tuple[type[Event], list[str]]] = []
-        for choice in choices:
-            self._read(choice.get("delta") or choice.get("message") or {}, runs)
-            if self._show_logprobs:
-                entries = (choice.get("logprobs") or {}).get("content") or ()
-                self._unseen += [ShownToken(each["token"], each["logprob"], each.get("top_logprobs") or []) for each in entries]
-        if not runs:
-            return None
-        tokens, self._unseen = self._unseen, []
-        return Shown([kind("".join(texts)) for kind, texts in runs], tokens)
-
-    def _read(self, words: dict[str, Any], runs: list[tuple[type[Event], list[str]]]) -> None:
-        if thought := words.get("reasoning") or words.get("reasoning_content"):
-            _add(runs, Thought, thought)
-        if said := words.get("content"):
-            _add(runs, Said, said)
-        for i, call in enumerate(words.get("tool_calls") or ()):
+    def _take_calls(self, words: Words) -> None:
+        for i, call in enumerate(words.tool_calls or ()):
             function, index = call.get("function") or {}, call.get("index", i)
             if index > self._call_index and function.get("name"):
                 self._call_index = index
-                runs.append((CallBegun, [function["name"]]))
+                self._runs.append((CallBegun, [function["name"]]))
             if function.get("arguments") and self._call_index >= 0:
-                _add(runs, CallSaid, function["arguments"])
+                _add(self._runs, CallSaid, function["arguments"])
+
+    def shown(self) -> Shown | None:
+        if not self._runs:
+            return None
+        shown = Shown([kind("".join(texts)) for kind, texts in self._runs], self._tokens)
+        self._runs, self._tokens = [], []
+        return shown
+
+    def end(self, sampled: Sampled) -> Shown | None:
+        return None
 
 
 def _add(runs: list[tuple[type[Event], list[str]]], kind: type[Event], text: str) -> None:
@@ -218,3 +193,9 @@ def _add(runs: list[tuple[type[Event], list[str]]], kind: type[Event], text: str
         runs[-1][1].append(text)
     else:
         runs.append((kind, [text]))
+
+
+def _shown(entry: Entry) -> ShownToken:
+    token, top, told = (msgspec.json.decode(each) for each in (entry.token, entry.top_logprobs, entry.bytes))
+    logprob: Any = entry.logprob
+    return ShownToken(token, logprob, top or [], told)

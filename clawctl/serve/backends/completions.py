@@ -1,11 +1,14 @@
 """Prompts that are sent as token ids, to the upstream's plain completions; what comes back is read here."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from clawctl.serve.backends import Sampled
+from clawctl.serve.backends.wire import Chunk, Entry
 from clawctl.serve.dialects import Ask, Shown
 from clawctl.serve.reading import Reading
 
@@ -14,7 +17,9 @@ if TYPE_CHECKING:
 
 PATH = "/v1/completions"
 _TEMPLATE_ONLY = ("messages", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "chat_template_kwargs")
+_COMPLETION_ONLY = ("text", "prompt_logprobs")
 _ID = "token_id:"
+_NO_ENTRY = Entry()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +39,18 @@ def as_completion(chat: dict[str, Any], prompt_ids: list[int]) -> dict[str, Any]
     return {**body, "prompt": prompt_ids, "logprobs": top, "return_tokens_as_token_ids": True}
 
 
-class CompletionWords:
-    """See `clawctl.serve.backends.chunks.Words`: of a plain completion, read from its ids."""
+class CompletionSaying:
+    """See `clawctl.serve.backends.chunks.Saying`: of a plain completion, read from its ids."""
 
     def __init__(self, tokenizer: Any, ask: Ask, thinking: bool) -> None:
         self._reading, self._most = Reading(tokenizer, ask, thinking), ask.top_logprobs
+        self.any = False
 
-    def chat(self, told: dict[str, Any]) -> dict[str, Any]:
+    def in_chat_form(self, told: dict[str, Any]) -> dict[str, Any]:
         for choice in told.get("choices") or ():
-            if (prompt_ids := choice.get("prompt_token_ids")) is not None:
+            for name in _COMPLETION_ONLY:
+                choice.pop(name, None)
+            if (prompt_ids := choice.pop("prompt_token_ids", None)) is not None:
                 told["prompt_token_ids"] = prompt_ids
             if logprobs := choice.get("logprobs"):
                 choice["logprobs"] = {"content": self._entries(logprobs)}
@@ -51,15 +59,19 @@ class CompletionWords:
     def _entries(self, logprobs: dict[str, Any]) -> list[dict[str, Any]]:
         tops = logprobs.get("top_logprobs") or repeat(None)
         return [
-            {"logprob": logprob, "top": _likeliest(top, self._most)}
+            {"logprob": logprob, "top_logprobs": _likeliest(top, self._most)}
             for logprob, top in zip(logprobs.get("token_logprobs") or (), tops, strict=False)
         ]
 
-    def show(self, choices: list[dict[str, Any]]) -> Shown | None:
-        for choice in choices:
-            entries = (choice.get("logprobs") or {}).get("content") or ()
-            for token, entry in zip(choice.get("token_ids") or (), chain(entries, repeat({})), strict=False):
-                self._reading.take(token, entry.get("logprob"), entry.get("top") or ())
+    def take(self, chunks: Iterable[Chunk]) -> None:
+        for choice in (choice for chunk in chunks for choice in chunk.choices or ()):
+            entries = choice.logprobs.content or () if choice.logprobs is not None else ()
+            for token, entry in zip(choice.token_ids or (), chain(entries, repeat(_NO_ENTRY)), strict=False):
+                self._reading.take(token, entry.logprob, orjson.loads(entry.top_logprobs) or ())
+                self.any = True
+
+    def shown(self) -> Shown | None:
+        self.any = False
         return self._reading.shown()
 
     def end(self, sampled: Sampled) -> Shown | None:

@@ -37,6 +37,7 @@ class Connection(asyncio.Protocol):
         self._status: asyncio.Future[int] | None = None
         self._error_body = b""
         self._read: list[bytes] = []  # pieces of the body from one read: the taker gets them together
+        self.on_body = self._read.append  # httptools calls it for each piece, that is, in a stream, for each token
         self._whole: asyncio.Future[None] | None = None
         self.began = False  # the server has answered something
         self.open = True
@@ -92,16 +93,15 @@ class Connection(asyncio.Protocol):
         if not self._status.done():
             self._status.set_result(self._parser.get_status_code())
 
-    def on_body(self, data: bytes) -> None:
+    def _pass_on(self) -> None:
+        if not self._read:
+            return
+        data = b"".join(self._read)
+        self._read.clear()
         if self._parser.get_status_code() == 200 and self._taker is not None:
-            self._read.append(data)
+            self._taker.feed(data)
         elif len(self._error_body) < _ERROR_BYTES:
             self._error_body += data
-
-    def _pass_on(self) -> None:
-        if self._read and self._taker is not None:
-            self._taker.feed(self._read[0] if len(self._read) == 1 else b"".join(self._read))
-        self._read.clear()
 
     def on_message_complete(self) -> None:
         self._pass_on()

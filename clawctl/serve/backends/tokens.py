@@ -1,8 +1,10 @@
 """What a chat-completions server tells of the tokens of an answer, kept exactly as it is told, or said to be incomplete."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from clawctl.serve.backends import Sampled
+from clawctl.serve.backends.wire import Chunk, ChunkChoice, Entry
 
 _UNKNOWN_LOGPROB = -9999.0  # vLLM writes it where JSON has no number
 _FINISHES = ("stop", "length", "tool_calls")
@@ -27,38 +29,41 @@ class Tokens:
         self._trouble: str | None = None  # why ids and logprobs cannot be what was sampled
         self._told_completion: int | None = None
 
-    def take(self, told: dict[str, Any]) -> list[dict[str, Any]]:
-        """A completion, or a chunk of one; its choices."""
-        prompt_ids = told.get("prompt_token_ids")
-        if prompt_ids is not None:
-            self._sampled.prompt_ids, self._sampled.prompt_tokens = prompt_ids, len(prompt_ids)
-        choices: list[dict[str, Any]] = told.get("choices") or []
-        for choice in choices:
-            self._take_choice(choice)
-        if usage := told.get("usage"):
-            self._take_usage(usage)
-        return choices
+    @property
+    def any(self) -> bool:
+        return bool(self._ids)
 
-    def _take_choice(self, choice: dict[str, Any]) -> None:
-        ids = choice.get("token_ids") or ()
-        logprobs = choice.get("logprobs")
-        entries = logprobs.get("content") or () if logprobs else ()
-        if ids or not self._expect_ids:
+    def take(self, chunks: Iterable[Chunk]) -> None:
+        """What has just come, all at once."""
+        before, spoke = len(self._ids), False
+        for chunk in chunks:
+            if chunk.prompt_token_ids is not None:
+                self._sampled.prompt_ids, self._sampled.prompt_tokens = chunk.prompt_token_ids, len(chunk.prompt_token_ids)
+            for choice in chunk.choices or ():
+                self._take_choice(choice)
+                spoke = True
+            if chunk.usage:
+                self._take_usage(chunk.usage)
+        if len(self._ids) > before or (spoke and not self._expect_ids):
             self._date()
-            self._ids += ids
-            self._sampled.completion_tokens = len(self._ids)
+            self._sampled.completion_tokens = self._told_completion or len(self._ids)
+
+    def _take_choice(self, choice: ChunkChoice) -> None:
+        ids = choice.token_ids or ()
+        entries: Iterable[Entry] = (choice.logprobs.content or ()) if choice.logprobs is not None else ()
+        self._ids += ids
+        told = 0
         for entry in entries:
-            logprob = entry.get("logprob")
-            if isinstance(logprob, int | float) and logprob > _UNKNOWN_LOGPROB:
+            told += 1
+            logprob = entry.logprob
+            if logprob is not None and logprob > _UNKNOWN_LOGPROB:
                 self._logprobs.append(logprob)
             else:
                 self._trouble = "a logprob is missing"
-        if len(ids) != len(entries) and self._expect_ids:
+        if len(ids) != told and self._expect_ids:
             self._trouble = self._trouble or "ids and logprobs differ in number"
-        if reason := choice.get("finish_reason"):
-            self._sampled.finish_reason = reason if reason in _FINISHES else "stop"
-            if isinstance(choice.get("stop_reason"), str):
-                self._sampled.stop_sequence = choice["stop_reason"]
+        if choice.finish_reason:
+            self._sampled.finish_reason = choice.finish_reason if choice.finish_reason in _FINISHES else "stop"
 
     def _date(self) -> None:
         """What has just come was sampled by the version of this moment."""
@@ -70,6 +75,7 @@ class Tokens:
 
     def _take_usage(self, usage: dict[str, Any]) -> None:
         sampled = self._sampled
+        sampled.usage = usage
         sampled.prompt_tokens = usage.get("prompt_tokens") or sampled.prompt_tokens
         self._told_completion = usage.get("completion_tokens")
         sampled.completion_tokens = self._told_completion or sampled.completion_tokens

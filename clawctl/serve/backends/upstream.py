@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -14,11 +14,12 @@ from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.run_dir import RunDir
 from clawctl.serve.backends import Capabilities, Reply, Sampled
-from clawctl.serve.backends.chunks import UpstreamReply, WholeReply, Words
-from clawctl.serve.backends.completions import PATH, CompletionWords, How, as_completion
+from clawctl.serve.backends.chunks import Saying, UpstreamReply
+from clawctl.serve.backends.completions import PATH, CompletionSaying, How, as_completion
 from clawctl.serve.backends.control import Control
 from clawctl.serve.backends.http import Client, UpstreamGone, post_whole
 from clawctl.serve.backends.probe import Found, missing, probe
+from clawctl.serve.backends.refusals import refusal
 from clawctl.serve.backends.targets import Target, Targets
 from clawctl.serve.dialects import Ask, Refusal
 from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, later_system_as_user
@@ -28,14 +29,15 @@ from clawctl.serve.sampling import altered
 if TYPE_CHECKING:
     from clawctl.serve.backends.splicer import Splicer  # brings transformers
 
-Told = TypeVar("Told")
 _log = logging.getLogger("clawctl.serve")
 _PATIENCE_S = 300.0  # a request waits so long for an engine that starts, restarts or is being probed
 _RETRY_S = 1.0
 _UNKNOWN = Capabilities(ids=False, logprobs=False, processed=False, adapters=False, weights=False)
 _CHAT = "/v1/chat/completions"
 _NOT_THERE = {404, 405, 501}
-_OURS = {401, 403, 404, 405}  # statuses that speak of how we asked the upstream, not of what the client asked
+# Of an answer that nobody reads along vLLM may send so many at once, which saves it most of the work of a stream; a cancelled one
+# lacks fewer than so many. Not where weights change below running requests: there each token is dated as it comes.
+_UNREAD_TOKENS = 16
 
 
 class Upstream:
@@ -81,33 +83,22 @@ class Upstream:
             raise Refusal(400, NO_IMAGES, "messages")
         target = await stack.enter_async_context(self._targets.lease(version))
         how = How() if self._splicer is None else await self._splicer.how(ask, target.name)
-        if ask.stream or not target.steady:  # only a stream says which version sampled which token
-            return await self._streams(ask, target, how, stack)
-        wholes = [self._whole(ask, target, how, i) for i in range(ask.n)]
-        for whole in wholes:
-            stack.callback(whole.cancel)
-        return list(wholes)
-
-    async def _streams(self, ask: Ask, target: Target, how: How, stack: AsyncExitStack) -> list[Reply]:
-        ids, clock = self.capabilities.ids, target.clock
-        replies = [UpstreamReply(self._sampled(ask, how), clock, ask.logprobs, ids, self._words(ask, how)) for _ in range(ask.n)]
+        replies = [self._reply(ask, target, how) for _ in range(ask.n)]
         for reply in replies:
             stack.callback(reply.cancel)
-        bodies = [self._body(ask, target, how, reply.sampled, i, stream=True) for i, reply in enumerate(replies)]
+        bodies = [self._body(ask, target, how, reply.sampled, i) for i, reply in enumerate(replies)]
         paired = zip(bodies, replies, strict=True)
         await asyncio.gather(*(self._send(ask, reply.sampled, body, partial(self._post, reply)) for body, reply in paired))
         return list(replies)
 
-    def _whole(self, ask: Ask, target: Target, how: How, i: int) -> WholeReply:
-        sampled = self._sampled(ask, how)
-        body = self._body(ask, target, how, sampled, i, stream=False)
-        send = partial(self._send, ask, sampled, body, self._post_whole)
-        return WholeReply(sampled, target.clock, ask.logprobs, self.capabilities.ids, send, self._words(ask, how))
+    def _reply(self, ask: Ask, target: Target, how: How) -> UpstreamReply:
+        sampled, ids = self._sampled(ask, how), self.capabilities.ids
+        return UpstreamReply(sampled, target.clock, ask.logprobs, ids, ask.stream, self._saying(ask, how))
 
-    def _words(self, ask: Ask, how: How) -> Words | None:
+    def _saying(self, ask: Ask, how: How) -> Saying | None:
         if self._splicer is None or how.prompt is None:
             return None
-        return CompletionWords(self._splicer.tokenizer, ask, how.prompt.thinking)
+        return CompletionSaying(self._splicer.tokenizer, ask, how.prompt.thinking)
 
     async def _ready(self) -> None:
         if self._up.is_set():
@@ -131,28 +122,28 @@ class Upstream:
         return sampled
 
     async def _send(
-        self, ask: Ask, sampled: Sampled, body: dict[str, Any], post: Callable[[dict[str, Any]], Awaitable[Told]]
-    ) -> Told:
+        self, ask: Ask, sampled: Sampled, body: dict[str, Any], post: Callable[[dict[str, Any]], Awaitable[None]]
+    ) -> None:
         """Raises Refusal."""
         limit = body.get("max_tokens")
         if limit is not None and ask.max_tokens_may_shrink and self.max_context is not None and limit >= self.max_context:
             body["max_tokens"] = None
         try:
-            return await post(body)
-        except Refusal as refusal:
+            await post(body)
+        except Refusal as refused:
             may_shrink = ask.max_tokens_may_shrink or ask.max_tokens is None
-            if refusal.code == "context_length_exceeded" and may_shrink and body["max_tokens"] is not None:
+            if refused.code == "context_length_exceeded" and may_shrink and body["max_tokens"] is not None:
                 body["max_tokens"] = None
-                return await post(body)  # the engine's own limit is what the context has left
+                await post(body)  # the engine's own limit is what the context has left
+                return
             moved = later_system_as_user(ask.messages)
-            if refusal.status != 400 or refusal.code is not None or moved == ask.messages or "messages" not in body:
+            if refused.status != 400 or refused.code is not None or moved == ask.messages or "messages" not in body:
                 raise
             try:  # some templates take a system message at the beginning only
-                answered = await post({**body, "messages": moved})
+                await post({**body, "messages": moved})
             except Refusal:
-                raise refusal from None  # it was something else
+                raise refused from None  # it was something else
             sampled.adapted = LATER_SYSTEM
-            return answered
 
     async def _post(self, reply: UpstreamReply, body: dict[str, Any]) -> None:
         try:
@@ -164,29 +155,21 @@ class Upstream:
             self._client.give_back(connection)
         except UpstreamGone as gone:
             raise _unreachable(gone) from gone
-        raise _refusal(status, told)
+        raise refusal(status, told)
 
-    async def _post_whole(self, body: dict[str, Any]) -> bytes:
-        try:
-            status, told = await post_whole(self._client, _path(body), orjson.dumps(body))
-        except UpstreamGone as gone:
-            raise _unreachable(gone) from gone
-        if status != 200:
-            raise _refusal(status, told)
-        return told
-
-    def _body(self, ask: Ask, target: Target, how: How, sampled: Sampled, i: int, stream: bool) -> dict[str, Any]:
+    def _body(self, ask: Ask, target: Target, how: How, sampled: Sampled, i: int) -> dict[str, Any]:
+        """Always of a stream: only that tells when the first token was there, which version sampled which token, and what there
+        was of an answer that nobody waited for."""
         body: dict[str, Any] = {
             **ask.engine_fields,
             "model": target.name,
             "messages": ask.messages,
-            "stream": stream,
+            "stream": True,
+            "stream_options": {"include_usage": True},
             "temperature": sampled.temperature,
             "top_p": sampled.top_p,
             "max_tokens": self._recipe.serve.max_tokens if ask.max_tokens is None else ask.max_tokens,
         }
-        if stream:
-            body["stream_options"] = {"include_usage": True}
         if ask.stop:
             body["stop"] = ask.stop
         functions = [tool for tool in ask.tools or () if tool.get("type") == "function" and isinstance(tool.get("function"), dict)]
@@ -202,6 +185,8 @@ class Upstream:
             # Said always: a server's own defaults must not bend what is captured as unbent.
             neutral = {"top_k": ask.top_k or -1, "min_p": 0.0, "repetition_penalty": 1.0}
             body = {**neutral, **body, "return_token_ids": True}
+        if self._kind == "vllm" and target.steady and not ask.stream:
+            body["stream_interval"] = _UNREAD_TOKENS
         return body if how.prompt is None else as_completion(body, how.prompt.ids)
 
     async def count(self, ask: Ask) -> int:
@@ -216,7 +201,7 @@ class Upstream:
         if status in _NOT_THERE:
             raise Refusal(501, "this engine does not count tokens")
         if status != 200:
-            raise _refusal(status, told)
+            raise refusal(status, told)
         return int(orjson.loads(told)["count"])
 
     # ---- life ------------------------------------------------------------------------------------------------------------
@@ -269,17 +254,3 @@ def _path(body: dict[str, Any]) -> str:
 
 def _unreachable(gone: UpstreamGone) -> Refusal:
     return Refusal(503, f"the engine cannot be reached: {gone}", code="engine_unreachable")
-
-
-def _refusal(status: int, told: bytes) -> Refusal:
-    """An upstream's error for the client."""
-    try:
-        error = orjson.loads(told)
-        error = error.get("error", error)
-        message, param = str(error["message"])[:2000], error.get("param")
-    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-        message, param = f"the engine answered with status {status}", None
-    if status in _OURS or status >= 500 or status < 400:
-        return Refusal(502, f"the engine refused: {message}", code="engine_refused")
-    too_long = "maximum context length" in message or "max_model_len" in message
-    return Refusal(status, message, param if isinstance(param, str) else None, "context_length_exceeded" if too_long else None)

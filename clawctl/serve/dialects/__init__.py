@@ -63,6 +63,7 @@ class ShownToken(NamedTuple):
     text: str
     logprob: float
     top: list[dict[str, Any]]  # the likeliest ones, in OpenAI's form; empty where the engine does not tell
+    bytes: list[int] | None = None  # None: those of its text
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,15 @@ class Shown:
 
     events: list[Event]
     tokens: list[ShownToken]
+
+
+@dataclass(slots=True)
+class Extras:
+    """What an upstream says beside what we know, as it says it: of the answer, of this choice of it, or of the choice's message."""
+
+    answer: dict[str, Any] = field(default_factory=dict)
+    choice: dict[str, Any] = field(default_factory=dict)
+    message: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -86,6 +96,8 @@ class Choice:
     reasoning_tokens: int = 0  # of the completion's
     stop_sequence: str | None = None  # the one of the ask's stops that ended the answer
     cached_tokens: int | None = None  # of the prompt, found computed already; None: the engine does not tell
+    usage: dict[str, Any] | None = None  # as an upstream told it
+    extras: Extras | None = None
 
 
 class Dialect(Protocol):

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from clawctl.serve.dialects import Ask, Choice, Refusal, Shown, ShownToken, fields
+from clawctl.serve.dialects import Ask, Choice, Extras, Refusal, Shown, ShownToken, fields
 from clawctl.serve.dialects.blocks import chat_message
 from clawctl.serve.dialects.fields import Object, wrong
 from clawctl.serve.dialects.handles import call_id
@@ -17,6 +17,7 @@ from clawctl.types import Message
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool", "function": "tool"}
 _MOST_CHOICES = 128
+_NOTHING = Extras()
 
 
 def read(body: dict[str, Any], live_name: str) -> Ask:
@@ -164,10 +165,13 @@ class Chat:
     def whole(self, choices: list[Choice]) -> bytes:
         answers = []
         for choice in choices:
-            answer = {"index": choice.index, "message": self._told(choice), "finish_reason": self._finish_reason(choice)}
+            message = {**_extras(choice).message, **self._told(choice)}
             tokens = (token for shown in choice.shown for token in shown.tokens)
-            answers.append({**answer, "logprobs": {"content": told_logprobs(tokens)} if self._ask.logprobs else None})
-        return orjson.dumps({**self._head("chat.completion"), "choices": answers, "usage": _usage(choices)})
+            logprobs = {"content": told_logprobs(tokens)} if self._ask.logprobs else None
+            answer = {"index": choice.index, "message": message, "finish_reason": self._finish_reason(choice), "logprobs": logprobs}
+            answers.append({**_extras(choice).choice, **answer})
+        told = {**_extras(choices[0]).answer, **self._head("chat.completion"), "choices": answers, "usage": _usage(choices)}
+        return orjson.dumps(told)
 
     def begin(self, choice: Choice) -> bytes:
         return self._chunk(choice, {"role": "assistant", "content": ""})
@@ -180,13 +184,15 @@ class Chat:
         return b"".join(frames)
 
     def finish(self, choice: Choice) -> bytes:
-        return self._chunk(choice, {}, self._finish_reason(choice))
+        extras = _extras(choice)
+        return self._chunk(choice, extras.message, self._finish_reason(choice), extras=extras)
 
     def end(self, choices: list[Choice]) -> bytes:
         done = b"data: [DONE]\n\n"
         if not self._ask.include_usage:
             return done
-        return _frame({**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(choices)}) + done
+        head = {**_extras(choices[0]).answer, **self._head("chat.completion.chunk")}
+        return _frame({**head, "choices": [], "usage": _usage(choices)}) + done
 
     def failed(self, refusal: Refusal) -> bytes:
         return _frame(envelope(refusal))
@@ -218,27 +224,59 @@ class Chat:
             return {"tool_calls": [{"index": i, "function": function}]}
         return {"tool_calls": [{"index": i, "id": call_id(choice.exchange_id, i), "type": "function", "function": function}]}
 
-    def _chunk(self, choice: Choice, delta: dict[str, Any], finish: str | None = None, tokens: Iterable[ShownToken] = ()) -> bytes:
-        said = {"index": choice.index, "delta": delta, "finish_reason": finish}
+    def _chunk(
+        self,
+        choice: Choice,
+        delta: dict[str, Any],
+        finish: str | None = None,
+        tokens: Iterable[ShownToken] = (),
+        extras: Extras = _NOTHING,
+    ) -> bytes:
+        said = {**extras.choice, "index": choice.index, "delta": delta, "finish_reason": finish}
         if self._ask.logprobs and (content := told_logprobs(tokens)):
             said["logprobs"] = {"content": content}
-        return _frame({**self._head("chat.completion.chunk"), "choices": [said]})
+        return _frame({**extras.answer, **self._head("chat.completion.chunk"), "choices": [said]})
 
 
 def told_logprobs(tokens: Iterable[ShownToken]) -> list[dict[str, Any]]:
     return [
-        {"token": token.text, "logprob": token.logprob, "bytes": list(token.text.encode()), "top_logprobs": token.top}
+        {
+            "token": token.text,
+            "logprob": token.logprob,
+            "bytes": list(token.text.encode()) if token.bytes is None else token.bytes,
+            "top_logprobs": token.top,
+        }
         for token in tokens
     ]
 
 
+def _extras(choice: Choice) -> Extras:
+    return choice.extras or _NOTHING
+
+
 def _usage(choices: list[Choice]) -> dict[str, Any]:
+    told = [choice.usage for choice in choices if choice.usage is not None]
+    if len(told) == len(choices):
+        return _usage_together(told)
     asked, answered = choices[0].prompt_tokens, sum(choice.completion_tokens for choice in choices)
     usage: dict[str, Any] = {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}
     if (cached := choices[0].cached_tokens) is not None:
         usage["prompt_tokens_details"] = {"cached_tokens": cached}
     if thought := sum(choice.reasoning_tokens for choice in choices):
         usage["completion_tokens_details"] = {"reasoning_tokens": thought}
+    return usage
+
+
+def _usage_together(told: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of answers to one prompt that were sampled apart, as if they had been sampled together."""
+    usage = dict(told[0])
+    for other in told[1:]:
+        usage["completion_tokens"] += other["completion_tokens"]
+        usage["total_tokens"] += other["completion_tokens"]
+    details = [each.get("completion_tokens_details") or {} for each in told]
+    if any(details):
+        numbers = {name for each in details for name, value in each.items() if isinstance(value, int)}
+        usage["completion_tokens_details"] = details[0] | {name: sum(each.get(name) or 0 for each in details) for name in numbers}
     return usage
 
 

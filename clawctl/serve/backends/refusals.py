@@ -1,0 +1,21 @@
+"""An upstream's errors in the client's words."""
+
+import orjson
+
+from clawctl.serve.dialects import Refusal
+
+_OURS = {401, 403, 404, 405}  # statuses that speak of how we asked the upstream, not of what the client asked
+
+
+def refusal(status: int, told: bytes) -> Refusal:
+    """For the body `told` of an error with this status."""
+    try:
+        error = orjson.loads(told)
+        error = error.get("error", error)
+        message, param = str(error["message"])[:2000], error.get("param")
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        message, param = f"the engine answered with status {status}", None
+    if status in _OURS or status >= 500 or status < 400:
+        return Refusal(502, f"the engine refused: {message}", code="engine_refused")
+    too_long = "maximum context length" in message or "max_model_len" in message
+    return Refusal(status, message, param if isinstance(param, str) else None, "context_length_exceeded" if too_long else None)

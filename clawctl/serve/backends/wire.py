@@ -1,0 +1,164 @@
+"""Chunks of a chat completion from the bytes of its stream: what we know is read into fields, what we do not know is kept aside.
+
+The common chunk is decoded in one pass and without a dict; one with a field that is not in the structs below is read again with all
+that it has.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import orjson
+
+from clawctl.serve.dialects import Extras
+
+_EVENT = b"data: "
+_BETWEEN = b"\n\n" + _EVENT
+_STREAMS_OWN = {"obfuscation"}  # noise against eavesdroppers, of no meaning in an answer
+_NULL = msgspec.Raw(b"null")
+
+
+class Entry(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """A sampled token's logprob; what only a client that asked for logprobs is told is left as it came."""
+
+    logprob: float | None = None
+    token: msgspec.Raw = _NULL
+    top_logprobs: msgspec.Raw = _NULL
+    bytes: msgspec.Raw = _NULL
+
+
+class Logprobs(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    content: list[Entry] | None = None
+
+
+class Words(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    content: str | None = None
+    role: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+
+
+class ChunkChoice(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    index: int = 0
+    delta: Words | None = None
+    message: Words | None = None  # of an upstream that answers whole though it was asked for a stream
+    logprobs: Logprobs | None = None
+    token_ids: list[int] | None = None
+    finish_reason: str | None = None
+
+
+class Chunk(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    choices: list[ChunkChoice] | None = None
+    prompt_token_ids: list[int] | None = None
+    usage: dict[str, Any] | None = None
+    id: msgspec.Raw = _NULL
+    object: msgspec.Raw = _NULL
+    created: msgspec.Raw = _NULL
+    model: msgspec.Raw = _NULL
+
+
+class UpstreamError(Exception):
+    """What the upstream says instead of a chunk. `told` is its error's body, `status` the HTTP status that it would have had."""
+
+    def __init__(self, problem: str, told: bytes = b"", status: int | None = None) -> None:
+        super().__init__(problem)
+        self.told, self.status = told, status
+
+
+class Wire:
+    """One stream's bytes, however they are cut. `in_chat_form` makes a chat's chunks of other ones."""
+
+    def __init__(self, in_chat_form: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> None:
+        self._in_chat_form = in_chat_form
+        self._rest = b""
+        self.done = False  # the upstream has said that this was all
+        self.extras: Extras | None = None
+        self.error: UpstreamError | None = None  # nothing is read after it
+
+    def read(self, data: bytes) -> list[Chunk]:
+        """The chunks that are complete now."""
+        data = self._rest + data if self._rest else data
+        end = data.rfind(b"\n") + 1
+        self._rest = data[end:]
+        text = data[:end].lstrip()
+        chunks: list[Chunk] = []
+        if not text.startswith(_EVENT):
+            self._read_lines(text, chunks)
+            return chunks
+        for event in text[len(_EVENT) :].split(_BETWEEN):
+            try:
+                chunks.append(_decode(event))
+            except msgspec.DecodeError:
+                self._read_lines(event, chunks)
+                if self.error is not None:
+                    break
+        return chunks
+
+    def end(self) -> list[Chunk]:
+        """What stands in a last line without an end."""
+        return self.read(b"\n") if self._rest else []
+
+    def _read_lines(self, text: bytes, chunks: list[Chunk]) -> None:
+        """Everything that is not the common chunk: comments, other line ends, the stream's end, errors, unknown fields."""
+        for line in text.split(b"\n"):
+            payload = (line[5:] if line.startswith(b"data:") else line).strip()
+            if payload == b"[DONE]":
+                self.done = True
+            elif payload.startswith(b"{") or (payload and line.startswith(b"data:")):
+                try:
+                    chunks.append(self._read_all(payload))
+                except UpstreamError as error:
+                    self.error = error
+                    return
+
+    def _read_all(self, payload: bytes) -> Chunk:
+        """A chunk of which something may be kept aside. Raises UpstreamError."""
+        try:
+            told = orjson.loads(payload)
+        except orjson.JSONDecodeError as error:
+            raise UpstreamError("the upstream sent what is not JSON") from error
+        if not isinstance(told, dict):
+            raise UpstreamError("the upstream sent what is no chunk")
+        if told.get("error"):
+            raise _error(told["error"])
+        self.extras = extras = self.extras or Extras()
+        try:
+            told = told if self._in_chat_form is None else self._in_chat_form(told)
+            _set_aside(told, Chunk, extras.answer)
+            for choice in told.get("choices") or ():
+                _set_aside(choice, ChunkChoice, extras.choice)
+                self.done = self.done or "message" in choice  # whole: nothing follows
+                for words in (choice.get("delta"), choice.get("message")):
+                    _set_aside(words or {}, Words, extras.message)
+                _set_aside(choice.get("logprobs") or {}, Logprobs, {})
+                for entry in (choice.get("logprobs") or {}).get("content") or ():
+                    _set_aside(entry, Entry, {})
+            return _decode(orjson.dumps(told))
+        except (AttributeError, TypeError, msgspec.DecodeError) as error:
+            raise UpstreamError(f"the upstream sent what is no chunk: {error}") from error
+
+
+_decode = msgspec.json.Decoder(Chunk).decode
+
+
+def _error(told: Any) -> UpstreamError:
+    code = told.get("code") if isinstance(told, dict) else None
+    status = int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdigit()) else None
+    return UpstreamError(f"the upstream says: {str(told)[:300]}", orjson.dumps({"error": told}), status)
+
+
+def _set_aside(told: dict[str, Any], known: type[msgspec.Struct], extras: dict[str, Any]) -> None:
+    for name in [name for name in told if name not in known.__struct_fields__]:
+        value = told.pop(name)
+        if name not in _STREAMS_OWN:
+            extras[name] = _grown(extras.get(name), value) if known is Words else extras.get(name) if value is None else value
+
+
+def _grown(before: Any, more: Any) -> Any:
+    """Pieces of a message put together, as OpenAI's clients do: texts and lists grow, of all else the newest counts."""
+    if isinstance(before, str) and isinstance(more, str):
+        return before + more
+    if isinstance(before, list) and isinstance(more, list):
+        return before + more
+    return before if more is None else more

@@ -7,6 +7,14 @@ from clawctl.serve.backends import Sampled
 _UNKNOWN_LOGPROB = -9999.0  # vLLM writes it where JSON has no number
 _FINISHES = ("stop", "length", "tool_calls")
 
+# What has a server of this kind tell the ids of prompt and answer: vLLM in each chunk, SGLang 0.5.23 once, at the answer's end, under
+# "sglext". SGLang knows `return_token_ids` too, but refuses streams with it (entrypoints/openai/serving_chat.py).
+IDS_WANTED: dict[str, dict[str, bool]] = {
+    "vllm": {"return_token_ids": True},
+    "sglang": {"return_input_ids_in_sglext": True, "return_output_ids_in_sglext": True},
+    "openai": {},
+}
+
 
 class Clock:
     """The version whose weights compute just now, where they change under running requests."""
@@ -35,6 +43,8 @@ class Tokens:
         choices: list[dict[str, Any]] = told.get("choices") or []
         for choice in choices:
             self._take_choice(choice)
+        if "sglext" in told:
+            self._take_at_end(told["sglext"] or {})
         if usage := told.get("usage"):
             self._take_usage(usage)
         return choices
@@ -43,7 +53,7 @@ class Tokens:
         ids = choice.get("token_ids") or ()
         logprobs = choice.get("logprobs")
         entries = logprobs.get("content") or () if logprobs else ()
-        if ids or not self._expect_ids:
+        if ids or entries or not self._expect_ids:
             self._date()
             self._ids += ids
             self._sampled.completion_tokens = len(self._ids)
@@ -53,12 +63,23 @@ class Tokens:
                 self._logprobs.append(logprob)
             else:
                 self._trouble = "a logprob is missing"
-        if len(ids) != len(entries) and self._expect_ids:
+        if ids and len(ids) != len(entries) and self._expect_ids:
             self._trouble = self._trouble or "ids and logprobs differ in number"
         if reason := choice.get("finish_reason"):
             self._sampled.finish_reason = reason if reason in _FINISHES else "stop"
-            if isinstance(choice.get("stop_reason"), str):
-                self._sampled.stop_sequence = choice["stop_reason"]
+            if reason == "abort":
+                self._trouble = "the engine broke it off"
+            stop = choice.get("stop_reason", choice.get("matched_stop"))  # vLLM's word, and SGLang's
+            self._sampled.stop_sequence = stop if isinstance(stop, str) else None
+
+    def _take_at_end(self, told: dict[str, Any]) -> None:
+        """SGLang's ids, of the whole prompt and the whole answer; `output_ids` has a list for each choice, and we ask for one."""
+        sampled = self._sampled
+        if (prompt_ids := told.get("input_ids")) is not None:
+            sampled.prompt_ids, sampled.prompt_tokens = prompt_ids, len(prompt_ids)
+        if (outputs := told.get("output_ids")) is not None:
+            self._ids = outputs[0]
+            sampled.completion_tokens = len(self._ids)
 
     def _date(self) -> None:
         """What has just come was sampled by the version of this moment."""

@@ -1,6 +1,6 @@
 """What SGLang 0.5.23 answers to what we ask, written to the letter of its source (`srt/entrypoints/`); words are tokens.
 
-`http_server.py`: routes and their answers. `openai/serving_chat.py`: `sglext`, what a stream refuses, where a token's logprob is lost.
+`http_server.py`: routes and their answers. `openai/serving_chat.py`: `sglext`, what a stream refuses, where a logprob is lost.
 `openai/protocol.py` and `managers/io_struct.py`: fields; what is unknown is passed over. `managers/tokenizer_manager.py`: errors.
 """
 

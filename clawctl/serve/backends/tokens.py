@@ -7,7 +7,7 @@ from clawctl.serve.backends import Sampled
 _UNKNOWN_LOGPROB = -9999.0  # vLLM writes it where JSON has no number
 _FINISHES = ("stop", "length", "tool_calls")
 
-# What has a server of this kind tell the ids of prompt and answer: vLLM in each chunk, SGLang 0.5.23 once, at the answer's end, under
+# What has a server of this kind tell the ids of prompt and answer: vLLM in each chunk, SGLang 0.5.23 once, at the end, under
 # "sglext". SGLang knows `return_token_ids` too, but refuses streams with it (entrypoints/openai/serving_chat.py).
 IDS_WANTED: dict[str, dict[str, bool]] = {
     "vllm": {"return_token_ids": True},

@@ -63,7 +63,8 @@ def from_tomorrow(body: dict[str, Any], extra: dict[str, Any], thing: dict[str, 
     places = list(objects_of(body))
     for place in [body, *chance.sample(places, min(3, len(places)))]:
         place.update(extra)
-    body.setdefault("tools", []).insert(0, thing)
+    if body.get("tools"):
+        body["tools"].insert(chance.randint(0, len(body["tools"])), thing)
     for conversation in (body.get("messages"), body.get("input")):
         open_to = [each for each in conversation or [] if isinstance(each, dict) and isinstance(each.get("content"), list)]
         if open_to:

@@ -48,7 +48,7 @@ class UpstreamConfig(Section):
     url: str
     """Base URL of an OpenAI-compatible server that somebody else runs (`http://host:port/v1`)."""
     kind: Literal["vllm", "sglang", "openai"] = "openai"
-    """What it is. Only of a vLLM can exact token ids be had; without them turns are kept but not trained."""
+    """What it is. Of vLLM and SGLang exact token ids can be had; without them turns are kept but not trained."""
     model: str | None = None
     """The name to ask it for. Unset: the first that it lists."""
     api_key: str | None = None

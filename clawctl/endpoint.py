@@ -1,5 +1,6 @@
 """Where this run's server listens and which key opens it: serve writes both, the other stages read them."""
 
+import logging
 import os
 import secrets
 from dataclasses import dataclass
@@ -9,7 +10,14 @@ import orjson
 from clawctl.checksums import Damaged, read_sealed, sealed
 from clawctl.config import Recipe, from_environment
 from clawctl.errors import ClawError
+from clawctl.policies import live_version, read_policy
 from clawctl.run_dir import RunDir, publish_bytes
+
+_log = logging.getLogger(__name__)
+_ONE_VERSION_FIX = (
+    "set judge.endpoint (and judge.model) to another server, a gate needs eval.endpoint too; or train an adapter (train.lora), "
+    "of which vLLM serves several versions"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +56,38 @@ def own_endpoint(run: RunDir, recipe: Recipe, version: int | None = None) -> End
         raise ClawError(f"no server has announced itself in {run.root}", "start `clawctl serve --intercept` on it first") from error
     name = recipe.model_name if version is None else f"{recipe.model_name}@{version}"
     return Endpoint(url=url, api_key=own_api_key(run, recipe)[0], model=name)
+
+
+def versions_nobody_serves(recipe: Recipe) -> str | None:
+    """Who will ask this run's server for which version besides the live one, though it holds one version of full weights at a time;
+    None where nobody does, or it holds several."""
+    if recipe.train.lora is not None or (recipe.serve.engine != "vllm" and recipe.serve.upstream is None):
+        return None
+    judge, asked = recipe.judge, []
+    if not (judge.endpoint or judge.endpoints or judge.prm or judge.custom_rm):
+        models = {judge.model or f"{recipe.model_name}@0", judge.hint_model or ""}
+        asked = [f"{model} (judge)" for model in sorted(models) if model.startswith(f"{recipe.model_name}@")]
+    if recipe.gate is not None and recipe.eval.endpoint is None:
+        asked.append("the gate's candidates (eval)")
+    return ", ".join(asked) or None
+
+
+def one_version_trouble(asked: str) -> ClawError:
+    return ClawError(
+        f"with full weights this run's server holds one version at a time and cannot serve {asked}", _ONE_VERSION_FIX, 2
+    )
+
+
+def warn_of_asked_versions(recipe: Recipe) -> None:
+    """Say at start that somebody will ask for what will not be served."""
+    if asked := versions_nobody_serves(recipe):
+        trouble = one_version_trouble(asked)
+        _log.warning("%s, once trained weights are live: %s", trouble.problem, trouble.fix)
+
+
+def check_asked_versions(run: RunDir, recipe: Recipe) -> None:
+    """Likewise. Raises ClawError where trained weights are live already."""
+    asked, live = versions_nobody_serves(recipe), live_version(run)
+    if asked and live and read_policy(run, live).kind == "full":
+        raise one_version_trouble(asked)
+    warn_of_asked_versions(recipe)

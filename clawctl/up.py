@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.text import Text
 
 from clawctl.config import Recipe
+from clawctl.endpoint import one_version_trouble, versions_nobody_serves
 from clawctl.errors import ClawError
 from clawctl.printing import plain
 from clawctl.run_dir import RunDir, sole_worker
@@ -40,6 +41,8 @@ def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str) -> None:
     recipe (exit code 2); that is not tried again."""
     if recipe.gate is not None and "eval" not in recipe.up.stages:
         raise ClawError("the recipe has a gate, but up.stages lacks eval: no new version would ever go live", "add eval there", 2)
+    if {"judge", "train"} <= set(recipe.up.stages) and (asked := versions_nobody_serves(recipe)):
+        raise one_version_trouble(asked)
     with sole_worker(run, "up"), (run.logs / "up.log").open("a") as file:
         log = MergedLog(file)
         children = [Child(stage, command(stage, run, recipe_path, log_level), run, recipe, log) for stage in recipe.up.stages]

@@ -1,6 +1,6 @@
 """Real clients, unmodified, against `clawctl serve`: each holds a conversation with tools, and what collect makes of it is told.
 
-    scripts/clients [--where FOLDER] [--json FILE] [NAME ...]
+    scripts/clients [--where FOLDER] [--json FILE] [--patience SECONDS] [NAME ...]
 
 The model is a rehearsal (see scripts/rehearsal.py), so that every run is the same; everything else is real. A client that is not
 installed in the folder is skipped and said.
@@ -9,13 +9,16 @@ installed in the folder is skipped and said.
 import argparse
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 import yaml
@@ -27,7 +30,9 @@ from clawctl.types import Exchange, Turn
 from scripts.rehearsal import Running
 
 CASES = Path(__file__).parent / "client_cases"
-_PATIENCE_S = 240
+_PATIENCE_S = 240.0
+_EVENT_S = 30.0  # what an event wakes has spoken by then
+_QUIET = {"OPENCLAW_DISABLE_BONJOUR": "1", "OPENCLAW_NO_AUTO_UPDATE": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +43,46 @@ class Place:
     home: Path
     url: str
     key: str
+    patience_s: float = _PATIENCE_S
 
     def run(self, *command: str | Path, **more: str) -> str:
         """What it printed. Raises ClawError if it fails."""
-        home = {"HOME": str(self.home), "CLAWCTL_URL": self.url, "CLAWCTL_KEY": self.key, "NO_COLOR": "1"}
-        work = self.home / "work"
-        work.mkdir(exist_ok=True)
         done = subprocess.run(
-            [str(word) for word in command], cwd=work, env=os.environ | home | more, stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, timeout=_PATIENCE_S, check=False,
+            [str(word) for word in command], **self._surroundings(more), capture_output=True,
+            text=True, timeout=self.patience_s, check=False,
         )  # fmt: skip
         if done.returncode:
             raise ClawError(f"{Path(command[0]).name} ended with {done.returncode}: {done.stderr[-1500:]}{done.stdout[-1500:]}", "")
-        return done.stdout
+        return str(done.stdout)
+
+    @contextmanager
+    def beside(self, *command: str | Path, **more: str) -> Iterator[None]:
+        """A server of the client's own, for as long as the block lasts."""
+        with (self.home / "server.log").open("wb") as log:
+            words = [str(word) for word in command]
+            with subprocess.Popen(words, **self._surroundings(more), stdout=log, stderr=log) as server:
+                try:
+                    yield
+                finally:
+                    server.terminate()
+
+    def until(self, *command: str | Path, **more: str) -> None:
+        """Run it until it succeeds. Raises ClawError when patience ends."""
+        began = time.monotonic()
+        while True:
+            try:
+                self.run(*command, **more)
+                return
+            except ClawError:
+                if time.monotonic() - began > self.patience_s:
+                    raise
+                time.sleep(1.0)
+
+    def _surroundings(self, more: dict[str, str]) -> dict[str, Any]:
+        home = {"HOME": str(self.home), "CLAWCTL_URL": self.url, "CLAWCTL_KEY": self.key, "NO_COLOR": "1"}
+        work = self.home / "work"
+        work.mkdir(exist_ok=True)
+        return {"cwd": work, "env": os.environ | home | more, "stdin": subprocess.DEVNULL}
 
     def module(self, name: str) -> Path:
         return self.where / "node_modules" / name
@@ -123,19 +155,43 @@ def _claude_code(place: Place) -> None:
 
 def _openclaw(place: Place) -> None:
     """With nothing but a provider's `baseUrl` in its configuration."""
+    _talk_with_openclaw(place, _configured_openclaw(place), "--local")
+
+
+def _openclaw_gateway(place: Place) -> None:
+    """Likewise, through its gateway, which an event wakes between two messages of the person."""
+    gateway = {"mode": "local", "port": _free_port(), "bind": "loopback", "auth": {"mode": "token", "token": "of-the-clients"}}
+    openclaw = _configured_openclaw(place, gateway=gateway, discovery={"mdns": {"mode": "off"}}, update={"checkOnStart": False})
+    with place.beside(*openclaw, "gateway", "run", **_QUIET):
+        place.until(*openclaw, "health", **_QUIET)
+        _talk_with_openclaw(place, openclaw)
+        place.run(*openclaw, "system", "event", "--text", "The build is green.", "--mode", "now", **_QUIET)
+        time.sleep(_EVENT_S)
+
+
+def _configured_openclaw(place: Place, **more: object) -> tuple[str | Path, ...]:
+    """Its command."""
     config = place.home / ".openclaw" / "openclaw.json"
     config.parent.mkdir()
     model = {"id": "demo", "name": "demo", "reasoning": True, "input": ["text"], "contextWindow": 131072, "maxTokens": 8192,
              "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0}}  # fmt: skip
     provider = {"baseUrl": place.url, "apiKey": place.key, "api": "openai-completions", "models": [model]}
     agents = {"defaults": {"model": {"primary": "clawctl/demo"}, "workspace": str(place.home / "work")}}
-    config.write_text(json.dumps({"agents": agents, "models": {"mode": "merge", "providers": {"clawctl": provider}}}))
-    openclaw = (place.node, place.module("openclaw") / "openclaw.mjs")
-    talk = (*openclaw, "agent", "--local", "--agent", "main", "--json", "--message")
-    quiet = {"OPENCLAW_DISABLE_BONJOUR": "1", "OPENCLAW_NO_AUTO_UPDATE": "1"}
-    _must_say(place.run(*talk, 'Run it. [[think]] [[tool:exec {"command": "echo hi-from-tool"}]]', **quiet), "hi-from-tool")
-    _must_say(place.run(*talk, 'And again. [[tool:exec {"command": "echo once-more"}]]', **quiet), "once-more")
-    _must_say(place.run(*talk, "Thanks [[say:Bye now]]", **quiet), "Bye now")
+    models = {"mode": "merge", "providers": {"clawctl": provider}}
+    config.write_text(json.dumps({"agents": agents, "models": models, **more}))
+    return place.node, place.module("openclaw") / "openclaw.mjs"
+
+
+def _talk_with_openclaw(place: Place, openclaw: tuple[str | Path, ...], *how: str) -> None:
+    talk = (*openclaw, "agent", *how, "--agent", "main", "--json", "--message")
+    _must_say(place.run(*talk, 'Run it. [[think]] [[tool:exec {"command": "echo hi-from-tool"}]]', **_QUIET), "hi-from-tool")
+    _must_say(place.run(*talk, 'And again. [[tool:exec {"command": "echo once-more"}]]', **_QUIET), "once-more")
+    _must_say(place.run(*talk, "Thanks [[say:Bye now]]", **_QUIET), "Bye now")
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
 
 
 def _must_say(said: str, *words: str) -> None:
@@ -153,6 +209,7 @@ CLIENTS = (
     Client("codex", "node_modules/@openai/codex", _codex, 3, 1),
     Client("claude-code", "node_modules/@anthropic-ai/claude-code", _claude_code, 3, 1),
     Client("openclaw", "node_modules/openclaw", _openclaw, 5, 1),
+    Client("openclaw-gateway", "node_modules/openclaw", _openclaw_gateway, 5, 1),
 )
 
 
@@ -186,7 +243,7 @@ def turns_of(run: Path) -> list[Turn]:
     return sessions.take_rows()
 
 
-def rehearse(client: Client, where: Path) -> dict[str, object]:
+def rehearse(client: Client, where: Path, patience_s: float = _PATIENCE_S) -> dict[str, object]:
     """One row of the table. Raises ClawError where the client fails, or its turns are not what they must be."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
@@ -194,7 +251,9 @@ def rehearse(client: Client, where: Path) -> dict[str, object]:
         run = Path(folder) / "run"
         open_run(run)
         with serving(run) as (url, key):
-            client.run(Place(where, home, url, key))
+            began = time.monotonic()
+            client.run(Place(where, home, url, key, patience_s))
+            seconds = time.monotonic() - began
         rows = turns_of(run)
     main = [row for row in rows if row.kind == "main"]
     roots = sum(row.parent_turn_id is None for row in main)
@@ -207,6 +266,7 @@ def rehearse(client: Client, where: Path) -> dict[str, object]:
         "side": len(rows) - len(main),
         "conversations": roots,
         "trainable": sum(row.trainable for row in main),
+        "seconds": round(seconds, 1),
     }
 
 
@@ -214,6 +274,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Real clients against clawctl serve.")
     parser.add_argument("names", nargs="*", help="clients; all that are installed by default")
     parser.add_argument("--where", type=Path, default=Path(".clients"), help="folder with venv/ and node_modules/")
+    parser.add_argument("--patience", type=float, default=_PATIENCE_S, help="seconds that one command of a client may take")
     parser.add_argument("--json", type=Path, help="write the rows there")
     given = parser.parse_args()
     if unknown := set(given.names) - {client.name for client in CLIENTS}:
@@ -223,11 +284,13 @@ def main() -> None:
         if given.names and client.name not in given.names:
             continue
         if not (given.where / client.needs).exists():
-            print(f"{client.name:16} not installed in {given.where}")
+            failed += client.name in given.names
+            print(f"{client.name:16} not installed in {given.where}", flush=True)
             continue
         try:
-            rows.append(rehearse(client, given.where.resolve()))
-            print("{client:16} {turns} turns, {side} side, {conversations} conversations, {trainable} trainable".format(**rows[-1]))
+            rows.append(rehearse(client, given.where.resolve(), given.patience))
+            told = "{client:16} {turns} turns, {side} side, {conversations} conversations, {trainable} trainable, {seconds} s"
+            print(told.format(**rows[-1]), flush=True)
         except (ClawError, subprocess.TimeoutExpired) as error:
             failed += 1
             print(f"{client.name:16} FAILED: {getattr(error, 'problem', error)}")

@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from clawctl.config import Recipe
+from clawctl.endpoint import check_asked_versions
 from clawctl.judge.evidence import Evidence, read_evidence
 from clawctl.judge.journal import Journal
 from clawctl.judge.panel import Panel
@@ -30,6 +31,7 @@ def judge(run: RunDir, recipe: Recipe, once: bool) -> None:
     Any number of judge workers, on any number of hosts, may share a run: each shard is claimed by one. What a worker had not
     published when it was stopped or killed is done by the next, who asks again only about turns without a verdict in its journal.
     """
+    check_asked_versions(run, recipe)
     stop = stop_on_signals()
     asyncio.run(_Worker(run, recipe, once).work(stop))
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from clawctl.config import Recipe
-from clawctl.endpoint import own_api_key
+from clawctl.endpoint import own_api_key, warn_of_asked_versions
 from clawctl.errors import ClawError
 from clawctl.policies import ensure_base_policy, list_versions
 from clawctl.run_dir import RunDir
@@ -27,6 +27,8 @@ def serve(run: RunDir, recipe: Recipe, intercept: bool, pin: int | None = None) 
         ensure_base_policy(run, recipe.model.path)
         if pin is not None and pin not in list_versions(run):
             raise ClawError(f"policy {pin} is not published", f"pin one of {list_versions(run)}", 2)
+        if intercept:
+            warn_of_asked_versions(recipe)
         key, is_new = own_api_key(run, recipe)
         if is_new:
             print(f"API key, made now and kept in {run.root / 'api_key'}: {key}", file=sys.stderr)

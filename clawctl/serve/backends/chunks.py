@@ -129,7 +129,9 @@ class UpstreamReply:
     def _settle(self) -> None:
         self._tokens.settle()
         extras = self.sampled.extras = self._wire.extras
-        stopped_by = extras.choice.get("stop_reason") if extras is not None else None
+        stopped_by = (
+            None if extras is None else extras.choice.get("stop_reason", extras.choice.get("matched_stop"))
+        )  # SGLang's word
         if isinstance(stopped_by, str):
             self.sampled.stop_sequence = stopped_by
 

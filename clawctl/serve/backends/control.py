@@ -37,6 +37,16 @@ class Control:
         except httpx.HTTPError:
             return False
 
+    def takes_adapters(self) -> bool:
+        return self.has("/v1/load_lora_adapter")
+
+    def takes_weights(self) -> bool:
+        return self.has("/collective_rpc") and self.has("/update_weight_version")
+
+    def warnings(self) -> list[str]:
+        """What else is worth a line in the log at start."""
+        return []
+
     def chat(self, body: dict[str, Any]) -> dict[str, Any]:
         """A chat completion; without what the server refuses to tell of it: {} if it refuses that altogether."""
         try:

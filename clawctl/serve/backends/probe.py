@@ -6,6 +6,7 @@ from typing import Any
 from clawctl.errors import ClawError
 from clawctl.serve.backends import Capabilities
 from clawctl.serve.backends.control import Control
+from clawctl.serve.backends.tokens import IDS_WANTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +14,7 @@ class Found:
     model: str  # the name to ask for
     max_context: int | None
     capabilities: Capabilities
+    warnings: list[str]
 
 
 def probe(control: Control, kind: str, model: str | None) -> Found:
@@ -29,10 +31,10 @@ def probe(control: Control, kind: str, model: str | None) -> Found:
         ids=_has_ids(warm),
         logprobs=logprobs is not None,
         processed=logprobs is not None and logprobs != _likeliest(hot),
-        adapters=kind == "vllm" and control.has("/v1/load_lora_adapter"),
-        weights=kind == "vllm" and control.has("/collective_rpc") and control.has("/update_weight_version"),
+        adapters=kind != "openai" and control.takes_adapters(),
+        weights=kind != "openai" and control.takes_weights(),
     )
-    return Found(name, longest if isinstance(longest, int) else None, capabilities)
+    return Found(name, longest if isinstance(longest, int) else None, capabilities, control.warnings())
 
 
 def missing(can: Capabilities) -> list[str]:
@@ -56,8 +58,7 @@ def missing(can: Capabilities) -> list[str]:
 def _question(model: str, kind: str, temperature: float) -> dict[str, Any]:
     """One token of an answer, with all that we would like to know of it."""
     question = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "temperature": temperature}
-    wished = {"logprobs": True, "top_logprobs": 1}
-    return {**question, **wished} if kind == "openai" else {**question, **wished, "return_token_ids": True}
+    return {**question, "logprobs": True, "top_logprobs": 1, **IDS_WANTED[kind]}
 
 
 def _choice(answer: dict[str, Any]) -> dict[str, Any]:
@@ -66,6 +67,9 @@ def _choice(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _has_ids(answer: dict[str, Any]) -> bool:
+    extra = answer.get("sglext")
+    if isinstance(extra, dict):
+        return isinstance(extra.get("input_ids"), list) and isinstance(extra.get("output_ids"), list)
     return isinstance(answer.get("prompt_token_ids"), list) and isinstance(_choice(answer).get("token_ids"), list)
 
 

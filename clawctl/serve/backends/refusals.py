@@ -4,6 +4,7 @@ import orjson
 
 from clawctl.serve.dialects import Refusal
 
+_TOO_LONG = ("maximum context length", "max_model_len", "model's context length")  # the last one: SGLang
 _OURS = {401, 403, 404, 405}  # statuses that speak of how we asked the upstream, not of what the client asked
 
 
@@ -17,5 +18,5 @@ def refusal(status: int, told: bytes) -> Refusal:
         message, param = f"the engine answered with status {status}", None
     if status in _OURS or status >= 500 or status < 400:
         return Refusal(502, f"the engine refused: {message}", code="engine_refused")
-    too_long = "maximum context length" in message or "max_model_len" in message
+    too_long = any(words in message for words in _TOO_LONG)
     return Refusal(status, message, param if isinstance(param, str) else None, "context_length_exceeded" if too_long else None)

@@ -9,6 +9,14 @@ from clawctl.serve.backends.wire import Chunk, ChunkChoice, Entry
 _UNKNOWN_LOGPROB = -9999.0  # vLLM writes it where JSON has no number
 _FINISHES = ("stop", "length", "tool_calls")
 
+# What has a server of this kind tell the ids of prompt and answer: vLLM in each chunk, SGLang 0.5.23 once, at the end, under
+# "sglext". SGLang knows `return_token_ids` too, but refuses streams with it (entrypoints/openai/serving_chat.py).
+IDS_WANTED: dict[str, dict[str, bool]] = {
+    "vllm": {"return_token_ids": True},
+    "sglang": {"return_input_ids_in_sglext": True, "return_output_ids_in_sglext": True},
+    "openai": {},
+}
+
 
 class Clock:
     """The version whose weights compute just now, where they change under running requests."""
@@ -35,16 +43,18 @@ class Tokens:
 
     def take(self, chunks: Iterable[Chunk]) -> None:
         """What has just come, all at once."""
-        before, spoke = len(self._ids), False
+        before, spoke = len(self._ids) + len(self._logprobs), False
         for chunk in chunks:
             if chunk.prompt_token_ids is not None:
                 self._sampled.prompt_ids, self._sampled.prompt_tokens = chunk.prompt_token_ids, len(chunk.prompt_token_ids)
             for choice in chunk.choices or ():
                 self._take_choice(choice)
                 spoke = True
+            if chunk.sglext is not None:
+                self._take_at_end(chunk.sglext)
             if chunk.usage:
                 self._take_usage(chunk.usage)
-        if len(self._ids) > before or (spoke and not self._expect_ids):
+        if len(self._ids) + len(self._logprobs) > before or (spoke and not self._expect_ids):
             self._date()
             self._sampled.completion_tokens = self._told_completion or len(self._ids)
 
@@ -60,10 +70,21 @@ class Tokens:
                 self._logprobs.append(logprob)
             else:
                 self._trouble = "a logprob is missing"
-        if len(ids) != told and self._expect_ids:
+        if ids and len(ids) != told and self._expect_ids:
             self._trouble = self._trouble or "ids and logprobs differ in number"
         if choice.finish_reason:
             self._sampled.finish_reason = choice.finish_reason if choice.finish_reason in _FINISHES else "stop"
+            if choice.finish_reason == "abort":
+                self._trouble = "the engine broke it off"
+
+    def _take_at_end(self, told: dict[str, Any]) -> None:
+        """SGLang's ids, of the whole prompt and the whole answer; `output_ids` has a list for each choice, and we ask for one."""
+        sampled = self._sampled
+        if (prompt_ids := told.get("input_ids")) is not None:
+            sampled.prompt_ids, sampled.prompt_tokens = prompt_ids, len(prompt_ids)
+        if (outputs := told.get("output_ids")) is not None:
+            self._ids = outputs[0]
+            sampled.completion_tokens = len(self._ids)
 
     def _date(self) -> None:
         """What has just come was sampled by the version of this moment."""

@@ -20,7 +20,9 @@ from clawctl.serve.backends.control import Control
 from clawctl.serve.backends.http import Client, UpstreamGone, post_whole
 from clawctl.serve.backends.probe import Found, missing, probe
 from clawctl.serve.backends.refusals import refusal
+from clawctl.serve.backends.sglang import SglangControl
 from clawctl.serve.backends.targets import Target, Targets
+from clawctl.serve.backends.tokens import IDS_WANTED
 from clawctl.serve.dialects import Ask, Refusal
 from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, later_system_as_user
 from clawctl.serve.engines import Swap
@@ -56,7 +58,8 @@ class Upstream:
     ) -> None:
         root = url.rstrip("/").removesuffix("/v1")
         self._recipe, self._kind, self._model, self._url = recipe, kind, model, root
-        self._client, self._control = Client(root, key), Control(root, key, reload)
+        self._client = Client(root, key)
+        self._control = SglangControl(root, key) if kind == "sglang" else Control(root, key, reload)
         self._splicer = None if tokenizer is None else _splicer(tokenizer, self._client)
         self._found: Found | None = None
         self._images: bool | None = None  # whether the model takes them; None: not known, the upstream will say
@@ -184,7 +187,9 @@ class Upstream:
         if self._kind != "openai":
             # Said always: a server's own defaults must not bend what is captured as unbent.
             neutral = {"top_k": ask.top_k or -1, "min_p": 0.0, "repetition_penalty": 1.0}
-            body = {**neutral, **body, "return_token_ids": True}
+            body = {**neutral, **body, **IDS_WANTED[self._kind]}
+        if self._kind == "sglang" and target.name != self._targets.base:
+            body |= {"model": self._targets.base, "lora_path": target.name}
         if self._kind == "vllm" and target.steady and not ask.stream:
             body["stream_interval"] = _UNREAD_TOKENS
         return body if how.prompt is None else as_completion(body, how.prompt.ids)
@@ -194,7 +199,7 @@ class Upstream:
         body = {"model": self._targets.base, "messages": ask.messages}
         tools = [tool for tool in ask.tools or () if tool.get("type") == "function"]
         status, told = 404, b""
-        if self._kind == "vllm":
+        if self._kind != "openai":
             with suppress(UpstreamGone):
                 body = {**body, "tools": tools} if tools else body
                 status, told = await post_whole(self._client, "/tokenize", orjson.dumps(body))
@@ -224,6 +229,8 @@ class Upstream:
         self._found = replace(self._found, capabilities=replace(self._found.capabilities, images=self._images))
         for lack in missing(self._found.capabilities):
             _log.warning("%s gives %s", self._url, lack)
+        for warning in self._found.warnings:
+            _log.warning("%s: %s", self._url, warning)
         self._targets.reset(self._found.model, self._found.capabilities)
         await asyncio.to_thread(up)
         self._up.set()

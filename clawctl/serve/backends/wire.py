@@ -52,6 +52,7 @@ class Chunk(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     choices: list[ChunkChoice] | None = None
     prompt_token_ids: list[int] | None = None
     usage: dict[str, Any] | None = None
+    sglext: dict[str, Any] | None = None  # what SGLang tells once, at the end
     id: msgspec.Raw = _NULL
     object: msgspec.Raw = _NULL
     created: msgspec.Raw = _NULL

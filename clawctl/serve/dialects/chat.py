@@ -145,7 +145,9 @@ def _part(part: Any, where: str) -> str:
             if isinstance(part.get(key), str):
                 return str(part[key])
         kind = str(part.get("type"))
-        raise Refusal(400, f"this model takes text and images, not {kind[:40]!r}", where)
+        if kind in ("text", "refusal"):
+            raise wrong(f"{where}.{kind}", "a string")
+        return str(fields.left_out(f"a part of type {kind[:40]}", part.get("filename"))["text"])
     raise Refusal(400, f"a part of '{where}' must be an object", where)
 
 

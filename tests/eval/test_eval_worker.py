@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
+from clawctl.checksums import read_sealed
 from clawctl.config import Recipe
 from clawctl.endpoint import own_api_key
 from clawctl.errors import ClawError
@@ -55,7 +55,7 @@ def versions_that(behave: dict[int, Callable[[Task], str | int]], recipe: Recipe
 
 
 def record(run: RunDir, version: int) -> dict[str, Any]:
-    found: dict[str, Any] = orjson.loads((run.eval / f"{version}.json").read_bytes())
+    found: dict[str, Any] = read_sealed((run.eval / f"{version}.json").read_bytes())
     return found
 
 

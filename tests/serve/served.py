@@ -16,6 +16,7 @@ from openai import OpenAI
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from clawctl.checksums import read_sealed
 from clawctl.run_dir import RunDir, open_run
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -117,7 +118,7 @@ class Server:
 
     def captured(self) -> list[dict[str, Any]]:
         lines = [line for path in sorted(self.run.captures.glob("*.jsonl")) for line in path.read_bytes().splitlines()]
-        return [orjson.loads(line) for line in lines if line]
+        return [read_sealed(line) for line in lines if line]
 
     def say(self, text: str, **settings: Any) -> Any:
         arguments = {"model": "tiny", "max_tokens": 16, **settings}

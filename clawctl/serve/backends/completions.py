@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
-import orjson
+import msgspec
 
 from clawctl.serve.backends import Sampled
 from clawctl.serve.backends.wire import Chunk, Entry
@@ -67,7 +67,7 @@ class CompletionSaying:
         for choice in (choice for chunk in chunks for choice in chunk.choices or ()):
             entries = choice.logprobs.content or () if choice.logprobs is not None else ()
             for token, entry in zip(choice.token_ids or (), chain(entries, repeat(_NO_ENTRY)), strict=False):
-                self._reading.take(token, entry.logprob, orjson.loads(entry.top_logprobs) or ())
+                self._reading.take(token, entry.logprob, msgspec.json.decode(entry.top_logprobs) or ())
                 self.any = True
 
     def shown(self) -> Shown | None:

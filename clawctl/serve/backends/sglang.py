@@ -30,7 +30,7 @@ class SglangControl(Control):
     def warnings(self) -> list[str]:
         if self._parses():
             return []
-        return ["streamed answers lack a logprob and are not trained; start SGLang with --tool-call-parser or --reasoning-parser"]
+        return ["answers lack a logprob and are not trained; start SGLang with --tool-call-parser or --reasoning-parser"]
 
     def _parses(self) -> bool:
         """A stream has no chunk for a token without text (the end token), unless something parses it: its logprob is lost."""

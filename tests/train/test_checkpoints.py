@@ -170,7 +170,7 @@ def test_a_checkpoint_that_cannot_be_read_is_a_clear_error(run: RunDir, sampler:
     publish_turns(run, sampler, 8)
     train(run, make_recipe(model_path, max_steps=1))
     (run.train / "checkpoints" / "1" / "optimizer.safetensors").write_bytes(b"half")
-    with pytest.raises(ClawError, match="no sound checkpoint; checkpoint 1: optimizer.safetensors is not what was written"):
+    with pytest.raises(ClawError, match=r"no sound checkpoint; checkpoint 1: optimizer\.safetensors is not what was written"):
         train(run, make_recipe(model_path))
 
 

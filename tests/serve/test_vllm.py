@@ -302,18 +302,27 @@ def test_adapters_swap_under_load_and_every_tag_is_true(served: Server, base: An
         assert_exact(models[line["policy_version"]], line)
 
 
+@contextlib.contextmanager
+def talking(server: Server) -> Iterator[None]:
+    """While a long answer is being given."""
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(server.say, "count", max_tokens=CROSSING, extra_body={"ignore_eos": True})
+        until(lambda: answer.done() or server.health()["requests"]["running"] > 0)
+        assert not answer.done(), answer.result()
+        yield
+        answer.result()
+
+
 def test_the_base_model_beside_an_adapter_is_the_base_model(served: Server, base: Any) -> None:
-    models, before = {0: base, 1: adapted(1), 2: adapted(2)}, len(served.captured())
-    for version in (1, 2):  # of the two slots one holds the last: vLLM's own kernel for the CPU would give it to the base as well
+    models, before = {0: base, 4: adapted(4), 5: adapted(5)}, len(served.captured())
+    for version in (4, 5):  # of the two slots one holds the last: vLLM's own kernel for the CPU would give it to the base as well
+        publish(served, version, "adapter", models[version])
         go_live(served, version)
-        running = threading.Thread(target=lambda: served.say("count", max_tokens=CROSSING, extra_body={"ignore_eos": True}))
-        running.start()
-        until(lambda: served.health()["requests"]["running"] == 1)
-        go_live(served, 0)
-        served.say("how many apples?", max_tokens=24)
-        running.join()
+        with talking(served):
+            go_live(served, 0)
+            served.say("how many apples?", max_tokens=24)
     lines = served.captured()[before:]
-    assert sorted(line["policy_version"] for line in lines) == [0, 0, 1, 2]
+    assert sorted(line["policy_version"] for line in lines) == [0, 0, 4, 5]
     for line in lines:
         assert_logprobs(models[line["policy_version"]], line)
 
@@ -322,11 +331,8 @@ def test_full_weights_swap_under_running_requests_and_bad_ones_are_taken_back(se
     models = {0: base, 11: perturbed(DEMO_MODEL, 11, 0.01).eval(), 13: perturbed(DEMO_MODEL, 13, 0.01).eval()}
     publish(served, 11, "full", models[11])
     before = len(served.captured())
-    crossing = threading.Thread(target=lambda: served.say("count", max_tokens=CROSSING, extra_body={"ignore_eos": True}))
-    crossing.start()
-    until(lambda: served.health()["requests"]["running"] == 1)
-    go_live(served, 11)
-    crossing.join()
+    with talking(served):
+        go_live(served, 11)
     served.say("how many apples?")
     assert_exact(models[11], last(served))
     crossed = next(line for line in served.captured()[before:] if len(line["completion_ids"]) == CROSSING)

@@ -194,7 +194,7 @@ def load(proxy: Proxy, streamed: bool, seconds: float, connections: int = _CONNE
 
 def run(quick: bool) -> list[Row]:
     """The rows of this case."""
-    rounds, seconds = (1, 3.0) if quick else (5, 10.0)
+    rounds, seconds = (1, 3.0) if quick else (5, 5.0)
     measured: dict[tuple[str, str], list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory() as name, null_upstream() as bare:
         folder = Path(name)

@@ -29,6 +29,7 @@ Way = tuple[Client, dict[str, Any]]  # whom to ask, and what for beside an answe
 
 CASE = "vllm-cpu"
 _STREAMS = (1, 8, 32, 64)
+_FIRSTS = 8  # times to first token in a round, at least
 _WORDS = ("apples", "pears", "add", "half", "twice", "seven", "many", "left", "each", "boxes", "why", "sum")
 
 
@@ -76,8 +77,9 @@ async def _measure(straight: str, relay: str, through: str, tokens: int, rounds:
         firsts: dict[str, list[float]] = {way: [] for way in ways}
         for number in range(rounds):
             for way in _turned(list(ways), number):
-                answers, seconds = await _round(ways[way], streams, tokens)
-                rates[way].append(sum(answer.tokens for answer in answers) / seconds)
+                rounds_of = [await _round(ways[way], streams, tokens) for _ in range(max(1, _FIRSTS // streams))]
+                answers = [answer for each, _ in rounds_of for answer in each]
+                rates[way].append(sum(answer.tokens for answer in answers) / sum(seconds for _, seconds in rounds_of))
                 firsts[way] += [1000 * (answer.pieces[0] - answer.asked) for answer in answers if answer.pieces]
         rate = {way: statistics.median(rates[way]) for way in ways}
         first = {way: statistics.median(firsts[way]) for way in ways}

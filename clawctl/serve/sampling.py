@@ -12,6 +12,9 @@ class EngineField:
     neutral: tuple[Any, ...] = ()  # values that change nothing, besides null
 
 
+# Below it an answer is as good as greedy, and no longer sampled at what was asked for: vLLM takes 0.01 for it, and in float32 what is
+# divided by still less is not a number.
+LEAST_TEMPERATURE: Final = 0.01
 _STRUCTURED: Final = EngineField("structured output", ({},))
 ENGINE_FIELDS: Final[dict[str, EngineField]] = {
     "presence_penalty": EngineField("presence_penalty", (0,)),
@@ -44,7 +47,7 @@ def engine_fields(body: dict[str, Any]) -> dict[str, Any]:
 
 def altered(temperature: float, top_p: float, top_k: int, tool_choice: Any, fields: dict[str, Any]) -> str | None:
     """Why logprobs are not the policy's own. Temperature is known to the trainer; a cut or bent distribution is not."""
-    if temperature == 0:
+    if temperature < LEAST_TEMPERATURE:
         return "greedy"
     if top_p < 1:
         return "top_p"

@@ -150,7 +150,12 @@ def run(quick: bool) -> list[Row]:
                     raise SystemExit(f"clawctl serve did not start: {log.read_text()[-2000:]}")
                 time.sleep(0.2)
             url = json.loads(announced.read_text())["url"].removesuffix("/v1")
-            tally, growth = attack(url, psutil.Process(process.pid), _QUICK if quick else _REQUESTS, 1)
+            try:
+                tally, growth = attack(url, psutil.Process(process.pid), _QUICK if quick else _REQUESTS, 1)
+            except Exception as error:
+                if process.poll() is None:
+                    raise
+                raise SystemExit(f"the server ended with {process.returncode}: {log.read_text()[-2000:]}") from error
             httpx.get(f"{url}/health").raise_for_status()
             logged = log.read_text(errors="replace").count("Traceback (most recent call last)")
         finally:

@@ -102,8 +102,11 @@ def test_temperature_0_takes_the_likeliest_and_top_k_keeps_to_the_k_likeliest(
     engine: TransformersEngine, run: RunDir, model_path: Path
 ) -> None:
     async def main() -> None:
-        greedy, few, nucleus = await asyncio.gather(
-            sample(engine, PROMPT, temperature=0.0), sample(engine, PROMPT, top_k=2), sample(engine, PROMPT, top_p=0.01)
+        greedy, tiniest, few, nucleus = await asyncio.gather(
+            sample(engine, PROMPT, temperature=0.0),
+            sample(engine, PROMPT, temperature=1e-300),  # in float32 it is 0, and what is divided by it no number
+            sample(engine, PROMPT, top_k=2),
+            sample(engine, PROMPT, top_p=0.01),
         )
         ids = torch.tensor([PROMPT + [token.id for token in greedy]])
         logits = model_of(run, model_path, 0)(input_ids=ids).logits[0, len(PROMPT) - 1 : -1]
@@ -111,6 +114,7 @@ def test_temperature_0_takes_the_likeliest_and_top_k_keeps_to_the_k_likeliest(
         ids = torch.tensor([PROMPT + [token.id for token in few]])
         likeliest = model_of(run, model_path, 0)(input_ids=ids).logits[0, len(PROMPT) - 1 : -1].topk(2).indices
         assert all(token.id in row for token, row in zip(few, likeliest.tolist(), strict=True))
+        assert [token.id for token in tiniest] == [token.id for token in greedy]
         assert [token.id for token in nucleus] == [token.id for token in greedy][: len(nucleus)]
 
     asyncio.run(main())

@@ -28,6 +28,8 @@ def test_a_forced_call_a_cut_and_greedy_are_reasons() -> None:
     assert altered(1.0, 1.0, 0, "required", {}) == "forced tool choice"
     assert altered(1.0, 1.0, 0, {"type": "function", "function": {"name": "f"}}, {}) == "forced tool choice"
     assert altered(0.0, 0.5, 3, None, {}) == "greedy"
+    assert altered(1e-300, 1.0, 0, None, {}) == "greedy"
+    assert altered(0.01, 1.0, 0, None, {}) is None
     assert altered(1.0, 0.5, 0, None, {}) == "top_p"
     assert altered(1.0, 1.0, 3, None, {}) == "top_k"
 

@@ -70,7 +70,7 @@ class TransformersEngine:
             max_new_tokens=sampling.max_tokens,
             streaming=True,
             record_timestamps=True,
-            temperature=float(sampling.temperature or _GREEDY),
+            temperature=max(float(sampling.temperature), _GREEDY),
             top_p=float(sampling.top_p),
             top_k=min(sampling.top_k, self.vocabulary) or self.vocabulary,
         )

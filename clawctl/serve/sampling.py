@@ -12,8 +12,8 @@ class EngineField:
     neutral: tuple[Any, ...] = ()  # values that change nothing, besides null
 
 
-# Below it an answer is as good as greedy, and no longer sampled at what was asked for: vLLM takes 0.01 for it, and in float32 what is
-# divided by still less is not a number.
+# Below it an answer is as good as greedy, and not sampled at what was asked for: vLLM takes 0.01 instead, and in float32 what is
+# divided by 1e-300 is no number.
 LEAST_TEMPERATURE: Final = 0.01
 _STRUCTURED: Final = EngineField("structured output", ({},))
 ENGINE_FIELDS: Final[dict[str, EngineField]] = {

@@ -16,7 +16,7 @@ import pytest
 from served import Server, until
 
 from clawctl.policies import move_live, publish_policy
-from clawctl.serve.backends import Sampled
+from clawctl.serve.backends import THERE_AND_BACK, Sampled
 from clawctl.serve.backends.chunks import UpstreamReply
 from clawctl.serve.backends.http import Client, UpstreamGone, post_whole
 from clawctl.serve.backends.tokens import Clock
@@ -115,7 +115,8 @@ def test_nothing_is_filled_in(pieces: tuple[bytes, ...], reason: str) -> None:
     assert logprobs is None or len(ids or []) == len(logprobs)
 
 
-def test_an_answer_across_a_swap_has_both_versions_and_a_refused_one_is_not_trained() -> None:
+@pytest.mark.parametrize(("refused", "reason"), [({2}, "sampled by a version that was refused"), (set(), THERE_AND_BACK)])
+def test_an_answer_across_swaps_that_end_where_they_began_is_not_trained(refused: set[int], reason: str) -> None:
     async def main() -> None:
         clock = Clock(1)
         reply = UpstreamReply(Sampled(1.0, 1.0, 0), clock, show_logprobs=False, expect_ids=True)
@@ -124,11 +125,11 @@ def test_an_answer_across_a_swap_has_both_versions_and_a_refused_one_is_not_trai
         reply.feed(chunk({"content": "b"}, [2], [-1.0]))
         clock.version = 1
         reply.feed(chunk({"content": "c"}, [3], [-1.0]) + DONE)
-        clock.refused.add(2)
+        clock.refused |= refused
         reply.ended(None)
         assert [shown async for shown in reply]
         assert (reply.sampled.version, reply.sampled.version_end) == (1, 1)
-        assert reply.sampled.untrainable == "sampled by a version that was refused"
+        assert reply.sampled.untrainable == reason
 
     asyncio.run(main())
 

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 from clawctl.serve.dialects import Ask, Extras, Shown
 from clawctl.serve.engines import Swap
 
+THERE_AND_BACK = "the weights changed and changed back while it was sampled"  # so its first and last version do not tell
+
 
 @dataclass(slots=True)
 class Sampled:

@@ -9,7 +9,7 @@ from typing import Any
 
 from clawctl.config import Recipe
 from clawctl.run_dir import RunDir
-from clawctl.serve.backends import Capabilities, Reply, Sampled
+from clawctl.serve.backends import THERE_AND_BACK, Capabilities, Reply, Sampled
 from clawctl.serve.backends.pins import Pins
 from clawctl.serve.canary import check_canary
 from clawctl.serve.dialects import Ask, Refusal, Shown
@@ -118,6 +118,7 @@ class EmbeddedReply:
     ) -> None:
         self._generation, self._reading, self._eos_ids, self._version = generation, reading, eos_ids, version
         self._stopped = self._cancelled = False
+        self._versions = {version}  # that sampled something
         self.sampled = sampled
         sampled.prompt_tokens = len(prompt.ids)
         sampled.spliced, sampled.unspliced, sampled.adapted = prompt.spliced, prompt.unspliced, prompt.adapted
@@ -147,6 +148,7 @@ class EmbeddedReply:
             sampled.logprobs.append(token.logprob)
             sampled.completion_tokens += 1
             sampled.version_end = token.version
+            self._versions.add(token.version)
             if sampled.version is None:  # a prompt that was begun before a swap may be computed half by the old weights: it counts
                 sampled.version = self._version
             self._stopped = token.id in self._eos_ids
@@ -155,6 +157,8 @@ class EmbeddedReply:
                 self._stopped, sampled.stop_sequence = True, reading.hit
                 break
         sampled.reasoning_tokens = reading.reasoning_tokens
+        if sampled.version == sampled.version_end and len(self._versions) > 1:
+            sampled.untrainable = sampled.untrainable or THERE_AND_BACK
 
     def cancel(self) -> None:
         self._cancelled = True

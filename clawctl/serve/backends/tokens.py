@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from clawctl.serve.backends import Sampled
+from clawctl.serve.backends import THERE_AND_BACK, Sampled
 from clawctl.serve.backends.wire import Chunk, ChunkChoice, Entry
 
 _UNKNOWN_LOGPROB = -9999.0  # vLLM writes it where JSON has no number
@@ -109,6 +109,8 @@ class Tokens:
         trouble = self._found_trouble()
         if self._versions & self._clock.refused:
             trouble = trouble or "sampled by a version that was refused"
+        if len(self._versions) > 1 and sampled.version == sampled.version_end:
+            trouble = trouble or THERE_AND_BACK
         sampled.completion_ids = self._ids if self._ids else None
         sampled.logprobs = self._logprobs if len(self._logprobs) == len(self._ids) and self._ids else None
         sampled.untrainable = trouble or sampled.untrainable

@@ -7,6 +7,8 @@ import pytest
 import torch
 from served import Server, build_model
 
+from scripts.rehearsal import Running
+
 
 @pytest.fixture(scope="session")
 def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -20,3 +22,13 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterat
     with Server(tmp_path_factory.mktemp("shared") / "run", model_path) as running:
         yield running
         assert running.stop() == 0, running.log.read_text()
+
+
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterator[Server]:
+    """A server in front of a scripted upstream that speaks as vLLM does."""
+    with Running() as running:
+        upstream = {"url": running.url, "kind": "vllm"}
+        with Server(tmp_path_factory.mktemp("rehearsed") / "run", model_path, upstream=upstream) as server:
+            yield server
+            assert server.stop() == 0, server.log.read_text()

@@ -1,6 +1,5 @@
 """What real clients sent, sent again: every recorded request is understood, rendered and answered, streamed and not."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from served import Server
 from clawctl.serve.dialects import Ask, chat, messages, responses
 from clawctl.serve.hints import read_hints
 from clawctl.serve.prompt import load_tokenizer, render
-from scripts.rehearsal import Running
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 CLIENTS = sorted(path.name for path in RECORDINGS.iterdir() if path.is_dir())
@@ -35,15 +33,6 @@ def recorded(client: str) -> list[dict[str, Any]]:
 def ask_of(request: dict[str, Any]) -> Ask:
     ask: Ask = MODULES.get(request["path"].split("?")[0], messages).read(request["request"], "demo")
     return ask
-
-
-@pytest.fixture(scope="module")
-def rehearsed(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterator[Server]:
-    with Running() as running:
-        upstream = {"url": running.url, "kind": "vllm"}
-        with Server(tmp_path_factory.mktemp("rehearsed") / "run", model_path, upstream=upstream) as server:
-            yield server
-            assert server.stop() == 0, server.log.read_text()
 
 
 @pytest.mark.parametrize("client", CLIENTS)

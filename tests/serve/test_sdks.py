@@ -1,7 +1,5 @@
 """The official SDKs against real servers: the embedded engine, and a rehearsed upstream that calls tools."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -11,20 +9,10 @@ from served import Server
 
 from clawctl.collect.sessions import Sessions
 from clawctl.types import Exchange, Turn
-from scripts.rehearsal import Running
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 ORDER = 'How is it there? [[think]] [[tool:look {"city": "Paris"}]] [[tool:look { "city":  "Rome"}]]'
 SAID = "It says: sunny / rainy"
-
-
-@pytest.fixture(scope="module")
-def rehearsed(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterator[Server]:
-    with Running() as running:
-        upstream = {"url": running.url, "kind": "vllm"}
-        with Server(tmp_path_factory.mktemp("rehearsed") / "run", model_path, upstream=upstream) as server:
-            yield server
-            assert server.stop() == 0, server.log.read_text()
 
 
 @pytest.fixture(params=["embedded", "rehearsed"])

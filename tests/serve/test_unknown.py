@@ -9,13 +9,11 @@ from typing import Any
 
 import httpx
 import orjson
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from served import Server
 
 from clawctl.serve.dialects import chat, messages, responses
-from scripts.rehearsal import Running
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 MODULES: dict[str, Any] = {"/v1/chat/completions": chat, "/v1/responses": responses, "/v1/messages": messages}
@@ -101,15 +99,6 @@ def test_what_nobody_has_heard_of_is_no_refusal_and_hides_nothing_that_is_known(
     assert told(tomorrow) == told(today)
     changeless = ("tool_choice", "stream", "n", "stop", "temperature", "top_p", "top_k", "max_tokens", "parent", "claims")
     assert {name: getattr(tomorrow, name) for name in changeless} == {name: getattr(today, name) for name in changeless}
-
-
-@pytest.fixture(scope="module")
-def rehearsed(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterator[Server]:
-    with Running() as running:
-        upstream = {"url": running.url, "kind": "vllm"}
-        with Server(tmp_path_factory.mktemp("rehearsed") / "run", model_path, upstream=upstream) as server:
-            yield server
-            assert server.stop() == 0, server.log.read_text()
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

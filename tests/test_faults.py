@@ -5,7 +5,6 @@ import errno
 import logging
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -134,9 +133,9 @@ def test_what_is_put_aside_twice_is_kept_twice_and_needs_no_room(small_disk: Run
 
 
 def test_no_damage_to_any_kind_of_file_is_read_as_something_else(tmp_path: Path) -> None:
-    from scripts.benchmarks.chaos_faults import rows
+    from scripts.benchmarks.chaos_damage import rows
 
-    found = {row.metric: row.value for row in rows("damage", argparse.Namespace(quick=True, rounds=2, seed=int(time.time())))}
+    found = {row.metric: row.value for row in rows(argparse.Namespace(quick=True, rounds=2, seed=7), tmp_path)}
     assert [found[metric] for metric in ("lost_turns", "trained_twice", "half_files_read", "tracebacks")] == [0, 0, 0, 0]
     assert found["kinds_of_file"] == 26
 

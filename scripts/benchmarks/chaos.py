@@ -2,7 +2,8 @@
 
 Case `kill`: all stages under load, one or all of them killed by SIGKILL at a random moment, round after round; then every answer
 that a client got is looked for. Case `million`: a million short turns through collect, judge and the trainer's intake.
-Cases `disk-full`, `damage`, `clocks`: see `chaos_faults.py`. What the metrics mean and what was measured: docs/reliability.md.
+Cases `disk-full`, `damage`, `clocks`: each stage on a disk without room; each kind of file with a bit flipped or cut short; hosts
+whose clocks jump. What the metrics mean and what was measured: docs/reliability.md.
 
 Not zero where something must be: `lost_turns`, `trained_twice` and `half_files_read` end the benchmark with exit code 1.
 """
@@ -10,16 +11,18 @@ Not zero where something must be: `lost_turns`, `trained_twice` and `half_files_
 import argparse
 import importlib
 import random
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from scripts.benchmarks.table import Row, make_parser, report
 
-CASES = {  # case: the module whose rows(case, options) measures it
+CASES = {  # case: the module whose rows(options, folder) measures it, in a folder of its own
     "kill": "chaos_kill",
-    "disk-full": "chaos_faults",
-    "damage": "chaos_faults",
-    "clocks": "chaos_faults",
+    "disk-full": "chaos_disk",
+    "damage": "chaos_damage",
+    "clocks": "chaos_clocks",
     "million": "chaos_million",
 }
 NEVER = ("lost_turns", "trained_twice", "half_files_read")  # the laws, to the letter
@@ -47,7 +50,11 @@ def read_options() -> argparse.Namespace:
 
 def rows_of(case: str, options: argparse.Namespace) -> list[Row]:
     module: Any = importlib.import_module(f"scripts.benchmarks.{CASES[case]}")
-    rows: list[Row] = module.rows(case, options)
+    with ExitStack() as leaving:
+        kept = options.keep and options.keep / case
+        folder = kept or Path(leaving.enter_context(tempfile.TemporaryDirectory(prefix="clawctl-chaos-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        rows: list[Row] = module.rows(options, folder)
     return rows
 
 

@@ -12,7 +12,6 @@ import random
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -51,23 +50,22 @@ class Judge:
 """
 
 
-def clock_rows(options: argparse.Namespace) -> list[Row]:
+def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     """`options.rounds` times (1 with --quick, else 10), each with other clocks."""
     rounds, dice, counts = options.rounds or (1 if options.quick else 10), random.Random(options.seed), Counter[str]()
-    with tempfile.TemporaryDirectory(prefix="clawctl-chaos-") as folder:
-        shim = Path(folder) / "chaos_clock.so"
-        why_not = compile_shim(shim) or namespaces_missing()
-        if why_not is not None:
-            print(f"clocks is left out: {why_not}")
-            return [Row("clocks", metric, None, "count") for metric in ("lost_turns", "trained_twice", "half_files_read", "rounds")]
-        for number in range(rounds):
-            place = Path(folder) / str(number)
-            place.mkdir()
-            counts.update(_round(place, shim, dice, sessions=4 if options.quick else 12))
     first = ("lost_turns", "trained_twice", "half_files_read")
     rest = ("turns", "published_twice", "judged_twice", "next_states_lost", "trained", "tracebacks")
-    rows = [Row("clocks", metric, counts[metric], "count") for metric in first]
-    return [*rows, Row("clocks", "rounds", rounds, "count"), *(Row("clocks", metric, counts[metric], "count") for metric in rest)]
+    shim = folder / "chaos_clock.so"
+    why_not = compile_shim(shim) or namespaces_missing()
+    if why_not is not None:
+        print(f"clocks is left out: {why_not}")
+        return [Row("clocks", metric, None, "count") for metric in (*first, "rounds")]
+    for number in range(rounds):
+        place = folder / str(number)
+        place.mkdir()
+        counts.update(_round(place, shim, dice, sessions=4 if options.quick else 12))
+    told = [Row("clocks", metric, counts[metric], "count") for metric in (*first, *rest)]
+    return [*told[:3], Row("clocks", "rounds", rounds, "count"), *told[3:]]
 
 
 def compile_shim(target: Path) -> str | None:

@@ -8,7 +8,6 @@ import argparse
 import logging
 import random
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
@@ -43,18 +42,17 @@ BY_HAND = ("recipe.yaml", "api_key", "policies/LIVE", "run.json", "locks/train.o
 _REFUSALS = (ClawError, UnreadableShard)
 
 
-def damage_rows(options: argparse.Namespace) -> list[Row]:
+def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     """Every kind of file, `options.rounds` times each (3 with --quick, else 200): every second time a bit, else the end."""
     rounds = options.rounds or (3 if options.quick else 200)
     dice, outcomes, kinds = random.Random(options.seed), Counter[str](), 0
     logging.disable(logging.CRITICAL)
     try:
-        with tempfile.TemporaryDirectory(prefix="clawctl-chaos-") as folder:
-            made = make_run(Path(folder) / "made")
-            for kind, reader in READERS.items():
-                kinds += 1
-                for number in range(rounds):
-                    outcomes[_try(made, Path(folder) / "run", kind, reader, dice, cut=number % 2 == 1)] += 1
+        made = make_run(folder / "made")
+        for kind, reader in READERS.items():
+            kinds += 1
+            for number in range(rounds):
+                outcomes[_try(made, folder / "run", kind, reader, dice, cut=number % 2 == 1)] += 1
     finally:
         logging.disable(logging.NOTSET)
     counts = {

@@ -7,7 +7,6 @@ something new after each time, without anybody starting it again.
 import argparse
 import random
 import subprocess
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -36,20 +35,17 @@ _CHANGES: dict[str, Any] = {
 }
 
 
-def disk_rows(options: argparse.Namespace) -> list[Row]:
+def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     """`options.rounds` times full (2 with --quick, else 20)."""
     rounds, dice = options.rounds or (2 if options.quick else 20), random.Random(options.seed)
-    with tempfile.TemporaryDirectory(prefix="clawctl-chaos-") as folder:
-        why_not = mount(Path(folder) / "run")
-        if why_not is not None:
-            print(f"disk-full is left out: {why_not}")
-            return [
-                Row("disk-full", metric, None, "count") for metric in ("lost_turns", "trained_twice", "half_files_read", "rounds")
-            ]
-        try:
-            return _measured(Path(folder), rounds, dice)
-        finally:
-            subprocess.run(["umount", "--lazy", str(Path(folder) / "run")], check=False)
+    why_not = mount(folder / "run")
+    if why_not is not None:
+        print(f"disk-full is left out: {why_not}")
+        return [Row("disk-full", metric, None, "count") for metric in ("lost_turns", "trained_twice", "half_files_read", "rounds")]
+    try:
+        return _measured(folder, rounds, dice)
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder / "run")], check=False)
 
 
 def mount(place: Path, size_mb: int = _SIZE_MB) -> str | None:

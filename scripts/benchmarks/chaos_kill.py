@@ -2,11 +2,9 @@
 
 import argparse
 import itertools
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,17 +56,12 @@ class Outcome:
     found: Found
 
 
-def rows(case: str, options: argparse.Namespace) -> list[Row]:
-    rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
-    with ExitStack() as leaving:
-        kept = options.keep and options.keep / case
-        folder = kept or Path(leaving.enter_context(tempfile.TemporaryDirectory(prefix="clawctl-chaos-")))
-        folder.mkdir(parents=True, exist_ok=True)
-        outcome = kill(folder, rounds, options.seed)
+def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
+    outcome = kill(folder, options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS), options.seed)
     for name, problems in problems_of(outcome).items():
         for problem in problems[:20]:
             print(f"{name}: {problem}", flush=True)
-    return [Row(case, metric, value, unit) for metric, value, unit in numbers(outcome)]
+    return [Row("kill", metric, value, unit) for metric, value, unit in numbers(outcome)]
 
 
 def problems_of(outcome: Outcome) -> dict[str, list[str]]:

@@ -12,11 +12,10 @@ import asyncio
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,13 +53,9 @@ class Cheap:
 '''
 
 
-def rows(case: str, options: argparse.Namespace) -> list[Row]:
+def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     turns = options.turns or (QUICK_TURNS if options.quick else TURNS)
-    with ExitStack() as leaving:
-        kept = options.keep and options.keep / case
-        folder = kept or Path(leaving.enter_context(tempfile.TemporaryDirectory(prefix="clawctl-chaos-")))
-        folder.mkdir(parents=True, exist_ok=True)
-        return [Row(case, metric, value, unit) for metric, value, unit in million(folder, turns, options.seed)]
+    return [Row("million", metric, value, unit) for metric, value, unit in million(folder, turns, options.seed)]
 
 
 def million(folder: Path, turns: int, seed: int) -> list[Number]:

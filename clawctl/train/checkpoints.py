@@ -163,8 +163,8 @@ def _prune(run: RunDir, keep: int) -> None:
     for step in steps_kept(run)[:-keep]:
         doomed = folder / f".{step}.doomed"  # renamed first: half a checkpoint must never look like one
         os.replace(folder / str(step), doomed)
-    # Also what a killed trainer left; nobody else writes these. What cannot go yet goes with a later step: NFS lists names late, and
-    # keeps files that somebody has open.
+    # Also what a killed trainer left; nobody else writes these. What cannot go yet goes with a later step: NFS lists names late,
+    # and keeps files that somebody has open.
     for left in (*folder.glob(".*"), *run.policies.glob(".[1-9]*.tmp")):
         shutil.rmtree(left, ignore_errors=True)
 

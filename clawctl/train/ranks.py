@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # before any group: imported after, its defaults would hold the group past `leave_ranks`
 from torch import Tensor
 
 from clawctl.errors import ClawError
@@ -114,5 +115,6 @@ def backend_of(cuda: bool) -> str:
 
 
 def leave_ranks() -> None:
+    """End gloo's threads too: one that still runs while Python ends can abort the process."""
     if dist.is_initialized():  # also alone, where weights are sharded
         dist.destroy_process_group()

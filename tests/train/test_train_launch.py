@@ -49,6 +49,25 @@ def test_two_processes_make_the_same_weights_as_one(tmp_path: Path, sampler: Sam
         assert mine["computed_tokens"] <= theirs["computed_tokens"] <= mine["sequence_tokens"]  # two share less than one
 
 
+LEAVING = """
+import os
+import torch.distributed as dist
+from clawctl.train.ranks import leave_ranks
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+import torch.distributed.nn.functional  # as loading a model does
+threads = lambda: [open(f"/proc/self/task/{id}/comm").read() for id in os.listdir("/proc/self/task")]
+assert any("gloo" in name for name in threads())
+leave_ranks()
+assert not any("gloo" in name for name in threads()), threads()
+"""
+
+
+def test_no_thread_of_gloo_outlives_the_training() -> None:
+    """One that drops its last tensor while Python ends aborts the process: exit code -6 after all was done."""
+    done = subprocess.run([sys.executable, "-c", LEAVING], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_second_trainer_is_refused_at_once_with_a_cure(run: RunDir, sampler: Sampler, model_path: Path, tmp_path: Path) -> None:
     with sole_worker(run, "train"):
         done = subprocess.run(command(run, tmp_path, model_path), capture_output=True, text=True)

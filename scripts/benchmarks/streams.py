@@ -19,7 +19,7 @@ import yaml
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.serve.backends.http import Client, UpstreamGone
-from clawctl.serve.backends.vllm import arguments, check_vllm, engine_python, environment, free_port
+from clawctl.serve.backends.vllm import check_vllm, command, environment, free_port
 
 KEY = "benchmark"
 _STARTS_S = 900
@@ -109,10 +109,9 @@ def has_vllm(case: str, recipe: Recipe) -> bool:
 def vllm(folder: Path, recipe: Recipe) -> Iterator[str]:
     """vLLM alone, started as `serve --engine vllm` starts it. Gives its base URL."""
     port = free_port()
-    command = [engine_python(recipe), "-m", "vllm.entrypoints.openai.api_server", *arguments(recipe), "--port", str(port)]
     with (folder / "vllm.log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--host", "127.0.0.1"], stdout=log, stderr=log, env=environment(recipe, KEY), start_new_session=True
+            command(recipe, port), stdout=log, stderr=log, env=environment(recipe, KEY), start_new_session=True
         )
     url = f"http://127.0.0.1:{port}"
     try:

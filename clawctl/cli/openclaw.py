@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from clawctl.cli.options import DEFAULT_RUN, AsJson, RecipeOption, RunOption
-from clawctl.config import load_recipe
+from clawctl.config import load_recipe, recipe_file
 from clawctl.run_dir import open_run
 
 
@@ -20,8 +20,7 @@ def openclaw_setup(
 ) -> None:
     """Write OpenClaw's configuration for this run's server, as the version of OpenClaw found understands it; keeps a copy."""
     opened = open_run(run, create=False)
-    kept = opened.root / "recipe.yaml"
-    resolved = load_recipe(recipe if recipe is not None else kept if kept.exists() else None)
+    resolved = load_recipe(recipe_file(opened.root, recipe))
     from clawctl.openclaw import show_setup
 
     show_setup(opened, resolved, openclaw, way, key, dry_run, as_json)

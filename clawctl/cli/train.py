@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from clawctl.cli.opening import open_stage, settings_file
+from clawctl.cli.opening import open_stage
 from clawctl.cli.options import DEFAULT_RUN, LogLevel, Once, RecipeOption, RunOption
-from clawctl.config import load_recipe
+from clawctl.config import load_recipe, recipe_file
 
 
 def train(
@@ -47,7 +47,7 @@ def train(
     from clawctl.train.launch import train as work
 
     if estimate:  # for which there need be no run
-        show_estimate(load_recipe(settings_file(run, recipe), settings), gpus, processes)
+        show_estimate(load_recipe(recipe_file(run, recipe), settings), gpus, processes)
         return
     opened, resolved = open_stage("train", run, recipe, settings, log_level)
     spread_out(resolved, gpus, processes, sys.argv[1:])

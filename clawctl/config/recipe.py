@@ -76,6 +76,12 @@ def load_recipe(path: Path | None, overrides: dict[str, Any] | None = None) -> R
         raise ClawError(f"{where}: {key}: {first['msg'].lower()}", cure, 2) from error
 
 
+def recipe_file(root: Path, named: Path | None = None) -> Path | None:
+    """What `load_recipe` is to read: the file that is named, else the one of the run at `root`; None where it has none."""
+    kept = root / "recipe.yaml"
+    return named if named is not None else kept if kept.exists() else None
+
+
 def _lay_over(data: dict[str, Any], path: list[str], value: Any) -> None:
     for part in path[:-1]:
         below = data.get(part)

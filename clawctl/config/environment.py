@@ -63,7 +63,7 @@ def nodes(environment: Mapping[str, str] = os.environ) -> Nodes:
 
 
 def environment_with(changes: dict[str, str]) -> dict[str, str]:
-    """Of a process that takes our place."""
+    """Of a process that takes our place, or that we start."""
     return {**os.environ, **changes}
 
 

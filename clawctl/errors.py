@@ -2,7 +2,7 @@
 
 
 class ClawError(Exception):
-    """A problem with its cure, raised where the cause is known and printed once, in `cli.py`.
+    """A problem with its cure, raised where the cause is known and printed once, in `cli/__init__.py`.
 
     `exit_code` is 2 where the command or recipe is wrong (nothing was tried) and 1 where the work itself failed.
     """

@@ -62,7 +62,7 @@ def set_up(run: RunDir, recipe: Recipe, command: str, way: Way | None, key_name:
         key = known or add_key(run, key_name)
         added = fragment(chosen, version, endpoint.url, key, recipe.model_name, context, thinking)
         try:
-            backup = _write(path, before, merged(before, added), command)
+            backup = _write(path, merged(before, added), command)
         except BaseException:
             if known is None:
                 remove_key(run, key_name)  # nobody has it
@@ -197,7 +197,7 @@ def _known_key(run: RunDir, before: dict[str, Any], own: str, way: Way) -> str |
     return key if isinstance(key, str) and KeyRing(run, own).owner(key) else None
 
 
-def _write(path: Path, before: dict[str, Any], after: dict[str, Any], command: str) -> Path | None:
+def _write(path: Path, after: dict[str, Any], command: str) -> Path | None:
     """Put `after` in place, with a copy of what was there; back again if OpenClaw refuses it."""
     backup = None
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -3,7 +3,7 @@
 import getpass
 import socket
 
-from clawctl.config import load_recipe
+from clawctl.config import load_recipe, recipe_file
 from clawctl.errors import ClawError
 from clawctl.policies import check_policy, list_versions, live_version, move_live, read_moves, read_policy, readable_live
 from clawctl.run_dir import RunDir
@@ -52,7 +52,6 @@ def _what_follows(run: RunDir) -> list[str]:
         serving = "no server has run on this run yet; it will begin with this version"
     else:
         serving = "the server takes it as soon as its canary passes; `clawctl inspect health` says whether it did"
-    kept = run.root / "recipe.yaml"
-    if load_recipe(kept if kept.exists() else None).gate is not None:
+    if load_recipe(recipe_file(run.root)).gate is not None:
         return [serving]
     return [serving, "there is no gate: the trainer's next version goes live by itself; `clawctl serve --pin N` stays on N"]

@@ -22,7 +22,7 @@ import orjson
 from rich.console import Console
 from rich.text import Text
 
-from clawctl.config import Recipe
+from clawctl.config import Recipe, environment_with
 from clawctl.endpoint import one_version_trouble, versions_nobody_serves
 from clawctl.errors import ClawError
 from clawctl.printing import plain
@@ -108,7 +108,7 @@ class Child:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env=environment_with({"PYTHONUNBUFFERED": "1"}),
             start_new_session=True,
             preexec_fn=_die_with_parent(),
         )

@@ -33,10 +33,10 @@ def test_no_stage_imports_another() -> None:
 
 
 def test_shared_modules_import_no_stage_except_late_in_the_doors() -> None:
-    for file in ROOT.glob("*.py"):
+    for file in [*ROOT.glob("*.py"), *(ROOT / "cli").glob("*.py"), *(ROOT / "config").glob("*.py")]:
         top = ast.parse(file.read_text()).body
         names = [node.module for node in top if isinstance(node, ast.ImportFrom) and node.module]
-        assert not [name for name in names if name.startswith("clawctl.") and name.split(".")[1] in STAGES], file.name
+        assert not [name for name in names if name.startswith("clawctl.") and name.split(".")[1] in STAGES], file
 
 
 def test_help_never_imports_torch() -> None:

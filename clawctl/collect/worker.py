@@ -65,7 +65,7 @@ class Collector:
         self._refused = self._refused_rating = False  # by the disk
         self._late: list[Feedback] = []  # ratings that are not kept yet
         self._own_feedback = FeedbackFile(run.feedback)
-        self._exchanges, self._rows, self._shards, self._quarantined = 0, 0, 0, 0
+        self._exchanges, self._rows, self._shards = 0, 0, 0
         self._reported, self._reported_at = 0, time.monotonic()
         log.info("side rules version %d", VERSION)
         self._begin()

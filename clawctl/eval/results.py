@@ -38,9 +38,9 @@ class Finding:
         return {**{name: value.as_json() for name, value in self.metrics.items()}, "by_role": by_role}
 
 
-def settings_of(recipe: EvalConfig) -> dict[str, Any]:
+def settings_of(config: EvalConfig) -> dict[str, Any]:
     """What two measurements must share to be compared."""
-    return {"suites": list(recipe.suites), "problems": recipe.problems, "seed": recipe.seed, "temperature": recipe.temperature}
+    return {"suites": list(config.suites), "problems": config.problems, "seed": config.seed, "temperature": config.temperature}
 
 
 def read_record(run: RunDir, version: int) -> dict[str, Any] | None:
@@ -59,9 +59,9 @@ def read_record(run: RunDir, version: int) -> dict[str, Any] | None:
     return None
 
 
-def is_measured(record: dict[str, Any] | None, recipe: EvalConfig) -> bool:
-    """Whether `record` holds numbers that can be compared with what `recipe` measures."""
-    return bool(record and record.get("suites") and record.get("settings") == settings_of(recipe))
+def is_measured(record: dict[str, Any] | None, config: EvalConfig) -> bool:
+    """Whether `record` holds numbers that can be compared with what `config` measures."""
+    return bool(record and record.get("suites") and record.get("settings") == settings_of(config))
 
 
 def scores(record: dict[str, Any]) -> Scores:

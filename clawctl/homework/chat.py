@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import httpx
 
-from clawctl.config import load_recipe
+from clawctl.config import load_recipe, recipe_file
 from clawctl.endpoint import Endpoint, own_endpoint
 from clawctl.errors import ClawError
 from clawctl.homework.people import Person
@@ -230,7 +230,7 @@ def _summary(done: list[Conversation], began: float) -> dict[str, Any]:
 
 def wait_for_endpoint(run: RunDir, stop: threading.Event) -> Endpoint:
     """This run's server, once it has announced itself. Raises ClawError where it does not."""
-    recipe = load_recipe(run.root / "recipe.yaml" if (run.root / "recipe.yaml").exists() else None)
+    recipe = load_recipe(recipe_file(run.root))
     deadline = time.monotonic() + _START_S
     while True:
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from clawctl.checksums import Damaged, read_sealed
-from clawctl.config import TrainConfig, load_recipe
+from clawctl.config import TrainConfig, load_recipe, recipe_file
 from clawctl.errors import ClawError
 from clawctl.feedback import Ratings
 from clawctl.policies import list_versions, read_policy
@@ -146,11 +146,8 @@ def _under_rating(turn: dict[str, Any], verdict: dict[str, Any], ratings: Rating
 
 def train_config(run: RunDir, problems: list[str]) -> TrainConfig:
     """What the run's recipe says of training; the defaults where it cannot be read."""
-    path = run.root / "recipe.yaml"
-    if not path.exists():
-        return TrainConfig()
     try:
-        return load_recipe(path).train
+        return load_recipe(recipe_file(run.root)).train
     except ClawError as error:
         problems.append(error.problem)
         return TrainConfig()

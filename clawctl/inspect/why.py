@@ -104,11 +104,10 @@ def _texts(run: RunDir, record: dict[str, Any]) -> list[str]:
     """The text of each token; its id where the run's tokenizer cannot be loaded."""
     from transformers import AutoTokenizer
 
-    from clawctl.config import load_recipe
+    from clawctl.config import load_recipe, recipe_file
 
     try:
-        path = run.root / "recipe.yaml"
-        tokenizer: Any = AutoTokenizer.from_pretrained(load_recipe(path if path.exists() else None).model_path)
+        tokenizer: Any = AutoTokenizer.from_pretrained(load_recipe(recipe_file(run.root)).model_path)
     except (OSError, ValueError, ClawError):
         return [f"<{token}>" for token in record["completion_ids"]]
     return [tokenizer.decode([token]) for token in record["completion_ids"]]

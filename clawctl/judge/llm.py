@@ -19,7 +19,6 @@ class LLMJudge:
     def __init__(self, calls: Calls, settings: JudgeConfig) -> None:
         self._calls, self._settings = calls, settings
         self.name = f"{calls.model} prompt {PROMPT_VERSION}"
-        self.invalid = 0  # answers that named no valid score
 
     async def judge(self, turn: Evidence) -> Opinion:
         settings = self._settings
@@ -49,9 +48,7 @@ class LLMJudge:
         said = await self._calls.ask(judge_messages(seen.request, seen.answer, seen.next_state, seen.role, fence, seen.earlier))
         if said is None:
             return _NO_VOTE
-        vote = read_vote(said, fence)
-        self.invalid += vote.score is None
-        return vote
+        return read_vote(said, fence)
 
 
 async def write_hint(calls: Calls, settings: JudgeConfig, turn: Evidence) -> tuple[str, ...]:

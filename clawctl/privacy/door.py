@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from clawctl.config import load_recipe
+from clawctl.config import load_recipe, recipe_file
 from clawctl.errors import ClawError
 from clawctl.printing import answers, one_line, print_json
 from clawctl.privacy.chosen import Wish
@@ -54,8 +54,7 @@ def make_wish(session: str | None, user: str | None, before: str | None, retrain
 
 def expire(run: RunDir, recipe: Path | None, dry_run: bool, as_json: bool) -> None:
     """What the recipe no longer wants kept goes now. Raises ClawError."""
-    kept = run.root / "recipe.yaml"
-    resolved = load_recipe(recipe if recipe is not None else kept if kept.exists() else None)
+    resolved = load_recipe(recipe_file(run.root, recipe))
     gone = carry_out_retention(run, resolved, dry_run=dry_run)
     names = [str(path.relative_to(run.root)) for path in gone.files]
     if as_json:

@@ -16,10 +16,9 @@ from typing import Any
 
 import orjson
 
-from clawctl.cli import dump_recipe
 from clawctl.collect.captures import Captures
 from clawctl.collect.position import Position
-from clawctl.config import Recipe, load_recipe
+from clawctl.config import Recipe, dump_recipe, load_recipe
 from clawctl.endpoint import announce, own_api_key, own_endpoint
 from clawctl.errors import ClawError
 from clawctl.eval.results import read_record, write_record

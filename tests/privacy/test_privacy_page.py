@@ -9,8 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from clawctl.cli import dump_recipe
-from clawctl.config import Recipe
+from clawctl.config import Recipe, dump_recipe
 from clawctl.privacy.rules import KINDS
 from clawctl.run_dir import RunDir
 from tests.inspect.example_run import run as example

@@ -15,8 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from clawctl.cli import dump_recipe
-from clawctl.config import Recipe
+from clawctl.config import Recipe, dump_recipe
 from clawctl.errors import ClawError
 from clawctl.policies import ensure_base_policy, list_versions, live_version, move_live, policy_folder
 from clawctl.run_dir import RunDir, open_run

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from safetensors.torch import load_file
 
-from clawctl.cli import dump_recipe
+from clawctl.config import dump_recipe
 from clawctl.policies import policy_folder
 from clawctl.run_dir import RunDir, open_run
 from clawctl.train.checkpoints import read_rows

@@ -34,27 +34,27 @@ class Answered:
     correct: bool
 
 
-async def measure(endpoint: Endpoint, recipe: EvalConfig) -> Finding:
+async def measure(endpoint: Endpoint, config: EvalConfig) -> Finding:
     """Ask every task once and score the replies. Nothing of it is captured. Raises CannotMeasure."""
-    places = asyncio.Semaphore(recipe.concurrency)
+    places = asyncio.Semaphore(config.concurrency)
 
     async def one(task: Task, number: int) -> Answered:
         async with places:
-            return await _answer(client, endpoint, recipe, task, number)
+            return await _answer(client, endpoint, config, task, number)
 
     async with httpx.AsyncClient(timeout=_TIMEOUT_S) as client:
         try:
             async with asyncio.TaskGroup() as group:
-                asked = [group.create_task(one(task, number)) for number, task in enumerate(tasks(recipe))]
+                asked = [group.create_task(one(task, number)) for number, task in enumerate(tasks(config))]
         except ExceptionGroup as failed:  # the first failure has cancelled the others
             raise failed.exceptions[0] from None
     return summarise([found.result() for found in asked])
 
 
-def tasks(recipe: EvalConfig) -> list[Task]:
+def tasks(config: EvalConfig) -> list[Task]:
     """Half of them students', half teachers'; of an odd number the students have one more."""
-    half = recipe.problems // 2
-    return make_tasks("student", recipe.problems - half, recipe.seed, "eval") + make_tasks("teacher", half, recipe.seed, "eval")
+    half = config.problems // 2
+    return make_tasks("student", config.problems - half, config.seed, "eval") + make_tasks("teacher", half, config.seed, "eval")
 
 
 def summarise(answered: list[Answered]) -> Finding:
@@ -70,12 +70,12 @@ def _metrics(answered: list[Answered]) -> dict[str, Estimate]:
     }
 
 
-async def _answer(client: httpx.AsyncClient, endpoint: Endpoint, recipe: EvalConfig, task: Task, number: int) -> Answered:
-    prompt = Person(task.role, recipe.seed * 1_000_003 + number).open(task)
+async def _answer(client: httpx.AsyncClient, endpoint: Endpoint, config: EvalConfig, task: Task, number: int) -> Answered:
+    prompt = Person(task.role, config.seed * 1_000_003 + number).open(task)
     messages = [{"role": "user", "content": prompt}]
     for attempt in range(1, _TRIES + 1):
         try:
-            reply = await ask(client, endpoint, messages, {"X-Capture": "off"}, temperature=recipe.temperature)
+            reply = await ask(client, endpoint, messages, {"X-Capture": "off"}, temperature=config.temperature)
             return Answered(task.task_id, task.role, prompt, reply, satisfaction(task, reply), is_correct(task, reply))
         except Refused as refused:
             problem = f"{endpoint.model} at {endpoint.url}: {refused}"

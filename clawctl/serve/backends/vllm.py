@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from clawctl.config import Recipe
+from clawctl.config import Recipe, environment_with
 from clawctl.errors import ClawError
 from clawctl.run_dir import RunDir
 from clawctl.serve.backends.upstream import Upstream
@@ -150,12 +150,12 @@ def environment(recipe: Recipe, key: str) -> dict[str, str]:
         "VLLM_SERVER_DEV_MODE": "1",  # pause, reload, resume
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "VLLM_NO_USAGE_STATS": "1",
-        "PYTHONPATH": os.pathsep.join([str(_INSIDE), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "PYTHONPATH": os.pathsep.join([str(_INSIDE), *filter(None, [environment_with({}).get("PYTHONPATH")])]),
         "PYTHONUNBUFFERED": "1",
     }
     if recipe.serve.threads is not None:
         ours |= {"OMP_NUM_THREADS": str(recipe.serve.threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    return {**os.environ, **ours}
+    return environment_with(ours)
 
 
 def free_port() -> int:

@@ -1,0 +1,60 @@
+"""`clawctl collect`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clawctl.cli.opening import open_stage
+from clawctl.cli.options import DEFAULT_RUN, AsJson, LogLevel, Once, RecipeOption, RunOption
+from clawctl.config import load_recipe, recipe_file
+from clawctl.errors import ClawError
+from clawctl.run_dir import open_run
+
+
+def collect(
+    run: RunOption = DEFAULT_RUN,
+    recipe: RecipeOption = None,
+    once: Once = False,
+    import_from: Annotated[Path | None, typer.Option("--import", help="Publish the turns of this file (JSONL) and end.")] = None,
+    rating: Annotated[float | None, typer.Option(help="With --import: rating (-1 to 1) of turns that have none.")] = None,
+    export_to: Annotated[Path | None, typer.Option("--export", help="Write all published turns to this file and end.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be trained and why not; write nothing.")] = False,
+    num_samples: Annotated[int, typer.Option(min=0, help="With --dry-run: how many turns to show.")] = 10,
+    as_json: AsJson = False,
+    custom_rollout: Annotated[
+        str | None,
+        typer.Option(
+            "--custom-rollout", "--rollout-function-path", help="Play episodes with your own code, then end: file.py:name."
+        ),
+    ] = None,
+    custom_generate: Annotated[
+        str | None,
+        typer.Option("--custom-generate", "--custom-generate-function-path", help="What samples for it: file.py:name."),
+    ] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="With --custom-rollout: how many to play.")] = 1,
+    log_level: LogLevel = "info",
+) -> None:
+    """Stitch captures into sessions, attach what came back after each turn, publish trajectories."""
+    if rating is not None and import_from is None:
+        raise ClawError("--rating is for the turns of a file", "name it with --import; served turns are rated over HTTP", 2)
+    if dry_run:
+        from clawctl.collect.dry_run import dry_run as show
+
+        settings = load_recipe(recipe_file(run, recipe)).collect
+        show(None if import_from else open_run(run, create=False), settings, import_from, rating, num_samples, as_json)
+        return
+    opened, resolved = open_stage("collect", run, recipe, {}, log_level, create=import_from is not None or export_to is None)
+    if import_from or export_to:
+        from clawctl.collect.text_files import exchange_text
+
+        exchange_text(opened, import_from, export_to, rating, as_json)
+        return
+    if custom_rollout is not None:
+        from clawctl.collect.custom_rollout import collect_custom
+
+        collect_custom(opened, resolved, custom_rollout, custom_generate, episodes)
+        return
+    from clawctl.collect.worker import collect as work
+
+    work(opened, resolved, once)

@@ -1,0 +1,23 @@
+"""`clawctl eval`."""
+
+from typing import Annotated
+
+import typer
+
+from clawctl.cli.opening import open_stage
+from clawctl.cli.options import DEFAULT_RUN, AsJson, LogLevel, Once, RecipeOption, RunOption
+
+
+def evaluate(
+    run: RunOption = DEFAULT_RUN,
+    recipe: RecipeOption = None,
+    version: Annotated[int | None, typer.Option(help="Measure this version and end. Unset: follow the trainer.")] = None,
+    once: Once = False,
+    as_json: AsJson = False,
+    log_level: LogLevel = "info",
+) -> None:
+    """Measure policy versions and, where the recipe has a gate, decide whether they go live."""
+    opened, resolved = open_stage("eval", run, recipe, {}, log_level)
+    from clawctl.eval.worker import evaluate as work
+
+    work(opened, resolved, version, once, as_json)

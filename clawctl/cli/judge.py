@@ -1,0 +1,56 @@
+"""`clawctl judge`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clawctl.cli.opening import open_stage
+from clawctl.cli.options import DEFAULT_RUN, AsJson, LogLevel, Once, RecipeOption, RunOption
+
+
+def judge(
+    run: RunOption = DEFAULT_RUN,
+    recipe: RecipeOption = None,
+    endpoint: Annotated[str | None, typer.Option(help="OpenAI-compatible base URL of the judge. Unset: this run's server.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model to ask. Unset: version 0 of the policy.")] = None,
+    votes: Annotated[int | None, typer.Option("--votes", "--majority-vote-n", help="Answers per turn (default 3).")] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option("--threshold", "--majority-vote-threshold", help="Share of the votes the majority needs (default 0.5)."),
+    ] = None,
+    prm: Annotated[str | None, typer.Option(help="Judge with this sequence-classification model.")] = None,
+    custom_rm: Annotated[
+        str | None,
+        typer.Option("--custom-rm", "--custom-rm-path", help="Judge with your own reward model: file.py:name."),
+    ] = None,
+    calibrate: Annotated[
+        Path | None, typer.Option(help="Judge these labelled turns (JSONL) instead and say how right the judge is.")
+    ] = None,
+    calibrate_ratings: Annotated[
+        bool, typer.Option("--calibrate-ratings", help="Likewise with the turns of this run that people rated.")
+    ] = False,
+    attacks: Annotated[
+        bool, typer.Option("--attacks", help="Try 60 turns that address the judge and say how many change its mind.")
+    ] = False,
+    once: Once = False,
+    as_json: AsJson = False,
+    log_level: LogLevel = "info",
+) -> None:
+    """Judge each turn from what came back: k votes, the majority decides; hints where hindsight gives one."""
+    settings = {
+        "judge.endpoint": endpoint,
+        "judge.model": model,
+        "judge.votes": votes,
+        "judge.threshold": threshold,
+        "judge.prm": prm,
+        "judge.custom_rm": custom_rm,
+    }
+    opened, resolved = open_stage("judge", run, recipe, settings, log_level)
+    if calibrate is not None or calibrate_ratings or attacks:
+        from clawctl.judge.calibrate import calibrate as measure
+
+        return measure(opened, resolved, calibrate, calibrate_ratings, attacks, as_json)
+    from clawctl.judge.worker import judge as work
+
+    work(opened, resolved, once)

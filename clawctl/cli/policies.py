@@ -1,0 +1,37 @@
+"""`clawctl policies …`."""
+
+from typing import Annotated
+
+import typer
+
+from clawctl.cli.options import DEFAULT_RUN, AsJson, RunOption
+from clawctl.run_dir import open_run
+
+app = typer.Typer(no_args_is_help=True, help="Which policy version serves: look, go forward, go back.")
+
+
+@app.command(name="list")
+def list_policies(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
+    """The same as `clawctl inspect policies`: each version, which one is live, and who moved LIVE last."""
+    from clawctl.inspect.policies import show_policies
+
+    show_policies(open_run(run, create=False), as_json)
+
+
+@app.command()
+def promote(version: Annotated[int, typer.Argument(help="A published version.")], run: RunOption = DEFAULT_RUN) -> None:
+    """Make a published version live. Running requests finish, new ones take it; the move is written down with your name."""
+    from clawctl.promotion import promote as work
+
+    typer.echo(work(open_run(run, create=False), version))
+
+
+@app.command()
+def rollback(
+    version: Annotated[int | None, typer.Argument(help="An older version. Unset: what served before the live one.")] = None,
+    run: RunOption = DEFAULT_RUN,
+) -> None:
+    """Make an older version live again: one pointer moves, nothing is deleted; the move is written down with your name."""
+    from clawctl.promotion import rollback as work
+
+    typer.echo(work(open_run(run, create=False), version))

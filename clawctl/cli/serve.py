@@ -1,0 +1,44 @@
+"""`clawctl serve`."""
+
+import shlex
+from typing import Annotated
+
+import typer
+
+from clawctl.cli.opening import open_stage
+from clawctl.cli.options import DEFAULT_RUN, LogLevel, RecipeOption, RunOption
+from clawctl.config import from_environment, show_gpus
+
+
+def serve(
+    run: RunOption = DEFAULT_RUN,
+    recipe: RecipeOption = None,
+    intercept: Annotated[bool, typer.Option("--intercept", help="Capture conversations. Without it none is written.")] = False,
+    model: Annotated[str | None, typer.Option(help="Hugging Face model directory, or `demo`.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on (default 127.0.0.1).")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on (default 30000; 0: a free one).")] = None,
+    pin: Annotated[int | None, typer.Option(help="Serve this policy version and do not follow policies/LIVE.")] = None,
+    engine: Annotated[str | None, typer.Option(help="transformers (embedded, default) or vllm (started as a child).")] = None,
+    engine_args: Annotated[str | None, typer.Option(help="More arguments for vLLM's server, in one string.")] = None,
+    upstream: Annotated[str | None, typer.Option(help="Base URL of a server that runs already, instead of an engine.")] = None,
+    upstream_kind: Annotated[str | None, typer.Option(help="What that server is: vllm, sglang or openai.")] = None,
+    upstream_key: Annotated[str | None, typer.Option(envvar="CLAWCTL_UPSTREAM_KEY", help="That server's key.")] = None,
+    log_level: LogLevel = "info",
+) -> None:
+    """Serve the model behind the OpenAI API, follow policies/LIVE, and capture conversations."""
+    settings = {
+        "model.path": model or from_environment("MODEL"),
+        "serve.host": host or from_environment("HOST"),
+        "serve.port": port if port is not None else from_environment("PORT"),
+        "serve.engine": engine,
+        "serve.engine_args": shlex.split(engine_args) if engine_args is not None else None,
+        "serve.upstream.url": upstream,
+        "serve.upstream.kind": upstream_kind,
+        "serve.upstream.api_key": upstream_key if upstream else None,
+    }
+    opened, resolved = open_stage("serve", run, recipe, settings, log_level, create=True)
+    if resolved.serve.gpus is not None:
+        show_gpus(resolved.serve.gpus)
+    from clawctl.serve.gateway import serve as work
+
+    work(opened, resolved, intercept, pin)

@@ -1,0 +1,54 @@
+"""`clawctl train`."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from clawctl.cli.opening import open_stage
+from clawctl.cli.options import DEFAULT_RUN, LogLevel, Once, RecipeOption, RunOption
+from clawctl.config import load_recipe, recipe_file
+
+
+def train(
+    run: RunOption = DEFAULT_RUN,
+    recipe: RecipeOption = None,
+    method: Annotated[str | None, typer.Option(help="binary, grpo, opd, opd_topk, combine or hybrid (default combine).")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    batch_turns: Annotated[int | None, typer.Option(help="Usable turns per step.")] = None,
+    lora_rank: Annotated[int | None, typer.Option(help="Train an adapter of this rank instead of all weights.")] = None,
+    max_steps: Annotated[int | None, typer.Option(help="Stop after so many steps in all.")] = None,
+    custom_loss: Annotated[
+        str | None,
+        typer.Option(
+            "--custom-loss", "--custom-loss-function-path", help="Your own loss instead of the policy loss: file.py:name."
+        ),
+    ] = None,
+    gpus: Annotated[str | None, typer.Option(help="Train on these GPUs of this machine, as in 2,3, or on all.")] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="Train in so many processes on the CPU.")] = None,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Tell how much memory a step takes, and end.")] = False,
+    ignore_estimate: Annotated[
+        bool, typer.Option("--ignore-estimate", help="Try it even where weights and optimizer alone do not fit.")
+    ] = False,
+    once: Once = False,
+    log_level: LogLevel = "info",
+) -> None:
+    """Train the policy on judged turns and publish each new version. Runs alone or under torchrun, which --gpus starts."""
+    settings = {
+        "train.method": method,
+        "train.lr": lr,
+        "train.batch_turns": batch_turns,
+        "train.lora.rank": lora_rank,
+        "train.max_steps": max_steps,
+        "train.custom_loss": custom_loss,
+        "train.ignore_estimate": ignore_estimate or None,
+    }
+    from clawctl.train.launch import show_estimate, spread_out
+    from clawctl.train.launch import train as work
+
+    if estimate:  # for which there need be no run
+        show_estimate(load_recipe(recipe_file(run, recipe), settings), gpus, processes)
+        return
+    opened, resolved = open_stage("train", run, recipe, settings, log_level)
+    spread_out(resolved, gpus, processes, sys.argv[1:])
+    work(opened, resolved, once)

@@ -1,0 +1,55 @@
+"""Everything a human may set. Importing this imports no torch.
+
+A setting stands in the file of its section (`train.lr` in `train.py`); `recipe.py` joins the sections, `environment.py` reads the
+environment."""
+
+from clawctl.config.collect import CollectConfig
+from clawctl.config.environment import (
+    Nodes,
+    environment_with,
+    from_environment,
+    is_rank,
+    nodes,
+    openclaw_config,
+    place_among_ranks,
+    show_gpus,
+)
+from clawctl.config.eval import EvalConfig, GateConfig
+from clawctl.config.judge import JudgeConfig
+from clawctl.config.model import DEMO_MODEL, ModelConfig
+from clawctl.config.privacy import PrivacyConfig
+from clawctl.config.recipe import Recipe, dump_recipe, known_keys, load_recipe, recipe_file
+from clawctl.config.section import Section
+from clawctl.config.serve import LimitsConfig, ServeConfig, UpstreamConfig
+from clawctl.config.train import LoraConfig, TrainConfig
+from clawctl.config.up import UpConfig
+
+__all__ = [
+    "DEMO_MODEL",
+    "CollectConfig",
+    "EvalConfig",
+    "GateConfig",
+    "JudgeConfig",
+    "LimitsConfig",
+    "LoraConfig",
+    "ModelConfig",
+    "Nodes",
+    "PrivacyConfig",
+    "Recipe",
+    "Section",
+    "ServeConfig",
+    "TrainConfig",
+    "UpConfig",
+    "UpstreamConfig",
+    "dump_recipe",
+    "environment_with",
+    "from_environment",
+    "is_rank",
+    "known_keys",
+    "load_recipe",
+    "nodes",
+    "openclaw_config",
+    "place_among_ranks",
+    "recipe_file",
+    "show_gpus",
+]

@@ -1,0 +1,72 @@
+"""What the environment says: the one place that reads it."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from clawctl.errors import ClawError
+
+
+def from_environment(name: str) -> str | None:
+    """CLAWCTL_<name>, or OPENCLAW_<name> for people who come from there: the one place that reads the environment."""
+    return os.environ.get(f"CLAWCTL_{name}") or os.environ.get(f"OPENCLAW_{name}") or None
+
+
+def openclaw_config() -> Path:
+    """Where OpenClaw looks for its configuration."""
+    if named := os.environ.get("OPENCLAW_CONFIG_PATH"):
+        return Path(named)
+    if state := os.environ.get("OPENCLAW_STATE_DIR"):
+        return Path(state) / "openclaw.json"
+    return Path(os.environ.get("OPENCLAW_HOME") or Path.home()) / ".openclaw" / "openclaw.json"
+
+
+def place_among_ranks() -> tuple[int, int, int]:
+    """Rank, number of ranks, and rank on this machine, as torchrun (or Slurm, through it) sets them; alone: (0, 1, 0)."""
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    return rank, world, int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def is_rank() -> bool:
+    """Whether torchrun started this process."""
+    return "LOCAL_RANK" in os.environ
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The machines of one trainer, as a scheduler names them."""
+
+    count: int  # NNODES
+    rank: int  # NODE_RANK
+    address: str | None  # MASTER_ADDR
+    port: int  # MASTER_PORT
+    gpus: int | None  # GPUS_PER_NODE
+
+
+def nodes(environment: Mapping[str, str] = os.environ) -> Nodes:
+    """From the environment; without one this machine alone. Raises ClawError (exit code 2)."""
+
+    def number(name: str, default: int | None) -> int | None:
+        text = environment.get(name)
+        if not text:
+            return default
+        if not text.isdigit():
+            raise ClawError(f"{name} is {text!r} in the environment", "set it to a whole number, or unset it", 2)
+        return int(text)
+
+    count, rank = number("NNODES", 1) or 1, number("NODE_RANK", 0) or 0
+    if rank >= count:
+        raise ClawError(f"NODE_RANK is {rank} and NNODES is {count}", "number the nodes from 0 to NNODES - 1", 2)
+    address = environment.get("MASTER_ADDR") or None
+    return Nodes(count, rank, address, number("MASTER_PORT", 29500) or 29500, number("GPUS_PER_NODE", None))
+
+
+def environment_with(changes: dict[str, str]) -> dict[str, str]:
+    """Of a process that takes our place, or that we start."""
+    return {**os.environ, **changes}
+
+
+def show_gpus(gpus: list[int]) -> None:
+    """Let this process and those that it starts see these GPUs alone. To be called before CUDA is."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))

@@ -1,0 +1,112 @@
+"""The recipe: its sections, how it is read, laid over and written."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from clawctl.config.collect import CollectConfig
+from clawctl.config.eval import EvalConfig, GateConfig
+from clawctl.config.judge import JudgeConfig
+from clawctl.config.model import DEMO_MODEL, ModelConfig
+from clawctl.config.privacy import PrivacyConfig
+from clawctl.config.section import Section
+from clawctl.config.serve import ServeConfig
+from clawctl.config.train import TrainConfig
+from clawctl.config.up import UpConfig
+from clawctl.errors import ClawError
+
+
+class Recipe(Section):
+    name: str = "default"
+    """What this recipe is called in reports."""
+    model: ModelConfig = ModelConfig()
+    """The model that serves and learns."""
+    serve: ServeConfig = ServeConfig()
+    """The server."""
+    collect: CollectConfig = CollectConfig()
+    """Sessions from captures."""
+    judge: JudgeConfig = JudgeConfig()
+    """Verdicts from what came back."""
+    train: TrainConfig = TrainConfig()
+    """Steps from verdicts."""
+    eval: EvalConfig = EvalConfig()
+    """Measuring a policy."""
+    gate: GateConfig | None = None
+    """With a gate a new policy goes live only after `eval` let it; without, as soon as it is published."""
+    privacy: PrivacyConfig = PrivacyConfig()
+    """Whose conversations are captured, what is taken out of them, how long they stay."""
+    up: UpConfig = UpConfig()
+    """What `clawctl up` starts."""
+
+    @property
+    def model_name(self) -> str:
+        return self.model.name or Path(self.model.path).name
+
+    @property
+    def model_path(self) -> str:
+        return str(DEMO_MODEL) if self.model.path == "demo" else self.model.path
+
+
+def load_recipe(path: Path | None, overrides: dict[str, Any] | None = None) -> Recipe:
+    """The recipe in `path` (or the defaults), with `overrides` such as {"train.method": "opd"} laid over it; None is not set.
+
+    Raises ClawError (exit code 2) naming the first wrong key.
+    """
+    data: Any = {}
+    if path is not None:
+        try:
+            data = yaml.safe_load(path.read_text()) or {}
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise ClawError(f"recipe {path} cannot be read: {error}", "name a YAML file; examples are in recipes/", 2) from error
+    if not isinstance(data, dict):
+        raise ClawError(f"recipe {path} is not a mapping", "start from one in recipes/", 2)
+    for key, value in (overrides or {}).items():
+        if value is not None:
+            _lay_over(data, key.split("."), value)
+    try:
+        return Recipe.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        where = f"recipe {path}" if path else "the command line"
+        unknown = first["type"] == "extra_forbidden"
+        cure = f"known keys are listed in docs/recipes.md{_near(key)}" if unknown else "give it a valid value"
+        raise ClawError(f"{where}: {key}: {first['msg'].lower()}", cure, 2) from error
+
+
+def recipe_file(root: Path, named: Path | None = None) -> Path | None:
+    """What `load_recipe` is to read: the file that is named, else the one of the run at `root`; None where it has none."""
+    kept = root / "recipe.yaml"
+    return named if named is not None else kept if kept.exists() else None
+
+
+def _lay_over(data: dict[str, Any], path: list[str], value: Any) -> None:
+    for part in path[:-1]:
+        below = data.get(part)
+        data[part] = below if isinstance(below, dict) else {}
+        data = data[part]
+    data[path[-1]] = value
+
+
+def _near(key: str) -> str:
+    import difflib
+
+    found = difflib.get_close_matches(key, known_keys(Recipe), n=1)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
+    """Every key a recipe may have, dotted: ["train.lora.rank", …]."""
+    keys = []
+    for name, field in section.model_fields.items():
+        keys.append(prefix + name)
+        parts = (field.annotation, *getattr(field.annotation, "__args__", ()))  # X | None holds X
+        for inner in (part for part in parts if isinstance(part, type) and issubclass(part, Section)):
+            keys += known_keys(inner, f"{prefix}{name}.")
+    return keys
+
+
+def dump_recipe(recipe: Recipe) -> str:
+    return str(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False))

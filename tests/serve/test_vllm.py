@@ -390,7 +390,7 @@ def test_nothing_is_left_when_serve_is_killed(tmp_path: Path) -> None:
     children = process.children(recursive=True)
     server.kill()
     server.wait()
-    _, alive = psutil.wait_procs(children, 20)
+    _, alive = psutil.wait_procs(children, 60)
     assert not alive
 
 

@@ -36,6 +36,7 @@ class Versions:
         self._refused: int | None = None  # the version that was tried and refused; not tried again until LIVE moves
         self._wanted: int | None = None  # the version that was tried last
         self._unanswered = 0  # so many of its tries had no answer
+        self._served = 0  # the version that went live last
 
     async def begin(self, ask: Ask, stack: AsyncExitStack) -> tuple[list[Reply], bool]:
         """Running replies, and whether the request pinned its version. `NAME@3` is version 3 and no other, even while 3 is live: a
@@ -70,6 +71,8 @@ class Versions:
         with self._looking:
             if begun or self.live.waiting_for() is None:
                 self._look()
+            if begun and self._refused is not None and self.live.version != self._served:
+                self._serve_again()
 
     def _look(self) -> None:
         try:
@@ -92,8 +95,18 @@ class Versions:
             if isinstance(error, Unanswered) and self._unanswered < _TRIES:
                 self._refused = None  # tried again at the next look, or when the engine has begun anew
 
+    def _serve_again(self) -> None:
+        """The engine has begun anew, with version 0, and what LIVE names is refused: what served before does so again."""
+        try:
+            self.live.swap(self._served)
+        except Exception:  # noqa: BLE001 - the engine goes on with what it has, and the log says so
+            _log.exception("version %d served before and cannot now; version %d serves", self._served, self.live.version)
+        else:
+            _log.info("version %d serves again", self._served)
+
     def _swap(self, version: int) -> None:
         swap = self.live.swap(version)
+        self._served = version
         self.swaps = [*self.swaps, swap][-_KEPT_SWAPS:]
         self.swaps_done += 1
         self.last_swap_error, self._refused = None, None

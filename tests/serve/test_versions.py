@@ -94,3 +94,22 @@ def test_live_that_moves_while_the_engine_starts_is_taken_up_when_it_is_there(ru
     assert (backend.tried, versions.last_swap_error) == (0, None)
     versions.follow_once(begun=True)
     assert backend.version == 1
+
+
+def test_an_engine_that_begins_anew_serves_what_served_before_if_live_names_a_version_that_is_refused(run: RunDir) -> None:
+    backend = Scripted()
+    versions = following(run, backend)
+    move_live(run, 1)
+    versions.follow_once()
+    backend.ends = [CanaryFailure("its canary is off by 1")]
+    move_live(run, 2)
+    versions.follow_once()
+    backend.version = 0  # it died and is back
+    versions.follow_once(begun=True)
+    versions.follow_once()
+    assert (backend.version, versions.last_swap_error) == (1, "version 2 does not go live: its canary is off by 1")
+    move_live(run, 0)
+    versions.follow_once()
+    backend.tried = 0
+    versions.follow_once(begun=True)
+    assert (backend.version, backend.tried) == (0, 0)

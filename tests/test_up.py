@@ -17,6 +17,7 @@ from clawctl.policies import ensure_base_policy
 from clawctl.run_dir import open_run, sole_worker
 
 QUIET = "up: {stages: [collect, judge], backoff_s: 0.2}\n"  # two stages that wait for work without loading a model
+_PATIENCE_S = 90  # a busy machine is no failure
 
 
 @dataclass
@@ -40,9 +41,9 @@ class Up:
         return None
 
     def wait_for(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + _PATIENCE_S
         while not condition():
-            assert time.monotonic() < deadline, f"not within 20 s: {what}\n{self.log()}"
+            assert time.monotonic() < deadline, f"not within {_PATIENCE_S} s: {what}\n{self.log()}"
             time.sleep(0.05)
 
 
@@ -60,7 +61,7 @@ def up(folder: Path, recipe: str) -> Iterator[Up]:
             family += family[0].children(recursive=True)
             for member in family:
                 member.kill()
-            process.wait(10)
+            process.wait(_PATIENCE_S)
 
 
 def both_run(found: Up) -> bool:
@@ -82,9 +83,10 @@ def test_ctrl_c_stops_all_and_leaves_no_process(tmp_path: Path) -> None:
         children = found.children()
         assert all(os.getpgid(child.pid) == child.pid for child in children), "the terminal's Ctrl-C reaches the parent alone"
         found.process.send_signal(signal.SIGINT)
-        assert found.process.wait(15) == 0
+        assert found.process.wait(_PATIENCE_S) == 0
         assert gone(children)
     assert "stopping collect, judge" in found.log()
+    assert "did not end in time" not in found.log()
 
 
 def test_a_stage_killed_by_sigkill_comes_back_and_the_other_goes_on(tmp_path: Path) -> None:
@@ -96,8 +98,9 @@ def test_a_stage_killed_by_sigkill_comes_back_and_the_other_goes_on(tmp_path: Pa
         found.wait_for(lambda: (now := found.stage("collect")) is not None and now.pid != first.pid, "collect is started again")
         assert found.stage("judge") == other
         found.process.send_signal(signal.SIGTERM)
-        assert found.process.wait(15) == 0
+        assert found.process.wait(_PATIENCE_S) == 0
     assert "collect was killed by SIGKILL; it is started again in 0.2 s" in found.log()
+    assert "did not end in time" not in found.log()
 
 
 def test_the_wait_doubles_with_each_death(tmp_path: Path) -> None:
@@ -113,7 +116,7 @@ def test_no_stage_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
         found.wait_for(lambda: both_run(found), "both stages run")
         children = found.children()
         found.process.kill()
-        found.process.wait(10)
+        found.process.wait(_PATIENCE_S)
         found.wait_for(lambda: gone(children), "the stages end")
 
 
@@ -143,7 +146,7 @@ def test_the_merged_log_names_the_stage_of_each_line_and_is_kept(tmp_path: Path)
 
 def ended(folder: Path, recipe: str) -> tuple[int, str]:
     with up(folder, recipe) as found:
-        return found.process.wait(30), found.log()
+        return found.process.wait(_PATIENCE_S), found.log()
 
 
 def test_an_unknown_recipe_key_ends_it_before_anything_starts(tmp_path: Path) -> None:
@@ -162,7 +165,7 @@ def test_a_gate_without_eval_is_refused(tmp_path: Path) -> None:
 def test_a_stage_that_refuses_its_recipe_is_not_tried_again_and_stops_the_others(tmp_path: Path) -> None:
     ensure_base_policy(open_run(tmp_path / "run"), "another-model")
     with up(tmp_path, "up: {stages: [collect, train], backoff_s: 0.2}\n") as found:
-        assert found.process.wait(30) == 2
+        assert found.process.wait(_PATIENCE_S) == 2
     said = " ".join(found.log().split())
     assert "clawctl: train refuses to start" in said
     assert "trains 'another-model', the recipe names 'demo'" in said.partition("train refuses to start")[2]

@@ -17,6 +17,8 @@ from clawctl.serve.dialects.handles import exchange_of
 from clawctl.types import Message
 
 _MOST_TOKENS = 4_000_000  # of one key's answers; the one given or matched longest ago goes first
+_ANSWER_TOKENS = 32  # what an answer takes beside its tokens, in tokens: many short ones are no less memory
+_MOST_ALIKE = 1024  # answers of one key that say the same: all of them are looked at when it comes back without a handle
 
 
 class Recent:
@@ -59,18 +61,24 @@ class _Answers:
 
     def add(self, exchange_id: str, says: bytes | None, answer: Remembered) -> None:
         self._by_id[exchange_id] = _Kept(answer, says)
-        self._tokens += len(answer.completion_ids)
+        self._tokens += _ANSWER_TOKENS + len(answer.completion_ids)
         if says is not None:
-            self._by_digest.setdefault(says, []).append(exchange_id)
+            alike = self._by_digest.setdefault(says, [])
+            alike.append(exchange_id)
+            if len(alike) > _MOST_ALIKE:
+                self._forget(alike[0])
 
     def shrink(self, most_tokens: int) -> None:
         while self._tokens > most_tokens:
-            exchange_id, kept = self._by_id.popitem(last=False)
-            self._tokens -= len(kept.answer.completion_ids)
-            if kept.says is not None:
-                self._by_digest[kept.says].remove(exchange_id)
-                if not self._by_digest[kept.says]:
-                    del self._by_digest[kept.says]
+            self._forget(next(iter(self._by_id)))
+
+    def _forget(self, exchange_id: str) -> None:
+        kept = self._by_id.pop(exchange_id)
+        self._tokens -= _ANSWER_TOKENS + len(kept.answer.completion_ids)
+        if kept.says is not None:
+            self._by_digest[kept.says].remove(exchange_id)
+            if not self._by_digest[kept.says]:
+                del self._by_digest[kept.says]
 
     def find(self, message: Message) -> list[Remembered]:
         """The answer whose handle the message carries, if the message still says what it said; without a handle, all that said the

@@ -112,7 +112,7 @@ async def _serve(
         """The engine begins with version 0; whatever is live comes by the same way as any swap: with its canary, and with 0 to fall
         back on."""
         nonlocal announced
-        versions.follow_once()
+        versions.follow_once(begun=True)
         if not announced:
             announced = True
             _announce(run, host, port)

@@ -12,14 +12,17 @@ from clawctl.serve.dialects.responses import messages_for_engine
 from clawctl.types import Message
 
 _MOST = 512  # responses of one key; the one unused for longest goes first
-_MOST_BYTES = 128 << 20  # of one key's, each with its whole conversation, though they share what they have in common
+_MOST_BYTES = 128 << 20  # of one key's, each with its whole conversation
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
     response: bytes  # as the client got it
-    messages: list[Message]  # the conversation up to and including this answer, without `instructions`
-    size: int
+    messages: bytes  # JSON, of which the size is known: the conversation with this answer, without `instructions`
+
+    @property
+    def size(self) -> int:
+        return len(self.response) + len(self.messages)
 
 
 class Stored:
@@ -42,7 +45,8 @@ class Stored:
             )
             raise Refusal(400, problem, "previous_response_id", "previous_response_not_found")
         own = _instructions(ask)
-        sent = ask.sent_messages[:own] + kept.messages + ask.sent_messages[own:]
+        earlier: list[Message] = orjson.loads(kept.messages)
+        sent = ask.sent_messages[:own] + earlier + ask.sent_messages[own:]
         return replace(ask, sent_messages=sent, messages=messages_for_engine(sent))
 
     def with_items(self, key: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -63,11 +67,10 @@ class Stored:
         if ask.echo.get("store") is False:
             return
         messages = [*ask.sent_messages[_instructions(ask) :], {**message, "handle": exchange_of(response["id"])}]
-        told = orjson.dumps(response)
-        size = len(told) + len(orjson.dumps(messages))
+        kept = Kept(orjson.dumps(response), orjson.dumps(messages))
         responses = self._of_key.setdefault(key, OrderedDict())
-        responses[response["id"]] = Kept(told, messages, size)
-        self._bytes[key] = self._bytes.get(key, 0) + size
+        responses[response["id"]] = kept
+        self._bytes[key] = self._bytes.get(key, 0) + kept.size
         while len(responses) > self._most or self._bytes[key] > self._most_bytes:
             self._bytes[key] -= responses.popitem(last=False)[1].size
 

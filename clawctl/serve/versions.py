@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from clawctl.errors import ClawError
 from clawctl.policies import list_versions, live_version
 from clawctl.run_dir import RunDir, changes
-from clawctl.serve.backends import Backend, Reply
+from clawctl.serve.backends import Backend, Reply, Unanswered
 from clawctl.serve.canary import CanaryFailure
 from clawctl.serve.dialects import Ask, Refusal
 from clawctl.serve.engines import Swap
@@ -18,6 +18,7 @@ _log = logging.getLogger("clawctl.serve")
 _PINNED = re.compile(r"@([0-9]+)\Z")
 _LONGEST_NUMBER = 18  # digits; no version has more, and Python refuses to read very long ones
 _KEPT_SWAPS = 200
+_TRIES = 3  # of a version, as long as it fails only because the engine did not answer; that may be this version's doing
 
 
 class Versions:
@@ -33,6 +34,9 @@ class Versions:
         self._follower = threading.Thread(target=self._follow, name="follow-live", daemon=True)
         self._looking = threading.Lock()
         self._refused: int | None = None  # the version that was tried and refused; not tried again until LIVE moves
+        self._wanted: int | None = None  # the version that was tried last
+        self._unanswered = 0  # so many of its tries had no answer
+        self._served = 0  # the version that went live last
 
     async def begin(self, ask: Ask, stack: AsyncExitStack) -> tuple[list[Reply], bool]:
         """Running replies, and whether the request pinned its version. `NAME@3` is version 3 and no other, even while 3 is live: a
@@ -61,10 +65,14 @@ class Versions:
         for _ in changes([self._run.policies], self._stop):
             self.follow_once()
 
-    def follow_once(self) -> None:
-        """Look at LIVE; swap if it moved. On any trouble the old version goes on serving, and the trouble is recorded."""
+    def follow_once(self, begun: bool = False) -> None:
+        """Look at LIVE; swap if it moved. On any trouble the old version goes on serving, and the trouble is recorded. `begun`: the
+        engine has just begun (anew); while it does not run, nothing is tried."""
         with self._looking:
-            self._look()
+            if begun or self.live.waiting_for() is None:
+                self._look()
+            if begun and self._refused is not None and self.live.version != self._served:
+                self._serve_again()
 
     def _look(self) -> None:
         try:
@@ -73,17 +81,32 @@ class Versions:
             self._alarm(None, error)
             return
         if wanted is None or wanted == self.live.version:
-            self._refused = None
+            self._refused = self._wanted = None
             return
         if wanted == self._refused:
             return
+        if wanted != self._wanted:
+            self._wanted, self._unanswered = wanted, 0
         try:
             self._swap(wanted)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a policy, the old one serves; it is recorded and shown
             self._alarm(wanted, error)
+            self._unanswered += isinstance(error, Unanswered)
+            if isinstance(error, Unanswered) and self._unanswered < _TRIES:
+                self._refused = None  # tried again at the next look, or when the engine has begun anew
+
+    def _serve_again(self) -> None:
+        """The engine has begun anew, with version 0, and what LIVE names is refused: what served before does so again."""
+        try:
+            self.live.swap(self._served)
+        except Exception:  # noqa: BLE001 - the engine goes on with what it has, and the log says so
+            _log.exception("version %d served before and cannot now; version %d serves", self._served, self.live.version)
+        else:
+            _log.info("version %d serves again", self._served)
 
     def _swap(self, version: int) -> None:
         swap = self.live.swap(version)
+        self._served = version
         self.swaps = [*self.swaps, swap][-_KEPT_SWAPS:]
         self.swaps_done += 1
         self.last_swap_error, self._refused = None, None

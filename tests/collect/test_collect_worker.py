@@ -66,7 +66,7 @@ def start(run, tmp_path) -> Iterator:
         process.wait()
 
 
-def wait_for(condition, seconds: float = 20.0) -> None:
+def wait_for(condition, seconds: float = 90.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
@@ -159,10 +159,10 @@ def test_a_complete_turn_is_published_soon_and_a_signal_publishes_the_rest(run, 
     begun = time.monotonic()
     append(path, exchanges[1])
     wait_for(lambda: len(rows_of(run)) == 1)
-    assert time.monotonic() - begun < 2.0  # 0.05 s and a little; generous for a loaded machine
+    assert time.monotonic() - begun < 20  # 0.05 s and a little, not `session_timeout_s`; a loaded machine is no failure
     append(path, exchanges[2])
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
 
 
 def test_killed_at_any_moment_no_turn_is_lost_and_none_is_published_twice(run, start) -> None:

@@ -323,7 +323,7 @@ def test_two_workers_never_judge_a_turn_twice_and_a_signal_ends_them(run, servin
     wait_for(lambda: len(published(run.verdicts, ".parquet")) == 41)
     for worker in workers:
         worker.send_signal(signal.SIGTERM)
-    assert [worker.wait(10) for worker in workers] == [0, 0]
+    assert [worker.wait(60) for worker in workers] == [0, 0]
 
 
 def test_of_two_workers_one_is_killed_in_the_middle_of_a_shard_and_the_other_takes_it_over(run, serving, start) -> None:

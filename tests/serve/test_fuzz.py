@@ -8,7 +8,7 @@ import pytest
 from served import Server
 
 from scripts.benchmarks.fuzz.raw import raw_requests, send
-from scripts.benchmarks.serve_fuzz import Tally, by_document
+from scripts.benchmarks.serve_fuzz import Tally, by_document, growth
 
 
 def root_of(server: Server) -> str:
@@ -39,6 +39,11 @@ def test_a_tally_finds_what_it_looks_for() -> None:
     tally.add(200, b"Traceback (most recent call last):", "b")
     tally.add(None, b"", "c")
     assert (tally.requests, tally.own_5xx, tally.tracebacks, len(tally.examples)) == (3, 1, 1, 2)
+
+
+def test_growth_is_counted_from_the_second_part_on_and_over_the_last_half() -> None:
+    rows = {row.metric: row.value for row in growth([100, 130, 140, 145, 148, 150, 150, 151, 151, 152])}
+    assert rows == {"rss_growth_mb": 22, "rss_growth_last_half_mb": 4}
 
 
 def test_the_document_names_the_routes_that_are_there_and_no_others(server: Server) -> None:

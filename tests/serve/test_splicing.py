@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from clawctl.serve.dialects import Ask, chat
 from clawctl.serve.prompt import UNCERTAIN, render
-from clawctl.serve.recent import Recent, digest
+from clawctl.serve.recent import Recent, digest, prompt_digest
 
 END = SPECIAL.index("<|im_end|>")
 LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -136,12 +136,23 @@ def test_reasoning_that_the_template_begins_itself_is_put_back_with_it(tokenizer
 
 
 def test_memory_is_bounded_by_tokens_the_oldest_goes_first(tokenizer: Any) -> None:
-    recent = Recent(most_tokens=5)
+    recent = Recent(most_tokens=70)  # two answers of 2 tokens, and 32 for what each takes beside them
     for name, text in (("A", "one"), ("B", "two"), ("C", "three")):
         recent.keep("default", name * 24, {"role": "assistant", "content": text}, [1], [1, 2])
     known = recent.known("default", ask(*[{"role": "assistant", "content": text} for text in ("one", "two", "three")]))
     assert known.answers is not None
     assert sorted(known.answers) == [1, 2]
+
+
+def test_of_answers_that_say_the_same_a_bounded_number_is_looked_at(tokenizer: Any) -> None:
+    recent, said = Recent(), {"role": "assistant", "content": "ok"}
+    for number in range(1100):
+        recent.keep("default", f"{number:024}", said, [number], [1, 2])
+    known = recent.known("default", ask(said))
+    assert known.answers is not None
+    assert len(known.answers[0]) == 1024
+    assert known.answers[0][-1].prompt == prompt_digest([1099])
+    assert recent.known("default", ask({**said, "tool_calls": [{**CALL, "id": f"call{75:024}0"}]})).answers is None
 
 
 def test_a_server_that_splices_records_it_and_its_turns_chain(tmp_path: Path, model_path: Path) -> None:

@@ -16,8 +16,9 @@ import pytest
 from served import Server, until
 
 from clawctl.policies import move_live, publish_policy
-from clawctl.serve.backends import THERE_AND_BACK, Sampled
+from clawctl.serve.backends import THERE_AND_BACK, Sampled, Unanswered
 from clawctl.serve.backends.chunks import UpstreamReply
+from clawctl.serve.backends.control import Control
 from clawctl.serve.backends.http import Client, UpstreamGone, post_whole
 from clawctl.serve.backends.tokens import Clock
 from clawctl.serve.dialects import Extras, Refusal, Shown
@@ -329,6 +330,48 @@ def test_a_kept_connection_that_was_closed_is_no_trouble(odd: str) -> None:
             await post_whole(Client("http://127.0.0.1:9", None), "/", b"{}")
 
     asyncio.run(main())
+
+
+def test_a_swap_does_not_meet_the_end_of_a_connection_that_idled() -> None:
+    """uvicorn closes a connection that idles after 5 s; this server when the second request comes on it, as uvicorn does then."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hasty) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        control = Control(f"http://127.0.0.1:{server.server_port}", None)
+        try:
+            control.pause()
+            control.reload("somewhere", 1)
+            control.resume()
+        finally:
+            control.close()
+            server.shutdown()
+            thread.join()
+        gone = Control(f"http://127.0.0.1:{server.server_port}", None)
+    with pytest.raises(Unanswered, match="does not answer /resume"):
+        gone.resume()
+    gone.close()
+
+
+class Hasty(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        super().setup()
+        self.answered = False
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        if self.answered:
+            self.close_connection = True
+            return
+        self.answered = True
+        self.send_response(200)
+        self.send_header("content-length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
 
 
 # ---- a server that gives no ids -------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def test_a_following_trainer_takes_what_comes_and_ends_cleanly_when_asked(
         publish_turns(run, sampler, 6)
         wait_until(lambda: live_version(run) == 1)
         process.send_signal(signal.SIGTERM)
-        _, talk = process.communicate(timeout=20)
+        _, talk = process.communicate(timeout=90)
     finally:
         process.kill()
     assert process.returncode == 0

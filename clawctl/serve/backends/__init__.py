@@ -5,10 +5,15 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from clawctl.errors import ClawError
 from clawctl.serve.dialects import Ask, Extras, Shown
 from clawctl.serve.engines import Swap
 
 THERE_AND_BACK = "the weights changed and changed back while it was sampled"  # so its first and last version do not tell
+
+
+class Unanswered(ClawError):
+    """The engine did not answer what we asked of it; it may the next time."""
 
 
 @dataclass(slots=True)

@@ -8,18 +8,22 @@ from typing import Any
 import httpx
 
 from clawctl.errors import ClawError
+from clawctl.serve.backends import Unanswered
 
 _PLACES = 64  # asked for at once
 _TIMEOUT_S = 600.0  # large weights take their time
+_CONNECT_S = 10.0
 
 
 class Control:
-    """Raises ClawError where the server refuses or cannot be reached."""
+    """Raises ClawError where the server refuses, Unanswered where it cannot be reached."""
 
     def __init__(self, url: str, key: str | None, reload: str = "reload_weights") -> None:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self._reload = reload  # the worker's method that does it
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(_TIMEOUT_S, connect=5.0))
+        # No connection is kept: vLLM closes one that idles after 5 s, and a call that comes just then would be lost.
+        limits, patience = httpx.Limits(max_keepalive_connections=0), httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_S)
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=patience, limits=limits)
 
     def close(self) -> None:
         self._http.close()
@@ -111,7 +115,7 @@ class Control:
         try:
             response = self._http.request(method, path, json=body)
         except httpx.HTTPError as error:
-            raise ClawError(f"the engine does not answer {what}: {error or type(error).__name__}", "see that it runs") from error
+            raise Unanswered(f"the engine does not answer {what}: {error or type(error).__name__}", "see that it runs") from error
         if response.status_code != 200:
             raise ClawError(f"the engine refuses {what}: {_said(response)}", "the engine's own log has the details")
         try:

@@ -15,6 +15,7 @@ from clawctl.run_dir import RunDir
 from clawctl.serve.canary import check_canary
 from clawctl.serve.engines import EngineFailure, Sampling, Staged, Token
 from clawctl.serve.engines.batching import Outputs, can_steer, forget_prefixes, start_batching
+from clawctl.serve.engines.padding import pad_linears
 from clawctl.serve.engines.steering import Steered, Steering, steers
 from clawctl.serve.engines.weights import StagedWeights, load_model
 
@@ -29,6 +30,7 @@ class TransformersEngine:
     def __init__(self, run: RunDir, recipe: Recipe, version: int) -> None:
         self._run, self._recipe = run, recipe
         self.model = load_model(run, recipe, version)
+        pad_linears(self.model)
         loaded = StagedWeights(version, self.model)
         check_canary(run, version, loaded.score, loaded.tolerance)
         self.version = version

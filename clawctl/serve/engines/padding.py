@@ -1,0 +1,42 @@
+"""Linear layers of a CPU that are asked for few different numbers of rows, so that few kernels are compiled and kept.
+
+In bfloat16 PyTorch leaves them to oneDNN, which compiles a kernel for each number of rows that comes: some milliseconds each, half
+a megabyte each, and two caches of 1024 of them. Prompts have every length: without this a server grows by a gigabyte, and most
+first tokens wait for a compiler. float32 goes to MKL, which keeps nothing.
+"""
+
+from typing import Any
+
+import torch
+from torch.nn.functional import linear, pad
+
+_FINE = 256  # rows; up to here two numbers for each doubling, above it the multiples of _COARSE, where padding costs more
+_COARSE = 128
+
+
+def padded_rows(rows: int) -> int:
+    """The number of rows that is computed for `rows`: one of 1, 2, 3, 4, 6, 8, 12, 16, …, 192, 256, 384, 512, 640, …"""
+    if rows > _FINE:
+        return -(-rows // _COARSE) * _COARSE
+    doubled = 1 << (rows - 1).bit_length()
+    between = doubled * 3 // 4
+    return between if rows <= between else doubled
+
+
+class PaddedLinear(torch.nn.Linear):
+    """The same numbers up to rounding; the rows that were added are cut off."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        rows_RD = input.reshape(-1, self.in_features)
+        rows = len(rows_RD)
+        mixed_RE = linear(pad(rows_RD, (0, 0, 0, padded_rows(rows) - rows)), self.weight, self.bias)[:rows]
+        return mixed_RE.reshape(*input.shape[:-1], self.out_features)
+
+
+def pad_linears(model: Any) -> None:
+    """Have the linear layers of a model compute padded rows, where each number of rows costs a kernel."""
+    if model.device.type != "cpu" or model.dtype == torch.float32:
+        return
+    for module in model.modules():
+        if type(module) is torch.nn.Linear:  # what a layer of another kind does with its rows is its own
+            module.__class__ = PaddedLinear

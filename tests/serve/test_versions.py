@@ -1,0 +1,115 @@
+"""The version that LIVE names goes live, or it is said why not; what was nobody's fault is tried again."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clawctl.policies import ensure_base_policy, move_live, publish_policy
+from clawctl.run_dir import RunDir, open_run
+from clawctl.serve.backends import Unanswered
+from clawctl.serve.canary import CanaryFailure
+from clawctl.serve.engines import Swap
+from clawctl.serve.versions import Versions
+from clawctl.types import Policy
+
+
+class Scripted:
+    """A backend whose swaps end as it is told; without more to be told, well."""
+
+    def __init__(self, *ends: Exception) -> None:
+        self.version, self.tried, self.ends = 0, 0, list(ends)
+        self.waits: str | None = None
+
+    def waiting_for(self) -> str | None:
+        return self.waits
+
+    def swap(self, version: int) -> Swap:
+        self.tried += 1
+        if self.ends:
+            raise self.ends.pop(0)
+        self.version = version
+        return Swap(version, 0.0, 0.0, 0.0)
+
+
+def unanswered() -> Unanswered:
+    return Unanswered("the engine does not answer /pause", "see that it runs")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = open_run(tmp_path / "run")
+    ensure_base_policy(run, "m")
+    for version in (1, 2):
+        publish_policy(run, Policy(version, 0, version, None, "adapter", "m", [], None, {}, 0.0), lambda folder: None)
+    return run
+
+
+def following(run: RunDir, backend: Scripted) -> Versions:
+    made: Any = backend
+    return Versions(run, made)
+
+
+def test_a_swap_without_an_answer_is_tried_again(run: RunDir) -> None:
+    backend = Scripted(unanswered())
+    versions = following(run, backend)
+    move_live(run, 1)
+    versions.follow_once()
+    assert versions.last_swap_error == "version 1 does not go live: the engine does not answer /pause"
+    versions.follow_once()
+    assert (backend.version, versions.last_swap_error, versions.swaps_refused) == (1, None, 1)
+
+
+def test_a_version_that_never_gets_an_answer_is_tried_three_times_each_time_that_live_names_it(run: RunDir) -> None:
+    backend = Scripted(*(unanswered() for _ in range(7)))
+    versions = following(run, backend)
+    for tried in (3, 6):
+        move_live(run, 1)
+        for _ in range(5):
+            versions.follow_once()
+        assert (backend.tried, backend.version) == (tried, 0)
+        move_live(run, 0)
+        versions.follow_once()
+
+
+def test_a_version_that_was_refused_is_not_tried_again(run: RunDir) -> None:
+    backend = Scripted(CanaryFailure("its canary is off by 1"))
+    versions = following(run, backend)
+    move_live(run, 1)
+    for _ in range(3):
+        versions.follow_once()
+    assert (backend.tried, backend.version) == (1, 0)
+    move_live(run, 2)
+    versions.follow_once()
+    assert (backend.version, versions.last_swap_error) == (2, None)
+
+
+def test_live_that_moves_while_the_engine_starts_is_taken_up_when_it_is_there(run: RunDir) -> None:
+    backend = Scripted()
+    backend.waits = "vLLM starts again"
+    versions = following(run, backend)
+    move_live(run, 1)
+    for _ in range(5):
+        versions.follow_once()
+    assert (backend.tried, versions.last_swap_error) == (0, None)
+    versions.follow_once(begun=True)
+    assert backend.version == 1
+
+
+def test_an_engine_that_begins_anew_serves_what_served_before_if_live_names_a_version_that_is_refused(run: RunDir) -> None:
+    backend = Scripted()
+    versions = following(run, backend)
+    move_live(run, 1)
+    versions.follow_once()
+    backend.ends = [CanaryFailure("its canary is off by 1")]
+    move_live(run, 2)
+    versions.follow_once()
+    backend.version = 0  # it died and is back
+    versions.follow_once(begun=True)
+    versions.follow_once()
+    assert (backend.version, versions.last_swap_error) == (1, "version 2 does not go live: its canary is off by 1")
+    move_live(run, 0)
+    versions.follow_once()
+    backend.tried = 0
+    versions.follow_once(begun=True)
+    assert (backend.version, backend.tried) == (0, 0)

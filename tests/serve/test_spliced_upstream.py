@@ -15,8 +15,8 @@ import pytest
 from served import SPECIAL, Server
 from transformers import AutoTokenizer
 
+from clawctl.http_client import Client
 from clawctl.serve.backends.completions import How, as_completion
-from clawctl.serve.backends.http import Client
 from clawctl.serve.backends.splicer import OTHERWISE, Splicer
 from clawctl.serve.dialects import Ask, Remembered, chat
 from clawctl.serve.prompt import UNCERTAIN, render

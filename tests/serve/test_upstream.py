@@ -3,12 +3,10 @@
 import asyncio
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx
 import orjson
@@ -18,7 +16,6 @@ from served import Server, until
 from clawctl.policies import move_live, publish_policy
 from clawctl.serve.backends import THERE_AND_BACK, Sampled
 from clawctl.serve.backends.chunks import UpstreamReply
-from clawctl.serve.backends.http import Client, UpstreamGone, post_whole
 from clawctl.serve.backends.tokens import Clock
 from clawctl.serve.dialects import Extras, Refusal, Shown
 from clawctl.serve.dialects.chat import told_logprobs
@@ -276,59 +273,6 @@ def test_a_client_that_asks_gets_each_logprob_as_the_upstream_told_it() -> None:
         return [shown async for shown in reply]
 
     assert told_logprobs(asyncio.run(main())[0].tokens) == [entry]
-
-
-# ---- the client ----------------------------------------------------------------------------------------------------------
-
-
-class Odd(BaseHTTPRequestHandler):
-    """A server that closes connections it said it would keep, or speaks nonsense."""
-
-    protocol_version = "HTTP/1.1"
-    seen: ClassVar[list[str]] = []
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        self.seen.append(self.path)
-        if self.path == "/nonsense":
-            self.wfile.write(b"what?\r\n\r\n")
-            self.close_connection = True
-            return
-        body = b"x" * 70_000
-        self.send_response(404 if self.path == "/missing" else 200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-        self.close_connection = self.path == "/closes"  # though it did not say so
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def odd() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Odd) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-def test_a_kept_connection_that_was_closed_is_no_trouble(odd: str) -> None:
-    async def main() -> None:
-        client = Client(odd, None)
-        assert await post_whole(client, "/closes", b"{}") == (200, b"x" * 70_000)
-        assert await post_whole(client, "/", b"{}") == (200, b"x" * 70_000)
-        status, told = await post_whole(client, "/missing", b"{}")
-        assert (status, len(told)) == (404, 70_000)
-        with pytest.raises(UpstreamGone):
-            await post_whole(client, "/nonsense", b"{}")
-        client.close()
-        with pytest.raises(UpstreamGone):
-            await post_whole(Client("http://127.0.0.1:9", None), "/", b"{}")
-
-    asyncio.run(main())
 
 
 # ---- a server that gives no ids -------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from clawctl.http_client import Broken, Unreachable
 from clawctl.judge.calls import Calls
 from clawctl.judge.posts import Posts
 from clawctl.run_dir import RunDir
+from clawctl.serve.backends.vllm import free_port
 from tests.wire import OK, against, read_request
 
 
@@ -55,13 +56,22 @@ def test_a_server_that_does_not_answer_in_time_is_given_up_and_its_late_answer_i
     assert against(serve, ask) == [b"ok"] * 3
 
 
-def test_nobody_there_is_told_apart_from_a_call_that_broke() -> None:
+@pytest.mark.parametrize("named", [False, True])
+def test_an_endpoint_or_a_proxy_where_nobody_listens_is_told_apart_from_a_call_that_broke(
+    monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}"
+    for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+    if named:
+        monkeypatch.setenv("http_proxy", nobody)
+
     async def ask() -> None:
-        server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        server.close()
-        await server.wait_closed()
-        await Posts(1.0, {}, trust_env=True).post(f"http://127.0.0.1:{port}/v1", "", b"{}")
+        posts = Posts(5.0, {}, trust_env=True)
+        try:
+            await posts.post("http://judge.example/v1" if named else nobody + "/v1", "", b"{}")
+        finally:
+            await posts.close()
 
     with pytest.raises(Unreachable, match="cannot be reached"):
         asyncio.run(ask())

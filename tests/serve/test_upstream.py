@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from served import Server, until
+from served import Server
 
 from clawctl.policies import move_live, publish_policy
 from clawctl.serve.backends import THERE_AND_BACK, Sampled
@@ -22,6 +22,7 @@ from clawctl.serve.dialects.chat import told_logprobs
 from clawctl.serve.engines import EngineFailure
 from clawctl.serve.text import CallBegun, CallSaid, Said, Thought
 from clawctl.types import Policy
+from tests.waiting import until
 
 # ---- chunks --------------------------------------------------------------------------------------------------------------
 

@@ -161,11 +161,11 @@ def publish(path: Path, write: Callable[[Path], None]) -> None:
     try:
         write(temporary)
         os.chmod(temporary, 0o600)
-        _fsync(temporary)
+        sync(temporary)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    _fsync(path.parent)
+    sync(path.parent)
 
 
 def publish_bytes(path: Path, data: bytes) -> None:
@@ -183,20 +183,21 @@ def publish_folder(path: Path, write: Callable[[Path], None]) -> None:
     try:
         write(temporary)
         for file in (p for p in temporary.rglob("*") if p.is_file()):
-            _fsync(file)
-        _fsync(temporary)
+            sync(file)
+        sync(temporary)
         if not path.exists():
             os.rename(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    _fsync(path.parent)
+    sync(path.parent)
 
 
 def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}-{uuid4().hex[:8]}.tmp")
 
 
-def _fsync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Make what a file holds, or which names a folder has, outlive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

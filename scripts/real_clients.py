@@ -27,7 +27,8 @@ from clawctl.collect.sessions import Sessions
 from clawctl.errors import ClawError
 from clawctl.run_dir import open_run
 from clawctl.types import Exchange, Turn
-from scripts.rehearsal import Running
+from scripts import asgi
+from scripts.rehearsal import Rehearsal
 
 CASES = Path(__file__).parent / "client_cases"
 _PATIENCE_S = 240.0
@@ -216,9 +217,9 @@ CLIENTS = (
 @contextmanager
 def serving(run: Path) -> Iterator[tuple[str, str]]:
     """URL and key of a `clawctl serve` that speaks for a rehearsal."""
-    with Running() as rehearsal:
+    with asgi.serving(Rehearsal().app()) as rehearsal:
         recipe = run.with_suffix(".yaml")
-        upstream = {"url": rehearsal.url, "kind": "vllm"}
+        upstream = {"url": rehearsal, "kind": "vllm"}
         recipe.write_text(yaml.safe_dump({"serve": {"port": 0, "api_key": "key-of-the-clients", "upstream": upstream}}))
         command = [sys.executable, "-m", "clawctl", "serve", "--run", str(run), "--recipe", str(recipe), "--intercept"]
         with run.with_suffix(".log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:

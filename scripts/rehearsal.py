@@ -11,8 +11,6 @@ import argparse
 import itertools
 import json
 import re
-import socket
-import threading
 from collections.abc import AsyncIterator
 from typing import Any
 from zlib import crc32
@@ -180,23 +178,6 @@ class Rehearsal:
 
 def _frame(chunk: dict[str, Any]) -> str:
     return f"data: {json.dumps(chunk)}\n\n"
-
-
-class Running:
-    """A rehearsal in a thread of its own, for as long as the block lasts."""
-
-    def __enter__(self) -> "Running":
-        self.rehearsal = Rehearsal()
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        self._server = uvicorn.Server(uvicorn.Config(self.rehearsal.app(), log_level="error", lifespan="off"))
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        self._thread.join()
 
 
 def main() -> None:

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,24 +11,11 @@ from typing import Any
 
 import orjson
 import psutil
-import yaml
 
 from clawctl.run_dir import RunDir, open_run, published
 from clawctl.shards import read_turns, read_verdicts
 from clawctl.types import Turn, Verdict
-
-ROOT = Path(__file__).parent.parent
-CLAWCTL = [sys.executable, "-m", "clawctl"]
-
-
-def demo_recipe(folder: Path, **changes: Any) -> Path:
-    """recipes/demo.yaml with whole sections changed key by key."""
-    recipe = yaml.safe_load((ROOT / "recipes" / "demo.yaml").read_text())
-    for key, value in changes.items():
-        recipe[key] = {**recipe.get(key, {}), **value} if isinstance(value, dict) else value
-    path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump(recipe))
-    return path
+from scripts.benchmarks.circle import CLAWCTL
 
 
 @contextmanager

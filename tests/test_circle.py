@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM
 from clawctl.config import DEMO_MODEL
 from clawctl.policies import list_versions, live_version, policy_folder, read_policy
 from clawctl.run_dir import RunDir
-from tests.circle import CLAWCTL, captured, circle, demo_recipe, ledger_of, turns_of, verdicts_of, wait_for
+from scripts.benchmarks.circle import CLAWCTL, write_recipe
+from tests.circle import captured, circle, ledger_of, turns_of, verdicts_of, wait_for
 
 STEPS = 2
 
@@ -38,7 +39,7 @@ def test_a_complaint_goes_all_the_way_round_and_every_number_of_it_is_exact(tmp_
         "gate": {"max_correctness_drop": 1.0, "max_satisfaction_drop": 1.0},
         "collect": {"session_timeout_s": 3600.0},
     }
-    with circle(tmp_path, demo_recipe(tmp_path, **changes)) as (run, family):
+    with circle(tmp_path, write_recipe(tmp_path, changes)) as (run, family):
         summary = talk(run, "--stop-at-version", str(STEPS))
         assert summary["refused"] == 0
         talk(run, "--sessions", "8")  # somebody is answered by what was learned

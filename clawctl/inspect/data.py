@@ -9,7 +9,7 @@ from rich.table import Table
 
 from clawctl.checksums import read_sealed
 from clawctl.inspect.rows import read_json
-from clawctl.inspect.tables import problem_lines, since
+from clawctl.inspect.tables import problem_lines, since, sized
 from clawctl.printing import answers, one_line, print_json
 from clawctl.run_dir import FOLDERS, RunDir, published
 from clawctl.shards import UnreadableShard, read_columns
@@ -40,7 +40,7 @@ def show_data(run: RunDir, as_json: bool) -> None:
     for store in found["stores"]:
         began = "" if store["since"] is None else since(store["since"], time.time())
         rows = "" if store["rows"] is None else str(store["rows"])
-        stores.add_row(store["where"], str(store["files"]), _size(store["bytes"]), rows, began, store["what"])
+        stores.add_row(store["where"], str(store["files"]), sized(store["bytes"]), rows, began, store["what"])
     people = Table(title="about whom")
     for heading in ("user", "sessions", "turns", "captured", "first", "last"):
         people.add_column(heading, justify="right" if heading in ("sessions", "turns", "captured") else "left")
@@ -115,10 +115,3 @@ def _columns(folder: Path, kind: str, columns: tuple[str, ...], problems: list[s
             yield from read_columns(path, kind, columns)
         except UnreadableShard as error:
             problems.append(f"{folder.name}/{error}")
-
-
-def _size(count: int) -> str:
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} B"

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from clawctl.inspect.policies import read_live
 from clawctl.inspect.rows import Joined, read_json, read_rows
-from clawctl.inspect.tables import problem_lines
+from clawctl.inspect.tables import problem_lines, sized
 from clawctl.policies import list_versions
 from clawctl.printing import answers, one_line, print_json
 from clawctl.run_dir import FOLDERS, RunDir, claimed, published
@@ -40,7 +40,7 @@ def look(run: RunDir) -> dict[str, Any]:
     exchanges, files = count_exchanges(run)
     free = shutil.disk_usage(run.root).free
     if free < _LITTLE_ROOM:
-        problems.append(f"the disk has {_size(free)} left: stages wait for room, and serve loses what it captures")
+        problems.append(f"the disk has {sized(free)} left: stages wait for room, and serve loses what it captures")
     feed = read_json(run.train / "feed.json", problems, None, lambda value: isinstance(value, dict))
     return {
         "stages": {
@@ -202,8 +202,8 @@ def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
     ]
     if feed:
         lines.append(("trainer says", one_line(_feed_line(feed), 200)))
-    used = ", ".join(f"{name} {_size(size)}" for name, size in found["disk_bytes"].items() if size >= 1 << 16)
-    return [*lines, ("disk", Text(f"{_size(sum(found['disk_bytes'].values()))} ({used})" if used else "almost nothing"))]
+    used = ", ".join(f"{name} {sized(size)}" for name, size in found["disk_bytes"].items() if size >= 1 << 16)
+    return [*lines, ("disk", Text(f"{sized(sum(found['disk_bytes'].values()))} ({used})" if used else "almost nothing"))]
 
 
 def _stage(stage: str, runs: bool | None) -> Text:
@@ -249,10 +249,3 @@ def _reasons(found: dict[str, Any]) -> Sequence[Table | Text]:
         for entry in found["quarantine"]
     ]
     return parts
-
-
-def _size(count: int) -> str:
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} B"

@@ -29,3 +29,11 @@ def since(moment: float, now: float) -> str:
         if age >= 2 * seconds:
             return f"{age / seconds:.0f} {unit} ago"
     return f"{age:.0f} s ago"
+
+
+def sized(count: int) -> str:
+    """Bytes, in the largest unit that fits: "1.5 MiB"."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"

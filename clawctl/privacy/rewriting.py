@@ -1,7 +1,6 @@
 """Files without some turns: written whole beside the old one and put in its place, never edited."""
 
 import fcntl
-import os
 import secrets
 import time
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clawctl.checksums import Damaged, read_sealed, sealed
-from clawctl.run_dir import publish_bytes
+from clawctl.run_dir import publish_bytes, sync
 from clawctl.shards import UnreadableShard, read_table, rewrite_shard
 
 _GONE = object()
@@ -41,7 +40,7 @@ def rewrite_appended(path: Path, belongs: Callable[[dict[str, Any]], bool]) -> i
         if kept:
             publish_bytes(new, kept)
         path.unlink()
-        _sync_folder(path.parent)
+        sync(path.parent)
         time.sleep(_MOMENT_S)
         late, more = _kept(file.read(), belongs)
         if late:
@@ -82,7 +81,7 @@ def rewrite_parquet(path: Path, turn_ids: set[str]) -> int:
         rewrite_shard(path, kept)
     elif gone:
         path.unlink()
-        _sync_folder(path.parent)
+        sync(path.parent)
     return gone
 
 
@@ -108,7 +107,7 @@ def rewrite_json(path: Path, turn_ids: set[str]) -> int:
         publish_bytes(path, b"".join(line + end for line in kept))
     else:
         path.unlink()
-        _sync_folder(path.parent)
+        sync(path.parent)
     return count.places
 
 
@@ -145,11 +144,3 @@ class _Count:
 
     def one(self) -> None:
         self.places += 1
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

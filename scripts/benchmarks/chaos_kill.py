@@ -12,10 +12,11 @@ from clawctl.config import load_recipe
 from clawctl.endpoint import own_endpoint
 from clawctl.policies import list_versions
 from clawctl.run_dir import RunDir, open_run
+from clawctl.serve.backends.vllm import free_port
 from clawctl.shards import UnreadableShard
 from scripts.benchmarks.chaos_audit import Found, Watcher, audit, captured_lines, judged_ids, row_ids
 from scripts.benchmarks.chaos_clients import Answered, Client, Rated
-from scripts.benchmarks.chaos_stages import VICTIMS, Killer, Stage, free_port, wait_until
+from scripts.benchmarks.chaos_stages import VICTIMS, Killer, Stage, wait_until
 from scripts.benchmarks.circle import write_recipe
 from scripts.benchmarks.table import Row
 

@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -145,11 +144,6 @@ class Killer:
 
 def changed(folders: list[Path]) -> list[int]:
     return [folder.stat().st_mtime_ns for folder in folders]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, stages: list[Stage]) -> bool:

@@ -24,6 +24,7 @@ import httpx
 import psutil
 import yaml
 
+from clawctl.serve.backends.vllm import free_port
 from scripts.benchmarks.null.upstream import token
 from scripts.benchmarks.table import Row, arguments, report
 
@@ -113,14 +114,6 @@ def litellm(folder: Path, upstream: int) -> Iterator[Proxy]:
     with started(command, folder / "litellm.log", **quiet) as process:
         wait_for(lambda: answers(port, key), folder / "litellm.log")
         yield Proxy("litellm", port, "null", process, key)
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def answers(port: int, key: str) -> bool:

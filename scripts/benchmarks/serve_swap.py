@@ -21,10 +21,10 @@ import orjson
 import torch
 
 from clawctl.config import DEMO_MODEL, Recipe
+from clawctl.http_client import Client
 from clawctl.policies import move_live, publish_policy
 from clawctl.run_dir import RunDir, open_run
 from clawctl.serve.backends import THERE_AND_BACK
-from clawctl.serve.backends.http import Client
 from clawctl.types import Policy
 from scripts.benchmarks.streams import KEY, Stream, ask, clawctl, has_vllm
 from scripts.benchmarks.table import Row

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from clawctl.config import Recipe
-from clawctl.serve.backends.http import Client
+from clawctl.http_client import Client
 from scripts.benchmarks.streams import KEY, Stream, ask, clawctl, has_vllm, vllm
 from scripts.benchmarks.table import Row
 

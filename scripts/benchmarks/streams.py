@@ -18,7 +18,7 @@ import yaml
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.serve.backends.http import Client, UpstreamGone
+from clawctl.http_client import Broken, Client
 from clawctl.serve.backends.vllm import check_vllm, command, environment, free_port
 
 KEY = "benchmark"
@@ -68,14 +68,14 @@ async def ask(client: Client, path: str, body: dict[str, Any]) -> Stream:
     """One whole stream."""
     stream = Stream()
     try:
-        connection, status = await client.post(path, orjson.dumps({**body, "stream": True}), stream)
+        connection, status = await client.stream(path, orjson.dumps({**body, "stream": True}), stream)
         if status == 200:
             await stream.wait()
+            client.give_back(connection)
         else:
-            stream.failed = f"{status} {(await connection.error_body())[:200]!r}"
-        client.give_back(connection)
-    except UpstreamGone as gone:
-        stream.failed = str(gone)
+            stream.failed = f"{status} {(await client.rest(connection))[:200]!r}"
+    except Broken as broken:
+        stream.failed = str(broken)
     return stream
 
 

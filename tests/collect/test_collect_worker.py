@@ -3,11 +3,9 @@
 import random
 import resource
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -19,6 +17,7 @@ from clawctl.errors import ClawError
 from clawctl.run_dir import RunDir, open_run, published, quarantine, sole_worker
 from clawctl.shards import read_turns
 from clawctl.types import Exchange, Turn
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -49,28 +48,9 @@ def talk(length: int, name: str, at: float | None = None) -> list[Exchange]:
 
 
 @pytest.fixture
-def start(run, tmp_path) -> Iterator:
+def start(run, start_worker) -> Callable:
     """Starts `clawctl collect` as its own process."""
-    settings = tmp_path / "recipe.yaml"
-    settings.write_text("collect: {shard_age_s: 0.05, shard_turns: 7}\n")
-    started: list[subprocess.Popen] = []
-
-    def begin() -> subprocess.Popen:
-        command = [sys.executable, "-m", "clawctl", "collect", "--run", str(run.root), "--recipe", str(settings)]
-        started.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
-        return started[-1]
-
-    yield begin
-    for process in started:
-        process.kill()
-        process.wait()
-
-
-def wait_for(condition, seconds: float = 90.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
+    return lambda: start_worker("collect", run, "collect: {shard_age_s: 0.05, shard_turns: 7}\n")
 
 
 def test_once_publishes_what_is_complete_and_leaves_the_rest_for_the_next_run(run) -> None:
@@ -154,11 +134,11 @@ def test_a_complete_turn_is_published_soon_and_a_signal_publishes_the_rest(run, 
     exchanges = talk(3, "tea")
     path = run.captures / "a-0.jsonl"
     append(path, exchanges[0])
-    wait_for(lambda: (run.locks / "collect.owner").exists())
+    until(lambda: (run.locks / "collect.owner").exists())
     time.sleep(0.5)
     begun = time.monotonic()
     append(path, exchanges[1])
-    wait_for(lambda: len(rows_of(run)) == 1)
+    until(lambda: len(rows_of(run)) == 1)
     assert time.monotonic() - begun < 20  # 0.05 s and a little, not `session_timeout_s`; a loaded machine is no failure
     append(path, exchanges[2])
     process.send_signal(signal.SIGTERM)
@@ -172,7 +152,7 @@ def test_killed_at_any_moment_no_turn_is_lost_and_none_is_published_twice(run, s
     owner = run.locks / "collect.owner"
     for number in range(8):
         process = start()
-        wait_for(lambda pid=process.pid: owner.exists() and str(pid) in owner.read_text())
+        until(lambda pid=process.pid: owner.exists() and str(pid) in owner.read_text())
         for exchange in exchanges[number * 13 : (number + 1) * 13]:
             append(dice.choice(writers), exchange)
             time.sleep(dice.uniform(0, 0.01))

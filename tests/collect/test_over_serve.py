@@ -14,7 +14,8 @@ from clawctl.config import Recipe
 from clawctl.run_dir import published
 from clawctl.shards import read_turns
 from clawctl.types import Message, Turn
-from tests.serve.served import Server, build_model, until
+from tests.serve.served import Server, build_model
+from tests.waiting import until
 
 END = {"X-Session-Done": "true"}
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]

@@ -1,16 +1,13 @@
 """A real HTTP server with chat completions whose answers a function of the test gives: no engine, no gateway."""
 
-import asyncio
 import json
 import os
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -18,6 +15,7 @@ from starlette.routing import Route
 
 from clawctl.homework.problems import Task
 from clawctl.run_dir import RunDir, publish_bytes
+from scripts.asgi import serving
 
 Answer = Callable[[dict[str, Any]], str | int]  # the words, or a status that is no success
 
@@ -55,17 +53,9 @@ def answering(answer: Answer, breaks_streams: bool = False, health: dict[str, An
 
     routes = [Route("/v1/chat/completions", complete, methods=["POST"]), Route("/v1/models", models), Route("/health", say_health)]
     app = Starlette(routes=routes)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", ws="none", lifespan="off", loop="asyncio"))
-    thread = threading.Thread(target=asyncio.run, args=(server.serve(),))
-    thread.start()
-    try:
-        while not server.started:
-            assert thread.is_alive()
-        told.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
+    with serving(app) as address:
+        told.url = address + "/v1"
         yield told
-    finally:
-        server.should_exit = True
-        thread.join(10)
 
 
 async def _events(words: str, breaks: bool) -> AsyncIterator[str]:

@@ -1,24 +1,19 @@
 """A judge that is a real HTTP server and answers by script: a stand-in for somebody else's OpenAI-compatible endpoint."""
 
 import asyncio
-import socket
-import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from clawctl.serve.backends.vllm import free_port
+from scripts.asgi import serving
+
 Script = Callable[[str, int], str | Response]  # (the judge's user message, number of the call) -> what it says
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class ScriptedJudge:
@@ -32,21 +27,16 @@ class ScriptedJudge:
         self.headers: list[dict] = []
         self.connections: set[tuple] = set()  # the callers' addresses
         self.most_at_a_time = self._now = 0
+        self._running = ExitStack()
         self.wait_for_calls = 1  # answers nobody before so many calls were under way at a time, or ten seconds are over
 
     def start(self) -> "ScriptedJudge":
         app = Starlette(routes=[Route("/v1/chat/completions", self._answer, methods=["POST"])])
-        settings = uvicorn.Config(app, host="127.0.0.1", port=self.port, log_level="critical", timeout_graceful_shutdown=1)
-        self._server = uvicorn.Server(settings)
-        self._thread = threading.Thread(target=self._server.run)
-        self._thread.start()
-        while not self._server.started:
-            time.sleep(0.01)
+        self._running.enter_context(serving(app, self.port))
         return self
 
     def stop(self) -> None:
-        self._server.should_exit = True
-        self._thread.join()
+        self._running.close()
 
     async def _answer(self, request: Request) -> Response:
         body = await request.json()

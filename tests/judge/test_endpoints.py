@@ -6,7 +6,6 @@ import time
 
 import pytest
 from made_turns import reply, shard
-from scripted_judge import free_port
 from starlette.responses import Response
 
 from clawctl.config import Recipe
@@ -15,6 +14,7 @@ from clawctl.errors import ClawError
 from clawctl.judge.endpoints import LONGEST_RETRY_AFTER_S, Place, Places, retry_after_s
 from clawctl.judge.worker import judge
 from clawctl.run_dir import published
+from clawctl.serve.backends.vllm import free_port
 from clawctl.shards import read_verdicts
 
 

@@ -5,14 +5,13 @@ import re
 import signal
 import stat
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 from made_turns import reply, shard, turn
-from scripted_judge import ScriptedJudge, free_port
+from scripted_judge import ScriptedJudge
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from clawctl.config import Recipe
@@ -21,8 +20,10 @@ from clawctl.errors import ClawError
 from clawctl.feedback import FeedbackFile
 from clawctl.judge.worker import judge
 from clawctl.run_dir import RunDir, claimed, published
+from clawctl.serve.backends.vllm import free_port
 from clawctl.shards import read_verdicts
 from clawctl.types import TEXT_ONLY, Feedback, Turn, Verdict
+from tests.waiting import until
 
 
 def recipe(url: str | None, **settings: object) -> Recipe:
@@ -287,29 +288,14 @@ def test_small_shards_do_not_make_the_calls_wait_for_one_another(run, serving) -
 
 
 @pytest.fixture
-def start(run, tmp_path) -> Iterator:
+def start(run, start_worker) -> Callable:
     """Starts `clawctl judge` as its own process."""
-    started: list[subprocess.Popen] = []
 
     def begin(url: str | None) -> subprocess.Popen:
-        settings = tmp_path / f"recipe-{len(started)}.yaml"
         where = f"endpoint: '{url}', api_key: k, model: scripted, " if url else ""
-        settings.write_text(f"judge: {{{where}votes: 1, concurrency: 4}}\n")
-        command = [sys.executable, "-m", "clawctl", "judge", "--run", str(run.root), "--recipe", str(settings)]
-        started.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
-        return started[-1]
+        return start_worker("judge", run, f"judge: {{{where}votes: 1, concurrency: 4}}\n")
 
-    yield begin
-    for process in started:
-        process.kill()
-        process.wait()
-
-
-def wait_for(condition, seconds: float = 90.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
+    return begin
 
 
 def test_two_workers_never_judge_a_turn_twice_and_a_signal_ends_them(run, serving, start) -> None:
@@ -317,10 +303,10 @@ def test_two_workers_never_judge_a_turn_twice_and_a_signal_ends_them(run, servin
     for number in range(40):
         shard(run, f"{number:02d}", [reply("thanks"), reply("hm")])
     workers = [start(server.url) for _ in range(2)]
-    wait_for(lambda: len(published(run.verdicts, ".parquet")) == 40)
+    until(lambda: len(published(run.verdicts, ".parquet")) == 40)
     assert (len(server.asked), len(verdicts_of(run))) == (80, 80)
     shard(run, "40", [reply("thanks")])
-    wait_for(lambda: len(published(run.verdicts, ".parquet")) == 41)
+    until(lambda: len(published(run.verdicts, ".parquet")) == 41)
     for worker in workers:
         worker.send_signal(signal.SIGTERM)
     assert [worker.wait(60) for worker in workers] == [0, 0]
@@ -339,15 +325,15 @@ def test_of_two_workers_one_is_killed_in_the_middle_of_a_shard_and_the_other_tak
     for first in range(0, 120, 30):
         shard(run, f"{first:03d}", turns[first : first + 30])
     workers = [start(server.url) for _ in range(2)]
-    wait_for(lambda: len(list(run.verdicts.glob("*.jsonl"))) >= 2 and len(asked) >= 12)
+    until(lambda: len(list(run.verdicts.glob("*.jsonl"))) >= 2 and len(asked) >= 12)
     workers[0].kill()
     workers[0].wait()
-    wait_for(lambda: len(published(run.verdicts, ".parquet")) == 4)
+    until(lambda: len(published(run.verdicts, ".parquet")) == 4)
     assert sorted(verdict.turn_id for verdict in verdicts_of(run)) == sorted(turn.turn_id for turn in turns)
     assert {verdict.reward for verdict in verdicts_of(run)} == {1.0}
     assert len(set(asked)) == 120
     assert len(asked) - 120 <= 4
-    wait_for(lambda: not list(run.verdicts.glob("*.jsonl")))
+    until(lambda: not list(run.verdicts.glob("*.jsonl")))
 
 
 def test_the_work_of_a_killed_worker_is_done_by_the_next(run, serving, start) -> None:
@@ -355,13 +341,13 @@ def test_the_work_of_a_killed_worker_is_done_by_the_next(run, serving, start) ->
     for number in range(4):
         shard(run, f"{number:02d}", [reply("thanks"), reply("hm"), reply("hm")])
     worker = start(server.url)
-    wait_for(lambda: len(server.asked) >= 2)
+    until(lambda: len(server.asked) >= 2)
     worker.kill()
     worker.wait()
     assert verdicts_of(run) == []
     server.delay_s = 0.0
     start(server.url)
-    wait_for(lambda: len(published(run.verdicts, ".parquet")) == 4)
+    until(lambda: len(published(run.verdicts, ".parquet")) == 4)
     assert [verdict.reward for verdict in verdicts_of(run)] == [1.0, 0.0, 0.0] * 4
 
 
@@ -376,7 +362,7 @@ def test_a_killed_worker_does_not_pay_again_for_the_votes_it_had(run, serving, s
     shard(run, "1-a", [reply("thanks") for _ in range(20)])
     worker = start(server.url)
     journal = run.verdicts / "1-a.jsonl"
-    wait_for(lambda: journal.exists() and len(journal.read_bytes().splitlines()) >= 7)
+    until(lambda: journal.exists() and len(journal.read_bytes().splitlines()) >= 7)
     worker.kill()
     worker.wait()
     kept = len([line for line in journal.read_bytes().splitlines() if line.endswith(b"}")])
@@ -385,9 +371,9 @@ def test_a_killed_worker_does_not_pay_again_for_the_votes_it_had(run, serving, s
     time.sleep(1.5)  # calls that were under way
     server.script, asked = by_words, len(server.asked)
     start(server.url)
-    wait_for(lambda: len(verdicts_of(run)) == 20)
+    until(lambda: len(verdicts_of(run)) == 20)
     assert len(server.asked) - asked == 20 - kept
-    wait_for(lambda: not journal.exists())
+    until(lambda: not journal.exists())
     assert stat.S_IMODE((run.verdicts / "1-a.parquet").stat().st_mode) == 0o600
 
 
@@ -398,12 +384,12 @@ def test_this_runs_server_may_come_up_late_and_restart_elsewhere_in_the_middle_o
     time.sleep(1.0)
     first = ScriptedJudge(by_words, delay_s=0.1).start()
     announce(run, "127.0.0.1", first.port)
-    wait_for(lambda: len(first.asked) >= 8)
+    until(lambda: len(first.asked) >= 8)
     threading.Thread(target=first.stop).start()
     time.sleep(1.0)
     second = serving(by_words)
     announce(run, "127.0.0.1", second.port)
-    wait_for(lambda: len(verdicts_of(run)) == 30)
+    until(lambda: len(verdicts_of(run)) == 30)
     assert [verdict.reward for verdict in verdicts_of(run)] == [1.0] * 30
     assert len(first.asked) + len(second.asked) <= 34
     assert second.asked[0]["model"] == "demo@0"

@@ -25,7 +25,8 @@ from clawctl.shards import read_turns, read_verdicts, write_turns, write_verdict
 from clawctl.types import Policy, Verdict
 from tests.inspect.example_run import run as example
 from tests.inspect.example_run import turn
-from tests.serve.served import Server, build_model, until
+from tests.serve.served import Server, build_model
+from tests.waiting import until
 
 __all__ = ["example"]
 

@@ -1,21 +1,18 @@
 """A secret that comes in pieces: the client gets it as it was said, and no file of the run holds it, however the stream was cut."""
 
 import json
-import socket
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
+from scripts import asgi
 from scripts.benchmarks.labelled_lines import labelled_lines
 from scripts.benchmarks.redaction import rest_of
 from tests.serve.served import Server, build_model
@@ -73,16 +70,8 @@ def upstream() -> Iterator[str]:
         return JSONResponse({"object": "list", "data": [{"id": "m", "object": "model", "max_model_len": 4096}]})
 
     routes = [Route("/v1/chat/completions", answer, methods=["POST"]), Route("/v1/models", models)]
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(Starlette(routes=routes), log_level="critical", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
-    listener.close()
+    with asgi.serving(Starlette(routes=routes)) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,8 @@ import pytest
 import torch
 from served import Server, build_model
 
-from scripts.rehearsal import Running
+from scripts.asgi import serving
+from scripts.rehearsal import Rehearsal
 
 
 @pytest.fixture(scope="session")
@@ -27,8 +28,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterat
 @pytest.fixture(scope="module")
 def rehearsed(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterator[Server]:
     """A server in front of a scripted upstream that speaks as vLLM does."""
-    with Running() as running:
-        upstream = {"url": running.url, "kind": "vllm"}
+    with serving(Rehearsal().app()) as url:
+        upstream = {"url": url, "kind": "vllm"}
         with Server(tmp_path_factory.mktemp("rehearsed") / "run", model_path, upstream=upstream) as server:
             yield server
             assert server.stop() == 0, server.log.read_text()

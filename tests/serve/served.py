@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Con
 
 from clawctl.checksums import read_sealed
 from clawctl.run_dir import RunDir, open_run
+from tests.waiting import until
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TEMPLATE = (
@@ -136,10 +136,3 @@ class Server:
         self.client.close()
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(PATIENCE_S)
-
-
-def until(true: Any, patience_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + patience_s
-    while not true():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)

@@ -5,12 +5,9 @@
 """
 
 import json
-import socket
-import threading
 from collections.abc import Iterator
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -182,22 +179,3 @@ def chunk(head: dict[str, Any], delta: dict[str, Any], told: Any = None, **more:
 def refused(message: str) -> Response:
     error = {"object": "error", "message": message, "type": "BadRequest", "param": None, "code": 400}
     return JSONResponse(error, 400)
-
-
-class Running:
-    """A stub in a thread of its own, for as long as the block lasts."""
-
-    def __init__(self, **started_with: bool) -> None:
-        self.sglang = Sglang(**started_with)
-
-    def __enter__(self) -> "Running":
-        listening = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        self._server = uvicorn.Server(uvicorn.Config(self.sglang.app(), log_level="error", lifespan="off"))
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listening]}, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        self._thread.join()

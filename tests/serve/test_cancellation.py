@@ -4,7 +4,6 @@ import http.client
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -12,7 +11,10 @@ from urllib.parse import urlsplit
 import httpx
 import orjson
 import pytest
-from served import Server, until
+from served import Server
+
+from tests.stub_http import StubHandler, StubServer, running
+from tests.waiting import until
 
 PROMPT_IDS = [5, 6, 7]
 TOKENS = 4000  # of an answer; nobody waits for the last
@@ -20,7 +22,7 @@ PAUSE_S = 0.01  # between two tokens
 ENOUGH = 5  # tokens after which the client hangs up
 
 
-class Slow(BaseHTTPRequestHandler):
+class Slow(StubHandler):
     """An engine that samples a token now and then: " 0", " 1", … with ids 100, 101, … and logprobs -0.0, -0.5, -1.0, -0.0, …"""
 
     protocol_version = "HTTP/1.1"
@@ -29,22 +31,16 @@ class Slow(BaseHTTPRequestHandler):
     asked: ClassVar[list[dict[str, Any]]] = []
 
     def do_GET(self) -> None:
-        self._answer({"object": "list", "data": [{"id": "slow", "max_model_len": 8192}]} if self.path == "/v1/models" else {})
+        known = self.path == "/v1/models"
+        self.answer({"object": "list", "data": [{"id": "slow", "max_model_len": 8192}]} if known else {}, 200 if known else 404)
 
     def do_POST(self) -> None:
-        body = orjson.loads(self.rfile.read(int(self.headers["content-length"])))
+        body = self.sent()
         self.asked.append(body)
         if body.get("stream"):
             self._stream(body["max_tokens"])
         else:
-            self._answer({"choices": [{"index": 0, "message": {"content": " 0"}, **told(0, body["temperature"])}], **HEAD})
-
-    def _answer(self, content: dict[str, Any]) -> None:
-        body = orjson.dumps(content)
-        self.send_response(200 if content else 404)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+            self.answer({"choices": [{"index": 0, "message": {"content": " 0"}, **told(0, body["temperature"])}], **HEAD})
 
     def _stream(self, tokens: int) -> None:
         self.send_response(200)
@@ -65,9 +61,6 @@ class Slow(BaseHTTPRequestHandler):
         event = b"data: " + orjson.dumps(chunk) + b"\n\n"
         self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
 
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
 
 HEAD = {"id": "x", "object": "chat.completion", "created": 1, "model": "slow", "prompt_token_ids": PROMPT_IDS}
 
@@ -83,16 +76,11 @@ def told(i: int, temperature: float) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def slow(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as engine:
-        engine.daemon_threads = True
-        thread = threading.Thread(target=engine.serve_forever)
-        thread.start()
-        upstream = {"url": f"http://127.0.0.1:{engine.server_port}", "kind": "vllm"}
-        with Server(tmp_path_factory.mktemp("slow") / "run", model_path, upstream=upstream) as running:
-            yield running
-            assert running.stop() == 0, running.log.read_text()
-        engine.shutdown()
-        thread.join()
+    with running(StubServer(Slow)) as engine:
+        upstream = {"url": engine.url, "kind": "vllm"}
+        with Server(tmp_path_factory.mktemp("slow") / "run", model_path, upstream=upstream) as server:
+            yield server
+            assert server.stop() == 0, server.log.read_text()
 
 
 ASKS = {

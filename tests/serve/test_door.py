@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from served import PATIENCE_S, Server, recipe_data, until
+from served import PATIENCE_S, Server, recipe_data
+
+from tests.waiting import until
 
 
 def refused(run: Path, recipe: dict[str, Any]) -> subprocess.CompletedProcess[str]:

@@ -9,8 +9,10 @@ import openai
 import orjson
 import pytest
 import torch
-from served import Server, logprobs_of, until
+from served import Server, logprobs_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.waiting import until
 
 
 def raw(server: Server, body: bytes, key: str = "key", path: str = "/chat/completions", **headers: str) -> httpx.Response:

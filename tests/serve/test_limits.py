@@ -8,19 +8,20 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import orjson
 import pytest
-import uvicorn
-from served import Server, until
+from served import Server
 
 from clawctl.config import LimitsConfig
 from clawctl.keys import add_key, remove_key
 from clawctl.serve.limits import limited
+from scripts.asgi import serving
+from tests.waiting import until
 
 LIMITS = {"body_mb": 0.01, "header_kb": 4, "header_s": 2, "body_s": 1, "stalled_s": 1, "connections": 16, "concurrent_per_key": 2}
 HOSTILE = "hostile-name"
@@ -129,7 +130,8 @@ def test_a_client_that_takes_nothing_is_cut_off_and_its_answer_is_told_so() -> N
             frames += 1
         ended.append(frames)
 
-    with uvicorn_on(endless, LimitsConfig(stalled_s=0.5)) as port, socket.create_connection(("127.0.0.1", port)) as connection:
+    settings = {"http": limited(LimitsConfig(stalled_s=0.5)), "ws": "none", "log_config": None}
+    with serving(endless, **settings) as url, socket.create_connection(("127.0.0.1", urlsplit(url).port)) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         until(lambda: bool(ended))
         assert ended[0] < 1000  # 64 MB: what is not taken is not made either
@@ -139,22 +141,6 @@ def test_a_client_that_takes_nothing_is_cut_off_and_its_answer_is_told_so() -> N
 async def disconnected(receive: Any) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-@contextmanager
-def uvicorn_on(app: Any, limits: LimitsConfig) -> Iterator[int]:
-    """An application behind our protocol, in a thread."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    settings = uvicorn.Config(app, http=limited(limits), ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1)
-    server = uvicorn.Server(settings)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        server.should_exit = True
-        thread.join()
-        listener.close()
 
 
 def test_requests_that_pile_up_on_one_connection_end_it(small: Server) -> None:

@@ -7,24 +7,27 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from served import Server, until
-from sglang_stub import PROMPT_IDS, Running, Sglang
+from served import Server
+from sglang_stub import PROMPT_IDS, Sglang
 
 from clawctl.policies import move_live, policy_folder, publish_policy
 from clawctl.serve.backends.control import Control
 from clawctl.serve.backends.probe import probe
 from clawctl.serve.backends.sglang import SglangControl
 from clawctl.types import Policy
+from scripts.asgi import serving
+from tests.waiting import until
 
 CANARY_IDS = [3, 4, 5]
 
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterator[tuple[Server, Sglang]]:
-    with Running() as running:
-        upstream = {"url": running.url, "kind": "sglang"}
+    sglang = Sglang()
+    with serving(sglang.app()) as url:
+        upstream = {"url": url, "kind": "sglang"}
         with Server(tmp_path_factory.mktemp("sglang") / "run", model_path, upstream=upstream) as server:
-            yield server, running.sglang
+            yield server, sglang
             assert server.stop() == 0, server.log.read_text()
 
 
@@ -94,8 +97,8 @@ def test_adapters_and_weights_go_live_once_their_canary_sang(started: tuple[Serv
 
 
 def found(kind: str, **started_with: bool) -> Any:
-    with Running(**started_with) as running:
-        control = SglangControl(running.url, None) if kind == "sglang" else Control(running.url, None)
+    with serving(Sglang(**started_with).app()) as url:
+        control = SglangControl(url, None) if kind == "sglang" else Control(url, None)
         try:
             return probe(control, kind, None)
         finally:
@@ -112,8 +115,8 @@ def test_what_a_server_cannot_give_is_found_out() -> None:
 
 
 def test_without_a_parser_a_logprob_is_lost_and_the_log_says_so_at_start(tmp_path: Path, model_path: Path) -> None:
-    with Running(parses=False) as running:
-        upstream = {"url": running.url, "kind": "sglang"}
+    with serving(Sglang(parses=False).app()) as url:
+        upstream = {"url": url, "kind": "sglang"}
         with Server(tmp_path / "run", model_path, upstream=upstream) as server:
             server.say("hello")
             list(server.say("hello", stream=True))

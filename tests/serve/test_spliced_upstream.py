@@ -2,10 +2,8 @@
 
 import asyncio
 import shutil
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +13,14 @@ import pytest
 from served import SPECIAL, Server
 from transformers import AutoTokenizer
 
+from clawctl.http_client import Client
 from clawctl.serve.backends.completions import How, as_completion
-from clawctl.serve.backends.http import Client
 from clawctl.serve.backends.splicer import OTHERWISE, Splicer
 from clawctl.serve.dialects import Ask, Remembered, chat
 from clawctl.serve.prompt import UNCERTAIN, render
 from clawctl.serve.reading import uncovered
 from clawctl.serve.recent import prompt_digest
+from tests.stub_http import StubHandler, StubServer, running
 
 CALLS = "{{ call.function | tojson }}", "{{ '<tool_call>\\n' + call.function | tojson + '\\n</tool_call>' }}"
 LOOK = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}}
@@ -29,14 +28,13 @@ SAID = '<think>\nhm\n</think>\n\nLet me  see. <tool_call>\n{"name":"look","argum
 END = SPECIAL.index("<|im_end|>")
 
 
-class Fake(ThreadingHTTPServer):
+class Fake(StubServer):
     """Tells of ids what vLLM 0.32 tells; every answer is SAID, a chat's parsed as vLLM parses it."""
 
     def __init__(self, tokenizer: Any) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.tokenizer, self.otherwise = tokenizer, False
         self.asked: list[tuple[str, dict[str, Any]]] = []
-        self.url = f"http://127.0.0.1:{self.server_port}"
 
     def rendered(self, body: dict[str, Any]) -> list[int]:
         told = {"messages": body["messages"], "tools": body.get("tools"), **(body.get("chat_template_kwargs") or {})}
@@ -48,23 +46,23 @@ class Fake(ThreadingHTTPServer):
         return [token for piece in pieces for token in self.tokenizer(piece)["input_ids"]] + [END]
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(StubHandler):
     server: Fake
 
     def do_GET(self) -> None:
-        self.tell({"data": [{"id": "m", "max_model_len": 4096}]})
+        self.answer({"data": [{"id": "m", "max_model_len": 4096}]})
 
     def do_POST(self) -> None:
-        body = orjson.loads(self.rfile.read(int(self.headers["content-length"])))
+        body = self.sent()
         if not body or self.path not in ("/tokenize", "/v1/completions", "/v1/chat/completions"):
             self.send_error(404)
             return
         self.server.asked.append((self.path, body))
         if self.path == "/tokenize":
-            self.tell({"tokens": self.server.rendered(body)})
+            self.answer({"tokens": self.server.rendered(body)})
         else:
             told = self.completion(body) if self.path == "/v1/completions" else self.chat(body)
-            self.stream(told) if body.get("stream") else self.tell(told)
+            self.stream(told) if body.get("stream") else self.answer(told)
 
     def completion(self, body: dict[str, Any]) -> dict[str, Any]:
         ids = self.server.sampled()
@@ -81,15 +79,6 @@ class Handler(BaseHTTPRequestHandler):
         choice = {"index": 0, "message": message, "logprobs": {"content": [entry] * len(ids)}, "finish_reason": "tool_calls"}
         return {"choices": [choice | {"token_ids": ids}], "prompt_token_ids": self.server.rendered(body)}
 
-    def tell(self, told: dict[str, Any]) -> None:
-        self.send(orjson.dumps(told))
-
-    def send(self, data: bytes) -> None:
-        self.send_response(200)
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
     def stream(self, told: dict[str, Any]) -> None:
         """Five ids a chunk; what a chat says comes with the first."""
         choice, prompt = told["choices"][0], told.get("prompt_token_ids")
@@ -101,10 +90,7 @@ class Handler(BaseHTTPRequestHandler):
             head = {"delta": {} if i else message, "prompt_token_ids": None if i else choice.get("prompt_token_ids")}
             chunk = {"choices": [choice | head | some | {"finish_reason": finish if i + 5 >= len(ids) else None}]}
             data += b"data: " + orjson.dumps(chunk if i else chunk | {"prompt_token_ids": prompt}) + b"\n\n"
-        self.send(data + b"data: [DONE]\n\n")
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+        self.answer(data + b"data: [DONE]\n\n")
 
 
 @pytest.fixture(scope="module")
@@ -126,12 +112,8 @@ def tokenizer(family: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def fake(tokenizer: Any) -> Iterator[Fake]:
-    with Fake(tokenizer) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with running(Fake(tokenizer)) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served import until
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
@@ -17,6 +16,7 @@ from clawctl.serve.backends import Capabilities
 from clawctl.serve.backends.targets import Targets
 from clawctl.serve.canary import CanaryFailure
 from clawctl.types import Policy
+from tests.waiting import until
 
 ADAPTERS = Capabilities(ids=True, logprobs=True, processed=True, adapters=True, weights=False)
 

@@ -1,9 +1,7 @@
 """What chat templates take and refuse: parts, a later system message, images, items that name what is not here."""
 
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import clawctl
 from clawctl.serve.dialects import responses
 from clawctl.serve.dialects.fields import LATER_SYSTEM
 from clawctl.serve.prompt import render
+from tests.stub_http import StubHandler, StubServer, running
 
 TEMPLATE = Path(clawctl.__file__).parent / "demo_model" / "chat_template.jinja"
 LATE = [{"role": "user", "content": "hi"}, {"role": "system", "content": "be brief"}, {"role": "user", "content": "now"}]
@@ -79,42 +78,29 @@ def test_a_later_system_message_is_said_by_the_user_where_the_template_refuses_i
 # ---- an upstream ---------------------------------------------------------------------------------------------------------
 
 
-class Strict(BaseHTTPRequestHandler):
+class Strict(StubHandler):
     """A model whose template takes a system message at the beginning only."""
 
     def do_GET(self) -> None:
-        self._answer(200, orjson.dumps({"data": [{"id": "m"}]}))
+        self.answer({"data": [{"id": "m"}]})
 
     def do_POST(self) -> None:
-        asked = orjson.loads(self.rfile.read(int(self.headers["content-length"])))
+        asked = self.sent()
         if any(message["role"] == "system" for message in asked["messages"][1:]) or asked["messages"][0]["content"] == "no":
-            self._answer(400, orjson.dumps({"error": {"message": "System message must be at the beginning."}}))
+            self.answer({"error": {"message": "System message must be at the beginning."}}, 400)
         elif asked.get("stream"):
             choice = {"index": 0, "delta": {"content": asked["messages"][1]["role"]}, "finish_reason": "stop"}
-            self._answer(200, b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\ndata: [DONE]\n\n")
+            self.answer(b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\ndata: [DONE]\n\n")
         else:
             said = asked["messages"][1]["role"] if len(asked["messages"]) > 1 else "x"
             choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
-            self._answer(200, orjson.dumps({"choices": [choice]}))
-
-    def _answer(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+            self.answer({"choices": [choice]})
 
 
 @pytest.fixture
 def strict() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Strict) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with running(StubServer(Strict)) as server:
+        yield server.url
 
 
 def ask(server: Server, messages: list[dict[str, Any]], **more: Any) -> httpx.Response:

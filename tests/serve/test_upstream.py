@@ -3,29 +3,26 @@
 import asyncio
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx
 import orjson
 import pytest
-from served import Server, until
+from served import Server
 
 from clawctl.policies import move_live, publish_policy
-from clawctl.serve.backends import THERE_AND_BACK, Sampled, Unanswered
+from clawctl.serve.backends import THERE_AND_BACK, Sampled
 from clawctl.serve.backends.chunks import UpstreamReply
-from clawctl.serve.backends.control import Control
-from clawctl.serve.backends.http import Client, UpstreamGone, post_whole
 from clawctl.serve.backends.tokens import Clock
 from clawctl.serve.dialects import Extras, Refusal, Shown
 from clawctl.serve.dialects.chat import told_logprobs
 from clawctl.serve.engines import EngineFailure
 from clawctl.serve.text import CallBegun, CallSaid, Said, Thought
 from clawctl.types import Policy
+from tests.waiting import until
 
 # ---- chunks --------------------------------------------------------------------------------------------------------------
 
@@ -277,101 +274,6 @@ def test_a_client_that_asks_gets_each_logprob_as_the_upstream_told_it() -> None:
         return [shown async for shown in reply]
 
     assert told_logprobs(asyncio.run(main())[0].tokens) == [entry]
-
-
-# ---- the client ----------------------------------------------------------------------------------------------------------
-
-
-class Odd(BaseHTTPRequestHandler):
-    """A server that closes connections it said it would keep, or speaks nonsense."""
-
-    protocol_version = "HTTP/1.1"
-    seen: ClassVar[list[str]] = []
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        self.seen.append(self.path)
-        if self.path == "/nonsense":
-            self.wfile.write(b"what?\r\n\r\n")
-            self.close_connection = True
-            return
-        body = b"x" * 70_000
-        self.send_response(404 if self.path == "/missing" else 200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-        self.close_connection = self.path == "/closes"  # though it did not say so
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def odd() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Odd) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-def test_a_kept_connection_that_was_closed_is_no_trouble(odd: str) -> None:
-    async def main() -> None:
-        client = Client(odd, None)
-        assert await post_whole(client, "/closes", b"{}") == (200, b"x" * 70_000)
-        assert await post_whole(client, "/", b"{}") == (200, b"x" * 70_000)
-        status, told = await post_whole(client, "/missing", b"{}")
-        assert (status, len(told)) == (404, 70_000)
-        with pytest.raises(UpstreamGone):
-            await post_whole(client, "/nonsense", b"{}")
-        client.close()
-        with pytest.raises(UpstreamGone):
-            await post_whole(Client("http://127.0.0.1:9", None), "/", b"{}")
-
-    asyncio.run(main())
-
-
-def test_a_swap_does_not_meet_the_end_of_a_connection_that_idled() -> None:
-    """uvicorn closes a connection that idles after 5 s; this server when the second request comes on it, as uvicorn does then."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hasty) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        control = Control(f"http://127.0.0.1:{server.server_port}", None)
-        try:
-            control.pause()
-            control.reload("somewhere", 1)
-            control.resume()
-        finally:
-            control.close()
-            server.shutdown()
-            thread.join()
-        gone = Control(f"http://127.0.0.1:{server.server_port}", None)
-    with pytest.raises(Unanswered, match="does not answer /resume"):
-        gone.resume()
-    gone.close()
-
-
-class Hasty(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def setup(self) -> None:
-        super().setup()
-        self.answered = False
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("content-length", 0)))
-        if self.answered:
-            self.close_connection = True
-            return
-        self.answered = True
-        self.send_response(200)
-        self.send_header("content-length", "2")
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
 
 
 # ---- a server that gives no ids -------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from clawctl.train.ranks import Ranks
 from clawctl.train.remote_teacher import RemoteTeacher, open_remote_teacher, taught
 from clawctl.train.sample import Batch, Sample
 from clawctl.train.step import teacher_logprobs, train_step
+from tests.stub_http import StubHandler, StubServer, running
 from tests.train.test_train_step import begin, take, weights
 from tests.train.tiny import HINT, Sampler, make_recipe, publish_shard
 
@@ -38,38 +38,21 @@ def a_sample(name: str, reward: float | None = 1.0, **changes: Any) -> Sample:
 def served(sampler: Sampler, spoil: Any = None) -> Iterator[str]:
     """A model behind vLLM's completions: the logprob of every prompt token, as that server writes them. `spoil` edits an answer."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(StubHandler):
         def do_GET(self) -> None:
-            self._answer({"data": [{"id": "tiny"}]})
+            self.answer({"data": [{"id": "tiny"}]})
 
         def do_POST(self) -> None:
-            asked = orjson.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            asked = self.sent()
             assert asked["model"] == "tiny"
             ids = asked["prompt"]
             with torch.no_grad():
                 logprobs = sampler.model(torch.tensor([ids])).logits[0].log_softmax(-1)
             told: list[Any] = [None, *({str(t): {"logprob": float(logprobs[i, t]), "rank": 1}} for i, t in enumerate(ids[1:]))]
-            self._answer({"choices": [{"text": "x", "prompt_logprobs": spoil(told) if spoil else told}]})
+            self.answer({"choices": [{"text": "x", "prompt_logprobs": spoil(told) if spoil else told}]})
 
-        def _answer(self, body: dict[str, Any]) -> None:
-            text = orjson.dumps(body)
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with running(StubServer(Handler)) as server:
+        yield server.url + "/v1"
 
 
 def test_an_average_moves_towards_the_policy_by_one_minus_decay_and_is_worn_only_inside() -> None:

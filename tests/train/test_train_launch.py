@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from clawctl.train.checkpoints import read_rows
 from clawctl.train.loop import resume, run_training
 from clawctl.train.ranks import Ranks
 from tests.train.tiny import Sampler, make_recipe, publish_turns
+from tests.waiting import until
 
 
 def command(run: RunDir, tmp_path: Path, model: Path, ranks: int = 1, **changes: Any) -> list[str]:
@@ -94,10 +94,10 @@ def test_a_following_trainer_takes_what_comes_and_ends_cleanly_when_asked(
 ) -> None:
     process = subprocess.Popen(command(run, tmp_path, model_path), stderr=subprocess.PIPE, text=True)
     try:
-        wait_until(lambda: (run.train / "feed.json").exists())  # it runs, and has nothing to do
+        until(lambda: (run.train / "feed.json").exists())  # it runs, and has nothing to do
         assert list_versions(run) == [0]
         publish_turns(run, sampler, 6)
-        wait_until(lambda: live_version(run) == 1)
+        until(lambda: live_version(run) == 1)
         process.send_signal(signal.SIGTERM)
         _, talk = process.communicate(timeout=90)
     finally:
@@ -105,10 +105,3 @@ def test_a_following_trainer_takes_what_comes_and_ends_cleanly_when_asked(
     assert process.returncode == 0
     assert "Traceback" not in talk
     assert list_versions(run) == [0, 1]  # the two turns that are left are no batch
-
-
-def wait_until(true: Any, patience: float = 60) -> None:
-    end = time.monotonic() + patience
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)

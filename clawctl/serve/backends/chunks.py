@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from clawctl.http_client import Client, Connection
 from clawctl.serve.backends import Sampled
-from clawctl.serve.backends.http import Client, Connection
 from clawctl.serve.backends.refusals import refusal
 from clawctl.serve.backends.tokens import Clock, Tokens
 from clawctl.serve.backends.wire import Chunk, Entry, Wire, Words

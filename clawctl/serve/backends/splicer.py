@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 
+from clawctl.http_client import Broken, Client
 from clawctl.serve.backends.completions import How
-from clawctl.serve.backends.http import Client, UpstreamGone, post_whole
 from clawctl.serve.dialects import Ask, Refusal
 from clawctl.serve.prompt import Rendered, render_beside
 from clawctl.serve.reading import uncovered
@@ -45,10 +45,10 @@ class Splicer:
     async def _rendered_there(self, ask: Ask, rendered: Rendered, model: str) -> list[int] | None:
         body = {"model": model, "messages": rendered.messages, "chat_template_kwargs": ask.template_settings}
         body |= {"tools": ask.tools} if ask.tools else {}
-        with suppress(UpstreamGone, orjson.JSONDecodeError, KeyError, TypeError):
-            status, told = await post_whole(self._client, "/tokenize", orjson.dumps(body))
-            if status == 200:
-                return list(orjson.loads(told)["tokens"])
+        with suppress(Broken, orjson.JSONDecodeError, KeyError, TypeError):
+            answer = await self._client.post("/tokenize", orjson.dumps(body))
+            if answer.status == 200:
+                return list(orjson.loads(answer.body)["tokens"])
         return None
 
 

@@ -12,12 +12,12 @@ import orjson
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
+from clawctl.http_client import Broken, Client
 from clawctl.run_dir import RunDir
 from clawctl.serve.backends import Capabilities, Reply, Sampled
 from clawctl.serve.backends.chunks import Saying, UpstreamReply
 from clawctl.serve.backends.completions import PATH, CompletionSaying, How, as_completion
 from clawctl.serve.backends.control import Control
-from clawctl.serve.backends.http import Client, UpstreamGone, post_whole
 from clawctl.serve.backends.probe import Found, missing, probe
 from clawctl.serve.backends.refusals import refusal
 from clawctl.serve.backends.sglang import SglangControl
@@ -150,14 +150,13 @@ class Upstream:
 
     async def _post(self, reply: UpstreamReply, body: dict[str, Any]) -> None:
         try:
-            connection, status = await self._client.post(_path(body), orjson.dumps(body), reply)
+            connection, status = await self._client.stream(_path(body), orjson.dumps(body), reply)
             if status == 200:
                 reply.runs_on(self._client, connection)
                 return
-            told = await connection.error_body()
-            self._client.give_back(connection)
-        except UpstreamGone as gone:
-            raise _unreachable(gone) from gone
+            told = await self._client.rest(connection)
+        except Broken as broken:
+            raise _unreachable(broken) from broken
         raise refusal(status, told)
 
     def _body(self, ask: Ask, target: Target, how: How, sampled: Sampled, i: int) -> dict[str, Any]:
@@ -200,9 +199,10 @@ class Upstream:
         tools = [tool for tool in ask.tools or () if tool.get("type") == "function"]
         status, told = 404, b""
         if self._kind != "openai":
-            with suppress(UpstreamGone):
+            with suppress(Broken):
                 body = {**body, "tools": tools} if tools else body
-                status, told = await post_whole(self._client, "/tokenize", orjson.dumps(body))
+                answer = await self._client.post("/tokenize", orjson.dumps(body))
+                status, told = answer.status, answer.body
         if status in _NOT_THERE:
             raise Refusal(501, "this engine does not count tokens")
         if status != 200:
@@ -259,5 +259,5 @@ def _path(body: dict[str, Any]) -> str:
     return PATH if "prompt" in body else _CHAT
 
 
-def _unreachable(gone: UpstreamGone) -> Refusal:
-    return Refusal(503, f"the engine cannot be reached: {gone}", code="engine_unreachable")
+def _unreachable(broken: Broken) -> Refusal:
+    return Refusal(503, f"the engine cannot be reached: {broken}", code="engine_unreachable")

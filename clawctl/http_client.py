@@ -1,0 +1,263 @@
+"""A lean HTTP/1.1 client: POSTs over kept connections, whole answers or streams, at a tenth of a general client's cost.
+
+A model that shares its processors with us would pay for that cost in tokens. httptools reads the bytes; pieces of a stream go to
+whom they concern as they are read, without a task in between. How long to wait and whether to try again is the caller's to say:
+a call that is cancelled closes its connection.
+"""
+
+import asyncio
+import ssl
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol, cast
+from urllib.parse import urlsplit
+
+import httptools
+import httpx
+
+CONNECT_S = 10.0
+_IDLE_S = 3.0  # a connection idle for longer is not used again: servers close theirs after 5 s (uvicorn) or more
+_ERROR_BYTES = 64 << 10  # of an error's body about so many are kept
+
+
+class Broken(Exception):
+    """The call has no answer: the connection broke, or spoke something else than HTTP."""
+
+
+class Unreachable(Broken):
+    """Nobody listens there; the message says where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    url: str
+    status: int
+    body: bytes
+    retry_after: str | None  # the header
+
+
+class Taker(Protocol):
+    """Whom the body of a response with status 200 concerns."""
+
+    def feed(self, data: bytes) -> None: ...
+
+    def ended(self, error: str | None) -> None:
+        """The body is complete, or broke off for this reason."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """One connection, one request at a time."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._taker: Taker | None = None
+        self._status: asyncio.Future[int] | None = None
+        self._whole: asyncio.Future[None] | None = None  # done when no more of the response comes
+        self._read: list[bytes] = []  # pieces of the body from one read: the taker gets them together
+        self.on_body = self._read.append  # httptools calls it for each piece, that is, in a stream, for each token
+        self.began = False  # the server has answered something
+        self.open = True
+        self.idle_since = 0.0
+
+    async def send(self, request: bytes, taker: Taker | None) -> int:
+        """Send a request; the status when the response's head is there. Raises Broken."""
+        assert self._transport is not None
+        if not self.open:
+            raise Broken("the connection is closed")
+        loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpResponseParser(self)
+        self._taker, self._status, self._whole = taker, loop.create_future(), loop.create_future()
+        self._body, self._error, self._sized, self.began = b"", "", False, False
+        self.retry_after: str | None = None  # the header
+        self._transport.write(request)
+        return await self._status
+
+    async def body(self) -> bytes:
+        """The whole body of a response that no taker has. Raises Broken."""
+        assert self._whole is not None
+        try:
+            await self._whole
+        except asyncio.CancelledError:  # and so is what would say that no more comes
+            self.close()
+            raise
+        if self._error:
+            raise Broken(self._error)
+        return self._body
+
+    def close(self) -> None:
+        self.open = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def free(self) -> bool:
+        """Whether another request may follow."""
+        return self.open and self._whole is not None and self._whole.done()
+
+    @property
+    def _under_way(self) -> bool:
+        return self._whole is not None and not self._whole.done()
+
+    # ---- what asyncio says -----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.began = True
+        if not self._under_way:
+            self.close()  # it speaks out of turn
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._broke_off(f"the server does not speak HTTP: {error}")
+            self.close()
+        else:
+            self._pass_on()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.open = False
+        if exc is None and self._status is not None and self._status.done() and not self._sized:
+            self.on_message_complete()  # an answer without a length ends with its connection
+        self._broke_off(f"the connection broke off{f': {exc}' if exc else ''}")
+
+    # ---- what httptools says ---------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._sized = False
+        if not self._under_way:
+            self.close()  # two answers to one request
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        lowered = name.lower()
+        if lowered == b"retry-after":
+            self.retry_after = value.decode("latin-1")
+        elif lowered in (b"content-length", b"transfer-encoding"):
+            self._sized = True
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:  # "continue", "early hints": the answer follows
+            return
+        if status != 200:
+            self._taker = None
+        assert self._status is not None
+        if not self._status.done():
+            self._status.set_result(status)
+
+    def on_message_complete(self) -> None:
+        if self._parser.get_status_code() < 200 or not self._under_way:
+            return
+        self._pass_on()
+        self.open = self.open and self._parser.should_keep_alive()
+        self.idle_since = time.monotonic()
+        self._end(None)
+
+    def _pass_on(self) -> None:
+        if not self._read:
+            return
+        data = b"".join(self._read)
+        self._read.clear()
+        if self._taker is not None:
+            self._taker.feed(data)
+        elif self._under_way and (len(self._body) < _ERROR_BYTES or self._parser.get_status_code() == 200):
+            self._body += data
+
+    def _broke_off(self, why: str) -> None:
+        if not self._under_way:
+            return
+        self._pass_on()
+        self._error = why
+        if self._status is not None and not self._status.done():
+            self._taker = None
+            self._status.set_exception(Broken(why))
+        self._end(why)
+
+    def _end(self, error: str | None) -> None:
+        taker, self._taker = self._taker, None
+        assert self._whole is not None
+        self._whole.set_result(None)
+        if taker is not None:
+            taker.ended(error)
+
+
+class Client:
+    """POSTs of JSON to one server, any number at a time."""
+
+    def __init__(self, url: str, key: str | None, headers: dict[str, str] | None = None) -> None:
+        parts = urlsplit(url)
+        self._url, self._prefix = url.rstrip("/"), parts.path.rstrip("/")
+        self._host, self._tls = parts.hostname or "", parts.scheme == "https"
+        self._port = parts.port or (443 if self._tls else 80)
+        named = {"host": parts.netloc.rpartition("@")[2], **json_headers(key), **(headers or {})}
+        self._common = "".join(f"{name}: {value}\r\n" for name, value in named.items())
+        self._context: ssl.SSLContext | None = None
+        self._idle: deque[Connection] = deque()
+
+    async def post(self, path: str, body: bytes) -> Answer:
+        """The whole answer, whatever its status. Raises Broken."""
+        connection, status = await self.stream(path, body, None)
+        return Answer(self._url + path, status, await self.rest(connection), connection.retry_after)
+
+    async def stream(self, path: str, body: bytes, taker: Taker | None) -> tuple[Connection, int]:
+        """The connection, which is to be given back, and the status of the response. With status 200 its body goes to `taker`;
+        else, or without one, `rest` has it. Raises Broken."""
+        head = f"POST {self._prefix + path or '/'} HTTP/1.1\r\n{self._common}content-length: {len(body)}\r\n\r\n".encode()
+        while True:
+            connection, fresh = self._kept(), False
+            if connection is None:
+                connection, fresh = await self._connect(), True
+            try:
+                return connection, await connection.send(head + body, taker)
+            except Broken:
+                if fresh or connection.began:
+                    raise  # a kept connection that the server had closed meanwhile is no trouble: another is taken
+            except asyncio.CancelledError:
+                connection.close()
+                raise
+
+    async def rest(self, connection: Connection) -> bytes:
+        """The body that no taker has; the connection is given back. Raises Broken."""
+        try:
+            return await connection.body()
+        finally:
+            self.give_back(connection)
+
+    def give_back(self, connection: Connection) -> None:
+        """The request is over; what is still coming is not wanted."""
+        if connection.free:
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+    def _kept(self) -> Connection | None:
+        """The connection that was used last, if it is still good."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.open and time.monotonic() - connection.idle_since < _IDLE_S:
+                return connection
+            connection.close()
+        return None
+
+    async def _connect(self) -> Connection:
+        if self._tls and self._context is None:
+            self._context = httpx.create_ssl_context()
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                _, connection = await loop.create_connection(Connection, self._host, self._port, ssl=self._context)
+        except (OSError, TimeoutError) as error:
+            raise Unreachable(f"{self._host}:{self._port} cannot be reached: {error or 'it does not answer'}") from error
+        return connection
+
+
+def json_headers(key: str | None) -> dict[str, str]:
+    authorization = {"authorization": f"Bearer {key}"} if key else {}
+    return {**authorization, "content-type": "application/json", "accept-encoding": "identity"}

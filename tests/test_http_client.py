@@ -1,0 +1,238 @@
+"""Whole answers and streams over kept connections, against servers that write what they like on the wire."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from clawctl.http_client import Answer, Broken, Client, Unreachable
+from tests.wire import OK, Serve, against, read_request, saying
+
+LONG = b"x" * 70_000
+
+
+def asking(serve: Serve, ask: Callable[[Client], Awaitable[Any]]) -> Any:
+    async def main(url: str) -> Any:
+        client = Client(url, "key", {"x-turn-type": "judge"})
+        try:
+            return await ask(client)
+        finally:
+            client.close()
+
+    return against(serve, main)
+
+
+def bodies(times: int, pause_s: float = 0.0) -> Callable[[Client], Awaitable[list[bytes]]]:
+    async def ask(client: Client) -> list[bytes]:
+        found = []
+        for _ in range(times):
+            found.append((await client.post("/x", b"{}")).body)
+            await asyncio.sleep(pause_s)
+        return found
+
+    return ask
+
+
+async def once(client: Client) -> tuple[int, bytes]:
+    answer = await client.post("/x", b"{}")
+    return answer.status, answer.body
+
+
+# ---- whole answers -------------------------------------------------------------------------------------------------------
+
+
+def test_the_request_is_plain_http_with_our_headers_and_whole_body() -> None:
+    seen: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await read_request(reader))
+        writer.write(OK)
+        await writer.drain()
+
+    answer = asking(serve, lambda client: client.post("/chat/completions", '{"a":"ü"}'.encode()))
+    assert answer.body == b"ok"
+    assert answer.url.endswith("/v1/chat/completions")
+    head, _, body = seen[0].partition(b"\r\n\r\n")
+    lines = head.decode().splitlines()
+    assert lines[0] == "POST /v1/chat/completions HTTP/1.1"
+    assert {"authorization: Bearer key", "x-turn-type: judge", "content-type: application/json", "content-length: 10"} <= set(lines)
+    assert body.decode() == '{"a":"ü"}'
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (OK,),
+        (b"HTTP/1.1 200 OK\r\nconte", b"nt-length: 2\r\n\r", b"\no", b"k"),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\no\r\n", b"1\r\nk\r\n0\r\n\r\n"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", OK),
+        (b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + OK,),
+    ],
+    ids=["whole", "in pieces", "chunked", "continue", "early hints"],
+)
+def test_an_answer_may_come_in_any_form(pieces) -> None:
+    assert asking(saying(*pieces), once) == (200, b"ok")
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_an_answer_without_a_length_ends_with_its_connection(version) -> None:
+    assert asking(saying(b"HTTP/" + version + b" 200 OK\r\n\r\no", b"k", stay=False), once) == (200, b"ok")
+
+
+@pytest.mark.parametrize("status", [200, 404])
+def test_a_long_answer_is_whole(status: int) -> None:
+    assert asking(saying(b"HTTP/1.1 %d So\r\ncontent-length: %d\r\n\r\n%b" % (status, len(LONG), LONG)), once) == (status, LONG)
+
+
+def test_a_refusal_has_its_body_and_says_when_to_come_back() -> None:
+    busy = b"HTTP/1.1 429 Too Many\r\nRetry-After: 7\r\ncontent-length: 4\r\n\r\nbusy"
+    answer: Answer = asking(saying(busy), lambda client: client.post("/x", b"{}"))
+    assert (answer.status, answer.body, answer.retry_after) == (429, b"busy", "7")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "why"),
+    [
+        ((b"nonsense\r\n\r\n",), "does not speak HTTP"),
+        ((b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nx",), "does not speak HTTP"),
+        ((b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf",), "broke off"),
+        ((b"HTTP/1.1 500 Oh\r\ncontent-length: 9\r\n\r\nhalf",), "broke off"),
+        ((b"HTTP/1.1 200 OK\r\ncontent-len",), "broke off"),
+        ((b"",), "broke off"),
+    ],
+    ids=["no http", "no http any more", "half a body", "half an error", "half a head", "nothing"],
+)
+def test_half_an_answer_is_none(pieces, why) -> None:
+    with pytest.raises(Broken, match=why):
+        asking(saying(*pieces, stay=False), once)
+
+
+def test_nobody_there_is_told_apart_from_a_call_that_broke() -> None:
+    async def ask() -> None:
+        server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        server.close()
+        await server.wait_closed()
+        await Client(f"http://127.0.0.1:{port}", None).post("/v1", b"{}")
+
+    with pytest.raises(Unreachable, match="cannot be reached"):
+        asyncio.run(ask())
+
+
+# ---- kept connections ----------------------------------------------------------------------------------------------------
+
+
+def test_a_connection_is_kept_and_one_that_the_server_closed_meanwhile_is_no_trouble() -> None:
+    opened: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.append(0)
+        for _ in range(3):  # then it is closed without a word
+            await read_request(reader)
+            opened[-1] += 1
+            writer.write(OK)
+            await writer.drain()
+
+    assert asking(serve, bodies(7)) == [b"ok"] * 7
+    assert opened == [3, 3, 1]
+
+
+def test_a_server_that_says_it_will_close_is_not_asked_there_again() -> None:
+    closing = OK.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+    assert asking(saying(closing, stay=False), bodies(2)) == [b"ok"] * 2
+
+
+ANOTHER = OK.replace(b"ok", b"!!")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "pause_s"),
+    [((OK, ANOTHER), 0.05), ((OK + ANOTHER,), 0), ((OK + ANOTHER[:20], ANOTHER[20:]), 0)],
+    ids=["after it", "with it", "begun with it"],
+)
+def test_words_out_of_turn_are_never_taken_for_the_next_answer(pieces: tuple[bytes, ...], pause_s: float) -> None:
+    assert asking(saying(*pieces), bodies(3, pause_s)) == [b"ok"] * 3
+
+
+@pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n!!"], ids=["before", "within"])
+def test_a_call_that_is_cancelled_closes_its_connection_and_its_late_answer_is_nobody_elses(begun: bytes) -> None:
+    gone = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            if b"/slow" in await read_request(reader):
+                writer.write(begun)
+                assert await reader.read() == b""
+                gone.set()
+                return
+            writer.write(OK)
+            await writer.drain()
+
+    async def ask(client: Client) -> list[bytes]:
+        await client.post("/x", b"{}")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.post("/slow", b"{}"), 0.1)
+        later = await bodies(3)(client)
+        await asyncio.wait_for(gone.wait(), 5)
+        return later
+
+    assert asking(serve, ask) == [b"ok"] * 3
+
+
+# ---- streams -------------------------------------------------------------------------------------------------------------
+
+
+class Heard:
+    """What a taker was told."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.end: list[str | None] = []
+        self.over = asyncio.Event()
+
+    def feed(self, data: bytes) -> None:
+        self.pieces.append(data)
+
+    def ended(self, error: str | None) -> None:
+        self.end.append(error)
+        self.over.set()
+
+
+def streamed(*pieces: bytes, stay: bool = True) -> Heard:
+    async def ask(client: Client) -> Heard:
+        heard = Heard()
+        connection, status = await client.stream("/x", b"{}", heard)
+        assert status == 200
+        await asyncio.wait_for(heard.over.wait(), 5)
+        client.give_back(connection)
+        return heard
+
+    return asking(saying(*pieces, stay=stay), ask)
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def test_pieces_are_heard_as_they_are_read_and_those_of_one_read_together() -> None:
+    heard = streamed(CHUNKED + b"1\r\na\r\n", b"1\r\nb\r\n1\r\nc\r\n", b"1\r\nd\r\n0\r\n\r\n")
+    assert (heard.pieces, heard.end) == ([b"a", b"bc", b"d"], [None])
+
+
+def test_a_stream_without_a_length_ends_with_its_connection() -> None:
+    heard = streamed(b"HTTP/1.1 200 OK\r\n\r\na", b"b", stay=False)
+    assert (heard.pieces, heard.end) == ([b"a", b"b"], [None])
+
+
+def test_a_stream_that_breaks_off_says_so_once() -> None:
+    heard = streamed(CHUNKED + b"1\r\na\r\n", stay=False)
+    assert (heard.pieces, heard.end) == ([b"a"], ["the connection broke off"])
+
+
+def test_an_errors_body_is_not_the_takers() -> None:
+    async def ask(client: Client) -> tuple[int, bytes, list[bytes], list[str | None]]:
+        heard = Heard()
+        connection, status = await client.stream("/x", b"{}", heard)
+        return status, await client.rest(connection), heard.pieces, heard.end
+
+    assert asking(saying(b"HTTP/1.1 400 No\r\ncontent-length: 2\r\n\r\n", b"n", b"o"), ask) == (400, b"no", [], [])

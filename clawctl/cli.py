@@ -1,5 +1,6 @@
 """The doors: parse, import late, call one function. `clawctl --help` never imports torch."""
 
+import logging
 import shlex
 import sys
 from pathlib import Path
@@ -14,7 +15,13 @@ from clawctl.disk import MAKE_ROOM, is_full
 from clawctl.errors import ClawError
 from clawctl.run_dir import RunDir, open_run
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 inspect_app = typer.Typer(no_args_is_help=True, help="Look at a run: tables, or --json for scripts.")
 app.add_typer(inspect_app, name="inspect")
 policies_app = typer.Typer(no_args_is_help=True, help="Which policy version serves: look, go forward, go back.")
@@ -33,8 +40,18 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 _RUN = Path("run")
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        from clawctl import __version__
+
+        typer.echo(f"clawctl {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def about() -> None:
+def about(
+    version: Annotated[bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Tell the version.")] = False,
+) -> None:
     """A self-hosted agent that gets better from being used: serve, collect, judge, train, eval, and serve again."""
 
 
@@ -43,7 +60,7 @@ def serve(
     run: RunOption = _RUN,
     recipe: RecipeOption = None,
     intercept: Annotated[bool, typer.Option("--intercept", help="Capture conversations. Without it none is written.")] = False,
-    model: Annotated[str | None, typer.Option(help="Hugging Face model directory, or `demo`.")] = None,
+    model: Annotated[str | None, typer.Option(help="Hugging Face name or directory (default demo).")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on (default 127.0.0.1).")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on (default 30000; 0: a free one).")] = None,
     pin: Annotated[int | None, typer.Option(help="Serve this policy version and do not follow policies/LIVE.")] = None,
@@ -54,7 +71,7 @@ def serve(
     upstream_key: Annotated[str | None, typer.Option(envvar="CLAWCTL_UPSTREAM_KEY", help="That server's key.")] = None,
     log_level: LogLevel = "info",
 ) -> None:
-    """Serve the model behind the OpenAI API, follow policies/LIVE, and capture conversations."""
+    """Serve a model and capture its conversations. Speaks OpenAI chat, Responses and Anthropic Messages; follows policies/LIVE."""
     settings = {
         "model.path": model or from_environment("MODEL"),
         "serve.host": host or from_environment("HOST"),
@@ -97,7 +114,7 @@ def collect(
     episodes: Annotated[int, typer.Option(min=1, help="With --custom-rollout: how many to play.")] = 1,
     log_level: LogLevel = "info",
 ) -> None:
-    """Stitch captures into sessions, attach what came back after each turn, publish trajectories."""
+    """Make sessions of captures and publish their turns. What came back after a turn (its next state) stands beside it."""
     if rating is not None and import_from is None:
         raise ClawError("--rating is for the turns of a file", "name it with --import; served turns are rated over HTTP", 2)
     if dry_run:
@@ -151,7 +168,7 @@ def judge(
     as_json: AsJson = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Judge each turn from what came back: k votes, the majority decides; hints where hindsight gives one."""
+    """Judge each turn by what came back after it. k votes, the majority decides; hints where hindsight gives one."""
     settings = {
         "judge.endpoint": endpoint,
         "judge.model": model,
@@ -194,7 +211,7 @@ def train(
     once: Once = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Train the policy on judged turns and publish each new version. Runs alone or under torchrun, which --gpus starts."""
+    """Train on judged turns and publish each version. Runs alone or under torchrun, which --gpus starts."""
     settings = {
         "train.method": method,
         "train.lr": lr,
@@ -224,7 +241,7 @@ def evaluate(
     as_json: AsJson = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Measure policy versions and, where the recipe has a gate, decide whether they go live."""
+    """Measure versions; with a gate, decide what goes live. Where the recipe has no gate, the trainer moves LIVE itself."""
     opened, resolved = _open("eval", run, recipe, {}, log_level)
     from clawctl.eval.worker import evaluate as work
 
@@ -237,7 +254,7 @@ def up(
     run: RunOption = _RUN,
     log_level: LogLevel = "info",
 ) -> None:
-    """Start all stages under one parent: restarted if they die, one merged log, Ctrl-C stops them cleanly."""
+    """Run all stages of a recipe under one parent. Restarted if they die, one merged log, Ctrl-C stops them cleanly."""
     opened, resolved = _open("up", run, recipe, {}, log_level, create=True)
     from clawctl.up import up as work
 
@@ -260,7 +277,7 @@ def forget(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take a session, a user or a time out of every file of the run, and name the policies that learned from it."""
+    """Delete a session, a user or a time from a run. It leaves every file; the policies that learned from it are named."""
     from clawctl.privacy.door import forget as work
 
     work(open_run(run, create=False), session, user, before, retrain, stop_workers, dry_run, yes, as_json)
@@ -273,7 +290,7 @@ def retention(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, delete nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete the conversations that `privacy.max_age_days` and `privacy.max_gb` no longer allow."""
+    """Delete conversations whose time is over. That is what `privacy.max_age_days` and `privacy.max_gb` no longer allow."""
     from clawctl.privacy.door import expire as work
 
     work(open_run(run, create=False), recipe, dry_run, as_json)
@@ -281,7 +298,7 @@ def retention(
 
 @inspect_app.command()
 def sessions(run: RunOption = _RUN, as_json: AsJson = False) -> None:
-    """One line a session: turns, main and side, trainable, judged, trained, mean reward."""
+    """One line a session: its turns, what was trained, its reward. A narrow terminal is shown fewer columns; --json has all."""
     from clawctl.inspect.sessions import show_sessions
 
     show_sessions(open_run(run, create=False), as_json)
@@ -290,10 +307,10 @@ def sessions(run: RunOption = _RUN, as_json: AsJson = False) -> None:
 @inspect_app.command()
 def turns(
     run: RunOption = _RUN,
-    session: Annotated[str | None, typer.Option(help="Only this session, with its words.")] = None,
+    session: Annotated[str | None, typer.Option(help="Only this session, with its words: its id, or the beginning of it.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """One line a turn: what was asked, answered, came back, the verdict, the hint, and why it is not trained if it is not."""
+    """Each turn: asked, answered, came back, reward, hint, fate. Fate is the step that trained it, or why none did."""
     from clawctl.inspect.turns import show_turns
 
     show_turns(open_run(run, create=False), session, as_json)
@@ -306,7 +323,7 @@ def why(
     tokens: Annotated[bool, typer.Option("--tokens", help="Each token with its text, logprobs, ratio and advantages.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Every number between one turn and its gradient: verdict, credit, versions, ratio, mask, advantages and weights."""
+    """All numbers between one turn and its gradient. Verdict, credit, versions, ratio, mask, advantages and weights."""
     from clawctl.inspect.why import show_why
 
     show_why(open_run(run, create=False), turn, tokens, as_json)
@@ -314,7 +331,7 @@ def why(
 
 @inspect_app.command()
 def policies(run: RunOption = _RUN, as_json: AsJson = False) -> None:
-    """One line a policy version: step, method, turns, loss, what eval measured and decided; which one is live."""
+    """One line a version: loss, what eval said, what is live. With its step, method, turns and who moved LIVE last."""
     from clawctl.inspect.policies import show_policies
 
     show_policies(open_run(run, create=False), as_json)
@@ -322,7 +339,7 @@ def policies(run: RunOption = _RUN, as_json: AsJson = False) -> None:
 
 @inspect_app.command()
 def health(run: RunOption = _RUN, as_json: AsJson = False) -> None:
-    """What runs, what waits, what was lost or put aside, and why turns are not trained."""
+    """What runs, waits, was lost, and why turns are not trained."""
     from clawctl.inspect.health import show_health
 
     show_health(open_run(run, create=False), as_json)
@@ -330,7 +347,7 @@ def health(run: RunOption = _RUN, as_json: AsJson = False) -> None:
 
 @inspect_app.command()
 def data(run: RunOption = _RUN, as_json: AsJson = False) -> None:
-    """What is stored where, how much of it, since when, and about whom: one line a folder, one a user."""
+    """What is stored where, since when, and about whom. One line a folder, one a user."""
     from clawctl.inspect.data import show_data
 
     show_data(open_run(run, create=False), as_json)
@@ -346,7 +363,7 @@ def openclaw_setup(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be written.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write OpenClaw's configuration for this run's server, as the version of OpenClaw found understands it; keeps a copy."""
+    """Write OpenClaw's configuration for this server. As the version of OpenClaw found understands it; keeps a copy."""
     opened = open_run(run, create=False)
     kept = opened.root / "recipe.yaml"
     resolved = load_recipe(recipe if recipe is not None else kept if kept.exists() else None)
@@ -357,7 +374,7 @@ def openclaw_setup(
 
 @policies_app.command(name="list")
 def list_policies(run: RunOption = _RUN, as_json: AsJson = False) -> None:
-    """The same as `clawctl inspect policies`: each version, which one is live, and who moved LIVE last."""
+    """Each version and which one is live. The same as `clawctl inspect policies`."""
     from clawctl.inspect.policies import show_policies
 
     show_policies(open_run(run, create=False), as_json)
@@ -376,7 +393,7 @@ def rollback(
     version: Annotated[int | None, typer.Argument(help="An older version. Unset: what served before the live one.")] = None,
     run: RunOption = _RUN,
 ) -> None:
-    """Make an older version live again: one pointer moves, nothing is deleted; the move is written down with your name."""
+    """Make an older version live again. One pointer moves, nothing is deleted; the move is written down with your name."""
     from clawctl.promotion import rollback as work
 
     typer.echo(work(open_run(run, create=False), version))
@@ -413,17 +430,21 @@ def remove_key(name: Annotated[str, typer.Argument(help="Whose key it is.")], ru
 def _open(
     stage: str, root: Path, recipe: Path | None, settings: dict[str, Any], log_level: str, create: bool = False
 ) -> tuple[RunDir, Recipe]:
-    from clawctl.process import log_to
+    from clawctl.process import check_level, log_to
     from clawctl.run_dir import publish_bytes
 
+    check_level(log_level)
     kept = root / "recipe.yaml"
     resolved = load_recipe(_source(root, recipe), settings)
+    is_new = not (root / "run.json").exists()
     run = open_run(root, create=create)
     if recipe is not None or not kept.exists():
         text = dump_recipe(resolved).encode()
         if not kept.exists() or kept.read_bytes() != text:  # a stage that starts again needs no room on the disk
             publish_bytes(kept, text)
     log_to(run.logs / f"{stage}.log", log_level)
+    if is_new:
+        logging.getLogger("clawctl").info("%s is a new run directory", run.root)
     return run, resolved
 
 

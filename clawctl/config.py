@@ -58,7 +58,7 @@ class UpstreamConfig(Section):
 class ServeConfig(Section):
     host: str = "127.0.0.1"
     """Address to listen on. Only this machine by default."""
-    port: int = 30000
+    port: int = Field(30000, ge=0, le=65535)
     """Port to listen on; 0 takes a free one and writes it to `RUN/serve.json`."""
     api_key: str | None = None
     """The key clients must send. Unset: made once, shown once, kept in `RUN/api_key` (0600), where the other stages find it."""
@@ -439,12 +439,21 @@ def load_recipe(path: Path | None, overrides: dict[str, Any] | None = None) -> R
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        where = f"recipe {path}" if path else "the command line"
-        unknown = first["type"] == "extra_forbidden"
-        cure = f"known keys are listed in docs/recipes.md{_near(key)}" if unknown else "give it a valid value"
-        raise ClawError(f"{where}: {key}: {first['msg'].lower()}", cure, 2) from error
+        raise _wrong_key(error, path, overrides or {}) from error
+
+
+def _wrong_key(error: ValidationError, path: Path | None, overrides: dict[str, Any]) -> ClawError:
+    """The first key that is wrong, where it came from, and what stood there."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    asked = overrides.get(key) is not None
+    where = "the command line or environment" if asked or path is None else f"recipe {path}"
+    if first["type"] == "extra_forbidden":
+        return ClawError(f"{where}: there is no key {key}", f"known keys are listed in docs/recipes.md{_near(key)}", 2)
+    given = first["input"]
+    secret = key.endswith("api_key") or not isinstance(given, str | int | float) or len(str(given)) > 60
+    told = "" if secret else f", not {given!r}"
+    return ClawError(f"{where}: {key}: {first['msg'].lower()}{told}", "give it a valid value: docs/recipes.md", 2)
 
 
 def _lay_over(data: dict[str, Any], path: list[str], value: Any) -> None:

@@ -59,8 +59,12 @@ def about(
 def serve(
     run: RunOption = _RUN,
     recipe: RecipeOption = None,
-    intercept: Annotated[bool, typer.Option("--intercept", help="Capture conversations. Without it none is written.")] = False,
-    model: Annotated[str | None, typer.Option(help="Hugging Face name or directory (default demo).")] = None,
+    intercept: Annotated[
+        bool, typer.Option("--intercept", "--enable-rl-intercept", help="Capture conversations. Without it none is written.")
+    ] = False,
+    model: Annotated[
+        str | None, typer.Option("--model", "--model-path", help="Hugging Face name or directory (default demo).")
+    ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on (default 127.0.0.1).")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on (default 30000; 0: a free one).")] = None,
     pin: Annotated[int | None, typer.Option(help="Serve this policy version and do not follow policies/LIVE.")] = None,
@@ -150,6 +154,9 @@ def judge(
         float | None,
         typer.Option("--threshold", "--majority-vote-threshold", help="Share of the votes the majority needs (default 0.5)."),
     ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", "--num-judge-workers", help="Calls in flight at a time (default 16).")
+    ] = None,
     prm: Annotated[str | None, typer.Option(help="Judge with this sequence-classification model.")] = None,
     custom_rm: Annotated[
         str | None,
@@ -174,6 +181,7 @@ def judge(
         "judge.model": model,
         "judge.votes": votes,
         "judge.threshold": threshold,
+        "judge.concurrency": concurrency,
         "judge.prm": prm,
         "judge.custom_rm": custom_rm,
     }
@@ -351,6 +359,18 @@ def data(run: RunOption = _RUN, as_json: AsJson = False) -> None:
     from clawctl.inspect.data import show_data
 
     show_data(open_run(run, create=False), as_json)
+
+
+@inspect_app.command()
+def report(
+    run: RunOption = _RUN,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder to write into. Unset: the run directory.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """A page and a picture to look at or send to somebody. What eval measured and what each step said; it loads nothing."""
+    from clawctl.inspect.report import show_report
+
+    show_report(open_run(run, create=False), out, as_json)
 
 
 @app.command(name="openclaw-setup")

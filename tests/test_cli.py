@@ -1,8 +1,12 @@
 """What a person meets who types something wrong: one problem, one cure, an exit code, nothing touched."""
 
+import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import orjson
@@ -109,9 +113,39 @@ def test_ctrl_c_while_a_stage_starts_ends_it_without_a_traceback(tmp_path: Path)
     command = [*CLAWCTL, "serve", "--model", "demo", "--port", "0", "--run", str(tmp_path / "run")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as started:
         assert started.stderr is not None
-        while "API key" not in started.stderr.readline():
-            pass
-        # from here on it imports PyTorch, for seconds
+        assert any("API key" in line for line in started.stderr)  # from here on it imports PyTorch, for seconds
         started.send_signal(signal.SIGINT)
         assert started.stderr.read() == ""
     assert started.returncode == -signal.SIGINT
+
+
+def serve_from_the_hub(tmp_path: Path, endpoint: str) -> subprocess.CompletedProcess[str]:
+    command = [*CLAWCTL, "serve", "--model", "nobody/nothing", "--port", "0", "--run", str(tmp_path / "run")]
+    elsewhere = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "0"}
+    return subprocess.run(
+        [*command, "--log-level", "error"], capture_output=True, text=True, check=False, timeout=60, env=elsewhere
+    )
+
+
+def test_a_model_that_cannot_be_fetched_is_refused_at_once(tmp_path: Path) -> None:
+    with socket.socket() as nobody_listens:
+        nobody_listens.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{nobody_listens.getsockname()[1]}"
+        assert_problem(
+            serve_from_the_hub(tmp_path, endpoint), 1, f"nobody/nothing is not on this machine, and {endpoint}", "--model"
+        )
+
+
+def test_a_model_that_the_hub_does_not_have_is_refused_at_once(tmp_path: Path) -> None:
+    class NotFound(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, format: str, *values: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), NotFound) as hub:
+        threading.Thread(target=hub.serve_forever, daemon=True).start()
+        done = serve_from_the_hub(tmp_path, f"http://127.0.0.1:{hub.server_port}")
+        hub.shutdown()
+    assert_problem(done, 2, "gives none of that name (404)", "correct the name")

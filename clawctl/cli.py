@@ -1,5 +1,6 @@
 """The doors: parse, import late, call one function. `clawctl --help` never imports torch."""
 
+import errno
 import logging
 import shlex
 import sys
@@ -38,6 +39,7 @@ LogLevel = Annotated[str, typer.Option("--log-level", envvar="CLAWCTL_LOG_LEVEL"
 Once = Annotated[bool, typer.Option("--once", help="Do what is there, then end (for cron). Unset: keep following.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 _RUN = Path("run")
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def _tell_version(asked: bool) -> None:
@@ -488,7 +490,11 @@ def main() -> None:
         Console(stderr=True, soft_wrap=True).print(f"[red]clawctl:[/red] {escape(error.problem)}\n  {escape(error.fix)}")
         sys.exit(error.exit_code)
     except OSError as error:
-        if not is_full(error):
+        if error.errno in _FORBIDDEN:
+            told, cure = "this user may not do that", "give it the right (a run belongs to one user), or choose another --run"
+        elif is_full(error):
+            told, cure = "the disk is full", MAKE_ROOM
+        else:
             raise
-        Console(stderr=True, soft_wrap=True).print(f"[red]clawctl:[/red] the disk is full: {escape(str(error))}\n  {MAKE_ROOM}")
+        Console(stderr=True, soft_wrap=True).print(f"[red]clawctl:[/red] {told}: {escape(str(error))}\n  {escape(cure)}")
         sys.exit(1)

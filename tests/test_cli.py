@@ -149,3 +149,17 @@ def test_a_model_that_the_hub_does_not_have_is_refused_at_once(tmp_path: Path) -
         done = serve_from_the_hub(tmp_path, f"http://127.0.0.1:{hub.server_port}")
         hub.shutdown()
     assert_problem(done, 2, "gives none of that name (404)", "correct the name")
+
+
+def test_a_file_is_no_run_directory(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    assert_problem(clawctl("serve", "--run", str(tmp_path / "notes")), 2, "notes is a file", "choose an empty folder")
+
+
+@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="nothing here that even root may not write to")
+def test_what_this_user_may_not_do_is_said_in_a_sentence(tmp_path: Path) -> None:
+    run = open_run(tmp_path / "run")
+    ensure_base_policy(run, "demo")
+    (run.train / "steps.jsonl").write_text('{"step": 1, "reward_mean": 0.5}\n')
+    done = clawctl("inspect", "report", "--run", str(run.root), "--out", "/sys/kernel")
+    assert_problem(done, 1, "this user may not do that", "give it the right")

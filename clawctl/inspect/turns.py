@@ -34,7 +34,7 @@ def show_turns(run: RunDir, session: str | None, as_json: bool) -> None:
 def _of_session(rows: Sequence[Row], session: str, run: RunDir) -> list[Row]:
     """The turns of the session of this id, else of the one whose id begins so. Raises ClawError where there is none, or several."""
     ids = {row.turn["session_id"] for row in rows}
-    found = {session} & ids or {name for name in ids if name.startswith(session)}
+    found = {session} & ids or {name for name in ids if name.startswith(session.rstrip("…"))}  # as the table cuts them
     if not found:
         raise ClawError(f"no turn of session {session!r} is in {run.root}", "`clawctl inspect sessions` lists those that are", 2)
     if len(found) > 1:

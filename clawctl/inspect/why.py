@@ -93,6 +93,7 @@ def quantiles(values: Sequence[float]) -> list[float]:
 
 
 def _find(rows: list[Row], turn: str, run: RunDir) -> Row:
+    turn = turn.rstrip("…")  # as `inspect turns` shows it
     found = [row for row in rows if row.turn["turn_id"].startswith(turn)]
     exact = [row for row in found if row.turn["turn_id"] == turn]
     if len(exact or found) != 1:

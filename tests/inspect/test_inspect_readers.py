@@ -293,8 +293,9 @@ def test_on_eighty_columns_nothing_that_matters_is_cut(run: RunDir) -> None:
 
 def test_a_session_is_found_by_the_beginning_of_its_id(run: RunDir, capsys: Capture) -> None:
     write_turns(run.trajectories / "k.parquet", [turn("t8", "kitchen"), turn("t9", "s11")])
-    show_turns(run, "kit", as_json=True)
-    assert [row["turn"] for row in said(capsys)["turns"]] == ["t8"]
+    for typed in ("kit", "kit…"):
+        show_turns(run, typed, as_json=True)
+        assert [row["turn"] for row in said(capsys)["turns"]] == ["t8"]
     show_turns(run, "s1", as_json=True)
     assert "t9" not in {row["turn"] for row in said(capsys)["turns"]}, "a whole id is that session alone"
     with pytest.raises(ClawError, match="4 sessions have an id that begins with 's'"):

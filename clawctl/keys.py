@@ -13,7 +13,7 @@ from rich.table import Table
 
 from clawctl.checksums import Damaged, read_sealed, sealed
 from clawctl.errors import ClawError
-from clawctl.printing import answers, print_json
+from clawctl.printing import answers, counted, print_json
 from clawctl.run_dir import RunDir, publish_bytes
 
 OWN = "default"  # the name of the run's own key, which its stages use
@@ -74,7 +74,7 @@ def show_keys(run: RunDir, as_json: bool) -> None:
     if as_json:
         print_json({"keys": [{"name": key.name, "created_at": key.created_at} for key in stored]})
         return
-    table = Table("name", "made", title=f"{len(stored)} named keys")
+    table = Table("name", "made", title=counted(len(stored), "named key"))
     for key in stored:
         table.add_row(key.name, time.strftime("%Y-%m-%d %H:%M", time.localtime(key.created_at)))
     answers().print(table)

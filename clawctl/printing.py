@@ -3,9 +3,13 @@
 import json
 import re
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?", re.DOTALL)
@@ -28,6 +32,41 @@ def one_line(text: str, limit: int) -> Text:
 def answers(width: int | None = None) -> Console:
     """Where answers go: stdout, wide enough where it is no terminal."""
     return Console(width=width if width or sys.stdout.isatty() else _PIPE_WIDTH, highlight=False, markup=False, emoji=False)
+
+
+def counted(count: int, thing: str) -> str:
+    """ "1 turn", "2 turns"."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    heading: str
+    right: bool = False
+    spare: int = 0  # left out where the terminal has no room, the highest first; 0: always shown
+
+
+def fitting(title: str, columns: Sequence[Column], rows: Sequence[Sequence[Text]], width: int, bold: int | None = None) -> Table:
+    """A table; where it is wider than the terminal, one without borders and empty spare columns, and then without spare ones."""
+    widths = [max([cell_len(column.heading), *(row[place].cell_len for row in rows)]) for place, column in enumerate(columns)]
+    shown = list(range(len(columns)))
+    framed = sum(widths) + 3 * len(widths) + 1 <= width
+    if not framed:
+        shown = [place for place in shown if not columns[place].spare or any(row[place] for row in rows)]
+        for place in sorted(shown, key=lambda place: -columns[place].spare):
+            if columns[place].spare and sum(widths[kept] + 2 for kept in shown) - 2 > width:
+                shown.remove(place)
+    table = Table(title=title) if framed else Table(title=title, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for place in shown:
+        table.add_column(columns[place].heading, justify="right" if columns[place].right else "left", no_wrap=True)
+    for number, row in enumerate(rows):
+        table.add_row(*(row[place] for place in shown), style="bold" if number == bold else None)
+    return table
+
+
+def labelled(parts: Sequence[tuple[str, str]], width: int) -> list[Text]:
+    """One indented line a part, cut to the terminal; parts without words are left out."""
+    return [Text.assemble("  ", (f"{name:<11}", "dim"), one_line(words, width - 13)) for name, words in parts if words.strip()]
 
 
 def print_json(value: Any) -> None:

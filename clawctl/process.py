@@ -6,7 +6,12 @@ import sys
 import threading
 from pathlib import Path
 
+from clawctl.errors import ClawError
+
 _FORMAT = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
+_LEVELS = ("debug", "info", "warning", "error")
+# Talkative below a warning: they would drown what our own stages say.
+_QUIET = ("httpx", "watchfiles", "torch", "torchao")
 
 
 def stop_on_signals() -> threading.Event:
@@ -15,6 +20,12 @@ def stop_on_signals() -> threading.Event:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     return stop
+
+
+def check_level(level: str) -> None:
+    """Raises ClawError (exit code 2) if there is no such level."""
+    if level.lower() not in _LEVELS:
+        raise ClawError(f"there is no log level {level!r}", f"choose one of {', '.join(_LEVELS)}", 2)
 
 
 def log_to(file: Path | None, level: str) -> None:
@@ -27,5 +38,6 @@ def log_to(file: Path | None, level: str) -> None:
             print(f"clawctl logs here alone: {error}", file=sys.stderr)
     logging.raiseExceptions = False  # a log that a full disk does not take is no reason for a traceback a line
     logging.basicConfig(level=level.upper(), format=_FORMAT, datefmt="%H:%M:%S", handlers=handlers, force=True)
-    logging.getLogger("httpx").setLevel("WARNING")
-    logging.getLogger("watchfiles").setLevel("WARNING")
+    for name in _QUIET:
+        logging.getLogger(name).setLevel("WARNING")
+    logging.getLogger("huggingface_hub").propagate = False  # it prints by itself: each line would stand here twice

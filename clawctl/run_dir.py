@@ -92,6 +92,8 @@ def open_run(root: Path, create: bool = True) -> RunDir:
     if not marker.exists():
         if not create:
             raise ClawError(f"{root} is not a run directory", "name one with --run, or start `clawctl serve --intercept`", 2)
+        if run.root.exists() and not run.root.is_dir():
+            raise ClawError(f"{root} is a file", "choose an empty folder with --run", 2)
         if run.root.exists() and any(map(_is_foreign, run.root.iterdir())):
             raise ClawError(f"{root} holds files that are not a run's", "choose an empty folder with --run", 2)
         _make_folders(run)

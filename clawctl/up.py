@@ -29,6 +29,7 @@ from clawctl.printing import plain
 from clawctl.run_dir import RunDir, sole_worker
 
 _GRACE_S = 20.0  # between SIGTERM and SIGKILL
+_SAME_S = 0.1  # signals that come closer together are one: `timeout` and others tell a process and then its group
 _LONGEST_WAIT_S = 60.0
 _STEADY_S = 60.0  # a stage that ran so long was well: its next death begins with the first wait again
 _LONGEST_LINE = 4000
@@ -165,12 +166,18 @@ class Child:
 async def _supervise(children: list[Child], log: MergedLog) -> None:
     """Keep the children until all are finished, one refuses its recipe, or a signal asks us to stop."""
     asked = [asyncio.Event(), asyncio.Event()]  # once: stop cleanly; twice: now
+    loop, first = asyncio.get_running_loop(), 0.0
 
     def on_signal() -> None:
-        asked[asked[0].is_set()].set()
+        nonlocal first
+        if not asked[0].is_set():
+            first = loop.time()
+            asked[0].set()
+        elif loop.time() - first > _SAME_S:
+            asked[1].set()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+        loop.add_signal_handler(number, on_signal)
     keeping = {asyncio.create_task(child.keep()) for child in children}
     stop = asyncio.create_task(asked[0].wait())
     try:

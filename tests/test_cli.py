@@ -1,12 +1,18 @@
 """What a person meets who types something wrong: one problem, one cure, an exit code, nothing touched."""
 
+import os
+import signal
+import socket
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import orjson
 import pytest
 
+from clawctl import __version__
 from clawctl.policies import ensure_base_policy
 from clawctl.run_dir import open_run, sole_worker
 
@@ -32,7 +38,7 @@ def test_an_unknown_recipe_key_names_the_one_that_was_meant(tmp_path: Path) -> N
     recipe.write_text("judge: {vote: 3}")
     for command in (["judge", "--recipe", str(recipe)], ["up", str(recipe)]):
         assert_problem(
-            clawctl(*command, "--run", str(tmp_path / "run")), 2, "judge.vote: extra inputs", "did you mean judge.votes?"
+            clawctl(*command, "--run", str(tmp_path / "run")), 2, "there is no key judge.vote", "did you mean judge.votes?"
         )
     assert not (tmp_path / "run").exists()
 
@@ -67,3 +73,93 @@ def test_every_command_has_help_worth_reading() -> None:
         shown = clawctl(*command.split(), "--help")
         assert shown.returncode == 0
         assert len(shown.stdout.split()) > 20, command
+
+
+def test_no_summary_of_a_command_is_cut_on_eighty_columns() -> None:
+    for group in ([], ["inspect"], ["policies"], ["keys"]):
+        shown = clawctl(*group, "-h").stdout
+        commands = shown.partition("Commands:\n")[2]
+        assert commands
+        assert "..." not in commands, commands
+
+
+def test_the_version_is_told() -> None:
+    assert clawctl("--version").stdout == f"clawctl {__version__}\n"
+
+
+def test_a_wrong_option_is_blamed_on_the_command_line_and_not_on_the_recipe(tmp_path: Path) -> None:
+    run = open_run(tmp_path / "run")
+    (run.root / "recipe.yaml").write_text("train: {method: opd}\n")
+    done = clawctl("train", "--method", "ppo", "--run", str(run.root))
+    assert_problem(done, 2, "the command line or environment: train.method: ", "valid value")
+    assert "not 'ppo'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--port", "99999"], "serve.port: input should be less than or equal to 65535, not 99999"),
+        (["--log-level", "loud"], "there is no log level 'loud'"),
+    ],
+)
+def test_a_port_or_log_level_that_cannot_be_is_refused_before_anything_is_made(
+    tmp_path: Path, words: list[str], problem: str
+) -> None:
+    assert_problem(clawctl("serve", *words, "--run", str(tmp_path / "run")), 2, problem, "")
+    assert not (tmp_path / "run").exists()
+
+
+def test_ctrl_c_while_a_stage_starts_ends_it_without_a_traceback(tmp_path: Path) -> None:
+    command = [*CLAWCTL, "serve", "--model", "demo", "--port", "0", "--run", str(tmp_path / "run")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as started:
+        assert started.stderr is not None
+        assert any("API key" in line for line in started.stderr)  # from here on it imports PyTorch, for seconds
+        started.send_signal(signal.SIGINT)
+        assert started.stderr.read() == ""
+    assert started.returncode == -signal.SIGINT
+
+
+def serve_from_the_hub(tmp_path: Path, endpoint: str) -> subprocess.CompletedProcess[str]:
+    command = [*CLAWCTL, "serve", "--model", "nobody/nothing", "--port", "0", "--run", str(tmp_path / "run")]
+    elsewhere = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "0"}
+    return subprocess.run(
+        [*command, "--log-level", "error"], capture_output=True, text=True, check=False, timeout=60, env=elsewhere
+    )
+
+
+def test_a_model_that_cannot_be_fetched_is_refused_at_once(tmp_path: Path) -> None:
+    with socket.socket() as nobody_listens:
+        nobody_listens.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{nobody_listens.getsockname()[1]}"
+        assert_problem(
+            serve_from_the_hub(tmp_path, endpoint), 1, f"nobody/nothing is not on this machine, and {endpoint}", "--model"
+        )
+
+
+def test_a_model_that_the_hub_does_not_have_is_refused_at_once(tmp_path: Path) -> None:
+    class NotFound(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, format: str, *values: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), NotFound) as hub:
+        threading.Thread(target=hub.serve_forever, daemon=True).start()
+        done = serve_from_the_hub(tmp_path, f"http://127.0.0.1:{hub.server_port}")
+        hub.shutdown()
+    assert_problem(done, 2, "gives none of that name (404)", "correct the name")
+
+
+def test_a_file_is_no_run_directory(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    assert_problem(clawctl("serve", "--run", str(tmp_path / "notes")), 2, "notes is a file", "choose an empty folder")
+
+
+@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="nothing here that even root may not write to")
+def test_what_this_user_may_not_do_is_said_in_a_sentence(tmp_path: Path) -> None:
+    run = open_run(tmp_path / "run")
+    ensure_base_policy(run, "demo")
+    (run.train / "steps.jsonl").write_text('{"step": 1, "reward_mean": 0.5}\n')
+    done = clawctl("inspect", "report", "--run", str(run.root), "--out", "/sys/kernel")
+    assert_problem(done, 1, "this user may not do that", "give it the right")

@@ -9,7 +9,7 @@ from clawctl.errors import ClawError
 @pytest.mark.parametrize(
     ("text", "problem", "cure"),
     [
-        ("train: {methd: opd}", "train.methd: extra inputs are not permitted", "did you mean train.method?"),
+        ("train: {methd: opd}", "there is no key train.methd", "did you mean train.method?"),
         ("train: {lora: {rnak: 1}}", "train.lora.rnak", "did you mean train.lora.rank?"),
         ("train: {lr: fast}", "train.lr: input should be a valid number", "give it a valid value"),
         ("train: {method: ppo}", "train.method", "give it a valid value"),

@@ -129,10 +129,21 @@ def test_a_second_ctrl_c_does_not_wait_for_a_stage_that_hangs(tmp_path: Path) ->
         found.process.send_signal(signal.SIGINT)
         found.wait_for(lambda: found.stage("judge") is None, "the other stage ends")
         assert found.process.poll() is None
+        time.sleep(0.2)  # a person's second thought, and no echo of the first
         found.process.send_signal(signal.SIGINT)
         assert found.process.wait(5) == 0
         assert gone([hanging])
     assert "collect did not end in time and is killed" in found.log()
+
+
+def test_a_signal_and_its_echo_are_one_request_to_stop(tmp_path: Path) -> None:
+    with up(tmp_path, QUIET) as found:
+        found.wait_for(lambda: both_run(found), "both stages run")
+        for number in (signal.SIGINT, signal.SIGTERM):
+            found.process.send_signal(number)
+        assert found.process.wait(15) == 0
+    assert "stopping collect, judge" in found.log()
+    assert "is killed" not in found.log()
 
 
 def test_the_merged_log_names_the_stage_of_each_line_and_is_kept(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 A command stands in the file of its stage, with its arguments; here is only which commands there are, in the order of `--help`."""
 
+import errno
 import sys
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -13,11 +15,29 @@ from clawctl.cli import eval as evaluation
 from clawctl.disk import MAKE_ROOM, is_full
 from clawctl.errors import ClawError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        from clawctl import __version__
+
+        typer.echo(f"clawctl {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def about() -> None:
+def about(
+    version: Annotated[bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Tell the version.")] = False,
+) -> None:
     """A self-hosted agent that gets better from being used: serve, collect, judge, train, eval, and serve again."""
 
 
@@ -43,7 +63,11 @@ def main() -> None:
         Console(stderr=True, soft_wrap=True).print(f"[red]clawctl:[/red] {escape(error.problem)}\n  {escape(error.fix)}")
         sys.exit(error.exit_code)
     except OSError as error:
-        if not is_full(error):
+        if error.errno in _FORBIDDEN:
+            told, cure = "this user may not do that", "give it the right (a run belongs to one user), or choose another --run"
+        elif is_full(error):
+            told, cure = "the disk is full", MAKE_ROOM
+        else:
             raise
-        Console(stderr=True, soft_wrap=True).print(f"[red]clawctl:[/red] the disk is full: {escape(str(error))}\n  {MAKE_ROOM}")
+        Console(stderr=True, soft_wrap=True).print(f"[red]clawctl:[/red] {told}: {escape(str(error))}\n  {escape(cure)}")
         sys.exit(1)

@@ -35,7 +35,7 @@ def collect(
     episodes: Annotated[int, typer.Option(min=1, help="With --custom-rollout: how many to play.")] = 1,
     log_level: LogLevel = "info",
 ) -> None:
-    """Stitch captures into sessions, attach what came back after each turn, publish trajectories."""
+    """Make sessions of captures and publish their turns. What came back after a turn (its next state) stands beside it."""
     if rating is not None and import_from is None:
         raise ClawError("--rating is for the turns of a file", "name it with --import; served turns are rated over HTTP", 2)
     if dry_run:

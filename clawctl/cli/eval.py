@@ -16,7 +16,7 @@ def evaluate(
     as_json: AsJson = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Measure policy versions and, where the recipe has a gate, decide whether they go live."""
+    """Measure versions; with a gate, decide what goes live. Where the recipe has no gate, the trainer moves LIVE itself."""
     opened, resolved = open_stage("eval", run, recipe, {}, log_level)
     from clawctl.eval.worker import evaluate as work
 

@@ -1,5 +1,6 @@
 """`clawctl inspect …`."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,7 +13,7 @@ app = typer.Typer(no_args_is_help=True, help="Look at a run: tables, or --json f
 
 @app.command()
 def sessions(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
-    """One line a session: turns, main and side, trainable, judged, trained, mean reward."""
+    """One line a session: its turns, what was trained, its reward. A narrow terminal is shown fewer columns; --json has all."""
     from clawctl.inspect.sessions import show_sessions
 
     show_sessions(open_run(run, create=False), as_json)
@@ -21,10 +22,10 @@ def sessions(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
 @app.command()
 def turns(
     run: RunOption = DEFAULT_RUN,
-    session: Annotated[str | None, typer.Option(help="Only this session, with its words.")] = None,
+    session: Annotated[str | None, typer.Option(help="Only this session, with its words: its id, or the beginning of it.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """One line a turn: what was asked, answered, came back, the verdict, the hint, and why it is not trained if it is not."""
+    """Each turn: asked, answered, came back, reward, hint, fate. Fate is the step that trained it, or why none did."""
     from clawctl.inspect.turns import show_turns
 
     show_turns(open_run(run, create=False), session, as_json)
@@ -37,7 +38,7 @@ def why(
     tokens: Annotated[bool, typer.Option("--tokens", help="Each token with its text, logprobs, ratio and advantages.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Every number between one turn and its gradient: verdict, credit, versions, ratio, mask, advantages and weights."""
+    """All numbers between one turn and its gradient. Verdict, credit, versions, ratio, mask, advantages and weights."""
     from clawctl.inspect.why import show_why
 
     show_why(open_run(run, create=False), turn, tokens, as_json)
@@ -45,7 +46,7 @@ def why(
 
 @app.command()
 def policies(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
-    """One line a policy version: step, method, turns, loss, what eval measured and decided; which one is live."""
+    """One line a version: loss, what eval said, what is live. With its step, method, turns and who moved LIVE last."""
     from clawctl.inspect.policies import show_policies
 
     show_policies(open_run(run, create=False), as_json)
@@ -53,7 +54,7 @@ def policies(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
 
 @app.command()
 def health(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
-    """What runs, what waits, what was lost or put aside, and why turns are not trained."""
+    """What runs, waits, was lost, and why turns are not trained."""
     from clawctl.inspect.health import show_health
 
     show_health(open_run(run, create=False), as_json)
@@ -61,7 +62,19 @@ def health(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
 
 @app.command()
 def data(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
-    """What is stored where, how much of it, since when, and about whom: one line a folder, one a user."""
+    """What is stored where, since when, and about whom. One line a folder, one a user."""
     from clawctl.inspect.data import show_data
 
     show_data(open_run(run, create=False), as_json)
+
+
+@app.command()
+def report(
+    run: RunOption = DEFAULT_RUN,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder to write into. Unset: the run directory.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """A page and a picture to look at or send to somebody. What eval measured and what each step said; it loads nothing."""
+    from clawctl.inspect.report import show_report
+
+    show_report(open_run(run, create=False), out, as_json)

@@ -19,6 +19,9 @@ def judge(
         float | None,
         typer.Option("--threshold", "--majority-vote-threshold", help="Share of the votes the majority needs (default 0.5)."),
     ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", "--num-judge-workers", help="Calls in flight at a time (default 16).")
+    ] = None,
     prm: Annotated[str | None, typer.Option(help="Judge with this sequence-classification model.")] = None,
     custom_rm: Annotated[
         str | None,
@@ -37,12 +40,13 @@ def judge(
     as_json: AsJson = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Judge each turn from what came back: k votes, the majority decides; hints where hindsight gives one."""
+    """Judge each turn by what came back after it. k votes, the majority decides; hints where hindsight gives one."""
     settings = {
         "judge.endpoint": endpoint,
         "judge.model": model,
         "judge.votes": votes,
         "judge.threshold": threshold,
+        "judge.concurrency": concurrency,
         "judge.prm": prm,
         "judge.custom_rm": custom_rm,
     }

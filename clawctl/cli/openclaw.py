@@ -18,7 +18,7 @@ def openclaw_setup(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be written.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write OpenClaw's configuration for this run's server, as the version of OpenClaw found understands it; keeps a copy."""
+    """Write OpenClaw's configuration for this server. As the version of OpenClaw found understands it; keeps a copy."""
     opened = open_run(run, create=False)
     resolved = load_recipe(recipe_file(opened.root, recipe))
     from clawctl.openclaw import show_setup

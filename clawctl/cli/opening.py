@@ -1,5 +1,6 @@
 """A stage's way to its run directory and its settings."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,19 @@ def open_stage(
     stage: str, root: Path, recipe: Path | None, settings: dict[str, Any], log_level: str, create: bool = False
 ) -> tuple[RunDir, Recipe]:
     """The run and its settings, kept as `recipe.yaml`; from here on the process logs to the stage's file. Raises ClawError."""
-    from clawctl.process import log_to
+    from clawctl.process import check_level, log_to
     from clawctl.run_dir import publish_bytes
 
+    check_level(log_level)
     kept = root / "recipe.yaml"
     resolved = load_recipe(recipe_file(root, recipe), settings)
+    is_new = not (root / "run.json").exists()
     run = open_run(root, create=create)
     if recipe is not None or not kept.exists():
         text = dump_recipe(resolved).encode()
         if not kept.exists() or kept.read_bytes() != text:  # a stage that starts again needs no room on the disk
             publish_bytes(kept, text)
     log_to(run.logs / f"{stage}.log", log_level)
+    if is_new:
+        logging.getLogger("clawctl").info("%s is a new run directory", run.root)
     return run, resolved

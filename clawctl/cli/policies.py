@@ -12,7 +12,7 @@ app = typer.Typer(no_args_is_help=True, help="Which policy version serves: look,
 
 @app.command(name="list")
 def list_policies(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
-    """The same as `clawctl inspect policies`: each version, which one is live, and who moved LIVE last."""
+    """Each version and which one is live. The same as `clawctl inspect policies`."""
     from clawctl.inspect.policies import show_policies
 
     show_policies(open_run(run, create=False), as_json)
@@ -31,7 +31,7 @@ def rollback(
     version: Annotated[int | None, typer.Argument(help="An older version. Unset: what served before the live one.")] = None,
     run: RunOption = DEFAULT_RUN,
 ) -> None:
-    """Make an older version live again: one pointer moves, nothing is deleted; the move is written down with your name."""
+    """Make an older version live again. One pointer moves, nothing is deleted; the move is written down with your name."""
     from clawctl.promotion import rollback as work
 
     typer.echo(work(open_run(run, create=False), version))

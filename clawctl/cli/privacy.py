@@ -23,7 +23,7 @@ def forget(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take a session, a user or a time out of every file of the run, and name the policies that learned from it."""
+    """Delete a session, a user or a time from a run. It leaves every file; the policies that learned from it are named."""
     from clawctl.privacy.door import forget as work
 
     work(open_run(run, create=False), session, user, before, retrain, stop_workers, dry_run, yes, as_json)
@@ -35,7 +35,7 @@ def retention(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, delete nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete the conversations that `privacy.max_age_days` and `privacy.max_gb` no longer allow."""
+    """Delete conversations whose time is over. That is what `privacy.max_age_days` and `privacy.max_gb` no longer allow."""
     from clawctl.privacy.door import expire as work
 
     work(open_run(run, create=False), recipe, dry_run, as_json)

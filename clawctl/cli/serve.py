@@ -13,8 +13,12 @@ from clawctl.config import from_environment, show_gpus
 def serve(
     run: RunOption = DEFAULT_RUN,
     recipe: RecipeOption = None,
-    intercept: Annotated[bool, typer.Option("--intercept", help="Capture conversations. Without it none is written.")] = False,
-    model: Annotated[str | None, typer.Option(help="Hugging Face model directory, or `demo`.")] = None,
+    intercept: Annotated[
+        bool, typer.Option("--intercept", "--enable-rl-intercept", help="Capture conversations. Without it none is written.")
+    ] = False,
+    model: Annotated[
+        str | None, typer.Option("--model", "--model-path", help="Hugging Face name or directory (default demo).")
+    ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on (default 127.0.0.1).")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on (default 30000; 0: a free one).")] = None,
     pin: Annotated[int | None, typer.Option(help="Serve this policy version and do not follow policies/LIVE.")] = None,
@@ -25,7 +29,7 @@ def serve(
     upstream_key: Annotated[str | None, typer.Option(envvar="CLAWCTL_UPSTREAM_KEY", help="That server's key.")] = None,
     log_level: LogLevel = "info",
 ) -> None:
-    """Serve the model behind the OpenAI API, follow policies/LIVE, and capture conversations."""
+    """Serve a model and capture its conversations. Speaks OpenAI chat, Responses and Anthropic Messages; follows policies/LIVE."""
     settings = {
         "model.path": model or from_environment("MODEL"),
         "serve.host": host or from_environment("HOST"),

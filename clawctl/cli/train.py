@@ -33,7 +33,7 @@ def train(
     once: Once = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Train the policy on judged turns and publish each new version. Runs alone or under torchrun, which --gpus starts."""
+    """Train on judged turns and publish each version. Runs alone or under torchrun, which --gpus starts."""
     settings = {
         "train.method": method,
         "train.lr": lr,

@@ -14,7 +14,7 @@ def up(
     run: RunOption = DEFAULT_RUN,
     log_level: LogLevel = "info",
 ) -> None:
-    """Start all stages under one parent: restarted if they die, one merged log, Ctrl-C stops them cleanly."""
+    """Run all stages of a recipe under one parent. Restarted if they die, one merged log, Ctrl-C stops them cleanly."""
     opened, resolved = open_stage("up", run, recipe, {}, log_level, create=True)
     from clawctl.up import up as work
 

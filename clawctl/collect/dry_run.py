@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from clawctl.collect.canonical import text_of
 from clawctl.collect.captures import BadLine, parse_exchange
@@ -19,6 +17,7 @@ from clawctl.collect.sessions import Sessions
 from clawctl.config import CollectConfig
 from clawctl.feedback import Ratings
 from clawctl.lines import Lines
+from clawctl.printing import Column, answers, counted, fitting, labelled, one_line, plain
 from clawctl.run_dir import RunDir
 from clawctl.types import Exchange, Turn
 
@@ -123,23 +122,15 @@ def _answer(turn: Turn) -> str | None:
 
 
 def print_tables(counts: Counter[str], shown: list[dict[str, Any]], bad: int) -> None:
-    console = Console()
-    table = Table("what becomes of it", "turns", title=f"{counts.total()} turns")
-    for name, count in counts.most_common():
-        table.add_row(escape(name), str(count))
-    if bad:
-        table.add_row("(lines that cannot be read)", str(bad))
-    console.print(table)
-    table = Table("session", "turn", "asked", "answered", "came back", "what becomes of it", title=f"{len(shown)} of them")
+    page = answers()
+    rows = [*counts.most_common(), *([("(lines that cannot be read)", bad)] if bad else [])]
+    columns = (Column("what becomes of it"), Column("turns", right=True))
+    cells = [[one_line(name, 100), Text(str(count))] for name, count in rows]
+    page.print(fitting(counted(counts.total(), "turn"), columns, cells, page.width))
     for turn in shown:
-        came = " | ".join(turn["came_back"] or []) if turn["came_back"] is not None else "–"
+        came = " | ".join(turn["came_back"] or []) if turn["came_back"] is not None else "(nothing)"
         if turn["feedback"] is not None:
             came = f"rated {turn['feedback']:g} {came}"
-        words = [_short(text) for text in (turn["asked"], turn["answered"] or "–", came)]
-        table.add_row(escape(_short(turn["session_id"], 20)), str(turn["turn_index"]), *map(escape, words), escape(turn["fate"]))
-    console.print(table)
-
-
-def _short(text: str, most: int = 60) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= most else text[: most - 1] + "…"
+        head = Text.assemble("\n", (plain(turn["turn_id"], 8), "bold"), "  ", one_line(turn["session_id"], 40))
+        words = [("asked", turn["asked"]), ("answered", turn["answered"] or "(nothing)"), ("came back", came)]
+        page.print(head, *labelled([("turn", f"{turn['turn_index']} · {turn['fate']}"), *words], page.width), sep="\n")

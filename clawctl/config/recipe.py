@@ -68,12 +68,21 @@ def load_recipe(path: Path | None, overrides: dict[str, Any] | None = None) -> R
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        where = f"recipe {path}" if path else "the command line"
-        unknown = first["type"] == "extra_forbidden"
-        cure = f"known keys are listed in docs/recipes.md{_near(key)}" if unknown else "give it a valid value"
-        raise ClawError(f"{where}: {key}: {first['msg'].lower()}", cure, 2) from error
+        raise _wrong_key(error, path, overrides or {}) from error
+
+
+def _wrong_key(error: ValidationError, path: Path | None, overrides: dict[str, Any]) -> ClawError:
+    """The first key that is wrong, where it came from, and what stood there."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    asked = overrides.get(key) is not None
+    where = "the command line or environment" if asked or path is None else f"recipe {path}"
+    if first["type"] == "extra_forbidden":
+        return ClawError(f"{where}: there is no key {key}", f"known keys are listed in docs/recipes.md{_near(key)}", 2)
+    given = first["input"]
+    secret = key.endswith("api_key") or not isinstance(given, str | int | float) or len(str(given)) > 60
+    told = "" if secret else f", not {given!r}"
+    return ClawError(f"{where}: {key}: {first['msg'].lower()}{told}", "give it a valid value: docs/recipes.md", 2)
 
 
 def recipe_file(root: Path, named: Path | None = None) -> Path | None:

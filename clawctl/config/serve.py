@@ -38,7 +38,7 @@ class UpstreamConfig(Section):
 class ServeConfig(Section):
     host: str = "127.0.0.1"
     """Address to listen on. Only this machine by default."""
-    port: int = 30000
+    port: int = Field(30000, ge=0, le=65535)
     """Port to listen on; 0 takes a free one and writes it to `RUN/serve.json`."""
     api_key: str | None = None
     """The key clients must send. Unset: made once, shown once, kept in `RUN/api_key` (0600), where the other stages find it."""

@@ -17,7 +17,7 @@ from clawctl.inspect.policies import read_live
 from clawctl.inspect.rows import Joined, read_json, read_rows
 from clawctl.inspect.tables import problem_lines, sized
 from clawctl.policies import list_versions
-from clawctl.printing import answers, one_line, print_json
+from clawctl.printing import answers, counted, one_line, print_json
 from clawctl.run_dir import FOLDERS, RunDir, claimed, published
 
 _LITTLE_ROOM = 16 << 20  # bytes
@@ -195,7 +195,13 @@ def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
         ("running", stages),
         ("server", one_line(_server_line(found["serve"]), 300)),
         ("policy", Text(versions)),
-        ("captures", Text(f"{captures['exchanges']} exchanges in {captures['files']} files, {told}", style="red" if lost else "")),
+        (
+            "captures",
+            Text(
+                f"{counted(captures['exchanges'], 'exchange')} in {counted(captures['files'], 'file')}, {told}",
+                style="red" if lost else "",
+            ),
+        ),
         ("turns", Text(f"{turns['collected']} collected, {turns['trained']} trained")),
         ("waiting", Text(waits)),
         ("shards", Text(f"{found['shards_without_verdicts']} without verdicts")),
@@ -245,7 +251,7 @@ def _reasons(found: dict[str, Any]) -> Sequence[Table | Text]:
             table.add_row(one_line(reason, 60), str(count))
         parts.append(table)
     parts += [
-        Text("put aside: ", style="yellow") + one_line(f"quarantine/{entry['file']}: {entry['reason']}", 300)
+        Text.assemble(("put aside: ", "yellow"), one_line(f"quarantine/{entry['file']}: {entry['reason']}", 300))
         for entry in found["quarantine"]
     ]
     return parts

@@ -1,4 +1,4 @@
-"""The picture of a run: how pleased people are with the first reply, and how often it is right, per policy version."""
+"""The pictures of a run: what eval measured per policy version, and what each training step said of itself."""
 
 from pathlib import Path
 from typing import Any
@@ -54,12 +54,43 @@ def _panel(axes: Any, found: list[dict[str, Any]], metric: str, title: str, unit
     room = 0.2 * max(1, versions[-1] - versions[0])  # for the numbers at both ends
     axes.set_xlim(versions[0] - room, versions[-1] + room)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _plain_axes(axes)
+
+
+def _plain_axes(axes: Any) -> None:
     axes.tick_params(colors=GREY, labelleft=True)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color("#b0b0b0")
+
+
+def draw_training(steps: list[dict[str, Any]], path: Path) -> None:
+    """Write a PNG: the mean reward of the turns of each step, and how far the trainer's log-probabilities are from the sampler's.
+    `steps` are rows of `steps.jsonl`, in order; at least one."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 3.6), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, 2)
+    _steps(panels[0], steps, "reward_mean", "Reward of the turns of a step", "mean, -1 to 1", BLUE)
+    _steps(panels[1], steps, "mismatch_mean", "Trainer against sampler", "mean |difference| of log-probabilities", ORANGE)
+    panels[0].set_ylim(-1.05, 1.05)
+    figure.supxlabel("training step", fontsize=9)
+    figure.savefig(path, format="png")
+
+
+def _steps(axes: Any, steps: list[dict[str, Any]], key: str, title: str, unit: str, colour: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    told = [(row["step"], row[key]) for row in steps if isinstance(row.get(key), int | float) and "step" in row]
+    axes.plot([step for step, _ in told], [value for _, value in told], "o-", color=colour, linewidth=2, markersize=4)
+    axes.set_title(title, loc="left", fontsize=12)
+    axes.set_ylabel(unit, color=GREY)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _plain_axes(axes)
 
 
 def _refused(row: dict[str, Any]) -> bool:

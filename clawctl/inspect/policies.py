@@ -1,20 +1,33 @@
 """`clawctl inspect policies`: one line a version."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from clawctl.errors import ClawError
 from clawctl.inspect.rows import json_lines, read_json, read_policies
 from clawctl.inspect.tables import cut_to, problem_lines, since
 from clawctl.policies import live_version, read_moves
-from clawctl.printing import answers, one_line, print_json
+from clawctl.printing import Column, answers, counted, fitting, one_line, print_json
 from clawctl.run_dir import RunDir
 
 _METRICS = ("satisfaction", "correctness")
 _MOVES_SHOWN = 5
+_COLUMNS = (
+    Column("version"),
+    Column("step", right=True, spare=5),
+    Column("method"),
+    Column("kind", spare=4),
+    Column("turns", right=True, spare=1),
+    Column("loss", right=True),
+    Column("grad norm", right=True, spare=3),
+    Column("satisfaction", right=True, spare=1),
+    Column("correctness", right=True, spare=1),
+    Column("gate", spare=1),
+    Column("made", right=True, spare=2),
+)
 
 
 def show_policies(run: RunDir, as_json: bool) -> None:
@@ -23,18 +36,28 @@ def show_policies(run: RunDir, as_json: bool) -> None:
     if as_json:
         print_json({"policies": found, "moves": read_moves(run), "problems": problems})
         return
-    table = Table(title=f"{len(found)} policy versions")
-    for heading in ("version", "step", "method", "kind", "turns", "loss", "grad norm", *_METRICS):
-        table.add_column(heading, justify="right")
-    table.add_column("gate")
-    table.add_column("made")
     shown, left_out = cut_to(found)
-    for row in shown:
-        live = " ← live" if row["live"] else ""
-        cells = [f"{row['version']}{live}", str(row["step"]), row["method"] or "", row["kind"], str(row["turns"])]
-        cells += [_number(row["loss"]), _number(row["grad_norm"]), *(_estimate(row[metric]) for metric in _METRICS)]
-        table.add_row(*cells, one_line(_gate(row), 60), since(row["created_at"], time.time()), style="bold" if live else None)
-    answers().print(table, *left_out, *_moves(run), *problem_lines(problems), sep="\n")
+    live = next((place for place, row in enumerate(shown) if row["live"]), None)
+    page = answers()
+    title = counted(len(found), "policy version")
+    table = fitting(title, _COLUMNS, [_cells(row) for row in shown], page.width, bold=live)
+    page.print(table, *left_out, *_decisions(shown), *_moves(run), *problem_lines(problems), sep="\n")
+
+
+def _cells(row: dict[str, Any]) -> list[Text]:
+    version = f"{row['version']}{' ← live' if row['live'] else ''}"
+    cells = [version, str(row["step"]), row["method"] or "", row["kind"], str(row["turns"])]
+    cells += [_number(row["loss"]), _number(row["grad_norm"]), *(_estimate(row[metric]) for metric in _METRICS)]
+    return [one_line(cell, 40) for cell in (*cells, _gate(row), since(row["created_at"], time.time()))]
+
+
+def _decisions(rows: Sequence[dict[str, Any]]) -> list[Text]:
+    """What the gate said lately, in its words."""
+    decided = [row for row in rows if _gate(row)][-_MOVES_SHOWN:]
+    return [
+        Text(f"gate, version {row['version']}, {_gate(row)}: ") + one_line(str(row["decision"].get("reason")), 200)
+        for row in decided
+    ]
 
 
 def _moves(run: RunDir) -> list[Text]:
@@ -107,4 +130,4 @@ def _gate(row: dict[str, Any]) -> str:
     decision = row["decision"]
     if not decision or decision.get("promote") is None:
         return ""
-    return f"{'promoted' if decision['promote'] else 'refused'}: {decision.get('reason')}"
+    return "promoted" if decision["promote"] else "refused"

@@ -5,40 +5,64 @@ import html
 import shlex
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from clawctl.errors import ClawError
-from clawctl.inspect.picture import draw
+from clawctl.inspect.picture import draw, draw_training
 from clawctl.inspect.policies import describe_policies, read_eval
-from clawctl.printing import plain
-from clawctl.run_dir import RunDir, publish, publish_bytes
+from clawctl.inspect.rows import json_lines
+from clawctl.printing import answers, plain, print_json
+from clawctl.run_dir import RunDir, publish_bytes
 
 _LONGEST = 2000  # characters of an example
 
 
 def write_report(run: RunDir, folder: Path) -> tuple[Path, Path]:
-    """Write `report.png` and `report.html` into `folder`; returns both. Raises ClawError where no version was measured."""
+    """Write `report.png` and `report.html` into `folder`; returns both. The picture is of what eval measured, else of the training
+    steps. Raises ClawError where there is neither."""
     problems: list[str] = []
     policies = describe_policies(run, problems)
     found = [row for row in policies if row["satisfaction"] and row["correctness"]]
-    if not found:
-        raise ClawError(f"no policy of {run.root} was measured", "`clawctl eval --version 0` measures the first one")
+    steps = list(json_lines(run.train / "steps.jsonl", problems))
+    if not found and not steps:
+        problem = f"no policy of {run.root} was measured, and no step was made"
+        raise ClawError(problem, "`clawctl eval --version 0` measures the first one; `clawctl inspect health` says what waits")
     folder.mkdir(parents=True, exist_ok=True)
     png, page = folder / "report.png", folder / "report.html"
-    publish(png, lambda temporary: draw(found, temporary))
-    publish_bytes(page, _page(run, policies, found, png.read_bytes(), problems).encode())
+    with TemporaryDirectory() as scratch:
+        pictures = [Path(scratch) / name for name, rows in (("measured.png", found), ("training.png", steps)) if rows]
+        for picture in pictures:
+            draw(found, picture) if picture.name == "measured.png" else draw_training(steps, picture)
+        publish_bytes(png, pictures[0].read_bytes())
+        publish_bytes(page, _page(run, policies, found, [picture.read_bytes() for picture in pictures], problems).encode())
     return png, page
 
 
-def _page(run: RunDir, policies: list[dict[str, Any]], found: list[dict[str, Any]], png: bytes, problems: list[str]) -> str:
-    image = base64.b64encode(png).decode()
-    first, last = found[0], found[-1]
+def show_report(run: RunDir, folder: Path | None, as_json: bool) -> None:
+    """Into the run directory, or into `folder`."""
+    png, page = write_report(run, folder or run.root)
+    if as_json:
+        print_json({"page": str(page), "picture": str(png)})
+    else:
+        answers().print(str(page), str(png), sep="\n", soft_wrap=True)
+
+
+def _page(
+    run: RunDir, policies: list[dict[str, Any]], found: list[dict[str, Any]], pictures: list[bytes], problems: list[str]
+) -> str:
+    told_of = [_in_words(found[0], found[-1])] if found else []
+    alternatives = [*told_of, "Reward of the turns of each step, and how far the trainer is from the sampler"]
+    images = [base64.b64encode(picture).decode() for picture in pictures]
     told = [
         _text("p", f"{sum(row['turns'] for row in policies)} turns trained in {len(policies) - 1} updates; {_live(policies)}."),
-        f'<img alt="{_escape(_in_words(first, last))}" src="data:image/png;base64,{image}">',
+        *(
+            f'<img alt="{_escape(words)}" src="data:image/png;base64,{image}">'
+            for words, image in zip(alternatives, images, strict=False)
+        ),
         _text("h2", "Versions"),
         _versions(policies),
-        _examples(run, first["version"], _shown_version(found), problems),
+        _examples(run, found[0]["version"], _shown_version(found), problems) if found else "",
         _text("h2", "Look closer"),
         _text("p", f"The run is in {run.root}. Worth trying:"),
         _text(

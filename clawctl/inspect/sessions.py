@@ -3,12 +3,25 @@
 import time
 from typing import Any
 
-from rich.table import Table
+from rich.text import Text
 
 from clawctl.inspect.rows import Joined, Row, is_of_use, read_rows
 from clawctl.inspect.tables import cut_to, problem_lines, since
-from clawctl.printing import answers, one_line, print_json
+from clawctl.printing import Column, answers, counted, fitting, one_line, print_json
 from clawctl.run_dir import RunDir
+
+_COLUMNS = (
+    Column("session"),
+    Column("user", spare=1),
+    Column("turns", right=True),
+    Column("main", right=True, spare=5),
+    Column("side", right=True, spare=4),
+    Column("trainable", right=True, spare=2),
+    Column("judged", right=True, spare=3),
+    Column("trained", right=True),
+    Column("reward", right=True),
+    Column("last seen", right=True),
+)
 
 
 def show_sessions(run: RunDir, as_json: bool) -> None:
@@ -17,18 +30,18 @@ def show_sessions(run: RunDir, as_json: bool) -> None:
     if as_json:
         print_json({"sessions": sessions, "problems": joined.problems})
         return
-    table = Table(title=f"{len(sessions)} sessions, {len(joined.rows)} turns")
-    table.add_column("session", no_wrap=True)
-    table.add_column("user")
-    for heading in ("turns", "main", "side", "trainable", "judged", "trained", "mean reward", "last seen"):
-        table.add_column(heading, justify="right")
     shown, left_out = cut_to(sessions)
-    for session in shown:
-        reward = "" if session["mean_reward"] is None else f"{session['mean_reward']:+.2f}"
-        counts = [str(session[key]) for key in ("turns", "main", "side", "trainable", "judged", "trained")]
-        ids = (one_line(session["session"], 40), one_line(session["user"], 20))
-        table.add_row(*ids, *counts, reward, since(session["last_seen"], time.time()))
-    answers().print(table, *left_out, *problem_lines(joined.problems), sep="\n")
+    title = f"{counted(len(sessions), 'session')}, {counted(len(joined.rows), 'turn')}"
+    page = answers()
+    table = fitting(title, _COLUMNS, [_cells(session) for session in shown], page.width)
+    page.print(table, *left_out, *problem_lines(joined.problems), sep="\n")
+
+
+def _cells(session: dict[str, Any]) -> list[Text]:
+    reward = "" if session["mean_reward"] is None else f"{session['mean_reward']:+.2f}"
+    counts = [str(session[key]) for key in ("turns", "main", "side", "trainable", "judged", "trained")]
+    ids = (one_line(session["session"], 40), one_line(session["user"], 20))
+    return [*ids, *map(Text, (*counts, reward, since(session["last_seen"], time.time())))]
 
 
 def summarise(joined: Joined) -> list[dict[str, Any]]:

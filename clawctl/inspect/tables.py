@@ -19,7 +19,7 @@ def cut_to(rows: Sequence[T], most: int = _MOST_ROWS) -> tuple[Sequence[T], list
 
 
 def problem_lines(problems: Sequence[str]) -> list[Text]:
-    return [Text("problem: ", style="red") + one_line(problem, 300) for problem in problems]
+    return [Text.assemble(("problem: ", "red"), one_line(problem, 300)) for problem in problems]
 
 
 def since(moment: float, now: float) -> str:

@@ -1,5 +1,6 @@
 """`clawctl inspect turns`: one line a turn, or one session with all its words."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
@@ -8,23 +9,37 @@ from rich.text import Text
 from clawctl.errors import ClawError
 from clawctl.inspect.rows import Row, read_rows, words_of
 from clawctl.inspect.tables import cut_to, problem_lines
-from clawctl.printing import answers, one_line, plain, print_json
+from clawctl.printing import answers, counted, labelled, one_line, plain, print_json
 from clawctl.run_dir import RunDir
 
 
 def show_turns(run: RunDir, session: str | None, as_json: bool) -> None:
     """Raises ClawError where no turn of `session` is there."""
     joined = read_rows(run, words=True)
-    rows = [row for row in joined.rows if session is None or row.turn["session_id"] == session]
-    if session is not None and not rows:
-        raise ClawError(f"no turn of session {session!r} is in {run.root}", "`clawctl inspect sessions` lists those that are", 2)
+    rows = joined.rows if session is None else _of_session(joined.rows, session, run)
     if as_json:
         print_json({"turns": [as_dict(row) for row in rows], "problems": joined.problems})
     elif session is None:
         shown, left_out = cut_to(rows)
-        answers().print(_table(shown, len(rows)), *left_out, *problem_lines(joined.problems), sep="\n")
+        page = answers()
+        narrow = page.width < _WIDTH_OF_TABLE
+        parts = [line for row in shown for line in _block(row, page.width)] if narrow else [_table(shown, len(rows))]
+        page.print(*parts, *left_out, *problem_lines(joined.problems), sep="\n")
+        if narrow:
+            page.print(counted(len(rows), "turn"))
     else:
         answers().print(*(part for row in rows for part in whole_turn(row)), *problem_lines(joined.problems), sep="\n")
+
+
+def _of_session(rows: Sequence[Row], session: str, run: RunDir) -> list[Row]:
+    """The turns of the session of this id, else of the one whose id begins so. Raises ClawError where there is none, or several."""
+    ids = {row.turn["session_id"] for row in rows}
+    found = {session} & ids or {name for name in ids if name.startswith(session.rstrip("…"))}  # as the table cuts them
+    if not found:
+        raise ClawError(f"no turn of session {session!r} is in {run.root}", "`clawctl inspect sessions` lists those that are", 2)
+    if len(found) > 1:
+        raise ClawError(f"{len(found)} sessions have an id that begins with {session!r}", "give more of the id", 2)
+    return [row for row in rows if row.turn["session_id"] in found]
 
 
 def as_dict(row: Row) -> dict[str, Any]:
@@ -53,8 +68,8 @@ def as_dict(row: Row) -> dict[str, Any]:
     }
 
 
-def _table(rows: list[Row] | Any, count: int) -> Table:
-    table = Table(title=f"{count} turns", expand=True)
+def _table(rows: Sequence[Row], count: int) -> Table:
+    table = Table(title=counted(count, "turn"), expand=True)
     for heading, options in _COLUMNS.items():
         table.add_column(heading, **options)
     for row in rows:
@@ -75,6 +90,17 @@ def _table(rows: list[Row] | Any, count: int) -> Table:
     return table
 
 
+def _block(row: Row, width: int) -> list[Text]:
+    """A turn where the terminal has no room for a table: a line of numbers, then its words, a line each."""
+    found = as_dict(row)
+    head = (str(found["index"]), f"policy {found['policy_version']}", _reward(found), _fate(row))
+    said = " · ".join(plain(part) for part in head if part)
+    named = Text.assemble((plain(found["turn"], 8), "bold"), "  ", one_line(found["session"], 40))
+    parts = [(name, found[key] or "") for name, key in (("asked", "asked"), ("answered", "answered"), ("came back", "came_back"))]
+    return [named, *labelled([("turn", said), *parts, ("hint", found["hint"] or "")], width), Text("")]
+
+
+_WIDTH_OF_TABLE = 130  # below that its columns of words hold a word each
 _NARROW = {"no_wrap": True, "overflow": "ellipsis"}
 _WIDE = {**_NARROW, "ratio": 1}
 _COLUMNS: dict[str, dict[str, Any]] = {
@@ -109,7 +135,7 @@ def whole_turn(row: Row) -> list[Text]:
     found = as_dict(row)
     head = f"turn {found['index']} · {found['turn']} · {found['kind']} · policy {found['policy_version']} · {found['user']}"
     lines = [Text(plain(head), style="bold")]
-    lines += [Text(f"{name}: ", style="dim") + Text(plain(text)) for name, text in _parts(found)]
+    lines += [Text.assemble((f"{name}: ", "dim"), plain(text)) for name, text in _parts(found)]
     trained = f"trained in step {row.step}" if row.step is not None else f"not trained: {row.why_not}"
     return [*lines, Text(plain(trained), style="dim"), Text("")]
 

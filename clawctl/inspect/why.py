@@ -13,7 +13,7 @@ from clawctl.errors import ClawError
 from clawctl.inspect.rows import Row, json_lines, read_rows
 from clawctl.inspect.tables import problem_lines
 from clawctl.inspect.turns import as_dict, whole_turn
-from clawctl.printing import answers, one_line, plain, print_json
+from clawctl.printing import Column, answers, fitting, one_line, plain, print_json
 from clawctl.run_dir import RunDir
 from clawctl.shards import UnreadableShard, read_table
 
@@ -34,9 +34,10 @@ def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
         print_json({**found, **each, "problems": joined.problems})
         return
     parts: list[Any] = [*whole_turn(row)[:-1], *_lines(found)]
+    page = answers()
     if record and texts is not None:
-        parts.append(_token_table(_by_token(record, texts)))
-    answers().print(*parts, *problem_lines(joined.problems), sep="\n")
+        parts.append(_token_table(_by_token(record, texts), page.width))
+    page.print(*parts, *problem_lines(joined.problems), sep="\n")
 
 
 def explain(row: Row, record: dict[str, Any] | None, step: dict[str, Any] | None) -> dict[str, Any]:
@@ -92,6 +93,7 @@ def quantiles(values: Sequence[float]) -> list[float]:
 
 
 def _find(rows: list[Row], turn: str, run: RunDir) -> Row:
+    turn = turn.rstrip("…")  # as `inspect turns` shows it
     found = [row for row in rows if row.turn["turn_id"].startswith(turn)]
     exact = [row for row in found if row.turn["turn_id"] == turn]
     if len(exact or found) != 1:
@@ -142,7 +144,7 @@ def _lines(found: dict[str, Any]) -> list[Text]:
     numbers, step = found["numbers"], found["step"]
     lines = [Text("")]
     if step is not None:
-        lines.append(Text("step: ", style="dim") + Text(", ".join(f"{name} {_short(value)}" for name, value in step.items())))
+        lines.append(_line("step", ", ".join(f"{name} {_short(value)}" for name, value in step.items())))
     if numbers is None:
         if found["turn"]["trained_in_step"] is not None:
             lines.append(Text("its numbers are not kept (train.keep_turn_records)", style="dim"))
@@ -166,16 +168,15 @@ def _lines(found: dict[str, Any]) -> list[Text]:
     return lines
 
 
-def _token_table(tokens: list[dict[str, Any]]) -> Table:
-    table = Table(title="tokens")
+def _token_table(tokens: list[dict[str, Any]], width: int) -> Table:
     names = list(tokens[0]["terms"]) if tokens else []
-    for heading in ("token", "sampler", "policy", "ratio", "teacher", *names):
-        table.add_column(heading, justify="left" if heading == "token" else "right")
+    columns = [Column("token"), *(Column(heading, right=True) for heading in ("sampler", "policy", "ratio", "teacher", *names))]
+    rows = []
     for token in tokens:
         cells = [_short(token[name]) for name in ("sampler", "policy", "ratio", "teacher")]
         terms = [_of_term(token["terms"][name]) for name in names]
-        table.add_row(one_line(repr(token["text"]), 40), *cells, *terms)
-    return table
+        rows.append([one_line(repr(token["text"]), 20), *map(Text, (*cells, *terms))])
+    return fitting("tokens", columns, rows, width)
 
 
 def _of_term(told: dict[str, Any]) -> str:
@@ -184,7 +185,7 @@ def _of_term(told: dict[str, Any]) -> str:
 
 
 def _line(name: str, told: str) -> Text:
-    return Text(f"{name}: ", style="dim") + Text(plain(told))
+    return Text.assemble((f"{name}: ", "dim"), plain(told))
 
 
 def _spread(values: list[float]) -> str:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from clawctl.config import load_recipe, recipe_file
 from clawctl.errors import ClawError
-from clawctl.printing import answers, one_line, print_json
+from clawctl.printing import answers, counted, one_line, print_json
 from clawctl.privacy.chosen import Wish
 from clawctl.privacy.forget import Forgotten
 from clawctl.privacy.forget import forget as carry_out
@@ -63,7 +63,7 @@ def expire(run: RunDir, recipe: Path | None, dry_run: bool, as_json: bool) -> No
     if resolved.privacy.max_age_days is None and resolved.privacy.max_gb is None:
         answers().print("nothing expires: privacy.max_age_days and privacy.max_gb are not set")
         return
-    answers().print(f"{len(names)} files, {gone.size} bytes {'would go' if dry_run else 'are gone'}", *names, sep="\n")
+    answers().print(f"{counted(len(names), 'file')}, {gone.size} bytes {'would go' if dry_run else 'are gone'}", *names, sep="\n")
 
 
 def _agree() -> None:
@@ -84,7 +84,9 @@ def _tell(done: Forgotten, as_json: bool) -> None:
 
 
 def _lines(done: Forgotten) -> dict[str, Any]:
-    lines = {"turns": f"{done.turns} of {done.sessions} sessions", "learned from them": _versions(done.policies)}
+    if not done.turns and not done.files and done.way_back is None:
+        return {"nothing": "no turn of it is in this run; `clawctl inspect sessions` and `clawctl inspect data` list what is"}
+    lines = {"turns": f"{done.turns} of {counted(done.sessions, 'session')}", "learned from them": _versions(done.policies)}
     if done.files:
         lines["rewritten"] = ", ".join(f"{name} ({rows})" for name, rows in done.files.items())
     if done.removed_whole:

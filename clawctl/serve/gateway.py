@@ -5,11 +5,16 @@ import socket
 import sys
 from pathlib import Path
 
+import httpx
+
 from clawctl.config import Recipe
 from clawctl.endpoint import own_api_key, warn_of_asked_versions
 from clawctl.errors import ClawError
 from clawctl.policies import ensure_base_policy, list_versions
 from clawctl.run_dir import RunDir
+
+_NAME_A_MODEL = "name a Hugging Face model directory with --model or model.path, or use `demo`"
+_HUB_S = 10.0
 
 
 def serve(run: RunDir, recipe: Recipe, intercept: bool, pin: int | None = None) -> None:
@@ -61,9 +66,31 @@ def not_ours(host: str, port: int, error: OSError) -> ClawError:
 
 
 def check_model(recipe: Recipe) -> None:
-    """Raises ClawError (exit code 2) if the recipe names a local folder that holds no model."""
+    """Raises ClawError (exit code 2) if the recipe names a local folder that holds no model, or a name that nobody has."""
     path = recipe.model_path
     local = recipe.model.path == "demo" or Path(path).is_absolute() or path.startswith((".", "~")) or path.count("/") != 1
-    if (local or Path(path).exists()) and not (Path(path) / "config.json").is_file():
-        cure = "name a Hugging Face model directory with --model or model.path, or use `demo`"
-        raise ClawError(f"there is no model in {path}", cure, 2)
+    if local or Path(path).exists():
+        if not (Path(path) / "config.json").is_file():
+            raise ClawError(f"there is no model in {path}", _NAME_A_MODEL, 2)
+    elif recipe.serve.engine == "transformers":  # vLLM looks where it is told to
+        check_hub(path)
+
+
+def check_hub(name: str) -> None:
+    """Ask once for a model that was never downloaded: the download itself tries again and again before it gives up."""
+    from huggingface_hub import constants, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.utils import build_hf_headers
+
+    if isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return
+    absent = f"{name} is not on this machine"
+    if constants.HF_HUB_OFFLINE:
+        raise ClawError(f"{absent}, and HF_HUB_OFFLINE forbids to fetch it", _NAME_A_MODEL, 2)
+    try:
+        found = httpx.head(hf_hub_url(name, "config.json"), headers=build_hf_headers(), follow_redirects=True, timeout=_HUB_S)
+    except httpx.HTTPError as error:
+        problem = f"{absent}, and {constants.ENDPOINT} cannot be reached: {error or type(error).__name__}"
+        raise ClawError(problem, f"mend the network (HTTPS_PROXY, HF_ENDPOINT), or {_NAME_A_MODEL}") from error
+    if found.status_code in (401, 403, 404):
+        cure = "correct the name; of a gated model accept its licence there and run `hf auth login`"
+        raise ClawError(f"{absent}, and {constants.ENDPOINT} gives none of that name ({found.status_code})", cure, 2)

@@ -1,6 +1,12 @@
+import fcntl
 import json
 import os
 import re
+import struct
+import subprocess
+import sys
+import termios
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -254,3 +260,43 @@ def test_a_run_without_anything_in_it_can_be_looked_at(tmp_path: Any, capsys: Ca
         show(empty, False)
     show_turns(empty, None, False)
     assert "0 turns" in capsys.readouterr().out
+
+
+def on_a_terminal(columns: int, *words: str) -> str:
+    """What `clawctl inspect` shows there."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    shown = subprocess.Popen(
+        [sys.executable, "-m", "clawctl", "inspect", *words], stdout=theirs, env={**os.environ, "NO_COLOR": "1"}
+    )
+    os.close(theirs)
+    read = b""
+    with suppress(OSError), os.fdopen(ours, "rb", buffering=0) as terminal:  # EIO: the other end is closed
+        while piece := terminal.read(65536):
+            read += piece
+    assert shown.wait() == 0
+    return re.sub("\x1b\\[[0-9;]*m", "", read.decode().replace("\r\n", "\n"))
+
+
+def test_on_eighty_columns_nothing_that_matters_is_cut(run: RunDir) -> None:
+    of_turns = ("question t1", "answer t1", "reaction t1", "Write plain sentences.", "step 1", "waiting for the trainer")
+    for view, words in (
+        ("sessions", ("session", "turns", "trained", "reward", "last seen", "s1")),
+        ("policies", ("1 ← live", "satisfaction", "0.70 [0.60, 0.80]", "gate, version 1, promoted: ")),
+        ("turns", of_turns),
+    ):
+        shown = on_a_terminal(80, view, "--run", str(run.root))
+        assert max(map(len, shown.splitlines())) <= 80, shown
+        for word in words:
+            assert word in shown, shown
+
+
+def test_a_session_is_found_by_the_beginning_of_its_id(run: RunDir, capsys: Capture) -> None:
+    write_turns(run.trajectories / "k.parquet", [turn("t8", "kitchen"), turn("t9", "s11")])
+    for typed in ("kit", "kit…"):
+        show_turns(run, typed, as_json=True)
+        assert [row["turn"] for row in said(capsys)["turns"]] == ["t8"]
+    show_turns(run, "s1", as_json=True)
+    assert "t9" not in {row["turn"] for row in said(capsys)["turns"]}, "a whole id is that session alone"
+    with pytest.raises(ClawError, match="4 sessions have an id that begins with 's'"):
+        show_turns(run, "s", as_json=True)

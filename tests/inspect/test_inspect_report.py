@@ -5,7 +5,7 @@ import orjson
 import pytest
 
 from clawctl.errors import ClawError
-from clawctl.inspect.report import write_report
+from clawctl.inspect.report import show_report, write_report
 from clawctl.policies import publish_policy
 from clawctl.run_dir import RunDir, open_run, publish_bytes
 from clawctl.types import Policy
@@ -57,3 +57,21 @@ def test_without_measurements_there_is_nothing_to_draw(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run")
     with pytest.raises(ClawError, match=r"no policy of .* was measured"):
         write_report(run, tmp_path / "out")
+
+
+def test_a_run_that_nobody_measured_has_a_picture_of_its_training(
+    run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in run.eval.iterdir():
+        path.unlink()
+    steps = [
+        {"step": step, "reward_mean": step / 4, "mismatch_mean": None if step == 2 else 0.01, "loss": 0.1} for step in (1, 2, 3)
+    ]
+    publish_bytes(run.train / "steps.jsonl", b"".join(orjson.dumps(row) + b"\n" for row in steps))
+    show_report(run, tmp_path / "out", as_json=False)
+    page, picture = map(Path, capsys.readouterr().out.split())
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    text = page.read_text()
+    assert text.count("data:image/png;base64,iVBOR") == 1
+    assert "Reward of the turns of each step" in text
+    assert "Before and after" not in text

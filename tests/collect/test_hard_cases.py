@@ -4,7 +4,7 @@ import itertools
 import random
 
 from made_exchanges import answer, asked, new_id, system, tool, user
-from test_sessions import stitch
+from stitching import stitch
 
 from clawctl.collect.sessions import Sessions
 from clawctl.types import Feedback

@@ -1,6 +1,7 @@
 """LIVE moves: requests go on, tags are true, and what is broken does not go live."""
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +111,11 @@ def test_what_is_broken_does_not_go_live(tmp_path: Path, model_path: Path) -> No
         assert server.stop() == 0, server.log.read_text()
         assert b"hello" not in server.log.read_bytes()  # no words of a conversation in the log
         assert orjson.loads((server.run.root / "serve.json").read_bytes())["url"] == server.url
+
+
+def test_a_pinned_server_does_not_follow_live(tmp_path: Path, model_path: Path) -> None:
+    with Server(tmp_path / "run", model_path, arguments=["--pin", "0"]) as server:
+        (server.run.policies / "LIVE").write_text("1\n")
+        time.sleep(1.5)
+        assert server.health()["live"] == 0
+        assert server.health()["last_swap_error"] is None

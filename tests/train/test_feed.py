@@ -5,33 +5,16 @@ import time
 from dataclasses import replace
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clawctl.config import TrainConfig
-from clawctl.feedback import FeedbackFile
 from clawctl.run_dir import RunDir
-from clawctl.shards import merge_shards, write_turns, write_verdicts
-from clawctl.train.feed import Feed
+from clawctl.shards import write_turns, write_verdicts
 from clawctl.train.teacher import teacher_prompt_ids
-from clawctl.types import Feedback, Turn
+from clawctl.types import Turn
+from tests.train.feeding import ids_of, make_feed, told
 from tests.train.tiny import HINT, Sampler, publish_shard, publish_turns, verdict
-
-
-def make_feed(run: RunDir, sampler: Sampler, used: dict[str, str] | None = None, **config: Any) -> Feed:
-    settings = TrainConfig.model_validate({"batch_turns": 4, "batch_wait_s": 60, "batch_min_turns": 2, **config})
-    return Feed(run, settings, sampler.tokenizer, len(sampler.tokenizer), 4096, used or {})
-
-
-def ids_of(batch: Any) -> list[str]:
-    return [sample.turn_id for sample in batch.samples]
-
-
-def told(run: RunDir) -> dict[str, Any]:
-    found: dict[str, Any] = orjson.loads((run.train / "feed.json").read_bytes())
-    return found
 
 
 def test_a_batch_takes_turns_in_the_order_of_their_shards_and_the_surplus_waits(run: RunDir, sampler: Sampler) -> None:
@@ -222,154 +205,3 @@ def test_a_turn_without_a_verdict_in_its_shard_is_refused(run: RunDir, sampler: 
     write_turns(run.trajectories / "a.parquet", [replace(turn) for turn in turns])
     make_feed(run, sampler).take(0)
     assert told(run)["refused"] == {"no verdict": 1}
-
-
-# ---- ratings that come late ------------------------------------------------------------------------------------------------
-
-
-def rate(run: RunDir, turn_id: str, rating: float, key: str = "default") -> None:
-    FeedbackFile(run.feedback).append(Feedback(f"f{time.time_ns()}", time.time(), key, turn_id, rating, None))
-
-
-def rewards_of(batch: Any) -> dict[str, float | None]:
-    return {sample.turn_id: sample.reward for sample in batch.samples}
-
-
-def test_a_rating_outranks_the_verdict_whenever_it_comes_before_the_turn_is_trained(run: RunDir, sampler: Sampler) -> None:
-    turns = [sampler.turn(name, tokens=3) for name in ("early", "late", "refused", "anothers")]
-    publish_shard(run, "a", list(zip(turns, (1.0, 1.0, 0.0, 1.0), (None,) * 4, strict=True)))
-    rate(run, "early", -0.5)
-    feed = make_feed(run, sampler)
-    assert feed.take(0) is None
-    assert told(run)["refused"] == {"neutral": 1}
-    rate(run, "late", -1.0)
-    rate(run, "refused", 1.0)
-    rate(run, "anothers", -1.0, key="mallory")
-    assert rewards_of(feed.take(0)) == {"early": -0.5, "late": -1.0, "refused": 1.0, "anothers": 1.0}
-    assert told(run)["refused"] == {}
-
-
-@pytest.mark.parametrize("reason", ["no next state", "regenerated"])
-def test_a_turn_that_nobody_had_reacted_to_is_trained_by_a_rating_that_comes_late(
-    run: RunDir, sampler: Sampler, reason: str
-) -> None:
-    """The last turn of a conversation: its row was published when the session ended, and its user comes back with a thumb."""
-    last, side = sampler.turn("last", tokens=3), sampler.turn("side", tokens=3)
-    last = replace(last, next_state=None, trainable=False, untrainable_reason=reason)
-    side = replace(side, next_state=None, trainable=False, untrainable_reason="side turn")
-    publish_shard(run, "a", [(turn, None, None) for turn in (last, side)])
-    feed = make_feed(run, sampler, batch_turns=1)
-    assert feed.take(0) is None
-    assert told(run)["refused"] == {"untrainable": 2}
-    rate(run, "last", -1.0)
-    rate(run, "side", -1.0)
-    assert rewards_of(feed.take(0)) == {"last": -1.0}
-    assert told(run)["refused"] == {"untrainable": 1}
-    assert rewards_of(make_feed(run, sampler, batch_turns=1).take(0)) == {"last": -1.0}
-
-
-def test_a_rating_may_take_a_turn_out_of_the_waiting_ones(run: RunDir, sampler: Sampler) -> None:
-    publish_shard(run, "a", [(sampler.turn("x", tokens=3), 1.0, None)])
-    feed = make_feed(run, sampler)
-    feed.take(0)
-    rate(run, "x", 0.0)
-    feed.take(0)
-    assert (told(run)["waiting"], told(run)["refused"]) == (0, {"neutral": 1})
-
-
-def test_a_rating_of_a_trained_turn_trains_it_no_second_time(run: RunDir, sampler: Sampler) -> None:
-    publish_shard(run, "a", [(sampler.turn("x", tokens=3), 1.0, None)])
-    feed = make_feed(run, sampler, batch_turns=1)
-    feed.done(ids_of(feed.take(0)), "trained")
-    rate(run, "x", -1.0)
-    assert feed.take(1) is None
-    assert make_feed(run, sampler, {"x": "trained"}, batch_turns=1).take(1) is None
-
-
-def test_a_rating_of_one_turn_of_a_group_moves_its_credit(run: RunDir, sampler: Sampler) -> None:
-    names = ("g0", "g1")
-    publish_shard(run, "a", [(sampler.turn(name, tokens=3, group_id="g"), 1.0, None) for name in names])
-    feed = make_feed(run, sampler, method="grpo", group_size=3, batch_turns=3)
-    assert feed.take(0) is None
-    rate(run, "g1", -1.0)
-    publish_shard(run, "b", [(sampler.turn("g2", tokens=3, group_id="g"), 0.0, None)])
-    credits = {sample.turn_id: sample.credit for sample in feed.take(0).samples}
-    assert credits["g0"] == pytest.approx(-credits["g1"])  # 1, -1 and 0 about their mean of 0
-    assert credits["g0"] > credits["g2"] > credits["g1"]
-
-
-# ---- merged shards ---------------------------------------------------------------------------------------------------------
-
-
-def merge(run: RunDir, stems: list[str]) -> str:
-    merged = f"{stems[0]}-merged"
-    for folder, kind in ((run.verdicts, "verdicts"), (run.trajectories, "turns")):
-        merge_shards(kind, [folder / f"{stem}.parquet" for stem in stems], folder / f"{merged}.parquet", ())
-        for stem in stems:
-            (folder / f"{stem}.parquet").unlink()
-    return merged
-
-
-def test_the_rows_of_a_merged_shard_are_known_and_nobody_is_told(run: RunDir, sampler: Sampler) -> None:
-    publish_shard(run, "1", [(sampler.turn("x", tokens=3), 1.0, None)])
-    publish_shard(run, "2", [(sampler.turn("y", tokens=3), 0.0, None)])
-    feed = make_feed(run, sampler, batch_turns=1)
-    feed.done(ids_of(feed.take(0)), "trained")
-    merged = merge(run, ["1", "2"])
-    assert feed.take(1) is None
-    assert told(run)["refused"] == {"neutral": 1}
-    rate(run, "y", 1.0)  # its row is found where it lies now
-    (sample,) = feed.take(1).samples
-    assert (sample.turn_id, sample.stem, sample.reward) == ("y", merged, 1.0)
-
-
-def test_a_merged_shard_with_a_part_that_was_never_read_gives_its_rows_and_no_other(run: RunDir, sampler: Sampler) -> None:
-    publish_shard(run, "1", [(sampler.turn("x", tokens=3), 1.0, None)])
-    feed = make_feed(run, sampler)
-    feed.take(0)
-    publish_shard(run, "2", [(sampler.turn("y", tokens=3), 1.0, None)])
-    merge(run, ["1", "2"])
-    feed.take(0)
-    assert sorted(turn.sample.turn_id for turn in feed.waiting) == ["x", "y"]
-    assert told(run)["refused"] == {}
-
-
-def test_what_no_batch_needs_yet_stays_on_disk_and_comes_in_its_turn(run: RunDir, sampler: Sampler) -> None:
-    for stem in "abcd":
-        publish_turns(run, sampler, 3, stem)
-    settings = TrainConfig.model_validate({"batch_turns": 3})
-    feed = Feed(run, settings, sampler.tokenizer, len(sampler.tokenizer), 4096, {}, read_ahead=5)
-    trained = []
-    for waiting in (6, 6, 6, 3):  # two batches, however small `read_ahead` is
-        batch = feed.take(0)
-        assert told(run)["waiting"] == waiting
-        trained += ids_of(batch)
-        feed.done(ids_of(batch), "trained")
-    assert trained == [f"{stem}{i:02d}" for stem in "abcd" for i in range(3)]
-    assert told(run)["used"] == 12
-    assert feed.take(0) is None
-
-
-def test_a_backlog_that_is_too_stale_does_not_hide_what_lies_behind_it(run: RunDir, sampler: Sampler) -> None:
-    for stem in "abc":
-        publish_turns(run, sampler, 4, stem)
-    publish_turns(run, sampler, 2, "d", policy_version=9, policy_version_end=9)
-    settings = TrainConfig.model_validate({"batch_turns": 2, "max_staleness": 8})
-    feed = Feed(run, settings, sampler.tokenizer, len(sampler.tokenizer), 4096, {}, read_ahead=4)
-    assert ids_of(feed.take(9)) == ["d00", "d01"]
-    assert told(run)["refused"] == {"stale": 12}
-
-
-def test_a_rating_of_a_turn_that_was_trained_or_whose_shard_was_deleted_changes_nothing(run: RunDir, sampler: Sampler) -> None:
-    publish_shard(run, "1", [(sampler.turn("x", tokens=3), 1.0, None)])
-    publish_shard(run, "2", [(sampler.turn("y", tokens=3), 0.0, None), (sampler.turn("z", tokens=3), 0.0, None)])
-    feed = make_feed(run, sampler, batch_turns=1)
-    feed.done(ids_of(feed.take(0)), "trained")
-    for folder in (run.trajectories, run.verdicts):
-        (folder / "2.parquet").unlink()
-    assert feed.take(1) is None
-    for turn_id in "xyz":
-        rate(run, turn_id, 1.0)
-    assert feed.take(1) is None
-    assert told(run)["used"] == 1
-    assert told(run)["refused"] == {"neutral": 2}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from clawctl.run_dir import RunDir
-from tests.train.test_feed import ids_of, make_feed, told
+from tests.train.feeding import ids_of, make_feed, told
 from tests.train.tiny import HINT, Sampler, publish_shard
 
 

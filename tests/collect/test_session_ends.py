@@ -1,0 +1,111 @@
+"""When a turn closes, and what is said of it then."""
+
+from made_exchanges import answer, asked, system, user
+from stitching import HOUR, LATER, stitch
+
+from clawctl.collect.sessions import Sessions
+
+
+def test_side_turns_close_at_once_and_are_no_ones_next_state() -> None:
+    first = asked([user("hi")], answer("hello"))
+    beat = asked([user("hi"), answer("hello"), user("still there?")], answer("HEARTBEAT_OK"), turn_type="heartbeat")
+    flush = asked([user("hi"), answer("hello"), user("[Sat 07:15 UTC] Pre-compaction memory flush. Store it.")], answer("ok"))
+    title = asked([system("Generate a concise session title (3-6 words)."), user("hi")], answer("Greeting"))
+    rows = stitch(first, beat, flush, title, end=False)
+    assert {rows[e.exchange_id].untrainable_reason for e in (beat, flush, title)} == {"side turn"}
+    assert {rows[e.exchange_id].kind for e in (beat, flush, title)} == {"side"}
+    assert first.exchange_id not in rows
+    said = asked([user("hi"), answer("hello"), user("bye")], answer("bye"))
+    assert stitch(first, beat, flush, said)[first.exchange_id].next_state == [user("bye")]
+
+
+def test_a_client_that_says_main_is_believed_over_the_rules() -> None:
+    turn = asked([system("Generate a concise session title"), user("hi")], answer("Greeting"), turn_type="main")
+    assert stitch(turn)[turn.exchange_id].kind == "main"
+
+
+def test_session_done_closes_the_session_at_once() -> None:
+    first = asked([user("hi")], answer("hello"), session_id="s1")
+    other = asked([user("aside")], answer("yes"), session_id="s1")
+    last = asked([user("hi"), answer("hello"), user("bye")], answer("bye"), session_id="s1", session_done=True)
+    rows = stitch(first, other, last, end=False)
+    assert rows[first.exchange_id].next_state == [user("bye")]
+    assert [rows[e.exchange_id].untrainable_reason for e in (other, last)] == ["no next state"] * 2
+    late = asked([user("hi"), answer("hello"), user("bye"), answer("bye"), user("one more")], answer("."), session_id="s1")
+    assert stitch(first, last, late)[late.exchange_id].parent_turn_id is None
+
+
+def test_a_turn_without_a_request_for_the_timeout_closes_and_later_ones_begin_anew() -> None:
+    first = asked([user("hi")], answer("hello"), at=100.0)
+    sessions = Sessions(HOUR)
+    sessions.add(first)
+    sessions.tick(100.5 + HOUR)
+    assert sessions.take_rows() == []
+    sessions.tick(100.6 + HOUR)
+    assert [row.untrainable_reason for row in sessions.take_rows()] == ["no next state"]
+    late = asked([user("hi"), answer("hello"), user("bye")], answer("bye"), at=200.0 + HOUR)
+    sessions.add(late)
+    sessions.tick(LATER)
+    assert [row.parent_turn_id for row in sessions.take_rows()] == [None]
+
+
+def test_what_was_over_by_the_clock_of_the_exchanges_is_over_although_nobody_ticked() -> None:
+    first = asked([user("hi")], answer("hello"), at=100.0)
+    late = asked([user("hi"), answer("hello"), user("bye")], answer("bye"), at=200.0 + HOUR)
+    assert stitch(first, late)[late.exchange_id].parent_turn_id is None
+
+
+def test_an_error_closes_at_once_but_its_request_still_tells_about_the_turn_before() -> None:
+    first = asked([user("hi")], answer("hello"))
+    failed = asked([user("hi"), answer("hello"), user("bye")], None, status="error", completion_ids=None, logprobs=None)
+    again = asked([user("hi"), answer("hello"), user("bye")], answer("bye"))
+    rows = stitch(first, failed, again)
+    assert rows[failed.exchange_id].untrainable_reason == "error"
+    assert rows[first.exchange_id].next_state == [user("bye")]
+    assert rows[again.exchange_id].parent_turn_id == first.exchange_id
+
+
+def test_every_untrainable_turn_says_why_and_a_truncated_one_with_a_next_state_is_trained() -> None:
+    def reason_of(**changes: object) -> str | None:
+        first = asked([user("hi")], answer("hello"), **changes)
+        return stitch(first, asked([user("hi"), answer("hello"), user("bye")], answer(".")))[first.exchange_id].untrainable_reason
+
+    assert reason_of() is None
+    assert reason_of(finish_reason="length") is None
+    assert reason_of(status="cancelled") == "cancelled"
+    assert reason_of(untrainable_reason="greedy") == "greedy"
+    assert reason_of(prompt_ids=None) == "no token ids"
+    assert reason_of(logprobs=None) == "no token ids"
+    assert reason_of(completion_ids=[], logprobs=[]) == "no token ids"
+    assert reason_of(policy_version=None) == "no policy version"
+
+
+def test_a_child_read_before_its_parent_waits_to_be_sure() -> None:
+    first = asked([user("hi")], answer("hello"))
+    second = asked([user("hi"), answer("hello"), user("bye")], answer("bye"))
+    sessions = Sessions(HOUR)
+    sessions.add(second, sure=False)
+    sessions.add(first, sure=False)
+    assert sessions.unsure == [second]
+    sessions.add(second)
+    assert [row.next_state for row in sessions.take_rows()] == [[user("bye")]]
+
+
+def test_memory_of_ended_trees_is_given_back() -> None:
+    sessions = Sessions(HOUR)
+    for number in range(50):
+        sessions.add(asked([user(f"hi {number}")], answer("hello")))
+    sessions.tick(LATER)
+    left = [vars(sessions._index)[name] for name in vars(sessions._index)] + [sessions._trees, sessions._of_session]
+    assert [len(kept) for kept in left] == [0] * len(left)
+
+
+def test_a_turn_that_was_published_before_a_restart_is_linked_but_not_published_again() -> None:
+    first = asked([user("hi")], answer("hello"))
+    second = asked([user("hi"), answer("hello"), user("bye")], answer("bye"))
+    sessions = Sessions(HOUR, {first.exchange_id})
+    for exchange in (first, second):
+        sessions.add(exchange)
+    sessions.tick(LATER)
+    rows = sessions.take_rows()
+    assert [(row.turn_id, row.parent_turn_id) for row in rows] == [(second.exchange_id, first.exchange_id)]

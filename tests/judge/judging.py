@@ -1,0 +1,21 @@
+"""A recipe that asks a scripted judge, what such a judge says, and what came of it."""
+
+from clawctl.config import Recipe
+from clawctl.run_dir import RunDir, published
+from clawctl.shards import read_verdicts
+from clawctl.types import Verdict
+
+
+def recipe(url: str | None, **settings: object) -> Recipe:
+    return Recipe.model_validate({"judge": {"endpoint": url, "model": "scripted", "api_key": "k", "timeout_s": 5.0, **settings}})
+
+
+def verdicts_of(run: RunDir) -> list[Verdict]:
+    return [verdict for path in published(run.verdicts, ".parquet") for verdict in read_verdicts(path)]
+
+
+def by_words(text: str, number: int) -> str:
+    """Good if it says thanks, bad with a hint if it says bold, neutral else."""
+    if "thanks" in text:
+        return "It is accepted. \\boxed{1}"
+    return "\\boxed{-1} [HINT_START]Write plain sentences.[HINT_END]" if "bold" in text else "\\boxed{0}"

@@ -1,0 +1,83 @@
+"""A judge that answers nonsense, refuses, breaks, is busy or away."""
+
+import logging
+
+import pytest
+from judging import by_words, recipe, verdicts_of
+from made_turns import reply, shard
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from clawctl.config import Recipe
+from clawctl.errors import ClawError
+from clawctl.judge.worker import judge
+from clawctl.serve.backends.vllm import free_port
+
+
+def test_a_judge_that_answers_nonsense_is_told_once_and_the_stage_goes_on(run, serving, caplog) -> None:
+    server = serving(lambda text, number: "banana")
+    for stem in ("1-a", "2-b"):
+        shard(run, stem, [reply("thanks"), reply("hm")])
+    with caplog.at_level(logging.WARNING):
+        judge(run, recipe(server.url), once=True)
+    found = verdicts_of(run)
+    assert [(verdict.reward, verdict.votes, verdict.reason) for verdict in found] == [(None, [None] * 3, "no valid vote")] * 4
+    assert len([record for record in caplog.records if "no valid score" in record.message]) == 1
+
+
+@pytest.mark.parametrize("said", [PlainTextResponse("<html>"), JSONResponse({"choices": []}), JSONResponse([1])])
+def test_an_answer_of_another_shape_is_a_failed_vote(run, serving, said) -> None:
+    server = serving(lambda text, number: said)
+    shard(run, "1-a", [reply("thanks")])
+    judge(run, recipe(server.url, votes=1), once=True)
+    assert [verdict.reason for verdict in verdicts_of(run)] == ["no valid vote"]
+
+
+@pytest.mark.parametrize("status", [401, 404, 400, 302])
+def test_a_judge_that_refuses_us_is_a_problem_with_a_cure_and_nothing_is_lost(run, serving, status) -> None:
+    server = serving(lambda text, number: Response(status_code=status))
+    shard(run, "1-a", [reply("thanks"), reply("hm")])
+    with pytest.raises(ClawError, match=f"answers {status}"):
+        judge(run, recipe(server.url), once=True)
+    assert verdicts_of(run) == []
+    server.script = by_words
+    judge(run, recipe(server.url), once=True)
+    assert [verdict.reward for verdict in verdicts_of(run)] == [1.0, 0.0]
+
+
+def test_a_turn_that_is_too_long_for_the_judge_is_a_failed_vote_and_the_others_are_judged(run, serving) -> None:
+    server = serving(lambda text, number: Response(status_code=400) if "endless" in text else by_words(text, number))
+    shard(run, "1-a", [reply("endless words"), reply("thanks")])
+    judge(run, recipe(server.url), once=True)
+    assert [(verdict.reward, verdict.reason) for verdict in verdicts_of(run)] == [(None, "no valid vote"), (1.0, None)]
+
+
+def test_a_call_that_breaks_is_tried_again(run, serving) -> None:
+    server = serving(lambda text, number: Response(status_code=500) if number < 3 else "\\boxed{1}")
+    shard(run, "1-a", [reply("thanks")])
+    judge(run, recipe(server.url, votes=1), once=True)
+    assert ([verdict.reward for verdict in verdicts_of(run)], len(server.asked)) == ([1.0], 3)
+
+
+def test_a_server_that_is_busy_is_waited_for_and_costs_no_vote(run, serving) -> None:
+    server = serving(lambda text, number: Response(status_code=503 if number % 2 else 429) if number < 5 else "\\boxed{1}")
+    shard(run, "1-a", [reply("thanks")])
+    judge(run, recipe(server.url, votes=1, timeout_s=30.0), once=True)
+    assert [verdict.votes for verdict in verdicts_of(run)] == [[1]]
+
+
+def test_a_judge_that_never_answers_is_a_failed_vote_after_some_tries(run, serving) -> None:
+    server = serving(by_words, delay_s=1.0)
+    shard(run, "1-a", [reply("thanks")])
+    judge(run, recipe(server.url, votes=1, timeout_s=0.1), once=True)
+    assert [verdict.reason for verdict in verdicts_of(run)] == ["no valid vote"]
+    assert 1 <= len(server.asked) <= 4
+
+
+def test_once_does_not_wait_for_ever_for_a_server_that_is_away(run) -> None:
+    shard(run, "1-a", [reply("thanks")])
+    with pytest.raises(ClawError, match="is away"):
+        judge(run, recipe(f"http://127.0.0.1:{free_port()}/v1", timeout_s=0.3), once=True)
+    with pytest.raises(ClawError, match="no server has announced itself"):
+        judge(run, Recipe.model_validate({"judge": {"timeout_s": 0.3}}), once=True)
+    with pytest.raises(ClawError, match="not an http URL"):
+        judge(run, recipe("localhost:8000"), once=True)

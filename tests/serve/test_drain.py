@@ -1,0 +1,47 @@
+"""Ending: told first, then the door is closed, and what does not finish in time is captured."""
+
+import signal
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+from asking import body
+from served import Server
+
+from tests.waiting import until
+
+
+def test_sigterm_is_told_first_then_the_door_is_closed(tmp_path: Path, model_path: Path) -> None:
+    with Server(tmp_path / "run", model_path, drain_notice_s=3) as server:
+        root = server.url.removesuffix("/v1")
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: httpx.get(f"{root}/health/ready").status_code == 503)
+        assert httpx.get(f"{root}/health/ready").json() == {"ready": False, "reason": "draining"}
+        assert httpx.get(f"{root}/health/live").status_code == 200
+        assert server.say("hello").choices  # a balancer that has not noticed yet is served
+        assert server.process.wait(60) == 0, server.log.read_text()
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{root}/health")
+
+
+def test_what_does_not_finish_within_the_drain_is_ended_and_captured(tmp_path: Path, model_path: Path) -> None:
+    with Server(tmp_path / "run", model_path, drain_s=0.3) as server:
+        frames: list[str] = []
+
+        def listen() -> None:
+            settings = body(n=16, max_tokens=3000, temperature=2, stream=True)
+            with httpx.stream("POST", server.url + "/chat/completions", content=settings, headers={"x-api-key": "key"}) as answer:
+                frames.extend(answer.iter_lines())
+
+        listener = threading.Thread(target=listen)
+        listener.start()
+        until(lambda: server.health()["requests"]["running"] == 1)
+        server.process.send_signal(signal.SIGTERM)
+        listener.join(60)
+        assert server.process.wait(60) == 0, server.log.read_text()
+        lines = server.captured()
+        assert len(lines) == 16
+        assert "cancelled" in {line["status"] for line in lines}
+        last = next(frame for frame in reversed(frames) if frame.startswith("data: "))
+        assert "the server is stopping" in last

@@ -1,0 +1,35 @@
+"""A feed on a run, and what it says."""
+
+import time
+from typing import Any
+
+import orjson
+
+from clawctl.config import TrainConfig
+from clawctl.feedback import FeedbackFile
+from clawctl.run_dir import RunDir
+from clawctl.train.feed import Feed
+from clawctl.types import Feedback
+from tests.train.tiny import Sampler
+
+
+def make_feed(run: RunDir, sampler: Sampler, used: dict[str, str] | None = None, **config: Any) -> Feed:
+    settings = TrainConfig.model_validate({"batch_turns": 4, "batch_wait_s": 60, "batch_min_turns": 2, **config})
+    return Feed(run, settings, sampler.tokenizer, len(sampler.tokenizer), 4096, used or {})
+
+
+def ids_of(batch: Any) -> list[str]:
+    return [sample.turn_id for sample in batch.samples]
+
+
+def told(run: RunDir) -> dict[str, Any]:
+    found: dict[str, Any] = orjson.loads((run.train / "feed.json").read_bytes())
+    return found
+
+
+def rate(run: RunDir, turn_id: str, rating: float, key: str = "default") -> None:
+    FeedbackFile(run.feedback).append(Feedback(f"f{time.time_ns()}", time.time(), key, turn_id, rating, None))
+
+
+def rewards_of(batch: Any) -> dict[str, float | None]:
+    return {sample.turn_id: sample.reward for sample in batch.samples}

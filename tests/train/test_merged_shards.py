@@ -1,0 +1,82 @@
+"""Shards that collect merges under a feed that has read their parts."""
+
+from clawctl.config import TrainConfig
+from clawctl.run_dir import RunDir
+from clawctl.shards import merge_shards
+from clawctl.train.feed import Feed
+from tests.train.feeding import ids_of, make_feed, rate, told
+from tests.train.tiny import Sampler, publish_shard, publish_turns
+
+
+def merge(run: RunDir, stems: list[str]) -> str:
+    merged = f"{stems[0]}-merged"
+    for folder, kind in ((run.verdicts, "verdicts"), (run.trajectories, "turns")):
+        merge_shards(kind, [folder / f"{stem}.parquet" for stem in stems], folder / f"{merged}.parquet", ())
+        for stem in stems:
+            (folder / f"{stem}.parquet").unlink()
+    return merged
+
+
+def test_the_rows_of_a_merged_shard_are_known_and_nobody_is_told(run: RunDir, sampler: Sampler) -> None:
+    publish_shard(run, "1", [(sampler.turn("x", tokens=3), 1.0, None)])
+    publish_shard(run, "2", [(sampler.turn("y", tokens=3), 0.0, None)])
+    feed = make_feed(run, sampler, batch_turns=1)
+    feed.done(ids_of(feed.take(0)), "trained")
+    merged = merge(run, ["1", "2"])
+    assert feed.take(1) is None
+    assert told(run)["refused"] == {"neutral": 1}
+    rate(run, "y", 1.0)  # its row is found where it lies now
+    (sample,) = feed.take(1).samples
+    assert (sample.turn_id, sample.stem, sample.reward) == ("y", merged, 1.0)
+
+
+def test_a_merged_shard_with_a_part_that_was_never_read_gives_its_rows_and_no_other(run: RunDir, sampler: Sampler) -> None:
+    publish_shard(run, "1", [(sampler.turn("x", tokens=3), 1.0, None)])
+    feed = make_feed(run, sampler)
+    feed.take(0)
+    publish_shard(run, "2", [(sampler.turn("y", tokens=3), 1.0, None)])
+    merge(run, ["1", "2"])
+    feed.take(0)
+    assert sorted(turn.sample.turn_id for turn in feed.waiting) == ["x", "y"]
+    assert told(run)["refused"] == {}
+
+
+def test_what_no_batch_needs_yet_stays_on_disk_and_comes_in_its_turn(run: RunDir, sampler: Sampler) -> None:
+    for stem in "abcd":
+        publish_turns(run, sampler, 3, stem)
+    settings = TrainConfig.model_validate({"batch_turns": 3})
+    feed = Feed(run, settings, sampler.tokenizer, len(sampler.tokenizer), 4096, {}, read_ahead=5)
+    trained = []
+    for waiting in (6, 6, 6, 3):  # two batches, however small `read_ahead` is
+        batch = feed.take(0)
+        assert told(run)["waiting"] == waiting
+        trained += ids_of(batch)
+        feed.done(ids_of(batch), "trained")
+    assert trained == [f"{stem}{i:02d}" for stem in "abcd" for i in range(3)]
+    assert told(run)["used"] == 12
+    assert feed.take(0) is None
+
+
+def test_a_backlog_that_is_too_stale_does_not_hide_what_lies_behind_it(run: RunDir, sampler: Sampler) -> None:
+    for stem in "abc":
+        publish_turns(run, sampler, 4, stem)
+    publish_turns(run, sampler, 2, "d", policy_version=9, policy_version_end=9)
+    settings = TrainConfig.model_validate({"batch_turns": 2, "max_staleness": 8})
+    feed = Feed(run, settings, sampler.tokenizer, len(sampler.tokenizer), 4096, {}, read_ahead=4)
+    assert ids_of(feed.take(9)) == ["d00", "d01"]
+    assert told(run)["refused"] == {"stale": 12}
+
+
+def test_a_rating_of_a_turn_that_was_trained_or_whose_shard_was_deleted_changes_nothing(run: RunDir, sampler: Sampler) -> None:
+    publish_shard(run, "1", [(sampler.turn("x", tokens=3), 1.0, None)])
+    publish_shard(run, "2", [(sampler.turn("y", tokens=3), 0.0, None), (sampler.turn("z", tokens=3), 0.0, None)])
+    feed = make_feed(run, sampler, batch_turns=1)
+    feed.done(ids_of(feed.take(0)), "trained")
+    for folder in (run.trajectories, run.verdicts):
+        (folder / "2.parquet").unlink()
+    assert feed.take(1) is None
+    for turn_id in "xyz":
+        rate(run, turn_id, 1.0)
+    assert feed.take(1) is None
+    assert told(run)["used"] == 1
+    assert told(run)["refused"] == {"neutral": 2}

@@ -413,6 +413,7 @@ def remove_key(name: Annotated[str, typer.Argument(help="Whose key it is.")], ru
 def _open(
     stage: str, root: Path, recipe: Path | None, settings: dict[str, Any], log_level: str, create: bool = False
 ) -> tuple[RunDir, Recipe]:
+    from clawctl.checksums import sealed_yaml
     from clawctl.process import log_to
     from clawctl.run_dir import publish_bytes
 
@@ -420,7 +421,7 @@ def _open(
     resolved = load_recipe(_source(root, recipe), settings)
     run = open_run(root, create=create)
     if recipe is not None or not kept.exists():
-        text = dump_recipe(resolved).encode()
+        text = sealed_yaml(dump_recipe(resolved).encode())
         if not kept.exists() or kept.read_bytes() != text:  # a stage that starts again needs no room on the disk
             publish_bytes(kept, text)
     log_to(run.logs / f"{stage}.log", log_level)

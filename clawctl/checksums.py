@@ -51,6 +51,30 @@ def _is_nearly_sealed(end: bytes) -> bool:
     return len(own) == 12 and sum(a != b for a, b in zip(own, b',"crc32":""}', strict=True)) <= 2
 
 
+# ---- YAML ---------------------------------------------------------------------------------------------------------------
+
+_YAML_HEAD = b"# Written by clawctl, its checksum is the last line. Whoever edits this file deletes both lines.\n"
+_YAML_SEAL = re.compile(rb"# crc32 ([0-9a-f]{8})\n\Z")
+
+
+def sealed_yaml(text: bytes) -> bytes:
+    """A YAML document between a first line that says it is sealed and a last one with the checksum of all before it."""
+    body = _YAML_HEAD + text.rstrip(b"\n") + b"\n"
+    return b"%b# crc32 %08x\n" % (body, zlib.crc32(body))
+
+
+def check_yaml(data: bytes) -> None:
+    """Raises Damaged where a sealed document is not what was written, also where only its beginning is left; what a person wrote
+    has no seal and is not checked, but holds something."""
+    seal = _YAML_SEAL.search(data)
+    if seal is not None and zlib.crc32(data[: seal.start()]) != int(seal[1], 16):
+        raise Damaged("its checksum does not fit: it has changed since clawctl wrote it")
+    if seal is None and data.startswith(_YAML_HEAD):
+        raise Damaged("its last line, the checksum, is missing or damaged")
+    if seal is None and _YAML_HEAD.startswith(data.strip()):
+        raise Damaged("it is empty")
+
+
 # ---- Parquet -------------------------------------------------------------------------------------------------------------
 
 

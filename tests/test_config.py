@@ -1,8 +1,10 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
-from clawctl.config import Recipe, load_recipe
+from clawctl.checksums import sealed_yaml
+from clawctl.config import Recipe, dump_recipe, load_recipe
 from clawctl.errors import ClawError
 
 
@@ -52,3 +54,26 @@ def test_every_key_says_what_it_is_for() -> None:
         return found
 
     assert undocumented(Recipe) == []
+
+
+def test_what_is_left_of_a_written_recipe_is_refused_and_never_read_as_defaults(tmp_path: Path) -> None:
+    path, recipe = tmp_path / "recipe.yaml", Recipe.model_validate({"train": {"lr": 0.5}})
+    written = sealed_yaml(b"train: {lr: 0.5}\n")
+    path.write_bytes(written)
+    assert load_recipe(path) == recipe
+    cuts = [written[:size] for size in range(len(written))]
+    flips = [written[:at] + bytes([written[at] ^ 1 << bit]) + written[at + 1 :] for at in range(len(written)) for bit in range(8)]
+    for damaged in (*cuts, *flips):
+        path.write_bytes(damaged)
+        with pytest.raises(ClawError, match="is damaged") as caught:
+            load_recipe(path)
+        assert "--recipe FILE" in caught.value.fix
+
+
+def test_a_recipe_that_a_person_wrote_or_unsealed_is_read_as_it_stands(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    lines = sealed_yaml(dump_recipe(Recipe()).encode()).splitlines(keepends=True)
+    assert yaml.safe_load(b"".join(lines)) == yaml.safe_load(b"".join(lines[1:-1]))
+    for text in (b"".join(lines[1:-1]), b"{}\n", b"# all as it is\n"):
+        path.write_bytes(text)
+        assert load_recipe(path) == Recipe()

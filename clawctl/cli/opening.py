@@ -12,6 +12,7 @@ def open_stage(
     stage: str, root: Path, recipe: Path | None, settings: dict[str, Any], log_level: str, create: bool = False
 ) -> tuple[RunDir, Recipe]:
     """The run and its settings, kept as `recipe.yaml`; from here on the process logs to the stage's file. Raises ClawError."""
+    from clawctl.checksums import sealed_yaml
     from clawctl.process import check_level, log_to
     from clawctl.run_dir import publish_bytes
 
@@ -21,7 +22,7 @@ def open_stage(
     is_new = not (root / "run.json").exists()
     run = open_run(root, create=create)
     if recipe is not None or not kept.exists():
-        text = dump_recipe(resolved).encode()
+        text = sealed_yaml(dump_recipe(resolved).encode())
         if not kept.exists() or kept.read_bytes() != text:  # a stage that starts again needs no room on the disk
             publish_bytes(kept, text)
     log_to(run.logs / f"{stage}.log", log_level)

@@ -50,13 +50,14 @@ class Captures:
         return self._lines.offsets
 
     def read(self) -> Iterator[Found]:
-        """What was appended since the last call, the earliest first. A line without its newline waits until it has one.
+        """What was appended since the last call, in the order in which it was over, which is how it came to be written: reading it
+        all at once is as reading it bit by bit. A line without its newline waits until it has one.
 
         A torn line is what its writer had not finished when it died: nobody was told of it, and it stays where it is.
         """
         self._keep_aside()
         files = [self._follow(path) for path in self._lines.grown()]
-        return heapq.merge(*files, key=lambda found: found.exchange.created_at)
+        return heapq.merge(*files, key=lambda found: found.exchange.finished_at)
 
     def _follow(self, path: Path) -> Iterator[Found]:
         for offset, line in self._lines.read(path):

@@ -58,8 +58,7 @@ def stitch_all(run: RunDir, settings: CollectConfig, now: float) -> tuple[list[T
             bad += 1
         else:
             exchanges.append(exchange)
-    for exchange in sorted(exchanges, key=lambda exchange: exchange.created_at):
-        sessions.tick(exchange.created_at)
+    for exchange in sorted(exchanges, key=lambda exchange: exchange.finished_at):
         sessions.add(exchange)
     sessions.tick(now)
     closed = sessions.take_rows()

@@ -134,7 +134,7 @@ class Index:
         if found:
             return found
         alike = _open_to(self._alike(user, conversation.digests[at]), hint, since)
-        found = [node for node in alike if _continues(node, conversation, at)]
+        found = [node for node in alike if continues(node, conversation, at)]
         if found:
             return found
         merged = ((first, node) for first, rest in answers_within(answer) for node in self._alike(user, rest))
@@ -148,7 +148,7 @@ def _open_to(nodes: list[Node], hint: str | None, since: float) -> list[Node]:
     return [n for n in nodes if n.tree.last_seen >= since and (n.hint is None or hint is None or n.hint == hint)]
 
 
-def _continues(node: Node, conversation: Conversation, at: int) -> bool:
+def continues(node: Node | Conversation, conversation: Conversation, at: int) -> bool:
     """Whether the messages before `at` are the node's request, less at most MOST_DROPPED of its user messages but not all."""
     missing = len(node.digests) - at
     if not 0 <= missing <= MOST_DROPPED or "u" not in conversation.roles[:at]:

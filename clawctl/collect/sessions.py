@@ -12,6 +12,7 @@ from collections import OrderedDict, defaultdict
 from urllib.parse import quote
 
 from clawctl.collect.canonical import Conversation, handles, message_digest, read_conversation
+from clawctl.collect.held import Arrived, Held
 from clawctl.collect.parents import Index, Match, Node, Tree
 from clawctl.collect.rows import make_turn, next_state
 from clawctl.collect.side_rules import may_be_aside, session_in_prompt, turn_kind, without_revision
@@ -23,11 +24,11 @@ class Sessions:
 
     def __init__(self, timeout_s: float, published: set[str] | None = None) -> None:
         self.timeout_s = timeout_s
-        self.unsure: list[Exchange] = []  # see `add`
+        self.unsure = Held()  # see `add`
         self._published = published if published is not None else set()
         self._index = Index()
-        self._trees: OrderedDict[int, Tree] = OrderedDict()  # by id(), the longest unseen first
-        self._of_session: dict[tuple[str, str], set[int]] = defaultdict(set)
+        self._trees: dict[str, OrderedDict[int, Tree]] = {}  # of each user, by id(), the longest unseen first
+        self._of_session: dict[tuple[str, str], list[Tree]] = defaultdict(list)
         self._rows: list[Turn] = []
         self._ended: list[str] = []
         self._late: list[Feedback] = []
@@ -35,7 +36,7 @@ class Sessions:
 
     @property
     def open_turns(self) -> int:
-        return sum(node.exchange is not None for tree in self._trees.values() for node in tree.nodes)
+        return sum(node.exchange is not None for trees in self._trees.values() for tree in trees.values() for node in tree.nodes)
 
     def take_rows(self) -> list[Turn]:
         """The turns that closed since the last call."""
@@ -66,23 +67,28 @@ class Sessions:
         said: list[Message] | None = [{"role": "user", "content": feedback.comment}] if feedback.comment else None
         self._close_for_good(node, said, feedback.rating)
 
-    def add(self, exchange: Exchange, sure: bool = True, behind: float = 0.0) -> Node | None:
-        """Put one exchange where it belongs. None if it is there already, or waits. `behind`: seconds by which its writer's clock
-        is behind the one that `tick` tells.
+    def add(self, exchange: Exchange, sure: bool = True, behind: float = 0.0, writer: str = "") -> Node | None:
+        """Put one exchange where it belongs, in the order in which they were over. None if it is there already, or waits. `behind`:
+        seconds by which its writer's clock is behind the one that `tick` tells.
 
         With several writers of captures a child may be read before its parent. An exchange whose last assistant message is no
-        known turn's is therefore kept in `unsure` unless the caller says that everything written before it has been added.
+        known turn's is therefore kept in `unsure`, and with it what its user asked later, unless the caller says that everything
+        written before it has been added.
         """
         if exchange.exchange_id in self._index.by_id:
             return None
-        conversation = read_conversation(exchange.messages)
-        hint = session_hint(exchange)
-        since = exchange.created_at + behind - self.timeout_s
-        match = self._index.find_parent(conversation, exchange.messages, exchange.key, hint, since)
-        if not sure and "a" in conversation.roles[match.at + 1 if match else 0 :]:
-            self.unsure.append(exchange)
+        arrived, conversation, hint = (
+            Arrived(exchange, writer, behind),
+            read_conversation(exchange.messages),
+            session_hint(exchange),
+        )
+        match = self._index.find_parent(conversation, exchange.messages, exchange.key, hint, arrived.time - self.timeout_s)
+        lacks_parent = "a" in conversation.roles[match.at + 1 if match else 0 :]
+        if not sure and (lacks_parent or self.unsure.bars(arrived, conversation)):
+            self.unsure.add(arrived, conversation, lacks_parent)
             return None
-        node = self._plant(exchange, conversation, hint, match, exchange.finished_at + behind)
+        self._end_unseen(exchange.key, arrived.time)
+        node = self._plant(exchange, conversation, hint, match, arrived.time)
         if match is not None and node.kind == "main":
             came_back = next_state(conversation, exchange.messages, match) if match.replies else None
             if match.node.with_tools and not node.with_tools and may_be_aside(exchange.hints, conversation.roles[match.at + 1 :]):
@@ -98,19 +104,22 @@ class Sessions:
         if node.kind == "side" or node.answer is None or exchange.exchange_id in self._published:
             self._close_for_good(node)
         if exchange.hints.get("session_done") is True:
-            if hint is None:
-                self._close_for_good(node)  # its tree may hold another person's conversation, if both began with the same words
-            else:
-                self._end_session(node.tree)
+            self._close_for_good(node)  # a tree that claims no session may hold another's talk, if both began with the same words
+            if hint is not None:
+                self._end_session(exchange.key, scoped(exchange.key, hint))
         return node
 
     def tick(self, now: float) -> None:
         """Close trees that were not seen for `timeout_s`."""
         while self._early and next(iter(self._early.values())).created_at + self.timeout_s < now:
             self._early.popitem(last=False)  # its turn was published long ago, or never was
-        while self._trees:
-            oldest = next(iter(self._trees.values()))
-            if oldest.last_seen + self.timeout_s >= now:
+        for user in list(self._trees):
+            self._end_unseen(user, now)
+
+    def _end_unseen(self, user: str, now: float) -> None:
+        while user in self._trees:
+            oldest = next(iter(self._trees[user].values()))
+            if oldest.last_seen >= now - self.timeout_s:
                 return
             self._end(oldest)
 
@@ -120,8 +129,8 @@ class Sessions:
         tree.last_seen = max(tree.last_seen, seen)
         if exchange.tools and not tree.among_tools:
             for other in self._of_session[tree.user, tree.session_id]:
-                self._trees[other].among_tools = True
-        self._trees.move_to_end(id(tree))
+                other.among_tools = True
+        self._trees[tree.user].move_to_end(id(tree))
         node = Node(
             turn_id=exchange.exchange_id,
             hint=hint,
@@ -150,9 +159,9 @@ class Sessions:
         session_id = scoped(exchange.key, hint) if hint else f"s{exchange.exchange_id}"
         others = self._of_session[exchange.key, session_id]
         tree = Tree(exchange.key, session_id, seen)
-        tree.among_tools = any(self._trees[other].among_tools for other in others)
-        self._trees[id(tree)] = tree
-        others.add(id(tree))
+        tree.among_tools = any(other.among_tools for other in others)
+        self._trees.setdefault(tree.user, OrderedDict())[id(tree)] = tree
+        others.append(tree)
         return tree
 
     def _settle(self, node: Node) -> None:
@@ -190,20 +199,28 @@ class Sessions:
         row = make_turn(exchange, node.tree.session_id, node.parent_id, node.index, node.kind, came_back, repeated, rating)
         self._rows.append(row)
 
-    def _end_session(self, tree: Tree) -> None:
-        for key in sorted(self._of_session[tree.user, tree.session_id]):
-            self._end(self._trees[key])
+    def _end_session(self, user: str, session_id: str) -> None:
+        trees = list(self._of_session.get((user, session_id), []))
+        for tree in trees:
+            self._close(tree)  # all of them first: a turn and the one that repeats it may stand in two
+        for tree in trees:
+            self._end(tree)
+
+    def _close(self, tree: Tree) -> None:
+        for node in tree.nodes:
+            self._close_for_good(node)
 
     def _end(self, tree: Tree) -> None:
         """Close what is open in a tree and forget it."""
-        for node in tree.nodes:
-            self._close_for_good(node)
+        self._close(tree)
         for node in tree.nodes:
             self._index.remove(node)
             self._ended.append(node.turn_id)
-        del self._trees[id(tree)]
+        del self._trees[tree.user][id(tree)]
+        if not self._trees[tree.user]:
+            del self._trees[tree.user]
         of_session = self._of_session[tree.user, tree.session_id]
-        of_session.discard(id(tree))
+        of_session.remove(tree)
         if not of_session:
             del self._of_session[tree.user, tree.session_id]
 

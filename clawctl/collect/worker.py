@@ -11,9 +11,11 @@ import logging
 import secrets
 import threading
 import time
+from collections.abc import Callable
 
 from clawctl.collect.captures import Captures, Found
 from clawctl.collect.clocks import Clocks
+from clawctl.collect.held import Arrived
 from clawctl.collect.position import Position, put_aside
 from clawctl.collect.sessions import Sessions
 from clawctl.collect.side_rules import VERSION
@@ -27,7 +29,7 @@ from clawctl.retention import Retention
 from clawctl.run_dir import RunDir, changes, published, quarantine, sole_worker
 from clawctl.shards import UNKNOWN, Origin, UnreadableShard, read_turn_ids, write_turns
 from clawctl.tokenizer_files import tokenizer_fingerprint
-from clawctl.types import Exchange, Feedback, Turn
+from clawctl.types import Feedback, Turn
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +60,11 @@ def collect(run: RunDir, recipe: Recipe, once: bool) -> None:
 class Collector:
     """The one collect worker of a run: sessions in memory, complete rows waiting for their shard."""
 
-    def __init__(self, run: RunDir, recipe: Recipe, stop: threading.Event, origin: Origin = UNKNOWN) -> None:
+    def __init__(
+        self, run: RunDir, recipe: Recipe, stop: threading.Event, origin: Origin = UNKNOWN, clocks: Callable[[], Clocks] = Clocks
+    ) -> None:
         self._run, self._settings, self._stop, self._origin = run, recipe.collect, stop, origin
+        self._new_clocks = clocks
         self._upkeep, self._kept_up_at = Upkeep(run, recipe), float("-inf")
         _sweep(run)
         self._refused = self._refused_rating = False  # by the disk
@@ -77,8 +82,7 @@ class Collector:
         self._known = _published_ids(self._run, self._position.shards_after)
         self._captures = Captures(self._run, self._position.start)
         self._ratings = Ratings(self._run)
-        self._clocks, self._looked = Clocks(), False
-        self._behind: dict[str, float] = {}  # by how much the writer's clock is behind ours, by exchange; where it is
+        self._clocks, self._looked = self._new_clocks(), False
         self._told: set[str] = set()  # ids of the ratings in feedback/
         self._sessions = Sessions(self._settings.session_timeout_s, self._known)
         self._last_stem = max((path.stem for path in published(self._run.trajectories, ".parquet")), default="")
@@ -120,38 +124,31 @@ class Collector:
     def _read_once(self) -> None:
         """Add all that was appended. What was unsure before is sure after it: its parent was written, so it has been read now."""
         sessions = self._sessions
-        before, sessions.unsure = sessions.unsure, []
-        stream = heapq.merge(map(self._found, self._captures.read()), sorted(before, key=_time), key=_time)
+        before = sessions.unsure.take()
+        stream = heapq.merge(map(self._found, self._captures.read()), before, key=_time)
         while batch := list(itertools.islice(stream, BATCH)):
-            for exchange in batch:
-                sessions.add(exchange, False, self._behind.get(exchange.exchange_id, 0.0))
-            while len(sessions.unsure) > MOST_UNSURE:
-                exchange = sessions.unsure.pop(0)
-                sessions.add(exchange, True, self._behind.get(exchange.exchange_id, 0.0))
-            now = min(self._clocks.now(), *map(self._time, sessions.unsure), self._time(batch[-1]))
-            sessions.tick(now)  # catching up: what was over by then is over
+            for arrived in batch:
+                self._add(arrived, False)
+            if len(sessions.unsure) > MOST_UNSURE:
+                for number, arrived in enumerate(sessions.unsure.take()):
+                    self._add(arrived, number < MOST_UNSURE // 2)
+            sessions.tick(min(self._clocks.now(), *map(_time, sessions.unsure), _time(batch[-1])))  # what was over by then is over
             self._exchanges += len(batch)
             self._take()
             if self._stop.is_set():
                 return  # what was not read yet stays in the captures
         self._exchanges -= len(before)
-        waited = {exchange.exchange_id for exchange in before}
-        still, sessions.unsure = sessions.unsure, []
-        for exchange in still:
-            sessions.add(exchange, exchange.exchange_id in waited, self._behind.get(exchange.exchange_id, 0.0))
-        unsure = {exchange.exchange_id for exchange in sessions.unsure}
-        self._behind = {turn_id: behind for turn_id, behind in self._behind.items() if turn_id in unsure}
+        waited = {arrived.exchange.exchange_id for arrived in before}
+        for arrived in sessions.unsure.take():
+            self._add(arrived, arrived.exchange.exchange_id in waited)
 
-    def _found(self, found: Found) -> Exchange:
+    def _add(self, arrived: Arrived, sure: bool) -> None:
+        self._sessions.add(arrived.exchange, sure, arrived.behind, arrived.writer)
+
+    def _found(self, found: Found) -> Arrived:
         self._position.read(found)
         behind = self._clocks.behind(found.file, found.exchange.finished_at)
-        if behind:
-            self._behind[found.exchange.exchange_id] = behind
-        return found.exchange
-
-    def _time(self, exchange: Exchange) -> float:
-        """When it was asked, by our clock."""
-        return exchange.created_at + self._behind.get(exchange.exchange_id, 0.0)
+        return Arrived(found.exchange, found.file.rpartition("-")[0], behind)
 
     def _take(self) -> None:
         self._late += [rating for rating in self._sessions.take_late() if rating.feedback_id not in self._told]
@@ -246,8 +243,8 @@ class Collector:
         self._reported, self._reported_at = self._exchanges, time.monotonic()
 
 
-def _time(exchange: Exchange) -> float:
-    return exchange.created_at
+def _time(arrived: Arrived) -> float:
+    return arrived.time
 
 
 def _sweep(run: RunDir) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from clawctl.checksums import Damaged, check_yaml
 from clawctl.config.collect import CollectConfig
 from clawctl.config.eval import EvalConfig, GateConfig
 from clawctl.config.judge import JudgeConfig
@@ -57,7 +58,12 @@ def load_recipe(path: Path | None, overrides: dict[str, Any] | None = None) -> R
     data: Any = {}
     if path is not None:
         try:
-            data = yaml.safe_load(path.read_text()) or {}
+            written = path.read_bytes()
+            check_yaml(written)
+            data = yaml.safe_load(written.decode()) or {}
+        except Damaged as error:
+            cure = "give the recipe again with --recipe FILE, or, if you edited it, delete its first and last line"
+            raise ClawError(f"recipe {path} is damaged: {error}", cure, 2) from error
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise ClawError(f"recipe {path} cannot be read: {error}", "name a YAML file; examples are in recipes/", 2) from error
     if not isinstance(data, dict):

@@ -14,6 +14,8 @@ from clawctl.train.advantages.term import Earned
 from clawctl.train.sample import Sample
 from clawctl.types import Turn
 
+MOST_IDLE = 4096  # groups or sessions in which nothing waits that are remembered
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -32,6 +34,7 @@ class _Unit:
     answered: set[str | None] = field(default_factory=set)  # turns that were seen to have a successor
     open_ends: set[str] = field(default_factory=set)  # turns after which something came back: a successor may follow
     waiting: list[Waiting] = field(default_factory=list)
+    seen: int = 0  # when a turn of it was seen last, in turns
 
 
 class Forming:
@@ -41,6 +44,7 @@ class Forming:
         """Reasons are counted in `refused`."""
         self.config, self.refused = config, refused
         self._units: dict[str, _Unit] = {}
+        self._seen, self._look_again = 0, 2 * MOST_IDLE
 
     @property
     def waiting(self) -> list[Waiting]:
@@ -56,11 +60,21 @@ class Forming:
         if name is None:
             return
         unit = self._units.setdefault(name, _Unit())
+        self._seen = unit.seen = self._seen + 1
         unit.earned.append(Earned(turn.turn_id, turn.session_id, turn.parent_turn_id, turn.turn_index, reward))
         unit.answered.add(turn.parent_turn_id)
         unit.open_ends.discard(turn.parent_turn_id or "")
         if turn.next_state is not None and turn.turn_id not in unit.answered:
             unit.open_ends.add(turn.turn_id)
+        if len(self._units) > self._look_again:
+            self._forget_idle()
+
+    def _forget_idle(self) -> None:
+        """Of the groups in which nothing waits keep those seen last. A turn that comes later still begins its group anew."""
+        idle = sorted((unit.seen, name) for name, unit in self._units.items() if not unit.waiting)
+        for _, name in idle[:-MOST_IDLE]:
+            del self._units[name]
+        self._look_again = len(self._units) + MOST_IDLE
 
     def let_go(self, turn: Turn) -> None:
         """Forget what a turn earned: it is about to be seen again."""

@@ -1,7 +1,7 @@
 """Case `damage`: one bit flipped, or the end cut off, in each kind of file that a run directory holds; then its readers read.
 
 What they give must be what was written, or they refuse it or put it aside with a reason. Files that people edit by hand
-(`recipe.yaml`, `LIVE`, the key) have no checksum: whether a digit became another one nobody can tell; that is counted apart.
+(`LIVE`, the key) have no checksum: whether a digit became another one nobody can tell; that is counted apart.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 
+from clawctl.checksums import sealed_yaml
 from clawctl.collect.captures import Captures
 from clawctl.collect.position import Position
 from clawctl.config import Recipe, dump_recipe, load_recipe
@@ -37,7 +38,7 @@ from clawctl.types import Exchange, Feedback, Policy, Turn, Verdict
 from scripts.benchmarks.table import Row
 
 Reader = Callable[[RunDir], Any]
-BY_HAND = ("recipe.yaml", "api_key", "policies/LIVE", "run.json", "locks/train.owner", "train/feed.json")  # no checksum
+BY_HAND = ("api_key", "policies/LIVE", "run.json", "locks/train.owner", "train/feed.json")  # no checksum
 _REFUSALS = (ClawError, UnreadableShard)
 
 
@@ -117,7 +118,7 @@ def _fewer(kind: str, found: Any, want: Any) -> str:
 def make_run(root: Path) -> RunDir:
     """Every kind of file once, written by the code that writes it."""
     run, recipe = open_run(root), Recipe()
-    publish_bytes(root / "recipe.yaml", dump_recipe(recipe).encode())
+    publish_bytes(root / "recipe.yaml", sealed_yaml(dump_recipe(recipe).encode()))
     announce(run, "127.0.0.1", 9)  # nobody listens there
     own_api_key(run, recipe)
     add_key(run, "anna")

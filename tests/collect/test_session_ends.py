@@ -84,9 +84,10 @@ def test_a_child_read_before_its_parent_waits_to_be_sure() -> None:
     first = asked([user("hi")], answer("hello"))
     second = asked([user("hi"), answer("hello"), user("bye")], answer("bye"))
     sessions = Sessions(HOUR)
-    sessions.add(second, sure=False)
-    sessions.add(first, sure=False)
-    assert sessions.unsure == [second]
+    sessions.add(second, sure=False, writer="a")
+    sessions.add(first, sure=False, writer="b")
+    assert [arrived.exchange for arrived in sessions.unsure] == [second]
+    sessions.unsure.take()
     sessions.add(second)
     assert [row.next_state for row in sessions.take_rows()] == [[user("bye")]]
 
@@ -109,3 +110,51 @@ def test_a_turn_that_was_published_before_a_restart_is_linked_but_not_published_
     sessions.tick(LATER)
     rows = sessions.take_rows()
     assert [(row.turn_id, row.parent_turn_id) for row in rows] == [(second.exchange_id, first.exchange_id)]
+
+
+def test_the_end_of_a_session_does_not_overtake_a_turn_that_waits() -> None:
+    """Its history was edited: read in one go with the end of its session, it still belongs to it."""
+    first = asked([user("hi")], answer("hello"), session_id="s1")
+    edited = asked([user("summary"), user("hi"), answer("hello"), user("and?")], answer("so"), session_id="s1")
+    stranger = asked([user("elsewhere"), answer("well"), user("hm")], answer("."), session_id="s1")
+    done = asked([user("hi"), answer("hello"), user("bye")], answer("bye"), session_id="s1", session_done=True)
+    sessions = Sessions(HOUR)
+    for exchange in (first, edited, stranger, done):
+        sessions.add(exchange, sure=False)
+    assert [arrived.exchange for arrived in sessions.unsure] == [stranger, done]
+    for arrived in sessions.unsure.take():
+        sessions.add(arrived.exchange)
+    assert {row.turn_id for row in sessions.take_rows()} == {e.exchange_id for e in (first, edited, done, stranger)}
+
+
+def test_a_turn_that_waits_is_overtaken_by_its_parent_from_another_writer_alone() -> None:
+    talk = [user("hi"), answer("hello"), user("how?"), answer("so"), user("ty")]
+    root, parent, child = (asked(talk[:at], answer(text)) for at, text in ((1, "hello"), (3, "so"), (5, "welcome")))
+    other = asked([user("elsewhere")], answer("hello"))
+    sessions = Sessions(HOUR)
+    sessions.add(child, sure=False, writer="a")
+    for exchange, writer in ((other, "a"), (parent, "b"), (root, "c")):
+        sessions.add(exchange, sure=False, writer=writer)
+    assert [arrived.exchange for arrived in sessions.unsure] == [child, other, parent]
+    stitched = [sessions.add(e) for e in (parent, child)]
+    assert [node.parent_id for node in stitched if node] == [root.exchange_id, parent.exchange_id]
+
+
+def test_the_end_of_a_session_ends_no_conversation_without_one_that_began_with_the_same_words() -> None:
+    """Anna's second request names a session, her first did not; Ben said the same before and goes on."""
+    opening = [asked([user("hi")], answer("hello")) for _ in range(2)]
+    anna = asked([user("hi"), answer("hello"), user("bye")], answer("bye"), session_id="s1", session_done=True)
+    ben = [asked([user("hi"), answer("hello"), user("I am Ben")], answer("Hello Ben."))]
+    ben.append(asked([*ben[0].messages, answer("Hello Ben."), user("thanks")], answer("Welcome.")))
+    rows = stitch(*opening, ben[0], anna, ben[1])
+    assert rows[ben[1].exchange_id].parent_turn_id == ben[0].exchange_id
+    assert rows[ben[0].exchange_id].next_state == [user("thanks")]
+    again = stitch(opening[0], ben[0], anna, ben[1])  # they share the one opening that was kept
+    assert again[ben[1].exchange_id].parent_turn_id == ben[0].exchange_id
+    assert again[anna.exchange_id].next_state is None
+
+
+def test_a_conversation_that_is_over_is_no_twin_of_one_that_begins_with_the_same_words_whenever_it_was_looked_at() -> None:
+    early = asked([user("hi")], answer("hello"), at=1000.0)
+    late = asked([user("hi")], answer("hey"), at=1000.0 + 2 * HOUR)
+    assert stitch(early, late)[early.exchange_id].untrainable_reason == "no next state"

@@ -44,7 +44,7 @@ def test_two_workers_never_judge_a_turn_twice_and_a_signal_ends_them(run, servin
 
 
 def test_of_two_workers_one_is_killed_in_the_middle_of_a_shard_and_the_other_takes_it_over(run, serving, start) -> None:
-    """Each turn has one verdict. Asked again is only what was under way when the worker died (`concurrency`: 4), or just answered."""
+    """Each turn has one verdict. What was under way when the worker died (`concurrency`: 4), or just answered, is asked again."""
     asked: list[str] = []
 
     def script(text: str, number: int) -> str:

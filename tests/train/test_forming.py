@@ -1,11 +1,15 @@
 """Turns of groups and sessions wait for one another, and none of them for ever."""
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from clawctl.config import TrainConfig
 from clawctl.run_dir import RunDir
+from clawctl.train.forming import MOST_IDLE, Forming, Waiting
+from clawctl.train.sample import Sample
 from tests.train.feeding import ids_of, make_feed, told
 from tests.train.tiny import HINT, Sampler, publish_shard
 
@@ -99,3 +103,20 @@ def test_a_turn_that_its_group_teaches_nothing_is_still_trained_on_its_hint(run:
     assert batch is not None
     assert [(sample.turn_id, sample.reward, sample.credit) for sample in batch.samples] == [("a", None, None)]
     assert batch.samples[0].teacher_prompt_ids is not None
+
+
+def test_memory_is_bounded_by_what_waits_and_the_groups_seen_last(sampler: Sampler) -> None:
+    """Three times as many lone episodes as are remembered; one that waits is kept, and the newest still count."""
+    forming = Forming(TrainConfig(method="grpo", group_size=2, group_std=False, batch_wait_s=1e9), Counter())
+    (turn,) = episodes(sampler, "a", group="waits")
+    forming.see(turn, 1.0)
+    sample = Sample("a", "1", "", [1], [2], [-0.5], 1.0, 0, 1.0, None)
+    forming.hold(Waiting(sample, 0.0, "waits"))
+    for number in range(3 * MOST_IDLE):
+        forming.see(replace(turn, turn_id=f"t{number}", session_id=f"s{number}", group_id=f"g{number}"), 1.0)
+    assert MOST_IDLE < len(forming._units) <= 2 * MOST_IDLE + 1
+    assert f"g{3 * MOST_IDLE - 1}" in forming._units
+    assert "g0" not in forming._units
+    assert forming.release(0.0) == []
+    forming.see(replace(turn, turn_id="b", session_id="other"), -1.0)
+    assert [(waiting.sample.turn_id, waiting.sample.credit) for waiting in forming.release(0.0)] == [("a", 1.0)]

@@ -4,11 +4,12 @@ Case `fuzz`. A quarter is made by schemathesis from the published OpenAPI docume
 bytes over sockets: broken JSON, UTF-8, headers, chunking, and valid requests that break off. The engine is the embedded one on the
 demo model, so that what gets through is really answered; `max_tokens` is kept small.
 
-They come in ten parts of the same mixture, and the server's resident memory is read after each. `rss_growth_mb` is what all parts
-but the first two add: there the cache of the engine is touched for the first time, and its kernels are compiled.
-`rss_growth_last_half_mb` is what the last five add.
+Before them come prompts of up to 2,000 words, so that the engine's cache has been touched and its kernels are compiled.
+Then they come in ten parts of the same mixture, and the server's resident memory is read after each. `rss_growth_mb` is what all
+parts but the first two add, `rss_growth_last_half_mb` what the last five add.
 """
 
+import itertools
 import json
 import os
 import subprocess
@@ -29,6 +30,7 @@ from scripts.benchmarks.table import Row, arguments, report
 CASE = "fuzz"
 _REQUESTS, _QUICK = 10_000, 600
 _PARTS, _WARM = 10, 2  # memory is read after each part; in the first ones pools and caches fill
+_LONGEST, _LONGER = 2000, 1.25  # words of a prompt of the warm-up; each is so many times longer than the one before it
 _LEAKS = (b"Traceback (most recent call last)", b'.py", line ', b"site-packages", b"/clawctl/")
 _STARTS_S = 180
 
@@ -112,12 +114,24 @@ def _bound(case: Any) -> None:
 # ---- all together --------------------------------------------------------------------------------------------------------
 
 
+def warm_up(url: str) -> None:
+    """What the engine does once for each length of a prompt, it has done for most of them after this."""
+    words, letters = 1.0, itertools.cycle("abcdefghijklmnopqrstuvwxyz")  # each prompt begins in its own way
+    while words < _LONGEST:
+        body = {"messages": [{"role": "user", "content": f"{next(letters)} " * int(words)}], "max_tokens": 2}
+        for choices in (1, 2):  # the second time the cache has most of it
+            answer = httpx.post(f"{url}/v1/chat/completions", json=body | {"n": choices}, headers={"x-api-key": "key"}, timeout=60)
+            answer.raise_for_status()
+        words = max(words + 1, words * _LONGER)
+
+
 def attack(url: str, process: psutil.Process, count: int, seed: int) -> tuple[Tally, list[float]]:
     """Send `count` requests; what came back, and the server's resident memory in MB after each of the parts."""
     tally, resident = Tally(), []
     documented = count // 4 // _PARTS
     raw = raw_requests(count, seed)  # more than are sent, unless schemathesis' client refuses to send what it made
     address = url.split("//")[1].split(":")
+    warm_up(url)
     for part in range(_PARTS):
         by_document(url, documented, seed + 1000 * part, tally)
         while tally.requests < count * (part + 1) // _PARTS:

@@ -17,6 +17,7 @@ from clawctl.policies import ensure_base_policy, policy_folder, publish_policy
 from clawctl.run_dir import RunDir, open_run
 from clawctl.serve.canary import CanaryFailure
 from clawctl.serve.engines import Sampling, Token
+from clawctl.serve.engines.padding import PaddedLinear
 from clawctl.serve.engines.transformers import TransformersEngine
 from clawctl.serve.engines.weights import load_model
 from clawctl.types import Policy
@@ -86,6 +87,26 @@ def test_logprobs_are_those_of_a_plain_forward_pass(engine: TransformersEngine, 
         assert_exact(model_of(run, model_path, 0), PROMPT * 3, again, temperature=0.5)
 
     asyncio.run(main())
+
+
+def test_in_bfloat16_rows_are_padded_and_logprobs_are_those_of_a_plain_pass_up_to_rounding(run: RunDir, model_path: Path) -> None:
+    data = recipe_data(model_path)
+    data["model"]["dtype"] = "bfloat16"
+    engine = TransformersEngine(run, Recipe.model_validate(data), 0)
+    plain = model_of(run, model_path, 0).to(torch.bfloat16)
+
+    async def main() -> None:
+        prompts = [PROMPT[:5], PROMPT, PROMPT * 3]  # 5, 100 and 300 rows
+        for prompt, tokens in zip(prompts, await asyncio.gather(*(sample(engine, each) for each in prompts)), strict=True):
+            expected = logprobs_of(plain, prompt, [token.id for token in tokens])
+            assert [token.logprob for token in tokens] == pytest.approx(expected, abs=0.6)
+
+    try:
+        linears = [module for module in engine.model.modules() if isinstance(module, torch.nn.Linear)]
+        assert {type(linear) for linear in linears} == {PaddedLinear}
+        asyncio.run(main())
+    finally:
+        engine.stop()
 
 
 def test_an_answer_ends_with_the_end_token_or_at_its_limit(engine: TransformersEngine) -> None:

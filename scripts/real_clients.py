@@ -144,15 +144,15 @@ def row_of(client: Client, collected: Collected, seconds: float) -> dict[str, ob
     roots = sum(turn.parent_turn_id is None for turn in main)
     reasons = sorted({turn.untrainable_reason for turn in main if turn.untrainable_reason})
     whole = len(main) + collected.open_turns
-    told = f"{whole} turns in {roots} conversations, {collected.open_turns} of them open, untrained because: {reasons}"
-    if whole < client.turns or {roots, collected.open_turns} != {client.sessions} or reasons:
+    seen = f"{roots} conversations, {collected.sessions} sessions"
+    told = f"{whole} turns in {seen}, {collected.open_turns} turns open, untrained because: {reasons}"
+    if whole < client.turns or {roots, collected.sessions, collected.open_turns} != {client.sessions} or reasons:
         raise ClawError(told, "")
     return {
         "client": client.name,
         "turns": whole,
         "side": len(collected.turns) - len(main),
         "conversations": roots,
-        "sessions": collected.sessions,
         "trainable": sum(turn.trainable for turn in main),
         "seconds": round(seconds, 1),
     }

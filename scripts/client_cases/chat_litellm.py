@@ -1,4 +1,4 @@
-"""LiteLLM: chat completions with tools, streamed at last; then Anthropic's API through it."""
+"""LiteLLM: chat completions with tools, once streamed; then Anthropic's API and Responses through it."""
 
 import os
 
@@ -18,8 +18,17 @@ second = "".join(chunk.choices[0].delta.content or "" for chunk in litellm.compl
 assert second == "It says: sunny / sunny", second
 messages += [{"role": "assistant", "content": second}, {"role": "user", "content": "Thanks [[say:Bye]]"}]
 assert litellm.completion(messages=messages, **chat).choices[0].message.content == "Bye"
+
 claude = chat | {"model": "anthropic/demo", "api_base": URL.removesuffix("/v1")}
-answer = litellm.completion(messages=[{"role": "user", "content": "Hi [[say:Hello]]"}], **claude)
-assert answer.choices[0].message.content == "Hello"
-answer = litellm.responses(model="openai/demo", input="Hello [[say:Hi]]", api_base=URL, api_key=os.environ["CLAWCTL_KEY"])
-assert answer.output[-1].content[0].text == "Hi"
+messages = [{"role": "user", "content": ORDER}]
+first = litellm.completion(messages=messages, **claude).choices[0].message
+messages.append(first.model_dump())
+messages += [{"role": "tool", "tool_call_id": call.id, "content": "sunny"} for call in first.tool_calls]
+assert litellm.completion(messages=messages, **claude).choices[0].message.content == "It says: sunny / sunny"
+
+asked = {"model": "openai/demo", "api_base": URL, "api_key": os.environ["CLAWCTL_KEY"]}
+begun = litellm.responses(input="Hello [[say:Hi]]", **asked)
+assert begun.output[-1].content[0].text == "Hi"
+items = [{"role": "user", "content": "Hello [[say:Hi]]"}, begun.output[-1].model_dump(exclude_none=True)]
+answer = litellm.responses(input=[*items, {"role": "user", "content": "Thanks [[say:Bye]]"}], **asked)
+assert answer.output[-1].content[0].text == "Bye"

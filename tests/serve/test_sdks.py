@@ -1,10 +1,12 @@
-"""The official SDKs against real servers: the embedded engine, and a rehearsed upstream that calls tools."""
+"""The official SDKs and LangChain against real servers: the embedded engine, and a rehearsed upstream that calls tools."""
 
 from typing import Any
 
 import anthropic
 import openai
 import pytest
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_openai import ChatOpenAI
 from served import Server
 
 from clawctl.collect.sessions import Sessions
@@ -203,3 +205,24 @@ def test_anthropic_messages_calls_tools(rehearsed: Server) -> None:
     assert client.messages.create(model="m", max_tokens=99, messages=messages, tools=tools).content[0].text == "Bye"
     assert_one_trainable_session(rows_since(rehearsed, before), 3)
     client.close()
+
+
+@pytest.mark.parametrize("responses", [False, True], ids=["chat", "responses"])
+def test_langchain_calls_tools(rehearsed: Server, responses: bool) -> None:
+    before, tool = len(rehearsed.captured()), {"name": "look", "description": "looks", "parameters": SCHEMA}
+    chat = ChatOpenAI(model="m", base_url=rehearsed.url, api_key="key", max_retries=0, use_responses_api=responses)
+    model = chat.bind_tools([{"type": "function", "function": tool}])
+    messages: list[BaseMessage] = [HumanMessage(ORDER)]
+    first = model.invoke(messages)
+    assert isinstance(first, AIMessage)
+    assert [call["args"] for call in first.tool_calls] == [{"city": "Paris"}, {"city": "Rome"}]
+    messages.append(first)
+    for call, weather in zip(first.tool_calls, ("sunny", "rainy"), strict=True):
+        messages.append(ToolMessage(weather, tool_call_id=call["id"]))
+    second, *more = model.stream(messages)
+    for chunk in more:
+        second += chunk
+    assert second.text == SAID
+    messages += [second, HumanMessage("Thanks [[say:Bye]]")]
+    assert model.invoke(messages).text == "Bye"
+    assert_one_trainable_session(rows_since(rehearsed, before), 3)

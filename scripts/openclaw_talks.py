@@ -1,0 +1,70 @@
+"""OpenClaw, unmodified, holds a conversation with tools: configured by hand or by `clawctl openclaw-setup`, or by its gateway."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from clawctl.serve.backends.vllm import free_port
+from scripts.client_place import Place, must_say
+
+_QUIET = {"OPENCLAW_DISABLE_BONJOUR": "1", "OPENCLAW_NO_AUTO_UPDATE": "1"}
+_EVENT_S = 30.0  # what an event wakes has spoken by then
+
+
+def plain(place: Place) -> None:
+    """With nothing but a provider's `baseUrl` in its configuration."""
+    _configure(place, _bare(place))
+    _talk(place, _command(place), "--local")
+
+
+def set_up(way: str) -> Callable[[Place], None]:
+    """As `clawctl openclaw-setup --way` configures it."""
+
+    def run(place: Place) -> None:
+        openclaw = _command(place)
+        place.clawctl("openclaw-setup", "--run", place.served, "--openclaw", openclaw, "--way", way)
+        _talk(place, openclaw, "--local")
+
+    return run
+
+
+def gateway(place: Place) -> None:
+    """With nothing but a `baseUrl`, through its gateway, which an event wakes after the person's messages."""
+    port = free_port()
+    told = {"mode": "local", "port": port, "bind": "loopback", "auth": {"mode": "token", "token": "of-the-clients"}}
+    _configure(place, {**_bare(place), "gateway": told, "discovery": {"mdns": {"mode": "off"}}, "update": {"checkOnStart": False}})
+    openclaw = _command(place)
+    with place.beside(openclaw, "gateway", "run", **_QUIET) as server:
+        place.until_ready(server, f"http://127.0.0.1:{port}/readyz")  # `openclaw health` is content with one that still starts
+        _talk(place, openclaw)
+        place.run(openclaw, "system", "event", "--text", "The build is green.", "--mode", "now", **_QUIET)
+        time.sleep(_EVENT_S)
+
+
+def _command(place: Place) -> Path:
+    script = place.home / "openclaw"
+    script.write_text(f'#!/bin/sh\nexec "{place.node}" "{place.module("openclaw") / "openclaw.mjs"}" "$@"\n')
+    script.chmod(0o755)
+    return script
+
+
+def _bare(place: Place) -> dict[str, object]:
+    model = {"id": "demo", "name": "demo", "reasoning": True, "input": ["text"], "contextWindow": 131072, "maxTokens": 8192,
+             "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0}}  # fmt: skip
+    provider = {"baseUrl": place.url, "apiKey": place.key, "api": "openai-completions", "models": [model]}
+    agents = {"defaults": {"model": {"primary": "clawctl/demo"}, "workspace": str(place.home / "work")}}
+    return {"agents": agents, "models": {"mode": "merge", "providers": {"clawctl": provider}}}
+
+
+def _configure(place: Place, config: dict[str, object]) -> None:
+    path = place.home / ".openclaw" / "openclaw.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(config))
+
+
+def _talk(place: Place, openclaw: Path, *how: str) -> None:
+    say: tuple[str | Path, ...] = (openclaw, "agent", *how, "--agent", "main", "--json", "--message")
+    must_say(place.run(*say, 'Run it. [[think]] [[tool:exec {"command": "echo hi-from-tool"}]]', **_QUIET), "hi-from-tool")
+    must_say(place.run(*say, 'And again. [[tool:exec {"command": "echo once-more"}]]', **_QUIET), "once-more")
+    must_say(place.run(*say, "Thanks [[say:Bye now]]", **_QUIET), "Bye now")

@@ -144,6 +144,13 @@ def read_turn_ids(path: Path) -> list[str]:
         return [str(turn_id) for turn_id in read_table(path, ["turn_id"]).column("turn_id").to_pylist()]
 
 
+def read_parents(path: Path) -> dict[str, str | None]:
+    """The parent of each turn, without decoding the rest. Raises UnreadableShard."""
+    with _reading(path):
+        table = read_table(path, ["turn_id", "parent_turn_id"])
+        return dict(zip(table.column("turn_id").to_pylist(), table.column("parent_turn_id").to_pylist(), strict=True))
+
+
 def write_verdicts(path: Path, verdicts: Sequence[Verdict]) -> None:
     """Publish one verdict shard; its stem is that of the trajectory shard it judges."""
     _write(path, verdicts, _VERDICT, "verdicts")

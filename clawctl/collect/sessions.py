@@ -20,12 +20,13 @@ from clawctl.types import Exchange, Feedback, Message, Turn
 
 
 class Sessions:
-    """The live trees of one run. `published` are ids whose rows exist already: they are linked but give no row again."""
+    """The live trees of one run. `published`: the turns whose rows exist already, with their parents. They are linked as they were,
+    or not at all where their parent's session is over, and give no row again."""
 
-    def __init__(self, timeout_s: float, published: set[str] | None = None) -> None:
+    def __init__(self, timeout_s: float, published: dict[str, str | None] | None = None) -> None:
         self.timeout_s = timeout_s
         self.unsure = Held()  # see `add`
-        self._published = published if published is not None else set()
+        self._published = published if published is not None else {}
         self._index = Index()
         self._trees: dict[str, OrderedDict[int, Tree]] = {}  # of each user, by id(), the longest unseen first
         self._of_session: dict[tuple[str, str], list[Tree]] = defaultdict(list)
@@ -83,6 +84,8 @@ class Sessions:
             session_hint(exchange),
         )
         match = self._index.find_parent(conversation, exchange.messages, exchange.key, hint, arrived.time - self.timeout_s)
+        if match is not None and self._published.get(exchange.exchange_id, match.node.turn_id) != match.node.turn_id:
+            match = None  # it answered another turn, whose session is over: another with the same words is not it
         lacks_parent = "a" in conversation.roles[match.at + 1 if match else 0 :]
         if not sure and (lacks_parent or self.unsure.bars(arrived, conversation)):
             self.unsure.add(arrived, conversation, lacks_parent)
@@ -187,7 +190,7 @@ class Sessions:
         if exchange is None:
             return
         if node.turn_id in self._published:
-            self._published.discard(node.turn_id)
+            del self._published[node.turn_id]
             return
         twins = self._index.twins(node.user, node.hint, node.path)
         repeated = any(

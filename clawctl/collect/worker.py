@@ -27,7 +27,7 @@ from clawctl.lines import Rewritten
 from clawctl.process import stop_on_signals
 from clawctl.retention import Retention
 from clawctl.run_dir import RunDir, changes, published, quarantine, sole_worker
-from clawctl.shards import UNKNOWN, Origin, UnreadableShard, read_turn_ids, write_turns
+from clawctl.shards import UNKNOWN, Origin, UnreadableShard, read_parents, write_turns
 from clawctl.tokenizer_files import tokenizer_fingerprint
 from clawctl.types import Feedback, Turn
 
@@ -79,7 +79,7 @@ class Collector:
         """Start from what is published and kept; `afresh` from the published shards alone, reading all captures again."""
         self._position = Position(self._run, afresh)
         self._put_aside = put_aside(self._run)
-        self._known = _published_ids(self._run, self._position.shards_after)
+        self._known = _published(self._run, self._position.shards_after)
         self._captures = Captures(self._run, self._position.start)
         self._ratings = Ratings(self._run)
         self._clocks, self._looked = self._new_clocks(), False
@@ -254,15 +254,15 @@ def _sweep(run: RunDir) -> None:
             path.unlink(missing_ok=True)
 
 
-def _published_ids(run: RunDir, after: str) -> set[str]:
-    """The turns that have their row in a shard behind the stem `after`. A shard that cannot be read is put aside, and its turns are
-    published again."""
-    found: set[str] = set()
+def _published(run: RunDir, after: str) -> dict[str, str | None]:
+    """The turns that have their row in a shard behind the stem `after`, with their parents. A shard that cannot be read is
+    put aside, and its turns are published again."""
+    found: dict[str, str | None] = {}
     for path in published(run.trajectories, ".parquet"):
         if path.stem <= after:
             continue
         try:
-            found.update(read_turn_ids(path))
+            found.update(read_parents(path))
         except UnreadableShard as error:
             quarantine(run, path, str(error))
             log.warning("put aside an unreadable shard, its turns will be published again: %s", error)

@@ -104,7 +104,7 @@ def test_memory_of_ended_trees_is_given_back() -> None:
 def test_a_turn_that_was_published_before_a_restart_is_linked_but_not_published_again() -> None:
     first = asked([user("hi")], answer("hello"))
     second = asked([user("hi"), answer("hello"), user("bye")], answer("bye"))
-    sessions = Sessions(HOUR, {first.exchange_id})
+    sessions = Sessions(HOUR, {first.exchange_id: None})
     for exchange in (first, second):
         sessions.add(exchange)
     sessions.tick(LATER)
@@ -158,3 +158,15 @@ def test_a_conversation_that_is_over_is_no_twin_of_one_that_begins_with_the_same
     early = asked([user("hi")], answer("hello"), at=1000.0)
     late = asked([user("hi")], answer("hey"), at=1000.0 + 2 * HOUR)
     assert stitch(early, late)[early.exchange_id].untrainable_reason == "no next state"
+
+
+def test_a_turn_that_has_its_row_is_never_linked_to_another_with_the_same_words() -> None:
+    """Read again after a restart: its parent's session is over, and somebody else has said the same."""
+    other = asked([user("hi")], answer("hello"))
+    child = asked([user("hi"), answer("hello"), user("bye")], answer("bye"), session_id="s1")
+    sessions = Sessions(HOUR, {child.exchange_id: "gone"})
+    for exchange in (other, child):
+        sessions.add(exchange)
+    assert sessions.take_rows() == []
+    sessions.tick(LATER)
+    assert [(row.turn_id, row.next_state) for row in sessions.take_rows()] == [(other.exchange_id, None)]

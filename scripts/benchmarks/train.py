@@ -51,6 +51,7 @@ def options_from(arguments: list[str]) -> argparse.Namespace:
 
 
 def measure(case: str, options: argparse.Namespace) -> list[Row]:
+    print(f"{case}: medians of {options.repeats}", file=sys.stderr, flush=True)
     if case == "gpu-4b":
         from scripts.benchmarks.train_gpu import gpu_rows
 
@@ -139,6 +140,8 @@ def job_of(options: argparse.Namespace, turns: list[Turn]) -> dict[str, Any]:
 
 def worker(module: str, job: dict[str, Any], python: Path | None = None) -> dict[str, Any]:
     """What one contestant answers on the last line of its stdout. Raises ClawError where it fails."""
+    how = ", ".join(f"{name} {job[name]}" for name in ("merge", "checkpointing", "chunked") if name in job)
+    print(f"  {module}: {how} …", file=sys.stderr, flush=True)
     command = [str(python), str(HERE / f"{module}.py")] if python else [sys.executable, "-m", f"scripts.benchmarks.{module}"]
     environment = {**os.environ, "OMP_NUM_THREADS": str(job["threads"]), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     done = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True, env=environment)

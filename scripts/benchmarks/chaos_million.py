@@ -14,6 +14,8 @@ import subprocess
 import sys
 import threading
 import time
+from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -153,26 +155,27 @@ class Tally:
         self.seen = 0
         self._run, self._turns = run, turns
         self._rows = bytearray(turns + 1)  # Talker numbers its turns from 1
-        self._stems: set[str] = set()
+        self._numbers: dict[str, array[int]] = {}  # of the turns in each shard, by stem
 
     def look(self) -> None:
         for path in published(self._run.trajectories, ".parquet"):
-            if path.stem in self._stems:
+            if path.stem in self._numbers:
                 continue
             try:
-                parts = set(merged_from(path))
-                if not parts <= self._stems or not parts:
-                    self._count(path)
+                parts = merged_from(path)
+                numbers = array("I", (int(turn_id[1:]) for turn_id in read_turn_ids(path)))
             except FileNotFoundError:
                 continue  # merged before we came: its rows are there
-            self._stems.add(path.stem)
-            self._stems.update(parts)
-
-    def _count(self, path: Path) -> None:
-        for turn_id in read_turn_ids(path):
-            place = int(turn_id[1:])
-            self.seen += self._rows[place] == 0
-            self._rows[place] = min(255, self._rows[place] + 1)
+            counted = Counter(number for part in parts for number in self._numbers.get(part, ()))
+            for number in numbers:
+                if counted[number]:
+                    counted[number] -= 1  # the same row in another file; rows of a part that went before we came were not
+                else:
+                    self.seen += self._rows[number] == 0
+                    self._rows[number] = min(255, self._rows[number] + 1)
+            self._numbers[path.stem] = numbers
+            for part in parts:
+                self._numbers[part] = array("I")
 
     def lost(self) -> int:
         return self._rows.count(0) - 1

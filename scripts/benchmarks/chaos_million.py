@@ -26,7 +26,7 @@ import orjson
 from clawctl.config import PrivacyConfig
 from clawctl.run_dir import RunDir, open_run, published
 from clawctl.serve.capture import Capture
-from clawctl.shards import merged_from, read_turn_ids
+from clawctl.shards import merged_from, read_columns
 from clawctl.types import Exchange
 from scripts.benchmarks.chaos_stages import Stage, wait_until
 from scripts.benchmarks.circle import write_recipe
@@ -86,7 +86,7 @@ def million(folder: Path, turns: int, seed: int) -> list[Number]:
         ("turns_per_s", turns / (time.monotonic() - began), "turns"),
         ("lost_turns", tally.lost(), "turns"),
         ("doubled_turns", tally.doubled(), "turns"),
-        *of_ledger(run, turns),
+        *of_ledger(run, turns, tally.trainable),
         ("finished", float(finished), "yes or no"),
         *gauge.numbers(),
         ("ended_alone", sum(stage.ended_alone for stage in stages), "processes"),
@@ -129,30 +129,33 @@ def follow(run: RunDir, done: int, turns: int, tally: "Tally", gauge: "Gauge") -
     most = min(_AHEAD, turns // 20)
     if done - tally.seen > most // 2:
         tally.look()
-    return done - tally.seen <= most and (done > 0 or accounted(run) is not None)
+    return done - tally.seen <= most and (done > 0 or taken_in(run) is not None)
 
 
 def all_in(run: RunDir, turns: int, tally: "Tally", gauge: "Gauge") -> bool:
-    """Whether the last turn went through the intake. What is lost never will: then patience ends it."""
+    """Whether each turn has its row and the trainable ones went through the intake. What is lost never will: then patience ends it.
+
+    The others need not: shards without a trainable turn are done with once they are judged, and may be deleted before the intake
+    comes to them."""
     tally.look()
     gauge.look(turns)
-    return (accounted(run) or 0) >= turns
+    return tally.seen == turns and (taken_in(run) or 0) >= tally.trainable
 
 
-def accounted(run: RunDir) -> int | None:
-    """Turns that the intake says it trained, skipped or refused, or that wait for more. None: it has not started."""
+def taken_in(run: RunDir) -> int | None:
+    """Turns that the intake says it trained or skipped, or that wait for more. None: it has not started."""
     try:
         told = orjson.loads((run.train / "feed.json").read_bytes())
     except FileNotFoundError:
         return None
-    return int(told["used"] + told["skipped"] + told["waiting"] + sum(told["refused"].values()))
+    return int(told["used"] + told["skipped"] + told["waiting"])
 
 
 class Tally:
     """In how many rows each turn stands. Looks often, since shards that everybody is done with are merged and deleted."""
 
     def __init__(self, run: RunDir, turns: int) -> None:
-        self.seen = 0
+        self.seen = self.trainable = 0
         self._run, self._turns = run, turns
         self._rows = bytearray(turns + 1)  # Talker numbers its turns from 1
         self._numbers: dict[str, array[int]] = {}  # of the turns in each shard, by stem
@@ -163,15 +166,17 @@ class Tally:
                 continue
             try:
                 parts = merged_from(path)
-                numbers = array("I", (int(turn_id[1:]) for turn_id in read_turn_ids(path)))
+                rows = read_columns(path, "turns", ("turn_id", "trainable"))
             except FileNotFoundError:
                 continue  # merged before we came: its rows are there
             counted = Counter(number for part in parts for number in self._numbers.get(part, ()))
-            for number in numbers:
+            numbers = array("I", (int(row["turn_id"][1:]) for row in rows))
+            for number, row in zip(numbers, rows, strict=True):
                 if counted[number]:
                     counted[number] -= 1  # the same row in another file; rows of a part that went before we came were not
                 else:
                     self.seen += self._rows[number] == 0
+                    self.trainable += row["trainable"] and self._rows[number] == 0
                     self._rows[number] = min(255, self._rows[number] + 1)
             self._numbers[path.stem] = numbers
             for part in parts:
@@ -184,7 +189,7 @@ class Tally:
         return self._turns + 1 - self._rows.count(0) - self._rows.count(1)
 
 
-def of_ledger(run: RunDir, turns: int) -> list[Number]:
+def of_ledger(run: RunDir, turns: int, trainable: int) -> list[Number]:
     times = bytearray(turns + 1)
     for path in published(run.train / "ledger", ".json"):
         for turn_ids in orjson.loads(path.read_bytes())["turns"].values():
@@ -192,9 +197,10 @@ def of_ledger(run: RunDir, turns: int) -> list[Number]:
                 times[int(turn_id[1:])] += 1
     trained = turns + 1 - times.count(0)
     return [
+        ("trainable", trainable, "turns"),
         ("trained", trained, "turns"),
         ("trained_twice", trained - times.count(1), "turns"),
-        ("unaccounted", turns - (accounted(run) or 0), "turns"),
+        ("unaccounted", trainable - (taken_in(run) or 0), "turns"),
     ]
 
 

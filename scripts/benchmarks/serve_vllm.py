@@ -3,8 +3,9 @@
 Case `vllm-cpu`. Four ways ask the same vLLM for the same number of tokens, in turn: `straight` asks for what a client asks for;
 `recorded` goes straight as well, but asks for ids and logprobs too, as clawctl must; `relay` asks so through a process that hands
 on bytes and looks at none; `clawctl` is through clawctl, which asks so. What vLLM takes for telling lies between the first two,
-what any server in between costs before the third, and what is ours after it. CLAWCTL_VLLM_PYTHON names the Python that has vLLM, if
-that which runs this has none.
+what any server in between costs before the third, and what is ours after it. The server is as clawctl starts
+it; what it does in another way than vLLM's own is telling alone, so `straight` has nothing of it. CLAWCTL_VLLM_PYTHON names the
+Python that has vLLM, if that which runs this has none.
 """
 
 import asyncio

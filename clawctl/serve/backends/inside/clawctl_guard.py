@@ -4,6 +4,8 @@ import hmac
 import os
 from typing import Any
 
+import clawctl_lean  # type: ignore[import-not-found]  # beside us, on vLLM's path
+
 
 class Guard:
     """Lets through what carries the key that the server was started with."""
@@ -19,3 +21,6 @@ class Guard:
             return
         await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
+
+
+clawctl_lean.in_server()  # at import: the server names this module before it takes a request

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import clawctl_lean  # type: ignore[import-not-found]  # beside us, on vLLM's path
+
 
 class Reload:
     """Becomes a base of the worker's class."""
@@ -71,3 +73,4 @@ def _but_the_base(shrink: Callable[..., None]) -> Callable[..., None]:
 
 
 _spare_the_base()  # at import: workers are made after it, and nothing of ours runs in them before the model is there
+clawctl_lean.in_worker()

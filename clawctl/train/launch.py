@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from clawctl.config import Recipe, is_rank, nodes, place_among_ranks
@@ -30,7 +31,7 @@ def spread_out(recipe: Recipe, gpus: str | None, processes: int | None, words: S
         return
     from clawctl.train.torchrun import become_torchrun
 
-    become_torchrun(asked, processes, words)
+    become_torchrun(asked, processes, words, partial(check_world, batch_turns=recipe.train.batch_turns))
 
 
 def _asked_gpus(recipe: Recipe, gpus: str | None, processes: int | None) -> "Gpus | None":

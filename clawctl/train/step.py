@@ -91,7 +91,7 @@ def train_step(training: Training, batch: Batch) -> Outcome:
     training.optimizer.zero_grad(set_to_none=True)
     measures = Measures()
     packing = share_out(turn_branches(batch.samples), training.policy.merge, config.tokens_per_microbatch, ranks.world)
-    measures.cuts, measures.recomputed_tokens = note_cuts(packing) if ranks.leads else (0, 0)
+    measures.cuts, measures.recomputed_tokens = note_cuts(packing, ranks.world) if ranks.leads else (0, 0)
     own = share(packing.groups, ranks.rank, ranks.world)
     for group in own:
         _microbatch(training, [batch.samples[index] for index in group], objective, measures)
@@ -272,13 +272,14 @@ def teacher_logprobs(training: Training, samples: Sequence[Sample], measures: Me
     return told
 
 
-def note_cuts(packing: Packing) -> tuple[int, int]:
-    """Cuts and the tokens they cost; that it happens is told once, because a larger `tokens_per_microbatch` would save them."""
+def note_cuts(packing: Packing, world: int) -> tuple[int, int]:
+    """Cuts and the tokens they cost; told once, because a larger `tokens_per_microbatch`, or fewer ranks, would save them."""
     if packing.cuts:
-        _tell_cut_once()
+        _tell_cut_once(world)
     return packing.cuts, packing.recomputed
 
 
 @functools.cache
-def _tell_cut_once() -> None:
-    log.info("sessions longer than train.tokens_per_microbatch are cut between turns, and what their turns share is computed again")
+def _tell_cut_once(world: int) -> None:
+    why = "longer than train.tokens_per_microbatch" + (f", or whose turns {world} processes share," if world > 1 else "")
+    log.info("sessions %s are cut between turns, and what their turns share is computed again", why)

@@ -5,7 +5,7 @@ import functools
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from clawctl.train.flops import Cost, peak_flops
 from clawctl.train.measures import Measures, StepFacts, merged, peak_memory, step_row
 from clawctl.train.model import PolicyModel
 from clawctl.train.objective import Objective, Said, token_counts
+from clawctl.train.off_policy import correction_of
 from clawctl.train.ranks import Ranks
 from clawctl.train.records import Told
 from clawctl.train.remote_teacher import RemoteTeacher
@@ -133,7 +134,9 @@ def _facts(training: Training, objective: Objective, norm: float, lr: float) -> 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     peak = peak_flops(name, config.peak_tflops)
     weights = {term.name: term.weight for term in objective.terms} | {CUSTOM: 1.0}
-    return StepFacts(config.method, weights, objective.counts, norm, lr, peak and peak * training.ranks.world)
+    correction = None if training.custom is not None else asdict(correction_of(config))
+    peak = peak and peak * training.ranks.world
+    return StepFacts(config.method, weights, objective.counts, norm, lr, peak, config.clip_grad, correction)
 
 
 def _microbatch(training: Training, samples: list[Sample], objective: Objective, measures: Measures, weight: float = 1.0) -> None:

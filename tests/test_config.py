@@ -15,6 +15,7 @@ from clawctl.errors import ClawError
         ("train: {lora: {rnak: 1}}", "train.lora.rnak", "did you mean train.lora.rank?"),
         ("train: {lr: fast}", "train.lr: input should be a valid number", "give it a valid value"),
         ("train: {method: ppo}", "train.method", "give it a valid value"),
+        ("train: {teacher: me}", r"https?://\S+", "give it a valid value"),
         ("- a list", "is not a mapping", "recipes/"),
         ("a: [", "cannot be read", "recipes/"),
     ],

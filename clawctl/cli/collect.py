@@ -38,6 +38,8 @@ def collect(
     """Make sessions of captures and publish their turns. What came back after a turn (its next state) stands beside it."""
     if rating is not None and import_from is None:
         raise ClawError("--rating is for the turns of a file", "name it with --import; served turns are rated over HTTP", 2)
+    if custom_generate is not None and custom_rollout is None:
+        raise ClawError("--custom-generate samples for --custom-rollout", "name that as well: --custom-rollout file.py:name", 2)
     if dry_run:
         from clawctl.collect.dry_run import dry_run as show
 

@@ -63,10 +63,10 @@ def _played(play: Callable[..., Any], generate: Callable[..., Generation], episo
             turns.append(_turn(told, session, turns[-1] if turns else None, f"episode {episode}, turn {len(turns)}"))
     except ClawError:
         raise
-    except Exception as error:
-        raise ClawError(
-            f"--custom-rollout failed in episode {episode}: {error!r}", "mend it; episodes before it are kept"
-        ) from error
+    except Exception as error:  # somebody else's code: its traceback is told
+        problem = f"--custom-rollout failed in episode {episode}: {error!r}"
+        log.error("%s", problem, exc_info=error)
+        raise ClawError(problem, "mend it; episodes before it are kept") from error
     return turns
 
 

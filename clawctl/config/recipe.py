@@ -88,7 +88,8 @@ def _wrong_key(error: ValidationError, path: Path | None, overrides: dict[str, A
     given = first["input"]
     secret = key.endswith("api_key") or not isinstance(given, str | int | float) or len(str(given)) > 60
     told = "" if secret else f", not {given!r}"
-    return ClawError(f"{where}: {key}: {first['msg'].lower()}{told}", "give it a valid value: docs/recipes.md", 2)
+    problem = first["msg"][:1].lower() + first["msg"][1:]
+    return ClawError(f"{where}: {key}: {problem}{told}", "give it a valid value: docs/recipes.md", 2)
 
 
 def recipe_file(root: Path, named: Path | None = None) -> Path | None:

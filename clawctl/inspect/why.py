@@ -18,7 +18,10 @@ from clawctl.run_dir import RunDir
 from clawctl.shards import UnreadableShard, read_table
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
-_OF_STEP = ("loss", "grad_norm", "lr", "turns", "trained_tokens", "reward_mean", "reward_std", "masked_fraction", "mismatch_mean")
+_OF_STEP = (
+    "loss", "grad_norm", "clip_grad", "lr", "turns", "trained_tokens", "reward_mean", "reward_std", "masked_fraction",
+    "mismatch_mean",
+)  # fmt: skip
 
 
 def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
@@ -42,7 +45,8 @@ def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
 
 def explain(row: Row, record: dict[str, Any] | None, step: dict[str, Any] | None) -> dict[str, Any]:
     """The turn, what its step was like, and its own part in it."""
-    told = {"turn": as_dict(row), "step": {name: step.get(name) for name in _OF_STEP} if step else None, "numbers": None}
+    of_step = {name: step.get(name) for name in (*_OF_STEP, "correction")} if step else None
+    told = {"turn": as_dict(row), "step": of_step, "numbers": None}
     if record is None:
         return told
     ratios = [math.exp(now - then) for now, then in zip(record["policy_logprobs"], record["sampler_logprobs"], strict=True)]
@@ -144,7 +148,9 @@ def _lines(found: dict[str, Any]) -> list[Text]:
     numbers, step = found["numbers"], found["step"]
     lines = [Text("")]
     if step is not None:
-        lines.append(_line("step", ", ".join(f"{name} {_short(value)}" for name, value in step.items())))
+        lines.append(_line("step", ", ".join(f"{name} {_short(step[name])}" for name in _OF_STEP)))
+        if step["correction"] is not None:  # none: a custom loss, or an older step
+            lines.append(_line("correction", ", ".join(f"{name} {value}" for name, value in step["correction"].items())))
     if numbers is None:
         if found["turn"]["trained_in_step"] is not None:
             lines.append(Text("its numbers are not kept (train.keep_turn_records)", style="dim"))

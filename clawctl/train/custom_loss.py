@@ -1,5 +1,6 @@
 """A loss of the user's own in the place of the policy loss."""
 
+import logging
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -13,6 +14,8 @@ from clawctl.train.advantages import likeliest
 from clawctl.train.batches import Microbatch
 from clawctl.train.model import PolicyModel
 from clawctl.train.objective import Objective, Said
+
+log = logging.getLogger("clawctl.train")
 
 TERM = "custom"
 _CURE = "it returns a scalar tensor that depends on policy_logits: a sum over tokens, divided by config.count"
@@ -33,11 +36,16 @@ def load_custom_loss(config: TrainConfig, vocabulary: int) -> CustomLoss | None:
         found: Any = loss(logits, torch.zeros(2, vocabulary), torch.ones(2), torch.ones(2), settings)
     except Exception as error:
         raise ClawError(f"train.custom_loss {config.custom_loss} fails on two tokens: {error!r}", _CURE, 2) from error
+    _check(found, config, "")
+    return loss
+
+
+def _check(found: Any, config: TrainConfig, where: str) -> None:
+    """Raises ClawError (exit code 2) where it is no loss."""
     if not isinstance(found, Tensor) or found.ndim != 0 or not found.requires_grad:
         got = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
         got += " without gradient" if isinstance(found, Tensor) and not found.requires_grad else ""
-        raise ClawError(f"train.custom_loss {config.custom_loss} returned {got}", _CURE, 2)
-    return loss
+        raise ClawError(f"train.custom_loss {config.custom_loss} returned {got}{where}", _CURE, 2)
 
 
 def logits_of(policy: PolicyModel, batch: Microbatch, causal: Any = None) -> Tensor:
@@ -55,11 +63,22 @@ def sampled_logprobs(logits_NV: Tensor, batch: Microbatch) -> Tensor:
 def custom_loss(
     loss: CustomLoss, logits: tuple[Tensor, Tensor | None], said: Sequence[Said], objective: Objective, batch: Microbatch, step: int
 ) -> Tensor:
-    """This part's share of the step's loss."""
+    """This part's share of the step's loss. Raises ClawError where the user's function fails, after telling where it did."""
     device = logits[0].device
     lengths = torch.tensor([len(turn.logprobs_T) for turn in said], device=device)
     rewards = torch.tensor([torch.nan if turn.sample.reward is None else turn.sample.reward for turn in said], device=device)
     turns_N = torch.arange(len(said), device=device).repeat_interleave(lengths)
     sampler_N = torch.cat([turn.sampler_T for turn in said])
     settings = LossSettings(objective.config, batch.targets_N, sampler_N, turns_N, objective.counts[TERM], step)
-    return loss(*logits, rewards[turns_N], torch.cat([objective.advantages(turn) for turn in said]), settings)
+    advantages_N, config = torch.cat([objective.advantages(turn) for turn in said]), objective.config
+    try:
+        found: Any = loss(*logits, rewards[turns_N], advantages_N, settings)
+    except Exception as error:  # somebody else's code: its traceback is told, and what was committed stands
+        problem = f"train.custom_loss {config.custom_loss} fails in step {step}: {error!r}"
+        log.error("%s", problem, exc_info=error)
+        raise ClawError(
+            problem, "mend it and start again: the steps before are kept, and no turn of this one is used up"
+        ) from error
+    _check(found, config, f" in step {step}")
+    assert isinstance(found, Tensor)
+    return found

@@ -11,7 +11,7 @@ import torch
 
 from clawctl.config import LoraConfig, Recipe, TrainConfig
 from clawctl.errors import ClawError
-from clawctl.train.flops import peak_flops
+from clawctl.train.flops import measured_flops, peak_flops
 from clawctl.train.memory import CUDA_CONTEXT, GIB, Estimate, Shape, Spread, estimate, seconds_a_microbatch, shape_of
 from clawctl.train.ranks import Ranks
 from clawctl.train.sharding import is_sharded
@@ -32,6 +32,7 @@ class Forecast:
     sharded: bool
     parameters: int
     trained: int
+    peak: float | None  # operations a second of a device; None: not known
     seconds: float | None  # of a full microbatch, at most; None: the device's speed is not known
     advice: tuple[str, ...]  # each of which would make it fit
 
@@ -51,8 +52,11 @@ class Forecast:
         lines += [f"  {name:<12}{size / GIB:9.2f} GiB" for name, size in parts.items() if size]
         memory = "" if self.memory is None else f" of {self.memory / GIB:.2f}: " + ("fits" if self.fits else "does NOT fit")
         lines.append(f"  {'in all':<12}{self.estimate.total / GIB:9.2f} GiB a device{memory}")
-        if self.seconds is not None:
-            lines.append(f"  a full microbatch takes about {self.seconds:.2g} s at {REACHED:.0%} of the device's peak")
+        if self.seconds is not None and self.peak is not None:
+            speed = f"{REACHED:.0%} of the device's peak of {round(self.peak / 1e12, 2):g} teraflops"
+            lines.append(f"  a full microbatch takes about {self.seconds:.2g} s at {speed}")
+        else:
+            lines.append("  how long it takes is not known, because the device is not; train.peak_tflops would say how fast it is")
         return lines + [f"  would fit: {change}" for change in self.advice]
 
 
@@ -64,10 +68,12 @@ def forecast(recipe: Recipe, ranks: Ranks) -> Forecast:
     fits = memory is None or found.total <= memory
     name = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" and torch.cuda.is_available() else None
     peak = peak_flops(name, config.peak_tflops)
+    if peak is None and ranks.device.type == "cpu":
+        peak = measured_flops(torch.bfloat16 if config.dtype == "bfloat16" else torch.float32)
     seconds = seconds_a_microbatch(shape, config, REACHED * peak) if peak else None
     changes = () if fits or memory is None else tuple(_advice(causal, config, ranks, memory))
     sharded = is_sharded(config, ranks)
-    return Forecast(found, memory, ranks.world, sharded, shape.weights, shape.trained, seconds, changes)
+    return Forecast(found, memory, ranks.world, sharded, shape.weights, shape.trained, peak, seconds, changes)
 
 
 def check_room(recipe: Recipe, ranks: Ranks) -> None:

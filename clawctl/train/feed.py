@@ -118,6 +118,15 @@ class Feed:
                 log.error("train/feed.json cannot be written, `inspect` shows old counts: %s", error)
             self._told = text
 
+    def summary(self) -> str:
+        """What became of the turns that were read, in a line."""
+        config, waiting = self.config, len(self.waiting) + len(self.forming.waiting)
+        fewest = min(config.batch_min_turns, config.batch_turns)
+        needed = f"a step takes {config.batch_turns}, or {fewest} after {config.batch_wait_s:g} s"
+        refused = ", ".join(f"{reason} {count}" for reason, count in sorted(self.refused.items()) if count)
+        used = f"{self._outcomes['trained']} turns trained so far, {self._outcomes['skipped']} skipped"
+        return f"{used}, {waiting} wait" + (f" ({needed})" if waiting else "") + (f"; refused: {refused}" if refused else "")
+
     def _ready(self, now: float) -> int:
         """How many turns the next batch has: a full batch, or those that have waited long enough, or none. A group is not torn."""
         count, config = len(self.waiting), self.config

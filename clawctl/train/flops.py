@@ -5,9 +5,12 @@ four more backward; attention by the pairs of tokens that see one another; the h
 checkpointing computes again is not counted: it is no progress.
 """
 
+import math
+import time
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 # Dense bfloat16 teraflops by the name that CUDA reports (vendors' data sheets, without sparsity)
@@ -15,6 +18,8 @@ PEAK_TFLOPS = {
     "B200": 2250.0, "H200": 989.4, "H100 PCIe": 756.0, "H100 NVL": 835.0, "H100": 989.4, "A100": 312.0, "L40S": 362.0, "L40": 181.0,
     "A40": 149.7, "A10G": 70.0, "A10": 125.0, "L4": 121.0, "RTX 5090": 209.5, "RTX 4090": 165.2, "RTX 3090": 71.0, "T4": 65.0,
 }  # fmt: skip
+
+SIDE = 768  # of the matrices by which a CPU is measured: a few hundredths of a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +66,14 @@ def peak_flops(device_name: str | None, tflops: float | None) -> float | None:
         return tflops * 1e12
     found = next((peak for name, peak in PEAK_TFLOPS.items() if device_name and name in device_name), None)
     return found and found * 1e12
+
+
+def measured_flops(dtype: torch.dtype) -> float:
+    """Operations a second of a square matrix product on this CPU, with the threads that PyTorch has: the best of three."""
+    left, right = (torch.ones(SIDE, SIDE, dtype=dtype) for _ in range(2))
+    best = math.inf
+    for _ in range(3):
+        begin = time.perf_counter()
+        left @ right
+        best = min(best, time.perf_counter() - begin)
+    return 2.0 * SIDE**3 / best

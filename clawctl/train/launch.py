@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from clawctl.config import Recipe, is_rank, nodes, place_among_ranks
@@ -30,7 +31,7 @@ def spread_out(recipe: Recipe, gpus: str | None, processes: int | None, words: S
         return
     from clawctl.train.torchrun import become_torchrun
 
-    become_torchrun(asked, processes, words)
+    become_torchrun(asked, processes, words, partial(check_world, batch_turns=recipe.train.batch_turns))
 
 
 def _asked_gpus(recipe: Recipe, gpus: str | None, processes: int | None) -> "Gpus | None":
@@ -52,6 +53,8 @@ def show_estimate(recipe: Recipe, gpus: str | None, processes: int | None) -> No
 
     asked = _asked_gpus(recipe, gpus, processes)
     here = processes or (len(asked) if isinstance(asked, list) else torch.cuda.device_count() if asked == "all" else 1)
+    if recipe.train.threads is not None:
+        torch.set_num_threads(recipe.train.threads)
     cuda = processes is None and (torch.cuda.is_available() or recipe.train.device_memory_gb is not None or asked is not None)
     for line in forecast(recipe, Ranks(0, max(1, here) * nodes().count, torch.device("cuda" if cuda else "cpu"))).lines():
         print(line)

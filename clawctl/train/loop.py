@@ -69,6 +69,8 @@ def run_training(run: RunDir, recipe: Recipe, ranks: Ranks, stop: threading.Even
                 _tell_step(outcome.row, seconds, trackers)
             if skipped >= recipe.train.max_skipped_steps:
                 ranks.led(partial(give_up, outcome, skipped))
+        if feed is not None:
+            log.info("%s", feed.summary())
 
 
 def resume(run: RunDir, recipe: Recipe, ranks: Ranks) -> Training:

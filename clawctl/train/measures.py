@@ -103,6 +103,8 @@ class StepFacts:
     grad_norm: float
     lr: float
     peak_flops: float | None  # a second, of all ranks together; None: not known
+    clip_grad: float
+    correction: dict[str, Any] | None  # of off-policy tokens, as it was set; None: a custom loss corrects by itself
 
 
 def step_row(whole: Measures, batch: Batch, facts: StepFacts) -> dict[str, Any]:
@@ -135,7 +137,9 @@ def step_row(whole: Measures, batch: Batch, facts: StepFacts) -> dict[str, Any]:
         "mismatch_max": float(torch.cat(mismatch).max()) if mismatch else None,
         "staleness_mean": sum(staleness) / len(staleness),
         "staleness_max": max(staleness),
+        "correction": facts.correction,
         "grad_norm": facts.grad_norm,
+        "clip_grad": facts.clip_grad,
         "lr": facts.lr,
         "trained_tokens": trained,
         "computed_tokens": whole.computed_tokens,

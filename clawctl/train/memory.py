@@ -10,7 +10,8 @@ bfloat16), R ranks where weights are sharded, else 1:
     optimizer    8 T / R; none with offload
     activations  for each token of a microbatch KEPT E times what goes in and out of the linear layers of all blocks;
                  with checkpointing of the widest block alone, once more for its gradients, and the input of each block
-    logits       the piece that is alive, twice; 4 bytes for each weight of a head that learns, in which its gradient is added up
+    logits       the piece that is alive, twice; 4 bytes for each weight of a head that learns, in which its gradient is added up;
+                 with a custom loss those of all tokens, six times, and once more for version 0's
     teacher      version 0 as a second model: 4 P / R; an average: 4 T
 
 KEPT is a measured number: transformers' norms, rotations and activations keep copies of their own.
@@ -29,6 +30,7 @@ from clawctl.train.sharding import layers_of
 GIB = 2**30
 KEPT = 1.5
 CUDA_CONTEXT = 1 * GIB  # kernels, nccl's buffers, what the allocator cannot use
+OWN_LOGITS = 6  # measured, with a custom loss that takes one log-softmax: its logits, their log-softmax twice, gradients
 QUANTISED = {None: None, "int8": 1.0, "nf4": 0.55}  # bytes a weight, scales included
 
 
@@ -153,8 +155,12 @@ def _activations(shape: Shape, config: TrainConfig, e: int) -> int:
 
 
 def _logits(shape: Shape, config: TrainConfig) -> int:
-    alive = min(LOGITS_AT_ONCE, config.tokens_per_microbatch * shape.vocabulary)
-    return 2 * 4 * alive + (4 * shape.vocabulary * shape.hidden if config.lora is None else 0)
+    whole = config.tokens_per_microbatch * shape.vocabulary
+    copies, alive = 2, min(LOGITS_AT_ONCE, whole)
+    if config.custom_loss is not None:
+        reference = config.lora is not None or (config.teacher == "base" and config.uses_hints)
+        copies, alive = OWN_LOGITS + reference, whole
+    return copies * 4 * alive + (4 * shape.vocabulary * shape.hidden if config.lora is None else 0)
 
 
 def seconds_a_microbatch(shape: Shape, config: TrainConfig, flops_a_second: float) -> float:

@@ -5,7 +5,7 @@ import functools
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from clawctl.train.flops import Cost, peak_flops
 from clawctl.train.measures import Measures, StepFacts, merged, peak_memory, step_row
 from clawctl.train.model import PolicyModel
 from clawctl.train.objective import Objective, Said, token_counts
+from clawctl.train.off_policy import correction_of
 from clawctl.train.ranks import Ranks
 from clawctl.train.records import Told
 from clawctl.train.remote_teacher import RemoteTeacher
@@ -91,7 +92,7 @@ def train_step(training: Training, batch: Batch) -> Outcome:
     training.optimizer.zero_grad(set_to_none=True)
     measures = Measures()
     packing = share_out(turn_branches(batch.samples), training.policy.merge, config.tokens_per_microbatch, ranks.world)
-    measures.cuts, measures.recomputed_tokens = note_cuts(packing) if ranks.leads else (0, 0)
+    measures.cuts, measures.recomputed_tokens = note_cuts(packing, ranks.world) if ranks.leads else (0, 0)
     own = share(packing.groups, ranks.rank, ranks.world)
     for group in own:
         _microbatch(training, [batch.samples[index] for index in group], objective, measures)
@@ -133,7 +134,9 @@ def _facts(training: Training, objective: Objective, norm: float, lr: float) -> 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     peak = peak_flops(name, config.peak_tflops)
     weights = {term.name: term.weight for term in objective.terms} | {CUSTOM: 1.0}
-    return StepFacts(config.method, weights, objective.counts, norm, lr, peak and peak * training.ranks.world)
+    correction = None if training.custom is not None else asdict(correction_of(config))
+    peak = peak and peak * training.ranks.world
+    return StepFacts(config.method, weights, objective.counts, norm, lr, peak, config.clip_grad, correction)
 
 
 def _microbatch(training: Training, samples: list[Sample], objective: Objective, measures: Measures, weight: float = 1.0) -> None:
@@ -272,13 +275,14 @@ def teacher_logprobs(training: Training, samples: Sequence[Sample], measures: Me
     return told
 
 
-def note_cuts(packing: Packing) -> tuple[int, int]:
-    """Cuts and the tokens they cost; that it happens is told once, because a larger `tokens_per_microbatch` would save them."""
+def note_cuts(packing: Packing, world: int) -> tuple[int, int]:
+    """Cuts and the tokens they cost; told once, because a larger `tokens_per_microbatch`, or fewer ranks, would save them."""
     if packing.cuts:
-        _tell_cut_once()
+        _tell_cut_once(world)
     return packing.cuts, packing.recomputed
 
 
 @functools.cache
-def _tell_cut_once() -> None:
-    log.info("sessions longer than train.tokens_per_microbatch are cut between turns, and what their turns share is computed again")
+def _tell_cut_once(world: int) -> None:
+    why = "longer than train.tokens_per_microbatch" + (f", or whose turns {world} processes share," if world > 1 else "")
+    log.info("sessions %s are cut between turns, and what their turns share is computed again", why)

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NoReturn
 
 from clawctl.config import Nodes, environment_with, nodes
@@ -11,9 +11,9 @@ from clawctl.errors import ClawError
 Gpus = Sequence[int] | Literal["all"]
 
 
-def become_torchrun(gpus: Gpus | None, processes: int | None, words: Sequence[str]) -> NoReturn:
+def become_torchrun(gpus: Gpus | None, processes: int | None, words: Sequence[str], check_world: Callable[[int], None]) -> NoReturn:
     """Replace this process; `words` are its own arguments, which every rank parses again. With `processes` they compute on the
-    CPU. Raises ClawError (exit code 2) where the GPUs or the nodes are not as named."""
+    CPU. Raises ClawError (exit code 2) where the GPUs or the nodes are not as named, or `check_world` refuses so many ranks."""
     where, changes = nodes(), {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # else ranks started again meet addresses of dead ones
     if processes:
         changes["OMP_NUM_THREADS"] = "1"
@@ -24,6 +24,7 @@ def become_torchrun(gpus: Gpus | None, processes: int | None, words: Sequence[st
         names = chosen(gpus or "all", visible_gpus(), where.gpus)
         changes["CUDA_VISIBLE_DEVICES"] = ",".join(names)
         count = len(names)
+    check_world(count * where.count)
     command = [sys.executable, "-m", "torch.distributed.run", *_meeting(where), "--nproc-per-node", str(count)]
     os.execve(sys.executable, [*command, "-m", "clawctl", *_for_torchrun(words)], environment_with(changes))
 

@@ -1,5 +1,7 @@
 """Episodes of the user's own code become trajectories like any other."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,3 +99,17 @@ def test_code_that_does_not_fit_is_refused_with_what_was_expected(
     with pytest.raises(ClawError, match=problem):
         collect_custom(run, Recipe(), spec(tmp_path, rollout), generate and spec(tmp_path, generate), 1)
     assert turns_of(run) == []
+
+
+def test_what_fails_in_an_episode_is_told_with_its_traceback(run: RunDir, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ClawError, match="no task left"):
+        collect_custom(run, Recipe(), spec(tmp_path, "broken"), spec(tmp_path, "generate"), 1)
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+
+
+def test_generating_for_no_rollout_is_refused_and_not_passed_over(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "clawctl", "collect", "--run", str(tmp_path / "run"), "--custom-generate", "mine.py:generate"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "--custom-rollout file.py:name" in done.stderr
+    assert not (tmp_path / "run").exists()

@@ -54,6 +54,19 @@ def test_a_trained_turn_shows_its_verdict_its_step_and_its_part_in_each_term(
     assert "tokens" not in found
 
 
+def test_it_shows_how_off_policy_tokens_counted_and_where_the_gradient_was_clipped(
+    run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(run)
+    row = {"step": 1, "loss": 0.25, "grad_norm": 1.5, "clip_grad": 1.0, "correction": {"surrogate": "dppo", "threshold": 0.2}}
+    (run.train / "steps.jsonl").write_bytes(orjson.dumps(row) + b"\n")
+    assert told(capsys, run, "t1")["step"]["correction"] == row["correction"]
+    show_why(run, "t1", False, as_json=False)
+    shown = capsys.readouterr().out
+    for part in ("grad_norm 1.5, clip_grad 1", "correction: surrogate dppo, threshold 0.2"):
+        assert part in shown, part
+
+
 def test_each_token_has_its_own_line(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     keep(run)
     first, second = told(capsys, run, "t1", tokens=True)["tokens"]

@@ -95,6 +95,33 @@ def test_a_loss_that_cannot_be_called_as_it_will_be_is_refused_at_start(tmp_path
     assert raised.value.exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        ("return policy_logits.sum() if len(rewards) == 2 else 1 / 0", "fails in step 1: ZeroDivisionError"),
+        ("return policy_logits.sum() if len(rewards) == 2 else policy_logits", r"returned a tensor of shape .* in step 1"),
+        ("return policy_logits.sum() if len(rewards) == 2 else policy_logits.detach().sum()", "without gradient in step 1"),
+    ],
+)
+def test_a_loss_that_fails_only_later_names_its_step_tells_where_and_uses_no_turn_up(
+    run: RunDir,
+    sampler: Sampler,
+    model_path: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    code: str,
+    problem: str,
+) -> None:
+    publish_turns(run, sampler, 4)
+    mine = write(tmp_path, f"def compute_loss(policy_logits, reference_logits, rewards, advantages, config):\n    {code}")
+    with pytest.raises(ClawError, match=problem):
+        train(run, model_path, method="binary", custom_loss=mine)
+    told = [record.exc_info for record in caplog.records if record.exc_info]
+    assert len(told) == ("fails" in problem)  # with its traceback, which has the line of mine.py
+    assert read_rows(run) == []
+    assert list((run.train / "ledger").glob("*.json")) == []
+
+
 def test_a_loss_needs_a_method_that_has_advantages(tmp_path: Path) -> None:
     with pytest.raises(ClawError, match="no advantages in method hybrid"):
         load_custom_loss(TrainConfig(method="hybrid", custom_loss=write(tmp_path, OURS)), 7)

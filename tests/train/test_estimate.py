@@ -36,6 +36,10 @@ def test_every_part_is_as_worked_by_hand() -> None:
     assert parts(SHAPE, ALONE, dtype="bfloat16") == {"weights": 6000, "activations": 3000, **whole}
     assert parts(SHAPE, ALONE, teacher="base")["teacher"] == 4000
     assert parts(SHAPE, ALONE, teacher="base", method="binary")["teacher"] == 0
+    # a loss of one's own is given all logits: six times 10 tokens by 25, once more for version 0's
+    assert parts(SHAPE, ALONE, custom_loss="mine.py:x")["logits"] == 6 * 4 * 10 * 25 + head
+    assert parts(SHAPE, ALONE, custom_loss="mine.py:x", teacher="base")["logits"] == 7 * 4 * 10 * 25 + head
+    assert parts(ADAPTED, ALONE, custom_loss="mine.py:x", lora=LoraConfig())["logits"] == 7 * 4 * 10 * 25
     # an adapter: 1000 weights in bfloat16, 10 in float32 and again in bfloat16
     lora = {"lora": LoraConfig(), "dtype": "bfloat16"}
     adapted = {"gradients": 40, "optimizer": 80, "teacher": 0, "activations": 3000, "logits": logits}
@@ -119,6 +123,19 @@ def test_a_real_step_takes_what_was_estimated_within_a_factor_of_one_and_a_half(
         told, real = map(int, line.split())
         print(f"estimated {told / 2**20:.0f} MiB, measured {real / 2**20:.0f} MiB")
         assert real / 1.5 < told < real * 1.5
+
+
+def test_a_cpu_is_asked_how_fast_it_is_and_a_device_that_is_not_here_is_not_guessed_at() -> None:
+    cpu = forecast(Recipe.model_validate({"train": {"tokens_per_microbatch": 64}}), Ranks(0, 1, torch.device("cpu")))
+    assert cpu.seconds is not None
+    assert 0 < cpu.seconds < 100
+    assert any("a full microbatch takes about" in line for line in cpu.lines())
+    named = forecast(on_card(peak_tflops=100), Ranks(0, 1, torch.device("cuda")))
+    assert any("40% of the device's peak of 100 teraflops" in line for line in named.lines())
+    if not torch.cuda.is_available():
+        elsewhere = forecast(on_card(), Ranks(0, 1, torch.device("cuda")))
+        assert elsewhere.seconds is None
+        assert any("how long it takes is not known" in line and "train.peak_tflops" in line for line in elsewhere.lines())
 
 
 def on_card(**train: Any) -> Recipe:

@@ -73,6 +73,18 @@ def test_a_turn_that_comes_in_two_shards_is_taken_once(run: RunDir, sampler: Sam
     assert told(run)["refused"] == {"in two shards": 1}
 
 
+def test_a_line_says_what_became_of_all_turns_and_what_the_next_step_waits_for(run: RunDir, sampler: Sampler) -> None:
+    rows: list[tuple[Turn, float | None, str | None]] = [(sampler.turn(name), 1.0, None) for name in ("x", "y", "z")]
+    publish_shard(run, "a", [*rows, (sampler.turn("u"), 0.0, None), (sampler.turn("v"), 0.0, None)])
+    feed = make_feed(run, sampler, batch_turns=2)
+    assert feed.take(0) is not None
+    feed.done(["x"], "trained")
+    feed.done(["y"], "skipped")
+    assert feed.summary() == ("1 turns trained so far, 1 skipped, 1 wait (a step takes 2, or 2 after 60 s); refused: neutral 2")
+    feed.done(["z"], "trained")
+    assert feed.summary() == "2 turns trained so far, 1 skipped, 0 wait; refused: neutral 2"
+
+
 def refusals() -> list[tuple[str, dict[str, Any], float | None, str | None, str]]:
     side = {"kind": "side", "trainable": False, "untrainable_reason": "side turn"}
     return [

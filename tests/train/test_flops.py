@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
+import torch
 
-from clawctl.train.flops import Cost, cost_of, peak_flops
+from clawctl.train.flops import Cost, cost_of, measured_flops, peak_flops
 from tests.train.tiny import Sampler
 
 
@@ -36,3 +37,7 @@ def test_the_peak_of_a_device_is_what_the_recipe_says_or_what_is_known_of_it() -
     assert peak_flops(None, 0.25) == 0.25e12
     assert peak_flops(None, None) is None
     assert peak_flops("Some GPU", None) is None
+
+
+def test_a_cpu_is_measured_by_a_matrix_product() -> None:
+    assert 1e8 < measured_flops(torch.float32) < 1e15

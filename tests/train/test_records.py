@@ -69,6 +69,7 @@ def test_a_row_says_what_a_step_cost_and_how_fast_it_was(run: RunDir, sampler: S
     assert row["mfu"] == pytest.approx(row["tflops"] / 0.5)
     assert row["trained_tokens_per_s"] == pytest.approx(row["trained_tokens"] / row["model_s"])
     assert row["peak_memory_bytes"] > 2**20
+    assert (row["clip_grad"], row["correction"]["surrogate"], row["correction"]["threshold"]) == (1.0, "dppo", 0.2)
 
 
 def test_tensorboard_has_each_step_under_the_names_that_people_know(run: RunDir, sampler: Sampler, model_path: Path) -> None:

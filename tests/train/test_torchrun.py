@@ -63,6 +63,15 @@ def test_torchrun_is_not_handed_words_that_it_takes_for_its_own() -> None:
     assert _for_torchrun(["train", "--run", "x", "--run=y", "--once"]) == ["train", "--run-dir", "x", "--run-dir=y", "--once"]
 
 
+def test_more_processes_than_turns_are_refused_before_any_of_them_starts(tmp_path: Path) -> None:
+    open_run(tmp_path / "run")
+    command = [sys.executable, "-m", "clawctl", "train", "--run", str(tmp_path / "run"), "--batch-turns", "2", "--processes", "3"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "3 trainers share 2 turns a step" in done.stderr
+    assert "Traceback" not in done.stderr  # torchrun's own
+
+
 def test_the_command_refuses_gpus_that_are_not_there_before_anything_starts(tmp_path: Path) -> None:
     open_run(tmp_path / "run")
     command = [sys.executable, "-m", "clawctl", "train", "--run", str(tmp_path / "run"), "--gpus", "97,98"]

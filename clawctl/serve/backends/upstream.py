@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("clawctl.serve")
 _PATIENCE_S = 300.0  # a request waits so long for an engine that starts, restarts or is being probed
 _RETRY_S = 1.0
+_ASK_AGAIN_S = 15.0  # what could not be asked at start
 _UNKNOWN = Capabilities(ids=False, logprobs=False, processed=False, adapters=False, weights=False)
 _CHAT = "/v1/chat/completions"
 _NOT_THERE = {404, 405, 501}
@@ -95,7 +96,7 @@ class Upstream:
         return list(replies)
 
     def _reply(self, ask: Ask, target: Target, how: How) -> UpstreamReply:
-        sampled, ids = self._sampled(ask, how), self.capabilities.ids
+        sampled, ids = self._sampled(ask, how), bool(self.capabilities.ids)
         return UpstreamReply(sampled, target.clock, ask.logprobs, ids, ask.stream, self._saying(ask, how))
 
     def _saying(self, ask: Ask, how: How) -> Saying | None:
@@ -217,7 +218,7 @@ class Upstream:
 
     async def _introduce(self, up: Callable[[], None], process: asyncio.subprocess.Process | None = None) -> None:
         """Wait for the server, find out what it can, catch up with LIVE, and let requests in."""
-        self._targets.start(asyncio.get_running_loop())
+        self._targets.start(asyncio.get_running_loop(), None if process is None else partial(_end, process))
         while process is None or process.returncode is None:
             try:
                 self._found = await asyncio.to_thread(probe, self._control, self._kind, self._model)
@@ -226,20 +227,31 @@ class Upstream:
                 await asyncio.sleep(_RETRY_S)
         else:
             return
-        self._found = replace(self._found, capabilities=replace(self._found.capabilities, images=self._images))
-        for lack in missing(self._found.capabilities):
-            _log.warning("%s gives %s", self._url, lack)
-        for warning in self._found.warnings:
-            _log.warning("%s: %s", self._url, warning)
-        self._targets.reset(self._found.model, self._found.capabilities)
+        self._targets.reset(self._found.model, self._learn(self._found))
         await asyncio.to_thread(up)
         self._up.set()
+        while self._found.unasked:
+            await asyncio.sleep(_ASK_AGAIN_S)
+            with suppress(ClawError):
+                self._targets.can(self._learn(await asyncio.to_thread(probe, self._control, self._kind, self._model)))
+
+    def _learn(self, found: Found) -> Capabilities:
+        """Take over what was found, and say what of it people should know."""
+        can = replace(found.capabilities, images=self._images)
+        self._found = replace(found, capabilities=can)
+        for lack in missing(can):
+            _log.warning("%s gives %s", self._url, lack)
+        for warning in found.warnings:
+            _log.warning("%s: %s", self._url, warning)
+        for problem in found.unasked:
+            _log.warning("%s could not be asked all that it can (%s): that counts as no, and is asked again", self._url, problem)
+        return can
 
     def swap(self, version: int) -> Swap:
         return self._targets.swap(version)
 
     def waiting_for(self) -> str | None:
-        return None if self._up.is_set() else f"{self._url} does not answer yet"
+        return self._targets.stuck if self._up.is_set() else f"{self._url} does not answer yet"
 
     def failure(self) -> str | None:
         return None
@@ -253,6 +265,13 @@ def _splicer(tokenizer: Any, client: Client) -> "Splicer":
     from clawctl.serve.backends.splicer import Splicer
 
     return Splicer(tokenizer, client)
+
+
+def _end(process: asyncio.subprocess.Process) -> None:
+    """Whoever keeps it starts it anew."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.terminate()
 
 
 def _path(body: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ import typer
 from clawctl.cli.opening import open_stage
 from clawctl.cli.options import DEFAULT_RUN, LogLevel, RecipeOption, RunOption
 from clawctl.config import from_environment, show_gpus
+from clawctl.errors import ClawError
 
 
 def serve(
@@ -35,7 +36,7 @@ def serve(
         "serve.host": host or from_environment("HOST"),
         "serve.port": port if port is not None else from_environment("PORT"),
         "serve.engine": engine,
-        "serve.engine_args": shlex.split(engine_args) if engine_args is not None else None,
+        "serve.engine_args": _words(engine_args) if engine_args is not None else None,
         "serve.upstream.url": upstream,
         "serve.upstream.kind": upstream_kind,
         "serve.upstream.api_key": upstream_key if upstream else None,
@@ -46,3 +47,10 @@ def serve(
     from clawctl.serve.gateway import serve as work
 
     work(opened, resolved, intercept, pin)
+
+
+def _words(arguments: str) -> list[str]:
+    try:
+        return shlex.split(arguments)
+    except ValueError as error:
+        raise ClawError(f"--engine-args cannot be read: {str(error).lower()}", "quote it as a shell would", 2) from error

@@ -1,10 +1,16 @@
 """What steers somebody's server: weights, adapters, pauses."""
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
+from clawctl.config import Recipe
+from clawctl.run_dir import open_run
 from clawctl.serve.backends import Unanswered
 from clawctl.serve.backends.control import Control
 from clawctl.serve.backends.probe import Found, missing, probe
+from clawctl.serve.backends.upstream import Upstream
 from tests.stub_http import StubHandler, StubServer, running
 
 
@@ -93,3 +99,18 @@ def test_what_could_not_be_asked_is_not_said_to_be_impossible() -> None:
         f"the engine has no answer to {path} now: 503 busy"
         for path in ("/v1/chat/completions", "/v1/load_lora_adapter", "/collective_rpc")
     ]
+
+
+def test_waiting_for_a_server_that_is_not_there_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with running(StubServer(Moody)) as server:
+        url = server.url
+    upstream = Upstream(open_run(tmp_path / "run"), Recipe(), url, "openai", None, None)
+
+    async def wait() -> None:
+        async with asyncio.timeout(1.5):  # it asks at once and after a second
+            await upstream.keep(lambda: None)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(wait())
+    upstream.stop()
+    assert [record.message.split(" (")[0] for record in caplog.records] == [f"{url} cannot be asked what it can"]

@@ -181,6 +181,8 @@ def test_errors_have_the_shape_and_type_of_their_api() -> None:
         418: "invalid_request_error", 500: "api_error", 502: "api_error", 503: "overloaded_error",
     }  # fmt: skip
     assert {status: messages.envelope(Refusal(status, "x"))["error"]["type"] for status in kinds} == kinds
+    kinds = {400: "invalid_request_error", 413: "invalid_request_error", 429: "rate_limit_error", 503: "server_error"}
+    assert {status: chat.envelope(Refusal(status, "x"))["error"]["type"] for status in kinds} == kinds
     assert responses.envelope(Refusal(400, "x", "input", "c")) == {
         "error": {"message": "x", "type": "invalid_request_error", "param": "input", "code": "c"}
     }

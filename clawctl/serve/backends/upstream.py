@@ -219,11 +219,15 @@ class Upstream:
     async def _introduce(self, up: Callable[[], None], process: asyncio.subprocess.Process | None = None) -> None:
         """Wait for the server, find out what it can, catch up with LIVE, and let requests in."""
         self._targets.start(asyncio.get_running_loop(), None if process is None else partial(_end, process))
+        told = ""
         while process is None or process.returncode is None:
             try:
                 self._found = await asyncio.to_thread(probe, self._control, self._kind, self._model)
                 break
-            except ClawError:
+            except ClawError as error:
+                if process is None and error.problem != told:
+                    told = error.problem
+                    _log.warning("%s cannot be asked what it can (%s); it is asked until it answers", self._url, told)
                 await asyncio.sleep(_RETRY_S)
         else:
             return

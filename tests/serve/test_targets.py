@@ -32,8 +32,11 @@ class Gated:
         self.unloading.set()
         self.scoring.set()
         self.says = -1.0
+        self.busy = False
 
     def load_adapter(self, name: str, folder: Path) -> None:
+        if self.busy:
+            raise Unanswered("the engine has no answer now", "")
         if name in self.loaded:
             raise ClawError(f"{name} has already been loaded", "")
         self.loaded.add(name)
@@ -153,6 +156,18 @@ def test_a_version_whose_canary_fails_is_unloaded_unless_somebody_has_asked_for_
                 await going
             assert target.name in control.loaded
         assert targets.live == 0
+
+    on_a_loop(targets, main)
+
+
+def test_a_version_that_the_engine_has_no_time_to_load_is_not_said_to_be_missing(targets: Targets, control: Gated) -> None:
+    async def main() -> None:
+        control.busy = True
+        with pytest.raises(Refusal) as refused:
+            await use(targets, 1)
+        assert refused.value.status == 503
+        control.busy = False
+        assert await use(targets, 1) == "tiny@1"
 
     on_a_loop(targets, main)
 

@@ -106,6 +106,9 @@ class Targets:
                     told = f"this engine serves one version at a time, now {self.live}; version {version} is not loaded"
                     raise Refusal(404, told, "model", "model_not_found")
                 await self._load(version)
+            except Unanswered as error:
+                _log.warning("version %d cannot be loaded now: %s", version, error.problem)
+                raise Refusal(503, f"version {version} of this model cannot be loaded now; try again later") from error
             except ClawError as error:
                 _log.error("version %d cannot be loaded: %s", version, error.problem)
                 raise Refusal(404, f"version {version} of this model cannot be loaded", "model", "model_not_found") from error

@@ -24,9 +24,11 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on (default 30000; 0: a free one).")] = None,
     pin: Annotated[int | None, typer.Option(help="Serve this policy version and do not follow policies/LIVE.")] = None,
     engine: Annotated[str | None, typer.Option(help="transformers (embedded, default) or vllm (started as a child).")] = None,
-    engine_args: Annotated[str | None, typer.Option(help="More arguments for vLLM's server, in one string.")] = None,
+    engine_args: Annotated[
+        str | None, typer.Option(help="More arguments for vLLM's server, in one string, quoted as for a shell.")
+    ] = None,
     upstream: Annotated[str | None, typer.Option(help="Base URL of a server that runs already, instead of an engine.")] = None,
-    upstream_kind: Annotated[str | None, typer.Option(help="What that server is: vllm, sglang or openai.")] = None,
+    upstream_kind: Annotated[str | None, typer.Option(help="What that server is: vllm, sglang or openai (default).")] = None,
     upstream_key: Annotated[str | None, typer.Option(envvar="CLAWCTL_UPSTREAM_KEY", help="That server's key.")] = None,
     log_level: LogLevel = "info",
 ) -> None:

@@ -63,6 +63,7 @@ class Upstream:
         self._control = SglangControl(root, key) if kind == "sglang" else Control(root, key, reload)
         self._splicer = None if tokenizer is None else _splicer(tokenizer, self._client)
         self._found: Found | None = None
+        self._said: list[str] = []  # of what it can and lacks, in the log
         self._images: bool | None = None  # whether the model takes them; None: not known, the upstream will say
         self._targets = Targets(run, recipe, self._control)
         self._up = asyncio.Event()
@@ -243,12 +244,14 @@ class Upstream:
         """Take over what was found, and say what of it people should know."""
         can = replace(found.capabilities, images=self._images)
         self._found = replace(found, capabilities=can)
-        for lack in missing(can):
-            _log.warning("%s gives %s", self._url, lack)
-        for warning in found.warnings:
-            _log.warning("%s: %s", self._url, warning)
-        for problem in found.unasked:
-            _log.warning("%s could not be asked all that it can (%s): that counts as no, and is asked again", self._url, problem)
+        said = [f"gives {lack}" for lack in missing(can)] + [f"says: {warning}" for warning in found.warnings]
+        said += [f"could not be asked all that it can ({why}): that counts as no, and is asked again" for why in found.unasked]
+        for line in said:
+            if line not in self._said:
+                _log.warning("%s %s", self._url, line)
+        if self._said and not said:
+            _log.info("%s has said by now what it can, and lacks nothing", self._url)
+        self._said = said
         return can
 
     def swap(self, version: int) -> Swap:

@@ -100,6 +100,8 @@ def test_a_wrong_option_is_blamed_on_the_command_line_and_not_on_the_recipe(tmp_
     [
         (["--port", "99999"], "serve.port: input should be less than or equal to 65535, not 99999"),
         (["--log-level", "loud"], "there is no log level 'loud'"),
+        (["--engine-args", "--dtype 'float32"], "--engine-args cannot be read: no closing quotation"),
+        (["--upstream", "127.0.0.1:8000"], "serve.upstream.url: string should match pattern '^https?://"),
     ],
 )
 def test_a_port_or_log_level_that_cannot_be_is_refused_before_anything_is_made(

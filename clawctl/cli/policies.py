@@ -20,7 +20,7 @@ def list_policies(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None
 
 @app.command()
 def promote(version: Annotated[int, typer.Argument(help="A published version.")], run: RunOption = DEFAULT_RUN) -> None:
-    """Make a published version live. Running requests finish, new ones take it; the move is written down with your name."""
+    """Make a published version live. The server takes it once its canary passes; the move is written down with your name."""
     from clawctl.promotion import promote as work
 
     typer.echo(work(open_run(run, create=False), version))
@@ -31,7 +31,7 @@ def rollback(
     version: Annotated[int | None, typer.Argument(help="An older version. Unset: what served before the live one.")] = None,
     run: RunOption = DEFAULT_RUN,
 ) -> None:
-    """Make an older version live again. One pointer moves, nothing is deleted; the move is written down with your name."""
+    """Make an older version live again, once its canary passes. Nothing is deleted; the move is written down with your name."""
     from clawctl.promotion import rollback as work
 
     typer.echo(work(open_run(run, create=False), version))

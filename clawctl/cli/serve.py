@@ -8,6 +8,7 @@ import typer
 from clawctl.cli.opening import open_stage
 from clawctl.cli.options import DEFAULT_RUN, LogLevel, RecipeOption, RunOption
 from clawctl.config import from_environment, show_gpus
+from clawctl.errors import ClawError
 
 
 def serve(
@@ -23,9 +24,11 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on (default 30000; 0: a free one).")] = None,
     pin: Annotated[int | None, typer.Option(help="Serve this policy version and do not follow policies/LIVE.")] = None,
     engine: Annotated[str | None, typer.Option(help="transformers (embedded, default) or vllm (started as a child).")] = None,
-    engine_args: Annotated[str | None, typer.Option(help="More arguments for vLLM's server, in one string.")] = None,
+    engine_args: Annotated[
+        str | None, typer.Option(help="More arguments for vLLM's server, in one string, quoted as for a shell.")
+    ] = None,
     upstream: Annotated[str | None, typer.Option(help="Base URL of a server that runs already, instead of an engine.")] = None,
-    upstream_kind: Annotated[str | None, typer.Option(help="What that server is: vllm, sglang or openai.")] = None,
+    upstream_kind: Annotated[str | None, typer.Option(help="What that server is: vllm, sglang or openai (default).")] = None,
     upstream_key: Annotated[str | None, typer.Option(envvar="CLAWCTL_UPSTREAM_KEY", help="That server's key.")] = None,
     log_level: LogLevel = "info",
 ) -> None:
@@ -35,7 +38,7 @@ def serve(
         "serve.host": host or from_environment("HOST"),
         "serve.port": port if port is not None else from_environment("PORT"),
         "serve.engine": engine,
-        "serve.engine_args": shlex.split(engine_args) if engine_args is not None else None,
+        "serve.engine_args": _words(engine_args) if engine_args is not None else None,
         "serve.upstream.url": upstream,
         "serve.upstream.kind": upstream_kind,
         "serve.upstream.api_key": upstream_key if upstream else None,
@@ -46,3 +49,10 @@ def serve(
     from clawctl.serve.gateway import serve as work
 
     work(opened, resolved, intercept, pin)
+
+
+def _words(arguments: str) -> list[str]:
+    try:
+        return shlex.split(arguments)
+    except ValueError as error:
+        raise ClawError(f"--engine-args cannot be read: {str(error).lower()}", "quote it as a shell would", 2) from error

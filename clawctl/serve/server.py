@@ -71,6 +71,8 @@ def make_backend(run: RunDir, recipe: Recipe) -> Backend:
         if serve.splice and kind != "vllm":
             _log.warning("serve.splice does nothing here: of the servers that others run, only vLLM takes prompts as token ids")
         return Upstream(run, recipe, serve.upstream.url, kind, key, model, tokenizer=_splicing(recipe) if kind == "vllm" else None)
+    if serve.engine != "vllm" and serve.engine_args:
+        _log.warning("serve.engine_args does nothing here: it is for `--engine vllm`")
     if serve.engine == "vllm":
         from clawctl.serve.backends.vllm import Vllm
 

@@ -3,13 +3,14 @@
 import asyncio
 import logging
 import re
+import textwrap
 import threading
 from contextlib import AsyncExitStack
 
 from clawctl.errors import ClawError
 from clawctl.policies import list_versions, live_version
 from clawctl.run_dir import RunDir, changes
-from clawctl.serve.backends import Backend, Reply, Unanswered
+from clawctl.serve.backends import Backend, NotYet, Reply, Unanswered
 from clawctl.serve.canary import CanaryFailure
 from clawctl.serve.dialects import Ask, Refusal
 from clawctl.serve.engines import Swap
@@ -18,6 +19,7 @@ _log = logging.getLogger("clawctl.serve")
 _PINNED = re.compile(r"@([0-9]+)\Z")
 _LONGEST_NUMBER = 18  # digits; no version has more, and Python refuses to read very long ones
 _KEPT_SWAPS = 200
+_LONGEST_PROBLEM = 500  # characters; the log has all of what was not expected
 _TRIES = 3  # of a version, as long as it fails only because the engine did not answer; that may be this version's doing
 
 
@@ -91,7 +93,7 @@ class Versions:
             self._swap(wanted)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a policy, the old one serves; it is recorded and shown
             self._alarm(wanted, error)
-            self._unanswered += isinstance(error, Unanswered)
+            self._unanswered += isinstance(error, Unanswered) and not isinstance(error, NotYet)
             if isinstance(error, Unanswered) and self._unanswered < _TRIES:
                 self._refused = None  # tried again at the next look, or when the engine has begun anew
 
@@ -115,6 +117,7 @@ class Versions:
     def _alarm(self, version: int | None, error: Exception) -> None:
         expected = isinstance(error, ClawError | CanaryFailure)
         problem = error.problem if isinstance(error, ClawError) else str(error) if expected else f"{type(error).__name__}: {error}"
+        problem = textwrap.shorten(problem, _LONGEST_PROBLEM)  # torch lists every weight that does not fit
         said = problem if version is None else f"version {version} does not go live: {problem}"
         if said != self.last_swap_error:
             _log.error("%s; version %d goes on serving", said, self.live.version, exc_info=None if expected else error)

@@ -173,11 +173,16 @@ def test_errors_have_the_shape_and_type_of_their_api() -> None:
     )
     error = {"type": "invalid_request_error", "message": "prompt is too long: 5000 tokens > 4096 maximum"}
     assert messages.envelope(too_long) == {"type": "error", "error": error}
+    by_characters = "This model's maximum context length is 2048 tokens. However, your prompt contains 72050 characters (…)."
+    error = {"type": "invalid_request_error", "message": f"prompt is too long: {by_characters}"}
+    assert messages.envelope(Refusal(400, by_characters, None, "context_length_exceeded")) == {"type": "error", "error": error}
     kinds = {
         401: "authentication_error", 404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error",
         418: "invalid_request_error", 500: "api_error", 502: "api_error", 503: "overloaded_error",
     }  # fmt: skip
     assert {status: messages.envelope(Refusal(status, "x"))["error"]["type"] for status in kinds} == kinds
+    kinds = {400: "invalid_request_error", 413: "invalid_request_error", 429: "rate_limit_error", 503: "server_error"}
+    assert {status: chat.envelope(Refusal(status, "x"))["error"]["type"] for status in kinds} == kinds
     assert responses.envelope(Refusal(400, "x", "input", "c")) == {
         "error": {"message": "x", "type": "invalid_request_error", "param": "input", "code": "c"}
     }

@@ -201,6 +201,13 @@ def test_an_answer_that_was_cut_off_says_so() -> None:
     assert whole["content"][0]["input"] == {}
 
 
+def test_an_answer_with_a_call_stops_for_its_tool_in_messages_though_the_engine_says_stop() -> None:
+    # vLLM says "stop" of a call that was forced by name; agents go on only where they read "tool_use"
+    call: list[list[Event]] = [[CallBegun("look"), CallSaid("{}")]]
+    frames, whole = speak(messages.Messages(messages.read(AS_MESSAGES, "m"), EXCHANGE), call, "stop")
+    assert whole["stop_reason"] == frames[-2]["delta"]["stop_reason"] == "tool_use"
+
+
 def test_a_stop_sequence_is_named_in_messages() -> None:
     choice = Choice(0, EXCHANGE, [Shown([Said("a")], [])], "stop", stop_sequence="END")
     whole = orjson.loads(messages.Messages(messages.read(AS_MESSAGES, "m"), EXCHANGE).whole([choice]))

@@ -128,6 +128,12 @@ def test_the_embedded_engine_says_what_it_cannot_hold_to(server: Server) -> None
             openai.BadRequestError, match=r"the embedded engine cannot hold to '(tool_choice|response_format)'.*vllm"
         ):
             server.say("hello", **settings)
+    with pytest.raises(openai.BadRequestError, match=r"'text\.format'"):  # each API's own name for it
+        server.client.responses.create(model="tiny", input="hello", text={"format": {"type": "json_object"}})
+    asked: Any = {"model": "tiny", "max_tokens": 8, "messages": [{"role": "user", "content": "x"}]}
+    wanted = {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}
+    with pytest.raises(anthropic.BadRequestError, match=r"'output_config\.format'"):
+        claude(server).messages.create(**asked, extra_body=wanted)
     assert server.say("hello", tools=[tool], tool_choice="none").choices
     assert server.say("hello", response_format={"type": "text"}).choices
 

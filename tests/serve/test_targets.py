@@ -12,9 +12,10 @@ from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.policies import ensure_base_policy, publish_policy
 from clawctl.run_dir import open_run
-from clawctl.serve.backends import Capabilities
+from clawctl.serve.backends import Capabilities, NotYet, Unanswered
 from clawctl.serve.backends.targets import Targets
 from clawctl.serve.canary import CanaryFailure
+from clawctl.serve.dialects import Refusal
 from clawctl.types import Policy
 from tests.waiting import until
 
@@ -31,8 +32,11 @@ class Gated:
         self.unloading.set()
         self.scoring.set()
         self.says = -1.0
+        self.busy = False
 
     def load_adapter(self, name: str, folder: Path) -> None:
+        if self.busy:
+            raise Unanswered("the engine has no answer now", "")
         if name in self.loaded:
             raise ClawError(f"{name} has already been loaded", "")
         self.loaded.add(name)
@@ -152,5 +156,103 @@ def test_a_version_whose_canary_fails_is_unloaded_unless_somebody_has_asked_for_
                 await going
             assert target.name in control.loaded
         assert targets.live == 0
+
+    on_a_loop(targets, main)
+
+
+def test_a_version_that_the_engine_has_no_time_to_load_is_not_said_to_be_missing(targets: Targets, control: Gated) -> None:
+    async def main() -> None:
+        control.busy = True
+        with pytest.raises(Refusal) as refused:
+            await use(targets, 1)
+        assert refused.value.status == 503
+        control.busy = False
+        assert await use(targets, 1) == "tiny@1"
+
+    on_a_loop(targets, main)
+
+
+# ---- a pause that does not end by itself ---------------------------------------------------------------------------------------
+
+WEIGHTS = Capabilities(ids=True, logprobs=True, processed=True, adapters=False, weights=True)
+
+
+class Pausing:
+    """A control that samples only while it is not paused, and hears `resume` only from its `deaf`-th time on."""
+
+    def __init__(self, deaf: int) -> None:
+        self.deaf, self.resumed, self.paused = deaf, 0, False
+        self.weights: list[str] = []
+
+    def pause(self) -> float:
+        self.paused = True
+        return 0.0
+
+    def reload(self, path: str, version: int) -> None:
+        assert self.paused
+        self.weights.append(f"{version}")
+
+    def resume(self) -> None:
+        self.resumed += 1
+        if self.resumed <= self.deaf:
+            raise Unanswered("the engine does not answer /resume", "")
+        self.paused = False
+
+    def score(self, name: str, ids: list[int]) -> list[float]:
+        assert not self.paused
+        return [-1.0] * (len(ids) - 1)
+
+
+def pausing(tmp_path: Path, control: Any) -> Targets:
+    run = open_run(tmp_path / "run")
+    ensure_base_policy(run, "m")
+    canary = {"prompt_ids": [[1, 2]], "logprobs": [[None, -1.0]]}
+    publish_policy(run, Policy(1, 0, 1, None, "full", "m", [], canary, {}, 0.0), lambda folder: None)
+    targets = Targets(run, Recipe.model_validate({"model": {"path": "m", "name": "tiny"}}), control)
+    targets.reset("tiny", WEIGHTS)
+    return targets
+
+
+def test_an_engine_that_does_not_hear_resume_is_told_again_and_who_asks_meanwhile_is_told_why(tmp_path: Path) -> None:
+    control = Pausing(deaf=2)
+    targets = pausing(tmp_path, control)
+
+    async def main() -> None:
+        going = asyncio.create_task(asyncio.to_thread(targets.swap, 1))
+        await asyncio.to_thread(until, lambda: targets.stuck is not None)
+        assert targets.stuck == "the engine was paused for a swap and does not go on: the engine does not answer /resume"
+        with pytest.raises(Refusal, match="does not go on") as refused:
+            await use(targets, 0)
+        assert (refused.value.status, refused.value.code) == (503, "engine_paused")
+        await going
+        assert (targets.stuck, targets.live, control.paused, control.weights) == (None, 1, False, ["1"])
+        assert await use(targets, 1) == "tiny"
+
+    on_a_loop(targets, main)
+
+
+def test_an_engine_of_our_own_that_never_hears_resume_is_ended_and_the_old_version_stays_live(tmp_path: Path) -> None:
+    control, ended = Pausing(deaf=1000), []
+    targets = pausing(tmp_path, control)
+
+    async def main() -> None:
+        targets.start(asyncio.get_running_loop(), lambda: ended.append(True))
+        with pytest.raises(Unanswered, match="it is started anew"):
+            await asyncio.to_thread(targets.swap, 1)
+        assert (ended, targets.live, targets.stuck) == ([True], 0, None)
+
+    on_a_loop(targets, main)
+
+
+def test_a_swap_waits_for_what_the_engine_could_not_be_asked(tmp_path: Path) -> None:
+    targets = pausing(tmp_path, Pausing(deaf=0))
+    targets.reset("tiny", Capabilities(ids=True, logprobs=True, processed=True, adapters=None, weights=None))
+
+    async def main() -> None:
+        with pytest.raises(NotYet, match="not known yet"):
+            await asyncio.to_thread(targets.swap, 1)
+        targets.can(WEIGHTS)
+        await asyncio.to_thread(targets.swap, 1)
+        assert targets.live == 1
 
     on_a_loop(targets, main)

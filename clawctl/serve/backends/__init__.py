@@ -16,6 +16,10 @@ class Unanswered(ClawError):
     """The engine did not answer what we asked of it; it may the next time."""
 
 
+class NotYet(Unanswered):
+    """What the engine can is not known yet; it is being asked."""
+
+
 @dataclass(slots=True)
 class Sampled:
     """What the engine told of one answer so far. Missing is None: nothing here is ever filled in."""
@@ -60,13 +64,13 @@ class Reply(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can give; what it cannot is said in the log and in /health."""
+    """What a backend can give; what it cannot is said in the log and in /health. None: it could not be asked, and counts as no."""
 
-    ids: bool
-    logprobs: bool  # one for each sampled token
-    processed: bool  # of the distribution that was sampled from, not of the model's own at temperature 1
-    adapters: bool  # can take up an adapter while it serves
-    weights: bool  # can take up full weights while it serves
+    ids: bool | None
+    logprobs: bool | None  # one for each sampled token
+    processed: bool | None  # of the distribution that was sampled from, not of the model's own at temperature 1
+    adapters: bool | None  # can take up an adapter while it serves
+    weights: bool | None  # can take up full weights while it serves
     images: bool | None = None  # None: not known before one is sent
 
 

@@ -13,10 +13,12 @@ from clawctl.serve.backends import Unanswered
 _PLACES = 64  # asked for at once
 _TIMEOUT_S = 600.0  # large weights take their time
 _CONNECT_S = 10.0
+_NOT_NOW = {408, 425, 429, 502, 503, 504}  # of a server, or of a proxy before it, that may answer the next time
+_NOT_THERE = {401, 403, 404, 405, 501}
 
 
 class Control:
-    """Raises ClawError where the server refuses, Unanswered where it cannot be reached."""
+    """Raises ClawError where the server refuses, Unanswered where it cannot be reached or says that it has no time."""
 
     def __init__(self, url: str, key: str | None, reload: str = "reload_weights") -> None:
         headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -36,10 +38,7 @@ class Control:
 
     def has(self, path: str) -> bool:
         """Whether there is something at `path` that a POST without sense reaches."""
-        try:
-            return self._http.post(path, json={}).status_code not in (401, 403, 404, 405, 501)
-        except httpx.HTTPError:
-            return False
+        return self._send("POST", path, {}).status_code not in _NOT_THERE
 
     def takes_adapters(self) -> bool:
         return self.has("/v1/load_lora_adapter")
@@ -55,6 +54,8 @@ class Control:
         """A chat completion; without what the server refuses to tell of it: {} if it refuses that altogether."""
         try:
             return self._ask("POST", "/v1/chat/completions", body)
+        except Unanswered:
+            raise
         except ClawError:
             return {}
 
@@ -111,18 +112,28 @@ class Control:
     # ---- how -------------------------------------------------------------------------------------------------------------
 
     def _ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        what = path.split("?")[0]
-        try:
-            response = self._http.request(method, path, json=body)
-        except httpx.HTTPError as error:
-            raise Unanswered(f"the engine does not answer {what}: {error or type(error).__name__}", "see that it runs") from error
+        response = self._send(method, path, body)
         if response.status_code != 200:
-            raise ClawError(f"the engine refuses {what}: {_said(response)}", "the engine's own log has the details")
+            raise ClawError(f"the engine refuses {_bare(path)}: {_said(response)}", "the engine's own log has the details")
         try:
             told = response.json() if response.content else {}
         except ValueError:
             return {}
         return told if isinstance(told, dict) else {}
+
+    def _send(self, method: str, path: str, body: Any) -> httpx.Response:
+        try:
+            response = self._http.request(method, path, json=body)
+        except httpx.HTTPError as error:
+            problem = f"the engine does not answer {_bare(path)}: {str(error) or type(error).__name__}"
+            raise Unanswered(problem, "see that it runs") from error
+        if response.status_code in _NOT_NOW:
+            raise Unanswered(f"the engine has no answer to {_bare(path)} now: {_said(response)}", "see that it runs")
+        return response
+
+
+def _bare(path: str) -> str:
+    return path.split("?")[0]
 
 
 def _said(response: httpx.Response) -> str:

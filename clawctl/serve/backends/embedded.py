@@ -20,6 +20,10 @@ from clawctl.serve.reading import Reading
 from clawctl.serve.sampling import altered, beyond_embedded
 
 _WATCH_S = 1.0
+_SAID_AS = {  # what we know by chat's name, as the client said it
+    ("responses", "response_format"): "text.format",
+    ("messages", "response_format"): "output_config.format",
+}
 
 
 class Embedded:
@@ -43,6 +47,7 @@ class Embedded:
 
     async def begin(self, ask: Ask, version: int | None, stack: AsyncExitStack) -> list[Reply]:
         if param := beyond_embedded(ask.tool_choice if ask.use_tools else None, ask.engine_fields, self._engine.steers):
+            param = _SAID_AS.get((ask.api, param), param)
             raise Refusal(400, f"the embedded engine cannot hold to '{param}': leave it out, or serve with --engine vllm", param)
         engine = self._engine if version is None else await stack.enter_async_context(self._pins.lease(version))
         prompt = await render_beside(self._tokenizer, ask, self._recipe.serve.splice)

@@ -1,12 +1,17 @@
 """What an upstream can give, found out by asking it."""
 
-from dataclasses import dataclass
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from clawctl.errors import ClawError
-from clawctl.serve.backends import Capabilities
+from clawctl.serve.backends import Capabilities, Unanswered
 from clawctl.serve.backends.control import Control
 from clawctl.serve.backends.tokens import IDS_WANTED
+
+Told = TypeVar("Told")
+WAITS_S = (0.5, 1.0, 2.0)  # between the times that the same is asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,42 +20,65 @@ class Found:
     max_context: int | None
     capabilities: Capabilities
     warnings: list[str]
+    unasked: list[str]  # why something could not be asked; what is None in `capabilities` may be told the next time
 
 
-def probe(control: Control, kind: str, model: str | None) -> Found:
-    """Blocking. Raises ClawError while the server cannot be asked."""
+@dataclass(slots=True)
+class _Patience:
+    """Asks what was not answered again, a little; then goes without, and remembers why."""
+
+    waits_s: Sequence[float]
+    unasked: list[str] = field(default_factory=list)
+
+    def ask(self, question: Callable[[], Told]) -> Told | None:
+        """None where there was no answer."""
+        for wait_s in (*self.waits_s, None):
+            try:
+                return question()
+            except Unanswered as error:
+                if wait_s is None:
+                    self.unasked.append(error.problem)
+                else:
+                    time.sleep(wait_s)
+        return None
+
+
+def probe(control: Control, kind: str, model: str | None, waits_s: Sequence[float] = WAITS_S) -> Found:
+    """Blocking. Raises ClawError while the server does not tell which models it has."""
     listed = control.models()
     chosen = next((each for each in listed if model is None or each.get("id") == model), {})
     name = model or chosen.get("id")
     if not isinstance(name, str):
         raise ClawError("the upstream names no model", "name one with serve.upstream_model")
     longest = chosen.get("max_model_len")
-    warm, hot = control.chat(_question(name, kind, 1.0)), control.chat(_question(name, kind, 2.0))
-    logprobs = _likeliest(warm)
+    patience = _Patience(waits_s)
+    warm = patience.ask(lambda: control.chat(_question(name, kind, 1.0)))
+    hot = None if warm is None else patience.ask(lambda: control.chat(_question(name, kind, 2.0)))
     capabilities = Capabilities(
-        ids=_has_ids(warm),
-        logprobs=logprobs is not None,
-        processed=logprobs is not None and logprobs != _likeliest(hot),
-        adapters=kind != "openai" and control.takes_adapters(),
-        weights=kind != "openai" and control.takes_weights(),
+        ids=None if warm is None else _has_ids(warm),
+        logprobs=None if warm is None else _likeliest(warm) is not None,
+        processed=None if warm is None or hot is None else _likeliest(warm) is not None and _likeliest(warm) != _likeliest(hot),
+        adapters=kind != "openai" and patience.ask(control.takes_adapters),
+        weights=kind != "openai" and patience.ask(control.takes_weights),
     )
-    return Found(name, longest if isinstance(longest, int) else None, capabilities, control.warnings())
+    warnings = patience.ask(control.warnings) or []
+    return Found(name, longest if isinstance(longest, int) else None, capabilities, warnings, patience.unasked)
 
 
 def missing(can: Capabilities) -> list[str]:
-    """What it cannot give, in words for people."""
+    """What it cannot give, in words for people; not what it could not be asked."""
     lacks = []
-    if not can.ids:
+    if can.ids is False:
         lacks.append("no token ids: turns are kept, none can be trained")
-    elif not can.logprobs:
+    elif can.logprobs is False:
         lacks.append("no logprobs: turns are kept, none can be trained")
-    elif not can.processed:
+    elif can.processed is False:
         lacks.append("logprobs before temperature: only turns at temperature 1 can be trained")
-    if not can.adapters and not can.weights:
+    if can.adapters is False and can.weights is False:
         lacks.append("neither adapters nor weights can be swapped: it goes on with what it has")
-    elif not can.adapters:
+    elif can.adapters is False:
         lacks.append("adapters cannot be swapped")
-    elif not can.weights:
+    elif can.weights is False:
         lacks.append("full weights cannot be swapped")
     return lacks
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from clawctl.errors import ClawError
+from clawctl.serve.backends import Unanswered
 from clawctl.serve.backends.control import Control
 
 
@@ -40,6 +41,8 @@ class SglangControl(Control):
     def _told(self, path: str) -> dict[str, Any]:
         try:
             return self._ask("GET", path)
+        except Unanswered:
+            raise
         except ClawError:
             return {}
 

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,9 +15,11 @@ from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.policies import check_policy, policy_folder, read_policy
 from clawctl.run_dir import RunDir
-from clawctl.serve.backends import Capabilities
+from clawctl.serve.backends import Capabilities, NotYet, Unanswered
 from clawctl.serve.backends.control import Control
+from clawctl.serve.backends.resuming import go_on
 from clawctl.serve.backends.tokens import Clock
+from clawctl.serve.backends.weights import check_weights
 from clawctl.serve.canary import EXACT, ROUNDED, CanaryFailure, check_canary
 from clawctl.serve.dialects import Refusal
 from clawctl.serve.engines import Swap
@@ -48,11 +51,14 @@ class Targets:
         self._open = asyncio.Event()
         self._loading = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._end: Callable[[], None] | None = None
+        self.stuck: str | None = None  # why the engine answers nobody
         self._tidying: asyncio.Future[None] | None = None
         self.reset("", None)
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def start(self, loop: asyncio.AbstractEventLoop, end: Callable[[], None] | None = None) -> None:
+        """`end`, called on the loop, ends an engine of our own, which is then started anew."""
+        self._loop, self._end = loop, end
 
     def reset(self, base: str, can: Capabilities | None) -> None:
         """The upstream has begun anew, with version 0."""
@@ -61,7 +67,13 @@ class Targets:
         self._weights = 0  # the version of the weights under `base`
         self._base_target = Target(base, Clock(0), steady=can is None or not can.weights)
         self._adapters: OrderedDict[int, Target] = OrderedDict()  # loaded ones, least recently used first
+        self.stuck = None
         self._open.set()
+
+    def can(self, can: Capabilities) -> None:
+        """More is known of what the upstream can."""
+        self._can = can
+        self._base_target.steady = not can.weights
 
     # ---- who is asked ----------------------------------------------------------------------------------------------------
 
@@ -69,6 +81,8 @@ class Targets:
     async def lease(self, version: int | None) -> AsyncIterator[Target]:
         """The target of the live policy, or of a pinned version. Raises Refusal if that cannot be served beside the live one."""
         await self._open.wait()  # full weights are being tried: who comes now is answered by what proves right
+        if self.stuck is not None:
+            raise Refusal(503, f"{self.stuck}; try again later", code="engine_paused")
         target = await self._target(self.live if version is None else version)
         target.users += 1
         try:
@@ -92,6 +106,9 @@ class Targets:
                     told = f"this engine serves one version at a time, now {self.live}; version {version} is not loaded"
                     raise Refusal(404, told, "model", "model_not_found")
                 await self._load(version)
+            except Unanswered as error:
+                _log.warning("version %d cannot be loaded now: %s", version, error.problem)
+                raise Refusal(503, f"version {version} of this model cannot be loaded now; try again later") from error
             except ClawError as error:
                 _log.error("version %d cannot be loaded: %s", version, error.problem)
                 raise Refusal(404, f"version {version} of this model cannot be loaded", "model", "model_not_found") from error
@@ -130,7 +147,13 @@ class Targets:
         return next((old for old, target in self._adapters.items() if not target.users and old != self.live), None)
 
     def _takes_adapters(self) -> bool:
-        return self._can is not None and self._can.adapters
+        return self._can is not None and bool(self._can.adapters)
+
+    def _need(self, able: bool | None, cannot: ClawError) -> None:
+        if able is None:
+            raise NotYet(f"it is not known yet whether that is so: {cannot.problem}", "it is being asked; see that it answers")
+        if not able:
+            raise cannot
 
     # ---- a new version, in a thread of its own ---------------------------------------------------------------------------
 
@@ -142,8 +165,8 @@ class Targets:
         return self._swap_weights(version)
 
     def _swap_adapter(self, version: int) -> Swap:
-        if not self._takes_adapters():
-            raise ClawError("this engine takes no adapters", "start it with LoRA and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1")
+        cure = "start it with LoRA and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
+        self._need(None if self._can is None else self._can.adapters, ClawError("this engine takes no adapters", cure))
         if self._weights:
             raise ClawError("an adapter needs the base model below it, other weights serve", "point LIVE at version 0 first")
         began = time.monotonic()
@@ -181,17 +204,18 @@ class Targets:
 
     def _swap_weights(self, version: int) -> Swap:
         """Pause, reload, resume; the canary sings while new requests wait. If it fails, the old weights come back the same way."""
-        if self._can is None or not self._can.weights:
-            raise ClawError("this engine cannot reload weights", "start vLLM with VLLM_SERVER_DEV_MODE=1, or `--engine vllm`")
+        cure = "start vLLM with VLLM_SERVER_DEV_MODE=1, or `--engine vllm`"
+        self._need(None if self._can is None else self._can.weights, ClawError("this engine cannot reload weights", cure))
         old = self._weights
+        path = self._path(version)  # it is read through here, while the engine goes on
         self._on_loop(self._open.clear)
         try:
-            pause_ms = self._replace(version, old)
+            pause_ms = self._replace(version, path, old)
             try:
                 check_canary(self._run, version, lambda ids: self._control.score(self.base, ids), self._tolerance)
             except (CanaryFailure, ClawError):
                 self._base_target.clock.refused.add(version)
-                self._replace(old, old)
+                self._replace(old, self._path(old), old)
                 raise
             self._base_target.clock.refused.discard(version)
             self._on_loop(self._weights_are, version)
@@ -199,20 +223,37 @@ class Targets:
             self._on_loop(self._open.set)
         return Swap(version, time.time(), 0.0, pause_ms)
 
-    def _replace(self, version: int, old: int) -> float:
+    def _replace(self, version: int, path: str, old: int) -> float:
         """Milliseconds without a token. If the new weights cannot be read, the old ones are read again."""
-        began = self._control.pause()
+        end = self._end
+        try:
+            began = self._control.pause()
+        except Unanswered:  # it may have heard us
+            self._go_on(end)
+            raise
         try:
             try:
-                self._control.reload(self._path(version), version)
+                self._control.reload(path, version)
             except ClawError:
                 self._control.reload(self._path(old), old)
                 raise
             # What was sampled before the pause has been read by then, for the loop has gone round: what comes now is new.
             self._on_loop(self._turn_clock, version)
         finally:
-            self._control.resume()
+            self._go_on(end)
         return (time.monotonic() - began) * 1000
+
+    def _go_on(self, end: Callable[[], None] | None) -> None:
+        """Let the paused engine sample again. Raises Unanswered where that cannot be."""
+        assert self._loop is not None
+        go_on(self._control, self._loop.is_running, partial(self._on_loop, self._stick), end and partial(self._on_loop, end))
+
+    def _stick(self, problem: str | None) -> None:
+        self.stuck = problem
+        if problem is None:
+            self._open.clear()  # until it is known which weights prove right
+        else:
+            self._open.set()  # who waits is told
 
     def _turn_clock(self, version: int) -> None:
         self._base_target.clock.version = version
@@ -239,7 +280,9 @@ class Targets:
 
     def _folder(self, version: int) -> Path:
         check_policy(self._run, version)
-        return policy_folder(self._run, version).resolve()
+        folder = policy_folder(self._run, version).resolve()
+        check_weights(folder, Path(self._recipe.model_path))
+        return folder
 
     def _path(self, version: int) -> str:
         full = read_policy(self._run, version).kind == "full"

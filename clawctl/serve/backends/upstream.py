@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("clawctl.serve")
 _PATIENCE_S = 300.0  # a request waits so long for an engine that starts, restarts or is being probed
 _RETRY_S = 1.0
+_ASK_AGAIN_S = 15.0  # what could not be asked at start
 _UNKNOWN = Capabilities(ids=False, logprobs=False, processed=False, adapters=False, weights=False)
 _CHAT = "/v1/chat/completions"
 _NOT_THERE = {404, 405, 501}
@@ -62,6 +63,7 @@ class Upstream:
         self._control = SglangControl(root, key) if kind == "sglang" else Control(root, key, reload)
         self._splicer = None if tokenizer is None else _splicer(tokenizer, self._client)
         self._found: Found | None = None
+        self._said: list[str] = []  # of what it can and lacks, in the log
         self._images: bool | None = None  # whether the model takes them; None: not known, the upstream will say
         self._targets = Targets(run, recipe, self._control)
         self._up = asyncio.Event()
@@ -95,7 +97,7 @@ class Upstream:
         return list(replies)
 
     def _reply(self, ask: Ask, target: Target, how: How) -> UpstreamReply:
-        sampled, ids = self._sampled(ask, how), self.capabilities.ids
+        sampled, ids = self._sampled(ask, how), bool(self.capabilities.ids)
         return UpstreamReply(sampled, target.clock, ask.logprobs, ids, ask.stream, self._saying(ask, how))
 
     def _saying(self, ask: Ask, how: How) -> Saying | None:
@@ -217,29 +219,46 @@ class Upstream:
 
     async def _introduce(self, up: Callable[[], None], process: asyncio.subprocess.Process | None = None) -> None:
         """Wait for the server, find out what it can, catch up with LIVE, and let requests in."""
-        self._targets.start(asyncio.get_running_loop())
+        self._targets.start(asyncio.get_running_loop(), None if process is None else partial(_end, process))
+        told = ""
         while process is None or process.returncode is None:
             try:
                 self._found = await asyncio.to_thread(probe, self._control, self._kind, self._model)
                 break
-            except ClawError:
+            except ClawError as error:
+                if process is None and error.problem != told:
+                    told = error.problem
+                    _log.warning("%s cannot be asked what it can (%s); it is asked until it answers", self._url, told)
                 await asyncio.sleep(_RETRY_S)
         else:
             return
-        self._found = replace(self._found, capabilities=replace(self._found.capabilities, images=self._images))
-        for lack in missing(self._found.capabilities):
-            _log.warning("%s gives %s", self._url, lack)
-        for warning in self._found.warnings:
-            _log.warning("%s: %s", self._url, warning)
-        self._targets.reset(self._found.model, self._found.capabilities)
+        self._targets.reset(self._found.model, self._learn(self._found))
         await asyncio.to_thread(up)
         self._up.set()
+        while self._found.unasked:
+            await asyncio.sleep(_ASK_AGAIN_S)
+            with suppress(ClawError):
+                self._targets.can(self._learn(await asyncio.to_thread(probe, self._control, self._kind, self._model)))
+
+    def _learn(self, found: Found) -> Capabilities:
+        """Take over what was found, and say what of it people should know."""
+        can = replace(found.capabilities, images=self._images)
+        self._found = replace(found, capabilities=can)
+        said = [f"gives {lack}" for lack in missing(can)] + [f"says: {warning}" for warning in found.warnings]
+        said += [f"could not be asked all that it can ({why}): that counts as no, and is asked again" for why in found.unasked]
+        for line in said:
+            if line not in self._said:
+                _log.warning("%s %s", self._url, line)
+        if self._said and not said:
+            _log.info("%s has said by now what it can, and lacks nothing", self._url)
+        self._said = said
+        return can
 
     def swap(self, version: int) -> Swap:
         return self._targets.swap(version)
 
     def waiting_for(self) -> str | None:
-        return None if self._up.is_set() else f"{self._url} does not answer yet"
+        return self._targets.stuck if self._up.is_set() else f"{self._url} does not answer yet"
 
     def failure(self) -> str | None:
         return None
@@ -253,6 +272,13 @@ def _splicer(tokenizer: Any, client: Client) -> "Splicer":
     from clawctl.serve.backends.splicer import Splicer
 
     return Splicer(tokenizer, client)
+
+
+def _end(process: asyncio.subprocess.Process) -> None:
+    """Whoever keeps it starts it anew."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.terminate()
 
 
 def _path(body: dict[str, Any]) -> str:

@@ -288,6 +288,6 @@ def _frame(data: dict[str, Any]) -> bytes:
 
 def envelope(refusal: Refusal) -> dict[str, Any]:
     """OpenAI's error body."""
-    kind = {401: "authentication_error", 404: "not_found_error", 413: "invalid_request_error"}.get(refusal.status)
+    kind = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}.get(refusal.status)
     kind = kind or ("invalid_request_error" if refusal.status < 500 else "server_error")
     return {"error": {"message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.code}}

@@ -14,6 +14,7 @@ from clawctl.serve.dialects.handles import call_id, turn_handle
 from clawctl.serve.dialects.items import for_engine
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
+from clawctl.serve.text import CallBegun
 from clawctl.types import Message
 
 _ERRORS = {400: "invalid_request_error", 401: "authentication_error", 402: "billing_error", 403: "permission_error",
@@ -183,6 +184,8 @@ def _stop(choice: Choice) -> Object:
     reason = _STOP_REASONS.get(choice.finish_reason or "", "end_turn")
     if reason == "end_turn" and choice.stop_sequence is not None:
         reason = "stop_sequence"
+    elif choice.finish_reason == "stop" and any(isinstance(event, CallBegun) for shown in choice.shown for event in shown.events):
+        reason = "tool_use"  # of a call that was forced by name vLLM says "stop", as OpenAI does
     return {"stop_reason": reason, "stop_sequence": choice.stop_sequence if reason == "stop_sequence" else None}
 
 
@@ -201,5 +204,7 @@ def envelope(refusal: Refusal) -> dict[str, Any]:
     message = refusal.message
     if found := _TOO_LONG.search(message):
         message = f"prompt is too long: {found[2]} tokens > {found[1]} maximum"
+    elif refusal.code == "context_length_exceeded":
+        message = f"prompt is too long: {message}"
     kind = _ERRORS.get(refusal.status, "invalid_request_error" if refusal.status < 500 else "api_error")
     return {"type": "error", "error": {"type": kind, "message": message}}

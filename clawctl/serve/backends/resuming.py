@@ -1,0 +1,43 @@
+"""A paused engine is told to go on until it does: paused, it answers nobody."""
+
+import itertools
+import logging
+import time
+from collections.abc import Callable
+
+from clawctl.errors import ClawError
+from clawctl.serve.backends import Unanswered
+from clawctl.serve.backends.control import Control
+
+_log = logging.getLogger("clawctl.serve")
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 5.0
+_TRIES = 5  # of an engine of our own, before it is ended
+
+
+def go_on(
+    control: Control, running: Callable[[], bool], stick: Callable[[str | None], None], end: Callable[[], None] | None
+) -> None:
+    """Blocking. `stick` is told why the engine does not go on, and None when it does again. `end` ends an engine of our own, which
+    is then started anew: it is told a few times only. Raises Unanswered after that, or once we are no longer `running`."""
+    wait_s, stuck = _FIRST_WAIT_S, False
+    for tried in itertools.count(1):
+        try:
+            control.resume()
+        except ClawError as error:
+            problem = f"the engine was paused for a swap and does not go on: {error.problem}"
+            if not running():
+                raise Unanswered(problem, "resume it by hand, or start it anew") from error
+            if end is not None and tried == _TRIES:
+                end()
+                raise Unanswered(f"{problem}; it is started anew", "its own log has the details") from error
+            _log.error("%s; it is told again in %g s", problem, wait_s)
+            if end is None:
+                stuck = True
+                stick(problem)
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+        else:
+            if stuck:
+                _log.warning("the engine goes on")
+                stick(None)
+            return

@@ -1,0 +1,79 @@
+"""Whether a version's weights can be served at all: numbers that are numbers, in shapes that fit the base model.
+
+An engine that is not ours must not find out: vLLM takes an adapter of wrong shapes and drops what does not fit, and NaN that one
+adapter leaves in its cache spoils the answers of others, the canaries of later versions among them. Only NumPy is needed: a gateway
+before somebody else's server loads no torch.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from clawctl.errors import ClawError
+
+# Of a number that is infinite or none, all these bits are set.
+_EXPONENTS = {"F64": ("<u8", 0x7FF0 << 48), "F32": ("<u4", 0x7F80 << 16), "F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80)}
+_AT_ONCE = 1 << 22  # numbers
+_ADAPTER = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    dtype: str
+    shape: list[int]
+    start: int  # of its bytes in the file
+    end: int
+
+
+def check_weights(folder: Path, base: Path) -> None:
+    """`base`: where the base model lies; where that is not on this machine no shapes are compared. Raises ClawError."""
+    try:
+        known = {
+            name: tensor.shape for file in _files(base) for name, tensor in _tensors(file).items() if tensor.dtype in _EXPONENTS
+        }
+        for file in _files(folder):
+            for name, tensor in _tensors(file).items():
+                _check_shape(name, tensor.shape, known)
+                _check_numbers(file, name, tensor)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ClawError(f"the weights in {folder} cannot be read: {error}", "publish them again, whole") from error
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.safetensors"))
+
+
+def _tensors(file: Path) -> dict[str, _Tensor]:
+    """What the header names. https://github.com/huggingface/safetensors#format"""
+    with file.open("rb") as opened:
+        size = int.from_bytes(opened.read(8), "little")
+        if size > file.stat().st_size:
+            raise ValueError(f"{file.name} is no safetensors file")
+        header = orjson.loads(opened.read(size))
+    header.pop("__metadata__", None)
+    told = {name: (each["dtype"], each["shape"], *each["data_offsets"]) for name, each in header.items()}
+    return {name: _Tensor(dtype, shape, 8 + size + start, 8 + size + end) for name, (dtype, shape, start, end) in told.items()}
+
+
+def _check_shape(name: str, shape: list[int], known: dict[str, list[int]]) -> None:
+    if found := _ADAPTER.fullmatch(name):
+        fits = known.get(f"{found[1]}.weight")
+        # A is [rank, in] and B is [out, rank] beside a weight [out, in], or [in, out] in GPT-2's family.
+        if fits is not None and len(fits) == 2 and shape[1 if found[2] == "A" else 0] not in fits:
+            raise ClawError(f"{name} is {shape}, which does not fit the base model's {fits}", "train it on this base model")
+    elif (fits := known.get(name)) is not None and fits != shape:
+        raise ClawError(f"{name} is {shape}, the base model's is {fits}", "train it on this base model")
+
+
+def _check_numbers(file: Path, name: str, tensor: _Tensor) -> None:
+    if tensor.dtype not in _EXPONENTS or tensor.start == tensor.end:
+        return
+    kind, exponent = _EXPONENTS[tensor.dtype]
+    count = (tensor.end - tensor.start) // np.dtype(kind).itemsize
+    bits = np.memmap(file, np.dtype(kind), "r", tensor.start, (count,))
+    for start in range(0, count, _AT_ONCE):
+        if bool(((bits[start : start + _AT_ONCE] & exponent) == exponent).any()):
+            raise ClawError(f"{name} has numbers that are infinite or none", "train from an older version")

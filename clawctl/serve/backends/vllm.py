@@ -85,7 +85,7 @@ class Vllm(Upstream):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def waiting_for(self) -> str | None:
-        return None if self._up.is_set() else "vLLM starts" if not self.restarts else "vLLM starts again"
+        return super().waiting_for() if self._up.is_set() else "vLLM starts" if not self.restarts else "vLLM starts again"
 
     def stop(self) -> None:
         self._kill()
@@ -182,11 +182,13 @@ def _sees_images(model: Path) -> bool | None:
 
 
 _CAUSES = (
+    (r"^it was ended by SIG\w+", "see who did that; where memory is short it is the kernel, which tells in dmesg", 1),
     (r"unrecognized arguments|error: argument|invalid choice", "mend serve.engine_args", 2),
     (
         r"[Oo]ut of memory|OutOfMemory|Cannot allocate memory|No available memory|KV cache (is )?needed|larger than the available|"
         r"Not enough memory|less than desired",
-        "give it less to hold: --max-model-len, --gpu-memory-utilization (on a CPU: VLLM_CPU_KVCACHE_SPACE) in serve.engine_args",
+        "give it less to hold: --max-model-len, --gpu-memory-utilization in serve.engine_args (on a CPU VLLM_CPU_KVCACHE_SPACE in the "
+        "environment)",
         1,
     ),
     (

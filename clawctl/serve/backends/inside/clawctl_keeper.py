@@ -22,7 +22,9 @@ def main() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() == int(sys.argv[1]):  # else it died before we asked
-        subprocess.call(sys.argv[2:])
+        status = subprocess.call(sys.argv[2:])
+        if status < 0:  # it could not say so itself
+            print(f"it was ended by {signal.Signals(-status).name}", file=sys.stderr, flush=True)
     end()
 
 

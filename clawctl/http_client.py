@@ -10,6 +10,7 @@ import ssl
 import time
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, cast
 from urllib.parse import urlsplit
 
@@ -18,7 +19,8 @@ import httpx
 
 CONNECT_S = 10.0
 _IDLE_S = 3.0  # a connection idle for longer is not used again: servers close theirs after 5 s (uvicorn) or more
-_ERROR_BYTES = 64 << 10  # of an error's body about so many are kept
+LONGEST_ANSWER = 64 << 20  # bytes of a whole answer; what a server sends beyond is not read, nor is the answer used
+_ERROR_BYTES = 256 << 10  # of an error's body about so many are read
 
 
 class Broken(Exception):
@@ -50,7 +52,8 @@ class Taker(Protocol):
 class Connection(asyncio.Protocol):
     """One connection, one request at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int = LONGEST_ANSWER) -> None:
+        self._longest = longest
         self._transport: asyncio.Transport | None = None
         self._taker: Taker | None = None
         self._status: asyncio.Future[int] | None = None
@@ -69,7 +72,7 @@ class Connection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
         self._taker, self._status, self._whole = taker, loop.create_future(), loop.create_future()
-        self._body, self._error, self._sized, self.began = b"", "", False, False
+        self._body, self._error, self._sized, self.began = bytearray(), "", False, False
         self.retry_after: str | None = None  # the header
         self._transport.write(request)
         return await self._status
@@ -84,7 +87,7 @@ class Connection(asyncio.Protocol):
             raise
         if self._error:
             raise Broken(self._error)
-        return self._body
+        return bytes(self._body)
 
     def close(self) -> None:
         self.open = False
@@ -152,6 +155,8 @@ class Connection(asyncio.Protocol):
         if self._parser.get_status_code() < 200 or not self._under_way:
             return
         self._pass_on()
+        if not self._under_way:
+            return
         self.open = self.open and self._parser.should_keep_alive()
         self.idle_since = time.monotonic()
         self._end(None)
@@ -163,13 +168,27 @@ class Connection(asyncio.Protocol):
         self._read.clear()
         if self._taker is not None:
             self._taker.feed(data)
-        elif self._under_way and (len(self._body) < _ERROR_BYTES or self._parser.get_status_code() == 200):
+        elif self._under_way:
             self._body += data
+            self._bound()
+
+    def _bound(self) -> None:
+        """Hear no more of an answer that is longer than any should be; of an error its beginning is enough."""
+        if self._parser.get_status_code() != 200:
+            if len(self._body) > _ERROR_BYTES:
+                self.close()
+                self._end(None)
+        elif len(self._body) > self._longest:
+            self._body.clear()
+            self.close()
+            self._error = f"its answer is longer than {self._longest >> 20} MiB"
+            self._end(self._error)
 
     def _broke_off(self, why: str) -> None:
+        if self._under_way:
+            self._pass_on()
         if not self._under_way:
             return
-        self._pass_on()
         self._error = why
         if self._status is not None and not self._status.done():
             self._taker = None
@@ -187,7 +206,9 @@ class Connection(asyncio.Protocol):
 class Client:
     """POSTs of JSON to one server, any number at a time."""
 
-    def __init__(self, url: str, key: str | None, headers: dict[str, str] | None = None) -> None:
+    def __init__(self, url: str, key: str | None, headers: dict[str, str] | None = None, longest: int = LONGEST_ANSWER) -> None:
+        """`longest`: a whole answer of more bytes is Broken; streams may be as long as they like."""
+        self._longest = longest
         parts = urlsplit(url)
         self._url, self._prefix = url.rstrip("/"), parts.path.rstrip("/")
         self._host, self._tls = parts.hostname or "", parts.scheme == "https"
@@ -252,7 +273,9 @@ class Client:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_S):
-                _, connection = await loop.create_connection(Connection, self._host, self._port, ssl=self._context)
+                _, connection = await loop.create_connection(
+                    partial(Connection, self._longest), self._host, self._port, ssl=self._context
+                )
         except (OSError, TimeoutError) as error:
             raise Unreachable(f"{self._host}:{self._port} cannot be reached: {error or 'it does not answer'}") from error
         return connection

@@ -209,7 +209,10 @@ def sync(path: Path) -> None:
 
 def published(folder: Path, suffix: str) -> list[Path]:
     """The published files of a folder, in name order. Temporary names begin with a dot and are nobody's business."""
-    return sorted(path for path in folder.iterdir() if path.suffix == suffix and not path.name.startswith("."))
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix == suffix and not path.name.startswith("."))
+    except FileNotFoundError:  # a copy of a run may leave out empty folders
+        return []
 
 
 def quarantine(run: RunDir, path: Path, reason: str) -> Path:

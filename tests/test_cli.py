@@ -33,6 +33,18 @@ def assert_problem(done: subprocess.CompletedProcess[str], code: int, problem: s
     assert cure in lines[1]
 
 
+def test_a_run_that_was_copied_without_its_empty_folders_is_the_same_run(tmp_path: Path) -> None:
+    run = open_run(tmp_path / "run")
+    for folder in (run.verdicts, run.trajectories, run.captures):
+        folder.rmdir()
+    looked = clawctl("inspect", "data", "--run", str(run.root))
+    assert (looked.returncode, looked.stderr) == (0, "")
+    assert not run.verdicts.exists(), "whoever looks makes nothing"
+    judged = clawctl("judge", "--once", "--run", str(run.root))
+    assert judged.returncode == 0, judged.stderr
+    assert run.verdicts.stat().st_mode & 0o777 == 0o700
+
+
 def test_an_unknown_recipe_key_names_the_one_that_was_meant(tmp_path: Path) -> None:
     recipe = tmp_path / "r.yaml"
     recipe.write_text("judge: {vote: 3}")

@@ -85,6 +85,54 @@ def test_a_long_answer_is_whole(status: int) -> None:
     assert asking(saying(b"HTTP/1.1 %d So\r\ncontent-length: %d\r\n\r\n%b" % (status, len(LONG), LONG)), once) == (status, LONG)
 
 
+def flooding(status: int, pieces: int) -> tuple[Serve, list[int]]:
+    """Says that much more comes than anybody wants, and how many pieces of 100 kB it could send."""
+    sent: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 %d So\r\ncontent-length: %d\r\n\r\n" % (status, pieces * 100_000))
+        for piece in range(pieces):
+            writer.write(b"x" * 100_000)
+            await writer.drain()
+            sent.append(piece)
+
+    return serve, sent
+
+
+def asking_for_little(serve: Serve) -> tuple[int, int]:
+    """(status, length of the body) for a client that takes a megabyte at most."""
+
+    async def main(url: str) -> tuple[int, int]:
+        client = Client(url, "key", longest=1 << 20)
+        try:
+            answer = await client.post("/x", b"{}")
+            return answer.status, len(answer.body)
+        finally:
+            client.close()
+
+    found: tuple[int, int] = against(serve, main)
+    return found
+
+
+def test_an_answer_that_is_too_long_is_none_and_is_not_read_to_its_end() -> None:
+    serve, sent = flooding(200, 1000)
+    with pytest.raises(Broken, match="its answer is longer than 1 MiB"):
+        asking_for_little(serve)
+    assert len(sent) < 500
+
+
+def test_of_an_error_that_never_ends_the_beginning_is_told() -> None:
+    serve, sent = flooding(400, 1000)
+    status, length = asking_for_little(serve)
+    assert (status, 1 << 18 < length < 1 << 20, len(sent) < 500) == (400, True, True)
+
+
+def test_an_answer_just_within_the_limit_is_whole() -> None:
+    body = b"x" * (1 << 20)
+    assert asking_for_little(saying(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))) == (200, 1 << 20)
+
+
 def test_a_refusal_has_its_body_and_says_when_to_come_back() -> None:
     busy = b"HTTP/1.1 429 Too Many\r\nRetry-After: 7\r\ncontent-length: 4\r\n\r\nbusy"
     answer: Answer = asking(saying(busy), lambda client: client.post("/x", b"{}"))

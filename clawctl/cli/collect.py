@@ -43,14 +43,14 @@ def collect(
     if dry_run:
         from clawctl.collect.dry_run import dry_run as show
 
-        settings = load_recipe(recipe_file(run, recipe)).collect
+        settings = load_recipe(recipe_file(run, recipe))
         show(None if import_from else open_run(run, create=False), settings, import_from, rating, num_samples, as_json)
         return
     opened, resolved = open_stage("collect", run, recipe, {}, log_level, create=import_from is not None or export_to is None)
     if import_from or export_to:
         from clawctl.collect.text_files import exchange_text
 
-        exchange_text(opened, import_from, export_to, rating, as_json)
+        exchange_text(opened, resolved.privacy, import_from, export_to, rating, as_json)
         return
     if custom_rollout is not None:
         from clawctl.collect.custom_rollout import collect_custom

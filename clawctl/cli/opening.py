@@ -20,7 +20,7 @@ def open_stage(
     kept = root / "recipe.yaml"
     resolved = load_recipe(recipe_file(root, recipe), settings)
     is_new = not (root / "run.json").exists()
-    run = open_run(root, create=create)
+    run = open_run(root, create=create or not is_new)  # of a run that is there, a folder that is not (a copy left out empty ones)
     if recipe is not None or not kept.exists():
         text = sealed_yaml(dump_recipe(resolved).encode())
         if not kept.exists() or kept.read_bytes() != text:  # a stage that starts again needs no room on the disk

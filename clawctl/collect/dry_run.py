@@ -14,7 +14,7 @@ from clawctl.collect.canonical import text_of
 from clawctl.collect.captures import BadLine, parse_exchange
 from clawctl.collect.imports import read_turns_of
 from clawctl.collect.sessions import Sessions
-from clawctl.config import CollectConfig
+from clawctl.config import CollectConfig, Recipe
 from clawctl.feedback import Ratings
 from clawctl.lines import Lines
 from clawctl.printing import Column, answers, counted, fitting, labelled, one_line, plain
@@ -26,17 +26,15 @@ WILL_AS_TEXT = "scored and trained by the trainer's model (text only), if the ve
 OPEN = "open: waits for what comes back"
 
 
-def dry_run(
-    run: RunDir | None, settings: CollectConfig, file: Path | None, rating: float | None, samples: int, as_json: bool
-) -> None:
+def dry_run(run: RunDir | None, settings: Recipe, file: Path | None, rating: float | None, samples: int, as_json: bool) -> None:
     """Stitch all captures of `run` (or read the turns of `file`) and print how many turns would be trained, why the others would
     not, and some of each kind. A running collect is not disturbed."""
     still_open: set[str] = set()
     turns, bad = list[Turn](), 0
     if file is not None:
-        turns, bad = read_turns_of(file, rating), 0
+        turns, bad = read_turns_of(file, rating, settings.privacy), 0
     elif run is not None:
-        turns, bad, still_open = stitch_all(run, settings, time.time())
+        turns, bad, still_open = stitch_all(run, settings.collect, time.time())
     fates = {turn.turn_id: fate(turn, turn.turn_id in still_open) for turn in turns}
     counts = Counter(fates.values())
     shown = [describe(turn, fates[turn.turn_id]) for turn in pick(turns, fates, samples)]

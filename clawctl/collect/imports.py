@@ -13,12 +13,13 @@ Four shapes of a line are known by their keys:
 `input`, …        a preference example: `preferred_output` rated 1, `non_preferred_output` rated -1, as siblings.
 
 Text has no token ids: ids, logprobs and policy version of an imported turn are null (law 1). Such a turn is judged, but trained
-only by a trainer that scores text with its own weights, as off-policy (`clawctl.types.Turn.judged`).
+only by a trainer that scores text with its own weights, as off-policy (`clawctl.types.Turn.judged`). Secrets are taken out before
+anything is written, by the same rules as serve's (`privacy.redact`); a turn that held one is not trained.
 """
 
 import hashlib
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +29,9 @@ import orjson
 from clawctl.collect.documents import NOTHING, read_file, values
 from clawctl.collect.rows import SIDE_TURN
 from clawctl.collect.sessions import scoped
+from clawctl.config.privacy import PrivacyConfig
 from clawctl.errors import ClawError
+from clawctl.privacy.redaction import REDACTED, Redactor
 from clawctl.run_dir import RunDir, published
 from clawctl.shards import UnreadableShard, read_turn_ids, write_turns
 from clawctl.types import NO_NEXT_STATE, TEXT_ONLY, Message, Turn
@@ -69,12 +72,12 @@ class Imported:
     before: bool
 
 
-def import_file(run: RunDir, file: Path, rating: float | None) -> Imported:
+def import_file(run: RunDir, file: Path, rating: float | None, privacy: PrivacyConfig | None = None) -> Imported:
     """Publish all turns of `file`. It is taken whole or not at all, and once: again changes nothing.
 
     `rating` is given to turns that have none of their own. Raises ClawError naming the first line that cannot be understood.
     """
-    read = _read_all(file, rating)
+    read = _read_all(file, rating, privacy)
     turns = [turn for turn, _ in read]
     exported = {exported_as for _, exported_as in read if exported_as is not None}
     here = exported & _ids_in(run) if exported else exported
@@ -106,16 +109,18 @@ def _ids_in(run: RunDir) -> set[str]:
     return found
 
 
-def read_turns_of(file: Path, rating: float | None = None) -> list[Turn]:
-    """The turns of a file, in its order; at least one. Raises ClawError."""
-    return [turn for turn, _ in _read_all(file, rating)]
+def read_turns_of(file: Path, rating: float | None = None, privacy: PrivacyConfig | None = None) -> list[Turn]:
+    """The turns of a file, in its order, without the secrets that `privacy` (unset: its defaults) has taken out; at least one.
+    Raises ClawError."""
+    return [turn for turn, _ in _read_all(file, rating, privacy)]
 
 
-def _read_all(file: Path, rating: float | None) -> list[tuple[Turn, str | None]]:
+def _read_all(file: Path, rating: float | None, privacy: PrivacyConfig | None) -> list[tuple[Turn, str | None]]:
     """With each turn what it was exported as."""
     if rating is not None and not -1 <= rating <= 1:
         raise ClawError(f"a rating of {rating} is not within -1 and 1", "give --rating a number from -1 (bad) to 1 (good)", 2)
     data, begun = read_file(file), file.stat().st_mtime
+    redactor = Redactor((privacy or PrivacyConfig()).redact)
     turns: list[tuple[Turn, str | None]] = []
     for number, where, value in values(file, data):
         try:
@@ -123,11 +128,11 @@ def _read_all(file: Path, rating: float | None) -> list[tuple[Turn, str | None]]
         except _Wrong as error:
             raise ClawError(f"{file}, {where}: {error}", f"{NOTHING}; docs/data.md describes the shapes", 2) from error
         name = _digest(data, str(number).encode())
-        session_id = scoped(USER, session or name)
+        session_id = scoped(USER, session if session and redactor.text(session) == session else name)
         parent: str | None = None
         for place, each in enumerate(told):
             turn = _turn(each, f"i{name}{place:05d}", session_id, parent, begun + number + place / 1000, rating)
-            turns.append((turn, each.exported_as))
+            turns.append((_redacted(turn, redactor), each.exported_as))
             parent = turn.turn_id if each.follows else None
     if not turns:
         raise ClawError(f"{file} holds no turn", f"{NOTHING}; docs/data.md describes the shapes", 2)
@@ -156,6 +161,17 @@ def _turn(told: _Told, turn_id: str, session_id: str, parent: str | None, at: fl
         policy_version=None, policy_version_end=None, temperature=1.0, top_p=1.0, top_k=0, finish_reason=None, outcome_reward=None,
         feedback=feedback, trainable=False, untrainable_reason=next((reason for applies, reason in reasons if applies), TEXT_ONLY),
     )  # fmt: skip
+
+
+def _redacted(turn: Turn, redactor: Redactor) -> Turn:
+    """The turn as it may be written; as with what serve captures, one whose tokens would tell a secret is not trained."""
+    said = [turn.messages, turn.tools or [], [turn.response] if turn.response else []]
+    messages, tools, response = (redactor.messages(each) for each in said)
+    came = None if turn.next_state is None else redactor.messages(turn.next_state)
+    clean = replace(turn, messages=messages, tools=tools or None, response=response[0] if response else None, next_state=came)
+    if [messages, tools, response] == said or turn.untrainable_reason in (SIDE_TURN, NOT_WANTED):
+        return clean
+    return replace(clean, untrainable_reason=REDACTED)
 
 
 # ---- shapes --------------------------------------------------------------------------------------------------------------
@@ -240,7 +256,14 @@ def _messages(value: Any, where: str) -> list[Message]:
             raise _Wrong(f"{where}[{place}].role is {message['role'][:40]!r}; known: {', '.join(_ROLES)}")
         if not isinstance(message.get("content"), str | list | None):
             raise _Wrong(f"{where}[{place}].content is no text")
+        calls = message.get("tool_calls")
+        if calls is not None and not (isinstance(calls, list) and all(map(_is_call, calls))):
+            raise _Wrong(f"{where}[{place}].tool_calls must be a list of calls, each with a 'function'")
     return list(value)
+
+
+def _is_call(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("function", {}), dict)
 
 
 def _tools(value: Any) -> list[dict[str, Any]] | None:

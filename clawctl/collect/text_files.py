@@ -7,14 +7,17 @@ from pathlib import Path
 
 from clawctl.collect.exports import export_file
 from clawctl.collect.imports import import_file
+from clawctl.config.privacy import PrivacyConfig
 from clawctl.run_dir import RunDir
 
 
-def exchange_text(run: RunDir, import_from: Path | None, export_to: Path | None, rating: float | None, as_json: bool) -> None:
+def exchange_text(
+    run: RunDir, privacy: PrivacyConfig, import_from: Path | None, export_to: Path | None, rating: float | None, as_json: bool
+) -> None:
     """Import, then export, whichever is asked for, and print counts. Raises ClawError."""
     told: dict[str, object] = {}
     if import_from is not None:
-        found = import_file(run, import_from, rating)
+        found = import_file(run, import_from, rating, privacy)
         turns = found.turns
         told["imported"] = 0 if found.before else len(turns)
         told["imported_before"] = len(turns) if found.before else 0

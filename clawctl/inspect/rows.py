@@ -200,6 +200,6 @@ def words_of(message: dict[str, Any] | None) -> str:
     content = message.get("content")
     if isinstance(content, list):
         content = " ".join(str(part.get("text", f"({part.get('type', 'part')})")) for part in content if isinstance(part, dict))
-    calls = [call.get("function", {}) for call in message.get("tool_calls") or []]
+    calls = [call.get("function") or {} for call in message.get("tool_calls") or [] if isinstance(call, dict)]
     called = [f"{call.get('name')}({call.get('arguments')})" for call in calls]
     return "\n".join([str(content)] * bool(content) + called)

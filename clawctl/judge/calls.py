@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import orjson
 
@@ -60,7 +61,8 @@ class Calls:
         given = list(dict.fromkeys(url.rstrip("/") for url in urls))
         for url in given:
             if not url.startswith(("http://", "https://")):
-                raise ClawError(f"judge endpoint {url!r} is not an http URL", "give one such as http://127.0.0.1:8000/v1", 2)
+                cure = f"give one such as http://127.0.0.1:8000/v1: --endpoint, or judge.endpoint(s) in {run.root}/recipe.yaml"
+                raise ClawError(f"judge endpoint {url!r} is not an http URL", cure, 2)
         finders: list[Callable[[], Endpoint | None]] = [partial(self._given_endpoint, url) for url in given]
         self._places = Places(finders or [self._own_endpoint], settings.requests_per_s)
         if not ((settings.api_key or "").isascii() and (settings.api_key or "").isprintable()):
@@ -69,6 +71,7 @@ class Calls:
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._away_since: float | None = None
         self._said_away = False
+        self._told: set[str] = set()  # why calls had no answer
 
     @property
     def model(self) -> str:
@@ -83,21 +86,19 @@ class Calls:
         response = await self._in_turn(messages, model)
         if response is None:
             return None
-        if response.status != 200:
+        answer = _completion(response)
+        if answer is None:
             await self._blame(response, model)
             return None
-        try:
-            answer = orjson.loads(response.body)
-            said = answer["choices"][0]["message"]["content"]
-        except (ValueError, LookupError, TypeError):
-            return None
         self._count(answer.get("usage"))
+        said = answer["choices"][0]["message"].get("content")
         return said if isinstance(said, str) else ""
 
     def _count(self, usage: object) -> None:
-        if isinstance(usage, dict):
-            self.spent.prompt_tokens += usage.get("prompt_tokens") or 0
-            self.spent.completion_tokens += usage.get("completion_tokens") or 0
+        counts = usage if isinstance(usage, dict) else {}
+        prompt, completion = counts.get("prompt_tokens"), counts.get("completion_tokens")
+        self.spent.prompt_tokens += prompt if isinstance(prompt, int) else 0
+        self.spent.completion_tokens += completion if isinstance(completion, int) else 0
 
     async def _in_turn(self, messages: list[dict], model: str | None) -> Answer | None:
         async with self._slots:
@@ -105,7 +106,7 @@ class Calls:
 
     async def _answered(self, messages: list[dict], model: str | None) -> Answer | None:
         """The response, if there is one that is not the server's own trouble; None after TRIES broken calls."""
-        broken, shun = 0, None
+        broken, shun, why = 0, None, ""
         while broken < TRIES:
             place = await self._places.take(shun)
             try:
@@ -114,19 +115,27 @@ class Calls:
                 self._wait(str(away))
                 continue
             except Broken as error:
-                log.debug("a call to the judge broke: %s", error)
+                why = str(error)
             else:
                 if response.status < 500:
                     self._is_there(place)
                     return response
+                why = f"it answers {response.status}"
             finally:
                 place.in_flight -= 1
             place.broke()
             broken, shun = broken + 1, place
             if broken < TRIES:
                 await asyncio.sleep(min(0.25 * 2 ** (broken - 1), LONGEST_WAIT_S) * random.uniform(0.5, 1.0))
-        self.spent.failed += 1
+        self._fail(why)
         return None
+
+    def _fail(self, why: str) -> None:
+        """A call has no answer. Told once for each reason; the counts have the rest."""
+        self.spent.failed += 1
+        if why not in self._told:
+            self._told.add(why)
+            log.warning("a call to the judge has no answer: %s; that vote is invalid, how many are is counted below", why)
 
     async def _post(self, place: Place, messages: list[dict], model: str | None) -> Answer:
         """Ask one place. Raises _Away where it cannot be asked now (then it rests), and Broken."""
@@ -183,15 +192,25 @@ class Calls:
 
     async def _blame(self, response: Answer, model: str | None) -> None:
         """A refusal: of our key or model, or of everything, is the user's to mend; of this one turn (too long) is a failed vote."""
-        where = f"the judge at {response.url} answers {response.status}"
+        where, told = f"the judge at {response.url} answers {response.status}", "the judge refused one turn"
         if response.status in _KEY_OR_MODEL or 300 <= response.status < 400:
             asked = model or self.model
             raise ClawError(where, f"check judge.endpoint, judge.api_key and judge.model ({asked!r}); nothing is lost")
+        cure = "see its log; judge.max_tokens may exceed its limit; nothing is lost"
+        if response.status == 200:
+            where, told = f"{where} with something else than a chat completion", "an answer was no chat completion,"
+            cure = "check judge.endpoint: the base URL of an OpenAI-compatible server, mostly one that ends in /v1; nothing is lost"
         small = judge_messages("Say hello.", "Hello.", "Thanks.", "user", new_fence())
         answered = await self._in_turn(small, model)
-        if answered is not None and 400 <= answered.status < 500:
-            raise ClawError(
-                f"{where} to everything it is asked", "see its log; judge.max_tokens may exceed its limit; nothing is lost"
-            )
-        self.spent.failed += 1
-        log.debug("the judge refused one turn with status %d", response.status)
+        if answered is not None and answered.status < 500 and _completion(answered) is None:
+            raise ClawError(f"{where} to everything it is asked", cure)
+        self._fail(f"{told} with status {response.status}")
+
+
+def _completion(response: Answer) -> dict[str, Any] | None:
+    """The body, if it is an OpenAI chat completion."""
+    try:
+        answer = orjson.loads(response.body) if response.status == 200 else None
+        return answer if isinstance(answer["choices"][0]["message"], dict) else None  # type: ignore[index]
+    except (ValueError, LookupError, TypeError):
+        return None

@@ -47,7 +47,7 @@ def read_cases(path: Path) -> list[Case]:
             try:
                 cases.append(_case(orjson.loads(line), f"case {number}"))
             except (ValueError, TypeError, KeyError) as error:
-                problem = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else str(error)
+                problem = f"there is no {error}" if isinstance(error, KeyError) else str(error)
                 raise ClawError(f"{path}, line {number}: {problem}", _FORMAT, 2) from error
     if not cases:
         raise ClawError(f"{path} holds no labelled turn", _FORMAT, 2)

@@ -1,16 +1,18 @@
 """A reward model of the user's own: `judge --custom-rm file.py:name`.
 
 `name` is a class, a function that makes one (`get_reward_model(config)`), or a ready object; what it gives has
-`score(prompt, response, next_state)`, plain or async. `config` is the recipe's judge section.
+`score(prompt, response, next_state)`, plain or async. Or it is that function itself. `config` is the recipe's judge section.
 """
 
 import asyncio
 import inspect
 import logging
 import math
-from collections.abc import Awaitable
+import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, SupportsFloat, runtime_checkable
 
 from clawctl.config import JudgeConfig
 from clawctl.errors import ClawError
@@ -21,7 +23,7 @@ from clawctl.plugins import load_object, takes
 
 log = logging.getLogger(__name__)
 
-_CURE = "it needs score(prompt, response, next_state), or a maker of that such as get_reward_model(config)"
+_CURE = "name a function (prompt, response, next_state), or what has it as its score, or a maker of that: get_reward_model(config)"
 
 
 @runtime_checkable
@@ -33,8 +35,16 @@ class RewardModel(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """A plain function as a reward model."""
+
+    score: Callable[..., Any]
+
+
 class CustomJudge:
-    """Asks `score`; one that is not async runs in a thread. What it raises leaves the one turn without a verdict, and is told."""
+    """Asks `score`; one that is not async runs in a thread. What it raises leaves the one turn without a verdict, and is told once:
+    where, but not with what message, for that may quote the conversation, and logs hold no word of one."""
 
     def __init__(self, spec: str, settings: JudgeConfig) -> None:
         """Raises ClawError (exit code 2) where `spec` cannot be loaded or has no such score."""
@@ -52,25 +62,43 @@ class CustomJudge:
                 score = await self._model.score(prompt, seen.answer, seen.next_state)
             else:
                 score = await asyncio.to_thread(self._model.score, prompt, seen.answer, seen.next_state)
-        except Exception as error:  # somebody else's code: its bug costs this turn, and is told once with its traceback
-            problem = f"{self.name} raised {type(error).__name__}"
-            log.warning("%s", problem, exc_info=None if problem in self._told else error)
-            self._told.add(problem)
-            return Opinion(self.name, None, reason=problem)
+        except Exception as error:  # noqa: BLE001 - somebody else's code: its bug costs this turn, and is told
+            return self._nothing(f"{self.name} raised {type(error).__name__}", "".join(traceback.format_tb(error.__traceback__)))
         if score is None:
             return Opinion(self.name, None, reason="abstains")
-        if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
-            return Opinion(self.name, None, reason=f"{self.name} gave {type(score).__name__} instead of a finite number")
-        return Opinion(self.name, float(score))
+        reward = _number(score)
+        if reward is None:
+            return self._nothing(f"{self.name} gave {type(score).__name__} instead of a number")
+        if not math.isfinite(reward):
+            return self._nothing(f"{self.name} gave {reward} instead of a finite number")
+        return Opinion(self.name, reward)
+
+    def _nothing(self, problem: str, where: str = "") -> Opinion:
+        if problem not in self._told:
+            self._told.add(problem)
+            log.warning("%s: such turns have no reward; how many is counted below%s", problem, f"\n{where}" if where else "")
+        return Opinion(self.name, None, reason=problem)
 
     async def close(self) -> None:
         pass
 
 
+def _number(score: Any) -> float | None:
+    """A number of Python, numpy or torch; a text or a truth value is none."""
+    if isinstance(score, bool) or not isinstance(score, SupportsFloat):
+        return None
+    try:
+        return float(score)
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # an array of many numbers
+        return None
+
+
 def load_reward_model(spec: str, settings: JudgeConfig) -> RewardModel:
     """What `file.py:name` names, made if it is a class or a function, its `score` checked. Raises ClawError (exit code 2)."""
     found = load_object(spec, "--custom-rm")
-    if inspect.isclass(found) or (callable(found) and not hasattr(found, "score")):
+    if inspect.isroutine(found) and takes(found, 3) and not takes(found, 1) and not takes(found, 0):
+        found = _Function(found)
+    elif inspect.isclass(found) or (callable(found) and not hasattr(found, "score")):
         found = _made(found, spec, settings)
     if not isinstance(found, RewardModel) or not takes(found.score, 3):
         raise ClawError(f"custom reward model {spec} has no score that takes prompt, response and next_state", _CURE, 2)

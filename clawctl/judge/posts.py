@@ -8,6 +8,8 @@ import httpx
 
 from clawctl.http_client import CONNECT_S, Answer, Broken, Client, Unreachable, json_headers
 
+_LONGEST = 8 << 20  # bytes of a judge's answer: far more than any vote with its reasoning
+
 
 class Posts:
     """POSTs to any number of endpoints."""
@@ -38,7 +40,7 @@ class Posts:
     def _client(self, url: str, key: str) -> Client:
         client = self._clients.get((url, key))
         if client is None:
-            client = self._clients[url, key] = Client(url, key, self._headers)
+            client = self._clients[url, key] = Client(url, key, self._headers, _LONGEST)
         return client
 
     def _has_proxy(self, url: str) -> bool:
@@ -52,10 +54,22 @@ class Posts:
     async def _by_proxy(self, url: str, key: str, body: bytes) -> Answer:
         if self._proxied is None:
             self._proxied = httpx.AsyncClient(timeout=httpx.Timeout(None, connect=CONNECT_S))
+        asked = {**json_headers(key), **self._headers}
         try:
-            found = await self._proxied.post(url, content=body, headers={**json_headers(key), **self._headers})
+            async with self._proxied.stream("POST", url, content=body, headers=asked) as found:
+                said = await _bounded(found)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
             raise Unreachable(f"{url} cannot be reached: {error}") from error
         except httpx.TransportError as error:
             raise Broken(type(error).__name__) from error
-        return Answer(url, found.status_code, found.content, found.headers.get("retry-after"))
+        return Answer(url, found.status_code, said, found.headers.get("retry-after"))
+
+
+async def _bounded(response: httpx.Response) -> bytes:
+    """The body. Raises Broken where it is longer than any answer should be."""
+    body = bytearray()
+    async for piece in response.aiter_bytes():
+        body += piece
+        if len(body) > _LONGEST:
+            raise Broken(f"its answer is longer than {_LONGEST >> 20} MiB")
+    return bytes(body)

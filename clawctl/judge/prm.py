@@ -2,9 +2,12 @@
 
 import asyncio
 import math
+from pathlib import Path
 from typing import Any
 
 import torch
+from jinja2 import TemplateError
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from clawctl.config import JudgeConfig
@@ -13,6 +16,9 @@ from clawctl.judge.evidence import Evidence
 from clawctl.judge.fences import neutral, new_fence
 from clawctl.judge.opinion import Opinion
 from clawctl.judge.view import View, view_turn
+
+_CURE = "name a directory or a Hugging Face model with both, such as one saved by Trainer"
+_TRIAL = View("2+2?", "4", "Thanks.", "user", "")
 
 
 class PRMJudge:
@@ -23,16 +29,17 @@ class PRMJudge:
     """
 
     def __init__(self, path: str, settings: JudgeConfig) -> None:
-        """Raises ClawError (exit code 2) where `path` is not a sequence-classification model with its tokenizer."""
+        """Raises ClawError (exit code 2) where `path` is no sequence-classification model with its tokenizer, or gives no score."""
+        if Path(path).is_file() or (Path(path).is_absolute() and not Path(path).is_dir()):
+            raise ClawError(f"judge.prm: there is no folder {path}", _CURE, 2)
         try:
             found = AutoConfig.from_pretrained(path)
             if not any("SequenceClassification" in name or "RewardModel" in name for name in found.architectures or []):
                 raise ValueError(f"its config names {found.architectures or 'no architecture'}")
             self._tokenizer: Any = AutoTokenizer.from_pretrained(path, truncation_side="left")
             self._model: Any = AutoModelForSequenceClassification.from_pretrained(path).eval()
-        except (OSError, ValueError, KeyError) as error:
-            cure = "name a directory or a Hugging Face model with both, such as one saved by Trainer"
-            raise ClawError(f"{path} is not a sequence-classification model with a tokenizer: {error}", cure, 2) from error
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise ClawError(f"{path} is not a sequence-classification model with a tokenizer: {error}", _CURE, 2) from error
         if torch.cuda.is_available():
             self._model.to("cuda")
         if self._tokenizer.pad_token is None:
@@ -43,6 +50,8 @@ class PRMJudge:
         self._longest = min(getattr(found, "max_position_embeddings", None) or 2**16, self._tokenizer.model_max_length)
         self._waiting: list[tuple[View, asyncio.Future[float]]] = []
         self._working: asyncio.Task[None] | None = None
+        if not math.isfinite(self.scores([_TRIAL])[0]):
+            raise ClawError(f"{path} gives a score that is not a number", "train or download it again", 2)
 
     async def judge(self, turn: Evidence) -> Opinion:
         future: asyncio.Future[float] = asyncio.get_running_loop().create_future()
@@ -64,15 +73,34 @@ class PRMJudge:
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[: self._settings.prm_batch], self._waiting[self._settings.prm_batch :]
-                scores = await asyncio.to_thread(self.scores, [seen for seen, _ in batch])
+                try:
+                    scores = await asyncio.to_thread(self.scores, [seen for seen, _ in batch])
+                except Exception as error:  # noqa: BLE001 - whatever it is, it ends the worker where the scores are awaited
+                    self._give_up([*batch, *self._waiting], error)
+                    return
                 for (_, future), score in zip(batch, scores, strict=True):
                     if not future.done():
                         future.set_result(score)
         finally:
             self._working = None
 
+    def _give_up(self, waiting: list[tuple[View, asyncio.Future[float]]], error: Exception) -> None:
+        self._waiting = []
+        for _, future in waiting:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # one of them ends the worker: of the others nobody need be told
+
     def scores(self, views: list[View]) -> list[float]:
-        """One score a view, from -1 to 1."""
+        """One score a view, from -1 to 1. Raises ClawError where the model cannot read them."""
+        try:
+            return self._scores(views)
+        except (RuntimeError, IndexError, ValueError, TypeError, TemplateError) as error:
+            told = str(error).partition("\n")[0][:200]
+            cure = "model, tokenizer and chat template must belong together; where memory is short, lower judge.prm_batch"
+            raise ClawError(f"the {self.name} model cannot score a turn: {told}", cure, 2) from error
+
+    def _scores(self, views: list[View]) -> list[float]:
         texts = [self._text(seen) for seen in views]
         inputs = self._tokenizer(
             texts, return_tensors="pt", padding=True, truncation=True, max_length=self._longest,

@@ -48,7 +48,7 @@ def go_back(run: RunDir, way: WayBack) -> None:
     LIVE moves first: what serves is never deleted. Other turns of the removed steps may be trained again.
     """
     if way.live is not None and live_version(run) != way.live:
-        move_live(run, way.live)
+        move_live(run, way.live, by="forget")
     for step in [step for step in _checkpoints(run) if step > way.to_version]:
         _remove_folder(run.train / "checkpoints" / str(step))
     _keep_rows(run.train / "steps.jsonl", lambda row: row.get("step", 0) <= way.to_version)

@@ -39,6 +39,7 @@ _DIALECTS: dict[str, tuple[Any, Speaker]] = {
     "count_tokens": (messages, messages.Messages),
 }
 _RESPONSES = "/v1/responses/"
+_CAPTURED = ("", "on", "true", "yes", "1")  # values of X-Capture; any other, "off" or "false", keeps the request out
 Handler = Callable[[Request, Visit], Awaitable[Response | Stream]]
 
 
@@ -150,7 +151,7 @@ class Gateway:
             ask = self._recent.known(visit.key, ask)
         headers = dict(reversed(request.headers.items()))  # the first of each name, to be looked up many times
         hints = read_hints(headers, ask.claims) | self._rating.hint(headers)
-        wanted = headers.get("x-capture", "").lower() != "off"
+        wanted = headers.get("x-capture", "on").strip().lower() in _CAPTURED
         handle = new_handle()
         async with AsyncExitStack() as stack:
             stack.enter_context(self._concurrency.one_more(visit.key))

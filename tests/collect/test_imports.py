@@ -4,6 +4,7 @@ import gzip
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 
 import orjson
 import pyarrow as pa
@@ -14,6 +15,7 @@ from test_collect_worker import recipe, rows_of, talk
 from clawctl.collect.exports import export_file
 from clawctl.collect.imports import import_file, read_turns_of
 from clawctl.collect.worker import collect
+from clawctl.config.privacy import PrivacyConfig
 from clawctl.errors import ClawError
 from clawctl.run_dir import RunDir, open_run, published
 from clawctl.types import Turn
@@ -46,6 +48,48 @@ MANUAL = {
         {"prompt": "hi", "response": "hello", "rating": -0.5},
     ],
 }
+
+
+KEY = "sk-proj-abcdEFGH1234567890abcdEFGH1234567890abcdEFGH12"
+
+
+def test_a_secret_in_a_file_is_taken_out_before_anything_is_written_and_its_turn_is_not_trained(run, tmp_path) -> None:
+    calls = [{"id": "c1", "type": "function", "function": {"name": "login", "arguments": json.dumps({"note": KEY})}}]
+    secrets = [
+        {"prompt": f"log in with {KEY}", "response": "done", "next_state": "thanks"},
+        {"prompt": "hi", "response": f"your key is {KEY}", "next_state": "thanks"},
+        {"prompt": "hi", "response": answer("") | {"tool_calls": calls}, "next_state": "thanks"},
+        {
+            "prompt": "hi",
+            "response": "ok",
+            "next_state": "thanks",
+            "tools": [{"type": "function", "function": {"description": KEY}}],
+        },
+        {"prompt": f"title of {KEY}", "response": "Logging in", "type": "side"},
+    ]
+    clean = {"prompt": "hi", "response": "hello", "next_state": f"here is mine: {KEY}"}
+    file = tmp_path / "turns.jsonl"
+    file.write_bytes(orjson.dumps({"session_id": KEY, "turns": [*secrets, clean]}))
+    found = import_file(run, file, None)
+    assert [turn.untrainable_reason for turn in found.turns] == ["redacted"] * 4 + ["side turn", "text only"]
+    assert [turn.judged for turn in found.turns] == [False] * 5 + [True]
+    assert found.turns[0].messages == [user("log in with [redacted:api_key]")]
+    assert found.turns[5].next_state == [user("here is mine: [redacted:api_key]")]
+    text = orjson.dumps([asdict(turn) for turn in rows_of(run)])
+    assert b"abcdEFGH" not in text
+    export_file(run, tmp_path / "out.jsonl")
+    assert b"abcdEFGH" not in (tmp_path / "out.jsonl").read_bytes()
+
+
+def test_what_is_taken_out_is_the_recipes_to_say(tmp_path) -> None:
+    file = tmp_path / "turns.jsonl"
+    file.write_bytes(orjson.dumps({"prompt": f"jane@example.org has {KEY}", "completion": "ok"}))
+    said = [
+        read_turns_of(file, 1.0, PrivacyConfig.model_validate({"redact": kinds}))[0].messages[0]["content"]
+        for kinds in ([], ["email"], ["api_key", "email"])
+    ]
+    whole = f"jane@example.org has {KEY}"
+    assert said == [whole, f"[redacted:email] has {KEY}", "[redacted:email] has [redacted:api_key]"]
 
 
 def test_the_manual_shape_keeps_words_kinds_and_reasons_and_makes_up_no_token(turns_of) -> None:
@@ -120,6 +164,9 @@ def test_a_document_over_several_lines_is_read_like_lines(tmp_path) -> None:
         ({"messages": [{"role": "human", "content": "hi"}]}, "messages\\[0\\].role is 'human'; known: system, .*assistant"),
         ({"conversations": [{"from": "human", "value": "hi"}]}, "none of 'turns'"),
         ({"messages": [user("hi"), answer("x")], "tools": "ls"}, "'tools'"),
+        ({"messages": [user("hi"), answer("x") | {"tool_calls": "ls"}]}, "messages\\[1\\].tool_calls must be a list of calls"),
+        ({"messages": [user("hi"), answer("x") | {"tool_calls": ["ls"]}]}, "tool_calls"),
+        ({"messages": [user("hi"), answer("x") | {"tool_calls": [{"function": "ls"}]}]}, "tool_calls"),
         ({"preferred_output": [answer("x")]}, "input"),
     ],
 )

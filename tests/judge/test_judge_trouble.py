@@ -24,12 +24,49 @@ def test_a_judge_that_answers_nonsense_is_told_once_and_the_stage_goes_on(run, s
     assert len([record for record in caplog.records if "no valid score" in record.message]) == 1
 
 
-@pytest.mark.parametrize("said", [PlainTextResponse("<html>"), JSONResponse({"choices": []}), JSONResponse([1])])
-def test_an_answer_of_another_shape_is_a_failed_vote(run, serving, said) -> None:
+SHAPES = [
+    PlainTextResponse("<html>"),
+    JSONResponse({"choices": []}),
+    JSONResponse([1]),
+    JSONResponse({"error": {"message": "upstream"}}),
+    JSONResponse({"choices": [{"message": "hello"}]}),
+]
+
+
+@pytest.mark.parametrize("said", SHAPES)
+def test_an_answer_of_another_shape_is_a_failed_vote_and_told(run, serving, caplog, said) -> None:
+    server = serving(lambda text, number: said if "odd" in text else by_words(text, number))
+    shard(run, "1-a", [reply("odd words"), reply("thanks")])
+    with caplog.at_level(logging.WARNING):
+        judge(run, recipe(server.url, votes=1), once=True)
+    assert [(verdict.reward, verdict.reason) for verdict in verdicts_of(run)] == [(None, "no valid vote"), (1.0, None)]
+    assert [record.message for record in caplog.records if "no chat completion" in record.message] != []
+
+
+@pytest.mark.parametrize("said", SHAPES)
+def test_a_server_that_never_gives_a_chat_completion_is_a_problem_with_a_cure_and_nothing_is_lost(run, serving, said) -> None:
     server = serving(lambda text, number: said)
+    shard(run, "1-a", [reply("thanks"), reply("hm")])
+    with pytest.raises(ClawError, match="something else than a chat completion") as refused:
+        judge(run, recipe(server.url), once=True)
+    assert "/v1" in refused.value.fix
+    assert verdicts_of(run) == []
+
+
+@pytest.mark.parametrize("message", [{"content": None}, {}, {"content": [{"type": "text", "text": "1"}]}])
+def test_a_completion_without_text_is_an_invalid_vote(run, serving, message) -> None:
+    server = serving(lambda text, number: JSONResponse({"choices": [{"message": message}]}))
     shard(run, "1-a", [reply("thanks")])
     judge(run, recipe(server.url, votes=1), once=True)
-    assert [verdict.reason for verdict in verdicts_of(run)] == ["no valid vote"]
+    assert [verdict.votes for verdict in verdicts_of(run)] == [[None]]
+
+
+@pytest.mark.parametrize("usage", ["free", [1], {"prompt_tokens": "10", "completion_tokens": None}, {"prompt_tokens": {}}])
+def test_a_usage_that_nobody_understands_costs_no_verdict(run, serving, usage) -> None:
+    server = serving(lambda text, number: JSONResponse({"choices": [{"message": {"content": "\\boxed{1}"}}], "usage": usage}))
+    shard(run, "1-a", [reply("thanks")])
+    judge(run, recipe(server.url, votes=1), once=True)
+    assert [verdict.reward for verdict in verdicts_of(run)] == [1.0]
 
 
 @pytest.mark.parametrize("status", [401, 404, 400, 302])
@@ -65,11 +102,13 @@ def test_a_server_that_is_busy_is_waited_for_and_costs_no_vote(run, serving) -> 
     assert [verdict.votes for verdict in verdicts_of(run)] == [[1]]
 
 
-def test_a_judge_that_never_answers_is_a_failed_vote_after_some_tries(run, serving) -> None:
+def test_a_judge_that_never_answers_is_a_failed_vote_after_some_tries_and_the_log_says_why_once(run, serving, caplog) -> None:
     server = serving(by_words, delay_s=1.0)
     shard(run, "1-a", [reply("thanks")])
-    judge(run, recipe(server.url, votes=1, timeout_s=0.1), once=True)
+    with caplog.at_level(logging.WARNING):
+        judge(run, recipe(server.url, votes=1, timeout_s=0.1), once=True)
     assert [verdict.reason for verdict in verdicts_of(run)] == ["no valid vote"]
+    assert len([record for record in caplog.records if "no answer in 0.1 s" in record.message]) == 1
     assert 1 <= len(server.asked) <= 4
 
 

@@ -77,6 +77,28 @@ def test_an_endpoint_or_a_proxy_where_nobody_listens_is_told_apart_from_a_call_t
         asyncio.run(ask())
 
 
+@pytest.mark.parametrize("named", [False, True], ids=["direct", "by a proxy"])
+def test_an_answer_of_gigabytes_is_given_up(monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 9000000000\r\n\r\n")
+        while True:
+            writer.write(b"x" * 1_000_000)
+            await writer.drain()
+
+    async def ask(url: str) -> None:
+        monkeypatch.setenv("no_proxy", "" if named else "*")
+        monkeypatch.setenv("http_proxy", url.removesuffix("/v1"))
+        posts = Posts(20.0, {}, trust_env=True)
+        try:
+            await posts.post("http://judge.example/v1" if named else url, "key", b"{}")
+        finally:
+            await posts.close()
+
+    with pytest.raises(Broken, match="longer than 8 MiB"):
+        against(serve, ask)
+
+
 def test_a_proxy_that_the_environment_names_is_asked_and_only_for_given_endpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bytes] = []
 

@@ -77,6 +77,70 @@ def test_what_is_no_sequence_classifier_is_refused_before_any_work(run, tmp_path
     assert refused.value.exit_code == 2
 
 
+def broken_weights(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+
+
+def no_tokenizer(folder: Path) -> None:
+    for file in folder.glob("*token*"):
+        file.unlink()
+
+
+def anothers_tokenizer(folder: Path) -> None:
+    config = Qwen3Config.from_pretrained(folder)
+    config.vocab_size, config.pad_token_id = 20, 0
+    Qwen3ForSequenceClassification(config).save_pretrained(folder)
+
+
+def strict_template(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text("{{ raise_exception('this model is asked by systems only') }}")
+
+
+def not_a_number(folder: Path) -> None:
+    model = Qwen3ForSequenceClassification.from_pretrained(folder)
+    torch.nn.init.constant_(model.score.weight, math.nan)
+    model.save_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("harm", "problem"),
+    [
+        (broken_weights, "not a sequence-classification model"),
+        (no_tokenizer, "cannot score a turn|not a sequence-classification model"),
+        (anothers_tokenizer, "cannot score a turn: index out of range"),
+        (strict_template, "cannot score a turn: this model is asked by systems only"),
+        (not_a_number, "gives a score that is not a number"),
+    ],
+)
+def test_a_classifier_that_cannot_score_is_refused_before_any_work(run, tmp_path, harm, problem) -> None:
+    harm(make_prm(tmp_path / "prm", 1))
+    shard(run, "1-a", [reply("thanks")])
+    with pytest.raises(ClawError, match=problem) as refused:
+        judge(run, Recipe.model_validate({"judge": {"prm": str(tmp_path / "prm")}}), once=True)
+    assert refused.value.exit_code == 2
+    assert verdicts_of(run) == []
+
+
+@pytest.mark.parametrize("name", ["gone", "prm.bin"])
+def test_a_path_that_is_no_folder_is_not_looked_for_elsewhere(tmp_path, name) -> None:
+    (tmp_path / "prm.bin").write_bytes(b"x")
+    with pytest.raises(ClawError, match="there is no folder"):
+        PRMJudge(str(tmp_path / name), JudgeConfig())
+
+
+def test_a_classifier_that_fails_at_a_later_turn_ends_the_worker_and_loses_nothing(run, tmp_path) -> None:
+    path = make_prm(tmp_path / "prm", 1)
+    template = (
+        "{% for m in messages %}{{ m['content'] }}{% if 'odd' in m['content'] %}{{ raise_exception('odd') }}{% endif %}{% endfor %}"
+    )
+    (path / "chat_template.jinja").write_text(template)
+    shard(run, "1-a", [reply("thanks") for _ in range(20)] + [reply("odd"), *[reply("hm") for _ in range(20)]])
+    with pytest.raises(ClawError, match="cannot score a turn: odd"):
+        judge(run, Recipe.model_validate({"judge": {"prm": str(path), "prm_batch": 4}}), once=True)
+    assert verdicts_of(run) == []
+
+
 # ---- the user's own --------------------------------------------------------------------------------------------------------
 
 CUSTOM = """
@@ -105,6 +169,20 @@ ready = CustomPRM()
 too_few = type("TooFew", (), {"score": lambda self, prompt: 1.0})
 fails = lambda config: 1 / 0
 number = 3
+
+def direct(prompt, response, next_state):
+    return 1 if "thanks" in next_state else -1
+
+async def direct_later(prompt, response, next_state):
+    return 0.5
+
+class Gives:
+    def score(self, prompt, response, next_state):
+        import numpy, torch
+        return {
+            "float32": numpy.float32(0.5), "tensor": torch.tensor(-0.5), "text": "1", "many": torch.ones(2), "true": True,
+            "inf": numpy.inf, "huge": 10**400,
+        }[next_state]
 """
 
 
@@ -137,9 +215,42 @@ def test_a_bug_in_it_costs_its_turn_only_and_is_told_with_its_traceback(run, cus
     with caplog.at_level(logging.WARNING):
         judge(run, Recipe.model_validate({"judge": {"custom_rm": f"{custom}:CustomPRM"}}), once=True)
     name = "custom my_rm.py:CustomPRM"
-    crashed, nonsense = f"{name} raised RuntimeError", f"{name} gave float instead of a finite number"
+    crashed, nonsense = f"{name} raised RuntimeError", f"{name} gave nan instead of a finite number"
     assert [verdict.reason for verdict in verdicts_of(run)] == [crashed, "abstains", nonsense, None, crashed]
-    assert len([record for record in caplog.records if record.exc_info]) == 1
+    told = [record.message for record in caplog.records if crashed in record.message and "counted" in record.message]
+    assert len(told) == 1
+    assert "my_rm.py" in told[0]
+    assert "in score" in told[0]
+
+
+def test_what_it_raises_may_quote_a_conversation_and_stays_out_of_the_log(run, tmp_path, caplog) -> None:
+    path = tmp_path / "quotes.py"
+    path.write_text(
+        "class RM:\n    def score(self, prompt, response, next_state):\n        raise ValueError('cannot score ' + next_state)\n"
+    )
+    shard(run, "1-a", [reply("my name is zebra")])
+    with caplog.at_level(logging.DEBUG):
+        judge(run, Recipe.model_validate({"judge": {"custom_rm": f"{path}:RM"}}), once=True)
+    assert [verdict.reason for verdict in verdicts_of(run)] == ["custom quotes.py:RM raised ValueError"]
+    assert "zebra" not in caplog.text
+
+
+def test_numbers_of_numpy_and_torch_are_rewards_and_what_is_no_number_is_none(run, custom) -> None:
+    words = ["float32", "tensor", "text", "many", "true", "inf", "huge"]
+    shard(run, "1-a", [reply(each) for each in words])
+    judge(run, Recipe.model_validate({"judge": {"custom_rm": f"{custom}:Gives"}}), once=True)
+    found = verdicts_of(run)
+    assert [verdict.reward for verdict in found] == [0.5, -0.5, None, None, None, None, None]
+    gave = [(verdict.reason or "").partition(" gave ")[2] for verdict in found]
+    numbers = ["str", "Tensor", "bool", "inf", "int"]
+    assert [each.split()[0] for each in gave[2:]] == numbers
+
+
+@pytest.mark.parametrize(("name", "rewards"), [("direct", [1.0, -1.0]), ("direct_later", [0.5, 0.5])])
+def test_a_plain_function_judges(run, custom, name, rewards) -> None:
+    shard(run, "1-a", [reply("thanks"), reply("hm")])
+    judge(run, Recipe.model_validate({"judge": {"custom_rm": f"{custom}:{name}"}}), once=True)
+    assert [verdict.reward for verdict in verdicts_of(run)] == rewards
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,13 @@ def test_a_pinned_version_answers_and_is_never_captured(server: Server) -> None:
     assert len(server.captured()) == before
 
 
+@pytest.mark.parametrize(("said", "captured"), [("off", 0), ("OFF", 0), ("false", 0), ("no", 0), ("0", 0), ("on", 1), ("True", 1)])
+def test_whoever_asks_not_to_be_captured_is_not_in_whatever_words(server: Server, said: str, captured: int) -> None:
+    before = len(server.captured())
+    server.say("hello", extra_headers={"X-Capture": said})
+    assert len(server.captured()) == before + captured
+
+
 def test_a_client_that_goes_away_is_captured_as_cancelled(server: Server) -> None:
     for _ in range(8):  # the random model may end early: then it is not cancelled, and we ask again
         with server.say("hello", stream=True, max_tokens=3000, temperature=2) as stream:

@@ -93,6 +93,7 @@ def publish_pieces(path: Path, schema: pa.Schema, pieces: Iterable[pa.Table]) ->
         with pq.ParquetWriter(temporary, schema, write_page_checksum=True, **how) as writer:
             for piece in pieces:
                 writer.write_table(piece)
+                del piece  # before the next is made
         seal_footer(temporary)
 
     publish(path, write)
@@ -203,7 +204,9 @@ class Piece:
     def turns(self, places: Sequence[int]) -> Iterator[Turn]:
         """The turns at these places of the piece; only ROWS_AT_ONCE of them are Python objects at a time. Raises UnreadableShard: a
         damaged piece before the first turn."""
-        table = self.table().take(pa.array(places, pa.int64()))
+        table = self.table()
+        if len(places) < table.num_rows:
+            table = table.take(pa.array(places, pa.int64()))
 
         def few_at_a_time() -> Iterator[Turn]:
             for begin in range(0, len(places), ROWS_AT_ONCE):

@@ -101,6 +101,7 @@ def _cut(sessions: Sequence[int], sizes: Sequence[float], most: int) -> Iterator
 def _gathered(paths: Sequence[Path], parts: _Numbers, rows: _Numbers, schema: pa.Schema) -> pa.Table:
     """These rows of these parts, in this order. Raises UnreadableShard."""
     found, places = [], []
+    pa.default_memory_pool().release_unused()  # of the piece before
     for part in np.unique(parts):
         where = np.flatnonzero(parts == part)
         found.append(_fitted(read_table(paths[part]).take(rows[where]), schema))

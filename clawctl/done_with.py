@@ -18,13 +18,16 @@ class DoneWith:
     def __init__(self, run: RunDir, recipe: Recipe) -> None:
         self._run, self._recipe = run, recipe
         self._done: set[str] = set()
-        self._ledger: dict[str, set[str]] = {}  # turns in the ledger by stem, of stems that are not done
+        self._ledger: dict[str, set[str]] = {}  # turns in the ledger by stem, of shards that are there and not done
         self._entered: set[str] = set()  # ledger files that were read
 
     def look(self) -> None:
         """Take in what was entered into the ledger since the last look."""
         folder = self._run.train / "ledger"
-        for path in published(folder, ".json") if folder.exists() else []:
+        entries = published(folder, ".json") if folder.exists() else []
+        there = {path.stem for path in published(self._run.trajectories, ".parquet")}  # after the entries: of these none is missed
+        self._ledger = {stem: turn_ids for stem, turn_ids in self._ledger.items() if stem in there}
+        for path in entries:
             if path.name not in self._entered:
                 try:
                     turns = read_sealed(path.read_bytes())["turns"]
@@ -32,7 +35,7 @@ class DoneWith:
                     continue  # for the trainer to put aside and write anew
                 self._entered.add(path.name)
                 for stem, turn_ids in turns.items():
-                    if stem not in self._done:
+                    if stem in there and stem not in self._done:
                         self._ledger.setdefault(stem, set()).update(turn_ids)
 
     def has(self, stem: str) -> bool:

@@ -1,8 +1,8 @@
-"""Turns and verdicts as Parquet: written whole, read whole, never edited."""
+"""Turns and verdicts as Parquet: published whole, never edited, read whole or piece by piece."""
 
 import errno
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from clawctl.checksums import check_footer, seal_footer
@@ -47,6 +48,7 @@ _MERGED = {**_COMPRESSION, "compression": "brotli", "compression_level": 5, "col
 _ARRAYS = {pa.list_(pa.int32()): "i", pa.list_(pa.float32()): "f"}  # how long lists of numbers are packed
 _NOT_THE_FILES_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EACCES)
 _JSON_FIELDS = ("messages", "tools", "response", "next_state")
+ROWS_AT_ONCE = 64  # as Python objects a row takes about five times what it takes in a table
 
 
 class UnreadableShard(Exception):
@@ -73,47 +75,39 @@ def write_turns(path: Path, turns: Sequence[Turn], origin: Origin = UNKNOWN) -> 
 def read_origin(path: Path) -> Origin:
     """What a shard's writer knew; nothing where it did not say. Raises UnreadableShard."""
     with _reading(path):
-        check_footer(path)
-        metadata = pq.read_schema(path).metadata or {}
+        metadata = read_schema(path).metadata or {}
         told = {field.name: metadata.get(field.name.encode()) for field in fields(Origin)}
         return Origin(**{name: value.decode() for name, value in told.items() if value is not None})
 
 
-def merge_shards(kind: str, paths: Sequence[Path], target: Path, order: Sequence[str]) -> None:
-    """Publish one shard with the rows of several, sorted by the columns `order`, and the stems that it holds in its metadata.
-
-    Raises UnreadableShard: nothing is published then. Shards of an older schema are not merged.
-    """
-    tables = [read_table(path) for path in paths]
-    schema = _TURN if kind == "turns" else _VERDICT
-    marks = {"schema_version": str(SCHEMA_VERSION), "kind": kind}
-    told = [{key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()} for table in tables]
-    if any({key: each.get(key) for key in marks} != marks for each in told):
-        raise UnreadableShard(f"{target.name}: its parts are not all shards of {kind} of this schema")
-    table = pa.concat_tables(tables, promote_options="default").combine_chunks()  # a column that a newer clawctl added is kept
-    if order:
-        table = table.sort_by([(name, "ascending") for name in order])
-    for field in schema:
-        table = table.set_column(table.schema.get_field_index(field.name), field, table.column(field.name).cast(field.type))
-    names = [field.name for field in fields(Origin) if field.name in told[0]]
-    same = {name: told[0][name] for name in names if all(each.get(name) == told[0][name] for each in told)}
-    stems = orjson.dumps([path.stem for path in paths]).decode()
-    table = table.replace_schema_metadata({**same, **marks, "merged": stems})
-    how = _MERGED if kind == "turns" else _COMPRESSION
-    publish_table(target, table, **how)
+def schema_of(kind: str) -> pa.Schema:
+    """The columns of a shard of `kind` ("turns", "verdicts"), with the marks by which its readers know it."""
+    return (_TURN if kind == "turns" else _VERDICT).with_metadata({"schema_version": str(SCHEMA_VERSION), "kind": kind})
 
 
-def rewrite_shard(path: Path, table: pa.Table) -> None:
-    """Publish the rows that are left of a shard in its place, laid out as it was."""
-    how = _MERGED if b"merged" in (table.schema.metadata or {}) and "messages" in table.schema.names else _COMPRESSION
-    publish_table(path, table, **how)
+def publish_pieces(path: Path, schema: pa.Schema, pieces: Iterable[pa.Table]) -> None:
+    """Publish a shard piece by piece, each a row group that can be read alone. Its metadata says whether it is a merged one."""
+    how = _MERGED if b"merged" in (schema.metadata or {}) and "messages" in schema.names else _COMPRESSION
+
+    def write(temporary: Path) -> None:
+        with pq.ParquetWriter(temporary, schema, write_page_checksum=True, **how) as writer:
+            for piece in pieces:
+                writer.write_table(piece)
+                del piece  # before the next is made
+        seal_footer(temporary)
+
+    publish(path, write)
+
+
+def rewrite_shard(path: Path, left: Callable[[pa.Table], pa.Table]) -> None:
+    """Publish what is `left` of each piece of a shard in its place, laid out as it was. Raises UnreadableShard."""
+    publish_pieces(path, read_schema(path), (kept for piece in read_pieces(path) if (kept := left(piece.table())).num_rows))
 
 
 def merged_from(path: Path) -> list[str]:
     """The stems of the shards that were merged into this one. Raises UnreadableShard."""
     with _reading(path):
-        check_footer(path)
-        metadata = pq.read_schema(path).metadata or {}
+        metadata = read_schema(path).metadata or {}
         return list(orjson.loads(metadata.get(b"merged", b"[]")))
 
 
@@ -121,10 +115,7 @@ def read_turns(path: Path) -> list[Turn]:
     """Raises UnreadableShard."""
     rows = _read(path, "turns")
     with _reading(path):
-        for row in rows:
-            for name in _JSON_FIELDS:
-                row[name] = None if row[name] is None else orjson.loads(row[name])
-        return [Turn(**row) for row in rows]
+        return [Turn(**_parsed(row)) for row in rows]
 
 
 def read_columns(path: Path, kind: str, columns: Sequence[str]) -> list[dict[str, Any]]:
@@ -132,10 +123,7 @@ def read_columns(path: Path, kind: str, columns: Sequence[str]) -> list[dict[str
     a shard. Raises UnreadableShard."""
     rows = _read(path, kind, columns)
     with _reading(path):
-        for row in rows:
-            for name in (name for name in _JSON_FIELDS if row.get(name) is not None):
-                row[name] = orjson.loads(row[name])
-        return rows
+        return [_parsed(row) for row in rows]
 
 
 def read_turn_ids(path: Path) -> list[str]:
@@ -156,27 +144,26 @@ def write_verdicts(path: Path, verdicts: Sequence[Verdict]) -> None:
     _write(path, verdicts, _VERDICT, "verdicts")
 
 
-def read_verdicts(path: Path) -> list[Verdict]:
-    """Raises UnreadableShard."""
+def read_verdicts(path: Path, of: Collection[str] | None = None) -> list[Verdict]:
+    """All verdicts of a shard, or those `of` some turns. Raises UnreadableShard."""
+    table = read_table(path)
     with _reading(path):
-        return [Verdict(**row) for row in _read(path, "verdicts")]
+        if of is not None:
+            table = table.filter(pc.is_in(table.column("turn_id"), value_set=pa.array(sorted(of), pa.string())))
+        return [Verdict(**row) for row in _rows(path, "verdicts", table)]
 
 
 def _write(
     path: Path, rows: Sequence[Turn] | Sequence[Verdict], schema: pa.Schema, kind: str, told: dict[str, str] | None = None
 ) -> None:
-    marked = schema.with_metadata({"schema_version": str(SCHEMA_VERSION), "kind": kind, **(told or {})})
-    table = pa.table([_column(field, [getattr(row, field.name) for row in rows]) for field in marked], schema=marked)
-    publish_table(path, table, **_COMPRESSION)
-
-
-def publish_table(path: Path, table: pa.Table, **how: Any) -> None:
-    """Publish a Parquet file whose pages and footer carry checksums."""
-    publish(path, lambda temporary: write_table(temporary, table, **how))
+    marked = schema.with_metadata({**schema_of(kind).metadata, **(told or {})})
+    publish_pieces(
+        path, marked, [pa.table([_column(field, [getattr(row, field.name) for row in rows]) for field in marked], schema=marked)]
+    )
 
 
 def write_table(path: Path, table: pa.Table, **how: Any) -> None:
-    """As `publish_table`, for a file that is published as part of a folder."""
+    """Write a Parquet file whose pages and footer carry checksums, for whoever publishes it."""
     pq.write_table(table, path, write_page_checksum=True, **how)
     seal_footer(path)
 
@@ -186,6 +173,57 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     with _reading(path):
         check_footer(path)
         return pq.read_table(path, columns=None if columns is None else list(columns), page_checksum_verification=True)
+
+
+def read_schema(path: Path) -> pa.Schema:
+    """The columns of a shard, those of a newer clawctl included, and its metadata. Raises UnreadableShard."""
+    with _reading(path):
+        check_footer(path)
+        return pq.read_schema(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A row group of a shard that is open: what is decoded of it is decoded on its own."""
+
+    _path: Path
+    _file: pq.ParquetFile
+    _group: int
+
+    def table(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Raises UnreadableShard."""
+        with _reading(self._path):
+            return self._file.read_row_group(self._group, None if columns is None else list(columns))
+
+    def rows(self, kind: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """As `read_columns`."""
+        table = self.table(columns)
+        with _reading(self._path):
+            return [_parsed(row) for row in _rows(self._path, kind, table)]
+
+    def turns(self, places: Sequence[int]) -> Iterator[Turn]:
+        """The turns at these places of the piece; only ROWS_AT_ONCE of them are Python objects at a time. Raises UnreadableShard: a
+        damaged piece before the first turn."""
+        table = self.table()
+        if len(places) < table.num_rows:
+            table = table.take(pa.array(places, pa.int64()))
+
+        def few_at_a_time() -> Iterator[Turn]:
+            for begin in range(0, len(places), ROWS_AT_ONCE):
+                with _reading(self._path):
+                    turns = [Turn(**_parsed(row)) for row in _rows(self._path, "turns", table.slice(begin, ROWS_AT_ONCE))]
+                yield from turns
+
+        return few_at_a_time()
+
+
+def read_pieces(path: Path) -> Iterator[Piece]:
+    """The row groups of a shard, in order. Who removes or replaces the file meanwhile does not disturb. Raises UnreadableShard."""
+    with _reading(path):
+        check_footer(path)
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+    with file:
+        yield from (Piece(path, file, group) for group in range(file.num_row_groups))
 
 
 @contextmanager
@@ -221,8 +259,11 @@ def _packed(values: list[Sequence[float] | None], typecode: str) -> pa.Array:
 
 
 def _read(path: Path, kind: str, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    return _rows(path, kind, read_table(path, columns))
+
+
+def _rows(path: Path, kind: str, table: pa.Table) -> list[dict[str, Any]]:
     """Rows as plain dicts. Columns that a newer clawctl of the same schema version added are passed over; they stay in the file."""
-    table = read_table(path, columns)
     metadata = table.schema.metadata or {}
     found, version = (metadata.get(name, b"").decode(errors="replace") for name in (b"kind", b"schema_version"))
     if found != kind or not version.isdigit():
@@ -236,3 +277,11 @@ def _read(path: Path, kind: str, columns: Sequence[str] | None = None) -> list[d
     for step in range(int(version), SCHEMA_VERSION):
         rows = [MIGRATIONS[step](row) for row in rows]
     return rows
+
+
+def _parsed(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with its JSON read, in place."""
+    for name in _JSON_FIELDS:
+        if row.get(name) is not None:
+            row[name] = orjson.loads(row[name])
+    return row

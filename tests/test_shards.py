@@ -5,11 +5,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from clawctl.collect.merging import merge_shards
 from clawctl.privacy.rewriting import rewrite_parquet
 from clawctl.shards import (
     Origin,
     UnreadableShard,
-    merge_shards,
     merged_from,
     read_columns,
     read_origin,
@@ -87,7 +87,7 @@ def test_a_column_that_a_newer_clawctl_added_is_passed_over_by_readers_and_kept_
     write_turns(older, [replace(TURN, turn_id="t2", turn_index=1)])
     assert read_turns(newer) == [TURN]
     assert read_columns(newer, "turns", ("turn_id", "user")) == [{"turn_id": "t1", "user": "default"}]
-    merge_shards("turns", [newer, older], tmp_path / "c.parquet", ("session_id", "turn_index"))
+    merge_shards("turns", [newer, older], tmp_path / "c.parquet")
     assert [turn.turn_id for turn in read_turns(tmp_path / "c.parquet")] == ["t1", "t2"]
     assert pq.read_table(tmp_path / "c.parquet").column("mood").to_pylist() == ["fine", None]
     write_verdicts(tmp_path / "v.parquet", [VERDICT])
@@ -99,7 +99,7 @@ def test_a_merged_shard_has_the_origin_that_all_its_parts_have(tmp_path: Path) -
     paths = [tmp_path / f"{name}.parquet" for name in "ab"]
     for path, tokenizer in zip(paths, ("t1", "t2"), strict=True):
         write_turns(path, [TURN], Origin("demo", tokenizer))
-    merge_shards("turns", paths, tmp_path / "c.parquet", ())
+    merge_shards("turns", paths, tmp_path / "c.parquet")
     assert read_origin(tmp_path / "c.parquet") == Origin("demo", None)
     assert merged_from(tmp_path / "c.parquet") == ["a", "b"]
 
@@ -125,7 +125,7 @@ def test_a_shard_that_lost_rows_is_as_dense_as_before(tmp_path: Path) -> None:
     ]
     write_turns(tmp_path / "a.parquet", turns[:6])
     write_turns(tmp_path / "b.parquet", turns[6:])
-    merge_shards("turns", [tmp_path / "a.parquet", tmp_path / "b.parquet"], tmp_path / "m.parquet", ("turn_index",))
+    merge_shards("turns", [tmp_path / "a.parquet", tmp_path / "b.parquet"], tmp_path / "m.parquet")
     for name in ("a", "m"):
         path = tmp_path / f"{name}.parquet"
         before = path.stat().st_size

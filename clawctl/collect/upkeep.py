@@ -8,11 +8,14 @@ the parts stand in the merged shard's metadata.
 import logging
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
+from clawctl.collect.merging import merge_shards
 from clawctl.collect.position import Position
 from clawctl.config import Recipe
 from clawctl.done_with import SUFFIX, DoneWith
 from clawctl.run_dir import RunDir, published
-from clawctl.shards import UnreadableShard, merge_shards, merged_from
+from clawctl.shards import UnreadableShard, merged_from
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +42,7 @@ class Upkeep:
         self._done.look()
         stems = [path.stem for path in published(self.run.trajectories, ".parquet") if path.stem <= position.shards_after]
         self._merge([stem for stem in stems if self._done.has(stem)])
+        pa.default_memory_pool().release_unused()  # it would keep what a merge took, for the next one in a minute
 
     # ---- merging ---------------------------------------------------------------------------------------------------------
 
@@ -65,10 +69,9 @@ class Upkeep:
         if len(stems) < 2:
             return
         target = f"{stems[0]}{SUFFIX}.parquet"
-        halves = [(self.run.verdicts, "verdicts", ()), (self.run.trajectories, "turns", ("session_id", "turn_index", "created_at"))]
         try:
-            for folder, kind, order in halves:
-                merge_shards(kind, [folder / f"{stem}.parquet" for stem in stems], folder / target, order)
+            for folder, kind in ((self.run.verdicts, "verdicts"), (self.run.trajectories, "turns")):
+                merge_shards(kind, [folder / f"{stem}.parquet" for stem in stems], folder / target)
         except UnreadableShard as error:
             log.warning("shards are not merged: %s", error)
             (self.run.verdicts / target).unlink(missing_ok=True)

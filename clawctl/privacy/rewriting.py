@@ -69,17 +69,15 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 def rewrite_parquet(path: Path, turn_ids: set[str]) -> int:
     """Take rows out of one shard; a shard without rows goes. Returns how many. Raises Unreadable."""
+    gone_ids = pa.array(sorted(turn_ids), pa.string())
     try:
-        table = read_table(path)
-        ids = table.column("turn_id")
+        ids = read_table(path, ["turn_id"]).column("turn_id")
+        gone = int(pc.sum(pc.is_in(ids, value_set=gone_ids)).as_py() or 0)
+        if 0 < gone < len(ids):
+            rewrite_shard(path, lambda rows: rows.filter(pc.invert(pc.is_in(rows.column("turn_id"), value_set=gone_ids))))
     except (UnreadableShard, KeyError) as error:
         raise Unreadable from error
-    keep = pc.invert(pc.is_in(ids, value_set=pa.array(sorted(turn_ids), ids.type)))
-    kept = table.filter(keep)
-    gone = int(table.num_rows - kept.num_rows)
-    if gone and kept.num_rows:
-        rewrite_shard(path, kept)
-    elif gone:
+    if gone and gone == len(ids):
         path.unlink()
         sync(path.parent)
     return gone

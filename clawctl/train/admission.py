@@ -12,6 +12,8 @@ from clawctl.train.sample import Sample
 from clawctl.train.teacher import teacher_prompt_ids
 from clawctl.types import Turn, Verdict
 
+UNTRAINABLE = "untrainable"
+
 
 class Refused(Exception):
     """This turn is not trained; the message is the counted reason."""
@@ -31,7 +33,7 @@ class Admission:
     def sample(self, stem: str, turn: Turn, verdict: Verdict | None, origin: Origin, version: int) -> Sample:
         """The turn as the trainer sees it, while the policy stands at `version`. Raises Refused."""
         if not turn.judged:
-            raise Refused("untrainable")
+            raise Refused(UNTRAINABLE)
         imported = not turn.trainable
         if imported:
             try:

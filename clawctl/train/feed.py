@@ -16,16 +16,18 @@ import orjson
 from clawctl.config import TrainConfig
 from clawctl.feedback import Ratings
 from clawctl.run_dir import RunDir, publish_bytes, published, quarantine
-from clawctl.shards import Origin, UnreadableShard, merged_from, read_origin, read_turns, read_verdicts
-from clawctl.train.admission import Admission, Refused, reward_of
-from clawctl.train.forming import Forming, Waiting
+from clawctl.shards import Origin, UnreadableShard, merged_from, read_origin
+from clawctl.train.admission import UNTRAINABLE, Admission, Refused, reward_of
+from clawctl.train.forming import Forming, Waiting, in_order
+from clawctl.train.judged import Half, JudgedPiece, judged_pieces
 from clawctl.train.sample import Batch
 from clawctl.train.turn_ids import TurnIds
-from clawctl.types import Turn, Verdict, lacks_reaction
+from clawctl.types import Turn, Verdict, is_judged, lacks_reaction
 
 log = logging.getLogger("clawctl.train")
 
-READ_AHEAD = 4096  # turns in memory are some kilobytes each; on disk they wait as well
+READ_AHEAD = 4096  # turns; on disk they wait as well
+READ_AHEAD_TOKENS = 4 << 20  # at some 40 bytes each
 
 
 class Feed:
@@ -43,7 +45,7 @@ class Feed:
         read_ahead: int = READ_AHEAD,
     ) -> None:
         """`used` maps the id of each turn in the ledger to what became of it: "trained" or "skipped". `fingerprint` is the
-        tokenizer's. No further shard is read while `read_ahead` turns, or two batches of them, wait."""
+        tokenizer's. Nothing further is read while `read_ahead` turns, or READ_AHEAD_TOKENS of them, wait and make two batches."""
         self.run, self.config, self._most = run, config, max(read_ahead, 2 * config.batch_turns)
         self.admission = Admission(config, tokenizer, vocabulary, context, fingerprint)
         self.origins: dict[str, Origin] = {}  # by shard
@@ -60,6 +62,7 @@ class Feed:
         self._known: dict[str, str] = {}  # the shard of each of them that a step may still use
         self._refusals: dict[str, str] = {}  # why turns that have a verdict did not become samples
         self._stems: set[str] = set()  # shards that were read
+        self._begun_stems: set[str] = set()  # those of them whose later pieces wait on disk, or whose other half was damaged
         self._expired: set[str] = set()  # those of them that are no longer there
         self._merged: set[str] = set()  # those of them that hold the rows of others
         self._told: bytes = b""
@@ -153,48 +156,42 @@ class Feed:
         self.forming.keep(fresh)
 
     def _look(self, now: float) -> bool:
-        """Read the shards that have both halves and were not read yet, in stem order; then what was rated since. True if shards
-        are left, because enough turns wait."""
+        """Read the shards that have both halves and were not read yet, in stem order; then what was rated since. True if some are
+        left, because enough turns wait."""
         rated = {turn_id for turn_id in self.ratings.look() if turn_id in self._known}
         turns = {path.stem: path for path in published(self.run.trajectories, ".parquet")}
         verdicts = {path.stem: path for path in published(self.run.verdicts, ".parquet")}
-        new = [stem for stem in sorted(turns.keys() & verdicts.keys()) if stem not in self._stems]
+        read = self._stems - self._begun_stems
+        new = [stem for stem in sorted(turns.keys() & verdicts.keys()) if stem not in read]
         left = False
         for stem in new:
-            if left := len(self.waiting) >= self._most:
+            if left := self._has_enough():
                 break
             self._stems.add(stem)
-            if not self._is_merged(stem, turns[stem]):
-                self._join(stem, now)
+            if not self._is_merged(stem, turns[stem]) and (left := not self._join(stem, now)):
+                break
         self._forget_expired(turns.keys())
         self._take_again(rated & self._known.keys(), now)
         released = self.forming.release(now)
         self.waiting += released
         if new or rated or released:
-            self._sort()
+            self.waiting = in_order(self.waiting, grouped=self.config.credit == "group")
         return left
+
+    def _has_enough(self) -> bool:
+        count = len(self.waiting)
+        if count >= self._most:
+            return True
+        return count >= 2 * self.config.batch_turns and sum(turn.tokens for turn in self.waiting) >= READ_AHEAD_TOKENS
 
     def _forget_expired(self, there: Set[str]) -> None:
         """A turn whose shard was deleted cannot be looked at again."""
         expired = self._stems - self._expired - there
         if expired:
             self._expired |= expired
+            self._begun_stems -= expired
             self._known = {turn_id: stem for turn_id, stem in self._known.items() if stem not in expired}
             self._refusals = {turn_id: why for turn_id, why in self._refusals.items() if turn_id in self._known}
-
-    def _sort(self) -> None:
-        """In the order of their shards, turns of a group together; rows keep their order within a shard (the sort is stable)."""
-        order = {stem: place for place, stem in enumerate(sorted(self._stems))}
-        first: dict[str | None, int] = {}
-        for turn in self.waiting:
-            first[turn.unit] = min(first.get(turn.unit, len(order)), order[turn.sample.stem])
-        grouped = self.config.credit == "group"
-
-        def place(turn: Waiting) -> tuple[int, str, int]:
-            own = order[turn.sample.stem]
-            return (first[turn.unit], turn.unit, own) if grouped and turn.unit is not None else (own, "", own)
-
-        self.waiting.sort(key=place)
 
     def _is_merged(self, stem: str, path: Path) -> bool:
         """Whether a shard holds nothing but the rows of shards that were read."""
@@ -204,10 +201,11 @@ class Feed:
             return False  # told when it is read
         if parts:
             self._merged.add(stem)
-        if not parts or not parts <= self._stems:
+        if not parts or not parts <= self._stems - self._begun_stems:
             return False
         self._known.update({turn_id: stem for turn_id, part in self._known.items() if part in parts})
         self.origins[stem] = self.origins[min(parts)]
+        self._begun_stems.discard(stem)
         return True
 
     def _take_again(self, rated: Set[str], now: float) -> None:
@@ -219,40 +217,74 @@ class Feed:
         for stem, turn_ids in sorted(by_stem.items()):
             self._join(stem, now, turn_ids)
 
-    def _join(self, stem: str, now: float, again: Set[str] = frozenset()) -> None:
-        """Take in the turns of a shard that are not known, or of a shard that was read those that are to be looked at `again`."""
+    def _join(self, stem: str, now: float, again: Set[str] = frozenset()) -> bool:
+        """Take in the turns of a shard that are not known, or of a shard that was read those that are to be looked at `again`.
+        False if pieces of it are left, because enough turns wait."""
+
+        def is_wanted(row: dict[str, Any]) -> bool:
+            return row["turn_id"] in again if again else self._is_wanted(row)
+
         turns_path, verdicts_path = (folder / f"{stem}.parquet" for folder in (self.run.trajectories, self.run.verdicts))
         try:
             since = min(verdicts_path.stat().st_mtime, now)  # another host's clock may be ahead
-            path = turns_path
-            turns, self.origins[stem] = read_turns(path), read_origin(path)
-            path = verdicts_path
-            verdicts = {verdict.turn_id: verdict for verdict in read_verdicts(path)}
+            self.origins[stem] = read_origin(turns_path)
+            for number, piece in enumerate(judged_pieces(self.run, stem, is_wanted)):
+                if number and not again and self._has_enough():
+                    self._begun_stems.add(stem)
+                    return False
+                self._take_in(stem, piece, since, again)
         except FileNotFoundError:
             self._stems.discard(stem)  # another worker put it into quarantine between our listing and our reading
-            return
         except UnreadableShard as error:
-            log.warning("%s is put into quarantine: %s", path, error)
-            self.unreadable += 1
-            self._stems.discard(stem)  # should its half be published again, it is read then
-            if path.exists():
-                quarantine(self.run, path, str(error))
-            return
-        for turn in turns:
+            self._put_aside(stem, turns_path, error)
+        except Half as error:
+            self._put_aside(stem, error.path, error)
+        else:
+            if not again:
+                self._begun_stems.discard(stem)
+        return True
+
+    def _put_aside(self, stem: str, path: Path, error: Exception) -> None:
+        log.warning("%s is put into quarantine: %s", path, error)
+        self.unreadable += 1
+        self._stems.discard(stem)  # should its half be published again, it is read then
+        self._begun_stems.add(stem)
+        if path.exists():
+            quarantine(self.run, path, str(error))
+
+    def _is_wanted(self, row: dict[str, Any]) -> bool:
+        """Whether more than a few columns of a turn are needed: a step may use it, or others are compared with it."""
+        if row["turn_id"] in self._seen:
+            return False
+        if self.config.credit != "reward":
+            return True
+        said, rating = (row["source"], row["untrainable_reason"]), self.ratings.of(row["user"], row["turn_id"])
+        of_use = is_judged(row["trainable"], *said) or (rating is not None and lacks_reaction(*said))
+        return of_use and row["turn_id"] not in self.used
+
+    def _take_in(self, stem: str, piece: JudgedPiece, since: float, again: Set[str]) -> None:
+        for row in piece.passed if not again else []:
+            if self._is_new(stem, row["turn_id"]) and row["turn_id"] not in self.used:
+                self._refuse(row["turn_id"], UNTRAINABLE)
+        for turn, verdict in piece.turns:
             if again:
-                if turn.turn_id in again:
-                    self._let_go(turn)
-                    self._look_at(stem, turn, verdicts.get(turn.turn_id), since)
-            elif turn.turn_id not in self._seen:
-                self._seen.update([turn.turn_id])
-                if turn.turn_id not in self.used:
-                    self._known[turn.turn_id] = stem
-                self._look_at(stem, turn, verdicts.get(turn.turn_id), since)
-            elif stem in self._merged:
-                if turn.turn_id in self._known:
-                    self._known[turn.turn_id] = stem  # its part is gone
-            else:
-                self.refused["in two shards"] += 1
+                self._let_go(turn)
+                self._look_at(stem, turn, verdict, since)
+            elif self._is_new(stem, turn.turn_id):
+                self._look_at(stem, turn, verdict, since)
+
+    def _is_new(self, stem: str, turn_id: str) -> bool:
+        """Whether a turn is seen for the first time. It is seen from now on."""
+        if turn_id not in self._seen:
+            self._seen.update([turn_id])
+            if turn_id not in self.used:
+                self._known[turn_id] = stem
+            return True
+        if stem not in self._merged and stem not in self._begun_stems:
+            self.refused["in two shards"] += 1
+        elif turn_id in self._known:
+            self._known[turn_id] = stem  # its part is gone
+        return False
 
     def _look_at(self, stem: str, turn: Turn, verdict: Verdict | None, since: float) -> None:
         """Let a turn wait, or refuse it."""
@@ -267,8 +299,11 @@ class Feed:
             sample = self.admission.sample(stem, turn, verdict, self.origins[stem], self._version)
             self._hold(Waiting(sample, since, self.forming.unit_of(turn)))
         except Refused as reason:
-            self.refused[str(reason)] += 1
-            self._refusals[turn.turn_id] = str(reason)
+            self._refuse(turn.turn_id, str(reason))
+
+    def _refuse(self, turn_id: str, reason: str) -> None:
+        self.refused[reason] += 1
+        self._refusals[turn_id] = reason
 
     def _let_go(self, turn: Turn) -> None:
         """Forget what became of a turn so far."""

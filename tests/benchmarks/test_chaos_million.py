@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from clawctl.collect.merging import merge_shards
 from clawctl.run_dir import RunDir, open_run
-from clawctl.shards import merge_shards, write_turns
+from clawctl.shards import write_turns
 from clawctl.types import Turn
 from scripts.benchmarks.chaos_million import Tally
 from tests.test_shards import TURN
@@ -17,7 +18,7 @@ def turns(*numbers: int) -> list[Turn]:
 
 def merged(run: RunDir, *stems: str) -> None:
     parts = [run.trajectories / f"{stem}.parquet" for stem in stems]
-    merge_shards("turns", parts, run.trajectories / f"{stems[0]}-merged.parquet", ("turn_id",))
+    merge_shards("turns", parts, run.trajectories / f"{stems[0]}-merged.parquet")
     for part in parts:
         part.unlink()
 

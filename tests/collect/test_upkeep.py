@@ -17,7 +17,7 @@ from clawctl.collect.position import Position
 from clawctl.collect.upkeep import Upkeep
 from clawctl.collect.worker import collect
 from clawctl.config import Recipe
-from clawctl.done_with import SUFFIX
+from clawctl.done_with import SUFFIX, DoneWith
 from clawctl.retention import expire
 from clawctl.run_dir import RunDir, open_run, published
 from clawctl.shards import merged_from, read_turn_ids, read_turns, read_verdicts, write_verdicts
@@ -159,6 +159,21 @@ def test_a_part_that_cannot_be_read_stops_the_merge_and_nothing_is_removed(run) 
     published(run.trajectories, ".parquet")[3].write_bytes(b"PAR1 no more")
     keeper.work(Position(run))
     assert len(names(run.trajectories)) == len(names(run.verdicts)) == 32
+
+
+def test_what_the_ledger_says_of_shards_that_are_gone_is_not_kept_in_memory(run) -> None:
+    publish_small_shards(run, talks=2)
+    judge_all(run)
+    train_all(run)
+    done = DoneWith(run, recipe())
+    done.look()
+    assert sum(map(len, done._ledger.values())) == 4
+    stems = [path.stem for path in published(run.trajectories, ".parquet")]
+    for stem in stems[1:]:
+        (run.trajectories / f"{stem}.parquet").unlink()
+    done.look()
+    assert list(done._ledger) == stems[:1]
+    assert done.has(stems[0])
 
 
 # ---- `privacy.keep_untrained`: what the limits leave alone ------------------------------------------------------------------

@@ -1,17 +1,19 @@
 """Shards that collect merges under a feed that has read their parts."""
 
+import pyarrow.parquet as pq
+
+from clawctl.collect.merging import PIECE_BYTES, merge_shards
 from clawctl.config import TrainConfig
 from clawctl.run_dir import RunDir
-from clawctl.shards import merge_shards
 from clawctl.train.feed import Feed
 from tests.train.feeding import ids_of, make_feed, rate, told
 from tests.train.tiny import Sampler, publish_shard, publish_turns
 
 
-def merge(run: RunDir, stems: list[str]) -> str:
+def merge(run: RunDir, stems: list[str], piece_bytes: int = PIECE_BYTES) -> str:
     merged = f"{stems[0]}-merged"
     for folder, kind in ((run.verdicts, "verdicts"), (run.trajectories, "turns")):
-        merge_shards(kind, [folder / f"{stem}.parquet" for stem in stems], folder / f"{merged}.parquet", ())
+        merge_shards(kind, [folder / f"{stem}.parquet" for stem in stems], folder / f"{merged}.parquet", piece_bytes)
         for stem in stems:
             (folder / f"{stem}.parquet").unlink()
     return merged
@@ -80,3 +82,73 @@ def test_a_rating_of_a_turn_that_was_trained_or_whose_shard_was_deleted_changes_
     assert feed.take(1) is None
     assert told(run)["used"] == 1
     assert told(run)["refused"] == {"neutral": 2}
+
+
+def waiting_while_trained(feed: Feed) -> tuple[list[str], int]:
+    """What is trained one batch after the other, and how many turns waited at most."""
+    trained: list[str] = []
+    most = 0
+    while batch := feed.take(0):
+        most = max(most, len(feed.waiting))
+        trained += ids_of(batch)
+        feed.done(ids_of(batch), "trained")
+    return trained, most
+
+
+def publish_backlog(run: RunDir, sampler: Sampler, last: str = "d") -> list[str]:
+    """A merged shard of twelve trainable turns that nobody has read, a turn a piece, and another shard behind it."""
+    for stem in "abc":
+        publish_turns(run, sampler, 4, stem)
+    merge(run, ["a", "b", "c"], piece_bytes=1)
+    publish_turns(run, sampler, 2, last)
+    return [f"{stem}{i:02d}" for stem in "abc" for i in range(4)] + [f"{last}{i:02d}" for i in range(2)]
+
+
+def test_a_damaged_piece_costs_what_lies_behind_it_and_nothing_is_trained_twice(run: RunDir, sampler: Sampler) -> None:
+    names = publish_backlog(run, sampler)
+    path = run.trajectories / "a-merged.parquet"
+    column = pq.ParquetFile(path).metadata.row_group(6).column(14)
+    assert column.path_in_schema.startswith("prompt_ids")
+    data = bytearray(path.read_bytes())
+    data[column.data_page_offset + column.total_compressed_size - 1] ^= 1
+    path.write_bytes(data)
+    feed = make_feed(run, sampler, batch_turns=2)
+    assert waiting_while_trained(feed)[0] == names[:6] + names[12:]
+    assert told(run)["unreadable_shards"] == 1
+    assert not path.exists()
+    publish_turns(run, sampler, 4, "b")  # collect publishes again what was in it
+    assert waiting_while_trained(feed)[0] == names[6:8]
+
+
+def test_an_intake_that_lags_takes_in_no_more_of_a_merged_shard_than_the_next_batches_need(run: RunDir, sampler: Sampler) -> None:
+    names = publish_backlog(run, sampler)
+    settings = TrainConfig.model_validate({"batch_turns": 2})
+    feed = Feed(run, settings, sampler.tokenizer, len(sampler.tokenizer), 4096, {}, read_ahead=5)
+    assert waiting_while_trained(feed) == (names, 6)  # four and the two of the last shard
+    assert told(run)["refused"] == {}
+    assert feed.take(0) is None
+
+
+def test_of_turns_that_no_step_can_use_no_more_than_a_few_columns_are_read(run: RunDir, sampler: Sampler) -> None:
+    used = dict.fromkeys(publish_backlog(run, sampler)[:12], "trained")
+    side = {"trainable": False, "untrainable_reason": "side turn"}
+    publish_turns(run, sampler, 2, "e", **side)
+    for name, column in (("a-merged", 14), ("e", 14)):  # what is not read may be damaged: nobody notices
+        path = run.trajectories / f"{name}.parquet"
+        chunk = pq.ParquetFile(path).metadata.row_group(0).column(column)
+        data = bytearray(path.read_bytes())
+        data[chunk.data_page_offset + chunk.total_compressed_size - 1] ^= 1
+        path.write_bytes(data)
+    feed = make_feed(run, sampler, used, batch_turns=2)
+    assert waiting_while_trained(feed)[0] == ["d00", "d01"]
+    assert told(run)["refused"] == {"untrainable": 2}
+    assert told(run)["unreadable_shards"] == 0
+
+
+def test_a_turn_without_a_reaction_that_was_rated_before_it_is_read_is_trained(run: RunDir, sampler: Sampler) -> None:
+    lone = {"trainable": False, "untrainable_reason": "no next state", "next_state": None}
+    publish_turns(run, sampler, 2, "a", **lone)
+    rate(run, "a01", 1.0)
+    feed = make_feed(run, sampler, batch_turns=1)
+    assert ids_of(feed.take(0)) == ["a01"]
+    assert told(run)["refused"] == {"untrainable": 1}

@@ -1,0 +1,132 @@
+"""Several shards made into one, in bounded memory: what is decoded at a time is one part and one piece of the new shard."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clawctl.shards import Origin, UnreadableShard, publish_pieces, read_table, schema_of
+
+PIECE_BYTES = 16 << 20  # decoded: about what a reader of a merged shard holds at a time
+
+_Numbers = np.ndarray[Any, np.dtype[Any]]
+
+
+def merge_shards(kind: str, paths: Sequence[Path], target: Path, piece_bytes: int = PIECE_BYTES) -> None:
+    """Publish one shard with the rows of several, and their stems in its metadata.
+
+    Rows of a session lie together and in order, in the place of the first of them; verdicts stay as they are. Every part is read
+    once to see what lies where, then again for each piece that has rows of it. A session is torn only where it exceeds a piece.
+    Raises UnreadableShard: nothing is published then. Shards of an older schema are not merged.
+    """
+    contents = _Contents(kind)
+    for path in paths:
+        contents.add(read_table(path))
+    schema = contents.schema(target, [path.stem for path in paths])
+    parts, rows, pieces = contents.arranged(piece_bytes)
+    publish_pieces(target, schema, (_gathered(paths, parts[piece], rows[piece], schema) for piece in pieces))
+
+
+class _Contents:
+    """What the parts of a merge hold: of each row its session, its order there and its size."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._schemas: list[pa.Schema] = []
+        self._numbers: dict[str, int] = {}  # of the sessions, in the order in which they appear
+        self._sessions: list[_Numbers] = []  # and so on: an array a part
+        self._order: list[tuple[_Numbers, _Numbers]] = []
+        self._sizes: list[_Numbers] = []
+
+    def add(self, table: pa.Table) -> None:
+        self._schemas.append(table.schema)
+        self._sizes.append(_row_sizes(table))
+        if self._kind == "turns":
+            names = table.column("session_id").to_pylist()
+            sessions = [self._numbers.setdefault(name, len(self._numbers)) for name in names]
+            order = table.column("turn_index").to_numpy(), table.column("created_at").to_numpy()
+        else:
+            begin = sum(map(len, self._sessions))
+            sessions, nothing = list(range(begin, begin + table.num_rows)), np.zeros(table.num_rows)
+            order = nothing, nothing
+        self._sessions.append(np.array(sessions, np.int64))
+        self._order.append(order)
+
+    def schema(self, target: Path, stems: Sequence[str]) -> pa.Schema:
+        """Our columns and those that a newer clawctl added to a part, with what all parts say of their origin."""
+        marked = schema_of(self._kind)
+        told = [schema.metadata or {} for schema in self._schemas]
+        if any({key: each.get(key) for key in marked.metadata} != marked.metadata for each in told):
+            raise UnreadableShard(f"{target.name}: its parts are not all shards of {self._kind} of this schema")
+        added = [pa.schema([field for field in schema if field.name not in marked.names]) for schema in self._schemas]
+        try:
+            all_added = pa.unify_schemas(added)
+        except pa.ArrowException as error:
+            raise UnreadableShard(f"{target.name}: its parts do not fit together: {error}") from error
+        names = [field.name.encode() for field in fields(Origin) if field.name.encode() in told[0]]
+        same = {name: told[0][name] for name in names if all(each.get(name) == told[0][name] for each in told)}
+        return pa.schema([*marked, *all_added], {**same, **marked.metadata, b"merged": orjson.dumps(list(stems))})
+
+    def arranged(self, piece_bytes: int) -> tuple[_Numbers, _Numbers, list[slice]]:
+        """The part and the row there of each row to write, in order, and how they are cut into pieces."""
+        parts = np.repeat(np.arange(len(self._sizes)), list(map(len, self._sizes)))
+        rows = np.concatenate([np.arange(len(sizes)) for sizes in self._sizes])
+        sessions, sizes = np.concatenate(self._sessions), np.concatenate(self._sizes)
+        indices, times = (np.concatenate(column) for column in zip(*self._order, strict=True))
+        order = np.lexsort((times, indices, sessions))
+        return parts[order], rows[order], list(_cut(sessions[order].tolist(), sizes[order].tolist(), piece_bytes))
+
+
+def _cut(sessions: Sequence[int], sizes: Sequence[float], most: int) -> Iterator[slice]:
+    """Pieces of at most `most` bytes, or one row: cut where a session begins, within one only where it is larger itself."""
+    start = border = 0
+    held = since = 0.0  # bytes from `start`, from `border`
+    for place, (session, size) in enumerate(zip(sessions, sizes, strict=True)):
+        if place and session != sessions[place - 1]:
+            border, since = place, 0.0
+        while held + size > most and place > start:
+            cut = border if border > start else place
+            yield slice(start, cut)
+            start, held = cut, since if cut == border else 0.0
+        held, since = held + size, since + size
+    if sessions:
+        yield slice(start, len(sessions))
+
+
+def _gathered(paths: Sequence[Path], parts: _Numbers, rows: _Numbers, schema: pa.Schema) -> pa.Table:
+    """These rows of these parts, in this order. Raises UnreadableShard."""
+    found, places = [], []
+    pa.default_memory_pool().release_unused()  # of the piece before
+    for part in np.unique(parts):
+        where = np.flatnonzero(parts == part)
+        found.append(_fitted(read_table(paths[part]).take(rows[where]), schema))
+        places.append(where)
+    return pa.concat_tables(found).take(np.argsort(np.concatenate(places)))
+
+
+def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    there = set(table.schema.names)
+    return pa.table(
+        [table.column(each.name).cast(each.type) if each.name in there else pa.nulls(len(table), each.type) for each in schema],
+        schema=schema,
+    )
+
+
+def _row_sizes(table: pa.Table) -> _Numbers:
+    """About how many bytes each row takes in memory."""
+    sizes = np.zeros(table.num_rows)
+    for column in table.columns:
+        if pa.types.is_string(column.type):
+            lengths, width = pc.binary_length(column), 1
+        elif pa.types.is_list(column.type) and pa.types.is_primitive(column.type.value_type):
+            lengths, width = pc.list_value_length(column), column.type.value_type.bit_width // 8
+        else:
+            sizes += column.nbytes / max(1, table.num_rows)
+            continue
+        sizes += width * pc.fill_null(lengths, 0).to_numpy()
+    return sizes

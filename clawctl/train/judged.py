@@ -1,0 +1,48 @@
+"""A shard of turns with its verdicts, piece by piece: of turns that a step cannot use only a few columns are read."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clawctl.run_dir import RunDir
+from clawctl.shards import UnreadableShard, read_pieces, read_verdicts
+from clawctl.types import Turn, Verdict
+
+FEW = ("turn_id", "user", "source", "trainable", "untrainable_reason")
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedPiece:
+    """A row group of turns."""
+
+    passed: list[dict[str, Any]]  # FEW of the turns that were not wanted
+    turns: Iterator[tuple[Turn, Verdict | None]]  # those that were
+
+
+class Half(Exception):
+    """One of the two files of a shard cannot be read."""
+
+    def __init__(self, path: Path, reason: UnreadableShard) -> None:
+        super().__init__(str(reason))
+        self.path = path
+
+
+def judged_pieces(run: RunDir, stem: str, is_wanted: Callable[[dict[str, Any]], bool]) -> Iterator[JudgedPiece]:
+    """The pieces of a shard, one decoded at a time; `is_wanted` is shown FEW of each row. Raises Half before anything is told of a
+    damaged piece."""
+    turns_path, verdicts_path = (folder / f"{stem}.parquet" for folder in (run.trajectories, run.verdicts))
+    path = turns_path
+    try:
+        for piece in read_pieces(turns_path):
+            rows = piece.rows("turns", FEW)
+            places = [place for place, row in enumerate(rows) if is_wanted(row)]
+            wanted = {rows[place]["turn_id"] for place in places}
+            turns = piece.turns(places) if places else iter(())
+            path = verdicts_path
+            verdicts = {verdict.turn_id: verdict for verdict in read_verdicts(path, wanted)} if places else {}
+            path = turns_path
+            passed = [row for row in rows if row["turn_id"] not in wanted]
+            yield JudgedPiece(passed, ((turn, verdicts.get(turn.turn_id)) for turn in turns))
+    except UnreadableShard as error:
+        raise Half(path, error) from error

@@ -18,6 +18,7 @@ from clawctl.train.trees import Tree
 TREE = "clawctl_tree"
 FLEX_BLOCK = 128  # FlexAttention's own block size
 QUERIES = 128  # in a block: its scores against a few thousand keys stay in the cache
+KEPT_BYTES = 2**25  # of a layer's attention weights that wait for the backward pass; it makes the rest again
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +122,12 @@ def _attend(
     return attend_by_blocks(query[0], key[0], value[0], tree.asked if last else tree.blocks, scale).unsqueeze(0), None
 
 
-def attend_by_blocks(q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, blocks: tuple[Block, ...], scale: float) -> Tensor:
-    """Attention of a tree on the CPU: [T, H, D], zero for queries that are in no block. K key heads serve H query heads."""
-    output_THD: Tensor = _TreeAttention.apply(q_HTD, k_KTD, v_KTD, blocks, scale)
+def attend_by_blocks(
+    q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, blocks: tuple[Block, ...], scale: float, keep: int = KEPT_BYTES
+) -> Tensor:
+    """Attention of a tree on the CPU: [T, H, D], zero for queries that are in no block. K key heads serve H query heads. At most
+    `keep` bytes of its weights wait for the backward pass."""
+    output_THD: Tensor = _TreeAttention.apply(q_HTD, k_KTD, v_KTD, blocks, scale, keep)
     return output_THD
 
 
@@ -141,38 +145,45 @@ _compiled: Any = None
 
 
 class _TreeAttention(torch.autograd.Function):
-    """softmax(q k' scale) v over each block's keys; K key heads serve G query heads each. Backward makes the scores again."""
+    """softmax(q k' scale) v over each block's keys; K key heads serve G query heads each. Blocks for whose softmax there is room
+    keep it for backward, which makes that of the others again."""
 
     @staticmethod
-    def forward(ctx: Any, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, blocks: tuple[Block, ...], scale: float) -> Tensor:
+    def forward(
+        ctx: Any, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, blocks: tuple[Block, ...], scale: float, keep: int
+    ) -> Tensor:
         heads, keys = q_HTD.shape[0], k_KTD.shape[0]
+        room = keep if any(ctx.needs_input_grad) else 0
+        kept: list[Tensor | None] = []
         q_KGTD = q_HTD.mul(scale).unflatten(0, (keys, heads // keys))
         out_TKGD = q_HTD.new_zeros(q_HTD.shape[1], keys, heads // keys, v_KTD.shape[-1])
         for block in blocks:
             p_KNM = _weights(_queries(q_KGTD, block), _gather(k_KTD, block), block)
             o_KND = p_KNM @ _gather(v_KTD, block)
             out_TKGD[block.start : block.stop] = o_KND.unflatten(1, (heads // keys, -1)).permute(2, 0, 1, 3)
-        ctx.save_for_backward(q_KGTD, k_KTD, v_KTD)
+            kept.append(p_KNM if p_KNM.nbytes <= room else None)
+            room -= 0 if kept[-1] is None else p_KNM.nbytes
+        ctx.save_for_backward(q_KGTD, k_KTD, v_KTD, *kept)  # through autograd, so that a checkpointed layer keeps nothing
         ctx.blocks, ctx.scale = blocks, scale
         return out_TKGD.flatten(1, 2)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        q_KGTD, k_KTD, v_KTD = ctx.saved_tensors
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        q_KGTD, k_KTD, v_KTD, *kept = ctx.saved_tensors
         out_KGTD = gradients[0].unflatten(1, q_KGTD.shape[:2]).permute(1, 2, 0, 3)
         dq_KGTD = torch.zeros_like(q_KGTD)
         dk_KTD = torch.zeros_like(k_KTD, dtype=torch.float32)  # sums over many blocks: not in bfloat16
         dv_KTD = torch.zeros_like(v_KTD, dtype=torch.float32)
-        for block in ctx.blocks:
+        for block, p_KNM in zip(ctx.blocks, kept, strict=True):
             q_KND, k_KMD, v_KMD = _queries(q_KGTD, block), _gather(k_KTD, block), _gather(v_KTD, block)
             do_KND = _queries(out_KGTD, block)
-            p_KNM = _weights(q_KND, k_KMD, block)
+            p_KNM = _weights(q_KND, k_KMD, block) if p_KNM is None else p_KNM
             _scatter(dv_KTD, p_KNM.transpose(1, 2) @ do_KND, block)
             ds_KNM = torch._softmax_backward_data(do_KND @ v_KMD.transpose(1, 2), p_KNM, -1, p_KNM.dtype)
             dq_KND = ds_KNM @ k_KMD
             dq_KGTD[:, :, block.start : block.stop] = dq_KND.unflatten(1, (q_KGTD.shape[1], -1))
             _scatter(dk_KTD, ds_KNM.transpose(1, 2) @ q_KND, block)
-        return dq_KGTD.flatten(0, 1).mul_(ctx.scale), dk_KTD.to(k_KTD.dtype), dv_KTD.to(v_KTD.dtype), None, None
+        return dq_KGTD.flatten(0, 1).mul_(ctx.scale), dk_KTD.to(k_KTD.dtype), dv_KTD.to(v_KTD.dtype), None, None, None
 
 
 def _queries(tensor_KGTD: Tensor, block: Block) -> Tensor:

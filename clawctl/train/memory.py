@@ -13,7 +13,8 @@ bfloat16), R ranks where weights are sharded, else 1:
     logits       the piece that is alive, twice; 4 bytes for each weight of a head that learns, in which its gradient is added up
     teacher      version 0 as a second model: 4 P / R; an average: 4 T
 
-KEPT is a measured number: transformers' norms, rotations and activations keep copies of their own.
+KEPT is a measured number: transformers' norms, rotations and activations keep copies of their own. Not counted: the attention
+weights of tries that the CPU keeps, at most attention.KEPT_BYTES a layer.
 """
 
 from dataclasses import dataclass, fields

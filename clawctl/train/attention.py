@@ -5,6 +5,7 @@ loaded model serves both. On CUDA a tree is a FlexAttention block mask. On the C
 against the keys that all of them may see: no mask of tokens by tokens is ever made, and hidden pairs cost nothing.
 """
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clawctl.train.trees import Tree
+from clawctl.train.trees import Ints, Tree
 
 TREE = "clawctl_tree"
 FLEX_BLOCK = 128  # FlexAttention's own block size
@@ -26,8 +27,9 @@ class Visible:
     """A tree as attention needs it."""
 
     ends_T: Tensor  # one past the last descendant
+    asked_M: Tensor  # the tokens whose states predict a scored one, in order
     blocks: tuple["Block", ...]  # for the CPU
-    asked: tuple["Block", ...]  # for the CPU, of the last layer: only the queries whose states predict a scored token
+    asked: tuple["Block", ...]  # for the CPU, of the last layer: only the queries of asked tokens
     mask: Any = None  # FlexAttention's block mask, for CUDA
 
 
@@ -43,9 +45,11 @@ class Block:
 def visible(tree: Tree, device: torch.device) -> Visible:
     """What attention on `device` needs of a tree."""
     ends_T = torch.from_numpy(tree.ends_T).to(device)
+    asked_M = np.unique(np.concatenate(tree.places))
+    seen = functools.partial(Visible, ends_T, torch.from_numpy(asked_M).to(device))
     if device.type != "cuda":
-        return Visible(ends_T, tuple(_blocks(tree)), tuple(_asked_blocks(tree)))
-    return Visible(ends_T, (), (), block_mask(ends_T))
+        return seen(tuple(_blocks(tree)), tuple(_asked_blocks(tree, asked_M)))
+    return seen((), (), block_mask(ends_T))
 
 
 def block_mask(ends_T: Tensor) -> Any:
@@ -86,9 +90,9 @@ def _blocks(tree: Tree) -> Iterator[Block]:
             yield Block(start, stop, (*run.context, (run.start, stop)))
 
 
-def _asked_blocks(tree: Tree) -> Iterator[Block]:
+def _asked_blocks(tree: Tree, asked_M: Ints) -> Iterator[Block]:
     asked_T = np.zeros(len(tree.ids_T), dtype=bool)
-    asked_T[np.concatenate(tree.places)] = True
+    asked_T[asked_M] = True
     for block in _blocks(tree):
         edges = np.flatnonzero(np.diff(asked_T[block.start : block.stop], prepend=False, append=False)) + block.start
         for start, stop in edges.reshape(-1, 2).tolist():

@@ -19,6 +19,7 @@ from clawctl.train.batches import Merge, Microbatch, lay_out
 from clawctl.train.head import token_logprobs
 from clawctl.train.last_layer import go_on_with_asked
 from clawctl.train.loading import adapted, load_causal, load_config, publish_dtype_of, tokenizer_files_of
+from clawctl.train.norms import quicken_norms
 from clawctl.train.ranks import Ranks
 from clawctl.train.sharding import gathering, is_sharded, layers_of, shard, whole
 from clawctl.train.trees import make_branch
@@ -225,6 +226,8 @@ def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) ->
         dropouts=[m for name, m in module.named_modules() if isinstance(m, nn.Dropout) and "lora_dropout" in name],
     )
     _check_head(policy)
+    if ranks.device.type == "cpu":
+        quicken_norms(policy.causal)
     policy.merge = _usable_merge(policy, config.merge)
     if config.gradient_checkpointing:
         compute_layers_again(policy)

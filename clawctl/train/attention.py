@@ -5,6 +5,7 @@ loaded model serves both. On CUDA a tree is a FlexAttention block mask. On the C
 against the keys that all of them may see: no mask of tokens by tokens is ever made, and hidden pairs cost nothing.
 """
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clawctl.train.trees import Tree
+from clawctl.train.trees import Ints, Tree
 
 TREE = "clawctl_tree"
 FLEX_BLOCK = 128  # FlexAttention's own block size
 QUERIES = 128  # in a block: its scores against a few thousand keys stay in the cache
+KEPT_BYTES = 2**25  # of a layer's attention weights that wait for the backward pass; it makes the rest again
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +27,9 @@ class Visible:
     """A tree as attention needs it."""
 
     ends_T: Tensor  # one past the last descendant
+    asked_M: Tensor  # the tokens whose states predict a scored one, in order
     blocks: tuple["Block", ...]  # for the CPU
-    asked: tuple["Block", ...]  # for the CPU, of the last layer: only the queries whose states predict a scored token
+    asked: tuple["Block", ...]  # for the CPU, of the last layer: only the queries of asked tokens
     mask: Any = None  # FlexAttention's block mask, for CUDA
 
 
@@ -42,9 +45,11 @@ class Block:
 def visible(tree: Tree, device: torch.device) -> Visible:
     """What attention on `device` needs of a tree."""
     ends_T = torch.from_numpy(tree.ends_T).to(device)
+    asked_M = np.unique(np.concatenate(tree.places))
+    seen = functools.partial(Visible, ends_T, torch.from_numpy(asked_M).to(device))
     if device.type != "cuda":
-        return Visible(ends_T, tuple(_blocks(tree)), tuple(_asked_blocks(tree)))
-    return Visible(ends_T, (), (), block_mask(ends_T))
+        return seen(tuple(_blocks(tree)), tuple(_asked_blocks(tree, asked_M)))
+    return seen((), (), block_mask(ends_T))
 
 
 def block_mask(ends_T: Tensor) -> Any:
@@ -85,9 +90,9 @@ def _blocks(tree: Tree) -> Iterator[Block]:
             yield Block(start, stop, (*run.context, (run.start, stop)))
 
 
-def _asked_blocks(tree: Tree) -> Iterator[Block]:
+def _asked_blocks(tree: Tree, asked_M: Ints) -> Iterator[Block]:
     asked_T = np.zeros(len(tree.ids_T), dtype=bool)
-    asked_T[np.concatenate(tree.places)] = True
+    asked_T[asked_M] = True
     for block in _blocks(tree):
         edges = np.flatnonzero(np.diff(asked_T[block.start : block.stop], prepend=False, append=False)) + block.start
         for start, stop in edges.reshape(-1, 2).tolist():
@@ -121,9 +126,12 @@ def _attend(
     return attend_by_blocks(query[0], key[0], value[0], tree.asked if last else tree.blocks, scale).unsqueeze(0), None
 
 
-def attend_by_blocks(q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, blocks: tuple[Block, ...], scale: float) -> Tensor:
-    """Attention of a tree on the CPU: [T, H, D], zero for queries that are in no block. K key heads serve H query heads."""
-    output_THD: Tensor = _TreeAttention.apply(q_HTD, k_KTD, v_KTD, blocks, scale)
+def attend_by_blocks(
+    q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, blocks: tuple[Block, ...], scale: float, keep: int = KEPT_BYTES
+) -> Tensor:
+    """Attention of a tree on the CPU: [T, H, D], zero for queries that are in no block. K key heads serve H query heads. At most
+    `keep` bytes of its weights wait for the backward pass."""
+    output_THD: Tensor = _TreeAttention.apply(q_HTD, k_KTD, v_KTD, blocks, scale, keep)
     return output_THD
 
 
@@ -141,38 +149,45 @@ _compiled: Any = None
 
 
 class _TreeAttention(torch.autograd.Function):
-    """softmax(q k' scale) v over each block's keys; K key heads serve G query heads each. Backward makes the scores again."""
+    """softmax(q k' scale) v over each block's keys; K key heads serve G query heads each. Blocks for whose softmax there is room
+    keep it for backward, which makes that of the others again."""
 
     @staticmethod
-    def forward(ctx: Any, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, blocks: tuple[Block, ...], scale: float) -> Tensor:
+    def forward(
+        ctx: Any, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, blocks: tuple[Block, ...], scale: float, keep: int
+    ) -> Tensor:
         heads, keys = q_HTD.shape[0], k_KTD.shape[0]
+        room = keep if any(ctx.needs_input_grad) else 0
+        kept: list[Tensor | None] = []
         q_KGTD = q_HTD.mul(scale).unflatten(0, (keys, heads // keys))
         out_TKGD = q_HTD.new_zeros(q_HTD.shape[1], keys, heads // keys, v_KTD.shape[-1])
         for block in blocks:
             p_KNM = _weights(_queries(q_KGTD, block), _gather(k_KTD, block), block)
             o_KND = p_KNM @ _gather(v_KTD, block)
             out_TKGD[block.start : block.stop] = o_KND.unflatten(1, (heads // keys, -1)).permute(2, 0, 1, 3)
-        ctx.save_for_backward(q_KGTD, k_KTD, v_KTD)
+            kept.append(p_KNM if p_KNM.nbytes <= room else None)
+            room -= 0 if kept[-1] is None else p_KNM.nbytes
+        ctx.save_for_backward(q_KGTD, k_KTD, v_KTD, *kept)  # through autograd, so that a checkpointed layer keeps nothing
         ctx.blocks, ctx.scale = blocks, scale
         return out_TKGD.flatten(1, 2)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        q_KGTD, k_KTD, v_KTD = ctx.saved_tensors
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        q_KGTD, k_KTD, v_KTD, *kept = ctx.saved_tensors
         out_KGTD = gradients[0].unflatten(1, q_KGTD.shape[:2]).permute(1, 2, 0, 3)
         dq_KGTD = torch.zeros_like(q_KGTD)
         dk_KTD = torch.zeros_like(k_KTD, dtype=torch.float32)  # sums over many blocks: not in bfloat16
         dv_KTD = torch.zeros_like(v_KTD, dtype=torch.float32)
-        for block in ctx.blocks:
+        for block, p_KNM in zip(ctx.blocks, kept, strict=True):
             q_KND, k_KMD, v_KMD = _queries(q_KGTD, block), _gather(k_KTD, block), _gather(v_KTD, block)
             do_KND = _queries(out_KGTD, block)
-            p_KNM = _weights(q_KND, k_KMD, block)
+            p_KNM = _weights(q_KND, k_KMD, block) if p_KNM is None else p_KNM
             _scatter(dv_KTD, p_KNM.transpose(1, 2) @ do_KND, block)
             ds_KNM = torch._softmax_backward_data(do_KND @ v_KMD.transpose(1, 2), p_KNM, -1, p_KNM.dtype)
             dq_KND = ds_KNM @ k_KMD
             dq_KGTD[:, :, block.start : block.stop] = dq_KND.unflatten(1, (q_KGTD.shape[1], -1))
             _scatter(dk_KTD, ds_KNM.transpose(1, 2) @ q_KND, block)
-        return dq_KGTD.flatten(0, 1).mul_(ctx.scale), dk_KTD.to(k_KTD.dtype), dv_KTD.to(v_KTD.dtype), None, None
+        return dq_KGTD.flatten(0, 1).mul_(ctx.scale), dk_KTD.to(k_KTD.dtype), dv_KTD.to(v_KTD.dtype), None, None, None
 
 
 def _queries(tensor_KGTD: Tensor, block: Block) -> Tensor:

@@ -14,7 +14,8 @@ bfloat16), R ranks where weights are sharded, else 1:
                  with a custom loss those of all tokens, six times, and once more for version 0's
     teacher      version 0 as a second model: 4 P / R; an average: 4 T
 
-KEPT is a measured number: transformers' norms, rotations and activations keep copies of their own.
+KEPT is a measured number: transformers' norms, rotations and activations keep copies of their own. Not counted: the attention
+weights of tries that the CPU keeps, at most attention.KEPT_BYTES a layer.
 """
 
 from dataclasses import dataclass, fields

@@ -17,7 +17,9 @@ from clawctl.errors import ClawError
 from clawctl.train.attention import TREE, register
 from clawctl.train.batches import Merge, Microbatch, lay_out
 from clawctl.train.head import token_logprobs
+from clawctl.train.last_layer import go_on_with_asked
 from clawctl.train.loading import adapted, load_causal, load_config, publish_dtype_of, tokenizer_files_of
+from clawctl.train.norms import quicken_norms
 from clawctl.train.ranks import Ranks
 from clawctl.train.sharding import gathering, is_sharded, layers_of, shard, whole
 from clawctl.train.trees import make_branch
@@ -94,7 +96,11 @@ class PolicyModel:
         if batch.visible is not None:
             layout = {"position_ids": batch.positions_BT, "tree": batch.visible}
         hidden_BTD = getattr(causal, causal.base_model_prefix)(input_ids=batch.ids_BT, use_cache=False, **layout).last_hidden_state
-        before_ND: Tensor = hidden_BTD.flatten(0, 1)[batch.before_N]
+        before_N = batch.before_N
+        if hidden_BTD.shape[:2] != batch.ids_BT.shape:  # the last layer went on with the asked ones alone
+            assert batch.visible is not None
+            before_N = torch.searchsorted(batch.visible.asked_M, before_N)
+        before_ND: Tensor = hidden_BTD.flatten(0, 1).index_select(0, before_N)
         return before_ND
 
     @contextlib.contextmanager
@@ -220,6 +226,8 @@ def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) ->
         dropouts=[m for name, m in module.named_modules() if isinstance(m, nn.Dropout) and "lora_dropout" in name],
     )
     _check_head(policy)
+    if ranks.device.type == "cpu":
+        quicken_norms(policy.causal)
     policy.merge = _usable_merge(policy, config.merge)
     if config.gradient_checkpointing:
         compute_layers_again(policy)
@@ -265,6 +273,7 @@ def _attends_to_tries(policy: PolicyModel) -> bool:
         return False
     register()
     policy.causal.set_attn_implementation(TREE)
+    go_on_with_asked(policy.causal)
     prompts, completions = ([1, 2, 3], [1, 2, 3, 4, 5], [2, 1]), ([4, 5], [3, 6], [3, 4])
     branches = [make_branch(prompt, completion, 1.0) for prompt, completion in zip(prompts, completions, strict=True)]
     alone, merged = (policy.hidden(lay_out(branches, merge, policy.device)).float() for merge in ("none", "tree"))

@@ -60,7 +60,8 @@ def check_same(policy: PolicyModel, found: list[Branch], merge: Merge, tokens: i
     torch.testing.assert_close(logprobs, expected, atol=2e-5, rtol=2e-5)
     for name, gradient in gradients.items():
         size = float(expected_gradients[name].abs().max())
-        torch.testing.assert_close(gradient, expected_gradients[name], atol=1e-6 + 2e-5 * size, rtol=1e-4)
+        # where all keys are equal a query's gradient is 0, and what is found is the rounding of larger numbers
+        torch.testing.assert_close(gradient, expected_gradients[name], atol=4e-6 + 2e-5 * size, rtol=1e-4)
     return count
 
 

@@ -113,6 +113,32 @@ def test_flex_attention_under_the_mask_of_cuda_computes_what_the_blocks_compute(
     torch.testing.assert_close(attend_by_blocks(query[0], key[0], value[0], seen.blocks, 0.25), by_flex[0].transpose(0, 1))
 
 
+def test_attention_is_the_same_whether_its_weights_wait_for_the_backward_pass_or_are_made_again() -> None:
+    torch.manual_seed(0)
+    stem = np.random.default_rng(0).integers(0, 9, QUERIES + 40).tolist()
+    tree = lay([make_branch(stem[:cut], [9] * 20, 1.0) for cut in (30, len(stem))])
+    leaves = [torch.randn(heads, len(tree.ids_T), 16, requires_grad=True) for heads in (4, 2, 2)]
+    blocks = visible(tree, CPU).blocks
+    sizes = [4 * 4 * (b.stop - b.start) * sum(stop - start for start, stop in b.ranges) for b in blocks]
+    held: list[int] = []
+
+    def hold(tensor: torch.Tensor) -> torch.Tensor:
+        held.append(tensor.nbytes)
+        return tensor
+
+    found = []
+    for keep in (0, max(sizes), sum(sizes)):
+        held.clear()
+        with torch.autograd.graph.saved_tensors_hooks(hold, lambda tensor: tensor):
+            output = attend_by_blocks(*leaves, blocks, 0.25, keep)
+        assert sum(held) - sum(leaf.nbytes for leaf in leaves) <= keep
+        found.append((output, *torch.autograd.grad(output.square().sum(), leaves)))
+    assert sum(held) == sum(leaf.nbytes for leaf in leaves) + sum(sizes)
+    for other in found[1:]:
+        for ours, expected in zip(other, found[0], strict=True):
+            assert torch.equal(ours, expected)
+
+
 @given(branches())
 def test_the_last_layer_asks_only_tokens_before_scored_ones_and_each_sees_what_it_sees_elsewhere(
     found: list[Branch],

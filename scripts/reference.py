@@ -80,6 +80,8 @@ def _inner_section(annotation: Any) -> type[Section] | None:
 
 
 def _type_name(annotation: Any) -> str:
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _type_name(typing.get_args(annotation)[0])
     if typing.get_origin(annotation) is typing.Literal:
         return " \\| ".join(f"`{value}`" for value in typing.get_args(annotation))
     if typing.get_origin(annotation) in (types.UnionType, typing.Union):

@@ -46,7 +46,9 @@ def collect(
         settings = load_recipe(recipe_file(run, recipe))
         show(None if import_from else open_run(run, create=False), settings, import_from, rating, num_samples, as_json)
         return
-    opened, resolved = open_stage("collect", run, recipe, {}, log_level, create=import_from is not None or export_to is None)
+    opened, resolved = open_stage(
+        "collect", run, recipe, {}, log_level, create=import_from is not None or custom_rollout is not None
+    )
     if import_from or export_to:
         from clawctl.collect.text_files import exchange_text
 

@@ -12,9 +12,11 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
+from clawctl.collect.redacted import redacted
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.plugins import GENERATE, ROLLOUT, Generation, load_function
+from clawctl.privacy.redaction import Redactor
 from clawctl.run_dir import RunDir
 from clawctl.shards import Origin, write_turns
 from clawctl.tokenizer_files import tokenizer_fingerprint
@@ -35,9 +37,9 @@ def collect_custom(run: RunDir, recipe: Recipe, rollout: str, generate: str | No
         raise ClawError(problem, "name it, or let the agent talk to `clawctl serve --intercept`: its calls are captured", 2)
     sample = _checked(load_function(generate, "--custom-generate", GENERATE), generate)
     origin = Origin(recipe.model.path, tokenizer_fingerprint(recipe.model_path))
-    published = 0
+    redactor, published = Redactor(recipe.privacy.redact), 0
     for episode in range(episodes):
-        turns = _played(play, partial(sample, config=recipe.collect), episode, recipe)
+        turns = [redacted(turn, redactor) for turn in _played(play, partial(sample, config=recipe.collect), episode, recipe)]
         if turns:
             write_turns(run.trajectories / f"{time.time_ns():020d}-{secrets.token_hex(3)}.parquet", turns, origin)
         published += len(turns)

@@ -19,7 +19,7 @@ anything is written, by the same rules as serve's (`privacy.redact`); a turn tha
 
 import hashlib
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -27,16 +27,16 @@ from typing import Any, Literal
 import orjson
 
 from clawctl.collect.documents import NOTHING, read_file, values
+from clawctl.collect.redacted import NOT_WANTED, redacted
 from clawctl.collect.rows import SIDE_TURN
 from clawctl.collect.sessions import scoped
 from clawctl.config.privacy import PrivacyConfig
 from clawctl.errors import ClawError
-from clawctl.privacy.redaction import REDACTED, Redactor
+from clawctl.privacy.redaction import Redactor
 from clawctl.run_dir import RunDir, published
 from clawctl.shards import UnreadableShard, read_turn_ids, write_turns
 from clawctl.types import NO_NEXT_STATE, TEXT_ONLY, Message, Turn
 
-NOT_WANTED = "marked untrainable in the file"
 USER = "import"  # whose turns these are
 SHARD_TURNS = 1024
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -132,7 +132,7 @@ def _read_all(file: Path, rating: float | None, privacy: PrivacyConfig | None) -
         parent: str | None = None
         for place, each in enumerate(told):
             turn = _turn(each, f"i{name}{place:05d}", session_id, parent, begun + number + place / 1000, rating)
-            turns.append((_redacted(turn, redactor), each.exported_as))
+            turns.append((redacted(turn, redactor), each.exported_as))
             parent = turn.turn_id if each.follows else None
     if not turns:
         raise ClawError(f"{file} holds no turn", f"{NOTHING}; docs/data.md describes the shapes", 2)
@@ -161,17 +161,6 @@ def _turn(told: _Told, turn_id: str, session_id: str, parent: str | None, at: fl
         policy_version=None, policy_version_end=None, temperature=1.0, top_p=1.0, top_k=0, finish_reason=None, outcome_reward=None,
         feedback=feedback, trainable=False, untrainable_reason=next((reason for applies, reason in reasons if applies), TEXT_ONLY),
     )  # fmt: skip
-
-
-def _redacted(turn: Turn, redactor: Redactor) -> Turn:
-    """The turn as it may be written; as with what serve captures, one whose tokens would tell a secret is not trained."""
-    said = [turn.messages, turn.tools or [], [turn.response] if turn.response else []]
-    messages, tools, response = (redactor.messages(each) for each in said)
-    came = None if turn.next_state is None else redactor.messages(turn.next_state)
-    clean = replace(turn, messages=messages, tools=tools or None, response=response[0] if response else None, next_state=came)
-    if [messages, tools, response] == said or turn.untrainable_reason in (SIDE_TURN, NOT_WANTED):
-        return clean
-    return replace(clean, untrainable_reason=REDACTED)
 
 
 # ---- shapes --------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from clawctl.config.section import Section
+from clawctl.config.section import HttpUrl, Section
 
 
 class EvalConfig(Section):
@@ -18,7 +18,7 @@ class EvalConfig(Section):
     """Of the answers that are measured."""
     concurrency: int = Field(16, gt=0)
     """Calls in flight at a time."""
-    endpoint: str | None = None
+    endpoint: HttpUrl | None = None
     """Server to measure. Unset: the server of this run."""
 
 

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from clawctl.config.section import Section
+from clawctl.config.section import HttpUrl, Section
 
 # What people who come from elsewhere call the judge's settings
 _JUDGE_ELSEWHERE = {
@@ -21,9 +21,9 @@ _JUDGE_ELSEWHERE = {
 
 
 class JudgeConfig(Section):
-    endpoint: str | None = None
+    endpoint: HttpUrl | None = None
     """Base URL of an OpenAI-compatible server (`http://host:port/v1`). Unset: the server of this run."""
-    endpoints: list[str] = []
+    endpoints: list[HttpUrl] = []
     """More of them, all with the same `model` and `api_key`: the one with the fewest calls in flight is asked next, one that fails
     rests and is tried again."""
     model: str | None = None

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from clawctl.config.section import Section
+from clawctl.config.section import HttpUrl, Section
 
 
 class LimitsConfig(Section):
@@ -25,7 +25,7 @@ class LimitsConfig(Section):
 
 
 class UpstreamConfig(Section):
-    url: str = Field(pattern=r"^https?://\S+$")
+    url: HttpUrl
     """Base URL of an OpenAI-compatible server that somebody else runs (`http://host:port/v1`)."""
     kind: Literal["vllm", "sglang", "openai"] = "openai"
     """What it is. Of vLLM and SGLang exact token ids can be had; without them turns are kept but not trained."""

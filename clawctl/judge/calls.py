@@ -59,10 +59,6 @@ class Calls:
         settings = recipe.judge
         urls = [settings.endpoint, *settings.endpoints] if settings.endpoint else settings.endpoints
         given = list(dict.fromkeys(url.rstrip("/") for url in urls))
-        for url in given:
-            if not url.startswith(("http://", "https://")):
-                cure = f"give one such as http://127.0.0.1:8000/v1: --endpoint, or judge.endpoint(s) in {run.root}/recipe.yaml"
-                raise ClawError(f"judge endpoint {url!r} is not an http URL", cure, 2)
         finders: list[Callable[[], Endpoint | None]] = [partial(self._given_endpoint, url) for url in given]
         self._places = Places(finders or [self._own_endpoint], settings.requests_per_s)
         if not ((settings.api_key or "").isascii() and (settings.api_key or "").isprintable()):

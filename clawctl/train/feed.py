@@ -11,23 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from clawctl.config import TrainConfig
 from clawctl.feedback import Ratings
-from clawctl.run_dir import RunDir, publish_bytes, published, quarantine
+from clawctl.run_dir import RunDir, published, quarantine
 from clawctl.shards import Origin, UnreadableShard, merged_from, read_origin
 from clawctl.train.admission import UNTRAINABLE, Admission, Refused, reward_of
-from clawctl.train.forming import Forming, Waiting, in_order
+from clawctl.train.feed_counts import Counts, CountsFile, in_a_line
+from clawctl.train.forming import Forming
 from clawctl.train.judged import Half, JudgedPiece, judged_pieces
 from clawctl.train.sample import Batch
 from clawctl.train.turn_ids import TurnIds
+from clawctl.train.waiting import READ_AHEAD, Waiting, in_order, is_enough, ready_turns
 from clawctl.types import Turn, Verdict, is_judged, lacks_reaction
 
 log = logging.getLogger("clawctl.train")
-
-READ_AHEAD = 4096  # turns; on disk they wait as well
-READ_AHEAD_TOKENS = 4 << 20  # at some 40 bytes each
 
 
 class Feed:
@@ -65,7 +62,7 @@ class Feed:
         self._begun_stems: set[str] = set()  # those of them whose later pieces wait on disk, or whose other half was damaged
         self._expired: set[str] = set()  # those of them that are no longer there
         self._merged: set[str] = set()  # those of them that hold the rows of others
-        self._told: bytes = b""
+        self._file = CountsFile(run)
 
     def take(self, version: int, now: float | None = None) -> Batch | None:
         """The next batch for a policy that stands at `version`, or None while there are too few turns. Nothing leaves the feed
@@ -76,7 +73,7 @@ class Feed:
         while more and not ready:  # what was left on disk is wanted where all that was read is too stale
             more = self._look(now)
             self._refuse_stale(version)
-            ready = self._ready(now)
+            ready = ready_turns(self.waiting, self.config, now)
         self.tell()
         samples = [turn.sample for turn in self.waiting[:ready]]
         return Batch(version + 1, [replace(s, policy_version=version) if s.imported else s for s in samples]) if ready else None
@@ -101,9 +98,16 @@ class Feed:
         self.tell()
 
     def tell(self) -> None:
-        """`train/feed.json`: counts for `inspect`. Written only when something changed."""
+        """Keep what became of the turns, for `inspect`."""
+        self._file.write(self._counts())
+
+    def summary(self) -> str:
+        """What became of the turns that were read, in a line."""
+        return in_a_line(self._counts(), self.config)
+
+    def _counts(self) -> Counts:
         waiting = self.waiting + self.forming.waiting
-        counts = {
+        return {
             "used": self._outcomes["trained"],
             "skipped": self._outcomes["skipped"],
             "waiting": len(waiting),
@@ -113,33 +117,6 @@ class Feed:
             "lost_hints": dict(sorted(self.admission.lost_hints.items())),
             "unreadable_shards": self.unreadable,
         }
-        text = orjson.dumps(counts, option=orjson.OPT_INDENT_2)
-        if text != self._told:
-            try:
-                publish_bytes(self.run.train / "feed.json", text)
-            except OSError as error:  # counts alone: written when they change again
-                log.error("train/feed.json cannot be written, `inspect` shows old counts: %s", error)
-            self._told = text
-
-    def summary(self) -> str:
-        """What became of the turns that were read, in a line."""
-        config, waiting = self.config, len(self.waiting) + len(self.forming.waiting)
-        fewest = min(config.batch_min_turns, config.batch_turns)
-        needed = f"a step takes {config.batch_turns}, or {fewest} after {config.batch_wait_s:g} s"
-        refused = ", ".join(f"{reason} {count}" for reason, count in sorted(self.refused.items()) if count)
-        used = f"{self._outcomes['trained']} turns trained so far, {self._outcomes['skipped']} skipped"
-        return f"{used}, {waiting} wait" + (f" ({needed})" if waiting else "") + (f"; refused: {refused}" if refused else "")
-
-    def _ready(self, now: float) -> int:
-        """How many turns the next batch has: a full batch, or those that have waited long enough, or none. A group is not torn."""
-        count, config = len(self.waiting), self.config
-        if count >= config.batch_turns:
-            full = config.batch_turns
-            while config.credit == "group" and full < count and self.waiting[full].unit == self.waiting[full - 1].unit is not None:
-                full += 1
-            return full
-        oldest = min((turn.since for turn in self.waiting), default=now)
-        return count if count and count >= config.batch_min_turns and now - oldest >= config.batch_wait_s else 0
 
     def _refuse_stale(self, version: int) -> None:
         def fresh(turn: Waiting) -> bool:
@@ -165,7 +142,7 @@ class Feed:
         new = [stem for stem in sorted(turns.keys() & verdicts.keys()) if stem not in read]
         left = False
         for stem in new:
-            if left := self._has_enough():
+            if left := is_enough(self.waiting, self.config, self._most):
                 break
             self._stems.add(stem)
             if not self._is_merged(stem, turns[stem]) and (left := not self._join(stem, now)):
@@ -177,12 +154,6 @@ class Feed:
         if new or rated or released:
             self.waiting = in_order(self.waiting, grouped=self.config.credit == "group")
         return left
-
-    def _has_enough(self) -> bool:
-        count = len(self.waiting)
-        if count >= self._most:
-            return True
-        return count >= 2 * self.config.batch_turns and sum(turn.tokens for turn in self.waiting) >= READ_AHEAD_TOKENS
 
     def _forget_expired(self, there: Set[str]) -> None:
         """A turn whose shard was deleted cannot be looked at again."""
@@ -229,7 +200,7 @@ class Feed:
             since = min(verdicts_path.stat().st_mtime, now)  # another host's clock may be ahead
             self.origins[stem] = read_origin(turns_path)
             for number, piece in enumerate(judged_pieces(self.run, stem, is_wanted)):
-                if number and not again and self._has_enough():
+                if number and not again and is_enough(self.waiting, self.config, self._most):
                     self._begun_stems.add(stem)
                     return False
                 self._take_in(stem, piece, since, again)

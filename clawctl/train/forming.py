@@ -11,37 +11,10 @@ from clawctl.config import TrainConfig
 from clawctl.train.advantages.gae import session_credits
 from clawctl.train.advantages.grpo import group_credits
 from clawctl.train.advantages.term import Earned
-from clawctl.train.sample import Sample
+from clawctl.train.waiting import Waiting
 from clawctl.types import Turn
 
 MOST_IDLE = 4096  # groups or sessions in which nothing waits that are remembered
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A usable turn that no step has used."""
-
-    sample: Sample
-    since: float  # unix seconds when its verdict was published
-    unit: str | None = None  # the group or session that its reward is compared with
-
-    @property
-    def tokens(self) -> int:
-        return len(self.sample.prompt_ids) + len(self.sample.completion_ids)
-
-
-def in_order(waiting: list[Waiting], grouped: bool) -> list[Waiting]:
-    """As their shards follow one another, if `grouped` with the turns of a group together. Within a shard they keep their order."""
-    order = {stem: place for place, stem in enumerate(sorted({turn.sample.stem for turn in waiting}))}
-    first: dict[str | None, int] = {}
-    for turn in waiting:
-        first[turn.unit] = min(first.get(turn.unit, len(order)), order[turn.sample.stem])
-
-    def place(turn: Waiting) -> tuple[int, str, int]:
-        own = order[turn.sample.stem]
-        return (first[turn.unit], turn.unit, own) if grouped and turn.unit is not None else (own, "", own)
-
-    return sorted(waiting, key=place)
 
 
 @dataclass(slots=True)

@@ -38,6 +38,10 @@ def forgetful(episode, generate, config):
 def misspelt(episode, generate, config):
     yield {"generation": generate([]), "messages": [], "next_state": None, "outcome": 1.0}
 
+def with_a_key(episode, generate, config):
+    told = {"role": "user", "content": "mine is " + "sk-" + "proj-4f8a0Zq2Lm9xT6bR1cV7nY3d"}
+    yield {"generation": generate([]), "messages": [told], "next_state": []}
+
 def broken(episode, generate, config):
     raise RuntimeError("no task left")
 
@@ -99,6 +103,14 @@ def test_code_that_does_not_fit_is_refused_with_what_was_expected(
     with pytest.raises(ClawError, match=problem):
         collect_custom(run, Recipe(), spec(tmp_path, rollout), generate and spec(tmp_path, generate), 1)
     assert turns_of(run) == []
+
+
+def test_a_secret_of_an_episode_is_never_written_and_its_turn_not_trained(run: RunDir, tmp_path: Path) -> None:
+    collect_custom(run, Recipe(), spec(tmp_path, "with_a_key"), spec(tmp_path, "generate"), 1)
+    (turn,) = turns_of(run)
+    assert turn.messages[0]["content"] == "mine is [redacted:api_key]"
+    assert (turn.prompt_ids, turn.completion_ids, turn.logprobs, turn.trainable) == (None, None, None, False)
+    assert turn.untrainable_reason == "redacted"
 
 
 def test_what_fails_in_an_episode_is_told_with_its_traceback(run: RunDir, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from clawctl.config import TrainConfig
 from clawctl.run_dir import RunDir
-from clawctl.train.forming import MOST_IDLE, Forming, Waiting
+from clawctl.train.forming import MOST_IDLE, Forming
 from clawctl.train.sample import Sample
+from clawctl.train.waiting import Waiting
 from tests.train.feeding import ids_of, make_feed, told
 from tests.train.tiny import HINT, Sampler, publish_shard
 

@@ -187,8 +187,8 @@ _CAUSES = (
     (
         r"[Oo]ut of memory|OutOfMemory|Cannot allocate memory|No available memory|KV cache (is )?needed|larger than the available|"
         r"Not enough memory|less than desired",
-        "give it less to hold: --max-model-len, --gpu-memory-utilization in serve.engine_args (on a CPU VLLM_CPU_KVCACHE_SPACE in the "
-        "environment)",
+        "give it less to hold: --max-model-len, --gpu-memory-utilization in serve.engine_args (on a CPU the variable "
+        "VLLM_CPU_KVCACHE_SPACE)",
         1,
     ),
     (

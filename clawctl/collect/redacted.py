@@ -1,0 +1,20 @@
+"""Turns that were no exchanges, imported or of the user's own code, as they may be written."""
+
+from dataclasses import replace
+
+from clawctl.collect.rows import SIDE_TURN
+from clawctl.privacy.redaction import REDACTED, Redactor
+from clawctl.types import Turn
+
+NOT_WANTED = "marked untrainable in the file"
+
+
+def redacted(turn: Turn, redactor: Redactor) -> Turn:
+    """The turn without its secrets. One that had some loses the ids that would tell them, and is not trained."""
+    said = [turn.messages, turn.tools or [], [turn.response] if turn.response else []]
+    messages, tools, response = (redactor.messages(each) for each in said)
+    came = None if turn.next_state is None else redactor.messages(turn.next_state)
+    clean = replace(turn, messages=messages, tools=tools or None, response=response[0] if response else None, next_state=came)
+    if [messages, tools, response] == said or turn.untrainable_reason in (SIDE_TURN, NOT_WANTED):
+        return clean
+    return replace(clean, prompt_ids=None, completion_ids=None, logprobs=None, trainable=False, untrainable_reason=REDACTED)

@@ -1,0 +1,39 @@
+"""What became of the turns that a trainer read: `train/feed.json` for `inspect`, and a line for people."""
+
+import logging
+from typing import Any
+
+import orjson
+
+from clawctl.config import TrainConfig
+from clawctl.run_dir import RunDir, publish_bytes
+
+log = logging.getLogger("clawctl.train")
+
+Counts = dict[str, Any]
+
+
+class CountsFile:
+    """Written only when something changed."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._path = run.train / "feed.json"
+        self._written: bytes = b""
+
+    def write(self, counts: Counts) -> None:
+        text = orjson.dumps(counts, option=orjson.OPT_INDENT_2)
+        if text != self._written:
+            try:
+                publish_bytes(self._path, text)
+            except OSError as error:  # counts alone: written when they change again
+                log.error("train/feed.json cannot be written, `inspect` shows old counts: %s", error)
+            self._written = text
+
+
+def in_a_line(counts: Counts, config: TrainConfig) -> str:
+    """What was trained, what waits and for what, and why the rest was refused."""
+    fewest = min(config.batch_min_turns, config.batch_turns)
+    needed = f" (a step takes {config.batch_turns}, or {fewest} after {config.batch_wait_s:g} s)" if counts["waiting"] else ""
+    refused = ", ".join(f"{reason} {count}" for reason, count in counts["refused"].items())
+    told = f"{counts['used']} turns trained so far, {counts['skipped']} skipped, {counts['waiting']} wait{needed}"
+    return told + (f"; refused: {refused}" if refused else "")

@@ -1,0 +1,55 @@
+"""Usable turns that no step has used: their order, and how many of them are enough."""
+
+from dataclasses import dataclass
+
+from clawctl.config import TrainConfig
+from clawctl.train.sample import Sample
+
+READ_AHEAD = 4096  # turns; on disk they wait as well
+READ_AHEAD_TOKENS = 4 << 20  # at some 40 bytes each
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A usable turn that no step has used."""
+
+    sample: Sample
+    since: float  # unix seconds when its verdict was published
+    unit: str | None = None  # the group or session that its reward is compared with
+
+    @property
+    def tokens(self) -> int:
+        return len(self.sample.prompt_ids) + len(self.sample.completion_ids)
+
+
+def in_order(waiting: list[Waiting], grouped: bool) -> list[Waiting]:
+    """As their shards follow one another, if `grouped` with the turns of a group together. Within a shard they keep their order."""
+    order = {stem: place for place, stem in enumerate(sorted({turn.sample.stem for turn in waiting}))}
+    first: dict[str | None, int] = {}
+    for turn in waiting:
+        first[turn.unit] = min(first.get(turn.unit, len(order)), order[turn.sample.stem])
+
+    def place(turn: Waiting) -> tuple[int, str, int]:
+        own = order[turn.sample.stem]
+        return (first[turn.unit], turn.unit, own) if grouped and turn.unit is not None else (own, "", own)
+
+    return sorted(waiting, key=place)
+
+
+def ready_turns(waiting: list[Waiting], config: TrainConfig, now: float) -> int:
+    """How many turns the next batch has: a full batch, or those that have waited long enough, or none. A group is not torn."""
+    count = len(waiting)
+    if count >= config.batch_turns:
+        full = config.batch_turns
+        while config.credit == "group" and full < count and waiting[full].unit == waiting[full - 1].unit is not None:
+            full += 1
+        return full
+    oldest = min((turn.since for turn in waiting), default=now)
+    return count if count and count >= config.batch_min_turns and now - oldest >= config.batch_wait_s else 0
+
+
+def is_enough(waiting: list[Waiting], config: TrainConfig, most: int) -> bool:
+    """Whether nothing further need be read: `most` turns wait, or READ_AHEAD_TOKENS of them that make two batches."""
+    if len(waiting) >= most:
+        return True
+    return len(waiting) >= 2 * config.batch_turns and sum(turn.tokens for turn in waiting) >= READ_AHEAD_TOKENS

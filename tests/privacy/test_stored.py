@@ -128,10 +128,14 @@ def test_without_intercept_no_byte_of_a_conversation_is_written(tmp_path: Path, 
 def test_files_are_their_owners_alone_whatever_the_umask_was(tmp_path: Path) -> None:
     root = tmp_path / "run"
     root.mkdir(mode=0o755)
-    command = [sys.executable, "-m", "clawctl", "collect", "--once", "--run", str(root)]
+    (tmp_path / "chat.jsonl").write_text(
+        '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}\n'
+    )
+    command = [sys.executable, "-m", "clawctl", "collect", "--import", str(tmp_path / "chat.jsonl"), "--run", str(root)]
     subprocess.run(command, check=True, capture_output=True, preexec_fn=lambda: os.umask(0))
     modes = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in [root, *root.rglob("*")]}
     assert "run/logs/collect.log" in modes
+    assert any(name.startswith("run/trajectories/") for name in modes)
     assert {mode for name, mode in modes.items() if (tmp_path / name).is_dir()} == {0o700}
     assert {mode for name, mode in modes.items() if (tmp_path / name).is_file()} == {0o600}, modes
 

@@ -28,7 +28,8 @@ PYTHON = os.environ.get("CLAWCTL_VLLM_PYTHON", sys.executable)
 STARTS_S = 900.0  # two cores, shared with other tests
 SWAPS_S = 300.0
 CANARY_IDS = [[3, 4, 5, 6], [7, 8, 9]]
-CROSSING = 800  # tokens of an answer that is still being given when other weights come
+CROSSING = 2000  # tokens of an answer that is still being given when other weights come
+BESIDE = 400  # and of one that runs beside another
 EXACT = 1e-4  # of a logprob: rounding of float32 in another order
 
 
@@ -318,12 +319,12 @@ def test_adapters_swap_under_load_and_every_tag_is_true(served: Server, base: An
 
 
 @contextlib.contextmanager
-def talking(server: Server) -> Iterator[None]:
+def talking(server: Server, tokens: int) -> Iterator[None]:
     """While a long answer is being given: from its first word on, to its end."""
     begun = threading.Event()
 
     def listen() -> None:
-        for _ in server.say("count", max_tokens=CROSSING, extra_body={"ignore_eos": True}, stream=True):
+        for _ in server.say("count", max_tokens=tokens, extra_body={"ignore_eos": True}, stream=True):
             begun.set()
 
     with ThreadPoolExecutor(1) as pool:
@@ -339,7 +340,7 @@ def test_the_base_model_beside_an_adapter_is_the_base_model(served: Server, base
     for version in (4, 5):  # of the two slots one holds the last: vLLM's own kernel for the CPU would give it to the base as well
         publish(served, version, "adapter", models[version])
         go_live(served, version)
-        with talking(served):
+        with talking(served, BESIDE):
             go_live(served, 0)
             served.say("how many apples?", max_tokens=24)
     lines = served.captured()[before:]
@@ -352,7 +353,7 @@ def test_full_weights_swap_under_running_requests_and_bad_ones_are_taken_back(se
     models = {0: base, 11: perturbed(DEMO_MODEL, 11, 0.01).eval(), 13: perturbed(DEMO_MODEL, 13, 0.01).eval()}
     publish(served, 11, "full", models[11])
     before = len(served.captured())
-    with talking(served):
+    with talking(served, CROSSING):
         go_live(served, 11)
     served.say("how many apples?")
     assert_exact(models[11], last(served))

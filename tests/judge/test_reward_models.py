@@ -235,6 +235,14 @@ def test_what_it_raises_may_quote_a_conversation_and_stays_out_of_the_log(run, t
     assert "zebra" not in caplog.text
 
 
+def test_one_that_wants_to_end_the_program_costs_its_turn_only(run, tmp_path) -> None:
+    path = tmp_path / "quits.py"
+    path.write_text("import sys\ndef score(prompt, response, next_state):\n    sys.exit(3)\n")
+    shard(run, "1-a", [reply("thanks")])
+    judge(run, Recipe.model_validate({"judge": {"custom_rm": f"{path}:score"}}), once=True)
+    assert [verdict.reason for verdict in verdicts_of(run)] == ["custom quits.py:score raised SystemExit"]
+
+
 def test_numbers_of_numpy_and_torch_are_rewards_and_what_is_no_number_is_none(run, custom) -> None:
     words = ["float32", "tensor", "text", "many", "true", "inf", "huge"]
     shard(run, "1-a", [reply(each) for each in words])

@@ -1,5 +1,8 @@
 """What vLLM is started with, and what its log says of its end, without vLLM."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +10,7 @@ from served import recipe_data
 
 from clawctl.config import DEMO_MODEL, Recipe
 from clawctl.errors import ClawError
+from clawctl.serve.backends import inside
 from clawctl.serve.backends.vllm import _cause, arguments, check_vllm, environment
 
 
@@ -57,3 +61,11 @@ def test_an_end_is_told_with_its_cause_and_cure(tmp_path: Path, said: str, probl
     assert problem in cause.problem
     assert cure in cause.fix
     assert cause.exit_code == code
+
+
+def test_the_keeper_says_that_its_command_was_killed() -> None:
+    keeper = [sys.executable, str(Path(inside.__file__).with_name("clawctl_keeper.py")), str(os.getpid())]
+    done = subprocess.run([*keeper, "sh", "-c", "kill -9 $$"], capture_output=True, text=True, start_new_session=True, check=False)
+    assert done.stderr == "it was ended by SIGKILL\n"
+    done = subprocess.run([*keeper, "true"], capture_output=True, text=True, start_new_session=True, check=False)
+    assert done.stderr == ""

@@ -1,6 +1,7 @@
 """From an engine and a bound socket to a server that drains when it is told to end."""
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -117,6 +118,7 @@ async def _serve(
         versions.follow_once(begun=True)
         if not announced:
             announced = True
+            gc.freeze()  # what is loaded by now stays: a look through all of it holds every stream up for as long as a token takes
             _announce(run, host, port)
             what = "captured" if capture.on else "not captured"
             version = versions.live.version

@@ -1,11 +1,12 @@
 """What standing between a client and vLLM costs: through clawctl with capture on, and straight to the same server, in turn.
 
-Case `vllm-cpu`. Four ways ask the same vLLM for the same number of tokens, in turn: `straight` asks for what a client asks for;
-`recorded` goes straight as well, but asks for ids and logprobs too, as clawctl must; `relay` asks so through a process that hands
-on bytes and looks at none; `clawctl` is through clawctl, which asks so. What vLLM takes for telling lies between the first two,
-what any server in between costs before the third, and what is ours after it. The server is as clawctl starts
-it; what it does in another way than vLLM's own is telling alone, so `straight` has nothing of it. CLAWCTL_VLLM_PYTHON names the
-Python that has vLLM, if that which runs this has none.
+Case `vllm-cpu`. `clawctl serve --engine vllm` starts the server; its port and key are read from the process. Four ways ask the same
+vLLM for the same number of tokens, in turn: `straight` asks for what a client asks for; `recorded` goes straight as well, but
+asks for ids and logprobs too, as clawctl must; `relay` asks so through a process that hands on bytes and looks at none; `clawctl`
+is through clawctl, which asks so. What vLLM takes for telling lies between the first two, what any server in between costs before
+the third, and what is ours after it. What clawctl's vLLM does in another way than its own is telling ids and logprobs, and taking
+our requests over one connection: `straight` has nothing of either. CLAWCTL_VLLM_PYTHON names the Python that has vLLM, if that
+which runs this has none.
 """
 
 import asyncio
@@ -21,9 +22,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from clawctl.checksums import read_sealed
 from clawctl.config import Recipe
 from clawctl.http_client import Client
-from scripts.benchmarks.streams import KEY, Stream, ask, clawctl, has_vllm, vllm
+from clawctl.serve.backends.vllm import SERVER
+from scripts.benchmarks.streams import KEY, Stream, ask, clawctl, has_vllm
 from scripts.benchmarks.table import Row
 
 Way = tuple[Client, dict[str, Any]]  # whom to ask, and what for beside an answer
@@ -38,16 +43,22 @@ def run(quick: bool) -> list[Row]:
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     tokens, rounds = (32, 2) if quick else (128, 8)
     arguments = ["--max-model-len", "4096", "--max-num-seqs", "80"]
-    engine = {"engine": "vllm", "engine_python": os.environ.get("CLAWCTL_VLLM_PYTHON"), "engine_args": arguments}
-    recipe: dict[str, Any] = {"model": {"path": "demo", "dtype": "float32"}, "serve": engine}
-    served = Recipe.model_validate(recipe)
-    if not has_vllm(CASE, served):
+    serve = {"engine": "vllm", "engine_python": os.environ.get("CLAWCTL_VLLM_PYTHON"), "engine_args": arguments}
+    recipe: dict[str, Any] = {"model": {"path": "demo", "dtype": "float32"}, "serve": {**serve, "api_key": KEY, "port": 0}}
+    if not has_vllm(CASE, Recipe.model_validate(recipe)):
         return []
-    with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as folder, vllm(Path(folder), served) as straight:
-        upstream = {"url": straight, "kind": "vllm", "api_key": KEY}
-        ours = {**recipe, "serve": {"api_key": KEY, "port": 0, "upstream": upstream}}
-        with _relay(straight) as relay, clawctl(Path(folder), ours) as (through, _):
-            return asyncio.run(_measure(straight, relay, through, tokens, rounds))
+    with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as folder, clawctl(Path(folder), recipe) as (through, run):
+        straight, key = _child(run)
+        with _relay(straight) as relay:
+            return asyncio.run(_measure(Client(straight, key), Client(relay, key), Client(through, KEY), tokens, rounds))
+
+
+def _child(run: Path) -> tuple[str, str]:
+    """URL and key of the vLLM that clawctl started."""
+    served = psutil.Process(read_sealed((run / "serve.json").read_bytes())["pid"])
+    server = next(child for child in served.children(recursive=True) if child.cmdline()[1:3] == ["-m", SERVER])
+    arguments = server.cmdline()
+    return f"http://127.0.0.1:{arguments[arguments.index('--port') + 1]}", server.environ()["VLLM_API_KEY"]
 
 
 @contextmanager
@@ -62,14 +73,14 @@ def _relay(server: str) -> Iterator[str]:
         process.wait()
 
 
-async def _measure(straight: str, relay: str, through: str, tokens: int, rounds: int) -> list[Row]:
+async def _measure(straight: Client, relay: Client, through: Client, tokens: int, rounds: int) -> list[Row]:
     rows = []
-    plain, telling = Client(straight, KEY), {"return_token_ids": True, "logprobs": True, "top_logprobs": 0}
+    telling = {"return_token_ids": True, "logprobs": True, "top_logprobs": 0}
     ways: dict[str, Way] = {
-        "straight": (plain, {}),
-        "recorded": (plain, telling),
-        "relay": (Client(relay, KEY), telling),
-        "clawctl": (Client(through, KEY), {}),
+        "straight": (straight, {}),
+        "recorded": (straight, telling),
+        "relay": (relay, telling),
+        "clawctl": (through, {}),
     }
     for each in ways.values():
         await _round(each, 2, 8)  # the first ones pay for what is made once

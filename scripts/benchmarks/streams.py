@@ -1,7 +1,6 @@
 """Streaming chat completions, many at once, with the time of every piece: what the serving benchmarks load a server with."""
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -12,14 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 import orjson
 import yaml
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.http_client import Broken, Client
-from clawctl.serve.backends.vllm import check_vllm, command, environment, free_port
+from clawctl.serve.backends.vllm import check_vllm
 
 KEY = "benchmark"
 _STARTS_S = 900
@@ -103,30 +101,6 @@ def has_vllm(case: str, recipe: Recipe) -> bool:
         print(f"{case}: {missing.problem}; its rows are left out", file=sys.stderr)
         return False
     return True
-
-
-@contextmanager
-def vllm(folder: Path, recipe: Recipe) -> Iterator[str]:
-    """vLLM alone, started as `serve --engine vllm` starts it. Gives its base URL."""
-    port = free_port()
-    with (folder / "vllm.log").open("wb") as log:
-        process = subprocess.Popen(
-            command(recipe, port), stdout=log, stderr=log, env=environment(recipe, KEY), start_new_session=True
-        )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        _until(lambda: _answers(f"{url}/health"), process, folder / "vllm.log")
-        yield url
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url, headers={"authorization": f"Bearer {KEY}"}).status_code == 200
-    except httpx.HTTPError:
-        return False
 
 
 def _until(condition: Any, process: subprocess.Popen[bytes], log: Path) -> None:

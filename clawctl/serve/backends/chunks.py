@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-from clawctl.http_client import Client, Connection
 from clawctl.serve.backends import Sampled
 from clawctl.serve.backends.refusals import refusal
 from clawctl.serve.backends.tokens import Clock, Tokens
@@ -63,12 +62,12 @@ class UpstreamReply:
         self._over = False
         self._error: Exception | None = None
         self._news = asyncio.Event()
-        self._client: Client | None = None
-        self._connection: Connection | None = None
+        self._leave: Callable[[], None] | None = None
         self.cancelled = False
 
-    def runs_on(self, client: Client, connection: Connection) -> None:
-        self._client, self._connection = client, connection
+    def begun(self, leave: Callable[[], None]) -> None:
+        """The response has begun; who needs no more of it says so with `leave`."""
+        self._leave = leave
         if self.cancelled or self._over:
             self._let_go()
 
@@ -103,9 +102,9 @@ class UpstreamReply:
             self._news.set()
 
     def _let_go(self) -> None:
-        if self._client is not None and self._connection is not None:
-            self._client.give_back(self._connection)
-            self._connection = None
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave()
 
     # ---- what goes out ---------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from clawctl.serve.backends import Capabilities, Reply, Sampled
 from clawctl.serve.backends.chunks import Saying, UpstreamReply
 from clawctl.serve.backends.completions import PATH, CompletionSaying, How, as_completion
 from clawctl.serve.backends.control import Control
+from clawctl.serve.backends.multiplex import Multiplexed
 from clawctl.serve.backends.probe import Found, missing, probe
 from clawctl.serve.backends.refusals import refusal
 from clawctl.serve.backends.sglang import SglangControl
@@ -59,9 +60,10 @@ class Upstream:
     ) -> None:
         root = url.rstrip("/").removesuffix("/v1")
         self._recipe, self._kind, self._model, self._url = recipe, kind, model, root
-        self._client = Client(root, key)
+        plain = Client(root, key)
+        self._client = Multiplexed(plain)
         self._control = SglangControl(root, key) if kind == "sglang" else Control(root, key, reload)
-        self._splicer = None if tokenizer is None else _splicer(tokenizer, self._client)
+        self._splicer = None if tokenizer is None else _splicer(tokenizer, plain)
         self._found: Found | None = None
         self._said: list[str] = []  # of what it can and lacks, in the log
         self._images: bool | None = None  # whether the model takes them; None: not known, the upstream will say
@@ -152,11 +154,11 @@ class Upstream:
 
     async def _post(self, reply: UpstreamReply, body: dict[str, Any]) -> None:
         try:
-            connection, status = await self._client.stream(_path(body), orjson.dumps(body), reply)
+            call, status = await self._client.stream(_path(body), orjson.dumps(body), reply)
             if status == 200:
-                reply.runs_on(self._client, connection)
+                reply.begun(partial(self._client.give_back, call))
                 return
-            told = await self._client.rest(connection)
+            told = await self._client.rest(call)
         except Broken as broken:
             raise _unreachable(broken) from broken
         raise refusal(status, told)

@@ -20,10 +20,12 @@ import orjson
 from clawctl.config import Recipe, environment_with
 from clawctl.errors import ClawError
 from clawctl.run_dir import RunDir
+from clawctl.serve.backends.inside.clawctl_multiplex import FD
 from clawctl.serve.backends.upstream import Upstream
 
 _log = logging.getLogger("clawctl.serve")
 _INSIDE = Path(__file__).parent / "inside"
+SERVER = "vllm.entrypoints.openai.api_server"  # the wheel's own command looks for a package named vllm
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
 _STEADY_S = 60.0  # a server that ran so long was well: its next death begins with the first wait again
 _TAIL_BYTES = 16 << 10
@@ -66,16 +68,19 @@ class Vllm(Upstream):
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     async def _start(self) -> asyncio.subprocess.Process:
-        with self._log_file.open("ab") as log:
+        ours, its = socket.socketpair()
+        with self._log_file.open("ab") as log, its:
             os.chmod(self._log_file, 0o600)
             process = await asyncio.create_subprocess_exec(
                 *command(self._recipe, self._port),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment(self._recipe, self._key),
+                env={**environment(self._recipe, self._key), FD: str(its.fileno())},
+                pass_fds=[its.fileno()],
                 start_new_session=True,
             )
+        await self._client.over(ours)
         _log.info("vLLM is process %d; it says more in %s", process.pid, self._log_file)
         return process
 
@@ -112,7 +117,7 @@ def check_vllm(recipe: Recipe) -> None:
 def command(recipe: Recipe, port: int) -> list[str]:
     """Starts vLLM's server on loopback, as leader of a process group that ends with this process."""
     keeper = [sys.executable, str(_INSIDE / "clawctl_keeper.py"), str(os.getpid())]
-    server = [engine_python(recipe), "-m", "vllm.entrypoints.openai.api_server", *arguments(recipe)]
+    server = [engine_python(recipe), "-m", SERVER, *arguments(recipe)]
     return [*keeper, *server, "--host", "127.0.0.1", "--port", str(port)]
 
 

@@ -5,6 +5,7 @@ import os
 from typing import Any
 
 import clawctl_lean  # type: ignore[import-not-found]  # beside us, on vLLM's path
+import clawctl_multiplex  # type: ignore[import-not-found]
 
 
 class Guard:
@@ -15,6 +16,8 @@ class Guard:
         self._wanted = b"Bearer " + os.environ["VLLM_API_KEY"].encode()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await clawctl_multiplex.answer_over_socket(scope["app"])
         given = next((value for name, value in scope.get("headers", ()) if name == b"authorization"), b"")
         if scope["type"] != "http" or hmac.compare_digest(given, self._wanted):
             await self._app(scope, receive, send)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 _PR_SET_PDEATHSIG = 1
+FD = "CLAWCTL_MULTIPLEX_FD"  # of a socket that is the command's
 
 
 def main() -> None:
@@ -22,7 +23,7 @@ def main() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() == int(sys.argv[1]):  # else it died before we asked
-        status = subprocess.call(sys.argv[2:])
+        status = subprocess.call(sys.argv[2:], pass_fds=[int(os.environ[FD])] if FD in os.environ else [])
         if status < 0:  # it could not say so itself
             print(f"it was ended by {signal.Signals(-status).name}", file=sys.stderr, flush=True)
     end()

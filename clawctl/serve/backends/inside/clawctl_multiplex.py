@@ -1,0 +1,186 @@
+"""Many requests to an ASGI application over one connection. What their answers say in one turn of the event loop is one write, so
+a step of the engine costs a `send` and a `recv`, and not one of each a stream.
+
+A frame is the length of its content (4 bytes, big-endian), the number of its request (4) and its kind (1), then the content:
+
+    READY   the application takes requests (number 0)
+    ASK     path, newline, body: a POST of JSON
+    LEAVE   nobody reads the rest of the answer
+    STATUS  of the answer, in decimal
+    PIECE   of the answer's body
+    END     of the answer; its content says why it broke off, or nothing
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+FD = "CLAWCTL_MULTIPLEX_FD"  # the variable that names the socket's descriptor
+READY, ASK, LEAVE, STATUS, PIECE, END = range(6)
+_HEAD = struct.Struct(">IIB")
+_LONGEST = 1 << 30  # no frame is as long: who says so speaks something else
+
+
+def frame(number: int, kind: int, content: bytes = b"") -> bytes:
+    return _HEAD.pack(len(content), number, kind) + content
+
+
+class Frames:
+    """Frames from the bytes of a connection, however they are cut."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()  # of a frame that is not complete
+        self._needed = _HEAD.size  # so long must it become
+
+    def read(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
+        """(number, kind, content) of those that are complete. Raises ValueError for what is no frame."""
+        if self._held:
+            self._held += data
+            if len(self._held) < self._needed:
+                return
+            data = bytes(self._held)
+            self._held.clear()
+        at, total = 0, len(data)
+        while total - at >= _HEAD.size:
+            length, number, kind = _HEAD.unpack_from(data, at)
+            if length > _LONGEST or kind > END:
+                raise ValueError("this is no frame")
+            end = at + _HEAD.size + length
+            if end > total:
+                self._needed = end - at
+                break
+            yield number, kind, data[at + _HEAD.size : end]
+            at = end
+        else:
+            self._needed = _HEAD.size
+        self._held += data[at:]
+
+
+async def answer_over_socket(app: Any) -> None:
+    """Take requests over the socket that we were started with, if any. One of several servers does not: they share the load."""
+    told = os.environ.get(FD)
+    servers = getattr(getattr(app.state, "args", None), "api_server_count", None)
+    if told is None or servers not in (None, 1):
+        return
+    end = socket.socket(fileno=int(told))
+    end.setblocking(False)
+    line = partial(_Line, app, os.environ["VLLM_API_KEY"])
+    await asyncio.get_running_loop().create_unix_connection(line, sock=end)
+
+
+class _Line(asyncio.Protocol):
+    """Our end."""
+
+    def __init__(self, app: Any, key: str) -> None:
+        self._app, self._key = app, key
+        self._frames = Frames()
+        self._requests: dict[int, _Request] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._said: list[bytes] = []  # in this turn of the loop
+        self.writable = asyncio.Event()
+        self.writable.set()
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self.say(0, READY)
+
+    def data_received(self, data: bytes) -> None:
+        for number, kind, content in self._frames.read(data):
+            if kind == ASK:
+                path, _, body = content.partition(b"\n")
+                request = self._requests[number] = _Request(self, number, body)
+                task = self._loop.create_task(self._answer(request, path.decode()))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            elif kind == LEAVE and number in self._requests:
+                self._requests[number].left.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.writable.set()
+        for request in self._requests.values():
+            request.left.set()
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+
+    def say(self, number: int, kind: int, content: bytes = b"") -> None:
+        if not self._said:
+            self._loop.call_soon(self._write)
+        self._said.append(frame(number, kind, content))
+
+    def _write(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(b"".join(self._said))
+        self._said.clear()
+
+    async def _answer(self, request: "_Request", path: str) -> None:
+        try:
+            await self._app(_scope(path, self._key, len(request.body)), request.receive, request.send)
+        except Exception:  # a server goes on with other requests
+            logging.getLogger("uvicorn.error").exception("an exception in the application")
+        finally:
+            del self._requests[request.number]
+            self.say(request.number, END, b"" if request.complete else b"the server broke off its answer")
+
+
+class _Request:
+    """One request, as ASGI sees it."""
+
+    def __init__(self, line: _Line, number: int, body: bytes) -> None:
+        self._line, self.number, self.body = line, number, body
+        self._read = False
+        self.left = asyncio.Event()
+        self.complete = False
+
+    async def receive(self) -> dict[str, Any]:
+        if not self._read:
+            self._read = True
+            return {"type": "http.request", "body": self.body, "more_body": False}
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        if self.left.is_set():
+            return
+        if message["type"] == "http.response.start":
+            self._line.say(self.number, STATUS, b"%d" % message["status"])
+            return
+        if piece := message.get("body"):
+            self._line.say(self.number, PIECE, bytes(piece))
+        if not message.get("more_body"):
+            self.complete = True
+            self.left.set()  # as a connection does: what waits for its end hears of it
+        if not self._line.writable.is_set():
+            await self._line.writable.wait()
+
+
+def _scope(path: str, key: str, length: int) -> dict[str, Any]:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [
+            (b"host", b"127.0.0.1"),
+            (b"authorization", b"Bearer " + key.encode()),
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % length),
+        ],
+        "client": ("127.0.0.1", 0),
+        "server": ("127.0.0.1", 0),
+        "state": {},
+    }

@@ -2,8 +2,8 @@
 
 Queries that lie one behind the other share most of what they see, also where one run of a trie ends and the next begins: a block
 goes on over several runs while their keys are nearly the same. What a query of a block does not see is always among the
-last of the block's keys, so a mask of those few is all that is ever made. All operands are plain matrices of one key head, its
-query heads row by row: then no product copies them first.
+last of the block's keys, so a mask of those few is all that is ever made. Keys are cut out of one plain matrix a key head, and
+the query heads that it serves lie row by row: so the large operands are not copied before a product.
 """
 
 from collections.abc import Iterable, Iterator
@@ -175,12 +175,10 @@ class _TreeAttention(torch.autograd.Function):
         each = q_HQD.shape[0] // keys
         for block in blocks:
             rows = slice(block.start * each, block.stop * each)
-            k_KMD, v_KMD = _gather(k_KTD, block), _gather(v_KTD, block)
-            for head in range(keys):
-                p_NM = _weights(q_KRD[head, rows], k_KMD[head], block)
-                torch.mm(p_NM, v_KMD[head], out=out_KRD[head, rows])
-                kept.append(p_NM if p_NM.nbytes <= room else None)
-                room -= 0 if kept[-1] is None else p_NM.nbytes
+            p_KNM = _weights(q_KRD[:, rows], _gather(k_KTD, block), block)
+            out_KRD[:, rows] = p_KNM @ _gather(v_KTD, block)
+            kept.append(p_KNM if p_KNM.nbytes <= room else None)
+            room -= 0 if kept[-1] is None else p_KNM.nbytes
         ctx.save_for_backward(q_KRD, k_KTD, v_KTD, *kept)  # through autograd, so that a checkpointed layer keeps nothing
         ctx.blocks, ctx.scale, ctx.each = blocks, scale, each
         return _plain(out_KRD.unflatten(1, (-1, each)).transpose(0, 1), dtype).flatten(1, 2)
@@ -192,20 +190,15 @@ class _TreeAttention(torch.autograd.Function):
         out_KRD = _rows(gradients[0].transpose(0, 1), keys, q_KRD.dtype)
         dq_KRD = torch.empty_like(q_KRD)
         dk_KTD, dv_KTD = (torch.zeros_like(k_KTD, dtype=torch.float32) for _ in range(2))  # sums over many blocks: not in bfloat16
-        waiting = iter(kept)
-        for block in ctx.blocks:
+        for block, p_KNM in zip(ctx.blocks, kept, strict=True):
             rows = slice(block.start * ctx.each, block.stop * ctx.each)
             k_KMD, v_KMD = _gather(k_KTD, block), _gather(v_KTD, block)
-            more_k_KMD, more_v_KMD = (k_KMD.new_empty(k_KMD.shape) for _ in range(2))
-            for head in range(keys):
-                q_ND, do_ND, p_NM = q_KRD[head, rows], out_KRD[head, rows], next(waiting)
-                p_NM = _weights(q_ND, k_KMD[head], block) if p_NM is None else p_NM
-                torch.mm(p_NM.t(), do_ND, out=more_v_KMD[head])
-                ds_NM = torch._softmax_backward_data(do_ND @ v_KMD[head].t(), p_NM, -1, p_NM.dtype)
-                torch.mm(ds_NM, k_KMD[head], out=dq_KRD[head, rows])
-                torch.mm(ds_NM.t(), q_ND, out=more_k_KMD[head])
-            _scatter(dk_KTD, more_k_KMD, block)
-            _scatter(dv_KTD, more_v_KMD, block)
+            q_KND, do_KND = q_KRD[:, rows], out_KRD[:, rows]
+            p_KNM = _weights(q_KND, k_KMD, block) if p_KNM is None else p_KNM
+            _scatter(dv_KTD, p_KNM.transpose(1, 2) @ do_KND, block)
+            ds_KNM = torch._softmax_backward_data(_products(do_KND, v_KMD), p_KNM, -1, p_KNM.dtype)
+            dq_KRD[:, rows] = ds_KNM @ k_KMD
+            _scatter(dk_KTD, ds_KNM.transpose(1, 2) @ q_KND, block)
         dq_QKGD = _plain(dq_KRD.unflatten(1, (-1, ctx.each)).transpose(0, 1), torch.float32).mul_(ctx.scale)
         dk_TKD, dv_TKD = _plain(dk_KTD.transpose(0, 1)), _plain(dv_KTD.transpose(0, 1))  # as the projections have them
         return dq_QKGD.flatten(1, 2).transpose(0, 1), dk_TKD.transpose(0, 1), dv_TKD.transpose(0, 1), None, None, None, None
@@ -235,9 +228,17 @@ def _scatter(into_KTD: Tensor, values_KMD: Tensor, block: Block) -> None:
         at += stop - start
 
 
-def _weights(q_ND: Tensor, k_MD: Tensor, block: Block) -> Tensor:
-    scores_NM = q_ND @ k_MD.t()
+def _weights(q_KND: Tensor, k_KMD: Tensor, block: Block) -> Tensor:
+    scores_KNM = _products(q_KND, k_KMD)
     queries, last = block.hidden_NL.shape
     if last:
-        scores_NM.view(queries, -1, len(k_MD))[..., -last:] += block.hidden_NL.unsqueeze(1)
-    return torch.softmax(scores_NM, -1)
+        scores_KNM.unflatten(1, (queries, -1))[..., -last:] += block.hidden_NL.unsqueeze(1)
+    return torch.softmax(scores_KNM, -1)
+
+
+def _products(rows_KND: Tensor, keys_KMD: Tensor) -> Tensor:
+    """[K, N, M]; head by head: a batch that begins within a tensor would be copied first."""
+    made = rows_KND.new_empty(*rows_KND.shape[:2], keys_KMD.shape[1])
+    for rows_ND, keys_MD, made_NM in zip(rows_KND, keys_KMD, made, strict=True):
+        torch.mm(rows_ND, keys_MD.t(), out=made_NM)
+    return made

@@ -15,7 +15,7 @@ bfloat16), R ranks where weights are sharded, else 1:
     teacher      version 0 as a second model: 4 P / R; an average: 4 T
 
 KEPT is a measured number: transformers' norms, rotations and activations keep copies of their own. Not counted: the attention
-weights of tries that the CPU keeps, at most attention.KEPT_BYTES a layer.
+weights of tries that the CPU keeps, at most blockwise.KEPT_BYTES a layer.
 """
 
 from dataclasses import dataclass, fields

@@ -7,18 +7,21 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from clawctl.config import Recipe
 from clawctl.run_dir import open_run
 from clawctl.train.batches import lay_out, share_out
 from clawctl.train.branches import turn_branches
-from clawctl.train.flops import cost_of
+from clawctl.train.flops import Cost, cost_of
+from clawctl.train.last_layer import KNOWN
 from clawctl.train.loop import resume
 from clawctl.train.ranks import Ranks
 from clawctl.train.sample import Batch, Sample
+from clawctl.train.sharding import layers_of
 from clawctl.train.step import Training, train_step
-from clawctl.train.trees import lay
+from clawctl.train.trees import Tree, lay
 from scripts.benchmarks.train_trl import grown_bytes, matmul_flops, watch_memory
 
 
@@ -55,6 +58,28 @@ def useful_flops(training: Training, samples: list[Sample]) -> float:
     return cost.forward_backward(len(tree.ids_T), int((tree.positions_T + 1).sum()), scored)
 
 
+def operations_ratio(training: Training, samples: list[Sample]) -> float:
+    """Matrix operations of a step of one sequence a turn over those of the tree's on the CPU, padding not counted."""
+    cost = cost_of(training.policy.causal)
+    assert cost is not None
+    branches = turn_branches(samples)
+    lengths = [(len(branch.ids), len(branch.ids) - branch.scored) for branch in branches]
+    alone = sum(cost.forward_backward(tokens, tokens * (tokens + 1) // 2, scored) for tokens, scored in lengths)
+    return alone / (useful_flops(training, samples) - last_layer_flops(training, cost, lay(branches)))
+
+
+def last_layer_flops(training: Training, cost: Cost, tree: Tree) -> float:
+    """What a tree's last layer leaves out: attention of tokens that are not asked, and their MLP where the layer is known.
+    All weights learn."""
+    layers = layers_of(training.policy.causal)
+    last: Any = layers[-1]
+    mlp = [m.weight.numel() for m in last.mlp.modules() if isinstance(m, torch.nn.Linear)] if type(last).__name__ in KNOWN else []
+    rest = np.ones(len(tree.ids_T), dtype=bool)
+    rest[np.concatenate(tree.places)] = False
+    one = Cost(0, sum(mlp), 0, False, cost.attention // len(layers))
+    return one.forward_backward(int(rest.sum()), int((tree.positions_T[rest] + 1).sum()), 0)
+
+
 def run_job(job: dict[str, Any], device: torch.device, folder: Path) -> dict[str, Any]:
     """Seconds of each step after the first, and how far memory rose above the loaded model."""
     peak = matmul_flops(job["dtype"], device)
@@ -76,6 +101,7 @@ def run_job(job: dict[str, Any], device: torch.device, folder: Path) -> dict[str
         "grown_bytes": grown_bytes(before, device),
         "matmul_flops": peak,
         "flops": useful_flops(training, samples),
+        "operations_ratio": operations_ratio(training, samples),
         "saving": row["tree_saving"],
         "tokens": row["computed_tokens"],
     }

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clawctl.train.attention import QUERIES, ancestors, attend_by_blocks, block_mask, visible
+from clawctl.train.attention import ancestors, block_mask, visible
+from clawctl.train.blockwise import attend_by_blocks
 from clawctl.train.trees import Branch, lay, make_branch, pack
 
 CPU = torch.device("cpu")
@@ -76,25 +77,6 @@ def test_ranks_are_not_idle_while_there_are_turns() -> None:
     assert len(pack(session, 8192, 2).groups) >= 2
 
 
-def test_the_blocks_of_the_cpu_and_the_mask_of_cuda_are_the_same_relation() -> None:
-    rng = np.random.default_rng(0)
-    stem = rng.integers(0, 9, 3 * QUERIES // 2).tolist()
-    found = [make_branch(stem[:cut], rng.integers(0, 9, 20).tolist(), 1.0) for cut in (5, 50, 150, 150, len(stem))]
-    tree = lay(found)
-    seen = visible(tree, CPU)
-    count = len(tree.ids_T)
-    by_blocks = torch.zeros(count, count, dtype=torch.bool)
-    for block in seen.blocks:
-        for start, stop in block.ranges[:-1]:
-            by_blocks[block.start : block.stop, start:stop] = True
-        start, stop = block.ranges[-1]
-        own = torch.ones(block.stop - block.start, stop - start, dtype=torch.bool)
-        by_blocks[block.start : block.stop, start:stop] = own.tril(stop - start - (block.stop - block.start))
-    at = torch.arange(count)
-    by_mask = ancestors(seen.ends_T)(at, at, at[:, None], at[None, :])
-    assert torch.equal(by_blocks, by_mask)
-
-
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_flex_attention_under_the_mask_of_cuda_computes_what_the_blocks_compute() -> None:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -110,46 +92,9 @@ def test_flex_attention_under_the_mask_of_cuda_computes_what_the_blocks_compute(
     assert torch.equal(mask.to_dense(), reference.to_dense())
     assert torch.equal(mask.full_kv_num_blocks, reference.full_kv_num_blocks)
     by_flex = flex_attention(query, key, value, block_mask=mask, enable_gqa=True)
-    torch.testing.assert_close(attend_by_blocks(query[0], key[0], value[0], seen.blocks, 0.25), by_flex[0].transpose(0, 1))
-
-
-def test_attention_is_the_same_whether_its_weights_wait_for_the_backward_pass_or_are_made_again() -> None:
-    torch.manual_seed(0)
-    stem = np.random.default_rng(0).integers(0, 9, QUERIES + 40).tolist()
-    tree = lay([make_branch(stem[:cut], [9] * 20, 1.0) for cut in (30, len(stem))])
-    leaves = [torch.randn(heads, len(tree.ids_T), 16, requires_grad=True) for heads in (4, 2, 2)]
-    blocks = visible(tree, CPU).blocks
-    sizes = [4 * 4 * (b.stop - b.start) * sum(stop - start for start, stop in b.ranges) for b in blocks]
-    held: list[int] = []
-
-    def hold(tensor: torch.Tensor) -> torch.Tensor:
-        held.append(tensor.nbytes)
-        return tensor
-
-    found = []
-    for keep in (0, max(sizes), sum(sizes)):
-        held.clear()
-        with torch.autograd.graph.saved_tensors_hooks(hold, lambda tensor: tensor):
-            output = attend_by_blocks(*leaves, blocks, 0.25, keep)
-        assert sum(held) - sum(leaf.nbytes for leaf in leaves) <= keep
-        found.append((output, *torch.autograd.grad(output.square().sum(), leaves)))
-    assert sum(held) == sum(leaf.nbytes for leaf in leaves) + sum(sizes)
-    for other in found[1:]:
-        for ours, expected in zip(other, found[0], strict=True):
-            assert torch.equal(ours, expected)
-
-
-@given(branches())
-def test_the_last_layer_asks_only_tokens_before_scored_ones_and_each_sees_what_it_sees_elsewhere(
-    found: list[Branch],
-) -> None:
-    tree = lay(found)
-    seen = visible(tree, CPU)
-    asked = [at for block in seen.asked for at in range(block.start, block.stop)]
-    assert asked == sorted({int(at) for place in tree.places for at in place})
-    for block in seen.asked:
-        above = [at for start, stop in block.ranges for at in range(start, stop)]
-        assert above == [at for at in range(block.stop) if block.stop <= tree.ends_T[at]]
+    torch.testing.assert_close(
+        attend_by_blocks(query[0], key[0], value[0], seen.blocks, 0.25, torch.float32), by_flex[0].transpose(0, 1)
+    )
 
 
 def test_a_branch_scores_at_least_one_token_that_has_one_before_it() -> None:

@@ -14,9 +14,10 @@ import torch
 from clawctl.config import Recipe
 from clawctl.disk import when_there_is_room
 from clawctl.errors import ClawError
+from clawctl.model_files import origin_of
 from clawctl.run_dir import RunDir, changes
-from clawctl.tokenizer_files import tokenizer_fingerprint
 from clawctl.train.advantages.binary import Baselines
+from clawctl.train.agreement import watch_of
 from clawctl.train.checkpoints import check_resumable, commit, identity, read_optimizer, read_state, settle
 from clawctl.train.custom_loss import load_custom_loss
 from clawctl.train.ema import Average
@@ -48,6 +49,7 @@ def run_training(run: RunDir, recipe: Recipe, ranks: Ranks, stop: threading.Even
     feed = open_feed(run, recipe, training) if ranks.leads else None
     trackers: list[Tracker] = []  # rank 0's
     ranks.led(lambda: trackers.extend(open_trackers(run, recipe.train, training.step)))
+    watch = watch_of(training.policy)
     skipped = 0  # in a row
     with ExitStack() as leaving:
         for tracker in trackers:
@@ -67,6 +69,7 @@ def run_training(run: RunDir, recipe: Recipe, ranks: Ranks, stop: threading.Even
                 seconds = publish_step(run, recipe, training, batch, outcome, made, stop)
                 feed.done([sample.turn_id for sample in batch.samples], "trained")
                 _tell_step(outcome.row, seconds, trackers)
+                watch.look(outcome.row)
             if skipped >= recipe.train.max_skipped_steps:
                 ranks.led(partial(give_up, outcome, skipped))
         if feed is not None:
@@ -124,8 +127,8 @@ def load_reference(recipe: Recipe, policy: PolicyModel, ranks: Ranks) -> Any:
 
 
 def open_feed(run: RunDir, recipe: Recipe, training: Training) -> Feed:
-    policy, fingerprint = training.policy, tokenizer_fingerprint(recipe.model_path)
-    return Feed(run, training.config, policy.tokenizer, policy.vocabulary, policy.context, read_ledger(run), fingerprint)
+    policy, own = training.policy, origin_of(recipe.model.path, recipe.model_path)
+    return Feed(run, training.config, policy.tokenizer, policy.vocabulary, policy.context, read_ledger(run), own)
 
 
 def batches(run: RunDir, feed: Feed | None, training: Training, stop: threading.Event, once: bool) -> Iterator[Batch]:

@@ -25,9 +25,8 @@ from clawctl.train.feed import Feed
 from clawctl.train.flops import cost_of
 from clawctl.train.imported import scored
 from clawctl.train.ledger import by_stem, read_ledger, write_skipped
-from clawctl.train.loading import load_causal
 from clawctl.train.measures import Measures, policy_metrics
-from clawctl.train.model import PolicyModel, load_policy
+from clawctl.train.model import load_policy, load_reference
 from clawctl.train.ranks import Ranks
 from clawctl.train.records import NAME as RECORD
 from clawctl.train.records import Told, write_records
@@ -35,7 +34,7 @@ from clawctl.train.remote_teacher import RemoteTeacher, open_remote_teacher, tau
 from clawctl.train.sample import Batch
 from clawctl.train.setback import sound_checkpoint
 from clawctl.train.sharded_checkpoints import move_into, read_parts, write_parts
-from clawctl.train.sharding import part_of, shard
+from clawctl.train.sharding import part_of
 from clawctl.train.step import Outcome, Training, make_optimizer, train_step
 from clawctl.train.trackers import Tracker, metrics_of, open_trackers
 from clawctl.types import Policy
@@ -114,16 +113,6 @@ def lay_over(optimizer: torch.optim.Optimizer, state: dict[int, dict[str, torch.
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     own = {i: {key: part_of(value, parameters[i]) for key, value in kept.items()} for i, kept in state.items()}
     optimizer.load_state_dict({**optimizer.state_dict(), "state": own})
-
-
-def load_reference(recipe: Recipe, policy: PolicyModel, ranks: Ranks) -> Any:
-    """Version 0 as a second model that computes as the policy does."""
-    device = torch.device("cpu") if policy.across is not None else ranks.device
-    reference = load_causal(recipe.model_path, device, torch.float32)
-    reference.set_attn_implementation(policy.attention)
-    if policy.across is not None:
-        shard(reference.requires_grad_(False), ranks, policy.autocast, recipe.train.optimizer_offload)
-    return reference
 
 
 def open_feed(run: RunDir, recipe: Recipe, training: Training) -> Feed:

@@ -25,6 +25,7 @@ from clawctl.train.feed import Feed
 from clawctl.train.flops import cost_of
 from clawctl.train.imported import scored
 from clawctl.train.ledger import by_stem, read_ledger, write_skipped
+from clawctl.train.loading import load_config
 from clawctl.train.measures import Measures, policy_metrics
 from clawctl.train.model import load_policy, load_reference
 from clawctl.train.ranks import Ranks
@@ -87,23 +88,23 @@ def resume(run: RunDir, recipe: Recipe, ranks: Ranks) -> Training:
 
     checkpoint = ranks.led(settled)
     state: dict[str, Any] = read_state(checkpoint) if checkpoint is not None else {"step": 0, "baselines": {}}
-    config = recipe.train
+    config, vocabulary = recipe.train, load_config(recipe.model_path).get_text_config().vocab_size
+    ranks.led(lambda: load_custom_loss(config, vocabulary) and None)  # a problem with it is told once, before weights are read
+    custom = load_custom_loss(config, vocabulary)
     policy = load_policy(recipe, ranks, checkpoint / "policy" if checkpoint is not None else None)
     optimizer = make_optimizer(policy, config)
     if checkpoint is not None and not read_parts(checkpoint, policy, optimizer):
         lay_over(optimizer, read_optimizer(checkpoint))
-    needs_copy = config.teacher == "base" and config.lora is None and config.uses_hints
-    reference = load_reference(recipe, policy, ranks) if needs_copy else None
+    reference = load_reference(recipe, policy, ranks) if config.needs_second_model else None
     asked: list[RemoteTeacher | None] = []  # rank 0's
     ranks.led(lambda: asked.append(open_remote_teacher(config)))
     remote = asked[0] if asked else None
     average = Average(policy.trained(), config.teacher_decay) if config.teacher == "ema" and config.uses_hints else None
     if average is not None and checkpoint is not None:
         average.load(checkpoint)
-    log.info("training %s from version %d with %s", recipe.model.path, state["step"], config.method)
+    if ranks.leads:
+        log.info("training %s from version %d with %s", recipe.model.path, state["step"], config.method)
     baselines = Baselines(state["baselines"])
-    ranks.led(lambda: load_custom_loss(config, policy.vocabulary) and None)  # a problem with it is told once
-    custom = load_custom_loss(config, policy.vocabulary)
     cost = cost_of(policy.causal)
     return Training(policy, optimizer, baselines, config, ranks, reference, state["step"], cost, custom, average, remote)
 

@@ -61,6 +61,8 @@ class Origin:
 
     base_model: str | None = None  # as the recipe names it
     tokenizer: str | None = None  # `tokenizer_files.tokenizer_fingerprint`
+    architecture: str | None = None  # the base model's size
+    weights: str | None = None  # a fingerprint of the base model's
 
 
 UNKNOWN = Origin()

@@ -15,11 +15,11 @@ from typing import Any
 from clawctl.collect.redacted import redacted
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
+from clawctl.model_files import origin_of
 from clawctl.plugins import GENERATE, ROLLOUT, Generation, load_function
 from clawctl.privacy.redaction import Redactor
 from clawctl.run_dir import RunDir
-from clawctl.shards import Origin, write_turns
-from clawctl.tokenizer_files import tokenizer_fingerprint
+from clawctl.shards import write_turns
 from clawctl.types import Message, Turn
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def collect_custom(run: RunDir, recipe: Recipe, rollout: str, generate: str | No
         problem = "--custom-rollout needs --custom-generate: exact token ids come from what samples"
         raise ClawError(problem, "name it, or let the agent talk to `clawctl serve --intercept`: its calls are captured", 2)
     sample = _checked(load_function(generate, "--custom-generate", GENERATE), generate)
-    origin = Origin(recipe.model.path, tokenizer_fingerprint(recipe.model_path))
+    origin = origin_of(recipe.model.path, recipe.model_path)
     redactor, published = Redactor(recipe.privacy.redact), 0
     for episode in range(episodes):
         turns = [redacted(turn, redactor) for turn in _played(play, partial(sample, config=recipe.collect), episode, recipe)]

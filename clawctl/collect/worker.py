@@ -24,11 +24,11 @@ from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.feedback import FeedbackFile, Ratings
 from clawctl.lines import Rewritten
+from clawctl.model_files import origin_of
 from clawctl.process import stop_on_signals
 from clawctl.retention import Retention
 from clawctl.run_dir import RunDir, changes, published, quarantine, sole_worker
 from clawctl.shards import UNKNOWN, Origin, UnreadableShard, read_parents, write_turns
-from clawctl.tokenizer_files import tokenizer_fingerprint
 from clawctl.types import Feedback, Turn
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def collect(run: RunDir, recipe: Recipe, once: bool) -> None:
     settings = recipe.collect
     gc.freeze()  # what is loaded by now stays: looking through it again and again is a tenth of a full stream's time
     with sole_worker(run, "collect"):
-        origin = Origin(recipe.model.path, tokenizer_fingerprint(recipe.model_path))
+        origin = origin_of(recipe.model.path, recipe.model_path)
         collector, retention = Collector(run, recipe, stop, origin), Retention(run, recipe)
         collector.look()
         retention.look()

@@ -160,6 +160,11 @@ class TrainConfig(Section):
         return self.method not in ("binary", "grpo")
 
     @property
+    def needs_second_model(self) -> bool:
+        """Whether version 0 lies beside the policy: without an adapter to take off, it is a model of its own."""
+        return self.teacher == "base" and self.lora is None and (self.uses_hints or self.custom_loss is not None)
+
+    @property
     def credit(self) -> Literal["reward", "group", "gae"]:
         """What the reward term is made of."""
         return "group" if self.method == "grpo" else self.advantage

@@ -1,5 +1,6 @@
 """Which judged turns a step can use, and as what."""
 
+import logging
 import math
 from collections import Counter
 from dataclasses import dataclass, field
@@ -7,10 +8,13 @@ from typing import Any
 
 from clawctl.config import TrainConfig
 from clawctl.shards import Origin
+from clawctl.train.agreement import differs, unlike
 from clawctl.train.imported import Unrenderable, rendered
 from clawctl.train.sample import Sample
 from clawctl.train.teacher import teacher_prompt_ids
 from clawctl.types import Turn, Verdict
+
+log = logging.getLogger("clawctl.train")
 
 UNTRAINABLE = "untrainable"
 
@@ -27,8 +31,17 @@ class Admission:
     tokenizer: Any
     vocabulary: int
     context: int | None  # tokens
-    fingerprint: str | None  # the tokenizer's
+    own: Origin  # what is known of the model that is trained
     lost_hints: Counter[str] = field(default_factory=Counter)  # hints that a turn with a reward is trained without
+    _met: set[Origin] = field(default_factory=set)
+
+    def meet(self, origin: Origin) -> None:
+        """Say, once of each model that sampled turns, where it is or may be another one than is trained."""
+        if origin in self._met:
+            return
+        self._met.add(origin)
+        if (warning := unlike(origin, self.own)) is not None:
+            log.warning("%s", warning)
 
     def sample(self, stem: str, turn: Turn, verdict: Verdict | None, origin: Origin, version: int) -> Sample:
         """The turn as the trainer sees it, while the policy stands at `version`. Raises Refused."""
@@ -40,8 +53,10 @@ class Admission:
                 turn = rendered(self.tokenizer, turn)
             except Unrenderable as error:
                 raise Refused("cannot be rendered") from error
-        elif self.fingerprint is not None and origin.tokenizer not in (None, self.fingerprint):
+        elif differs(origin.tokenizer, self.own.tokenizer):
             raise Refused("ids of another tokenizer")
+        elif differs(origin.architecture, self.own.architecture):
+            raise Refused("sampled by another model")
         if verdict is None:
             raise Refused("no verdict")
         hints = self._hints(verdict)

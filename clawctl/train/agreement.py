@@ -4,10 +4,41 @@ What the newest version sampled, the trainer must find as likely as the sampler 
 recorded logprobs are somebody else's, and the ratio that corrects off-policy turns would correct nothing.
 """
 
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from clawctl.shards import Origin
 from clawctl.train.measures import Measures, is_newest
+from clawctl.train.model import PolicyModel
 from clawctl.train.sample import Batch
 
+log = logging.getLogger("clawctl.train")
+
 FEWEST = 3  # turns that disagree before the model is called the wrong one: one or two may be broken by themselves
+# Far above what rounding makes of the mean |difference| of a step: float32 engines are within 1e-5; bfloat16 ones within 0.004 on
+# the demo model, and about 0.01 on models of billions of weights.
+UNUSUAL, UNUSUAL_ROUNDED = 2e-3, 0.03
+
+
+def differs(theirs: str | None, ours: str | None) -> bool:
+    """Whether both are known, and not the same."""
+    return None not in (theirs, ours) and theirs != ours
+
+
+def unlike(origin: Origin, own: Origin) -> str | None:
+    """How the model that sampled a shard is not, or may not be, the base model that is trained; None: nothing says so."""
+    theirs, ours = origin.base_model or "a model that is not named", own.base_model or "a model that is not named"
+    if differs(origin.architecture, own.architecture):
+        return f"turns of {theirs} ({origin.architecture}) are refused: what is trained is {ours} ({own.architecture})"
+    if differs(origin.weights, own.weights):
+        named = f"turns were sampled by {theirs} (weights {origin.weights}), and what is trained is {ours} (weights {own.weights})"
+        return f"{named}: another base model, or the same one in another type"
+    if origin.weights is None and differs(origin.base_model, own.base_model):
+        return f"turns were sampled by {theirs}, and what is trained is {ours}: whether their weights are the same is not known"
+    return None
 
 
 def disagreeing(whole: Measures, batch: Batch, most: float) -> tuple[tuple[str, ...], bool]:
@@ -16,3 +47,30 @@ def disagreeing(whole: Measures, batch: Batch, most: float) -> tuple[tuple[str, 
     newest = [sample.turn_id for sample in batch.samples if is_newest(sample, batch.step - 1)]
     far = tuple(name for name in newest if float(whole.turns[name].log_ratio_T.abs().mean()) > most)
     return far, len(far) >= FEWEST and 2 * len(far) > len(newest)
+
+
+@dataclass(slots=True)
+class Watch:
+    """Says once where sampler and trainer differ by more than rounding, yet too little for turns to be refused."""
+
+    most: float  # mean |difference| of a step
+    told: bool = False
+
+    def look(self, row: dict[str, Any]) -> None:
+        """At a row of steps.jsonl."""
+        mismatch = row["mismatch_mean"]
+        if self.told or mismatch is None or mismatch <= self.most:
+            return
+        self.told = True
+        log.warning(
+            "step %d: log-probabilities of the newest version differ from the sampler's by %.3g on average, where rounding "
+            "makes less than %g; the engine computes in another type than model.dtype, or one side has quantised weights or "
+            "another base model",
+            row["step"], mismatch, self.most,
+        )  # fmt: skip
+
+
+def watch_of(policy: PolicyModel) -> Watch:
+    """What is unusual where everything is computed in float32, and where something is rounded."""
+    exact = policy.autocast is None and policy.publish_dtype == torch.float32
+    return Watch(UNUSUAL if exact else UNUSUAL_ROUNDED)

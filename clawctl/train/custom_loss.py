@@ -20,6 +20,8 @@ log = logging.getLogger("clawctl.train")
 TERM = "custom"
 _CURE = "it returns a scalar tensor that depends on policy_logits: a sum over tokens, divided by config.count"
 
+_NO_REFERENCE = "reference_logits is None here: train.lora, or train.teacher: base, gives them"
+
 
 def load_custom_loss(config: TrainConfig, vocabulary: int) -> CustomLoss | None:
     """The recipe's, tried once on two made-up tokens. Raises ClawError (exit code 2)."""
@@ -32,10 +34,12 @@ def load_custom_loss(config: TrainConfig, vocabulary: int) -> CustomLoss | None:
     logits = torch.zeros(2, vocabulary, requires_grad=True)
     ids, turns, zeros = torch.tensor([0, 1]), torch.zeros(2, dtype=torch.long), torch.zeros(2)
     settings = LossSettings(config, ids, zeros, turns, 2, 1)
+    reference = torch.zeros(2, vocabulary) if config.lora is not None or config.needs_second_model else None
     try:
-        found: Any = loss(logits, torch.zeros(2, vocabulary), torch.ones(2), torch.ones(2), settings)
+        found: Any = loss(logits, reference, torch.ones(2), torch.ones(2), settings)
     except Exception as error:
-        raise ClawError(f"train.custom_loss {config.custom_loss} fails on two tokens: {error!r}", _CURE, 2) from error
+        cure = _CURE if reference is not None else f"{_CURE}; {_NO_REFERENCE}"
+        raise ClawError(f"train.custom_loss {config.custom_loss} fails on two tokens: {error!r}", cure, 2) from error
     _check(found, config, "")
     return loss
 

@@ -54,7 +54,7 @@ class Forecast:
         lines.append(f"  {'in all':<12}{self.estimate.total / GIB:9.2f} GiB a device{memory}")
         if self.seconds is not None and self.peak is not None:
             speed = f"{REACHED:.0%} of the device's peak of {round(self.peak / 1e12, 2):g} teraflops"
-            lines.append(f"  a full microbatch takes about {self.seconds:.2g} s at {speed}")
+            lines.append(f"  a full microbatch takes about {float(format(self.seconds, '.2g')):g} s at {speed}")
         else:
             lines.append("  how long it takes is not known, because the device is not; train.peak_tflops would say how fast it is")
         return lines + [f"  would fit: {change}" for change in self.advice]
@@ -86,7 +86,7 @@ def check_room(recipe: Recipe, ranks: Ranks) -> None:
         need, have = found.estimate.certain / GIB, found.memory / GIB
         first = found.advice[0] if found.advice else "train a smaller model, or on more devices"
         raise ClawError(
-            f"training {recipe.model.path} takes at least {need:.1f} GiB a device, which has {have:.1f}",
+            f"training {recipe.model.path} takes at least {need:#.3g} GiB a device, which has {have:#.3g}",
             f"{first}; --estimate tells more, --ignore-estimate tries it all the same",
             2,
         )
@@ -113,9 +113,10 @@ def skeleton(path: str) -> Any:
 
 def device_memory(config: TrainConfig, ranks: Ranks) -> int | None:
     """Bytes that one trainer may use: of a GPU less what CUDA itself takes, of the machine's memory its share."""
-    if config.device_memory_gb is not None:
-        return int(config.device_memory_gb * GIB) - CUDA_CONTEXT
-    if ranks.device.type == "cuda":
+    cuda, told = ranks.device.type == "cuda", config.device_memory_gb
+    if told is not None:
+        return max(0, int(told * GIB) - (CUDA_CONTEXT if cuda else 0))
+    if cuda:
         return torch.cuda.mem_get_info(ranks.device)[1] - CUDA_CONTEXT if torch.cuda.is_available() else None
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // ranks.world
 

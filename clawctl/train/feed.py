@@ -14,7 +14,7 @@ from typing import Any
 from clawctl.config import TrainConfig
 from clawctl.feedback import Ratings
 from clawctl.run_dir import RunDir, published, quarantine
-from clawctl.shards import Origin, UnreadableShard, merged_from, read_origin
+from clawctl.shards import UNKNOWN, Origin, UnreadableShard, merged_from, read_origin
 from clawctl.train.admission import UNTRAINABLE, Admission, Refused, reward_of
 from clawctl.train.feed_counts import Counts, CountsFile, in_a_line
 from clawctl.train.forming import Forming
@@ -38,13 +38,13 @@ class Feed:
         vocabulary: int,
         context: int | None,
         used: dict[str, str],
-        fingerprint: str | None = None,
+        own: Origin = UNKNOWN,
         read_ahead: int = READ_AHEAD,
     ) -> None:
-        """`used` maps the id of each turn in the ledger to what became of it: "trained" or "skipped". `fingerprint` is the
-        tokenizer's. Nothing further is read while `read_ahead` turns, or READ_AHEAD_TOKENS of them, wait and make two batches."""
+        """`used` maps the id of each turn in the ledger to what became of it: "trained" or "skipped". `own` is the model that is
+        trained. Nothing further is read while `read_ahead` turns, or READ_AHEAD_TOKENS of them, wait and make two batches."""
         self.run, self.config, self._most = run, config, max(read_ahead, 2 * config.batch_turns)
-        self.admission = Admission(config, tokenizer, vocabulary, context, fingerprint)
+        self.admission = Admission(config, tokenizer, vocabulary, context, own)
         self.origins: dict[str, Origin] = {}  # by shard
         self.used = TurnIds(used)
         self._outcomes = Counter(used.values())
@@ -199,6 +199,7 @@ class Feed:
         try:
             since = min(verdicts_path.stat().st_mtime, now)  # another host's clock may be ahead
             self.origins[stem] = read_origin(turns_path)
+            self.admission.meet(self.origins[stem])
             for number, piece in enumerate(judged_pieces(self.run, stem, is_wanted)):
                 if number and not again and is_enough(self.waiting, self.config, self._most):
                     self._begun_stems.add(stem)

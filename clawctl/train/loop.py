@@ -14,9 +14,10 @@ import torch
 from clawctl.config import Recipe
 from clawctl.disk import when_there_is_room
 from clawctl.errors import ClawError
+from clawctl.model_files import origin_of
 from clawctl.run_dir import RunDir, changes
-from clawctl.tokenizer_files import tokenizer_fingerprint
 from clawctl.train.advantages.binary import Baselines
+from clawctl.train.agreement import watch_of
 from clawctl.train.checkpoints import check_resumable, commit, identity, read_optimizer, read_state, settle
 from clawctl.train.custom_loss import load_custom_loss
 from clawctl.train.ema import Average
@@ -24,9 +25,9 @@ from clawctl.train.feed import Feed
 from clawctl.train.flops import cost_of
 from clawctl.train.imported import scored
 from clawctl.train.ledger import by_stem, read_ledger, write_skipped
-from clawctl.train.loading import load_causal
+from clawctl.train.loading import load_config
 from clawctl.train.measures import Measures, policy_metrics
-from clawctl.train.model import PolicyModel, load_policy
+from clawctl.train.model import load_policy, load_reference
 from clawctl.train.ranks import Ranks
 from clawctl.train.records import NAME as RECORD
 from clawctl.train.records import Told, write_records
@@ -34,7 +35,7 @@ from clawctl.train.remote_teacher import RemoteTeacher, open_remote_teacher, tau
 from clawctl.train.sample import Batch
 from clawctl.train.setback import sound_checkpoint
 from clawctl.train.sharded_checkpoints import move_into, read_parts, write_parts
-from clawctl.train.sharding import part_of, shard
+from clawctl.train.sharding import part_of
 from clawctl.train.step import Outcome, Training, make_optimizer, train_step
 from clawctl.train.trackers import Tracker, metrics_of, open_trackers
 from clawctl.types import Policy
@@ -48,6 +49,7 @@ def run_training(run: RunDir, recipe: Recipe, ranks: Ranks, stop: threading.Even
     feed = open_feed(run, recipe, training) if ranks.leads else None
     trackers: list[Tracker] = []  # rank 0's
     ranks.led(lambda: trackers.extend(open_trackers(run, recipe.train, training.step)))
+    watch = watch_of(training.policy)
     skipped = 0  # in a row
     with ExitStack() as leaving:
         for tracker in trackers:
@@ -67,6 +69,7 @@ def run_training(run: RunDir, recipe: Recipe, ranks: Ranks, stop: threading.Even
                 seconds = publish_step(run, recipe, training, batch, outcome, made, stop)
                 feed.done([sample.turn_id for sample in batch.samples], "trained")
                 _tell_step(outcome.row, seconds, trackers)
+                watch.look(outcome.row)
             if skipped >= recipe.train.max_skipped_steps:
                 ranks.led(partial(give_up, outcome, skipped))
         if feed is not None:
@@ -85,23 +88,23 @@ def resume(run: RunDir, recipe: Recipe, ranks: Ranks) -> Training:
 
     checkpoint = ranks.led(settled)
     state: dict[str, Any] = read_state(checkpoint) if checkpoint is not None else {"step": 0, "baselines": {}}
-    config = recipe.train
+    config, vocabulary = recipe.train, load_config(recipe.model_path).get_text_config().vocab_size
+    ranks.led(lambda: load_custom_loss(config, vocabulary) and None)  # a problem with it is told once, before weights are read
+    custom = load_custom_loss(config, vocabulary)
     policy = load_policy(recipe, ranks, checkpoint / "policy" if checkpoint is not None else None)
     optimizer = make_optimizer(policy, config)
     if checkpoint is not None and not read_parts(checkpoint, policy, optimizer):
         lay_over(optimizer, read_optimizer(checkpoint))
-    needs_copy = config.teacher == "base" and config.lora is None and config.uses_hints
-    reference = load_reference(recipe, policy, ranks) if needs_copy else None
+    reference = load_reference(recipe, policy, ranks) if config.needs_second_model else None
     asked: list[RemoteTeacher | None] = []  # rank 0's
     ranks.led(lambda: asked.append(open_remote_teacher(config)))
     remote = asked[0] if asked else None
     average = Average(policy.trained(), config.teacher_decay) if config.teacher == "ema" and config.uses_hints else None
     if average is not None and checkpoint is not None:
         average.load(checkpoint)
-    log.info("training %s from version %d with %s", recipe.model.path, state["step"], config.method)
+    if ranks.leads:
+        log.info("training %s from version %d with %s", recipe.model.path, state["step"], config.method)
     baselines = Baselines(state["baselines"])
-    ranks.led(lambda: load_custom_loss(config, policy.vocabulary) and None)  # a problem with it is told once
-    custom = load_custom_loss(config, policy.vocabulary)
     cost = cost_of(policy.causal)
     return Training(policy, optimizer, baselines, config, ranks, reference, state["step"], cost, custom, average, remote)
 
@@ -113,19 +116,9 @@ def lay_over(optimizer: torch.optim.Optimizer, state: dict[int, dict[str, torch.
     optimizer.load_state_dict({**optimizer.state_dict(), "state": own})
 
 
-def load_reference(recipe: Recipe, policy: PolicyModel, ranks: Ranks) -> Any:
-    """Version 0 as a second model that computes as the policy does."""
-    device = torch.device("cpu") if policy.across is not None else ranks.device
-    reference = load_causal(recipe.model_path, device, torch.float32)
-    reference.set_attn_implementation(policy.attention)
-    if policy.across is not None:
-        shard(reference.requires_grad_(False), ranks, policy.autocast, recipe.train.optimizer_offload)
-    return reference
-
-
 def open_feed(run: RunDir, recipe: Recipe, training: Training) -> Feed:
-    policy, fingerprint = training.policy, tokenizer_fingerprint(recipe.model_path)
-    return Feed(run, training.config, policy.tokenizer, policy.vocabulary, policy.context, read_ledger(run), fingerprint)
+    policy, own = training.policy, origin_of(recipe.model.path, recipe.model_path)
+    return Feed(run, training.config, policy.tokenizer, policy.vocabulary, policy.context, read_ledger(run), own)
 
 
 def batches(run: RunDir, feed: Feed | None, training: Training, stop: threading.Event, once: bool) -> Iterator[Batch]:

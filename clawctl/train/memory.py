@@ -141,11 +141,9 @@ def _kept_weights(shape: Shape, config: TrainConfig, e: int) -> float:
 
 
 def _teacher(shape: Shape, config: TrainConfig, parts: int, kept: int) -> int:
-    if not config.uses_hints or config.teacher not in ("base", "ema"):
-        return 0
-    if config.teacher == "ema":
-        return 4 * shape.trained
-    return kept * 4 * shape.weights // parts if config.lora is None else 0
+    if config.needs_second_model:
+        return kept * 4 * shape.weights // parts
+    return 4 * shape.trained if config.teacher == "ema" and config.uses_hints else 0
 
 
 def _activations(shape: Shape, config: TrainConfig, e: int) -> int:
@@ -159,7 +157,7 @@ def _logits(shape: Shape, config: TrainConfig) -> int:
     whole = config.tokens_per_microbatch * shape.vocabulary
     copies, alive = 2, min(LOGITS_AT_ONCE, whole)
     if config.custom_loss is not None:
-        reference = config.lora is not None or (config.teacher == "base" and config.uses_hints)
+        reference = config.lora is not None or config.needs_second_model
         copies, alive = OWN_LOGITS + reference, whole
     return copies * 4 * alive + (4 * shape.vocabulary * shape.hidden if config.lora is None else 0)
 

@@ -60,7 +60,7 @@ class PolicyModel:
 
     @property
     def attention(self) -> str:
-        """How the model attends, by transformers' name; a second model that scores the same microbatches needs the same."""
+        """How the model attends, by transformers' name."""
         return str(self.causal.config._attn_implementation)
 
     def trained(self) -> list[tuple[str, nn.Parameter]]:
@@ -237,6 +237,19 @@ def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) ->
     return policy
 
 
+def load_reference(recipe: Recipe, policy: PolicyModel, ranks: Ranks) -> Any:
+    """Version 0 as a second model that computes as the policy does."""
+    device = torch.device("cpu") if policy.across is not None else ranks.device
+    reference = load_causal(recipe.model_path, device, torch.float32)
+    if ranks.device.type == "cpu":
+        quicken_norms(reference)
+    if policy.attention == TREE:
+        _attend_to_tries(reference)
+    if policy.across is not None:
+        shard(reference.requires_grad_(False), ranks, policy.autocast, recipe.train.optimizer_offload)
+    return reference
+
+
 def compute_layers_again(policy: PolicyModel) -> None:
     """Keep only what goes into each layer; the backward pass computes the layer once more (gradient checkpointing)."""
     settings = {"use_reentrant": False, "context_fn": lambda: (contextlib.nullcontext(), policy.dropping())}
@@ -271,9 +284,7 @@ def _attends_to_tries(policy: PolicyModel) -> bool:
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"} or not getattr(policy.causal, "_supports_sdpa", False):
         return False
-    register()
-    policy.causal.set_attn_implementation(TREE)
-    go_on_with_asked(policy.causal)
+    _attend_to_tries(policy.causal)
     prompts, completions = ([1, 2, 3], [1, 2, 3, 4, 5], [2, 1]), ([4, 5], [3, 6], [3, 4])
     branches = [make_branch(prompt, completion, 1.0) for prompt, completion in zip(prompts, completions, strict=True)]
     alone, merged = (policy.hidden(lay_out(branches, merge, policy.device)).float() for merge in ("none", "tree"))
@@ -281,3 +292,9 @@ def _attends_to_tries(policy: PolicyModel) -> bool:
         return True
     policy.causal.set_attn_implementation("sdpa")
     return False
+
+
+def _attend_to_tries(causal: Any) -> None:
+    register()
+    causal.set_attn_implementation(TREE)
+    go_on_with_asked(causal)

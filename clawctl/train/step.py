@@ -83,22 +83,11 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 def train_step(training: Training, batch: Batch) -> Outcome:
     """Make one step, or leave everything as it was where its loss or gradient is not finite or the turns are another model's."""
     config, ranks = training.config, training.ranks
-    terms = terms_of(config)
-    counts = token_counts(terms, batch.samples)
-    if training.custom is not None:
-        counts[CUSTOM] = sum(len(sample.completion_ids) for sample in batch.samples)
-    objective = Objective(config, terms, counts, training.baselines)
+    objective = _objective_of(training, batch)
     torch.manual_seed((config.seed * 1_000_003 + batch.step) * 1009 + ranks.rank)  # of dropout: the same after a crash
     training.optimizer.zero_grad(set_to_none=True)
     measures = Measures()
-    packing = share_out(turn_branches(batch.samples), training.policy.merge, config.tokens_per_microbatch, ranks.world)
-    measures.cuts, measures.recomputed_tokens = note_cuts(packing, ranks.world) if ranks.leads else (0, 0)
-    own = share(packing.groups, ranks.rank, ranks.world)
-    for group in own:
-        _microbatch(training, [batch.samples[index] for index in group], objective, measures)
-    if training.policy.across is not None and len(own) * ranks.world < len(packing.groups):
-        # sharded weights are put together by all ranks or none: one that has no turns left makes the last passes for nothing
-        _microbatch(training, [batch.samples[index] for index in packing.groups[-1]], objective, Measures(), weight=0.0)
+    _add_gradients(training, batch, objective, measures)
     with measures.clock("optimizer"):
         parameters = [parameter for _, parameter in training.policy.trained()]
         if training.policy.across is None:
@@ -127,6 +116,27 @@ def train_step(training: Training, batch: Batch) -> Outcome:
     training.step = batch.step
     facts = _facts(training, objective, norm, lr)
     return Outcome(step_row(whole, batch, facts), told=Told(whole.turns, facts, baselines))
+
+
+def _objective_of(training: Training, batch: Batch) -> Objective:
+    terms = terms_of(training.config)
+    counts = token_counts(terms, batch.samples)
+    if training.custom is not None:
+        counts[CUSTOM] = sum(len(sample.completion_ids) for sample in batch.samples)
+    return Objective(training.config, terms, counts, training.baselines)
+
+
+def _add_gradients(training: Training, batch: Batch, objective: Objective, measures: Measures) -> None:
+    """This rank's part of the batch, microbatch by microbatch."""
+    policy, ranks = training.policy, training.ranks
+    packing = share_out(turn_branches(batch.samples), policy.merge, training.config.tokens_per_microbatch, ranks.world)
+    measures.cuts, measures.recomputed_tokens = note_cuts(packing, ranks.world) if ranks.leads else (0, 0)
+    own = share(packing.groups, ranks.rank, ranks.world)
+    for group in own:
+        _microbatch(training, [batch.samples[index] for index in group], objective, measures)
+    if policy.across is not None and len(own) * ranks.world < len(packing.groups):
+        # sharded weights are put together by all ranks or none: one that has no turns left makes the last passes for nothing
+        _microbatch(training, [batch.samples[index] for index in packing.groups[-1]], objective, Measures(), weight=0.0)
 
 
 def _facts(training: Training, objective: Objective, norm: float, lr: float) -> StepFacts:

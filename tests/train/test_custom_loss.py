@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from clawctl.config import TrainConfig
+from clawctl.config import LoraConfig, TrainConfig
 from clawctl.errors import ClawError
 from clawctl.plugins import GENERATE, LOSS, load_function
 from clawctl.run_dir import RunDir
@@ -53,8 +53,9 @@ def test_a_custom_loss_that_writes_the_policy_loss_makes_the_same_step(
         torch.testing.assert_close(also[name], value, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("changes", [{"lora": {"rank": 4}}, {"teacher": "base"}])
 def test_it_sees_version_0_rewards_and_whose_token_is_whose(
-    run: RunDir, sampler: Sampler, model_path: Path, tmp_path: Path
+    run: RunDir, sampler: Sampler, model_path: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     code = """
 import torch
@@ -69,7 +70,7 @@ def compute_loss(policy_logits, reference_logits, rewards, advantages, config):
     return policy_logits.sum() * 0.0
 """
     publish_turns(run, sampler, 2)
-    train(run, model_path, method="binary", batch_turns=2, lora={"rank": 4}, custom_loss=write(tmp_path, code))
+    train(run, model_path, method="binary", batch_turns=2, custom_loss=write(tmp_path, code), **changes)
     assert read_rows(run)[0]["terms"]["custom"]["tokens"] == 13
 
 
@@ -120,6 +121,16 @@ def test_a_loss_that_fails_only_later_names_its_step_tells_where_and_uses_no_tur
     assert len(told) == ("fails" in problem)  # with its traceback, which has the line of mine.py
     assert read_rows(run) == []
     assert list((run.train / "ledger").glob("*.json")) == []
+
+
+def test_a_loss_that_asks_for_version_0_where_it_is_not_at_hand_is_refused_at_start(tmp_path: Path) -> None:
+    code = "def compute_loss(a, reference_logits, c, d, e): return (a - reference_logits).square().sum()"
+    mine = write(tmp_path, code)
+    with pytest.raises(ClawError, match=r"fails on two tokens: TypeError") as raised:
+        load_custom_loss(TrainConfig(method="binary", custom_loss=mine), 7)
+    assert "reference_logits is None here" in (raised.value.fix or "")
+    for changes in ({"teacher": "base"}, {"lora": LoraConfig(rank=4)}):
+        assert load_custom_loss(TrainConfig(method="binary", custom_loss=mine).model_copy(update=changes), 7) is not None
 
 
 def test_a_loss_needs_a_method_that_has_advantages(tmp_path: Path) -> None:

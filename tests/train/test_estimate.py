@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def test_every_part_is_as_worked_by_hand() -> None:
     assert parts(SHAPE, ALONE, dtype="bfloat16") == {"weights": 6000, "activations": 3000, **whole}
     assert parts(SHAPE, ALONE, teacher="base")["teacher"] == 4000
     assert parts(SHAPE, ALONE, teacher="base", method="binary")["teacher"] == 0
+    assert parts(SHAPE, ALONE, teacher="base", method="binary", custom_loss="mine.py:x")["teacher"] == 4000
     # a loss of one's own is given all logits: six times 10 tokens by 25, once more for version 0's
     assert parts(SHAPE, ALONE, custom_loss="mine.py:x")["logits"] == 6 * 4 * 10 * 25 + head
     assert parts(SHAPE, ALONE, custom_loss="mine.py:x", teacher="base")["logits"] == 7 * 4 * 10 * 25 + head
@@ -144,7 +146,7 @@ def on_card(**train: Any) -> Recipe:
 
 def test_what_cannot_fit_is_refused_before_anything_is_loaded_and_told_what_would() -> None:
     ranks = Ranks(0, 1, torch.device("cpu"))
-    with pytest.raises(ClawError, match=r"takes at least 59\.9 GiB a device, which has 23\.0") as caught:
+    with pytest.raises(ClawError, match=r"takes at least 59\.9 GiB a device, which has 24\.0") as caught:
         check_room(on_card(), ranks)
     assert caught.value.exit_code == 2
     assert "train.lora" in caught.value.fix
@@ -184,3 +186,16 @@ def test_the_command_tells_the_estimate_without_a_run_or_weights(tmp_path: Path)
     assert "of 23.00: does NOT fit" in done.stdout
     assert "would fit: train.gradient_checkpointing: true" in done.stdout
     assert not (tmp_path / "none").exists()
+
+
+def test_of_a_small_device_cuda_takes_its_share_and_a_cpu_none() -> None:
+    small = Recipe.model_validate({"train": {"device_memory_gb": 0.05}})
+    cpu, gpu = (forecast(small, Ranks(0, 1, torch.device(kind))) for kind in ("cpu", "cuda"))
+    assert (cpu.memory, gpu.memory) == (int(0.05 * 2**30), 0)
+    with pytest.raises(ClawError, match=r"takes at least 0\.0\d+ GiB a device, which has 0\.0500"):
+        check_room(small, Ranks(0, 1, torch.device("cpu")))
+
+
+def test_a_long_microbatch_is_told_in_seconds_without_an_exponent() -> None:
+    slow = replace(forecast(on_card(peak_tflops=1), Ranks(0, 1, torch.device("cuda"))), seconds=1234.5)
+    assert any("a full microbatch takes about 1200 s at" in line for line in slow.lines())

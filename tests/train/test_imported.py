@@ -12,6 +12,7 @@ import torch
 
 from clawctl.config import TrainConfig
 from clawctl.run_dir import RunDir
+from clawctl.shards import Origin
 from clawctl.train.feed import Feed
 from clawctl.train.imported import Unrenderable, rendered, scored
 from clawctl.train.loop import run_training
@@ -34,7 +35,7 @@ def text(sampler: Sampler, name: str, answer: str = "solve please 1 2 3", **chan
 
 def make_feed(run: RunDir, sampler: Sampler, **config: Any) -> Feed:
     settings = TrainConfig.model_validate({"batch_turns": 2, "batch_min_turns": 1, **config})
-    return Feed(run, settings, sampler.tokenizer, len(sampler.tokenizer), 4096, {}, "fingerprint")
+    return Feed(run, settings, sampler.tokenizer, len(sampler.tokenizer), 4096, {}, Origin("mine", "fingerprint"))
 
 
 def test_the_ids_are_those_of_a_server_that_had_sampled_the_text(sampler: Sampler) -> None:

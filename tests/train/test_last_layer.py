@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from clawctl.train.batches import lay_out
+from clawctl.train.model import load_policy, load_reference
+from clawctl.train.ranks import Ranks
 from clawctl.train.trees import make_branch
 from tests.train.test_tree_laws import CPU, check_same, policy_of
-from tests.train.tiny import make_tokenizer
+from tests.train.tiny import make_recipe, make_tokenizer
 
 TURNS = [
     make_branch([5, 6, 7, 8], [9, 10], 1.0),
@@ -45,3 +47,22 @@ def test_the_last_layer_goes_on_with_asked_tokens_where_that_is_known_to_be_exac
     assert batch.visible.asked_M.tolist() == ASKED
     seen = policy.causal.model(input_ids=batch.ids_BT, position_ids=batch.positions_BT, tree=batch.visible, use_cache=False)
     assert seen.last_hidden_state.shape[:2] == (1, TOKENS if family == "olmo2" else len(ASKED))  # olmo2 norms behind, not before
+
+
+@pytest.mark.parametrize("merge", ["tree", "none"])
+def test_version_0_beside_the_policy_goes_the_same_way_and_makes_the_same_states(tmp_path: Path, merge: str) -> None:
+    recipe = make_recipe(tiny(tmp_path, "qwen3"), merge=merge)
+    ranks = Ranks(0, 1, CPU)
+    policy = load_policy(recipe, ranks)
+    reference = load_reference(recipe, policy, ranks)
+    batch = lay_out(TURNS, policy.merge, CPU)
+    with torch.no_grad():
+        torch.testing.assert_close(policy.hidden(batch, reference), policy.hidden(batch), atol=0, rtol=0)
+        policy.causal.model.embed_tokens.weight.add_(1)
+        assert not torch.equal(policy.hidden(batch, reference), policy.hidden(batch))
+    own, its = (
+        {name for name, module in causal.named_modules() if "forward" in vars(module)} for causal in (policy.causal, reference)
+    )
+    assert own == its
+    assert "model.norm" in its
+    assert ("model.layers.1" in its) == (merge == "tree")

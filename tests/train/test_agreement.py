@@ -1,0 +1,108 @@
+"""Whether what sampled the turns is what is trained: by name and files, and by the numbers."""
+
+import logging
+import re
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import torch
+
+from clawctl.model_files import origin_of
+from clawctl.policies import ensure_base_policy
+from clawctl.run_dir import RunDir
+from clawctl.shards import UNKNOWN, Origin, write_turns
+from clawctl.train.agreement import unlike
+from clawctl.train.ledger import read_ledger
+from clawctl.train.loop import run_training
+from clawctl.train.ranks import Ranks
+from clawctl.types import Turn
+from tests.train.tiny import Sampler, make_model, make_recipe, publish_shard, publish_turns
+
+ALONE = Ranks(0, 1, torch.device("cpu"))
+
+
+def warnings_of(run: RunDir, model: Path, caplog: pytest.LogCaptureFixture, **train: Any) -> list[str]:
+    """What a trainer warns of until no batch is full."""
+    recipe = make_recipe(model, batch_wait_s=1e9, **train)
+    ensure_base_policy(run, recipe.model_path)
+    with caplog.at_level(logging.WARNING, "clawctl.train"):
+        run_training(run, recipe, ALONE, threading.Event(), once=True)
+    return [record.getMessage() for record in caplog.records if record.name == "clawctl.train"]
+
+
+def blurred(turn: Turn, by: float) -> Turn:
+    """Every second logprob is higher, the others lower."""
+    assert turn.logprobs is not None
+    return replace(turn, logprobs=[value + (by if i % 2 and value < -by else -by) for i, value in enumerate(turn.logprobs)])
+
+
+def publish_blurred(run: RunDir, sampler: Sampler, by: float, stem: str = "b") -> None:
+    turns = [sampler.turn(f"{stem}{i}", tokens=8, seed=i, temperature=1.2) for i in range(4)]
+    publish_shard(run, stem, [(blurred(turn, by), 1.0, None) for turn in turns])
+
+
+@pytest.mark.parametrize(
+    ("theirs", "named"),
+    [
+        (UNKNOWN, None),
+        (Origin("mine", None, "2 layers", "aa"), None),
+        (Origin("elsewhere/mine", None, "2 layers", "aa"), None),
+        (Origin("mine", None, None, None), None),
+        (Origin("other", None, "2 layers", None), "sampled by other, .* trained is mine: .* not known"),
+        (Origin("mine", None, "2 layers", "bb"), r"sampled by mine \(weights bb\), .* trained is mine \(weights aa\)"),
+        (Origin("other", None, "3 layers", "bb"), r"turns of other \(3 layers\) are refused: .* mine \(2 layers\)"),
+    ],
+)
+def test_a_difference_is_told_with_both_names_and_what_is_equal_or_unknown_is_none(theirs: Origin, named: str | None) -> None:
+    found = unlike(theirs, Origin("mine", None, "2 layers", "aa"))
+    assert (found is None) == (named is None)
+    assert re.search(named or "", found or "")
+
+
+def test_turns_of_a_model_of_another_size_are_refused_and_counted_and_told_once(
+    run: RunDir, sampler: Sampler, model_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    theirs = origin_of("models/other", str(make_model(tmp_path / "other", hidden=64)))
+    for stem in "ab":
+        write_turns(run.trajectories / f"{stem}.parquet", publish_turns(run, sampler, 2, stem), theirs)
+    (warning,) = warnings_of(run, model_path, caplog, batch_turns=1)
+    assert "models/other (2 layers of 64 in 2 heads)" in warning
+    assert f"{model_path} (2 layers of 32 in 2 heads)" in warning
+    assert orjson.loads((run.train / "feed.json").read_bytes())["refused"] == {"sampled by another model": 4}
+    assert read_ledger(run) == {}
+
+
+def test_turns_of_other_weights_are_trained_where_their_numbers_agree_and_the_difference_is_told_once(
+    run: RunDir, sampler: Sampler, model_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    theirs = origin_of("models/other", str(make_model(tmp_path / "other", dtype=torch.bfloat16)))
+    for stem in "ab":
+        write_turns(run.trajectories / f"{stem}.parquet", publish_turns(run, sampler, 4, stem), theirs)
+    (warning,) = warnings_of(run, model_path, caplog)
+    assert f"models/other (weights {theirs.weights})" in warning
+    assert str(model_path) in warning
+    assert len(read_ledger(run)) == 8
+
+
+def test_a_mismatch_that_no_rounding_makes_is_told_once_with_its_size_and_its_causes(
+    run: RunDir, sampler: Sampler, model_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish_blurred(run, sampler, 0.06)
+    (told,) = warnings_of(run, model_path, caplog)
+    assert "step 1: log-probabilities" in told
+    assert "by 0.06 on average" in told
+    assert "another type than model.dtype" in told
+    assert len(read_ledger(run)) == 4
+
+
+@pytest.mark.parametrize(("dtype", "by"), [("float32", 0.0), ("bfloat16", 0.0), ("bfloat16", 0.01)])
+def test_what_rounding_makes_is_no_cause_for_a_warning(
+    run: RunDir, sampler: Sampler, model_path: Path, caplog: pytest.LogCaptureFixture, dtype: str, by: float
+) -> None:
+    publish_blurred(run, sampler, by)
+    assert warnings_of(run, model_path, caplog, dtype=dtype) == []
+    assert len(read_ledger(run)) == 4

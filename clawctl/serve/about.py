@@ -85,14 +85,16 @@ class About:
     async def health(self, request: Request, visit: Visit) -> Response:
         """Everything, for those on this machine or with a key; whether it is well, for all others."""
         versions, capture = self._versions, self._capture
-        troubled = self._not_ready() or versions.last_swap_error or capture.failing
+        troubled = self._not_ready() or versions.last_swap_error or versions.live.doubt() or capture.failing
         short = {"status": "degraded" if troubled else "ok", "live": versions.live.version, "ready": self._not_ready() is None}
         if not (visit.key or _from_here(request)):
             return json_response(short)
         return json_response({
             **short,
             "draining": self.draining,
-            "engine": {"waiting_for": versions.live.waiting_for(), **asdict(versions.live.capabilities)},
+            "engine": {
+                "waiting_for": versions.live.waiting_for(), "doubt": versions.live.doubt(), **asdict(versions.live.capabilities),
+            },
             "capture": {
                 "on": capture.on, "written": capture.written, "lost": capture.lost, "failing": capture.failing,
                 "last_error": capture.last_error,

@@ -82,7 +82,7 @@ class Versions:
         except (ClawError, OSError) as error:
             self._alarm(None, error)
             return
-        if wanted is None or wanted == self.live.version:
+        if wanted is None or (wanted == self.live.version and self.live.doubt() is None):
             self._refused = self._wanted = None
             return
         if wanted == self._refused:

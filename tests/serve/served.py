@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import orjson
 import torch
 import yaml
@@ -111,8 +112,6 @@ class Server:
             return subprocess.Popen(command + ["--intercept"] * intercept, stderr=log, stdout=log, env=environment)
 
     def health(self) -> dict[str, Any]:
-        import httpx
-
         answer: dict[str, Any] = httpx.get(self.url.removesuffix("/v1") + "/health").json()
         return answer
 

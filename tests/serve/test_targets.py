@@ -2,17 +2,16 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
+from leasing import on_a_loop, use
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.policies import ensure_base_policy, publish_policy
 from clawctl.run_dir import open_run
-from clawctl.serve.backends import Capabilities, NotYet, Unanswered
+from clawctl.serve.backends import Capabilities, Unanswered
 from clawctl.serve.backends.targets import Targets
 from clawctl.serve.canary import CanaryFailure
 from clawctl.serve.dialects import Refusal
@@ -23,7 +22,7 @@ ADAPTERS = Capabilities(ids=True, logprobs=True, processed=True, adapters=True, 
 
 
 class Gated:
-    """A control as vLLM answers it, whose unloading and scoring wait for their gates."""
+    """A control as vLLM answers it, whose unloading and scoring of `watched` wait for their gates."""
 
     def __init__(self) -> None:
         self.loaded: set[str] = set()
@@ -31,7 +30,8 @@ class Gated:
         self.unloading, self.scoring = threading.Event(), threading.Event()
         self.unloading.set()
         self.scoring.set()
-        self.says = -1.0
+        self.watched = "tiny@1"
+        self.says: dict[str, float] = {}
         self.busy = False
 
     def load_adapter(self, name: str, folder: Path) -> None:
@@ -49,9 +49,11 @@ class Gated:
         self.loaded.remove(name)
 
     def score(self, name: str, ids: list[int]) -> list[float]:
-        self.waits.append(f"score {name}")
-        assert self.scoring.wait(20)
-        return [self.says] * (len(ids) - 1)
+        assert name in self.loaded
+        if name == self.watched:
+            self.waits.append(f"score {name}")
+            assert self.scoring.wait(20)
+        return [self.says.get(name, -1.0)] * (len(ids) - 1)
 
 
 @pytest.fixture
@@ -72,25 +74,12 @@ def targets(tmp_path: Path, control: Gated) -> Targets:
     return targets
 
 
-def on_a_loop(targets: Targets, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    async def all() -> None:
-        targets.start(asyncio.get_running_loop())
-        await main()
-
-    asyncio.run(all())
-
-
-async def use(targets: Targets, version: int) -> str:
-    async with targets.lease(version) as target:
-        return target.name
-
-
 def test_a_version_that_is_asked_for_while_it_is_unloaded_is_loaded_again(targets: Targets, control: Gated) -> None:
     async def main() -> None:
         control.unloading.clear()
         for version in (1, 2, 3):  # one more than may stay: the oldest goes
             await use(targets, version)
-        await asyncio.to_thread(until, lambda: control.waits == ["unload tiny@1"])
+        await asyncio.to_thread(until, lambda: "unload tiny@1" in control.waits)
         asking = asyncio.create_task(use(targets, 1))
         await asyncio.sleep(0.05)
         assert not asking.done()  # it waits until it is known whether the old one is gone
@@ -129,7 +118,7 @@ def test_a_version_that_goes_live_is_not_unloaded_while_its_canary_sings(targets
         await use(targets, 1)
         control.scoring.clear()
         going = asyncio.create_task(asyncio.to_thread(targets.swap, 1))
-        await asyncio.to_thread(until, lambda: control.waits == ["score tiny@1"])
+        await asyncio.to_thread(until, lambda: control.waits == ["score tiny@1"] * 2)
         await use(targets, 2)
         await use(targets, 3)
         await asyncio.to_thread(until, lambda: len(control.loaded) == 2)
@@ -141,21 +130,60 @@ def test_a_version_that_goes_live_is_not_unloaded_while_its_canary_sings(targets
     on_a_loop(targets, main)
 
 
-def test_a_version_whose_canary_fails_is_unloaded_unless_somebody_has_asked_for_it(targets: Targets, control: Gated) -> None:
+def test_a_version_whose_canary_fails_answers_nobody(targets: Targets, control: Gated) -> None:
     async def main() -> None:
-        control.says = -5.0
+        control.says["tiny@1"] = -5.0
         with pytest.raises(CanaryFailure):
             await asyncio.to_thread(targets.swap, 1)
-        assert control.loaded == set()
+        with pytest.raises(Refusal, match="the engine computes something else with it than its trainer did") as refused:
+            await use(targets, 1)
+        assert (refused.value.status, refused.value.code) == (404, "model_not_found")
+        assert (control.loaded, targets.live) == (set(), 0)
+        assert await use(targets, 2) == "tiny@2"
+
+    on_a_loop(targets, main)
+
+
+def test_who_pins_a_version_waits_for_its_canary_which_sings_once(targets: Targets, control: Gated) -> None:
+    async def main() -> None:
         control.scoring.clear()
-        going = asyncio.create_task(asyncio.to_thread(targets.swap, 1))
-        await asyncio.to_thread(until, lambda: control.waits.count("score tiny@1") == 2)
+        asking = [asyncio.create_task(use(targets, 1)) for _ in range(3)]
+        await asyncio.to_thread(until, lambda: control.waits)
+        await asyncio.sleep(0.05)
+        assert not any(each.done() for each in asking)
+        control.scoring.set()
+        assert await asyncio.gather(*asking) == ["tiny@1"] * 3
+        await use(targets, 1)
+        assert control.waits == ["score tiny@1"]
+
+    on_a_loop(targets, main)
+
+
+def test_a_loaded_version_that_fails_when_it_is_to_go_live_is_unloaded_once_nobody_uses_it(
+    targets: Targets, control: Gated
+) -> None:
+    async def main() -> None:
         async with targets.lease(1) as target:
-            control.scoring.set()
+            control.says["tiny@1"] = -5.0
             with pytest.raises(CanaryFailure):
-                await going
+                await asyncio.to_thread(targets.swap, 1)
             assert target.name in control.loaded
-        assert targets.live == 0
+        with pytest.raises(CanaryFailure):
+            await asyncio.to_thread(targets.swap, 1)
+        assert (control.loaded, targets.live) == (set(), 0)
+
+    on_a_loop(targets, main)
+
+
+def test_a_version_whose_client_goes_away_while_it_is_loaded_answers_the_next_one(targets: Targets, control: Gated) -> None:
+    async def main() -> None:
+        control.scoring.clear()
+        asking = asyncio.create_task(use(targets, 1))
+        await asyncio.to_thread(until, lambda: control.waits)
+        asking.cancel()
+        control.scoring.set()
+        assert await use(targets, 1) == "tiny@1"
+        assert control.loaded == {"tiny@1"}
 
     on_a_loop(targets, main)
 
@@ -168,91 +196,5 @@ def test_a_version_that_the_engine_has_no_time_to_load_is_not_said_to_be_missing
         assert refused.value.status == 503
         control.busy = False
         assert await use(targets, 1) == "tiny@1"
-
-    on_a_loop(targets, main)
-
-
-# ---- a pause that does not end by itself ---------------------------------------------------------------------------------------
-
-WEIGHTS = Capabilities(ids=True, logprobs=True, processed=True, adapters=False, weights=True)
-
-
-class Pausing:
-    """A control that samples only while it is not paused, and hears `resume` only from its `deaf`-th time on."""
-
-    def __init__(self, deaf: int) -> None:
-        self.deaf, self.resumed, self.paused = deaf, 0, False
-        self.weights: list[str] = []
-
-    def pause(self) -> float:
-        self.paused = True
-        return 0.0
-
-    def reload(self, path: str, version: int) -> None:
-        assert self.paused
-        self.weights.append(f"{version}")
-
-    def resume(self) -> None:
-        self.resumed += 1
-        if self.resumed <= self.deaf:
-            raise Unanswered("the engine does not answer /resume", "")
-        self.paused = False
-
-    def score(self, name: str, ids: list[int]) -> list[float]:
-        assert not self.paused
-        return [-1.0] * (len(ids) - 1)
-
-
-def pausing(tmp_path: Path, control: Any) -> Targets:
-    run = open_run(tmp_path / "run")
-    ensure_base_policy(run, "m")
-    canary = {"prompt_ids": [[1, 2]], "logprobs": [[None, -1.0]]}
-    publish_policy(run, Policy(1, 0, 1, None, "full", "m", [], canary, {}, 0.0), lambda folder: None)
-    targets = Targets(run, Recipe.model_validate({"model": {"path": "m", "name": "tiny"}}), control)
-    targets.reset("tiny", WEIGHTS)
-    return targets
-
-
-def test_an_engine_that_does_not_hear_resume_is_told_again_and_who_asks_meanwhile_is_told_why(tmp_path: Path) -> None:
-    control = Pausing(deaf=2)
-    targets = pausing(tmp_path, control)
-
-    async def main() -> None:
-        going = asyncio.create_task(asyncio.to_thread(targets.swap, 1))
-        await asyncio.to_thread(until, lambda: targets.stuck is not None)
-        assert targets.stuck == "the engine was paused for a swap and does not go on: the engine does not answer /resume"
-        with pytest.raises(Refusal, match="does not go on") as refused:
-            await use(targets, 0)
-        assert (refused.value.status, refused.value.code) == (503, "engine_paused")
-        await going
-        assert (targets.stuck, targets.live, control.paused, control.weights) == (None, 1, False, ["1"])
-        assert await use(targets, 1) == "tiny"
-
-    on_a_loop(targets, main)
-
-
-def test_an_engine_of_our_own_that_never_hears_resume_is_ended_and_the_old_version_stays_live(tmp_path: Path) -> None:
-    control, ended = Pausing(deaf=1000), []
-    targets = pausing(tmp_path, control)
-
-    async def main() -> None:
-        targets.start(asyncio.get_running_loop(), lambda: ended.append(True))
-        with pytest.raises(Unanswered, match="it is started anew"):
-            await asyncio.to_thread(targets.swap, 1)
-        assert (ended, targets.live, targets.stuck) == ([True], 0, None)
-
-    on_a_loop(targets, main)
-
-
-def test_a_swap_waits_for_what_the_engine_could_not_be_asked(tmp_path: Path) -> None:
-    targets = pausing(tmp_path, Pausing(deaf=0))
-    targets.reset("tiny", Capabilities(ids=True, logprobs=True, processed=True, adapters=None, weights=None))
-
-    async def main() -> None:
-        with pytest.raises(NotYet, match="not known yet"):
-            await asyncio.to_thread(targets.swap, 1)
-        targets.can(WEIGHTS)
-        await asyncio.to_thread(targets.swap, 1)
-        assert targets.live == 1
 
     on_a_loop(targets, main)

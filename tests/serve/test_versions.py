@@ -20,15 +20,19 @@ class Scripted:
     def __init__(self, *ends: Exception) -> None:
         self.version, self.tried, self.ends = 0, 0, list(ends)
         self.waits: str | None = None
+        self.doubts: str | None = None
 
     def waiting_for(self) -> str | None:
         return self.waits
+
+    def doubt(self) -> str | None:
+        return self.doubts
 
     def swap(self, version: int) -> Swap:
         self.tried += 1
         if self.ends:
             raise self.ends.pop(0)
-        self.version = version
+        self.version, self.doubts = version, None
         return Swap(version, 0.0, 0.0, 0.0)
 
 
@@ -113,3 +117,21 @@ def test_an_engine_that_begins_anew_serves_what_served_before_if_live_names_a_ve
     backend.tried = 0
     versions.follow_once(begun=True)
     assert (backend.version, backend.tried) == (0, 0)
+
+
+def test_weights_that_nobody_knows_are_read_again_though_live_names_the_version_that_served_last(run: RunDir) -> None:
+    backend = Scripted()
+    versions = following(run, backend)
+    move_live(run, 1)
+    versions.follow_once()
+    backend.doubts = "a swap failed, and version 1 could not be read again"
+    versions.follow_once()
+    versions.follow_once()
+    assert (backend.tried, backend.version, backend.doubts) == (2, 1, None)
+    backend.doubts, backend.ends = "again", [CanaryFailure("its canary is off by 1")]
+    for _ in range(3):
+        versions.follow_once()
+    assert (backend.tried, versions.last_swap_error) == (3, "version 1 does not go live: its canary is off by 1")
+    move_live(run, 2)
+    versions.follow_once()
+    assert (backend.version, backend.doubts, versions.last_swap_error) == (2, None, None)

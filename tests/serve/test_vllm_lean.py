@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_vllm import PYTHON, has_vllm
+from vllm_served import PYTHON, has_vllm
 
 from clawctl.config import DEMO_MODEL, environment_with
 from clawctl.serve.backends import inside

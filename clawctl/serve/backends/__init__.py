@@ -113,6 +113,10 @@ class Backend(Protocol):
         """Why requests have to wait just now ("vLLM starts"), or None."""
         ...
 
+    def doubt(self) -> str | None:
+        """Why it is not known which weights answer just now, or None: what they sample is not trained."""
+        ...
+
     def failure(self) -> str | None:
         """Why the backend is dead and the process should end, or None while it lives."""
         ...

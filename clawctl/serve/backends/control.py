@@ -84,6 +84,19 @@ class Control:
     # ---- adapters --------------------------------------------------------------------------------------------------------
 
     def load_adapter(self, name: str, folder: Path) -> None:
+        """What a process before us left there under that name makes room."""
+        try:
+            self._load(name, folder)
+        except Unanswered:
+            raise
+        except ClawError as refused:
+            try:
+                self.unload_adapter(name)
+            except ClawError:
+                raise refused from None  # there was none
+            self._load(name, folder)
+
+    def _load(self, name: str, folder: Path) -> None:
         self._ask("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
 
     def unload_adapter(self, name: str) -> None:

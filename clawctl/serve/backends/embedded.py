@@ -107,6 +107,9 @@ class Embedded:
     def waiting_for(self) -> str | None:
         return None if self._up else "the engine starts"
 
+    def doubt(self) -> None:
+        return None
+
     def failure(self) -> str | None:
         return self._engine.failure()
 

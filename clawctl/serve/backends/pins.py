@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from clawctl.serve.backends.refusals import unproven
+from clawctl.serve.canary import CanaryFailure
 from clawctl.serve.dialects import Refusal
 from clawctl.serve.engines import Engine
 
@@ -58,14 +60,28 @@ class Pins:
                     continue
                 await asyncio.to_thread(self._pinned.pop(idle).engine.stop)
             if version not in self._pinned:
-                self._pinned[version] = _Pinned(await asyncio.to_thread(self._load, version))
+                await self._add(version)
             self._pinned.move_to_end(version)
             self._pinned[version].users += 1
             return self._pinned[version]
 
+    async def _add(self, version: int) -> None:
+        loading = asyncio.ensure_future(asyncio.to_thread(self._load, version))
+        try:
+            await asyncio.wait({loading})
+        except asyncio.CancelledError:  # who asked went away; an engine that nobody knows of would never be stopped
+            await asyncio.wait({loading})
+            raise
+        finally:
+            if loading.done() and loading.exception() is None:
+                self._pinned[version] = _Pinned(loading.result())
+        loading.result()
+
     def _load(self, version: int) -> Engine:
         try:
             return self._make(version)
+        except CanaryFailure as error:
+            raise unproven(version, error) from error
         except Exception as error:  # a policy can be broken in many ways; the caller is told, the log has the rest
             _log.exception("version %d cannot be loaded", version)
             raise Refusal(404, f"version {version} of this model cannot be loaded", "model", "model_not_found") from error

@@ -1,9 +1,13 @@
-"""An upstream's errors in the client's words."""
+"""An engine's errors in the client's words."""
+
+import logging
 
 import orjson
 
+from clawctl.serve.canary import CanaryFailure
 from clawctl.serve.dialects import Refusal
 
+_log = logging.getLogger("clawctl.serve")
 _TOO_LONG = ("maximum context length", "max_model_len", "model's context length")  # the last one: SGLang
 _OURS = {401, 403, 404, 405}  # statuses that speak of how we asked the upstream, not of what the client asked
 
@@ -20,3 +24,10 @@ def refusal(status: int, told: bytes) -> Refusal:
         return Refusal(502, f"the engine refused: {message}", code="engine_refused")
     too_long = any(words in message for words in _TOO_LONG)
     return Refusal(status, message, param if isinstance(param, str) else None, "context_length_exceeded" if too_long else None)
+
+
+def unproven(version: int, error: CanaryFailure) -> Refusal:
+    """For a request that pins a version whose canary fails; the log says by how much."""
+    _log.error("version %d is not served: %s", version, error)
+    told = f"version {version} of this model is not served: the engine computes something else with it than its trainer did"
+    return Refusal(404, told, "model", "model_not_found")

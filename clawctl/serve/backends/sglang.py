@@ -67,7 +67,7 @@ class SglangControl(Control):
 
     # ---- adapters --------------------------------------------------------------------------------------------------------
 
-    def load_adapter(self, name: str, folder: Path) -> None:
+    def _load(self, name: str, folder: Path) -> None:
         self._ask("POST", "/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
         self._adapters.add(name)
 

@@ -3,20 +3,20 @@
 import asyncio
 import logging
 import time
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.policies import check_policy, policy_folder, read_policy
 from clawctl.run_dir import RunDir
 from clawctl.serve.backends import Capabilities, NotYet, Unanswered
+from clawctl.serve.backends.adapters import Adapters, Target
 from clawctl.serve.backends.control import Control
+from clawctl.serve.backends.loop import OnLoop
+from clawctl.serve.backends.refusals import unproven
 from clawctl.serve.backends.resuming import go_on
 from clawctl.serve.backends.tokens import Clock
 from clawctl.serve.backends.weights import check_weights
@@ -25,19 +25,7 @@ from clawctl.serve.dialects import Refusal
 from clawctl.serve.engines import Swap
 
 _log = logging.getLogger("clawctl.serve")
-Done = TypeVar("Done")
 _LOAD_S = 900.0  # for a large adapter; the calls to the server give up before
-_LOOP_S = 30.0  # an event loop that does not come round for so long has ended
-
-
-@dataclass(slots=True)
-class Target:
-    """What is asked for at the upstream."""
-
-    name: str
-    clock: Clock
-    steady: bool = True  # its weights stay what they are; else an answer may be of two versions
-    users: int = 0
 
 
 class Targets:
@@ -46,19 +34,20 @@ class Targets:
 
     def __init__(self, run: RunDir, recipe: Recipe, control: Control) -> None:
         self._run, self._recipe, self._control = run, recipe, control
-        self._most = recipe.serve.pinned_versions
         self._tolerance = EXACT if recipe.model.dtype == "float32" else ROUNDED
+        self._adapters = Adapters(
+            self._name, self._load, self._prove, control.unload_adapter, lambda: self.live, recipe.serve.pinned_versions
+        )
         self._open = asyncio.Event()
-        self._loading = asyncio.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_loop = OnLoop()
         self._end: Callable[[], None] | None = None
         self.stuck: str | None = None  # why the engine answers nobody
-        self._tidying: asyncio.Future[None] | None = None
         self.reset("", None)
 
     def start(self, loop: asyncio.AbstractEventLoop, end: Callable[[], None] | None = None) -> None:
         """`end`, called on the loop, ends an engine of our own, which is then started anew."""
-        self._loop, self._end = loop, end
+        self._on_loop.start(loop)
+        self._end = end
 
     def reset(self, base: str, can: Capabilities | None) -> None:
         """The upstream has begun anew, with version 0."""
@@ -66,7 +55,7 @@ class Targets:
         self.live = 0
         self._weights = 0  # the version of the weights under `base`
         self._base_target = Target(base, Clock(0), steady=can is None or not can.weights)
-        self._adapters: OrderedDict[int, Target] = OrderedDict()  # loaded ones, least recently used first
+        self._adapters.reset()
         self.stuck = None
         self._open.set()
 
@@ -75,76 +64,57 @@ class Targets:
         self._can = can
         self._base_target.steady = not can.weights
 
+    @property
+    def doubt(self) -> str | None:
+        """Why it is not known which weights answer, if it is not."""
+        return self._base_target.clock.doubt
+
     # ---- who is asked ----------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def lease(self, version: int | None) -> AsyncIterator[Target]:
         """The target of the live policy, or of a pinned version. Raises Refusal if that cannot be served beside the live one."""
-        await self._open.wait()  # full weights are being tried: who comes now is answered by what proves right
+        while not self._open.is_set():  # full weights are being tried: who comes now is answered by what proves right
+            await self._open.wait()
         if self.stuck is not None:
             raise Refusal(503, f"{self.stuck}; try again later", code="engine_paused")
-        target = await self._target(self.live if version is None else version)
-        target.users += 1
+        target = await self._use(self.live if version is None else version)
         try:
             yield target
         finally:
-            target.users -= 1
-            self._tidy_soon()
+            self._adapters.release(target)
 
-    async def _target(self, version: int) -> Target:
+    async def _use(self, version: int) -> Target:
         if version == self._weights:
+            self._base_target.users += 1
             return self._base_target
-        if version not in self._adapters:
-            await self._pin(version)
-        self._adapters.move_to_end(version)
-        return self._adapters[version]
+        try:
+            if self._weights or not self._takes_adapters() or self._kind(version) != "adapter":
+                told = f"this engine serves one version at a time, now {self.live}; version {version} is not loaded"
+                raise Refusal(404, told, "model", "model_not_found")
+            return (await self._adapters.use(version))[0]
+        except Unanswered as error:
+            _log.warning("version %d cannot be loaded now: %s", version, error.problem)
+            raise Refusal(503, f"version {version} of this model cannot be loaded now; try again later") from error
+        except CanaryFailure as error:
+            raise unproven(version, error) from error
+        except ClawError as error:
+            _log.error("version %d cannot be loaded: %s", version, error.problem)
+            raise Refusal(404, f"version {version} of this model cannot be loaded", "model", "model_not_found") from error
 
-    async def _pin(self, version: int) -> None:
-        async with self._loading:
-            try:
-                if self._weights or not self._takes_adapters() or read_policy(self._run, version).kind != "adapter":
-                    told = f"this engine serves one version at a time, now {self.live}; version {version} is not loaded"
-                    raise Refusal(404, told, "model", "model_not_found")
-                await self._load(version)
-            except Unanswered as error:
-                _log.warning("version %d cannot be loaded now: %s", version, error.problem)
-                raise Refusal(503, f"version {version} of this model cannot be loaded now; try again later") from error
-            except ClawError as error:
-                _log.error("version %d cannot be loaded: %s", version, error.problem)
-                raise Refusal(404, f"version {version} of this model cannot be loaded", "model", "model_not_found") from error
+    def _kind(self, version: int) -> str:
+        return "adapter" if version in self._adapters.loaded else read_policy(self._run, version).kind
 
-    # ---- what is loaded: `_loading` is held while it changes, here or there ------------------------------------------------
+    # ---- an adapter in a thread: see `Adapters` --------------------------------------------------------------------------
 
-    async def _load(self, version: int) -> None:
-        if version not in self._adapters:
-            await asyncio.to_thread(self._control.load_adapter, self._name(version), self._folder(version))
-            self._adapters[version] = Target(self._name(version), Clock(version))
+    def _load(self, version: int) -> None:
+        self._control.load_adapter(self._name(version), self._folder(version))
 
-    async def _unload(self, version: int) -> None:
-        """Unless it is used again by now."""
-        async with self._loading:
-            target = self._adapters.get(version)
-            if target is None or target.users or version == self.live:
-                return
-            del self._adapters[version]
-            try:
-                await asyncio.to_thread(self._control.unload_adapter, target.name)
-            except ClawError as error:
-                _log.warning("version %d cannot be unloaded: %s", version, error.problem)
+    def _prove(self, version: int) -> None:
+        self._sing(version, self._name(version))
 
-    def _tidy_soon(self) -> None:
-        """Unload the adapters that nobody uses, but for the newest few. Nobody waits for it."""
-        if self._one_too_many() is not None and (self._tidying is None or self._tidying.done()):
-            self._tidying = asyncio.ensure_future(self._tidy())
-
-    async def _tidy(self) -> None:
-        while (old := self._one_too_many()) is not None:
-            await self._unload(old)
-
-    def _one_too_many(self) -> int | None:
-        if len(self._adapters) <= self._most + 1:
-            return None
-        return next((old for old, target in self._adapters.items() if not target.users and old != self.live), None)
+    def _sing(self, version: int, name: str) -> None:
+        check_canary(self._run, version, lambda ids: self._control.score(name, ids), self._tolerance)
 
     def _takes_adapters(self) -> bool:
         return self._can is not None and bool(self._can.adapters)
@@ -159,8 +129,10 @@ class Targets:
 
     def swap(self, version: int) -> Swap:
         """See `clawctl.serve.backends.Backend`."""
-        kind = read_policy(self._run, version).kind
-        if kind == "adapter" or (version == 0 and not self._weights):
+        adapter = read_policy(self._run, version).kind == "adapter"
+        if adapter and self.doubt is not None:
+            self._swap_weights(0)
+        if adapter or (version == 0 and not self._weights and self.doubt is None):
             return self._swap_adapter(version)
         return self._swap_weights(version)
 
@@ -170,37 +142,34 @@ class Targets:
         if self._weights:
             raise ClawError("an adapter needs the base model below it, other weights serve", "point LIVE at version 0 first")
         began = time.monotonic()
-        held, fresh = self._wait_on_loop(self._hold(version), _LOAD_S)
+        held, fresh = self._on_loop.wait(self._hold(version), _LOAD_S)
+        failed = True
         try:
-            name = self._name(version) if version else self.base
-            check_canary(self._run, version, lambda ids: self._control.score(name, ids), self._tolerance)
-        except (CanaryFailure, ClawError):
-            self._wait_on_loop(self._let_go(version, held, fresh), _LOAD_S)
-            raise
-        load_ms = (time.monotonic() - began) * 1000
-        self._on_loop(self._point_at, version)
-        self._wait_on_loop(self._let_go(version, held, False), _LOAD_S)
+            if not fresh:  # else it has just sung
+                self._sing(version, held.name)
+            load_ms = (time.monotonic() - began) * 1000
+            self._on_loop.call(self._point_at, version)
+            failed = False
+        finally:
+            self._on_loop.wait(self._let_go(version, held, failed), _LOAD_S)
         return Swap(version, time.time(), load_ms, 0.0)
 
     async def _hold(self, version: int) -> tuple[Target, bool]:
-        """Load an adapter and keep it from being unloaded; whether it came only now."""
-        if not version:
-            return self._base_target, False
-        async with self._loading:
-            fresh = version not in self._adapters
-            await self._load(version)
-            held = self._adapters[version]
-            held.users += 1
-        return held, fresh
+        """Keep an adapter from being unloaded, loading it where that is to be done; whether it came only now."""
+        if version:
+            return await self._adapters.use(version)
+        self._base_target.users += 1
+        return self._base_target, False
 
-    async def _let_go(self, version: int, held: Target, unload: bool) -> None:
-        held.users -= bool(version)
-        if unload:
-            await self._unload(version)
-        self._tidy_soon()
+    async def _let_go(self, version: int, held: Target, failed: bool) -> None:
+        self._adapters.release(held)
+        if failed:
+            await self._adapters.forget(version)
 
     def _point_at(self, version: int) -> None:
         self.live = version
+
+    # ---- full weights, in that thread ------------------------------------------------------------------------------------
 
     def _swap_weights(self, version: int) -> Swap:
         """Pause, reload, resume; the canary sings while new requests wait. If it fails, the old weights come back the same way."""
@@ -208,24 +177,35 @@ class Targets:
         self._need(None if self._can is None else self._can.weights, ClawError("this engine cannot reload weights", cure))
         old = self._weights
         path = self._path(version)  # it is read through here, while the engine goes on
-        self._on_loop(self._open.clear)
+        self._on_loop.call(self._open.clear)
         try:
+            self._on_loop.wait(self._adapters.settled(), _LOAD_S)  # their canaries sing with the weights that they belong to
             pause_ms = self._replace(version, path, old)
             try:
-                check_canary(self._run, version, lambda ids: self._control.score(self.base, ids), self._tolerance)
-            except (CanaryFailure, ClawError):
+                self._sing(version, self.base)
+            except (CanaryFailure, ClawError) as error:
                 self._base_target.clock.refused.add(version)
-                self._replace(old, self._path(old), old)
+                self._take_back(old, error)
                 raise
-            self._base_target.clock.refused.discard(version)
-            self._on_loop(self._weights_are, version)
+            self._on_loop.call(self._weights_are, version)
         finally:
-            self._on_loop(self._open.set)
+            self._on_loop.call(self._open.set)
         return Swap(version, time.time(), 0.0, pause_ms)
+
+    def _take_back(self, old: int, refused: Exception) -> None:
+        """Weights that were refused serve. The old ones come again; else it is not known what computes, and it raises."""
+        end = self._end
+        try:
+            self._replace(old, self._path(old), old)
+        except ClawError as error:
+            problem = f"{refused.problem if isinstance(refused, ClawError) else refused}; {error.problem}"
+            if self.doubt is None:
+                raise self._lost(old, problem, type(error), end) from refused
+            raise type(error)(problem, error.fix) from refused
 
     def _replace(self, version: int, path: str, old: int) -> float:
         """Milliseconds without a token. If the new weights cannot be read, the old ones are read again."""
-        end = self._end
+        end, known = self._end, True
         try:
             began = self._control.pause()
         except Unanswered:  # it may have heard us
@@ -234,19 +214,49 @@ class Targets:
         try:
             try:
                 self._control.reload(path, version)
-            except ClawError:
-                self._control.reload(self._path(old), old)
-                raise
+            except ClawError as error:
+                known = self._read_again(old)
+                if known:
+                    raise
+                raise self._lost(old, error.problem, type(error), end) from error
             # What was sampled before the pause has been read by then, for the loop has gone round: what comes now is new.
-            self._on_loop(self._turn_clock, version)
+            self._on_loop.call(self._turn_clock, version)
         finally:
-            self._go_on(end)
+            if known or end is None:  # an engine of our own that was lost must not sample
+                self._go_on(end)
         return (time.monotonic() - began) * 1000
+
+    def _read_again(self, old: int) -> bool:
+        try:
+            self._control.reload(self._path(old), old)
+        except ClawError as error:
+            _log.error("version %d cannot be read again: %s", old, error.problem)
+            return False
+        self._on_loop.call(self._turn_clock, old)
+        return True
+
+    def _lost(self, old: int, problem: str, kind: type[ClawError], end: Callable[[], None] | None) -> ClawError:
+        """Neither the new weights nor the old ones serve for sure: an engine of our own is started anew; what somebody else's
+        samples is not trained until a version goes live."""
+        doubt = f"it is not known which weights serve: a swap failed, and version {old} could not be read again"
+        self._on_loop.call(self._doubt, doubt, end)
+        if end is None:
+            cure = "promote a version that is whole, or start the engine anew"
+            return kind(f"{problem}; {doubt}; what is sampled is not trained until a version goes live", cure)
+        return kind(f"{problem}; {doubt}; the engine is started anew", "promote a version that is whole")
+
+    def _doubt(self, doubt: str, end: Callable[[], None] | None) -> None:
+        self._base_target.clock.doubt = doubt
+        for adapter in self._adapters.loaded.values():
+            adapter.clock.doubt = doubt
+        if end is not None and end is self._end:  # else another has begun by now
+            self.stuck = f"{doubt}; the engine is started anew"
+            end()
 
     def _go_on(self, end: Callable[[], None] | None) -> None:
         """Let the paused engine sample again. Raises Unanswered where that cannot be."""
-        assert self._loop is not None
-        go_on(self._control, self._loop.is_running, partial(self._on_loop, self._stick), end and partial(self._on_loop, end))
+        call = self._on_loop.call
+        go_on(self._control, self._on_loop.running, partial(call, self._stick), end and partial(call, end))
 
     def _stick(self, problem: str | None) -> None:
         self.stuck = problem
@@ -256,24 +266,16 @@ class Targets:
             self._open.set()  # who waits is told
 
     def _turn_clock(self, version: int) -> None:
-        self._base_target.clock.version = version
+        clock = self._base_target.clock
+        clock.version, clock.doubt = version, None
+        clock.unproven = None if version == self._weights else version
+        for adapter in self._adapters.loaded.values():  # those that run go on above other weights than they were trained on
+            adapter.clock.doubt = f"sampled by an adapter above version {version}" if version else None
 
     def _weights_are(self, version: int) -> None:
         self.live = self._weights = version
-
-    def _on_loop(self, call: Callable[..., None], *arguments: Any) -> None:
-        """Run `call` on the event loop, after everything that could be read until now has been read."""
-
-        async def run() -> None:
-            for _ in range(3):
-                await asyncio.sleep(0)
-            call(*arguments)
-
-        self._wait_on_loop(run(), _LOOP_S)
-
-    def _wait_on_loop(self, work: Coroutine[Any, Any, Done], longest_s: float) -> Done:
-        assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(longest_s)
+        self._base_target.clock.unproven = None
+        self._base_target.clock.refused.discard(version)
 
     def _name(self, version: int) -> str:
         return f"{self._recipe.model_name}@{version}"

@@ -24,6 +24,8 @@ class Clock:
     def __init__(self, version: int) -> None:
         self.version = version
         self.refused: set[int] = set()  # versions that were taken back: what they sampled is not trained
+        self.unproven: int | None = None  # the version whose canary sings just now
+        self.doubt: str | None = None  # why what computes just now is no version: what it samples is not trained
 
 
 class Tokens:
@@ -89,6 +91,7 @@ class Tokens:
     def _date(self) -> None:
         """What has just come was sampled by the version of this moment."""
         sampled, version = self._sampled, self._clock.version
+        self._trouble = self._trouble or self._clock.doubt
         if version != sampled.version_end:
             sampled.version_end = version
             sampled.version = version if sampled.version is None else sampled.version
@@ -109,6 +112,8 @@ class Tokens:
         trouble = self._found_trouble()
         if self._versions & self._clock.refused:
             trouble = trouble or "sampled by a version that was refused"
+        if self._clock.unproven in self._versions:
+            trouble = trouble or "sampled by a version that was not proven yet"
         if len(self._versions) > 1 and sampled.version == sampled.version_end:
             trouble = trouble or THERE_AND_BACK
         sampled.completion_ids = self._ids if self._ids else None

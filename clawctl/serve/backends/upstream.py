@@ -262,6 +262,9 @@ class Upstream:
     def waiting_for(self) -> str | None:
         return self._targets.stuck if self._up.is_set() else f"{self._url} does not answer yet"
 
+    def doubt(self) -> str | None:
+        return self._targets.doubt
+
     def failure(self) -> str | None:
         return None
 

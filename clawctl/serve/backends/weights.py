@@ -17,6 +17,7 @@ from clawctl.errors import ClawError
 # Of a number that is infinite or none, all these bits are set.
 _EXPONENTS = {"F64": ("<u8", 0x7FF0 << 48), "F32": ("<u4", 0x7F80 << 16), "F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80)}
 _AT_ONCE = 1 << 22  # numbers
+_LAYER = re.compile(r".*?\.\d+\.")
 _ADAPTER = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 
 
@@ -34,10 +35,13 @@ def check_weights(folder: Path, base: Path) -> None:
         known = {
             name: tensor.shape for file in _files(base) for name, tensor in _tensors(file).items() if tensor.dtype in _EXPONENTS
         }
+        given: set[str] = set()
         for file in _files(folder):
             for name, tensor in _tensors(file).items():
                 _check_shape(name, tensor.shape, known)
                 _check_numbers(file, name, tensor)
+                given.add(name)
+        _check_none_is_missing(given, known)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ClawError(f"the weights in {folder} cannot be read: {error}", "publish them again, whole") from error
 
@@ -50,11 +54,13 @@ def _tensors(file: Path) -> dict[str, _Tensor]:
     """What the header names. https://github.com/huggingface/safetensors#format"""
     with file.open("rb") as opened:
         size = int.from_bytes(opened.read(8), "little")
-        if size > file.stat().st_size:
+        if not size or size > file.stat().st_size:
             raise ValueError(f"{file.name} is no safetensors file")
         header = orjson.loads(opened.read(size))
     header.pop("__metadata__", None)
     told = {name: (each["dtype"], each["shape"], *each["data_offsets"]) for name, each in header.items()}
+    if 8 + size + max([0, *(end for *_, end in told.values())]) > file.stat().st_size:
+        raise ValueError(f"{file.name} is cut off")
     return {name: _Tensor(dtype, shape, 8 + size + start, 8 + size + end) for name, (dtype, shape, start, end) in told.items()}
 
 
@@ -66,6 +72,18 @@ def _check_shape(name: str, shape: list[int], known: dict[str, list[int]]) -> No
             raise ClawError(f"{name} is {shape}, which does not fit the base model's {fits}", "train it on this base model")
     elif (fits := known.get(name)) is not None and fits != shape:
         raise ClawError(f"{name} is {shape}, the base model's is {fits}", "train it on this base model")
+
+
+def _check_none_is_missing(given: set[str], known: dict[str, list[int]]) -> None:
+    """Within a layer that is there in part: what a whole layer lacks (for prediction of several tokens, for images), and other
+    names, are how some models are saved anew. An engine would go on with what it had in that place."""
+    if not given <= known.keys():
+        return
+    layers = {found[0] for name in given if (found := _LAYER.match(name))}
+    for name, shape in known.items():
+        found = _LAYER.match(name)
+        if name not in given and found and found[0] in layers and name.endswith(".weight") and shape:
+            raise ClawError(f"{name} is missing", "publish the weights again, whole")
 
 
 def _check_numbers(file: Path, name: str, tensor: _Tensor) -> None:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.policies import check_policy, policy_folder, read_policy
 from clawctl.run_dir import RunDir
+from clawctl.serve.backends.weights import check_weights
 from clawctl.serve.canary import EXACT, ROUNDED
 
 _LOADING = threading.Lock()  # transformers changes its own module while it loads: two loads at a time leave weights tied wrong
@@ -24,6 +26,8 @@ def load_model(run: RunDir, recipe: Recipe, version: int) -> Any:
     policy = read_policy(run, version)
     check_policy(run, version)
     folder = policy_folder(run, version)
+    if policy.kind != "base":
+        check_weights(folder, Path(recipe.model_path))
     transformers_logging.disable_progress_bar()
     with _LOADING:
         if policy.kind == "full":

@@ -1,0 +1,113 @@
+"""The adapters that an upstream has loaded: each has sung its canary there, and who is not used makes room."""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from clawctl.errors import ClawError
+from clawctl.serve.backends.tokens import Clock
+from clawctl.serve.canary import CanaryFailure
+
+_log = logging.getLogger("clawctl.serve")
+
+
+@dataclass(slots=True)
+class Target:
+    """What is asked for at the upstream."""
+
+    name: str
+    clock: Clock
+    steady: bool = True  # its weights stay what they are; else an answer may be of two versions
+    users: int = 0
+
+
+class Adapters:
+    """Used on one event loop; `load`, `prove` and `unload` are called in threads. `load` and `unload` raise ClawError, `prove` that
+    and CanaryFailure. `most` stay loaded beside the `live` one."""
+
+    def __init__(
+        self,
+        name: Callable[[int], str],
+        load: Callable[[int], None],
+        prove: Callable[[int], None],
+        unload: Callable[[str], None],
+        live: Callable[[], int],
+        most: int,
+    ) -> None:
+        self._name, self._load, self._prove, self._unload = name, load, prove, unload
+        self._live, self._most = live, most
+        self._changing = asyncio.Lock()  # held while it changes what is loaded, here or there
+        self._tidying: asyncio.Future[None] | None = None
+        self.loaded: OrderedDict[int, Target] = OrderedDict()  # least recently used first
+
+    def reset(self) -> None:
+        """The upstream has begun anew, with none."""
+        self.loaded = OrderedDict()
+
+    async def use(self, version: int) -> tuple[Target, bool]:
+        """It stays loaded for the new user until it is released; whether it came only now. Raises as `load` and `prove`."""
+        fresh = False
+        while version not in self.loaded:
+            # Who asked may go away; what has begun ends, or nobody would know that the upstream has it.
+            fresh = await asyncio.shield(asyncio.ensure_future(self._come(version)))
+        self.loaded.move_to_end(version)
+        target = self.loaded[version]
+        target.users += 1
+        return target, fresh
+
+    async def _come(self, version: int) -> bool:
+        async with self._changing:
+            if version in self.loaded:
+                return False
+            await asyncio.to_thread(self._bring, version)
+            self.loaded[version] = Target(self._name(version), Clock(version))
+            return True
+
+    def _bring(self, version: int) -> None:
+        """Nobody is answered by it before its canary has sung."""
+        self._load(version)
+        try:
+            self._prove(version)
+        except (CanaryFailure, ClawError):
+            self._drop(version, self._name(version))
+            raise
+
+    def release(self, target: Target) -> None:
+        target.users -= 1
+        self._tidy_soon()
+
+    async def forget(self, version: int) -> None:
+        """Unload it, unless it is used again by now."""
+        async with self._changing:
+            target = self.loaded.get(version)
+            if target is None or target.users or version == self._live():
+                return
+            del self.loaded[version]
+            await asyncio.to_thread(self._drop, version, target.name)
+
+    def _drop(self, version: int, name: str) -> None:
+        try:
+            self._unload(name)
+        except ClawError as error:
+            _log.warning("version %d cannot be unloaded: %s", version, error.problem)
+
+    async def settled(self) -> None:
+        """Once what is being loaded or unloaded now is so."""
+        async with self._changing:
+            pass
+
+    def _tidy_soon(self) -> None:
+        """Unload the adapters that nobody uses, but for the newest few. Nobody waits for it."""
+        if self._one_too_many() is not None and (self._tidying is None or self._tidying.done()):
+            self._tidying = asyncio.ensure_future(self._tidy())
+
+    async def _tidy(self) -> None:
+        while (old := self._one_too_many()) is not None:
+            await self.forget(old)
+
+    def _one_too_many(self) -> int | None:
+        if len(self.loaded) <= self._most + 1:
+            return None
+        return next((old for old, target in self.loaded.items() if not target.users and old != self._live()), None)

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 from vllm_served import NEEDS_VLLM, assert_exact, last
 
 from clawctl.config import DEMO_MODEL
+from clawctl.serve.backends.vllm import SERVER
 
 pytestmark = NEEDS_VLLM
 
@@ -41,6 +42,22 @@ def test_the_client_sees_nothing_that_it_did_not_ask_for(vllm: Server) -> None:
     assert "token_ids" not in text
     assert "logprobs" not in text
     assert "usage" not in text
+
+
+def test_streams_have_no_connections_of_their_own(vllm: Server) -> None:
+    serve = psutil.Process(vllm.process.pid)
+    engine = next(child for child in serve.children(recursive=True) if child.cmdline()[1:3] == ["-m", SERVER])
+    port = int(engine.cmdline()[engine.cmdline().index("--port") + 1])
+    vllm.say("hi", max_tokens=1)
+    before = _connections(serve, port)
+    with contextlib.ExitStack() as stack:
+        for _ in range(8):
+            next(iter(stack.enter_context(vllm.say("how many apples?", max_tokens=400, stream=True))))
+        assert _connections(serve, port) <= before
+
+
+def _connections(process: psutil.Process, port: int) -> int:
+    return sum(bool(each.raddr) and each.raddr.port == port for each in process.net_connections("tcp"))
 
 
 def test_what_alters_the_sampling_is_kept_untrained_with_the_reason(vllm: Server) -> None:

@@ -22,19 +22,32 @@ def set_up(way: str) -> Callable[[Place], None]:
     """As `clawctl openclaw-setup --way` configures it."""
 
     def run(place: Place) -> None:
-        openclaw = _command(place)
-        place.clawctl("openclaw-setup", "--run", place.served, "--openclaw", openclaw, "--way", way)
-        _talk(place, openclaw, "--local")
+        _talk(place, _set_up(place, way), "--local")
 
     return run
 
 
 def gateway(place: Place) -> None:
     """With nothing but a `baseUrl`, through its gateway, which an event wakes after the person's messages."""
+    _configure(place, _bare(place))
+    _through_gateway(place, _command(place))
+
+
+def gateway_with_plugin(place: Place) -> None:
+    """As `clawctl openclaw-setup` configures it, through its gateway."""
+    _through_gateway(place, _set_up(place, "plugin"))
+
+
+def _set_up(place: Place, way: str) -> Path:
+    openclaw = _command(place)
+    place.clawctl("openclaw-setup", "--run", place.served, "--openclaw", openclaw, "--way", way)
+    return openclaw
+
+
+def _through_gateway(place: Place, openclaw: Path) -> None:
     port = free_port()
     told = {"mode": "local", "port": port, "bind": "loopback", "auth": {"mode": "token", "token": "of-the-clients"}}
-    _configure(place, {**_bare(place), "gateway": told, "discovery": {"mdns": {"mode": "off"}}, "update": {"checkOnStart": False}})
-    openclaw = _command(place)
+    _configure(place, {"gateway": told, "discovery": {"mdns": {"mode": "off"}}, "update": {"checkOnStart": False}})
     with place.beside(openclaw, "gateway", "run", **_QUIET) as server:
         place.until_ready(server, f"http://127.0.0.1:{port}/readyz")  # `openclaw health` is content with one that still starts
         _talk(place, openclaw)
@@ -58,9 +71,11 @@ def _bare(place: Place) -> dict[str, object]:
 
 
 def _configure(place: Place, config: dict[str, object]) -> None:
+    """Add to what its configuration says."""
     path = place.home / ".openclaw" / "openclaw.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps(config))
+    path.parent.mkdir(exist_ok=True)
+    before = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**before, **config}))
 
 
 def _talk(place: Place, openclaw: Path, *how: str) -> None:

@@ -98,6 +98,7 @@ CLIENTS = (
     Client("openclaw-plugin", "node_modules/openclaw", openclaw_talks.set_up("plugin"), 5, 1),
     Client("openclaw-responses", "node_modules/openclaw", openclaw_talks.set_up("responses"), 5, 1),
     Client("openclaw-gateway", "node_modules/openclaw", openclaw_talks.gateway, 5, 1),
+    Client("openclaw-gateway-plugin", "node_modules/openclaw", openclaw_talks.gateway_with_plugin, 5, 1),
 )
 
 

@@ -51,7 +51,6 @@ class Line(asyncio.Protocol):
         self.ready = False  # the server takes calls over it
         self._frames, self._numbers = Frames(), count(1)
         self._calls: dict[int, Call] = {}
-        self._asked: list[bytes] = []  # in this turn of the event loop
         self._transport: asyncio.Transport | None = None
 
     def call(self, path: str, body: bytes, taker: Taker | None) -> Call:
@@ -70,14 +69,9 @@ class Line(asyncio.Protocol):
             self._transport.abort()
 
     def _say(self, said: bytes) -> None:
-        if not self._asked:
-            asyncio.get_running_loop().call_soon(self._write)
-        self._asked.append(said)
-
-    def _write(self) -> None:
+        """At once: while we read the next request, the server begins with this one."""
         if self._transport is not None:
-            self._transport.write(b"".join(self._asked))
-        self._asked.clear()
+            self._transport.write(said)
 
     # ---- what asyncio says -----------------------------------------------------------------------------------------------
 

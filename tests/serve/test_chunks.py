@@ -104,6 +104,28 @@ def test_nothing_is_filled_in(pieces: tuple[bytes, ...], reason: str) -> None:
     assert logprobs is None or len(ids or []) == len(logprobs)
 
 
+@pytest.mark.parametrize(("passes", "reason"), [(True, None), (False, "sampled by a version that was refused")])
+def test_an_answer_that_ends_while_the_canary_sings_waits_for_its_end(passes: bool, reason: str | None) -> None:
+    async def main() -> None:
+        clock = Clock(2)
+        clock.unproven = 2
+        reply = UpstreamReply(Sampled(1.0, 1.0, 0), clock, show_logprobs=False, expect_ids=True)
+        reply.feed(FIRST + chunk({"content": "a"}, [1], [-1.0]) + DONE)
+        reply.ended(None)
+        pieces = [await anext(aiter := reply.__aiter__())]
+        last = asyncio.ensure_future(anext(aiter, None))
+        await asyncio.sleep(0.05)
+        assert not last.done()
+        if not passes:
+            clock.refused.add(2)
+        clock.unproven = None
+        assert await last is None
+        assert len(pieces) == 1
+        assert reply.sampled.untrainable == reason
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(("refused", "reason"), [({2}, "sampled by a version that was refused"), (set(), THERE_AND_BACK)])
 def test_an_answer_across_swaps_that_end_where_they_began_is_not_trained(refused: set[int], reason: str) -> None:
     async def main() -> None:

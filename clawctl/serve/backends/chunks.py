@@ -117,6 +117,7 @@ class UpstreamReply:
                 over = self._over
                 if (shown := self._said.shown()) is not None:
                     yield shown
+            await self._tokens.proven()
             if (shown := self._said.end(self.sampled)) is not None:
                 yield shown
         finally:

@@ -1,5 +1,6 @@
 """What a chat-completions server tells of the tokens of an answer, kept exactly as it is told, or said to be incomplete."""
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -7,6 +8,7 @@ from clawctl.serve.backends import THERE_AND_BACK, Sampled
 from clawctl.serve.backends.wire import Chunk, ChunkChoice, Entry
 
 _UNKNOWN_LOGPROB = -9999.0  # vLLM writes it where JSON has no number
+_LOOK_S, _LOOKS = 0.01, 1000  # a canary takes some 50 ms; one that takes longer than ten seconds is not waited for
 _FINISHES = ("stop", "length", "tool_calls")
 
 # What has a server of this kind tell the ids of prompt and answer: vLLM in each chunk, SGLang 0.5.23 once, at the end, under
@@ -105,6 +107,13 @@ class Tokens:
         sampled.completion_tokens = self._told_completion or sampled.completion_tokens
         sampled.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
         sampled.reasoning_tokens = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
+
+    async def proven(self) -> None:
+        """Once the canary of the versions that sampled has sung: whether it passes decides what the answer is worth."""
+        for _ in range(_LOOKS):
+            if self._clock.unproven not in self._versions:
+                return
+            await asyncio.sleep(_LOOK_S)
 
     def settle(self) -> None:
         """What was sampled is complete, or it is said why it is not for training."""

@@ -1,6 +1,7 @@
 """What an upstream's chunks say is shown as it comes, and what was sampled is kept to the letter."""
 
 import asyncio
+import contextlib
 import time
 from typing import Any
 
@@ -122,6 +123,25 @@ def test_an_answer_that_ends_while_the_canary_sings_waits_for_its_end(passes: bo
         assert await last is None
         assert len(pieces) == 1
         assert reply.sampled.untrainable == reason
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["cancelled", "broken off"])
+def test_an_answer_that_nobody_has_to_the_end_does_not_wait_for_a_canary(how: str) -> None:
+    async def main() -> None:
+        clock = Clock(2)
+        clock.unproven = 2
+        reply = UpstreamReply(Sampled(1.0, 1.0, 0), clock, show_logprobs=False, expect_ids=True)
+        reply.feed(FIRST + chunk({"content": "a"}, [1], [-1.0]))
+        if how == "cancelled":
+            reply.cancel()
+        else:
+            reply.ended("the connection broke off")
+        async with asyncio.timeout(1):
+            with contextlib.suppress(EngineFailure):
+                assert len([shown async for shown in reply]) == 1
+        assert reply.sampled.untrainable == "sampled by a version that was not proven yet"
 
     asyncio.run(main())
 

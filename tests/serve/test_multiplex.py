@@ -159,6 +159,21 @@ def test_an_answer_that_breaks_off_is_told_as_such(monkeypatch: pytest.MonkeyPat
     over_one_line(monkeypatch, act)
 
 
+def test_an_answer_that_its_taker_cannot_read_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Choking(Said):
+        def feed(self, data: bytes) -> None:
+            raise TypeError("this is no text")
+
+    async def act(client: Multiplexed, engine: Engine, ours: socket.socket) -> None:
+        choking, said = Choking(), Said()
+        _, (_, status) = await asyncio.gather(client.stream("/endless", b"{}", choking), client.stream("/echo", b"a b c", said))
+        await asyncio.gather(choking.over.wait(), said.over.wait(), engine.gone.wait())
+        assert choking.error == "it cannot be read"
+        assert (status, said.body, said.error) == (200, b"a b c ", "")
+
+    over_one_line(monkeypatch, act)
+
+
 def test_the_server_stops_when_nobody_reads_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     async def act(client: Multiplexed, engine: Engine, ours: socket.socket) -> None:
         said = Said()

@@ -117,7 +117,8 @@ class UpstreamReply:
                 over = self._over
                 if (shown := self._said.shown()) is not None:
                     yield shown
-            await self._tokens.proven()
+            if self._error is None and not self.cancelled:  # else nobody should wait for its worth
+                await self._tokens.proven()
             if (shown := self._said.end(self.sampled)) is not None:
                 yield shown
         finally:

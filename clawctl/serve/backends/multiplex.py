@@ -1,12 +1,15 @@
 """The other end of `inside/clawctl_multiplex.py`: calls to our own vLLM, all over one connection."""
 
 import asyncio
+import logging
 import socket
 from itertools import count
 from typing import cast
 
 from clawctl.http_client import Answer, Broken, Client, Connection, Taker
 from clawctl.serve.backends.inside.clawctl_multiplex import ASK, END, LEAVE, PIECE, READY, STATUS, Frames, frame
+
+_log = logging.getLogger("clawctl.serve")
 
 
 class Call:
@@ -86,7 +89,12 @@ class Line(asyncio.Protocol):
                 if (call := self._calls.pop(number, None)) is not None:
                     call.end(content.decode() or None)
             elif (call := self._calls.get(number)) is not None:
-                call.take(kind, content)
+                try:
+                    call.take(kind, content)
+                except Exception:  # noqa: BLE001 - what one call cannot take must not end the others on its connection
+                    _log.exception("an answer cannot be read")
+                    self.leave(call)
+                    call.end("it cannot be read")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.ready, self._transport = False, None

@@ -6,13 +6,16 @@ environment."""
 from clawctl.config.collect import CollectConfig
 from clawctl.config.environment import (
     Nodes,
+    default_log_level,
     environment_with,
     from_environment,
+    gpus_from_environment,
     is_rank,
     nodes,
     openclaw_config,
     place_among_ranks,
     show_gpus,
+    warning_of_variables,
 )
 from clawctl.config.eval import EvalConfig, GateConfig
 from clawctl.config.judge import JudgeConfig
@@ -41,9 +44,11 @@ __all__ = [
     "TrainConfig",
     "UpConfig",
     "UpstreamConfig",
+    "default_log_level",
     "dump_recipe",
     "environment_with",
     "from_environment",
+    "gpus_from_environment",
     "is_rank",
     "known_keys",
     "load_recipe",
@@ -52,4 +57,5 @@ __all__ = [
     "place_among_ranks",
     "recipe_file",
     "show_gpus",
+    "warning_of_variables",
 ]

@@ -7,6 +7,7 @@ import typer
 
 from clawctl.cli.opening import open_stage
 from clawctl.cli.options import DEFAULT_RUN, LogLevel, RunOption
+from clawctl.config import Recipe, from_environment, gpus_from_environment
 
 
 def up(
@@ -15,7 +16,21 @@ def up(
     log_level: LogLevel = "info",
 ) -> None:
     """Run all stages of a recipe under one parent. Restarted if they die, one merged log, Ctrl-C stops them cleanly."""
-    opened, resolved = open_stage("up", run, recipe, {}, log_level, create=True)
+    settings = {
+        "model.path": from_environment("MODEL"),
+        "serve.host": from_environment("HOST"),
+        "serve.port": from_environment("PORT"),
+        "serve.gpus": gpus_from_environment("ROLLOUT_GPUS"),
+        "train.gpus": gpus_from_environment("TRAIN_GPUS"),
+    }
+    from clawctl.first_try import first_try
+    from clawctl.serve.gateway import check_engine
     from clawctl.up import up as work
 
-    work(opened, resolved, recipe, log_level)
+    def check(resolved: Recipe) -> None:
+        if "serve" in resolved.up.stages:
+            check_engine(resolved)
+
+    with first_try(run):
+        opened, resolved = open_stage("up", run, recipe, settings, log_level, create=True, check=check)
+        work(opened, resolved, opened.root / "recipe.yaml", log_level)  # as it was resolved here, for all stages alike

@@ -11,6 +11,7 @@ from clawctl.config.environment import (
     from_environment,
     gpus_from_environment,
     is_rank,
+    is_stage_of_up,
     nodes,
     openclaw_config,
     place_among_ranks,
@@ -26,6 +27,7 @@ from clawctl.config.section import Section
 from clawctl.config.serve import LimitsConfig, ServeConfig, UpstreamConfig
 from clawctl.config.train import LoraConfig, TrainConfig
 from clawctl.config.up import UpConfig
+from clawctl.config.variables import gpu_numbers
 
 __all__ = [
     "DEMO_MODEL",
@@ -48,8 +50,10 @@ __all__ = [
     "dump_recipe",
     "environment_with",
     "from_environment",
+    "gpu_numbers",
     "gpus_from_environment",
     "is_rank",
+    "is_stage_of_up",
     "known_keys",
     "load_recipe",
     "nodes",

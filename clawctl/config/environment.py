@@ -21,7 +21,12 @@ def warning_of_variables(command: str) -> str | None:
     Raises ClawError (exit code 2) where `command` must not pass over a variable.
     """
     told = check_variables(command, os.environ)
-    return None if is_rank() or os.environ.get("CLAWCTL_UP") else told
+    return None if is_rank() or is_stage_of_up() else told
+
+
+def is_stage_of_up() -> bool:
+    """Whether `clawctl up` started this process."""
+    return bool(os.environ.get("CLAWCTL_UP"))
 
 
 def default_log_level(given: str) -> str:

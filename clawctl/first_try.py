@@ -1,7 +1,7 @@
 """Which model a run has, and from when on: an attempt that failed binds nobody.
 
-A run has its model once a server has announced itself on it, or a version was trained. Until then `serve` and `up` may name another, and
-take back what they wrote where they end before they worked.
+A run has its model once a server has announced itself on it, or a version was trained. Until then `serve` and `up` may name another
+model, and take back what they wrote where they end before they worked.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def is_bound(run: RunDir) -> bool:
 
 
 def settle_model(run: RunDir, model: str, begins: bool) -> None:
-    """Check that `model` is the run's; where the run has none yet and the caller `begins` it, the model of an earlier attempt is let go.
+    """Check that `model` is the run's. Where the run has none yet and the caller `begins` it, let the model of an earlier try go.
 
     Raises ClawError (exit code 2), before anything is written, where the run has another model.
     """
@@ -39,8 +39,7 @@ def settle_model(run: RunDir, model: str, begins: bool) -> None:
 
 @contextmanager
 def first_try(root: Path) -> Iterator[None]:
-    """Around a server, or all stages: a run that has no model yet at the end is left with the recipe that it had before, and without a
-    base policy."""
+    """Around a server, or all stages: a run without a model at the end keeps the recipe that it had before, and no base policy."""
     kept = root / "recipe.yaml"
     before = kept.read_bytes() if kept.exists() else None
     run = RunDir(root.resolve())

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from clawctl.config import Recipe, known_keys, warning_of_variables
 from clawctl.config.elsewhere import find_elsewhere
@@ -143,8 +143,9 @@ class Command(TyperCommand):
     """A command that knows what its options are called elsewhere, and looks at the environment before it works."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        command = ctx.command_path.partition(" ")[2]
+        command = _called(ctx)
         own = {name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        own |= set(self.get_help_option_names(ctx))
         takes_value = {name for parameter in self.params for name in parameter.opts if not getattr(parameter, "is_flag", False)}
         left = super().parse_args(ctx, understand(command, args, own, takes_value))
         if told := warning_of_variables(command):
@@ -152,12 +153,17 @@ class Command(TyperCommand):
         return left
 
 
-class Group(TyperGroup):
-    """Commands whose options are understood likewise."""
+def _called(ctx: Any) -> str:
+    """The command without the program's own name: "serve", "inspect sessions"."""
+    names = []
+    while ctx.parent is not None:
+        names.append(ctx.info_name)
+        ctx = ctx.parent
+    return " ".join(reversed(names))
 
 
 def understand(command: str, words: Sequence[str], own: set[str], takes_value: set[str]) -> list[str]:
-    """`words` with the options of other systems in our own. Raises ClawError (exit code 2) for an option that is refused or unknown."""
+    """`words` with the options of other systems in our own. Raises ClawError (exit code 2) for one that is refused or unknown."""
     said, rest = list[str](), list(words)
     while rest:
         word = rest.pop(0)

@@ -33,7 +33,7 @@ def open_stage(
     check(resolved)
     is_new = not (root / "run.json").exists()
     run = open_run(root, create=create or not is_new)  # of a run that is there, a folder that is not (a copy left out empty ones)
-    begins = stage in ("serve", "up")
+    begins = stage == "serve" or (stage == "up" and "serve" in resolved.up.stages)
     settle_model(run, resolved.model.path, begins)
     if recipe is not None or not kept.exists() or (begins and not is_bound(run)):
         text = sealed_yaml(dump_recipe(resolved).encode())

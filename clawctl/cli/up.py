@@ -1,5 +1,6 @@
 """`clawctl up`."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -7,7 +8,7 @@ import typer
 
 from clawctl.cli.opening import open_stage
 from clawctl.cli.options import DEFAULT_RUN, LogLevel, RunOption
-from clawctl.config import Recipe, from_environment, gpus_from_environment
+from clawctl.config import Recipe, from_environment, gpus_from_environment, load_recipe
 
 
 def up(
@@ -27,10 +28,12 @@ def up(
     from clawctl.serve.gateway import check_engine
     from clawctl.up import up as work
 
+    serves = "serve" in load_recipe(recipe, settings).up.stages
+
     def check(resolved: Recipe) -> None:
-        if "serve" in resolved.up.stages:
+        if serves:
             check_engine(resolved)
 
-    with first_try(run):
+    with first_try(run) if serves else nullcontext():
         opened, resolved = open_stage("up", run, recipe, settings, log_level, create=True, check=check)
         work(opened, resolved, opened.root / "recipe.yaml", log_level)  # as it was resolved here, for all stages alike

@@ -159,7 +159,7 @@ def _together(key: str, old: str, value: Any, written: list[tuple[tuple[str, ...
 
 
 def _valued(lines: list[Line], found: Settings) -> list[Line]:
-    """The same lines with the values that were set: unknown where a value is not allowed, `same default` where it is the default."""
+    """The same lines with the values that were set: unknown where a value is not allowed, `same default` where it is ours too."""
     wrong: dict[str, str] = {}
     nested: dict[str, Any] = {}
     for key, value in found.items():

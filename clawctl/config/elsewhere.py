@@ -258,9 +258,9 @@ KEYS: dict[str, Here] = {
 # Sections at the top of other systems' recipes that ours does not have.
 SECTIONS = frozenset(
     (
-        "training", "rollout", "evaluation", "trainer", "algorithm", "actor_rollout_ref", "actor", "critic", "reward_model", "reward",
-        "prm", "rl", "lora", "peft", "data", "dataset", "env", "environment", "server", "optimizer", "optim", "logging", "wandb",
-        "distributed", "orchestrator", "inference", "sampling", "generation", "teacher", "distillation",
+        "training", "rollout", "evaluation", "trainer", "algorithm", "actor_rollout_ref", "actor", "critic", "reward_model",
+        "reward", "prm", "rl", "lora", "peft", "data", "dataset", "env", "environment", "server", "optimizer", "optim", "logging",
+        "wandb", "distributed", "orchestrator", "inference", "sampling", "generation", "teacher", "distillation",
     )
 )  # fmt: skip
 

@@ -61,6 +61,17 @@ for part in (app, inspect.app, policies.app, keys.app, recipe.app):
 
 
 def main() -> None:
+    """Run the command and end the process."""
+    from clawctl.process import leave
+
+    try:
+        _run()
+    except SystemExit as end:
+        leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+    leave(0)
+
+
+def _run() -> None:
     """Run the command; a ClawError is printed once, in one line, and becomes the exit code. A bug keeps its traceback."""
     try:
         app(standalone_mode=True)

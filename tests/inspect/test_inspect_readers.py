@@ -151,7 +151,7 @@ def test_health_counts_what_waits_and_why_turns_are_not_trained(run: RunDir, cap
     assert (found["live_version"], found["newest_version"]) == (1, 1)
     assert found["captures"] == {"files": 1, "exchanges": 9, "lost": None}
     assert found["turns"] == {
-        "collected": 7, "waiting_for_collect": 2, "waiting_for_judge": 1, "waiting_for_trainer": 1, "trained": 2,
+        "collected": 7, "open": 0, "waiting_for_collect": 2, "waiting_for_judge": 1, "waiting_for_trainer": 1, "trained": 2,
     }  # fmt: skip
     assert found["shards_without_verdicts"] == 1
     assert found["not_trained"] == {"neutral": 1, "no next state": 1, "side turn": 1}

@@ -65,8 +65,8 @@ class Position:
         self._shards.append((stem, last))
 
     def save(self, offsets: Places, rows: int, open_turns: int = 0) -> None:
-        """Keep the position. `offsets`: how far each file was read; `rows`: how many rows were published in all; `open_turns`: how many
-        turns were read and wait for what comes back, which is for those who look."""
+        """Keep the position. `offsets`: how far each file was read; `rows`: how many rows were published in all; `open_turns`: how
+        many turns were read and wait for what comes back, for those who look."""
         while self._ended and self._ended[0][0] <= rows:
             for turn_id in self._ended.popleft()[1]:
                 file, offset, _ = self._at.pop(turn_id, ("", 0, 0.0))

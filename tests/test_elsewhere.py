@@ -1,14 +1,14 @@
 """People who come from other systems: their variables, options, recipes and plugins work, or are refused with our name for them."""
 
-import os
 import re
-import subprocess
-import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from clawctl.cli import app
 from clawctl.cli.elsewhere import OPTIONS, understand
 from clawctl.config import Recipe, known_keys, load_recipe
 from clawctl.config.convert import Refused, convert
@@ -44,9 +44,22 @@ evaluation: {tasks: [conversation, coding], interval: 500}
 """
 
 
-def clawctl(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "clawctl", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **environment})
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a command came to, in this process."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def clawctl(*words: str, **environment: str) -> Done:
+    done = CliRunner().invoke(app, list(words), env=environment)
+    if isinstance(done.exception, ClawError):
+        return Done(done.exception.exit_code, done.stdout, f"{done.stderr}{done.exception.problem}\n{done.exception.fix}")
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return Done(done.exit_code, done.stdout, done.stderr)
 
 
 # ---- variables -----------------------------------------------------------------------------------------------------------

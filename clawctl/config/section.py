@@ -30,11 +30,12 @@ class Section(BaseModel):
         raise KeyError(f"there is no setting {name} here; there are {', '.join(own)}")
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The setting; `default` where there is none of this name."""
+        """The setting; `default` where there is none of this name, or it is not set."""
         try:
-            return self[name]
+            found = self[name]
         except KeyError:
             return default
+        return default if found is None else found
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name in type(self).model_fields

@@ -174,7 +174,8 @@ class Open:
 
 def read_open(run: RunDir, problems: list[str]) -> Open:
     """As collect last kept it, which is seconds ago where it runs."""
-    kept = read_json(run.root / "collect.json", problems, {}, lambda found: isinstance(found, dict)).get("open")
+    position: dict[str, Any] = read_json(run.root / "collect.json", problems, {}, lambda found: isinstance(found, dict))
+    kept = position.get("open")
     turns, since = (kept.get("turns"), kept.get("since")) if isinstance(kept, dict) else (0, None)
     return Open(turns if isinstance(turns, int) else 0, since if isinstance(since, int | float) else None)
 

@@ -7,7 +7,8 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.run import main
 
 if __name__ == "__main__":
-    logging.getLogger("torch.distributed.elastic").setLevel("ERROR")
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]:
+        logging.getLogger(name).setLevel("ERROR")
     try:
         main()
     except SignalException as told:  # each rank got the signal, finished its step and ended

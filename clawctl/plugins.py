@@ -31,6 +31,20 @@ class LossSettings:
     count: int  # sampled tokens of the whole step, on all ranks and in all calls: divide a sum by it
     step: int
 
+    def __getitem__(self, name: str) -> Any:
+        """A field, or a setting of `train`, also by the name that another system has for it. Raises KeyError."""
+        return getattr(self, name) if name in LossSettings.__slots__ else self.train[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The same, or `default`."""
+        return getattr(self, name) if name in LossSettings.__slots__ else self.train.get(name, default)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.train[name]
+        except KeyError as error:
+            raise AttributeError(error.args[0]) from error
+
 
 class CustomLoss(Protocol):
     """`train.custom_loss`: called for a part of a step at a time; what it returns for the parts is added up.
@@ -82,6 +96,19 @@ class CustomRollout(Protocol):
     ) -> Iterable[Mapping[str, Any]]: ...
 
 
+# What is looked for in a file that is named without `:name`, the likeliest first.
+USUAL = {
+    "--custom-rm": (
+        "get_reward_model", "CustomPRM", "CustomRewardModel", "RewardModel", "PRM", "score",
+        "compute_reward", "compute_score", "reward_func",
+    ),
+    "train.custom_loss": ("compute_loss", "custom_loss", "loss_fn", "loss_function", "loss"),
+    "--custom-rollout": ("rollout", "custom_rollout", "play", "generate_rollout", "collect_rollouts", "run_rollout"),
+    "--custom-generate": ("generate", "custom_generate", "sample"),
+}  # fmt: skip
+# Parameters that slime's functions have: a function that takes as many arguments as ours would still be called with the wrong ones.
+_SLIMES = frozenset(("args", "rollout_id", "data_buffer", "sampling_params"))
+
 LOSS = ("policy_logits", "reference_logits", "rewards", "advantages", "config")
 ROLLOUT = ("episode", "generate", "config")
 GENERATE = ("messages", "tools", "config")
@@ -89,19 +116,22 @@ GENERATE = ("messages", "tools", "config")
 
 def load_function(spec: str, option: str, parameters: tuple[str, ...]) -> Callable[..., Any]:
     """What `file.py:name` names. Raises ClawError (exit code 2) where it is not there or cannot be called with `parameters`."""
+    spec = with_name(spec, option)
     found = load_object(spec, option)
     name = spec.rpartition(":")[2]
     if not callable(found):
         raise ClawError(f"{option}: {name} is not a function", "name a function that the file defines, after the colon", 2)
     wanted = f"({', '.join(parameters)})"
-    if not takes(found, len(parameters)):
+    if inspect.iscoroutinefunction(found):
+        raise ClawError(f"{option}: {name} is async, and it is called without await", f"write def {name}{wanted}", 2)
+    if not takes(found, len(parameters)) or (len(_SLIMES & _parameters(found)) > 1):
         raise ClawError(f"{option}: {name} takes {_signature(found)}, expected {wanted}", f"write def {name}{wanted}", 2)
     return found  # type: ignore[no-any-return]
 
 
 def load_object(spec: str, option: str) -> Any:
     """Whatever `file.py:name` names. Raises ClawError (exit code 2) where it is not there or its file cannot be loaded."""
-    file, _, name = spec.rpartition(":")
+    file, _, name = with_name(spec, option).rpartition(":")
     path = Path(file)
     if not file or not name.isidentifier():
         raise ClawError(f"{option} {spec!r} is not file.py:name", f"write {option} my_code.py:my_name", 2)
@@ -111,6 +141,31 @@ def load_object(spec: str, option: str) -> Any:
     if found is None:
         raise ClawError(f"{option}: {path} has no {name!r}", "name what the file defines, after the colon", 2)
     return found
+
+
+def with_name(spec: str, option: str) -> str:
+    """`file.py:name`; where only a file is named, with the first of the usual names that it has. Raises ClawError (exit code 2)."""
+    if spec.endswith(".py") and Path(spec).is_file():
+        path = Path(spec)
+        usual = USUAL.get(option, ())
+        module = _module(path, option)
+        found = next((name for name in usual if hasattr(module, name)), None)
+        if found is None:
+            problem = f"{option}: {path} is named without a function, and has none of {', '.join(usual)}"
+            raise ClawError(problem, f"name what the file defines: {option} {path}:NAME", 2)
+        return f"{path}:{found}"
+    module_path, _, name = spec.rpartition(".")
+    if ":" not in spec and "/" not in spec and module_path and name.isidentifier() and name != "py":
+        cure = f"write the file and the name: {option} {module_path.replace('.', '/')}.py:{name}"
+        raise ClawError(f"{option} {spec!r} is a module path", cure, 2)
+    return spec
+
+
+def _parameters(called: Callable[..., Any]) -> set[str]:
+    try:
+        return set(inspect.signature(called).parameters)
+    except (TypeError, ValueError):
+        return set()
 
 
 def takes(called: Callable[..., Any], count: int) -> bool:

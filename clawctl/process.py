@@ -1,10 +1,14 @@
 """What every worker process does alike: stop when asked, and log."""
 
+import atexit
 import logging
+import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from clawctl.errors import ClawError
 
@@ -20,6 +24,19 @@ def stop_on_signals() -> threading.Event:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     return stop
+
+
+def leave(code: int) -> NoReturn:
+    """End the process as Python does, but without unloading libraries: some print dozens of lines about their own memory then."""
+    if "torch" not in sys.modules:
+        sys.exit(code)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # nobody reads any more
+            stream.flush()
+    os._exit(code)
 
 
 def check_level(level: str) -> None:

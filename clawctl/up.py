@@ -109,7 +109,7 @@ class Child:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            env=environment_with({"PYTHONUNBUFFERED": "1"}),
+            env=environment_with({"PYTHONUNBUFFERED": "1", "CLAWCTL_UP": "1"}),
             start_new_session=True,
             preexec_fn=_die_with_parent(),
         )

@@ -43,7 +43,9 @@ def _command(path: str, command: Any) -> list[str]:
             else f"`{parameter.name.upper()}`"
         )
         default = "" if parameter.default in (None, False) or parameter.required else f"`{parameter.default}`"
-        environment = f" (environment: `{parameter.envvar}`)" if getattr(parameter, "envvar", None) else ""
+        variables = getattr(parameter, "envvar", None) or []
+        named = ", ".join(f"`{name}`" for name in ([variables] if isinstance(variables, str) else variables))
+        environment = f" (environment: {named})" if named else ""
         lines.append(f"| {names} | {getattr(parameter, 'help', None) or ''}{environment} | {default} |")
     return [*lines, ""]
 

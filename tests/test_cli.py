@@ -136,6 +136,17 @@ def test_ctrl_c_while_a_stage_starts_ends_it_without_a_traceback(tmp_path: Path)
     assert started.returncode == -signal.SIGINT
 
 
+def test_a_process_with_native_libraries_ends_as_python_does_without_unloading_them() -> None:
+    code = (
+        "import atexit, sys, threading, time; from clawctl.process import leave; sys.modules['torch'] = None\n"
+        "class Native:\n    def __del__(self): print('leaked')\n"
+        "kept = Native(); atexit.register(print, 'at exit'); print('said', end=' ')\n"
+        "threading.Thread(target=lambda: (time.sleep(0.1), print('thread', end=' '))).start(); leave(3)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "said thread at exit\n", "")
+
+
 def serve_from_the_hub(tmp_path: Path, endpoint: str) -> subprocess.CompletedProcess[str]:
     command = [*CLAWCTL, "serve", "--model", "nobody/nothing", "--port", "0", "--run", str(tmp_path / "run")]
     elsewhere = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "0"}

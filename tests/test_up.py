@@ -13,7 +13,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clawctl.policies import ensure_base_policy
 from clawctl.run_dir import open_run, sole_worker
 
 QUIET = "up: {stages: [collect, judge], backoff_s: 0.2}\n"  # two stages that wait for work without loading a model
@@ -174,12 +173,12 @@ def test_a_gate_without_eval_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_stage_that_refuses_its_recipe_is_not_tried_again_and_stops_the_others(tmp_path: Path) -> None:
-    ensure_base_policy(open_run(tmp_path / "run"), "another-model")
-    with up(tmp_path, "up: {stages: [collect, train], backoff_s: 0.2}\n") as found:
+    recipe = "train: {custom_loss: nowhere.py:loss}\nup: {stages: [collect, train], backoff_s: 0.2}\n"
+    with up(tmp_path, recipe) as found:
         assert found.process.wait(_PATIENCE_S) == 2
     said = " ".join(found.log().split())
     assert "clawctl: train refuses to start" in said
-    assert "trains 'another-model', the recipe names 'demo'" in said.partition("train refuses to start")[2]
+    assert "there is no file nowhere.py" in said.partition("train refuses to start")[2]
     assert "started again" not in said
 
 

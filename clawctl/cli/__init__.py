@@ -10,8 +10,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from clawctl.cli import collect, inspect, judge, keys, openclaw, policies, privacy, serve, train, up
+from clawctl.cli import collect, inspect, judge, keys, openclaw, policies, privacy, recipe, serve, train, up
 from clawctl.cli import eval as evaluation
+from clawctl.cli.elsewhere import Command
 from clawctl.disk import MAKE_ROOM, is_full
 from clawctl.errors import ClawError
 
@@ -53,9 +54,24 @@ app.command(name="openclaw-setup")(openclaw.openclaw_setup)
 app.add_typer(inspect.app, name="inspect")
 app.add_typer(policies.app, name="policies")
 app.add_typer(keys.app, name="keys")
+app.add_typer(recipe.app, name="recipe")
+for part in (app, inspect.app, policies.app, keys.app, recipe.app):
+    for registered in part.registered_commands:
+        registered.cls = Command
 
 
 def main() -> None:
+    """Run the command and end the process."""
+    from clawctl.process import leave
+
+    try:
+        _run()
+    except SystemExit as end:
+        leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+    leave(0)
+
+
+def _run() -> None:
     """Run the command; a ClawError is printed once, in one line, and becomes the exit code. A bug keeps its traceback."""
     try:
         app(standalone_mode=True)

@@ -1,6 +1,7 @@
 """A stage's way to its run directory and its settings."""
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +10,32 @@ from clawctl.run_dir import RunDir, open_run
 
 
 def open_stage(
-    stage: str, root: Path, recipe: Path | None, settings: dict[str, Any], log_level: str, create: bool = False
+    stage: str,
+    root: Path,
+    recipe: Path | None,
+    settings: dict[str, Any],
+    log_level: str,
+    create: bool = False,
+    check: Callable[[Recipe], None] = lambda recipe: None,
 ) -> tuple[RunDir, Recipe]:
-    """The run and its settings, kept as `recipe.yaml`; from here on the process logs to the stage's file. Raises ClawError."""
+    """The run and its settings, kept as `recipe.yaml`; from here on the process logs to the stage's file.
+
+    `check` refuses settings before anything is made or written. Raises ClawError.
+    """
     from clawctl.checksums import sealed_yaml
+    from clawctl.first_try import is_bound, settle_model
     from clawctl.process import check_level, log_to
     from clawctl.run_dir import publish_bytes
 
     check_level(log_level)
     kept = root / "recipe.yaml"
     resolved = load_recipe(recipe_file(root, recipe), settings)
+    check(resolved)
     is_new = not (root / "run.json").exists()
     run = open_run(root, create=create or not is_new)  # of a run that is there, a folder that is not (a copy left out empty ones)
-    if recipe is not None or not kept.exists():
+    begins = stage == "serve" or (stage == "up" and "serve" in resolved.up.stages)
+    settle_model(run, resolved.model.path, begins)
+    if recipe is not None or not kept.exists() or (begins and not is_bound(run)):
         text = sealed_yaml(dump_recipe(resolved).encode())
         if not kept.exists() or kept.read_bytes() != text:  # a stage that starts again needs no room on the disk
             publish_bytes(kept, text)

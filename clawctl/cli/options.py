@@ -5,12 +5,28 @@ from typing import Annotated
 
 import typer
 
+from clawctl.config import default_log_level
+
+
+def _level(ctx: typer.Context, value: str) -> str:
+    source = ctx.get_parameter_source("log_level")
+    return default_log_level(value) if source is not None and source.name == "DEFAULT" else value
+
+
 # `--run-dir` as well: torchrun takes a `--run` behind its module for an abbreviation of its own `--run-path`
 RunOption = Annotated[Path, typer.Option("--run", "--run-dir", envvar="CLAWCTL_RUN", help="The run directory all stages share.")]
 RecipeOption = Annotated[
     Path | None, typer.Option("--recipe", help="Settings (YAML). Unset: RUN/recipe.yaml if it is there, else the defaults.")
 ]
-LogLevel = Annotated[str, typer.Option("--log-level", envvar="CLAWCTL_LOG_LEVEL", help="debug, info, warning or error.")]
+LogLevel = Annotated[
+    str,
+    typer.Option(
+        "--log-level",
+        envvar=["CLAWCTL_LOG_LEVEL", "OPENCLAW_LOG_LEVEL", "ROLLOUT_LOG_LEVEL"],
+        callback=_level,
+        help="debug, info, warning or error.",
+    ),
+]
 Once = Annotated[bool, typer.Option("--once", help="Do what is there, then end (for cron). Unset: keep following.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 DEFAULT_RUN = Path("run")

@@ -7,7 +7,7 @@ import typer
 
 from clawctl.cli.opening import open_stage
 from clawctl.cli.options import DEFAULT_RUN, LogLevel, RecipeOption, RunOption
-from clawctl.config import from_environment, show_gpus
+from clawctl.config import from_environment, gpu_numbers, gpus_from_environment, show_gpus
 from clawctl.errors import ClawError
 
 
@@ -30,6 +30,7 @@ def serve(
     upstream: Annotated[str | None, typer.Option(help="Base URL of a server that runs already, instead of an engine.")] = None,
     upstream_kind: Annotated[str | None, typer.Option(help="What that server is: vllm, sglang or openai (default).")] = None,
     upstream_key: Annotated[str | None, typer.Option(envvar="CLAWCTL_UPSTREAM_KEY", help="That server's key.")] = None,
+    gpus: Annotated[str | None, typer.Option(help="Serve on these GPUs of this machine, as in 0,1.")] = None,
     log_level: LogLevel = "info",
 ) -> None:
     """Serve a model and capture its conversations. Speaks OpenAI chat, Responses and Anthropic Messages; follows policies/LIVE."""
@@ -37,18 +38,22 @@ def serve(
         "model.path": model or from_environment("MODEL"),
         "serve.host": host or from_environment("HOST"),
         "serve.port": port if port is not None else from_environment("PORT"),
+        "serve.gpus": gpu_numbers("--gpus", f"{gpus},") if gpus is not None else gpus_from_environment("ROLLOUT_GPUS"),
         "serve.engine": engine,
         "serve.engine_args": _words(engine_args) if engine_args is not None else None,
         "serve.upstream.url": upstream,
         "serve.upstream.kind": upstream_kind,
         "serve.upstream.api_key": upstream_key if upstream else None,
     }
-    opened, resolved = open_stage("serve", run, recipe, settings, log_level, create=True)
-    if resolved.serve.gpus is not None:
-        show_gpus(resolved.serve.gpus)
+    from clawctl.first_try import first_try
+    from clawctl.serve.gateway import check_engine
     from clawctl.serve.gateway import serve as work
 
-    work(opened, resolved, intercept, pin)
+    with first_try(run):
+        opened, resolved = open_stage("serve", run, recipe, settings, log_level, create=True, check=check_engine)
+        if resolved.serve.gpus is not None:
+            show_gpus(resolved.serve.gpus)
+        work(opened, resolved, intercept, pin)
 
 
 def _words(arguments: str) -> list[str]:

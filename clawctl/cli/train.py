@@ -7,7 +7,7 @@ import typer
 
 from clawctl.cli.opening import open_stage
 from clawctl.cli.options import DEFAULT_RUN, LogLevel, Once, RecipeOption, RunOption
-from clawctl.config import load_recipe, recipe_file
+from clawctl.config import gpus_from_environment, load_recipe, recipe_file
 
 
 def train(
@@ -42,6 +42,7 @@ def train(
         "train.max_steps": max_steps,
         "train.custom_loss": custom_loss,
         "train.ignore_estimate": ignore_estimate or None,
+        "train.gpus": gpus_from_environment("TRAIN_GPUS") if gpus is None and processes is None else None,
     }
     from clawctl.train.launch import show_estimate, spread_out
     from clawctl.train.launch import train as work

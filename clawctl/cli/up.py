@@ -1,5 +1,6 @@
 """`clawctl up`."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,7 @@ import typer
 
 from clawctl.cli.opening import open_stage
 from clawctl.cli.options import DEFAULT_RUN, LogLevel, RunOption
+from clawctl.config import Recipe, from_environment, gpus_from_environment, load_recipe
 
 
 def up(
@@ -15,7 +17,23 @@ def up(
     log_level: LogLevel = "info",
 ) -> None:
     """Run all stages of a recipe under one parent. Restarted if they die, one merged log, Ctrl-C stops them cleanly."""
-    opened, resolved = open_stage("up", run, recipe, {}, log_level, create=True)
+    settings = {
+        "model.path": from_environment("MODEL"),
+        "serve.host": from_environment("HOST"),
+        "serve.port": from_environment("PORT"),
+        "serve.gpus": gpus_from_environment("ROLLOUT_GPUS"),
+        "train.gpus": gpus_from_environment("TRAIN_GPUS"),
+    }
+    from clawctl.first_try import first_try
+    from clawctl.serve.gateway import check_engine
     from clawctl.up import up as work
 
-    work(opened, resolved, recipe, log_level)
+    serves = "serve" in load_recipe(recipe, settings).up.stages
+
+    def check(resolved: Recipe) -> None:
+        if serves:
+            check_engine(resolved)
+
+    with first_try(run) if serves else nullcontext():
+        opened, resolved = open_stage("up", run, recipe, settings, log_level, create=True, check=check)
+        work(opened, resolved, opened.root / "recipe.yaml", log_level)  # as it was resolved here, for all stages alike

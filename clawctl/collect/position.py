@@ -64,8 +64,9 @@ class Position:
             last[file] = max(offset + 1, last.get(file, 0))
         self._shards.append((stem, last))
 
-    def save(self, offsets: Places, rows: int) -> None:
-        """Keep the position. `offsets`: how far each file was read; `rows`: how many rows were published in all."""
+    def save(self, offsets: Places, rows: int, open_turns: int = 0) -> None:
+        """Keep the position. `offsets`: how far each file was read; `rows`: how many rows were published in all; `open_turns`: how
+        many turns were read and wait for what comes back, for those who look."""
         while self._ended and self._ended[0][0] <= rows:
             for turn_id in self._ended.popleft()[1]:
                 file, offset, _ = self._at.pop(turn_id, ("", 0, 0.0))
@@ -81,11 +82,16 @@ class Position:
             "inodes": {name: inode for name, inode in files.items() if name in done},
             "shards_after": self.shards_after,
             "put_aside": put_aside(self._run),
+            "open": {"turns": open_turns, "since": self._open_since() if open_turns else None},
         }
         text = sealed(orjson.dumps(self._state, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS))
         if text != self._written:
             publish_bytes(self._path, text)
             self._written = text
+
+    def _open_since(self) -> float | None:
+        """When the oldest exchange of an open session was asked."""
+        return min((created_at for _, _, created_at in self._at.values()), default=None)
 
     def _load(self) -> dict[str, Any]:
         try:

@@ -223,7 +223,7 @@ class Collector:
     def _save(self) -> None:
         self._saved_at = time.monotonic()
         try:
-            self._position.save(self._captures.offsets, self._kept)
+            self._position.save(self._captures.offsets, self._kept, self._sessions.open_turns)
         except OSError as error:
             log.error("cannot write collect.json, a restart reads more than it needs: %s", error)
             return

@@ -6,13 +6,17 @@ environment."""
 from clawctl.config.collect import CollectConfig
 from clawctl.config.environment import (
     Nodes,
+    default_log_level,
     environment_with,
     from_environment,
+    gpus_from_environment,
     is_rank,
+    is_stage_of_up,
     nodes,
     openclaw_config,
     place_among_ranks,
     show_gpus,
+    warning_of_variables,
 )
 from clawctl.config.eval import EvalConfig, GateConfig
 from clawctl.config.judge import JudgeConfig
@@ -23,6 +27,7 @@ from clawctl.config.section import Section
 from clawctl.config.serve import LimitsConfig, ServeConfig, UpstreamConfig
 from clawctl.config.train import LoraConfig, TrainConfig
 from clawctl.config.up import UpConfig
+from clawctl.config.variables import gpu_numbers
 
 __all__ = [
     "DEMO_MODEL",
@@ -41,10 +46,14 @@ __all__ = [
     "TrainConfig",
     "UpConfig",
     "UpstreamConfig",
+    "default_log_level",
     "dump_recipe",
     "environment_with",
     "from_environment",
+    "gpu_numbers",
+    "gpus_from_environment",
     "is_rank",
+    "is_stage_of_up",
     "known_keys",
     "load_recipe",
     "nodes",
@@ -52,4 +61,5 @@ __all__ = [
     "place_among_ranks",
     "recipe_file",
     "show_gpus",
+    "warning_of_variables",
 ]

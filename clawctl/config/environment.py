@@ -5,12 +5,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from clawctl.config.variables import asks_for_debug, check_variables, first_set, gpu_numbers
 from clawctl.errors import ClawError
 
 
 def from_environment(name: str) -> str | None:
-    """CLAWCTL_<name>, or OPENCLAW_<name> for people who come from there: the one place that reads the environment."""
-    return os.environ.get(f"CLAWCTL_{name}") or os.environ.get(f"OPENCLAW_{name}") or None
+    """CLAWCTL_<name>, or what other systems call it (`variables.SAME`). Raises ClawError (exit code 2) where they disagree."""
+    found = first_set(name, os.environ)
+    return found[1] if found else None
+
+
+def warning_of_variables(command: str) -> str | None:
+    """What the environment sets that nobody follows: told once, not by each stage of `clawctl up` and not by each rank.
+
+    Raises ClawError (exit code 2) where `command` must not pass over a variable.
+    """
+    told = check_variables(command, os.environ)
+    return None if is_rank() or is_stage_of_up() else told
+
+
+def is_stage_of_up() -> bool:
+    """Whether `clawctl up` started this process."""
+    return bool(os.environ.get("CLAWCTL_UP"))
+
+
+def default_log_level(given: str) -> str:
+    """`given`, the default, unless OPENCLAW_DEBUG is on."""
+    return "debug" if asks_for_debug(os.environ) else given
+
+
+def gpus_from_environment(name: str) -> list[int] | None:
+    """TRAIN_GPUS or ROLLOUT_GPUS, as numbers. Raises ClawError (exit code 2)."""
+    found = first_set(name, os.environ)
+    return gpu_numbers(*found) if found else None
 
 
 def openclaw_config() -> Path:

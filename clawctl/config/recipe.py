@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from clawctl.checksums import Damaged, check_yaml
 from clawctl.config.collect import CollectConfig
+from clawctl.config.elsewhere import is_from_elsewhere, suggest
 from clawctl.config.eval import EvalConfig, GateConfig
 from clawctl.config.judge import JudgeConfig
 from clawctl.config.model import DEMO_MODEL, ModelConfig
@@ -55,26 +56,34 @@ def load_recipe(path: Path | None, overrides: dict[str, Any] | None = None) -> R
 
     Raises ClawError (exit code 2) naming the first wrong key.
     """
-    data: Any = {}
-    if path is not None:
-        try:
-            written = path.read_bytes()
-            check_yaml(written)
-            data = yaml.safe_load(written.decode()) or {}
-        except Damaged as error:
-            cure = "give the recipe again with --recipe FILE, or, if you edited it, delete its first and last line"
-            raise ClawError(f"recipe {path} is damaged: {error}", cure, 2) from error
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise ClawError(f"recipe {path} cannot be read: {error}", "name a YAML file; examples are in recipes/", 2) from error
-    if not isinstance(data, dict):
-        raise ClawError(f"recipe {path} is not a mapping", "start from one in recipes/", 2)
+    data = {} if path is None else read_yaml(path)
+    if is_from_elsewhere(data, list(Recipe.model_fields)):
+        strange = ", ".join(str(key) for key in data if key not in Recipe.model_fields)
+        problem = f"recipe {path} has the shape of another system ({strange})"
+        raise ClawError(problem, f"convert it: clawctl recipe convert {path} --out NEW.yaml", 2)
     for key, value in (overrides or {}).items():
         if value is not None:
-            _lay_over(data, key.split("."), value)
+            lay_over(data, key.split("."), value)
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:
         raise _wrong_key(error, path, overrides or {}) from error
+
+
+def read_yaml(path: Path) -> dict[Any, Any]:
+    """The mapping that the file holds; an empty file holds an empty one. Raises ClawError (exit code 2)."""
+    try:
+        written = path.read_bytes()
+        check_yaml(written)
+        data = yaml.safe_load(written.decode()) or {}
+    except Damaged as error:
+        cure = "give the recipe again with --recipe FILE, or, if you edited it, delete its first and last line"
+        raise ClawError(f"recipe {path} is damaged: {error}", cure, 2) from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ClawError(f"recipe {path} cannot be read: {error}", "name a YAML file; examples are in recipes/", 2) from error
+    if not isinstance(data, dict):
+        raise ClawError(f"recipe {path} is not a mapping", "start from one in recipes/", 2)
+    return data
 
 
 def _wrong_key(error: ValidationError, path: Path | None, overrides: dict[str, Any]) -> ClawError:
@@ -98,7 +107,7 @@ def recipe_file(root: Path, named: Path | None = None) -> Path | None:
     return named if named is not None else kept if kept.exists() else None
 
 
-def _lay_over(data: dict[str, Any], path: list[str], value: Any) -> None:
+def lay_over(data: dict[str, Any], path: list[str], value: Any) -> None:
     for part in path[:-1]:
         below = data.get(part)
         data[part] = below if isinstance(below, dict) else {}
@@ -107,10 +116,8 @@ def _lay_over(data: dict[str, Any], path: list[str], value: Any) -> None:
 
 
 def _near(key: str) -> str:
-    import difflib
-
-    found = difflib.get_close_matches(key, known_keys(Recipe), n=1)
-    return f"; did you mean {found[0]}?" if found else ""
+    found = suggest(key, known_keys(Recipe))
+    return f"; did you mean {found}?" if found else ""
 
 
 def known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:

@@ -1,13 +1,53 @@
 """A part of the recipe: strict, frozen, documented under each field."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 from pydantic_core import PydanticCustomError
 
+from clawctl.config.elsewhere import find_elsewhere
+
 
 class Section(BaseModel):
+    """A section. Plugins may read it like a mapping, also by the names that other systems use: `config["prm_model_path"]`."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    def __getitem__(self, name: str) -> Any:
+        """Raises KeyError with a sentence that says where the setting is, if it is anywhere."""
+        own = type(self).model_fields
+        if name in own:
+            return getattr(self, name)
+        here = find_elsewhere([name])
+        key = (here.key if here is not None else None) or ""
+        section, _, field = key.partition(".")
+        if type(self).__name__.lower() == f"{section}config" and (value := self._below(field.split("."))) is not None:
+            return value[0]
+        if here is not None and here.dropped:
+            raise KeyError(f"{name} is no setting of clawctl: {here.dropped}")
+        if key:
+            raise KeyError(f"{name} is {key}, which is not in this section")
+        raise KeyError(f"there is no setting {name} here; there are {', '.join(own)}")
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The setting; `default` where there is none of this name, or it is not set."""
+        try:
+            found = self[name]
+        except KeyError:
+            return default
+        return default if found is None else found
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in type(self).model_fields
+
+    def _below(self, names: list[str]) -> tuple[Any] | None:
+        """The value under these names, in a tuple; None where a section on the way is not set or has no such name."""
+        found: Any = self
+        for name in names:
+            if not isinstance(found, Section) or name not in type(found).model_fields:
+                return None
+            found = getattr(found, name)
+        return (found,)
 
 
 def _check_url(url: str) -> str:

@@ -37,7 +37,7 @@ class UpstreamConfig(Section):
 
 class ServeConfig(Section):
     host: str = "127.0.0.1"
-    """Address to listen on. Only this machine by default."""
+    """Address to listen on. Elsewhere 0.0.0.0; here only this machine, for conversations are private."""
     port: int = Field(30000, ge=0, le=65535)
     """Port to listen on; 0 takes a free one and writes it to `RUN/serve.json`."""
     api_key: str | None = None

@@ -28,9 +28,10 @@ class TrainConfig(Section):
     hint, on the sampled tokens. `opd_topk`: the same on the likeliest tokens at each position, as a KL. `combine`: `binary` and
     `opd` as separate terms. `hybrid`: `binary` and a distillation that chooses among several hints."""
     weight_binary: float = Field(1.0, ge=0)
-    """Weight of the reward term in `combine` and `hybrid`."""
+    """Weight of the reward term in `combine` and `hybrid`. Elsewhere 0.5: here each term has its own mean, 1 and 1 is their plain
+    sum, and AdamW takes nearly the same step for 0.5 and 0.5."""
     weight_opd: float = Field(1.0, ge=0)
-    """Weight of the distillation term in `combine` and `hybrid`."""
+    """Weight of the distillation term in `combine` and `hybrid`. Elsewhere 0.5; only its ratio to `weight_binary` matters."""
     advantage: Literal["reward", "group", "gae"] = "reward"
     """What the reward term gives each token of a turn: its reward less `baseline`; its reward less the mean of its group
     (`grpo` always); or the discounted rewards of the turns that followed it in its session."""
@@ -67,24 +68,28 @@ class TrainConfig(Section):
     hint_candidates: int = Field(3, gt=0)
     """`hybrid`: how many different hints, shortest first, are compared."""
     batch_turns: int = Field(16, gt=0)
-    """A step is made of so many usable turns, …"""
+    """A step is made of so many usable turns, … Elsewhere 32, accumulated 4 times: one person would wait long for 128 usable
+    turns, and only usable ones count here."""
     batch_wait_s: float = Field(600.0, gt=0)
     """… or of those that are there (at least `batch_min_turns`) once the oldest has waited so long."""
     batch_min_turns: int = Field(4, gt=0)
     """The fewest turns a step that waited too long may have."""
     lr: float = Field(1e-5, gt=0)
-    """Learning rate after warm-up."""
+    """Learning rate after warm-up. Elsewhere 1e-6, for thousands of steps; a personal run makes tens of steps, in which 1e-6 shows
+    nothing. OpenClaw-RL's own scripts take 1e-5 as well. An adapter usually bears ten times as much."""
     warmup_steps: int = Field(0, ge=0)
-    """Steps over which the learning rate rises from 0."""
+    """Steps over which the learning rate rises from 0. Elsewhere 100: a personal run would be over before it was warm.
+    `clip_grad` bounds the first steps."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """Of AdamW."""
+    """Of AdamW. Elsewhere the same; OpenClaw-RL's scripts take 0.9 and 0.98."""
     weight_decay: float = Field(0.01, ge=0)
-    """Of AdamW."""
+    """Of AdamW. Elsewhere the same; OpenClaw-RL's scripts take 0.1, which pulls a finished model towards zero."""
     clip_grad: float = Field(1.0, gt=0)
     """Largest gradient norm."""
     off_policy: Literal["dppo", "ppo_clip", "tis", "cispo", "gspo"] = "dppo"
     """How tokens count that an older version sampled; `ratio` is the policy's probability of a token over the sampler's. `dppo`:
-    weighed by the ratio, left out beyond `mask_threshold`. `ppo_clip`: ratio clipped. `gspo`: the same with the ratio of the whole
+    weighed by the ratio, left out beyond `mask_threshold`. Elsewhere a PPO clip: its ratio is of the trainer to itself, 1 in a
+    batch's one step, so it never acts on old turns. `ppo_clip`: ratio clipped. `gspo`: the same with the ratio of the whole
     turn. `tis`, `cispo`: weighed by the ratio, which is cut off but leaves no token out."""
     mask_threshold: float = Field(0.2, gt=0, le=1)
     """`dppo`: a token whose probability has moved by more than this since it was sampled, in the direction its
@@ -130,9 +135,10 @@ class TrainConfig(Section):
     ignore_estimate: bool = False
     """Try it even where weights, gradients and optimizer alone are larger than the device."""
     max_steps: int | None = None
-    """Stop after so many steps in all; unset: go on."""
+    """Stop after so many steps in all; unset: go on, for the person goes on as well. Elsewhere 10000."""
     keep_checkpoints: int = Field(2, gt=0)
-    """How many checkpoints stay on disk."""
+    """How many checkpoints stay on disk. Elsewhere one is saved every 100 to 500 steps; here each step is one, so that a crash
+    loses no turn."""
     keep_turn_records: int = Field(100, ge=0)
     """Of so many steps the numbers of each trained token are kept, for `clawctl inspect why`; 0: of none."""
     trackers: list[Literal["wandb", "tensorboard", "trackio"]] = []

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clawctl.inspect.policies import read_live
-from clawctl.inspect.rows import Joined, read_json, read_rows
+from clawctl.inspect.rows import Joined, read_json, read_open, read_rows
 from clawctl.inspect.tables import problem_lines, sized
 from clawctl.policies import list_versions
 from clawctl.printing import answers, counted, one_line, print_json
@@ -41,6 +41,8 @@ def look(run: RunDir) -> dict[str, Any]:
     free = shutil.disk_usage(run.root).free
     if free < _LITTLE_ROOM:
         problems.append(f"the disk has {sized(free)} left: stages wait for room, and serve loses what it captures")
+    still_open = read_open(run, problems)
+    served = sum(row.turn["source"] == "serve" for row in joined.rows)
     feed = read_json(run.train / "feed.json", problems, None, lambda value: isinstance(value, dict))
     return {
         "stages": {
@@ -55,7 +57,8 @@ def look(run: RunDir) -> dict[str, Any]:
         "captures": {"files": files, "exchanges": exchanges, "lost": serve["lost"]},
         "turns": {
             "collected": len(joined.rows),
-            "waiting_for_collect": max(0, exchanges - len(joined.rows)),
+            "open": min(still_open.turns, max(0, exchanges - served)),
+            "waiting_for_collect": max(0, exchanges - served - still_open.turns),
             "waiting_for_judge": sum(row.why_not == "waiting for the judge" for row in joined.rows),
             "waiting_for_trainer": sum(row.why_not == "waiting for the trainer" for row in joined.rows),
             "trained": sum(row.step is not None for row in joined.rows),
@@ -202,7 +205,7 @@ def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
                 style="red" if lost else "",
             ),
         ),
-        ("turns", Text(f"{turns['collected']} collected, {turns['trained']} trained")),
+        ("turns", Text(f"{turns['collected']} collected, {turns['trained']} trained, {turns['open']} in open sessions")),
         ("waiting", Text(waits)),
         ("shards", Text(f"{found['shards_without_verdicts']} without verdicts")),
     ]

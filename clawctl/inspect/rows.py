@@ -164,6 +164,22 @@ def read_policies(run: RunDir, problems: list[str]) -> list[Policy]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Turns that collect read and holds, for nothing came back yet and their session may go on."""
+
+    turns: int
+    since: float | None  # when the oldest exchange of an open session was asked
+
+
+def read_open(run: RunDir, problems: list[str]) -> Open:
+    """As collect last kept it, which is seconds ago where it runs."""
+    position: dict[str, Any] = read_json(run.root / "collect.json", problems, {}, lambda found: isinstance(found, dict))
+    kept = position.get("open")
+    turns, since = (kept.get("turns"), kept.get("since")) if isinstance(kept, dict) else (0, None)
+    return Open(turns if isinstance(turns, int) else 0, since if isinstance(since, int | float) else None)
+
+
 def read_json(path: Path, problems: list[str], default: T, check: Callable[[Any], bool] = lambda _: True) -> Any | T:
     """What stands in `path`; `default` where there is no such file or, with a problem noted, nothing that can be used."""
     try:

@@ -1,11 +1,12 @@
 """`clawctl inspect sessions`: one line a session."""
 
 import time
+from dataclasses import asdict
 from typing import Any
 
 from rich.text import Text
 
-from clawctl.inspect.rows import Joined, Row, is_of_use, read_rows
+from clawctl.inspect.rows import Joined, Open, Row, is_of_use, read_open, read_rows
 from clawctl.inspect.tables import cut_to, problem_lines, since
 from clawctl.printing import Column, answers, counted, fitting, one_line, print_json
 from clawctl.run_dir import RunDir
@@ -27,14 +28,23 @@ _COLUMNS = (
 def show_sessions(run: RunDir, as_json: bool) -> None:
     joined = read_rows(run)
     sessions = summarise(joined)
+    still_open = read_open(run, joined.problems)
     if as_json:
-        print_json({"sessions": sessions, "problems": joined.problems})
+        print_json({"sessions": sessions, "open": asdict(still_open), "problems": joined.problems})
         return
     shown, left_out = cut_to(sessions)
     title = f"{counted(len(sessions), 'session')}, {counted(len(joined.rows), 'turn')}"
     page = answers()
     table = fitting(title, _COLUMNS, [_cells(session) for session in shown], page.width)
-    page.print(table, *left_out, *problem_lines(joined.problems), sep="\n")
+    page.print(table, *left_out, *_open_line(still_open), *problem_lines(joined.problems), sep="\n")
+
+
+def _open_line(still_open: Open) -> list[Text]:
+    """What is not in the table yet."""
+    if not still_open.turns:
+        return []
+    begun = "" if still_open.since is None else f", the oldest {since(still_open.since, time.time())}"
+    return [Text(f"{counted(still_open.turns, 'turn')} in open sessions{begun}: shown here once something came back", style="dim")]
 
 
 def _cells(session: dict[str, Any]) -> list[Text]:

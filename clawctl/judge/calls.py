@@ -191,6 +191,10 @@ class Calls:
         where, told = f"the judge at {response.url} answers {response.status}", "the judge refused one turn"
         if response.status in _KEY_OR_MODEL or 300 <= response.status < 400:
             asked = model or self.model
+            own = self._own_endpoint()
+            if response.status == 401 and own is not None and response.url.startswith(own.url) and not self._recipe.judge.api_key:
+                cure = "set CLAWCTL_API_KEY to the server's key for judge as well, or serve.api_key in the recipe; nothing is lost"
+                raise ClawError(f"{where}: that is this run's server, which was started with another key", cure)
             raise ClawError(where, f"check judge.endpoint, judge.api_key and judge.model ({asked!r}); nothing is lost")
         cure = "see its log; judge.max_tokens may exceed its limit; nothing is lost"
         if response.status == 200:

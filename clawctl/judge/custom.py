@@ -19,7 +19,7 @@ from clawctl.errors import ClawError
 from clawctl.judge.evidence import Evidence
 from clawctl.judge.opinion import Opinion
 from clawctl.judge.view import view_turn
-from clawctl.plugins import load_object, takes
+from clawctl.plugins import load_object, takes, with_name
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ class CustomJudge:
 
     def __init__(self, spec: str, settings: JudgeConfig) -> None:
         """Raises ClawError (exit code 2) where `spec` cannot be loaded or has no such score."""
+        spec = with_name(spec, "--custom-rm")
         self.name = f"custom {Path(spec.rpartition(':')[0]).name}:{spec.rpartition(':')[2]}"
         self._settings = settings
         self._model = load_reward_model(spec, settings)
@@ -100,9 +101,16 @@ def load_reward_model(spec: str, settings: JudgeConfig) -> RewardModel:
         found = _Function(found)
     elif inspect.isclass(found) or (callable(found) and not hasattr(found, "score")):
         found = _made(found, spec, settings)
+    found = _scoring(found)
     if not isinstance(found, RewardModel) or not takes(found.score, 3):
         raise ClawError(f"custom reward model {spec} has no score that takes prompt, response and next_state", _CURE, 2)
     return found
+
+
+def _scoring(found: Any) -> Any:
+    """`found` by the name that we call: other systems call its method otherwise."""
+    other = next((name for name in ("compute_reward", "get_reward", "reward") if callable(getattr(found, name, None))), None)
+    return found if hasattr(found, "score") or other is None else _Function(getattr(found, other))
 
 
 def _made(maker: Any, spec: str, settings: JudgeConfig) -> Any:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.judge.calls import Calls
+from clawctl.judge.demo_world import DemoWorld, is_judged_by_demo
 from clawctl.judge.evidence import Evidence
 from clawctl.judge.llm import LLMJudge, write_hint
 from clawctl.judge.opinion import Judge, Opinion
@@ -24,6 +25,7 @@ class Panel:
         self.calls = Calls(run, recipe, patience_s)
         self.judge = _make_judge(recipe, self.calls)
         self.ratings = RatedTurns(run)
+        self._world = DemoWorld() if is_judged_by_demo(recipe) else None
 
     async def verdict(self, turn: Evidence) -> Verdict:
         """The verdict on one turn; one that no step could use is not asked about."""
@@ -34,6 +36,8 @@ class Panel:
         found = rated(turn, self.settings) or (ruled(turn) if self.settings.rules else None)
         asked = found is None
         if found is None:
+            if self._world is not None:
+                self._world.look(turn)
             found = await self.judge.judge(turn)
         said = self.ratings.remark(turn)
         if self.settings.hints == "apart" and found.reward is not None and said.next_state is not None:

@@ -23,12 +23,6 @@ def serve(run: RunDir, recipe: Recipe, intercept: bool, pin: int | None = None) 
     Raises ClawError.
     """
     with bind(recipe.serve.host, recipe.serve.port) as listener:
-        if recipe.serve.upstream is None:
-            check_model(recipe)
-            if recipe.serve.engine == "vllm":
-                from clawctl.serve.backends.vllm import check_vllm
-
-                check_vllm(recipe)
         ensure_base_policy(run, recipe.model.path)
         if pin is not None and pin not in list_versions(run):
             raise ClawError(f"policy {pin} is not published", f"pin one of {list_versions(run)}", 2)
@@ -40,6 +34,16 @@ def serve(run: RunDir, recipe: Recipe, intercept: bool, pin: int | None = None) 
         from clawctl.serve.server import run_server
 
         run_server(run, recipe, intercept, listener, key, pin)
+
+
+def check_engine(recipe: Recipe) -> None:
+    """Raises ClawError where the model or the engine is known not to be there, before a run is made for it."""
+    if recipe.serve.upstream is None:
+        check_model(recipe)
+        if recipe.serve.engine == "vllm":
+            from clawctl.serve.backends.vllm import check_vllm
+
+            check_vllm(recipe)
 
 
 def bind(host: str, port: int) -> socket.socket:

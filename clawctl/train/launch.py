@@ -27,11 +27,23 @@ def spread_out(recipe: Recipe, gpus: str | None, processes: int | None, words: S
     """Become torchrun where several processes, or certain GPUs, are asked for and torchrun did not start this one. Raises
     ClawError."""
     asked = _asked_gpus(recipe, gpus, processes)
-    if is_rank() or (asked is None and processes is None):
+    if is_rank():
+        return
+    if asked is None and processes is None:
+        check_alone()
         return
     from clawctl.train.torchrun import become_torchrun
 
     become_torchrun(asked, processes, words, partial(check_world, batch_turns=recipe.train.batch_turns))
+
+
+def check_alone() -> None:
+    """Raises ClawError (exit code 2) where the environment speaks of several nodes, or GPUs, and this process would train alone."""
+    where = nodes()
+    named = [f"NNODES is {where.count}"] * (where.count > 1) + [f"GPUS_PER_NODE is {where.gpus}"] * (where.gpus is not None)
+    if named:
+        problem = f"{' and '.join(named)} in the environment, and this command names no GPU"
+        raise ClawError(problem, "add --gpus all, which follows them, or unset them", 2)
 
 
 def _asked_gpus(recipe: Recipe, gpus: str | None, processes: int | None) -> "Gpus | None":

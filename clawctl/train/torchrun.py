@@ -25,7 +25,7 @@ def become_torchrun(gpus: Gpus | None, processes: int | None, words: Sequence[st
         changes["CUDA_VISIBLE_DEVICES"] = ",".join(names)
         count = len(names)
     check_world(count * where.count)
-    command = [sys.executable, "-m", "torch.distributed.run", *_meeting(where), "--nproc-per-node", str(count)]
+    command = [sys.executable, "-m", "clawctl.train.quiet_torchrun", *_meeting(where), "--nproc-per-node", str(count)]
     os.execve(sys.executable, [*command, "-m", "clawctl", *_for_torchrun(words)], environment_with(changes))
 
 

@@ -151,7 +151,7 @@ def test_health_counts_what_waits_and_why_turns_are_not_trained(run: RunDir, cap
     assert (found["live_version"], found["newest_version"]) == (1, 1)
     assert found["captures"] == {"files": 1, "exchanges": 9, "lost": None}
     assert found["turns"] == {
-        "collected": 7, "waiting_for_collect": 2, "waiting_for_judge": 1, "waiting_for_trainer": 1, "trained": 2,
+        "collected": 7, "open": 0, "waiting_for_collect": 2, "waiting_for_judge": 1, "waiting_for_trainer": 1, "trained": 2,
     }  # fmt: skip
     assert found["shards_without_verdicts"] == 1
     assert found["not_trained"] == {"neutral": 1, "no next state": 1, "side turn": 1}
@@ -159,6 +159,18 @@ def test_health_counts_what_waits_and_why_turns_are_not_trained(run: RunDir, cap
     assert found["disk_bytes"]["trajectories"] > 0
     show_health(run, as_json=False)
     assert "2 for collect, 1 for judge, 1 for trainer" in capsys.readouterr().out
+
+
+def test_turns_of_open_sessions_are_no_backlog(run: RunDir, capsys: Capture) -> None:
+    (run.captures / "w-0.jsonl").write_bytes(b"{}\n" * 10)  # 7 are published
+    publish_bytes(run.root / "collect.json", orjson.dumps({"schema_version": 1, "open": {"turns": 2, "since": 1000.0}}))
+    show_health(run, as_json=True)
+    turns = said(capsys)["turns"]
+    assert (turns["open"], turns["waiting_for_collect"]) == (2, 1)
+    show_sessions(run, as_json=True)
+    assert said(capsys)["open"] == {"turns": 2, "since": 1000.0}
+    show_sessions(run, as_json=False)
+    assert "2 turns in open sessions, the oldest" in capsys.readouterr().out
 
 
 def test_a_judge_shows_where_it_has_work(run: RunDir, capsys: Capture) -> None:

@@ -2,14 +2,17 @@
 
 import logging
 
+import orjson
 import pytest
 from judging import by_words, recipe, verdicts_of
 from made_turns import reply, shard
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from clawctl.checksums import sealed
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.judge.worker import judge
+from clawctl.run_dir import publish_bytes
 from clawctl.serve.backends.vllm import free_port
 
 
@@ -67,6 +70,15 @@ def test_a_usage_that_nobody_understands_costs_no_verdict(run, serving, usage) -
     shard(run, "1-a", [reply("thanks")])
     judge(run, recipe(server.url, votes=1), once=True)
     assert [verdict.reward for verdict in verdicts_of(run)] == [1.0]
+
+
+def test_a_server_of_this_run_with_another_key_is_told_with_the_variable_to_set(run, serving) -> None:
+    server = serving(lambda text, number: Response(status_code=401))
+    publish_bytes(run.root / "serve.json", sealed(orjson.dumps({"url": server.url, "pid": 1})))
+    shard(run, "1-a", [reply("thanks")])
+    with pytest.raises(ClawError, match="this run's server") as caught:
+        judge(run, Recipe(), once=True)
+    assert "CLAWCTL_API_KEY" in caught.value.fix
 
 
 @pytest.mark.parametrize("status", [401, 404, 400, 302])

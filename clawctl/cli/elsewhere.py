@@ -1,0 +1,215 @@
+"""Options as other systems call them: understood, or refused with the name that they have here."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from typer.core import TyperCommand
+
+from clawctl.config import Recipe, known_keys, warning_of_variables
+from clawctl.config.elsewhere import find_elsewhere
+from clawctl.errors import ClawError
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of another system. `is_now` gives our words for it and its value; where it gives None, `instead` says why not."""
+
+    is_now: Callable[[str], Sequence[str] | None]
+    instead: str
+    takes_value: bool = True
+
+
+def _name(own: str) -> Option:
+    """Only its name is another."""
+    return Option(lambda value: (own, value), f"here it is {own}")
+
+
+def _recipe(key: str) -> Option:
+    return _refused(f"set {key} in the recipe")
+
+
+def _refused(instead: str, takes_value: bool = True) -> Option:
+    return Option(lambda value: None, instead, takes_value)
+
+
+def _flag(instead: str, *words: str) -> Option:
+    """A switch that is always on here, or that is `words`."""
+    return Option(lambda value: words, instead, takes_value=False)
+
+
+def _engine(value: str) -> Sequence[str] | None:
+    engines = {"vllm": "vllm", "hf": "transformers", "transformers": "transformers"}
+    return ("--engine", engines[value]) if value in engines else None
+
+
+def _suites(value: str) -> Sequence[str] | None:
+    return () if value == "personalisation" else None
+
+
+def _no_resume(value: str) -> Sequence[str] | None:
+    return () if value in ("", "auto", "latest", "checkpoint-latest", "true") else None
+
+
+_RUN = _refused("all stages share one folder: --run FOLDER")
+_MODEL_OF_RUN = _refused("the run has its model: name it with serve --model, or model.path in the recipe")
+_ENVIRONMENT = _refused(
+    "clawctl plays no environment itself; let the agent talk to clawctl serve, or use clawctl collect --custom-rollout file.py:name"
+)
+_NO_ENDPOINT = _refused("collect reads what clawctl serve --intercept captured: --run FOLDER")
+_ALWAYS = _flag("it is always so")
+_ENGINES = "--engine vllm starts vLLM; start SGLang yourself and name it: --upstream URL --upstream-kind sglang"
+_GOES_ON = "training always goes on from the newest checkpoint of --run; clawctl policies rollback goes back"
+
+_FOLDERS = {f"--{name}": _RUN for name in ("rl-buffer-dir", "output-dir", "record-dir", "data-dir", "input-dir", "rollout-dir")}
+
+OPTIONS: dict[str, dict[str, Option]] = {
+    "serve": {
+        "--backend": Option(_engine, _ENGINES),
+        "--gpu-ids": _name("--gpus"),
+        "--rollout-gpus": _name("--gpus"),
+        "--proxy-host": _name("--host"),
+        "--proxy-port": _name("--port"),
+        "--model-name": _name("--model"),
+        "--api-key": _refused("a key on the command line is seen by others: set CLAWCTL_API_KEY, or serve.api_key in the recipe"),
+        "--served-model-name": _recipe("model.name"),
+        "--max-concurrent-sessions": _refused("sessions have no limit; serve.limits in the recipe has those of requests"),
+        "--lora": _refused("train --lora makes an adapter; serve takes it by itself", takes_value=False),
+        "--env": _ENVIRONMENT,
+    },
+    "collect": {
+        "--api-endpoint": _NO_ENDPOINT,
+        "--endpoint": _NO_ENDPOINT,
+        "--session-aware": _ALWAYS,
+        "--multi-turn": _ALWAYS,
+        "--max-concurrent-sessions": _refused("sessions have no limit; serve.limits in the recipe has those of requests"),
+        "--session-timeout": _recipe("collect.session_timeout_s"),
+        "--env": _ENVIRONMENT,
+        "--task-type": _ENVIRONMENT,
+        "--parallel-envs": _ENVIRONMENT,
+        "--num-rollouts-per-prompt": _recipe("train.group_size"),
+    },
+    "judge": {
+        "--judge-model": _name("--model"),
+        "--judge-endpoint": _name("--endpoint"),
+        "--api-endpoint": _name("--endpoint"),
+        "--num-judges": _name("--votes"),
+        "--prm-m": _name("--votes"),
+        "--consensus-threshold": _name("--threshold"),
+        "--prm-path": _name("--prm"),
+        "--prm-model-path": _name("--prm"),
+        "--hint-extraction-model": _recipe("judge.hint_model"),
+        "--prm-temperature": _recipe("judge.temperature"),
+        "--prm-max-tokens": _recipe("judge.max_tokens"),
+        "--api-key": _refused("a key on the command line is seen by others: set judge.api_key in the recipe"),
+        "--env": _ENVIRONMENT,
+    },
+    "train": {
+        "--lora": _flag("--lora-rank N says how large", "--lora"),
+        "--lora-r": _name("--lora-rank"),
+        "--gpu-ids": _name("--gpus"),
+        "--train-gpus": _name("--gpus"),
+        "--learning-rate": _name("--lr"),
+        "--resume": Option(_no_resume, _GOES_ON),
+        "--resume-from-checkpoint": Option(_no_resume, _GOES_ON),
+        "--batch-size": _name("--batch-turns"),
+        "--rollout-batch-size": _name("--batch-turns"),
+        "--global-batch-size": _name("--batch-turns"),
+        "--model-path": _MODEL_OF_RUN,
+        "--model": _MODEL_OF_RUN,
+        "--model-name": _MODEL_OF_RUN,
+        "--backend": _refused("clawctl trains on this machine's GPUs or CPUs: leave it out, and see docs/launch.md"),
+        "--nproc-per-node": _refused("--gpus 2,3 or --processes N; or torchrun --nproc-per-node N -m clawctl train"),
+        "--num-gpus": _refused("--gpus names them by number, as in 0,1, or says all"),
+        "--env": _ENVIRONMENT,
+    },
+    "eval": {
+        "--eval-tasks": Option(_suites, "eval has one suite, personalisation, and measures it without being told"),
+        "--tasks": Option(_suites, "eval has one suite, personalisation, and measures it without being told"),
+        "--model-path": _refused("--version N measures a version of the run; eval.endpoint in the recipe names another server"),
+        "--env": _ENVIRONMENT,
+    },
+    "up": {"--recipe": _refused("the recipe stands without an option: clawctl up RECIPE"), "--env": _ENVIRONMENT},
+    "inspect sessions": {"--dir": _name("--run")},
+}
+for _command in ("serve", "collect", "judge", "train", "eval", "up"):
+    OPTIONS[_command] = {**_FOLDERS, **OPTIONS[_command]}
+
+
+class Command(TyperCommand):
+    """A command that knows what its options are called elsewhere, and looks at the environment before it works."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        command = _called(ctx)
+        own = {name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        own |= set(self.get_help_option_names(ctx))
+        takes_value = {name for parameter in self.params for name in parameter.opts if not getattr(parameter, "is_flag", False)}
+        left = super().parse_args(ctx, understand(command, args, own, takes_value))
+        if told := warning_of_variables(command):
+            Console(stderr=True, soft_wrap=True).print(f"[yellow]clawctl:[/yellow] {escape(told)}")
+        return left
+
+
+def _called(ctx: Any) -> str:
+    """The command without the program's own name: "serve", "inspect sessions"."""
+    names = []
+    while ctx.parent is not None:
+        names.append(ctx.info_name)
+        ctx = ctx.parent
+    return " ".join(reversed(names))
+
+
+def understand(command: str, words: Sequence[str], own: set[str], takes_value: set[str]) -> list[str]:
+    """`words` with the options of other systems in our own. Raises ClawError (exit code 2) for one that is refused or unknown."""
+    said, rest = list[str](), list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        if word == "--":
+            return [*said, word, *rest]
+        if name in own or not name.startswith("--"):
+            said.append(word)
+            if name in takes_value and not equals and rest:
+                said.append(rest.pop(0))
+            continue
+        option = OPTIONS.get(command, {}).get(name.replace("_", "-"))
+        if option is None:
+            raise _unknown(command, name, own)
+        if option.takes_value and not equals and rest and not rest[0].startswith("-"):
+            value = rest.pop(0)
+        now = option.is_now(value)
+        if now is None:
+            raise ClawError(f"clawctl {command} has no option {name}", option.instead, 2)
+        if now == ("--lora",):
+            now = () if any(one.partition("=")[0] in ("--lora-rank", "--lora-r") for one in words) else ("--lora-rank", _rank())
+        said += now
+    return said
+
+
+def _rank() -> str:
+    from clawctl.config import LoraConfig
+
+    return str(LoraConfig().rank)
+
+
+def _unknown(command: str, name: str, own: set[str]) -> ClawError:
+    """The best that can be said of an option that nobody has: a slip, a key of the recipe, or an option of another command."""
+    problem, known = f"clawctl {command} has no option {name}", [option for option in own if option.startswith("--")]
+    foreign = OPTIONS.get(command, {})
+    if near := get_close_matches(name, [*known, *foreign], n=1, cutoff=0.75):
+        return ClawError(problem, f"did you mean {near[0]}?", 2)
+    key = name.removeprefix("--").replace("-", "_")
+    here = find_elsewhere([key])
+    if here is not None and here.dropped is not None:
+        return ClawError(problem, here.dropped.replace("`", ""), 2)
+    if here is not None and here.key is not None:
+        return ClawError(problem, f"set {here.key} in the recipe: docs/recipes.md", 2)
+    if keys := [one for one in known_keys(Recipe) if one.rpartition(".")[2] == key]:
+        of_command = [one for one in keys if one.startswith(f"{command}.")]
+        return ClawError(problem, f"set {(of_command or keys)[0]} in the recipe: docs/recipes.md", 2)
+    if near := get_close_matches(name, known, n=1):
+        return ClawError(problem, f"did you mean {near[0]}?", 2)
+    return ClawError(problem, f"clawctl {command} --help lists those that there are", 2)

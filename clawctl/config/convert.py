@@ -1,0 +1,192 @@
+"""A recipe in another system's shape, made into one of ours: whole, or not at all."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import ValidationError
+
+from clawctl.config.elsewhere import Here, Settings, find_elsewhere
+from clawctl.config.recipe import Recipe, known_keys, lay_over, read_yaml
+from clawctl.errors import ClawError
+
+_CURE = "take it out of the file, or write the recipe by hand: docs/recipes.md"
+_TOGETHER = ("train.batch_turns", "train.betas")  # several keys elsewhere, one here
+_A_LORA = ("use_lora", "use_peft", "enabled", "enable")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What became of one key."""
+
+    old: str  # as it stands in the file, dotted
+    value: Any
+    fate: Literal["converted", "same default", "dropped", "unknown"]
+    new: str  # "train.lr: 1e-06", or why there is none
+
+
+def convert(path: Path) -> tuple[Recipe, str, list[Line]]:
+    """The recipe in `path` as ours, its YAML, and what became of each key.
+
+    Raises ClawError (exit code 2) where it is not a mapping or is one of ours; `Refused`, with the lines, where a key or a value is
+    unknown.
+    """
+    data = read_yaml(path)
+    written = list(_flat(data))
+    if not written:
+        raise ClawError(f"recipe {path} holds no settings", "name a recipe of another system", 2)
+    if all(".".join(parts) in known_keys(Recipe) for parts, _ in written):
+        raise ClawError(f"recipe {path} is a recipe of clawctl already", "use it as it is", 2)
+    found: Settings = {}
+    lines: list[Line] = []
+    with_lora = not any(parts[-1] in _A_LORA and "lora" in ".".join(parts) and value is False for parts, value in written)
+    for parts, value in written:
+        lines.append(_line(parts, value, written, found, with_lora))
+    if any(parts[-1] in _A_LORA and "lora" in ".".join(parts) and value is True for parts, value in written):
+        found.setdefault("train.lora.rank", Recipe.model_validate({"train": {"lora": {}}}).train.lora.rank)  # type: ignore[union-attr]
+    lines = _valued(lines, found)
+    if any(line.fate == "unknown" for line in lines):
+        raise Refused(path, lines)
+    nested: dict[str, Any] = {}
+    for key, value in found.items():
+        lay_over(nested, key.split("."), value)
+    try:
+        recipe = Recipe.model_validate(nested)
+    except ValidationError as error:  # keys that do not go together
+        first = error.errors()[0]
+        raise ClawError(f"recipe {path}: {'.'.join(map(str, first['loc']))}: {first['msg']}", _CURE, 2) from error
+    shown = {key: _at(recipe.model_dump(mode="json"), key) for key in found}
+    text: dict[str, Any] = {}
+    for key, value in shown.items():
+        lay_over(text, key.split("."), value)
+    told = f"# Converted from {path.name} by `clawctl recipe convert`; keys that are not here have their defaults.\n"
+    return recipe, told + str(yaml.safe_dump(text, sort_keys=False, allow_unicode=True)), lines
+
+
+class Refused(ClawError):
+    """A recipe that cannot be converted; `lines` name every key."""
+
+    def __init__(self, path: Path, lines: list[Line]) -> None:
+        unknown = [line.old for line in lines if line.fate == "unknown"]
+        super().__init__(f"recipe {path} cannot be converted: unknown {', '.join(unknown)}", _CURE, 2)
+        self.lines = lines
+
+
+def _flat(data: Any, parts: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every leaf with the path to it. A list is a leaf."""
+    for key, value in data.items():
+        here = (*parts, str(key))
+        if isinstance(value, dict):
+            yield from _flat(value, here)
+        else:
+            yield here, value
+
+
+def _line(parts: tuple[str, ...], value: Any, written: list[tuple[tuple[str, ...], Any]], found: Settings, with_lora: bool) -> Line:
+    """Settle one key: into `found`, or into a reason."""
+    old = ".".join(parts)
+    here = _here(parts, written)
+    if here is None:
+        return Line(old, value, "unknown", "no such key is known")
+    if value is None and here.dropped is None:
+        return Line(old, value, "dropped", "it has no value")
+    if here.change is not None:
+        changed = here.change(value)
+        if changed is None:
+            return Line(old, value, "unknown", f"{here.key} has no value like {value!r}")
+        if isinstance(changed, Here):
+            here = changed
+        else:
+            for key, new in changed.items():
+                found[key] = new
+            return Line(old, value, "converted", ", ".join(changed))
+    if here.dropped is not None:
+        return Line(old, value, "dropped", here.dropped)
+    assert here.key is not None
+    if here.key.startswith("train.lora.") and not with_lora:
+        return Line(old, value, "dropped", "the file switches LoRA off")
+    if here.key in _TOGETHER:
+        return _together(here.key, old, value, written, found)
+    if here.key in found and found[here.key] != value and parts[-1] not in ("clip_ratio_low", "clip_ratio_high"):
+        before = found[here.key]
+        if here.key not in ("train.clip_low", "train.clip_high"):
+            return Line(old, value, "unknown", f"{here.key} is {before!r} by another key")
+    found[here.key] = value
+    return Line(old, value, "converted", here.key)
+
+
+def _here(parts: tuple[str, ...], written: list[tuple[tuple[str, ...], Any]]) -> Here | None:
+    """Their name, where it is one; else ours, where it stands in the same place."""
+    own = ".".join(parts)
+    if parts[-2:] == ("model", "name"):  # elsewhere that is the model; where a path stands beside it, what it is called
+        others = [one for one, _ in written if one != parts and (here := find_elsewhere(one)) and here.key == "model.path"]
+        beside = any(one[-2:] == ("model", "path") for one, _ in written)
+        return Here("model.name" if others or beside else "model.path")
+    if own in known_keys(Recipe):
+        return Here(own)
+    last_two = ".".join(parts[-2:])
+    return find_elsewhere(parts) or (Here(last_two) if last_two in known_keys(Recipe) else None)
+
+
+def _together(key: str, old: str, value: Any, written: list[tuple[tuple[str, ...], Any]], found: Settings) -> Line:
+    """A step's size and AdamW's betas: one setting here, two elsewhere."""
+    names = {parts[-1].lower(): one for parts, one in written if ".".join(parts) == old or _here(parts, written) == Here(key)}
+    if key == "train.betas":
+        given = names.get("betas", names.get("adam_betas"))
+        first, second = names.get("adam_beta1", names.get("beta1", 0.9)), names.get("adam_beta2", names.get("beta2", 0.999))
+        found[key] = given if given is not None else [first, second]
+        return Line(old, value, "converted", key)
+    accumulated = [one for name, one in names.items() if "accum" in name]
+    sizes = {name: one for name, one in names.items() if "accum" not in name}
+    whole = [one for name, one in sizes.items() if name in ("global_batch_size", "train_batch_size", "rollout_batch_size")]
+    try:
+        if whole:
+            if len({int(one) for one in whole}) > 1:
+                return Line(old, value, "unknown", f"{key} has several sizes: {', '.join(map(str, whole))}")
+            found[key], how = int(whole[0]), key
+        elif sizes:
+            size, times = int(next(iter(sizes.values()))), int(accumulated[0]) if accumulated else 1
+            found[key], how = size * times, key if times == 1 else f"{key} ({size} x {times}, the whole step)"
+        else:
+            return Line(old, value, "dropped", "`train.tokens_per_microbatch` says how a step is cut")
+    except (TypeError, ValueError):
+        return Line(old, value, "unknown", f"{key} is a whole number")
+    if "accum" in old.lower() and whole:
+        return Line(old, value, "dropped", "`train.tokens_per_microbatch` says how a step is cut")
+    return Line(old, value, "converted", how)
+
+
+def _valued(lines: list[Line], found: Settings) -> list[Line]:
+    """The same lines with the values that were set: unknown where a value is not allowed, `same default` where it is ours too."""
+    wrong: dict[str, str] = {}
+    nested: dict[str, Any] = {}
+    for key, value in found.items():
+        lay_over(nested, key.split("."), value)
+    try:
+        values = Recipe.model_validate(nested).model_dump(mode="json")
+    except ValidationError as error:
+        wrong = {".".join(str(part) for part in one["loc"] if not isinstance(part, int)): one["msg"] for one in error.errors()}
+        values = nested
+    defaults = Recipe.model_validate({"train": {"lora": {}}}).model_dump(mode="json")
+    told = []
+    for line in lines:
+        keys = [part.split(" (")[0] for part in line.new.split(", ") if part.split(" (")[0] in found]
+        if line.fate != "converted" or not keys:
+            told.append(line)
+            continue
+        if bad := next((key for key in keys if key in wrong), None):
+            told.append(Line(line.old, line.value, "unknown", f"{bad}: {wrong[bad]}"))
+            continue
+        new = ", ".join(f"{key}: {_at(values, key)}" for key in keys)
+        note = line.new[line.new.index(" (") :] if " (" in line.new else ""
+        same = all(_at(values, key) == _at(defaults, key) for key in keys)
+        told.append(Line(line.old, line.value, "same default" if same else "converted", new + note))
+    return told
+
+
+def _at(data: Any, key: str) -> Any:
+    for part in key.split("."):
+        data = data.get(part) if isinstance(data, dict) else None
+    return data

@@ -1,0 +1,298 @@
+"""Names of recipe keys in other systems, and what became of each here: OpenClaw-RL, slime, verl, TRL, prime-rl, ART.
+
+A key is found by its last two parts (`rollout.temperature`), else by its last part (`learning_rate`): other systems nest the same
+names in different sections. `clawctl recipe convert` reads this table, and so does every suggestion for a mistyped key.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+Settings = dict[str, Any]  # dotted keys of ours and their values
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What a foreign key is here. Exactly one of `key` and `dropped` is set; `near` is the key to suggest where it was dropped."""
+
+    key: str | None = None
+    dropped: str | None = None
+    near: str | None = None
+    change: Callable[[Any], "Settings | Here | None"] | None = None  # other values or keys; None: the value has no meaning here
+
+    @property
+    def suggestion(self) -> str | None:
+        return self.key or self.near
+
+
+def _chosen(key: str, values: Mapping[str, Any]) -> Here:
+    """A key whose values have other names as well; a value in `values` may be a Here or Settings."""
+
+    def change(value: Any) -> "Settings | Here | None":
+        found = values.get(str(value).lower().replace("-", "_"))
+        return found if found is None or isinstance(found, Here | dict) else {key: found}
+
+    return Here(key, change=change)
+
+
+def _group_size(value: Any) -> "Settings | Here":
+    if str(value) == "1":
+        return Here(dropped="one answer to a question is no group", near="train.group_size")
+    return {"train.group_size": value}
+
+
+def _clip(value: Any) -> Settings:
+    return {"train.off_policy": "ppo_clip", "train.clip_low": value, "train.clip_high": value}
+
+
+def _trackers(value: Any) -> "Settings | Here | None":
+    named = [value] if isinstance(value, str) else value
+    if not isinstance(named, list):
+        return None
+    if "all" in named or not set(map(str, named)) <= {"wandb", "tensorboard", "trackio", "none", "console", "file"}:
+        return None
+    return {"train.trackers": [name for name in named if name in ("wandb", "tensorboard", "trackio")]}
+
+
+def _gpus(key: str) -> Here:
+    def change(value: Any) -> "Settings | Here":
+        if isinstance(value, str) and "," in value:
+            value = [part.strip() for part in value.split(",")]
+        if isinstance(value, list):
+            return {key: value}
+        return Here(dropped=f"GPUs are named by number, not counted: `{key}: [0, 1]`", near=key)
+
+    return Here(key, change=change)
+
+
+def _suites(value: Any) -> "Settings | Here":
+    named = [value] if isinstance(value, str) else value
+    if named == ["personalisation"]:
+        return {"eval.suites": named}
+    return Here(dropped="`eval` has one suite, `personalisation`, and it is the default", near="eval.suites")
+
+
+def _switch(key: str, on: Any, off: Here) -> Here:
+    """A true-or-false key: true gives `on`."""
+
+    def change(value: Any) -> "Settings | Here | None":
+        return None if not isinstance(value, bool) else {key: on} if value else off
+
+    return Here(key, change=change)
+
+
+_RUN = Here(dropped="all stages share one folder: `--run FOLDER` on the command line")
+_ALWAYS = Here(dropped="always so")
+_ONCE = Here(dropped="each turn is trained once", near="train.max_steps")
+_CUT = Here(
+    dropped="`train.batch_turns` is the whole step; `train.tokens_per_microbatch` says how it is cut",
+    near="train.tokens_per_microbatch",
+)
+_EACH_STEP = Here(dropped="each step is a checkpoint", near="train.keep_checkpoints")
+_GOES_ON = Here(dropped="training always goes on from the newest checkpoint of the run")
+_NO_CRITIC = Here(dropped="there is no value network")
+_NO_REFERENCE = Here(
+    dropped="there is no reference model; `train.ratio_penalty` holds the policy near the sampler", near="train.ratio_penalty"
+)
+_NO_ENVIRONMENT = Here(
+    dropped="clawctl plays no environment itself: let the agent talk to `clawctl serve`, or use `collect --custom-rollout`"
+)
+_NOT_CUT = Here(dropped="nothing is cut; a turn longer than the model's context is refused", near="serve.max_tokens")
+_VLLM = Here(dropped="an argument of vLLM: put it in `serve.engine_args`", near="serve.engine_args")
+_GATE = Here(dropped="with a `gate` each version is measured; without one, run `clawctl eval --once` when you like", near="gate")
+_CONSTANT = Here(dropped="the learning rate stays constant after warm-up", near="train.lr")
+_LAUNCH = Here(dropped="said when training is launched: docs/launch.md", near="train.gpus")
+_SHARDED = Here(dropped="`train.shard` decides", near="train.shard")
+_DATA = Here(dropped="turns come from `clawctl serve`, or from `clawctl collect --import FILE`")
+_WARMUP = Here(dropped="warm-up is counted in steps", near="train.warmup_steps")
+_TEACHER = Here(dropped="a teacher is `self`, `base`, `ema` or a URL", near="train.teacher")
+_NO_TRACKER = Here(dropped="no tracker is the default", near="train.trackers")
+_EPSILON = Here(dropped="AdamW's own 1e-8")
+_BATCH = Here("train.batch_turns")
+_METHODS = {
+    "binary": "binary", "binary_rl": "binary", "rl": "binary", "grpo": "grpo", "opd": "opd", "opd_topk": "opd_topk",
+    "on_policy_distillation": "opd", "topk": "opd_topk", "combine": "combine", "combined": "combine", "hybrid": "hybrid",
+    "gae": {"train.advantage": "gae"}, "step_wise": {"train.method": "grpo", "train.step_wise": True},
+}  # fmt: skip
+_TYPES = {
+    "bf16": "bfloat16", "bfloat16": "bfloat16", "torch.bfloat16": "bfloat16",
+    "fp32": "float32", "float32": "float32", "torch.float32": "float32", "no": "float32",
+}  # fmt: skip
+_ENGINES = {
+    "vllm": "vllm", "hf": "transformers", "transformers": "transformers",
+    "sglang": Here(dropped="start SGLang yourself and set `serve.upstream.url` and `kind: sglang`", near="serve.upstream.kind"),
+}  # fmt: skip
+_MODEL = Here("model.path")
+_CLIP = Here("train.clip_high", change=_clip)
+
+
+def _all(names: str, here: Here) -> dict[str, Here]:
+    return dict.fromkeys(names.split(), here)
+
+
+KEYS: dict[str, Here] = {
+    # the model
+    **_all("model base_model base_model_path model_path model_name model_name_or_path hf_checkpoint pretrained", _MODEL),
+    **_all("pretrained_model_name_or_path policy_model_path", _MODEL),
+    **_all("served_model_name served_name", Here("model.name")),
+    **_all("tokenizer tokenizer_path tokenizer_name", Here(dropped="it comes with the model")),
+    **_all("trust_remote_code", Here(dropped="code that comes with a model is never run")),
+    **_all("attn_implementation use_flash_attention flash_attn", Here(dropped="chosen by what the machine has")),
+    **_all("model.dtype model.torch_dtype", _chosen("model.dtype", {**_TYPES, "auto": "auto"})),
+    # the step
+    **_all("learning_rate lr actor_lr", Here("train.lr")),
+    **_all("warmup_steps lr_warmup_steps num_warmup_steps warmup lr_warmup_iters", Here("train.warmup_steps")),
+    **_all("warmup_ratio lr_warmup_steps_ratio lr_warmup_fraction", _WARMUP),
+    **_all("max_grad_norm clip_grad grad_clip gradient_clip gradient_clipping clip_grad_norm", Here("train.clip_grad")),
+    **_all("weight_decay", Here("train.weight_decay")),
+    **_all("adam_betas betas", Here("train.betas")),
+    **_all("adam_beta1 beta1 adam_beta2 beta2", Here("train.betas")),
+    **_all("adam_epsilon adam_eps", _EPSILON),
+    **_all("batch_size train_batch_size global_batch_size rollout_batch_size per_device_train_batch_size", _BATCH),
+    **_all("gradient_accumulation_steps gradient_accumulation accumulation_steps grad_accumulation grad_accum", _BATCH),
+    **_all("micro_batch_size ppo_mini_batch_size ppo_micro_batch_size ppo_micro_batch_size_per_gpu num_steps_per_rollout", _CUT),
+    **_all("max_tokens_per_gpu ppo_max_token_len_per_gpu", Here("train.tokens_per_microbatch")),
+    **_all("max_steps total_training_steps total_steps train_steps num_rollout", Here("train.max_steps")),
+    **_all("num_train_epochs epochs num_epochs total_epochs train_epochs ppo_epochs num_ppo_epochs num_iterations", _ONCE),
+    **_all("save_interval save_steps save_freq save_every checkpoint_interval save_strategy", _EACH_STEP),
+    **_all("save_total_limit max_ckpt_to_keep max_actor_ckpt_to_keep", Here("train.keep_checkpoints")),
+    **_all("resume resume_from_checkpoint resume_from_ckpt resume_mode load", _GOES_ON),
+    **_all("output_dir default_local_dir save save_dir checkpoint_dir log_dir rl_buffer_dir record_dir rollout_dir", _RUN),
+    **_all("method algorithm rl_method advantage_estimator adv_estimator", _chosen("train.method", _METHODS)),
+    **_all("w_binary w_rl binary_weight binary_rl_weight", Here("train.weight_binary")),
+    **_all("w_opd opd_weight", Here("train.weight_opd")),
+    **_all("clip_ratio eps_clip clip_range cliprange clip_eps epsilon ppo_clip", _CLIP),
+    **_all("clip_ratio_low epsilon_low eps_clip_low", Here("train.clip_low")),
+    **_all("clip_ratio_high epsilon_high eps_clip_high", Here("train.clip_high")),
+    **_all("value_clip cliprange_value value_clip_ratio value_loss_coef vf_coef critic_lr use_value_network", _NO_CRITIC),
+    **_all("entropy_coef entropy_coeff entropy_bonus", Here(dropped="there is no entropy bonus")),
+    **_all("gamma discount discount_factor", Here("train.gamma")),
+    **_all("gae_lambda lam lambd lambda", Here("train.gae_lambda")),
+    **_all("kl_coef kl_loss_coef kl_beta beta init_kl_coef kl_penalty_coef use_kl_loss", _NO_REFERENCE),
+    **_all("kl_loss_type use_kl_in_reward kl_penalty ref_model reference_model ref_model_path", _NO_REFERENCE),
+    **_all("num_rollouts_per_prompt rollouts_per_prompt num_generations n_samples_per_prompt rollouts_per_example group_size",
+           Here("train.group_size", change=_group_size)),
+    **_all("rollout.n sampling.n", Here("train.group_size", change=_group_size)),
+    **_all("scale_rewards norm_adv_by_std_in_grpo", Here("train.group_std")),
+    **_all("teacher_temperature", Here(dropped="the teacher is compared at the temperature that the turn was sampled at")),
+    **_all("teacher_model teacher_model_name teacher_model_path", _TEACHER),
+    **_all("distill_topk topk distillation_topk", Here("train.topk")),
+    **_all("max_off_policy_steps max_head_offpolicyness max_async_level staleness_threshold", Here("train.max_staleness")),
+    **_all("gradient_checkpointing enable_gradient_checkpointing activation_checkpointing", Here("train.gradient_checkpointing")),
+    **_all("optimizer_offload optimizer_cpu_offload offload_optimizer", Here("train.optimizer_offload")),
+    **_all("bf16", _switch("train.dtype", "bfloat16", Here(dropped="float32 is the default", near="train.dtype"))),
+    **_all("fp16", Here(dropped="there is bfloat16 and float32, no float16", near="train.dtype")),
+    **_all("dtype torch_dtype precision mixed_precision", _chosen("train.dtype", _TYPES)),
+    **_all("seed", Here("train.seed")),
+    **_all("optimizer optim optimizer_type", Here(dropped="always AdamW", near="train.betas")),
+    **_all("lr_scheduler_type lr_decay_style lr_scheduler scheduler", _CONSTANT),
+    **_all("logging_steps log_interval log_every", Here(dropped="each step is told")),
+    **_all("report_to trackers logger", Here("train.trackers", change=_trackers)),
+    **_all("use_wandb wandb.enabled", _switch("train.trackers", ["wandb"], _NO_TRACKER)),
+    **_all("wandb_project project_name tracker_project wandb.project", Here("train.tracker_project")),
+    **_all("wandb_mode wandb.mode", Here("train.wandb_mode")),
+    **_all("run_name experiment_name exp_name wandb.name", Here("name")),
+    **_all("custom_loss_function_path custom_loss_path", Here("train.custom_loss")),
+    # adapters
+    **_all("lora_rank lora_r lora.r lora.rank peft.r", Here("train.lora.rank")),
+    **_all("lora_alpha lora.alpha lora.lora_alpha peft.lora_alpha", Here("train.lora.alpha")),
+    **_all("lora_dropout lora.dropout lora.lora_dropout", Here("train.lora.dropout")),
+    **_all("lora_target_modules target_modules lora_targets lora.targets lora.target_modules", Here("train.lora.targets")),
+    **_all("use_rslora lora.rslora", Here("train.lora.rslora")),
+    **_all("load_in_4bit", _switch("train.lora.quantize", "nf4", Here(dropped="16 or 32 bits are the default"))),
+    **_all("load_in_8bit", _switch("train.lora.quantize", "int8", Here(dropped="16 or 32 bits are the default"))),
+    **_all("use_lora use_peft lora.enabled lora.enable", Here(dropped="`train.lora` is there or it is not", near="train.lora")),
+    # machines
+    **_all("gpus gpu_ids train_gpus training.gpus actor_gpus", _gpus("train.gpus")),
+    **_all("rollout_gpus rollout.gpus serve_gpus", _gpus("serve.gpus")),
+    **_all("num_gpus n_gpus n_gpus_per_node gpus_per_node nnodes num_nodes node_rank master_addr master_port", _LAUNCH),
+    **_all("actor_num_gpus_per_node actor_num_nodes rollout_num_gpus prm_num_gpus world_size", _LAUNCH),
+    **_all("fsdp fsdp_config deepspeed strategy param_offload", _SHARDED),
+    # serving and rollouts
+    **_all("backend rollout_backend inference_backend rollout.name", _chosen("serve.engine", _ENGINES)),
+    **_all("host server_host proxy_host", Here("serve.host")),
+    **_all("port server_port proxy_port", Here("serve.port")),
+    **_all("temperature rollout_temperature", Here("serve.temperature")),
+    **_all("top_p rollout_top_p", Here("serve.top_p")),
+    **_all("top_k min_p", Here(dropped="the client's to say; a turn under it is kept and not trained", near="serve.top_p")),
+    **_all("max_tokens max_new_tokens max_response_length max_completion_length", Here("serve.max_tokens")),
+    **_all("rollout_max_response_len", Here("serve.max_tokens")),
+    **_all("gpu_memory_utilization tensor_parallel_size tensor_model_parallel_size tp max_model_len", _VLLM),
+    **_all("sglang_mem_fraction_static mem_fraction_static rollout_num_gpus_per_engine", _VLLM),
+    **_all("max_length max_seq_length max_prompt_length max_context_len max_context_tokens rollout_max_context_len", _NOT_CUT),
+    **_all("api_endpoint rollout_endpoint", Here(dropped="`collect` reads what `serve` captured", near="serve.upstream.url")),
+    **_all("max_concurrent_sessions", Here(dropped="sessions have no limit", near="serve.limits.concurrent_per_key")),
+    **_all("session_timeout session_timeout_s", Here("collect.session_timeout_s")),
+    **_all("multi_turn session_aware session_tracking message_classification", _ALWAYS),
+    **_all("training_mode enable_rl_intercept intercept", Here(dropped="`clawctl serve --intercept` captures")),
+    **_all("num_samples", Here(dropped="`clawctl collect --dry-run --num-samples N` shows so many turns")),
+    **_all("aggregation", Here(dropped="turns are credited one by one", near="train.advantage")),
+    **_all("rollout_function_path", Here(dropped="an option: `clawctl collect --custom-rollout file.py:name`")),
+    **_all("custom_generate_function_path", Here(dropped="an option: `clawctl collect --custom-generate file.py:name`")),
+    **_all("env env_type env_name task_type environment parallel_envs num_envs num_parallel_envs tools_config", _NO_ENVIRONMENT),
+    **_all("rollout.max_steps env.max_steps max_env_steps max_turns swe_bench_path vision_model", _NO_ENVIRONMENT),
+    **_all("train_files val_files train_file prompt_data dataset dataset_name data_path input_dir", _DATA),
+    # judges
+    **_all("majority_vote_n num_judges prm_m num_votes", Here("judge.votes")),
+    **_all("majority_vote_threshold consensus_threshold", Here("judge.threshold")),
+    **_all("judge_model judge.judge_model", Here("judge.model")),
+    **_all("hint_extraction_model hint_model", Here("judge.hint_model")),
+    **_all("num_judge_workers", Here("judge.concurrency")),
+    **_all("judge_endpoint judge_url judge_api_base", Here("judge.endpoint")),
+    **_all("judge_api_key", Here("judge.api_key")),
+    **_all("prm_path prm_model_path prm.path prm.model_path reward_model_path reward_model", Here("judge.prm")),
+    **_all("custom_rm_path custom_reward_function", Here("judge.custom_rm")),
+    **_all("prm_temperature judge_temperature prm.temperature", Here("judge.temperature")),
+    **_all("prm_max_tokens prm_max_new_tokens judge_max_tokens prm.max_tokens", Here("judge.max_tokens")),
+    # measuring
+    **_all("evaluation.tasks eval_tasks eval.tasks benchmarks", Here("eval.suites", change=_suites)),
+    **_all("eval_interval eval_steps eval_freq test_freq evaluation.interval evaluation.enabled evaluation.frequency", _GATE),
+    **_all("evaluation.num_samples eval_samples evaluation.num_problems", Here("eval.problems")),
+    **_all("evaluation.temperature eval_temperature", Here("eval.temperature")),
+    **_all("evaluation.seed", Here("eval.seed")),
+    **_all("evaluation.batch_size evaluation.concurrency eval_batch_size per_device_eval_batch_size", Here("eval.concurrency")),
+    **_all("evaluation.model_path eval_model_path", Here(dropped="`clawctl eval --version N` measures a version of the run")),
+}  # fmt: skip
+
+# Sections at the top of other systems' recipes that ours does not have.
+SECTIONS = frozenset(
+    (
+        "training", "rollout", "evaluation", "trainer", "algorithm", "actor_rollout_ref", "actor", "critic", "reward_model",
+        "reward", "prm", "rl", "lora", "peft", "data", "dataset", "env", "environment", "server", "optimizer", "optim", "logging",
+        "wandb", "distributed", "orchestrator", "inference", "sampling", "generation", "teacher", "distillation",
+    )
+)  # fmt: skip
+
+
+def find_elsewhere(parts: Sequence[str]) -> Here | None:
+    """What the foreign key with these parts is here; None where nobody is known to use it."""
+    names = [part.lower().replace("-", "_") for part in parts]
+    return KEYS.get(".".join(names[-2:])) or KEYS.get(names[-1])
+
+
+def is_from_elsewhere(data: Mapping[Any, Any], ours: Sequence[str]) -> bool:
+    """Whether a recipe has the shape of another system: a section of theirs, or settings that lie flat."""
+    strange = [str(key) for key in data if key not in ours]
+    flat = [key for key in strange if not isinstance(data[key], dict) and find_elsewhere([key])]
+    return any(key.lower() in SECTIONS and isinstance(data[key], dict) for key in strange) or len(flat) > 1
+
+
+def suggest(key: str, known: Sequence[str]) -> str | None:
+    """The key of ours that a wrong one most likely means: by another system's name, then by spelling within its section, then by
+    spelling anywhere."""
+    parts = key.split(".")
+    section, last = key.rpartition(".")[0], parts[-1]
+    if (here := find_elsewhere(parts)) and here.suggestion in known and here.suggestion != key:
+        return here.suggestion
+    beside = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == section}
+    if section and (found := get_close_matches(last, beside, n=1)):
+        return beside[found[0]]
+    if (found := get_close_matches(last, [name for name in KEYS if len(name) > 4], n=1, cutoff=0.85)) and (
+        KEYS[found[0]].suggestion in known
+    ):
+        return KEYS[found[0]].suggestion
+    ends = {name.rpartition(".")[2]: name for name in reversed(known)}
+    if found := get_close_matches(last, ends, n=1, cutoff=0.75):
+        return ends[found[0]]
+    return next(iter(get_close_matches(key, known, n=1)), None)

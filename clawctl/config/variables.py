@@ -1,0 +1,153 @@
+"""Variables of the environment: which are followed, by which commands, and what the others' names are here."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Literal
+
+from clawctl.errors import ClawError
+
+_ALL = ("serve", "collect", "judge", "train", "eval", "up")
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One variable. `refused` ends its commands with exit code 2; `warned` is named in a warning, for other programs set it too."""
+
+    effect: Literal["followed", "refused", "warned"]
+    meaning: str  # what it sets, or what to set instead
+    commands: tuple[str, ...] = _ALL
+
+
+def _followed(meaning: str, *commands: str) -> Variable:
+    return Variable("followed", meaning, commands or _ALL)
+
+
+def _refused(instead: str, *commands: str) -> Variable:
+    return Variable("refused", instead, (*commands, "up") if commands else _ALL)
+
+
+_BY_NUMBER = "name them by number, as in 2,3 (a lone one with a comma: 2,)"
+_RECORDS = "`serve --intercept` captures, and the folder is `--run`"
+
+VARIABLES: dict[str, Variable] = {
+    "CLAWCTL_RUN": _followed("`--run`"),
+    "CLAWCTL_LOG_LEVEL": _followed("`--log-level`"),
+    "ROLLOUT_LOG_LEVEL": _followed("`--log-level`"),
+    "OPENCLAW_LOG_LEVEL": _followed("`--log-level`"),
+    "OPENCLAW_DEBUG": _followed("1 or true: `--log-level debug`"),
+    "CLAWCTL_MODEL": _followed("`serve --model`", "serve", "up"),
+    "OPENCLAW_MODEL": _followed("`serve --model`", "serve", "up"),
+    "BASE_MODEL_PATH": _followed("`serve --model`", "serve", "up"),
+    "MODEL_PATH": _followed("`serve --model`", "serve", "up"),
+    "CLAWCTL_HOST": _followed("`serve --host`", "serve", "up"),
+    "OPENCLAW_HOST": _followed("`serve --host`", "serve", "up"),
+    "CLAWCTL_PORT": _followed("`serve --port`", "serve", "up"),
+    "OPENCLAW_PORT": _followed("`serve --port`", "serve", "up"),
+    "CLAWCTL_API_KEY": _followed("the key of this run's server, in every stage"),
+    "OPENCLAW_API_KEY": _followed("the key of this run's server, in every stage"),
+    "CLAWCTL_UPSTREAM_KEY": _followed("`serve --upstream-key`", "serve", "up"),
+    "OPENCLAW_UPSTREAM_KEY": _followed("`serve --upstream-key`", "serve", "up"),
+    "TRAIN_GPUS": _followed("`train --gpus`: numbers, as in `2,3`", "train", "up"),
+    "ROLLOUT_GPUS": _followed("`serve --gpus`: numbers, as in `0,1`", "serve", "up"),
+    "MASTER_ADDR": _followed("where the nodes meet; read with `train --gpus`", "train"),
+    "MASTER_PORT": _followed("where the nodes meet; read with `train --gpus`", "train"),
+    "NNODES": _followed("how many nodes; read with `train --gpus`", "train"),
+    "NODE_RANK": _followed("which node this is; read with `train --gpus`", "train"),
+    "GPUS_PER_NODE": _followed("how many GPUs `train --gpus all` takes", "train"),
+    "OPENCLAW_CONFIG_PATH": _followed("OpenClaw's configuration, for `openclaw-setup`", "openclaw-setup"),
+    "OPENCLAW_STATE_DIR": _followed("the folder of OpenClaw's configuration, for `openclaw-setup`", "openclaw-setup"),
+    "OPENCLAW_HOME": _followed("the home of OpenClaw, for `openclaw-setup`", "openclaw-setup"),
+    "OPENCLAW_COMBINE_W_RL": _refused("`train.weight_binary`", "train"),
+    "OPENCLAW_COMBINE_W_OPD": _refused("`train.weight_opd`", "train"),
+    "OPENCLAW_TOPK_W_RL": _refused("`train.weight_binary`", "train"),
+    "OPENCLAW_TOPK_W_OPD": _refused("`train.weight_opd`", "train"),
+    "OPENCLAW_TOPK_K": _refused("`train.topk`", "train"),
+    "OPENCLAW_TOPK_HINT_SELECTION": _refused("`train.hint_choice`", "train"),
+    "OPENCLAW_TOPK_SUBSET_MODE": _refused("the policy's likeliest tokens are always compared: `train.topk`", "train"),
+    "OPENCLAW_TOPK_ADV_DIFF_CLIP": _refused("`train.gap_clip`", "train"),
+    "OPENCLAW_TOPK_MAX_CAND": _refused("`train.hint_candidates`", "train"),
+    "OPENCLAW_OPD_TEACHER_LP_MAX_CONCURRENCY": _refused("the trainer computes the teacher itself: `train.teacher`", "train"),
+    "OPENCLAW_EVAL_MODE": _refused("`clawctl judge` always judges; unset it", "judge"),
+    "OPENCLAW_RECORD_ENABLED": _refused(_RECORDS, "serve"),
+    "OPENCLAW_RECORD_FILE": _refused(_RECORDS, "serve"),
+    "OPENCLAW_PRM_RECORD_FILE": _refused("verdicts are in `RUN/verdicts`", "judge"),
+    "ACTOR_GPUS": _refused("`train --gpus 2,3` or `TRAIN_GPUS=2,3`", "train"),
+    "PRM_GPUS": _refused("start the judge's server yourself and set `judge.endpoint`", "judge"),
+    "TRAIN_EPOCHS": Variable("warned", "each turn is trained once", ("train", "up")),
+    "SERVED_MODEL_NAME": Variable("warned", "`model.name` in the recipe", ("serve", "up")),
+    "SGLANG_API_KEY": Variable("warned", "`CLAWCTL_API_KEY` for clients, `CLAWCTL_UPSTREAM_KEY` for SGLang", ("serve", "up")),
+}
+
+# What our own processes, scripts and examples set, and what OpenClaw itself reads: no word about them.
+_QUIET = frozenset(["CLAWCTL_UP", "CLAWCTL_MULTIPLEX_FD", "CLAWCTL_VLLM_PYTHON", "CLAWCTL_URL", "CLAWCTL_KEY", "OPENCLAW_PROFILE"])
+_OPENCLAWS_OWN = ("OPENCLAW_GATEWAY_", "OPENCLAW_DISABLE_", "OPENCLAW_NO_", "OPENCLAW_SKIP_")
+
+# Of these the first that is set is taken. Those after the first are other systems' names.
+SAME = {
+    "MODEL": ("CLAWCTL_MODEL", "OPENCLAW_MODEL", "MODEL_PATH", "BASE_MODEL_PATH"),
+    "HOST": ("CLAWCTL_HOST", "OPENCLAW_HOST"),
+    "PORT": ("CLAWCTL_PORT", "OPENCLAW_PORT"),
+    "API_KEY": ("CLAWCTL_API_KEY", "OPENCLAW_API_KEY"),
+    "UPSTREAM_KEY": ("CLAWCTL_UPSTREAM_KEY", "OPENCLAW_UPSTREAM_KEY"),
+    "TRAIN_GPUS": ("TRAIN_GPUS",),
+    "ROLLOUT_GPUS": ("ROLLOUT_GPUS",),
+}
+
+
+def first_set(name: str, environment: Mapping[str, str]) -> tuple[str, str] | None:
+    """The variable that sets `name`, and its value. Raises ClawError (exit code 2) where two names of other systems disagree."""
+    found = {variable: environment[variable] for variable in SAME[name] if environment.get(variable)}
+    foreign = [variable for variable in found if not variable.startswith("CLAWCTL_")]
+    if len(foreign) == len(found) and len({found[variable] for variable in foreign}) > 1:
+        raise ClawError(f"{' and '.join(foreign)} differ in the environment", f"unset all but one, or set {SAME[name][0]}", 2)
+    return next(iter(found.items()), None)
+
+
+def check_variables(command: str, environment: Mapping[str, str]) -> str | None:
+    """A warning of what is set and not followed, in one line; None where there is nothing to say.
+
+    Raises ClawError (exit code 2) where `command` must not pass over a variable.
+    """
+    for name, variable in VARIABLES.items():
+        if environment.get(name) and variable.effect == "refused" and command in variable.commands:
+            raise ClawError(f"{name} is set, and clawctl does not read it", f"here it is: {variable.meaning}; then unset {name}", 2)
+    told = [*_warned(command, environment), *_unknown(environment), *_overruled(command, environment)]
+    return f"the environment sets what clawctl does not follow: {'; '.join(told)}" if told else None
+
+
+def _warned(command: str, environment: Mapping[str, str]) -> Iterator[str]:
+    for name, variable in VARIABLES.items():
+        if environment.get(name) and variable.effect == "warned" and command in variable.commands:
+            yield f"{name} (here: {variable.meaning})"
+
+
+def _unknown(environment: Mapping[str, str]) -> Iterator[str]:
+    ours = [name for name in VARIABLES if name.startswith(("OPENCLAW_", "CLAWCTL_"))]
+    for name in sorted(environment):
+        known = name in VARIABLES or name in _QUIET or name.startswith(_OPENCLAWS_OWN)
+        if name.startswith(("OPENCLAW_", "CLAWCTL_")) and environment[name] and not known:
+            near = get_close_matches(name, ours, n=1)
+            yield f"{name} (did you mean {near[0]}?)" if near else f"{name} (unknown; names: docs/coming-from.md)"
+
+
+def _overruled(command: str, environment: Mapping[str, str]) -> Iterator[str]:
+    """Other systems' names that say something else than ours."""
+    for names in SAME.values():
+        own = environment.get(names[0])
+        for name in names[1:]:
+            if own and environment.get(name) not in (None, "", own) and command in VARIABLES[name].commands:
+                yield f"{name} ({names[0]} is set as well)"
+
+
+def asks_for_debug(environment: Mapping[str, str]) -> bool:
+    """Whether OPENCLAW_DEBUG is on."""
+    return environment.get("OPENCLAW_DEBUG", "").lower() in ("1", "true", "yes", "on")
+
+
+def gpu_numbers(name: str, text: str) -> list[int]:
+    """`2,3` as numbers. A lone number could be a count. Raises ClawError (exit code 2)."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if "," not in text or not parts or not all(part.isdigit() for part in parts):
+        raise ClawError(f"{name} is {text!r}, which is no list of GPUs", _BY_NUMBER, 2)
+    return [int(part) for part in parts]

@@ -1,0 +1,68 @@
+"""Which model a run has, and from when on: an attempt that failed binds nobody.
+
+A run has its model once a server has announced itself on it, or a version was trained. Until then `serve` and `up` may name another
+model, and take back what they wrote where they end before they worked.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from shutil import rmtree
+
+from clawctl.config import is_stage_of_up
+from clawctl.errors import ClawError
+from clawctl.policies import list_versions, policy_folder, read_policy
+from clawctl.run_dir import RunDir, claimed
+
+
+def is_bound(run: RunDir) -> bool:
+    """Whether the run has its model: a server worked on it, or the trainer did."""
+    worked = (run.root / "serve.json").exists() or any((run.train / "checkpoints").glob("*"))
+    return worked or max(list_versions(run), default=0) > 0
+
+
+def settle_model(run: RunDir, model: str, begins: bool) -> None:
+    """Check that `model` is the run's. Where the run has none yet and the caller `begins` it, let the model of an earlier try go.
+
+    Raises ClawError (exit code 2), before anything is written, where the run has another model.
+    """
+    if not (policy_folder(run, 0) / "policy.json").exists():
+        return
+    found = read_policy(run, 0).base_model
+    if found == model:
+        return
+    if begins and not is_bound(run):
+        _let_go(run)
+        return
+    raise ClawError(f"{run.root} trains {found!r}, the recipe names {model!r}", "use another --run for another model", 2)
+
+
+@contextmanager
+def first_try(root: Path) -> Iterator[None]:
+    """Around a server, or all stages: a run without a model at the end keeps the recipe that it had before, and no base policy."""
+    kept = root / "recipe.yaml"
+    before = kept.read_bytes() if kept.exists() else None
+    run = RunDir(root.resolve())
+    try:
+        yield
+    finally:
+        if not is_stage_of_up() and run.policies.is_dir() and not is_bound(run) and not _is_trained(run):
+            if before is None:
+                kept.unlink(missing_ok=True)
+            elif kept.read_bytes() != before:
+                kept.write_bytes(before)
+            _let_go(run)
+
+
+def _is_trained(run: RunDir) -> bool:
+    """Whether a trainer is at work on the run."""
+    with claimed(run, "train") as free:
+        return not free
+
+
+def _let_go(run: RunDir) -> None:
+    """Remove version 0, which holds no weights, and what says that it is live."""
+    for name in ("LIVE", "moves.jsonl"):
+        (run.policies / name).unlink(missing_ok=True)
+    with suppress(FileNotFoundError):
+        rmtree(policy_folder(run, 0))

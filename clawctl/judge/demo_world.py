@@ -1,0 +1,60 @@
+"""Whether a conversation is of the world that the demo model knows: homework with small numbers, in a few hundred English words."""
+
+import logging
+import re
+from functools import cached_property
+
+from tokenizers import Tokenizer
+
+from clawctl.config import DEMO_MODEL, Recipe
+from clawctl.judge.evidence import Evidence
+
+log = logging.getLogger(__name__)
+
+_WORD = re.compile(r"[^\W\d_]+")
+_LOOKED_AT = 2000  # characters of one message
+_STRANGE = 0.1  # share of words that the demo's tokenizer cuts up; of what the demo's students and teachers say it is 0
+
+
+def is_judged_by_demo(recipe: Recipe) -> bool:
+    """Whether the demo model is the judge: the run's own server is asked, and it serves the demo model."""
+    settings = recipe.judge
+    elsewhere = settings.endpoint or settings.endpoints or settings.prm or settings.custom_rm or recipe.serve.upstream
+    return not elsewhere and recipe.model.path in ("demo", str(DEMO_MODEL))
+
+
+class DemoWorld:
+    """Warns once of a conversation that the demo model cannot judge."""
+
+    def __init__(self) -> None:
+        self._warned = False
+        self._known: dict[str, bool] = {}
+
+    def look(self, turn: Evidence) -> None:
+        """Look at what the people said in a turn that the demo model is about to judge."""
+        if not self._warned and not self.holds(turn):
+            self._warned = True
+            log.warning(
+                "the demo model judges, and it knows only the demo's homework: its verdicts on other conversations mean nothing; "
+                "name a judge with judge.endpoint (and judge.model), judge.prm or judge.custom_rm"
+            )
+
+    def holds(self, turn: Evidence) -> bool:
+        """Whether the people in the conversation speak of homework, in words that the demo model was trained on."""
+        said = [
+            message.get("content") for message in (*turn.messages, *(turn.next_state or [])) if message.get("role") != "assistant"
+        ]
+        text = " ".join(content[:_LOOKED_AT] for content in said if isinstance(content, str))
+        words = _WORD.findall(text)
+        strange = sum(not self._knows(word) for word in words)
+        return any(character.isdigit() for character in text) and strange <= _STRANGE * len(words)
+
+    def _knows(self, word: str) -> bool:
+        if word not in self._known:
+            ways = (word, f" {word}")
+            self._known[word] = any(len(self._tokenizer.encode(way, add_special_tokens=False).ids) == 1 for way in ways)
+        return self._known[word]
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        return Tokenizer.from_file(str(DEMO_MODEL / "tokenizer.json"))

@@ -1,0 +1,15 @@
+"""torchrun as `clawctl train --gpus` becomes it: SIGTERM and Ctrl-C end it after its ranks, without its own traceback."""
+
+import logging
+import signal
+
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.run import main
+
+if __name__ == "__main__":
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]:
+        logging.getLogger(name).setLevel("ERROR")
+    try:
+        main()
+    except SignalException as told:  # each rank got the signal, finished its step and ended
+        raise SystemExit(0 if told.sigval in (signal.SIGTERM, signal.SIGINT) else 1) from None

@@ -5,7 +5,7 @@ A step is committed by one rename, that of `train/checkpoints/<step>/`, which ho
     policy/          exactly what is published: full weights with tokenizer, or a peft adapter
     master.safetensors   float32 weights, only where policy/ rounds them
     optimizer.safetensors  AdamW's state; its settings are the recipe's
-    sharded/         instead of these two where weights are sharded: what each rank keeps, by torch.distributed.checkpoint
+    sharded/         instead of these two where weights are sharded: what each rank keeps, as safetensors
     turns.parquet    the numbers of each trained token, for `clawctl inspect why`
     state.json       step, turns by shard, baselines, the steps.jsonl row, policy.json, what the model must match, and checksums of
                      the other files

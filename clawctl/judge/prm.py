@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from clawctl.config import JudgeConfig
+from clawctl.control_tokens import control_texts
 from clawctl.errors import ClawError
 from clawctl.judge.evidence import Evidence
 from clawctl.judge.fences import neutral, new_fence
@@ -37,6 +38,7 @@ class PRMJudge:
             if not any("SequenceClassification" in name or "RewardModel" in name for name in found.architectures or []):
                 raise ValueError(f"its config names {found.architectures or 'no architecture'}")
             self._tokenizer: Any = AutoTokenizer.from_pretrained(path, truncation_side="left")
+            self._control = control_texts(self._tokenizer)
             self._model: Any = AutoModelForSequenceClassification.from_pretrained(path).eval()
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise ClawError(f"{path} is not a sequence-classification model with a tokenizer: {error}", _CURE, 2) from error
@@ -116,7 +118,7 @@ class PRMJudge:
         request = f"{seen.earlier}\n\n{seen.request}" if seen.earlier else seen.request
         came_back = seen.next_state or "(nothing came back)"
         said = [("user", request), ("assistant", seen.answer), ("user", came_back)]
-        chat = [{"role": role, "content": neutral(text, fence)} for role, text in said]
+        chat = [{"role": role, "content": self._control.broken(neutral(text, fence))} for role, text in said]
         if self._tokenizer.chat_template:
             return str(self._tokenizer.apply_chat_template(chat, tokenize=False))
         return "\n\n".join(f"{message['role']}: {message['content']}" for message in chat)

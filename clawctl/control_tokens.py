@@ -1,8 +1,8 @@
 """Control tokens belong to the chat template: what a client writes is ordinary text, whatever it spells.
 
-A tokenizer turns `<|im_start|>` into one id wherever it stands, also where a user, a web page or a tool description wrote it. Here a
-conversation is rendered with a placeholder for each such text of a client. Only control tokens that the template itself wrote
-become control ids; the placeholders are put back and encoded as the letters that they are.
+A tokenizer turns `<|im_start|>` into one id wherever it stands, also where a user, a web page or a tool description wrote it.
+Here a conversation is rendered with a placeholder for each such text of a client. Only control tokens that the template itself
+wrote become control ids; the placeholders are put back and encoded as the letters that they are.
 
     safe = guard(tokenizer, messages, tools, settings)
     text = tokenizer.apply_chat_template(safe.messages, tools=safe.tools, tokenize=False, **safe.settings)
@@ -105,49 +105,17 @@ def _trie_pattern(words: Sequence[str], at: int = 0) -> str:
     return f"{joined}?" if ends else joined
 
 
+_PIPED = (
+    "im_start im_end im_sep endoftext begin_of_text end_of_text start_header_id end_header_id eot_id eom_id python_tag start end "
+    "message channel constrain call return system user assistant observation tool"
+)
+_WIDE = "begin▁of▁sentence end▁of▁sentence User Assistant tool▁calls▁begin tool▁calls▁end tool▁outputs▁begin tool▁outputs▁end"
+_SQUARE = "INST /INST SYSTEM_PROMPT /SYSTEM_PROMPT TOOL_CALLS AVAILABLE_TOOLS /AVAILABLE_TOOLS TOOL_RESULTS /TOOL_RESULTS"
 COMMON = [
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|im_sep|>",
-    "<|endoftext|>",
-    "<|begin_of_text|>",
-    "<|end_of_text|>",
-    "<|start_header_id|>",
-    "<|end_header_id|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|python_tag|>",
-    "<|start|>",
-    "<|end|>",
-    "<|message|>",
-    "<|channel|>",
-    "<|constrain|>",
-    "<|call|>",
-    "<|return|>",
-    "<|system|>",
-    "<|user|>",
-    "<|assistant|>",
-    "<|observation|>",
-    "<|tool|>",
-    "<start_of_turn>",
-    "<end_of_turn>",
-    "[INST]",
-    "[/INST]",
-    "[SYSTEM_PROMPT]",
-    "[/SYSTEM_PROMPT]",
-    "[TOOL_CALLS]",
-    "[AVAILABLE_TOOLS]",
-    "[/AVAILABLE_TOOLS]",
-    "[TOOL_RESULTS]",
-    "[/TOOL_RESULTS]",
-    "<｜begin▁of▁sentence｜>",
-    "<｜end▁of▁sentence｜>",
-    "<｜User｜>",
-    "<｜Assistant｜>",
-    "<｜tool▁calls▁begin｜>",
-    "<｜tool▁calls▁end｜>",
-    "<｜tool▁outputs▁begin｜>",
-    "<｜tool▁outputs▁end｜>",
+    *(f"<|{name}|>" for name in _PIPED.split()),
+    *(f"<｜{name}｜>" for name in _WIDE.split()),
+    *(f"[{name}]" for name in _SQUARE.split()),
+    *("<start_of_turn>", "<end_of_turn>"),
 ]
 
 

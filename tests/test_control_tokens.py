@@ -109,7 +109,8 @@ def control_in(tokenizer: Any, ids: Sequence[int]) -> list[int]:
 def turn_of(messages: list[Message], prompt_ids: list[int]) -> Turn:
     return Turn(
         turn_id="t", session_id="s", parent_turn_id=None, turn_index=0, kind="main", source="s", task_id=None,
-        group_id=None, user="u", created_at=0.0, messages=messages, tools=None, response={"role": "assistant", "content": "a"}, next_state=None,
+        group_id=None, user="u", created_at=0.0, messages=messages, tools=None, next_state=None,
+        response={"role": "assistant", "content": "a"},
         prompt_ids=prompt_ids, completion_ids=[1], logprobs=[-1.0], policy_version=0, policy_version_end=0, temperature=1.0,
         top_p=1.0, top_k=0, finish_reason="stop", outcome_reward=None, feedback=None, trainable=True, untrainable_reason=None,
     )  # fmt: skip

@@ -41,8 +41,8 @@ class ServeConfig(Section):
     port: int = Field(30000, ge=0, le=65535)
     """Port to listen on; 0 takes a free one and writes it to `RUN/serve.json`."""
     allowed_hosts: list[str] = []
-    """Names, besides `localhost` and `host`, under which requests without a key are answered: `["claw.example.com", "*.cluster.local"]`.
-    IP addresses always are. `["*"]` allows every name, and with it web pages that point a name of theirs at this server."""
+    """Names, besides `localhost` and `host`, under which requests without a key are answered: `["claw.example.com"]`, `["*.lan"]`.
+    Under IP addresses they always are. `["*"]` allows every name, also that of a web page which points it at this server."""
     api_key: str | None = None
     """The key clients must send. Unset: made once, shown once, kept in `RUN/api_key` (0600), where the other stages find it."""
     engine: Literal["transformers", "vllm"] = "transformers"

@@ -92,7 +92,7 @@ def check_harmless(folder: Path) -> None:
             raise Damaged(f"{file.name} is a link")
         if file.suffix in _CODE:
             raise Damaged(f"{file.name} could run code")
-    for name, keys in (("config.json", ("auto_map",)), ("adapter_config.json", ("megatron_config", "auto_mapping"))):
+    for name, keys in (("config.json", ("auto_map",)), ("adapter_config.json", ("megatron_config",))):
         told = orjson.loads((folder / name).read_bytes()) if (folder / name).is_file() else {}
         if found := [key for key in keys if told.get(key)]:
             raise Damaged(f"{name} names code: {found[0]}")

@@ -13,12 +13,14 @@ def open_stage(
 ) -> tuple[RunDir, Recipe]:
     """The run and its settings, kept as `recipe.yaml`; from here on the process logs to the stage's file. Raises ClawError."""
     from clawctl.checksums import sealed_yaml
+    from clawctl.named_code import check_named_code
     from clawctl.process import check_level, log_to
     from clawctl.run_dir import publish_bytes
 
     check_level(log_level)
     kept = root / "recipe.yaml"
     resolved = load_recipe(recipe_file(root, recipe), settings)
+    check_named_code(stage, root, resolved, recipe, settings)
     is_new = not (root / "run.json").exists()
     run = open_run(root, create=create or not is_new)  # of a run that is there, a folder that is not (a copy left out empty ones)
     if recipe is not None or not kept.exists():

@@ -34,12 +34,12 @@ class PRMJudge:
         if Path(path).is_file() or (Path(path).is_absolute() and not Path(path).is_dir()):
             raise ClawError(f"judge.prm: there is no folder {path}", _CURE, 2)
         try:
-            found = AutoConfig.from_pretrained(path)
+            found = AutoConfig.from_pretrained(path, trust_remote_code=False)
             if not any("SequenceClassification" in name or "RewardModel" in name for name in found.architectures or []):
                 raise ValueError(f"its config names {found.architectures or 'no architecture'}")
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(path, truncation_side="left")
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(path, truncation_side="left", trust_remote_code=False)
             self._control = control_texts(self._tokenizer)
-            self._model: Any = AutoModelForSequenceClassification.from_pretrained(path).eval()
+            self._model: Any = AutoModelForSequenceClassification.from_pretrained(path, trust_remote_code=False).eval()
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise ClawError(f"{path} is not a sequence-classification model with a tokenizer: {error}", _CURE, 2) from error
         if torch.cuda.is_available():

@@ -24,7 +24,7 @@ _OBJECTIONS = (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeE
 def load_tokenizer(path: str) -> Any:
     """The tokenizer beside the model. Raises ClawError if there is none, or one without a chat template."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ClawError(
             f"the tokenizer in {path} cannot be loaded: {error}", "name a whole model directory with --model", 2

@@ -155,9 +155,14 @@ def guard(
     safe = known.guard(messages, tools, settings or {})
     if safe is not None:
         return safe
-    return Guarded(
-        messages, tools, settings or {}, lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"]), False
-    )
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    if known.fast:
+        return Guarded(messages, tools, settings or {}, encode, False)
+    texts = known.texts  # of a tokenizer in Python there is no second one to be had
+    return Guarded(texts.broken_messages(messages), texts.broken(tools), texts.broken(settings or {}), encode, False)
 
 
 def control_texts(tokenizer: Any) -> ControlTexts:
@@ -169,7 +174,8 @@ def control_texts(tokenizer: Any) -> ControlTexts:
 def prepare(tokenizer: Any) -> None:
     """Do now what the first control token in a client's text would wait for: some seconds, with a large vocabulary."""
     guard(tokenizer, [])
-    _KNOWN[tokenizer].build()
+    if _KNOWN[tokenizer].fast:
+        _KNOWN[tokenizer].build()
 
 
 class _Placeholders:
@@ -198,16 +204,24 @@ class _ControlTokens:
         control = {token.content: token for token in added.values() if is_control(token.content, token.special)}
         words = [text for text, token in control.items() if token.single_word]
         self._control = {token.content: place for place, token in added.items() if token.content in control}
-        self._texts = ControlTexts(control, words)
-        self._backend = tokenizer.backend_tokenizer
+        self.texts = self._texts = ControlTexts(control, words)
+        self._backend = getattr(tokenizer, "backend_tokenizer", None)
+        self.fast = self._backend is not None
+        if self._backend is None:
+            return
         in_model = any(self._backend.model.token_to_id(text) is not None for text in control)
         self._normaliser = self._backend.normalizer
         if not in_model and not any(token.normalized for token in control.values()):
             self._normaliser = None  # what it makes of a text can be no control token
+        if self._normaliser is not None:  # which is put to an added token's own text as well
+            made = [self._normaliser.normalize_str(text).strip("▁ ") for text in control]
+            self._normalised = ControlTexts(filter(None, [*control, *made])).pattern
         self._built: tuple[Any, dict[str, str], dict[int, int]] | None = None
 
     def guard(self, messages: list[Message], tools: list[dict[str, Any]] | None, settings: dict[str, Any]) -> Guarded | None:
-        """None where the conversation is safe as it is."""
+        """None where the conversation is safe as it is, or the tokenizer is not `fast`."""
+        if not self.fast:
+            return None
         places = _Placeholders()
         made = [_mapped_message(message, lambda text, key: self._guarded(text, key, places)) for message in messages]
         safe = [old if new is None else new for old, new in zip(messages, made, strict=True)]
@@ -225,7 +239,7 @@ class _ControlTokens:
             return places.stand_for(text)
         if self._texts.pattern.search(text) is not None:
             text = self._texts.pattern.sub(lambda match: places.stand_for(match[0]), text)
-        elif self._normaliser is not None and self._texts.pattern.search(self._normaliser.normalize_str(text)) is not None:
+        elif self._normaliser is not None and self._normalised.search(self._normaliser.normalize_str(text)) is not None:
             places.needed = True
         begun, ended = self._texts.edges(text)
         if begun:

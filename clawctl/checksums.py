@@ -121,7 +121,11 @@ def checksums_of(folder: Path, leave_out: Collection[str] = ()) -> dict[str, str
 
 def check_folder(folder: Path, wanted: dict[str, str]) -> None:
     """Raises Damaged where a file of `wanted` is missing or is not what was written."""
-    found = {name: folder / name for name in wanted}
+    from clawctl.names import below  # which raises our Damaged
+
+    if not isinstance(wanted, dict):
+        raise Damaged("the list of its files is none")
+    found = {name: below(folder, name) for name in wanted}
     missing = sorted(name for name, path in found.items() if not path.is_file())
     if missing:
         raise Damaged(f"{missing[0]} is missing")

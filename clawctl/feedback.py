@@ -17,6 +17,7 @@ import orjson
 
 from clawctl.checksums import read_sealed, sealed
 from clawctl.lines import Lines, Rewritten
+from clawctl.names import open_to_append
 from clawctl.run_dir import RunDir
 from clawctl.types import SCHEMA_VERSION, Feedback, newer
 
@@ -97,7 +98,7 @@ class FeedbackFile:
         """Raises OSError where the disk refuses: the rating is not kept, and whoever sent it must be told."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         path = self._folder / f"{self._name}-{self._number}.jsonl"
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        descriptor = open_to_append(path)
         try:
             data = (b"\n" if self._torn else b"") + sealed(orjson.dumps(feedback)) + b"\n"
             self._torn = True

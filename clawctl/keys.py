@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import logging
 import re
 import secrets
 import time
@@ -16,7 +17,13 @@ from clawctl.errors import ClawError
 from clawctl.printing import answers, counted, print_json
 from clawctl.run_dir import RunDir, publish_bytes
 
+_log = logging.getLogger("clawctl.serve")
 OWN = "default"  # the name of the run's own key, which its stages use
+RESERVED = {  # names that mean something else where a turn says whose it is
+    OWN: "is the run's own key",
+    "import": "is whose the imported conversations are",
+    "custom": "is whose the turns of a custom rollout are",
+}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LOOK_EVERY_S = 1.0  # a key that was added or removed counts this soon, without a restart
 _PATIENCE_S = 10.0
@@ -32,8 +39,7 @@ class StoredKey:
 
 def add_key(run: RunDir, name: str) -> str:
     """Make a key for `name` and return it: nobody can read it again. Raises ClawError (exit code 2) for a name that cannot be."""
-    if not _NAME.fullmatch(name) or name == OWN:
-        why = "is the run's own key" if name == OWN else "is no name of a key"
+    if (why := _why_not(name)) is not None:
         raise ClawError(f"{name!r} {why}", "choose letters, digits, '.', '_' and '-', at most 64", 2)
     with _writing(run):
         stored = list_keys(run)
@@ -80,6 +86,20 @@ def show_keys(run: RunDir, as_json: bool) -> None:
     answers().print(table)
 
 
+def _why_not(name: str) -> str | None:
+    """Why this can be no name of a key, if it cannot."""
+    return RESERVED.get(name.lower()) or (None if _NAME.fullmatch(name) else "is no name of a key")
+
+
+def _opening(keys: list[StoredKey]) -> list[StoredKey]:
+    """Those that open. A name that cannot be was written by an older clawctl or by hand; a turn would not say whose it is."""
+    for key in keys:
+        if (why := _why_not(key.name)) is not None:
+            cure = f"`clawctl keys remove {key.name}`, and add a key with another name"
+            _log.error("the key named %r opens nothing: the name %s; %s", key.name, why, cure)
+    return [key for key in keys if _why_not(key.name) is None]
+
+
 def _write(run: RunDir, keys: list[StoredKey]) -> None:
     text = orjson.dumps({"keys": [asdict(key) for key in keys]}, option=orjson.OPT_INDENT_2)
     publish_bytes(run.root / "api_keys.json", sealed(text))
@@ -99,7 +119,7 @@ class KeyRing:
     def __init__(self, run: RunDir, own: str) -> None:
         salt = secrets.token_hex(16)
         self._run, self._own = run, StoredKey(OWN, salt, _digest(salt, own), 0.0)
-        self._keys = [self._own, *list_keys(run)]
+        self._keys = [self._own, *_opening(list_keys(run))]
         self._seen, self._looked_at = self._stamp(), time.monotonic()
 
     def owner(self, given: str) -> str | None:
@@ -121,7 +141,7 @@ class KeyRing:
 
     def _readable(self) -> list[StoredKey]:
         try:
-            return list_keys(self._run)
+            return _opening(list_keys(self._run))
         except ClawError:  # a file that was broken by hand opens the door to nobody
             return []
 

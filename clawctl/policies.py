@@ -15,6 +15,7 @@ from filelock import FileLock
 
 from clawctl.checksums import Damaged, check_folder, checksums_of, read_sealed, sealed
 from clawctl.errors import ClawError
+from clawctl.names import counted, named, open_to_append
 from clawctl.run_dir import RunDir, publish_bytes, publish_folder
 from clawctl.types import Policy
 
@@ -58,7 +59,10 @@ def list_versions(run: RunDir) -> list[int]:
 def read_policy(run: RunDir, version: int) -> Policy:
     path = policy_folder(run, version) / "policy.json"
     try:
-        return Policy(**read_sealed(path.read_bytes()))
+        policy = Policy(**read_sealed(path.read_bytes()))
+        if counted(policy.version) != version:
+            raise Damaged(f"it says that it is version {policy.version}")
+        return policy
     except (OSError, Damaged, TypeError) as error:
         known = ", ".join(map(str, list_versions(run))) or "none"
         raise ClawError(f"policy {version} cannot be read: {error}", f"choose one of the published versions: {known}") from error
@@ -71,10 +75,31 @@ def check_policy(run: RunDir, version: int) -> None:
         ready = (folder / "READY").read_bytes()
         if ready:
             check_folder(folder, read_sealed(ready)["files"])
-    except (OSError, Damaged, LookupError, TypeError) as error:
+        check_harmless(folder)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         known = ", ".join(str(other) for other in list_versions(run) if other != version) or "none"
         problem = f"policy {version} is damaged: {error}"
         raise ClawError(problem, f"restore {folder} from a copy, or promote another: {known}") from error
+
+
+_CODE = (".bin", ".pt", ".pth", ".pkl", ".ckpt", ".py")  # pickles, and what transformers would import
+
+
+def check_harmless(folder: Path) -> None:
+    """Raises Damaged where a folder of weights holds what could run code, or names a file outside. What we write never does."""
+    for file in sorted(folder.iterdir()):
+        if file.is_symlink():
+            raise Damaged(f"{file.name} is a link")
+        if file.suffix in _CODE:
+            raise Damaged(f"{file.name} could run code")
+    for name, keys in (("config.json", ("auto_map",)), ("adapter_config.json", ("megatron_config",))):
+        told = orjson.loads((folder / name).read_bytes()) if (folder / name).is_file() else {}
+        if found := [key for key in keys if told.get(key)]:
+            raise Damaged(f"{name} names code: {found[0]}")
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        for name in set(orjson.loads(index.read_bytes())["weight_map"].values()):
+            named(name)
 
 
 def live_version(run: RunDir) -> int | None:
@@ -98,7 +123,7 @@ def move_live(run: RunDir, version: int, by: str = "unnamed") -> int | None:
         before = readable_live(run)
         publish_bytes(run.policies / "LIVE", f"{version}\n".encode())
         line = sealed(orjson.dumps({"at": time.time(), "from": before, "to": version, "by": by})) + b"\n"
-        descriptor = os.open(run.policies / "moves.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        descriptor = open_to_append(run.policies / "moves.jsonl")
         try:
             os.write(descriptor, line)
         finally:

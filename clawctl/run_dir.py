@@ -117,7 +117,7 @@ def _sweep(run: RunDir) -> None:
         for path in folder.glob(".*.tmp"):
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > _ABANDONED_S:
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _make_folders(run: RunDir) -> None:

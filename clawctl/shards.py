@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from clawctl.checksums import check_footer, seal_footer
+from clawctl.names import named
 from clawctl.run_dir import publish
 from clawctl.types import SCHEMA_VERSION, Turn, Verdict, newer
 
@@ -110,7 +111,7 @@ def merged_from(path: Path) -> list[str]:
     """The stems of the shards that were merged into this one. Raises UnreadableShard."""
     with _reading(path):
         metadata = read_schema(path).metadata or {}
-        return list(orjson.loads(metadata.get(b"merged", b"[]")))
+        return [named(stem) for stem in orjson.loads(metadata.get(b"merged", b"[]"))]
 
 
 def read_turns(path: Path) -> list[Turn]:

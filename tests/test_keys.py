@@ -7,6 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from clawctl.checksums import read_sealed
 from clawctl.errors import ClawError
 from clawctl.keys import KeyRing, add_key, list_keys, remove_key
 from clawctl.run_dir import RunDir, open_run
@@ -21,7 +22,7 @@ def clawctl(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "clawctl", *words], capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize("name", ["", "a b", "../x", "a/b", "ä", "-x", "x" * 65, "a\n", "default"])
+@pytest.mark.parametrize("name", ["", "a b", "../x", "a/b", "ä", "-x", "x" * 65, "a\n", "default", "import", "custom", "Import"])
 def test_a_name_that_cannot_be_is_refused_and_nothing_is_written(run: RunDir, name: str) -> None:
     with pytest.raises(ClawError) as refused:
         add_key(run, name)
@@ -46,6 +47,21 @@ def test_a_key_lies_nowhere_but_with_its_owner(run: RunDir) -> None:
     assert len(key) > 32
     assert key != again
     assert len({each.salt for each in list_keys(run)}) == 2
+
+
+def test_a_key_whose_name_means_something_else_opens_nothing_and_can_be_removed(
+    run: RunDir, caplog: pytest.LogCaptureFixture
+) -> None:
+    key, other = add_key(run, "anna"), add_key(run, "ben")
+    path = run.root / "api_keys.json"
+    keys = read_sealed(path.read_bytes())
+    keys["keys"][0]["name"] = "import"
+    path.write_bytes(orjson.dumps(keys))
+    ring = KeyRing(run, "own")
+    assert [ring.owner(each) for each in (key, other)] == [None, "ben"]
+    assert "the key named 'import' opens nothing" in caplog.text
+    remove_key(run, "import")
+    assert [each.name for each in list_keys(run)] == ["ben"]
 
 
 def test_a_name_has_one_key_and_a_removed_one_is_gone(run: RunDir) -> None:

@@ -24,6 +24,7 @@ def open_stage(
     """
     from clawctl.checksums import sealed_yaml
     from clawctl.first_try import is_bound, settle_model
+    from clawctl.named_code import check_named_code
     from clawctl.process import check_level, log_to
     from clawctl.run_dir import publish_bytes
 
@@ -31,6 +32,7 @@ def open_stage(
     kept = root / "recipe.yaml"
     resolved = load_recipe(recipe_file(root, recipe), settings)
     check(resolved)
+    check_named_code(stage, root, resolved, recipe, settings)
     is_new = not (root / "run.json").exists()
     run = open_run(root, create=create or not is_new)  # of a run that is there, a folder that is not (a copy left out empty ones)
     begins = stage == "serve" or (stage == "up" and "serve" in resolved.up.stages)

@@ -41,7 +41,7 @@ def collect_custom(run: RunDir, recipe: Recipe, rollout: str, generate: str | No
     for episode in range(episodes):
         turns = [redacted(turn, redactor) for turn in _played(play, partial(sample, config=recipe.collect), episode, recipe)]
         if turns:
-            write_turns(run.trajectories / f"{time.time_ns():020d}-{secrets.token_hex(3)}.parquet", turns, origin)
+            write_turns(run.trajectories / f"{time.time_ns():020d}-{secrets.token_hex(3)}-custom.parquet", turns, origin)
         published += len(turns)
         log.info("episode %d: %d turns, %d trainable", episode, len(turns), sum(turn.trainable for turn in turns))
     return published

@@ -8,6 +8,7 @@ import gc
 import heapq
 import itertools
 import logging
+import re
 import secrets
 import threading
 import time
@@ -37,6 +38,7 @@ BATCH = 256  # exchanges between two looks at the shard limits
 MOST_UNSURE = 1024  # exchanges held back for a parent that may still be read
 REPORT_S = 10.0
 UPKEEP_S = 60.0
+_OWN_DRAFT = re.compile(r"\.\d{20}-[0-9a-f]{6}(-merged)?\.parquet\..*\.tmp")
 
 
 def collect(run: RunDir, recipe: Recipe, once: bool) -> None:
@@ -248,9 +250,10 @@ def _time(arrived: Arrived) -> float:
 
 
 def _sweep(run: RunDir) -> None:
-    """Remove what a killed worker left half written. Only an import writes here as well, under stems that begin with zeros."""
+    """Remove what a killed collect worker left half written; there is one at a time. Imports and custom rollouts write here too, at
+    any time: their drafts bear their mark, and `open_run` removes those that are a day old."""
     for path in run.trajectories.glob(".*.tmp"):
-        if not path.name.startswith(".00"):
+        if _OWN_DRAFT.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 

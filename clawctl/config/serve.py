@@ -40,6 +40,9 @@ class ServeConfig(Section):
     """Address to listen on. Elsewhere 0.0.0.0; here only this machine, for conversations are private."""
     port: int = Field(30000, ge=0, le=65535)
     """Port to listen on; 0 takes a free one and writes it to `RUN/serve.json`."""
+    allowed_hosts: list[str] = []
+    """Names, besides `localhost` and `host`, under which requests without a key are answered: `["claw.example.com"]`, `["*.lan"]`.
+    Under IP addresses they always are. `["*"]` allows every name, also that of a web page which points it at this server."""
     api_key: str | None = None
     """The key clients must send. Unset: made once, shown once, kept in `RUN/api_key` (0600), where the other stages find it."""
     engine: Literal["transformers", "vllm"] = "transformers"

@@ -113,7 +113,7 @@ def _texts(run: RunDir, record: dict[str, Any]) -> list[str]:
     from clawctl.config import load_recipe, recipe_file
 
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(load_recipe(recipe_file(run.root)).model_path)
+        tokenizer: Any = AutoTokenizer.from_pretrained(load_recipe(recipe_file(run.root)).model_path, trust_remote_code=False)
     except (OSError, ValueError, ClawError):
         return [f"<{token}>" for token in record["completion_ids"]]
     return [tokenizer.decode([token]) for token in record["completion_ids"]]

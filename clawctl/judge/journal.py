@@ -13,6 +13,7 @@ from typing import IO
 import orjson
 
 from clawctl.checksums import Damaged, read_sealed, sealed
+from clawctl.names import open_to_append
 from clawctl.run_dir import RunDir
 from clawctl.types import Verdict
 
@@ -32,7 +33,7 @@ class Journal:
         line = sealed(orjson.dumps(verdict)) + b"\n"
         with suppress(OSError):
             if self._file is None:
-                descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                descriptor = open_to_append(self.path)
                 self._file = os.fdopen(descriptor, "ab", buffering=0)
             line = b"\n" * self._torn + line
             self._torn = self._file.write(line) < len(line)

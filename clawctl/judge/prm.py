@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from clawctl.config import JudgeConfig
+from clawctl.control_tokens import control_texts
 from clawctl.errors import ClawError
 from clawctl.judge.evidence import Evidence
 from clawctl.judge.fences import neutral, new_fence
@@ -33,11 +34,12 @@ class PRMJudge:
         if Path(path).is_file() or (Path(path).is_absolute() and not Path(path).is_dir()):
             raise ClawError(f"judge.prm: there is no folder {path}", _CURE, 2)
         try:
-            found = AutoConfig.from_pretrained(path)
+            found = AutoConfig.from_pretrained(path, trust_remote_code=False)
             if not any("SequenceClassification" in name or "RewardModel" in name for name in found.architectures or []):
                 raise ValueError(f"its config names {found.architectures or 'no architecture'}")
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(path, truncation_side="left")
-            self._model: Any = AutoModelForSequenceClassification.from_pretrained(path).eval()
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(path, truncation_side="left", trust_remote_code=False)
+            self._control = control_texts(self._tokenizer)
+            self._model: Any = AutoModelForSequenceClassification.from_pretrained(path, trust_remote_code=False).eval()
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise ClawError(f"{path} is not a sequence-classification model with a tokenizer: {error}", _CURE, 2) from error
         if torch.cuda.is_available():
@@ -116,7 +118,7 @@ class PRMJudge:
         request = f"{seen.earlier}\n\n{seen.request}" if seen.earlier else seen.request
         came_back = seen.next_state or "(nothing came back)"
         said = [("user", request), ("assistant", seen.answer), ("user", came_back)]
-        chat = [{"role": role, "content": neutral(text, fence)} for role, text in said]
+        chat = [{"role": role, "content": self._control.broken(neutral(text, fence))} for role, text in said]
         if self._tokenizer.chat_template:
             return str(self._tokenizer.apply_chat_template(chat, tokenize=False))
         return "\n\n".join(f"{message['role']}: {message['content']}" for message in chat)

@@ -18,11 +18,12 @@ from typing import Any
 import orjson
 
 from clawctl.errors import ClawError
+from clawctl.names import open_to_append
 from clawctl.policies import list_versions, read_policy
 from clawctl.privacy.chosen import Chosen, Wish, choose
 from clawctl.privacy.lineage import WayBack, go_back, learned_from, way_back
 from clawctl.privacy.rewriting import Unreadable, rewrite_appended, rewrite_json, rewrite_parquet
-from clawctl.run_dir import RunDir, claimed, published, sole_worker
+from clawctl.run_dir import FOLDERS, RunDir, claimed, published, sole_worker
 
 # Where no turn stands, or where only its random id does, which leads nowhere once the turn is gone.
 _LEFT_ALONE = ("policies", "eval", "locks", "logs", "captures", "feedback", "trajectories")
@@ -70,7 +71,8 @@ def _remove(run: RunDir, wish: Wish | None, chosen: Chosen, done: Forgotten) -> 
     for path in _derived(run):
         _rewrite(run, path, chosen.turn_ids, done)
     for path in [*run.captures.glob(".*.tmp"), *run.trajectories.glob(".*.tmp"), *run.verdicts.glob(".*.tmp")]:
-        path.unlink(missing_ok=True)  # what a killed writer left; the living ones of trajectories and verdicts rest
+        if "-custom.parquet." not in path.name:  # a custom rollout may be writing
+            path.unlink(missing_ok=True)  # what a killed writer left; the living ones of trajectories and verdicts rest
     (run.root / "collect.json").unlink(missing_ok=True)  # places in captures, should collect keep any: they are about to move
 
     def belongs(row: dict[str, Any]) -> bool:
@@ -87,7 +89,10 @@ def _remove(run: RunDir, wish: Wish | None, chosen: Chosen, done: Forgotten) -> 
 def _derived(run: RunDir) -> Iterator[Path]:
     """Every file that may hold turns, apart from those that are appended to and trajectories: whichever stage wrote it. Of a
     checkpoint only its record of turns: weights cannot be unlearned, see `lineage.py`."""
-    for folder in sorted(path for path in run.root.iterdir() if path.is_dir() and path.name not in _LEFT_ALONE):
+    folders = (path for path in run.root.iterdir() if path.is_dir() and path.name not in _LEFT_ALONE)
+    for folder in sorted(
+        path for path in folders if path.name in FOLDERS or not path.is_symlink()
+    ):  # a link may lead out of the run
         for path in sorted(folder.rglob("*")):
             in_checkpoint = "checkpoints" in path.relative_to(run.root).parts
             if path.is_file() and path.name != _RECORD and (not in_checkpoint or path.suffix == ".parquet"):
@@ -126,7 +131,7 @@ def _count(run: RunDir, path: Path, rows: int, done: Forgotten) -> None:
 
 def _record(run: RunDir, done: Forgotten) -> None:
     row = {"at": time.time(), "turns": done.turns, "policies": done.policies}
-    with (run.train / _RECORD).open("ab") as file:
+    with os.fdopen(open_to_append(run.train / _RECORD), "ab") as file:
         file.write(orjson.dumps(row) + b"\n")
         file.flush()
         os.fsync(file.fileno())

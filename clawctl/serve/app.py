@@ -21,6 +21,7 @@ from clawctl.serve.answer import Answer, new_handle
 from clawctl.serve.capture import Capture
 from clawctl.serve.dialects import Ask, Dialect, Refusal, chat, messages, responses
 from clawctl.serve.hints import read_hints
+from clawctl.serve.hosts import Hosts
 from clawctl.serve.limits import Concurrency
 from clawctl.serve.metrics import Metrics
 from clawctl.serve.rating import Rating
@@ -49,6 +50,7 @@ class Gateway:
     def __init__(self, run: RunDir, recipe: Recipe, key: str, versions: Versions, capture: Capture) -> None:
         self._recipe, self._versions, self._capture = recipe, versions, capture
         self._keys, self._limits = KeyRing(run, key), recipe.serve.limits
+        self._hosts = Hosts(recipe.serve)
         self._concurrency = Concurrency(self._limits.concurrent_per_key)
         self._metrics = Metrics()
         self._rating = Rating(run.feedback if capture.on else None, recipe, self._metrics.ratings)
@@ -109,6 +111,8 @@ class Gateway:
             raise Refusal(405, f"{request.method} is not possible on {path[:200]}", allow=allowed)
         given = _given_key(request)
         visit.key = self._keys.owner(given) or "" if given else ""
+        if not visit.key:
+            self._hosts.check(request.headers.getlist("host"), request.headers.getlist("origin"))
         if locked and not visit.key:
             raise Refusal(401, "the API key is missing or wrong; it is in RUN/api_key", code="invalid_api_key")
         return await handle(request, visit)

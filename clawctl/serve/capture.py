@@ -16,6 +16,7 @@ import orjson
 
 from clawctl.checksums import sealed
 from clawctl.config import PrivacyConfig
+from clawctl.names import open_to_append
 from clawctl.privacy.consent import may_capture
 from clawctl.privacy.redaction import Redactor
 from clawctl.types import Exchange
@@ -145,7 +146,7 @@ class Capture:
         if self._descriptor is None:
             assert self._folder is not None
             path = self._folder / f"{self._name}-{self._number}.jsonl"
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            self._descriptor = open_to_append(path)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
             self._number += 1
             self._opened_at = time.monotonic()

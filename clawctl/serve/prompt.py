@@ -8,6 +8,7 @@ import jinja2
 import orjson
 from transformers import AutoTokenizer
 
+from clawctl.control_tokens import Guarded, guard, prepare
 from clawctl.errors import ClawError
 from clawctl.serve.dialects import Ask, Refusal, Remembered
 from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, later_system_as_user
@@ -23,13 +24,14 @@ _OBJECTIONS = (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeE
 def load_tokenizer(path: str) -> Any:
     """The tokenizer beside the model. Raises ClawError if there is none, or one without a chat template."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ClawError(
             f"the tokenizer in {path} cannot be loaded: {error}", "name a whole model directory with --model", 2
         ) from error
     if not tokenizer.chat_template:
         raise ClawError(f"the tokenizer in {path} has no chat template", "name a chat (instruct) model with --model", 2)
+    prepare(tokenizer)
     return tokenizer
 
 
@@ -59,15 +61,16 @@ def render(tokenizer: Any, ask: Ask, splicing: bool = False) -> Rendered:
     tools = [tool for tool in ask.tools or [] if tool.get("type") == "function" and isinstance(tool.get("function"), dict)]
     settings = {key: value for key, value in ask.template_settings.items() if key not in ("tokenize", "return_dict")}
     settings.setdefault("add_generation_prompt", True)
-    asked = {"tools": tools or None, "tokenize": False, **settings}
+    safe = guard(tokenizer, messages, tools or None, settings)
+    asked = {"tools": safe.tools, "tokenize": False, **safe.settings}
     try:
-        messages, text = _apply(tokenizer, messages, asked)
+        messages, text = _apply(tokenizer, safe.messages, asked)
     except _OBJECTIONS as error:
         raise Refusal(400, f"the model's chat template cannot render these messages: {error}", "messages") from error
-    plain = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    plain = safe.encode(text)
     ids, spliced, unspliced = plain, 0 if splicing else None, None
     if splicing and ask.answers and settings["add_generation_prompt"] is True and not settings.get("continue_final_message"):
-        found = _splice(tokenizer, messages, asked, text, ask.answers)
+        found = _splice(tokenizer, messages, asked, text, ask.answers, safe)
         if found is None:
             unspliced = UNCERTAIN
         elif found[0] != plain:
@@ -94,13 +97,18 @@ def _apply(tokenizer: Any, messages: list[Message], asked: dict[str, Any]) -> tu
 
 
 def _splice(
-    tokenizer: Any, messages: list[Message], asked: dict[str, Any], text: str, answers: dict[int, list[Remembered]]
+    tokenizer: Any,
+    messages: list[Message],
+    asked: dict[str, Any],
+    text: str,
+    answers: dict[int, list[Remembered]],
+    safe: Guarded,
 ) -> tuple[list[int], int] | None:
     def again(changed: list[Message], prompted: bool) -> str:
         return str(tokenizer.apply_chat_template(changed, **{**asked, "add_generation_prompt": prompted}))
 
     try:
-        return splice(tokenizer, again, messages, text, answers)
+        return splice(tokenizer, again, messages, text, answers, safe.encode)
     except _OBJECTIONS:
         return None  # the template wants its assistant's messages as they are
 

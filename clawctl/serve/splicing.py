@@ -14,7 +14,12 @@ Render = Callable[[list[Message], bool], str]  # messages, with or without the p
 
 
 def splice(
-    tokenizer: Any, render: Render, messages: list[Message], text: str, answers: Mapping[int, list[Remembered]]
+    tokenizer: Any,
+    render: Render,
+    messages: list[Message],
+    text: str,
+    answers: Mapping[int, list[Remembered]],
+    encode: Callable[[str], list[int]],
 ) -> tuple[list[int], int] | None:
     """The ids of the prompt `text` with answers in place of what the template made of them, and how many. `answers` says which of
     the messages may be which answers. None where a place is not certain.
@@ -24,7 +29,6 @@ def splice(
     pieces = _between(render, messages, text, sorted(answers))
     if pieces is None:
         return None
-    encode = _encoder(tokenizer)
     ids, chosen, unclear = encode(pieces[0]), {}, set()
     for place, piece in zip(sorted(answers), pieces[1:], strict=True):
         chosen[place] = answer = _choose(answers[place], ids) or answers[place][0]
@@ -33,15 +37,11 @@ def splice(
         rest = _after(tokenizer, answer, piece)
         if rest is None:
             return None
-        ids += [*answer.completion_ids, *encode(rest)]
+        ids += [*answer.completion_ids, *(encode(rest) if rest else [])]
     if not unclear:
         return ids, len(chosen)
     sure = {place: [answer] for place, answer in chosen.items() if place not in unclear}
-    return splice(tokenizer, render, messages, text, sure) if sure else None
-
-
-def _encoder(tokenizer: Any) -> Callable[[str], list[int]]:
-    return lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
+    return splice(tokenizer, render, messages, text, sure, encode) if sure else None
 
 
 def _choose(candidates: list[Remembered], ids: list[int]) -> Remembered | None:

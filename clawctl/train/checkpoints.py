@@ -5,7 +5,7 @@ A step is committed by one rename, that of `train/checkpoints/<step>/`, which ho
     policy/          exactly what is published: full weights with tokenizer, or a peft adapter
     master.safetensors   float32 weights, only where policy/ rounds them
     optimizer.safetensors  AdamW's state; its settings are the recipe's
-    sharded/         instead of these two where weights are sharded: what each rank keeps, by torch.distributed.checkpoint
+    sharded/         instead of these two where weights are sharded: what each rank keeps, as safetensors
     turns.parquet    the numbers of each trained token, for `clawctl inspect why`
     state.json       step, turns by shard, baselines, the steps.jsonl row, policy.json, what the model must match, and checksums of
                      the other files
@@ -28,6 +28,7 @@ import torch
 from clawctl.checksums import Damaged, checksums_of, read_sealed, sealed
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
+from clawctl.names import counted
 from clawctl.policies import list_versions, live_version, move_live, policy_folder, publish_policy
 from clawctl.run_dir import RunDir, publish_folder
 from clawctl.train.ledger import write_trained
@@ -57,7 +58,9 @@ def newest_checkpoint(run: RunDir) -> Path | None:
 def read_state(checkpoint: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = read_sealed((checkpoint / "state.json").read_bytes())
-    except (OSError, Damaged) as error:
+        for number in (state["step"], state["policy"]["version"], state["policy"]["step"]):
+            counted(number)
+    except (OSError, Damaged, LookupError, TypeError) as error:
         raise ClawError(
             f"checkpoint {checkpoint} cannot be read: {error}", "restore it, or remove it to resume one before"
         ) from error
@@ -152,6 +155,8 @@ def steps_kept(run: RunDir) -> list[int]:
 def _link(source: Path, target: Path) -> None:
     """The same files under a second name; copies where the filesystem has no hard links."""
     for file in sorted(source.iterdir()):
+        if file.is_symlink() or not file.is_file():
+            continue  # not ours: it may stand for a file outside the run
         try:
             os.link(file, target / file.name)
         except OSError:
@@ -195,7 +200,8 @@ def _last_row_step(run: RunDir) -> int:
 
 
 def _append_row(run: RunDir, row: dict[str, Any]) -> None:
-    with (run.train / "steps.jsonl").open("ab+") as file:
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW  # a link may point out of the run
+    with os.fdopen(os.open(run.train / "steps.jsonl", flags, 0o600), "ab+") as file:
         file.seek(0)
         file.truncate(file.read().rfind(b"\n") + 1)  # a line that a killed trainer began
         file.write(row_line(row))

@@ -103,7 +103,7 @@ def skeleton(path: str) -> Any:
         if path in known and not Path(path).exists():
             config = AutoConfig.for_model(**known[path])
         else:
-            config = AutoConfig.from_pretrained(path)
+            config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config)
     except (OSError, ValueError, KeyError) as error:

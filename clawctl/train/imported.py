@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from clawctl.control_tokens import Guarded, guard
 from clawctl.train.batches import lay_out, share_out
 from clawctl.train.model import PolicyModel
 from clawctl.train.sample import Batch
@@ -28,16 +29,17 @@ def rendered(tokenizer: Any, turn: Turn) -> Turn:
     """
     if turn.response is None or any(isinstance(message.get("content"), list) for message in (*turn.messages, turn.response)):
         raise Unrenderable
+    safe = guard(tokenizer, [*turn.messages, turn.response], turn.tools)
     try:
-        prompt = _text(tokenizer, turn.messages, turn, add_generation_prompt=True)
-        whole = _text(tokenizer, [*turn.messages, turn.response], turn)
+        prompt = _text(tokenizer, safe.messages[:-1], safe, add_generation_prompt=True)
+        whole = _text(tokenizer, safe.messages, safe)
     except (ValueError, TypeError, KeyError, AttributeError, template_error()) as error:  # a template may refuse any conversation
         raise Unrenderable from error
-    content, end = turn.response.get("content") or "", tokenizer.eos_token
+    content, end = safe.messages[-1].get("content") or "", tokenizer.eos_token
     answer, found, behind = whole[len(prompt) :].rpartition(end)
     if not whole.startswith(prompt) or not found or behind.strip() or not answer or content.strip() not in answer:
         raise Unrenderable  # a template that rewrites what was said would teach something else
-    prompt_ids, completion_ids = (list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in (prompt, answer + end))
+    prompt_ids, completion_ids = (safe.encode(text) for text in (prompt, answer + end))
     return replace(turn, prompt_ids=prompt_ids, completion_ids=completion_ids)
 
 
@@ -55,5 +57,5 @@ def scored(policy: PolicyModel, batch: Batch, tokens: int) -> Batch:
     return replace(batch, samples=samples)
 
 
-def _text(tokenizer: Any, messages: list[dict[str, Any]], turn: Turn, **settings: Any) -> str:
-    return str(tokenizer.apply_chat_template(messages, tools=turn.tools, tokenize=False, **settings))
+def _text(tokenizer: Any, messages: list[dict[str, Any]], safe: Guarded, **settings: Any) -> str:
+    return str(tokenizer.apply_chat_template(messages, tools=safe.tools, tokenize=False, **settings))

@@ -7,6 +7,7 @@
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import orjson
 
 from clawctl.checksums import Damaged, read_sealed, sealed
 from clawctl.errors import ClawError
+from clawctl.names import is_name
 from clawctl.policies import read_policy
 from clawctl.run_dir import RunDir, publish_bytes, published, quarantine
 from clawctl.shards import UnreadableShard, read_turn_ids
@@ -38,7 +40,8 @@ def write_trained(run: RunDir, step: int, turns: dict[str, list[str]]) -> None:
 def write_skipped(run: RunDir, step: int, samples: Sequence[Sample], reason: str) -> None:
     """Enter turns that no step may try again."""
     entry = {"step": step, "outcome": "skipped", "reason": reason, "turns": by_stem(samples)}
-    _enter(run, f"skipped-{samples[0].turn_id}", entry)
+    first = samples[0].turn_id
+    _enter(run, f"skipped-{first if is_name(first) else sha256(first.encode()).hexdigest()[:24]}", entry)
 
 
 def read_ledger(run: RunDir) -> dict[str, str]:

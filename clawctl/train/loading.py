@@ -15,9 +15,11 @@ def load_causal(path: str, device: torch.device, dtype: torch.dtype, quantize: s
     """A causal language model, whole, evaluating. Raises ClawError where there is none."""
     from transformers import AutoModelForCausalLM
 
-    settings = {} if quantize is None else {"quantization_config": _quantization(quantize, device), "device_map": {"": device}}
+    settings: dict[str, Any] = {"dtype": dtype, "attn_implementation": "sdpa", "trust_remote_code": False}
+    if quantize is not None:
+        settings |= {"quantization_config": _quantization(quantize, device), "device_map": {"": device}}
     try:
-        module: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa", **settings)
+        module: Any = AutoModelForCausalLM.from_pretrained(path, **settings)
     except (OSError, ValueError, KeyError) as error:
         problem = f"model {path} cannot be loaded: {str(error).splitlines()[0]}"
         raise ClawError(problem, "set model.path to a Hugging Face model directory, or to demo", 2) from error
@@ -43,7 +45,7 @@ def load_config(path: str) -> Any:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(path)
+        return AutoConfig.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         problem = f"model {path} cannot be loaded: {str(error).splitlines()[0]}"
         raise ClawError(problem, "set model.path to a Hugging Face model directory, or to demo", 2) from error
@@ -85,5 +87,5 @@ def tokenizer_files_of(path: str) -> dict[str, bytes]:
     from transformers import AutoTokenizer
 
     with tempfile.TemporaryDirectory() as folder:
-        AutoTokenizer.from_pretrained(path).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(path, trust_remote_code=False).save_pretrained(folder)
         return {file.name: file.read_bytes() for file in Path(folder).iterdir()}

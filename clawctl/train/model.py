@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
+from clawctl.policies import check_harmless
 from clawctl.train.attention import TREE, register
 from clawctl.train.batches import Merge, Microbatch, lay_out
 from clawctl.train.head import token_logprobs
@@ -202,6 +203,12 @@ def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) ->
     """The base model, or the policy folder that a checkpoint kept, ready to be trained. Raises ClawError."""
     from transformers import AutoTokenizer
 
+    if checkpoint is not None:
+        try:
+            check_harmless(checkpoint)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            problem = f"checkpoint {checkpoint.parent} cannot be trusted: {error}"
+            raise ClawError(problem, "restore it from a copy, or remove it to resume one before") from error
     lora, config = recipe.train.lora, recipe.train
     path = recipe.model_path if lora or checkpoint is None else str(checkpoint)
     files_dtype = load_config(recipe.model_path).dtype
@@ -217,7 +224,7 @@ def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) ->
         module = adapted(module, lora, checkpoint, config.seed)
     policy = PolicyModel(
         module=module,
-        tokenizer=AutoTokenizer.from_pretrained(recipe.model_path),
+        tokenizer=AutoTokenizer.from_pretrained(recipe.model_path, trust_remote_code=False),
         device=device,
         autocast=torch.bfloat16 if config.dtype == "bfloat16" else None,
         publish_dtype=publish_dtype_of(recipe.model.dtype, files_dtype),

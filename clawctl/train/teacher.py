@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from clawctl.control_tokens import guard
 from clawctl.types import Message, Turn
 
 
@@ -41,7 +42,8 @@ def teacher_prompt_ids(tokenizer: Any, turn: Turn, hint: str) -> list[int] | Non
 
 
 def _render(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]] | None) -> list[int]:
-    return list(tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, return_dict=False))
+    safe = guard(tokenizer, messages, tools)
+    return safe.encode(tokenizer.apply_chat_template(safe.messages, tools=safe.tools, add_generation_prompt=True, tokenize=False))
 
 
 def template_error() -> type[Exception]:

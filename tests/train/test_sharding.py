@@ -1,5 +1,6 @@
 """Sharded weights, layers computed again, offload: other memory, the same numbers."""
 
+import pickle
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -90,7 +91,7 @@ def test_any_number_of_ranks_goes_on_from_any_other_and_makes_the_same_weights(
     for mine, theirs in zip(read_rows(alone), read_rows(many), strict=True):
         assert theirs["loss"] == pytest.approx(mine["loss"], rel=1e-4)
         assert theirs["terms"]["opd"]["tokens"] == mine["terms"]["opd"]["tokens"]
-    assert (many.train / "checkpoints" / "3" / "sharded" / ".metadata").exists()
+    assert (many.train / "checkpoints" / "3" / "sharded" / "index.json").exists()
     assert not (many.train / "checkpoints" / "4" / "sharded").exists()
 
 
@@ -102,8 +103,8 @@ def test_a_sharded_run_that_was_killed_goes_on_bit_for_bit_and_loads_as_a_plain_
     trained(tmp_path, "killed", sampler, model_path, turns=12, shard="full", lora=lora, max_steps=1)
     left = tmp_path / "killed" / "train" / "checkpoints" / ".2.sharded"  # of one that died while all ranks wrote
     left.mkdir()
-    (left / "__0_0.distcp").write_bytes(b"half")
-    (left / "__7_0.distcp").write_bytes(b"of a rank that is no more")
+    (left / "0-of-8.safetensors").write_bytes(b"half")
+    (left / "7-of-8.safetensors").write_bytes(b"of a rank that is no more")
     killed = trained(tmp_path, "killed", sampler, model_path, shard="full", lora=lora)
     for version in (1, 2, 3):
         assert_same(undisturbed, killed, version)
@@ -119,9 +120,46 @@ def test_a_sharded_run_that_was_killed_goes_on_bit_for_bit_and_loads_as_a_plain_
 
 def test_a_sharded_checkpoint_that_cannot_be_read_is_a_clear_error(tmp_path: Path, sampler: Sampler, model_path: Path) -> None:
     run = trained(tmp_path, "broken", sampler, model_path, shard="full", max_steps=1)
-    (run.train / "checkpoints" / "1" / "sharded" / ".metadata").write_bytes(b"half")
+    parts = run.train / "checkpoints" / "1" / "sharded"
+    whole = (parts / "0-of-1.safetensors").read_bytes()
+    for damage in (whole[:-4], whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]):
+        (parts / "0-of-1.safetensors").write_bytes(damage)
+        with pytest.raises(ClawError, match=r"checkpoint .* cannot be read"):
+            trained(tmp_path, "broken", sampler, model_path, shard="full")
+    (parts / "0-of-1.safetensors").write_bytes(whole)
+    (parts / "index.json").write_bytes(b"half")
     with pytest.raises(ClawError, match=r"checkpoint .* cannot be read"):
         trained(tmp_path, "broken", sampler, model_path, shard="full")
+
+
+def test_a_pickle_in_a_sharded_checkpoint_is_never_run(tmp_path: Path, sampler: Sampler, model_path: Path) -> None:
+    run = trained(tmp_path, "trapped", sampler, model_path, shard="full", max_steps=1)
+    parts, sprung = run.train / "checkpoints" / "1" / "sharded", tmp_path / "sprung"
+    trap = pickle.dumps(Trap(sprung))
+    (parts / ".metadata").write_bytes(trap)
+    (parts / "__0_0.distcp").write_bytes(trap)
+    trained(tmp_path, "trapped", sampler, model_path, shard="full", max_steps=2)
+    assert not sprung.exists()
+    parts = run.train / "checkpoints" / "2" / "sharded"
+    (parts / "index.json").rename(parts / ".metadata")
+    (parts / ".metadata").write_bytes(trap)
+    with pytest.raises(ClawError, match="written by an older clawctl, with a pickle"):
+        trained(tmp_path, "trapped", sampler, model_path, shard="full")
+    (parts / "index.json").write_bytes(trap)
+    (parts / "0-of-1.safetensors").write_bytes(trap)
+    with pytest.raises(ClawError, match="cannot be read"):
+        trained(tmp_path, "trapped", sampler, model_path, shard="full")
+    assert not sprung.exists()
+
+
+class Trap:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, sprung: Path) -> None:
+        self._sprung = sprung
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self._sprung,)
 
 
 @pytest.mark.parametrize(

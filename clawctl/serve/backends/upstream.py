@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from clawctl.config import Recipe
+from clawctl.control_tokens import texts_of_engine
 from clawctl.errors import ClawError
 from clawctl.http_client import Broken, Client
 from clawctl.run_dir import RunDir
@@ -38,6 +39,8 @@ _RETRY_S = 1.0
 _ASK_AGAIN_S = 15.0  # what could not be asked at start
 _UNKNOWN = Capabilities(ids=False, logprobs=False, processed=False, adapters=False, weights=False)
 _CHAT = "/v1/chat/completions"
+_SPACED = "control tokens of the client with a space in them"
+_RENDERED = ("chat_template_kwargs", "documents")  # of an ask's fields, those that enter the template
 _NOT_THERE = {404, 405, 501}
 # Of an answer that nobody reads along vLLM may send so many at once, which saves it most of the work of a stream; a cancelled one
 # lacks fewer than so many. Not where weights change below running requests: there each token is dated as it comes.
@@ -67,6 +70,7 @@ class Upstream:
         self._found: Found | None = None
         self._said: list[str] = []  # of what it can and lacks, in the log
         self._images: bool | None = None  # whether the model takes them; None: not known, the upstream will say
+        self._control_texts = texts_of_engine(recipe.model_path)
         self._targets = Targets(run, recipe, self._control)
         self._up = asyncio.Event()
 
@@ -90,12 +94,14 @@ class Upstream:
             raise Refusal(400, NO_IMAGES, "messages")
         target = await stack.enter_async_context(self._targets.lease(version))
         how = How() if self._splicer is None else await self._splicer.how(ask, target.name)
-        replies = [self._reply(ask, target, how) for _ in range(ask.n)]
+        safe = self._without_control(ask) if how.prompt is None else ask
+        replies = [self._reply(safe, target, how) for _ in range(safe.n)]
         for reply in replies:
+            reply.sampled.adapted = reply.sampled.adapted or (None if safe is ask else _SPACED)
             stack.callback(reply.cancel)
-        bodies = [self._body(ask, target, how, reply.sampled, i) for i, reply in enumerate(replies)]
+        bodies = [self._body(safe, target, how, reply.sampled, i) for i, reply in enumerate(replies)]
         paired = zip(bodies, replies, strict=True)
-        sends = [self._send(ask, reply.sampled, body, partial(self._post, reply)) for body, reply in paired]
+        sends = [self._send(safe, reply.sampled, body, partial(self._post, reply)) for body, reply in paired]
         await (sends[0] if len(sends) == 1 else asyncio.gather(*sends))  # a task less on the way to the first token
         return list(replies)
 
@@ -107,6 +113,16 @@ class Upstream:
         if self._splicer is None or how.prompt is None:
             return None
         return CompletionSaying(self._splicer.tokenizer, ask, how.prompt.thinking)
+
+    def _without_control(self, ask: Ask) -> Ask:
+        """For an engine that renders by itself, and would take a client's control texts for its own."""
+        fields = {name: ask.engine_fields[name] for name in _RENDERED if name in ask.engine_fields}
+        sent = [ask.messages, ask.tools, ask.tool_choice, fields]
+        safe = [self._control_texts.broken_messages(ask.messages), *map(self._control_texts.broken, sent[1:])]
+        if all(old is new for old, new in zip(sent, safe, strict=True)):
+            return ask
+        messages, tools, choice, fields = safe
+        return replace(ask, messages=messages, tools=tools, tool_choice=choice, engine_fields={**ask.engine_fields, **fields})
 
     async def _ready(self) -> None:
         if self._up.is_set():
@@ -200,6 +216,7 @@ class Upstream:
 
     async def count(self, ask: Ask) -> int:
         await self._ready()
+        ask = self._without_control(ask)
         body = {"model": self._targets.base, "messages": ask.messages}
         tools = [tool for tool in ask.tools or () if tool.get("type") == "function"]
         status, told = 404, b""

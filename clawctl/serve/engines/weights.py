@@ -42,7 +42,9 @@ def load_model(run: RunDir, recipe: Recipe, version: int) -> Any:
 
 def _read(path: str, recipe: Recipe) -> Any:
     try:
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=_DTYPES[recipe.model.dtype], attn_implementation="sdpa")
+        model = AutoModelForCausalLM.from_pretrained(
+            path, dtype=_DTYPES[recipe.model.dtype], attn_implementation="sdpa", trust_remote_code=False
+        )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ClawError(f"the model in {path} cannot be loaded: {first}", "name another with --model", 2) from error

@@ -1,0 +1,340 @@
+"""Control tokens belong to the chat template: what a client writes is ordinary text, whatever it spells.
+
+A tokenizer turns `<|im_start|>` into one id wherever it stands, also where a user, a web page or a tool description wrote it.
+Here a conversation is rendered with a placeholder for each such text of a client. Only control tokens that the template itself
+wrote become control ids; the placeholders are put back and encoded as the letters that they are.
+
+    safe = guard(tokenizer, messages, tools, settings)
+    text = tokenizer.apply_chat_template(safe.messages, tools=safe.tools, tokenize=False, **safe.settings)
+    ids = safe.encode(text)
+
+A conversation that spells no control token is rendered and encoded as ever: nothing is copied, nothing differs.
+"""
+
+import re
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import orjson
+
+from clawctl.tokenizer_files import tokenizer_file
+from clawctl.types import Message
+
+_BRACKETED = re.compile(r"\s*[<\[{|＜].*[>\]}|＞]\s*", re.DOTALL)
+_EDGES = re.compile(r"\W*(.*?)\W*", re.DOTALL)
+_OPENS, _CLOSES = "<think>", "</think>"  # of the thought that an assistant's message may begin with
+_STRUCTURE = ("role", "type")  # templates compare their values, and the server has checked them
+_NAMED = ("name", "id", "tool_call_id")  # a template may write brackets around a name
+_NAMES_BELOW = ("arguments", "properties")
+
+
+def is_control(content: str, special: bool) -> bool:
+    """Whether an added token is no ordinary text: special, or in brackets like `<tool_call>`. Added words and runs of spaces are
+    ordinary."""
+    return bool(content.strip()) and (special or _BRACKETED.fullmatch(content) is not None)
+
+
+class ControlTexts:
+    """Finds control texts in strings, in time linear in the string."""
+
+    def __init__(self, texts: Iterable[str], whole_words: Iterable[str] = ()) -> None:
+        """`whole_words` are found between other characters than letters and digits only."""
+        every, words = set(texts), set(whole_words)
+        parts = [_trie_pattern(sorted(every - words))] if every - words else []
+        parts += [rf"(?<!\w){re.escape(word)}(?!\w)" for word in sorted(words, key=len, reverse=True)]
+        self.pattern = re.compile("|".join(parts) or r"(?!)")
+        self._starts = {text[:end] for text in every for end in range(2, len(text))}
+        self._ends = {text[begin:] for text in every for begin in range(1, len(text) - 1)}
+        self._first, self._last = {text[0] for text in every}, {text[-1] for text in every}
+        self._longest = max(map(len, every), default=0)
+        self._cores = {core for text in every for core in _cores(text)}
+
+    def edges(self, text: str) -> tuple[int, int]:
+        """How many characters at the beginning of `text` end a control text, and how many at its end begin one: what stands beside
+        it in the prompt could make it whole."""
+        head, tail = text[: self._longest], text[-self._longest :]
+        begun = ended = 0
+        if not self._last.isdisjoint(head):
+            begun = next((size for size in range(len(head), 1, -1) if head[:size] in self._ends), 0)
+        if not self._first.isdisjoint(tail):
+            ended = next((size for size in range(len(tail), 1, -1) if tail[-size:] in self._starts), 0)
+        return begun, min(ended, len(text) - begun)
+
+    def is_core(self, text: str) -> bool:
+        """Whether brackets around it would make a control text of it."""
+        return text.strip() in self._cores
+
+    def broken(self, value: Any) -> Any:
+        """`value` with a space behind the first character of each control text in it: for an engine that renders by itself."""
+        found = _mapped(value, lambda text, _: self._broken(text))
+        return value if found is None else found
+
+    def broken_messages(self, messages: list[Message]) -> list[Message]:
+        """As `broken`; the marks of the thought that an assistant's message begins with stay."""
+        found = [_mapped_message(message, lambda text, _: self._broken(text)) for message in messages]
+        if all(made is None for made in found):
+            return messages
+        return [old if new is None else new for old, new in zip(messages, found, strict=True)]
+
+    def _broken(self, text: str) -> str:
+        return self.pattern.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
+
+
+def _cores(text: str) -> list[str]:
+    match = _EDGES.fullmatch(text)
+    if match is None or not match[1]:
+        return []
+    return [text[begin:end] for begin in range(match.start(1) + 1) for end in range(match.end(1), len(text) + 1)]
+
+
+def _trie_pattern(words: Sequence[str], at: int = 0) -> str:
+    """A pattern that matches the longest of these sorted words. It looks at each character once, however many words there are."""
+    ends = len(words[0]) == at
+    rest = words[1:] if ends else words
+    branches = []
+    while rest:
+        same = [word for word in rest if word[at] == rest[0][at]]
+        branches.append(re.escape(rest[0][at]) + _trie_pattern(same, at + 1))
+        rest = rest[len(same) :]
+    if not branches:
+        return ""
+    joined = branches[0] if len(branches) == 1 and not ends else f"(?:{'|'.join(branches)})"
+    return f"{joined}?" if ends else joined
+
+
+_PIPED = (
+    "im_start im_end im_sep endoftext begin_of_text end_of_text start_header_id end_header_id eot_id eom_id python_tag start end "
+    "message channel constrain call return system user assistant observation tool"
+)
+_WIDE = "begin▁of▁sentence end▁of▁sentence User Assistant tool▁calls▁begin tool▁calls▁end tool▁outputs▁begin tool▁outputs▁end"
+_SQUARE = "INST /INST SYSTEM_PROMPT /SYSTEM_PROMPT TOOL_CALLS AVAILABLE_TOOLS /AVAILABLE_TOOLS TOOL_RESULTS /TOOL_RESULTS"
+COMMON = [
+    *(f"<|{name}|>" for name in _PIPED.split()),
+    *(f"<｜{name}｜>" for name in _WIDE.split()),
+    *(f"[{name}]" for name in _SQUARE.split()),
+    *("<start_of_turn>", "<end_of_turn>"),
+]
+
+
+def texts_of_engine(model: str) -> ControlTexts:
+    """What an engine that renders by itself may take for control: the control texts of the model's tokenizer, read from its files
+    without loading it, where they are on this machine; and those of common models, because the engine may run another."""
+    path = tokenizer_file(model, "tokenizer.json")
+    try:
+        added = orjson.loads(path.read_bytes()).get("added_tokens") or [] if path is not None else []
+        own = [token["content"] for token in added if is_control(token["content"], token.get("special", False))]
+    except (OSError, orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
+        own = []
+    return ControlTexts([*COMMON, *own])
+
+
+# ---- a tokenizer of ours -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A conversation for the template. Its texts go to `encode`, not to the tokenizer."""
+
+    messages: list[Message]
+    tools: list[dict[str, Any]] | None
+    settings: dict[str, Any]
+    encode: Callable[[str], list[int]]  # rendered text → ids
+    spelled: bool  # whether a client spelled a control token, or a part of one
+
+
+def guard(
+    tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]] | None = None, settings: dict[str, Any] | None = None
+) -> Guarded:
+    """The conversation with placeholders for what must not become a control id."""
+    known = _KNOWN.get(tokenizer)
+    if known is None:
+        known = _KNOWN[tokenizer] = _ControlTokens(tokenizer)
+    safe = known.guard(messages, tools, settings or {})
+    if safe is not None:
+        return safe
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    if known.fast:
+        return Guarded(messages, tools, settings or {}, encode, False)
+    texts = known.texts  # of a tokenizer in Python there is no second one to be had
+    return Guarded(texts.broken_messages(messages), texts.broken(tools), texts.broken(settings or {}), encode, False)
+
+
+def control_texts(tokenizer: Any) -> ControlTexts:
+    return ControlTexts(
+        token.content for token in tokenizer.added_tokens_decoder.values() if is_control(token.content, token.special)
+    )
+
+
+def prepare(tokenizer: Any) -> None:
+    """Do now what the first control token in a client's text would wait for: some seconds, with a large vocabulary."""
+    guard(tokenizer, [])
+    if _KNOWN[tokenizer].fast:
+        _KNOWN[tokenizer].build()
+
+
+class _Placeholders:
+    """Stands for texts: letters and digits that no client can guess and that no template changes."""
+
+    def __init__(self) -> None:
+        self._mark = f"q{secrets.token_hex(8)}q"
+        self._texts: list[str] = []
+        self._pattern = re.compile(rf"{self._mark}(\d+)q", re.IGNORECASE)
+        self.needed = False  # also where no placeholder stands: the tokenizer's normaliser would make a control token
+
+    def stand_for(self, text: str) -> str:
+        self.needed = True
+        self._texts.append(text)
+        return f"{self._mark}{len(self._texts) - 1}q"
+
+    def put_back(self, text: str) -> str:
+        return self._pattern.sub(lambda match: self._texts[int(match[1])], text)
+
+
+class _ControlTokens:
+    """What is known of one tokenizer."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        added = tokenizer.added_tokens_decoder
+        control = {token.content: token for token in added.values() if is_control(token.content, token.special)}
+        words = [text for text, token in control.items() if token.single_word]
+        self._control = {token.content: place for place, token in added.items() if token.content in control}
+        self.texts = self._texts = ControlTexts(control, words)
+        self._backend = getattr(tokenizer, "backend_tokenizer", None)
+        self.fast = self._backend is not None
+        if self._backend is None:
+            return
+        in_model = any(self._backend.model.token_to_id(text) is not None for text in control)
+        self._normaliser = self._backend.normalizer
+        if not in_model and not any(token.normalized for token in control.values()):
+            self._normaliser = None  # what it makes of a text can be no control token
+        if self._normaliser is not None:  # which is put to an added token's own text as well
+            made = [self._normaliser.normalize_str(text).strip("▁ ") for text in control]
+            self._normalised = ControlTexts(filter(None, [*control, *made])).pattern
+        self._built: tuple[Any, dict[str, str], dict[int, int]] | None = None
+
+    def guard(self, messages: list[Message], tools: list[dict[str, Any]] | None, settings: dict[str, Any]) -> Guarded | None:
+        """None where the conversation is safe as it is, or the tokenizer is not `fast`."""
+        if not self.fast:
+            return None
+        places = _Placeholders()
+        made = [_mapped_message(message, lambda text, key: self._guarded(text, key, places)) for message in messages]
+        safe = [old if new is None else new for old, new in zip(messages, made, strict=True)]
+        safe_tools, safe_settings = self._safe(tools, places), self._safe(settings, places)
+        if not places.needed:
+            return None
+        return Guarded(safe, safe_tools, safe_settings, lambda text: self._encode(text, places), True)
+
+    def _safe(self, value: Any, places: _Placeholders) -> Any:
+        found = _mapped(value, lambda text, key: self._guarded(text, key, places))
+        return value if found is None else found
+
+    def _guarded(self, text: str, key: str, places: _Placeholders) -> str:
+        if key in _NAMED and self._texts.is_core(text):
+            return places.stand_for(text)
+        if self._texts.pattern.search(text) is not None:
+            text = self._texts.pattern.sub(lambda match: places.stand_for(match[0]), text)
+        elif self._normaliser is not None and self._normalised.search(self._normaliser.normalize_str(text)) is not None:
+            places.needed = True
+        begun, ended = self._texts.edges(text)
+        if begun:
+            text = places.stand_for(text[:begun]) + text[begun:]
+        return text[:-ended] + places.stand_for(text[-ended:]) if ended else text
+
+    def _encode(self, text: str, places: _Placeholders) -> list[int]:
+        """The control tokens that stand in `text` now are the template's: the others come back behind them."""
+        tokenizer, marks, ids = self.build()
+        marked = self._texts.pattern.sub(lambda match: marks[match[0]], text)
+        found = tokenizer.encode(places.put_back(marked), add_special_tokens=False).ids
+        return [ids.get(each, each) for each in found]
+
+    def build(self) -> tuple[Any, dict[str, str], dict[int, int]]:
+        """The same tokenizer with another name for each control token, the names, and its ids that differ from the real ones."""
+        if self._built is None:
+            self._built = _renamed(self._backend, self._control)
+        return self._built
+
+
+_KNOWN: "WeakKeyDictionary[Any, _ControlTokens]" = WeakKeyDictionary()
+
+
+def _renamed(backend: Any, control: dict[str, int]) -> tuple[Any, dict[str, str], dict[int, int]]:
+    from tokenizers import Tokenizer
+
+    mark = f"z{secrets.token_hex(8)}"
+    names = {text: f"{mark}{number:06d}z" for number, text in enumerate(control)}
+    told = orjson.loads(backend.to_str())
+    for name in ("post_processor", "truncation", "padding"):
+        told[name] = None
+    real = {token["content"]: token["id"] for token in told["added_tokens"]}
+    for token in told["added_tokens"]:
+        token["content"] = names.get(token["content"], token["content"])
+    _rename_in_model(told["model"], names, real)
+    made = Tokenizer.from_str(orjson.dumps(told).decode())
+    ids: dict[int, int] = {made.token_to_id(names.get(text, text)): place for text, place in real.items()}  # type: ignore[misc]
+    return made, names, {ours: place for ours, place in ids.items() if ours != place}
+
+
+def _rename_in_model(model: dict[str, Any], names: dict[str, str], added: dict[str, int]) -> None:
+    """Also in the vocabulary, where a control token may be a piece like others: letters must not find it there."""
+    vocabulary = model["vocab"]
+    if isinstance(vocabulary, list):  # Unigram: the place is the id
+        model["vocab"] = [[names.get(piece, piece), score] for piece, score in vocabulary]
+        return
+    spelled = names.keys() & vocabulary.keys()
+    if spelled and model.get("merges"):
+        model["merges"] = [pair for pair in model["merges"] if not _makes(pair, spelled)]
+    model["vocab"] = {names.get(piece, piece): place for piece, place in vocabulary.items()}
+    model["vocab"] |= {names.get(text, text): place for text, place in added.items()}
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+
+
+def _makes(pair: Any, texts: set[str]) -> bool:
+    first, second = pair if isinstance(pair, list) else pair.split(" ", 1)
+    return first in texts or second in texts or first + second in texts
+
+
+# ---- strings in JSON -----------------------------------------------------------------------------------------------------
+
+
+def _mapped_message(message: Message, of: Callable[[str, str], str]) -> Message | None:
+    """As `_mapped`; of the thought that an assistant's message begins with, only what stands between the marks is mapped. Templates
+    read it out of the message, or take it away."""
+    content = message.get("content")
+    if message.get("role") != "assistant" or not isinstance(content, str) or not content.lstrip().startswith(_OPENS):
+        found: Message | None = _mapped(message, of)
+        return found
+    opening, _, rest = content.partition(_OPENS)
+    thought, closing, said = rest.partition(_CLOSES)
+    kept = opening + _OPENS + of(thought, "") + closing + of(said, "")
+    others = {name: value for name, value in message.items() if name != "content"}
+    found = _mapped(others, of)
+    return None if kept == content and found is None else {**(others if found is None else found), "content": kept}
+
+
+def _mapped(value: Any, of: Callable[[str, str], str], key: str = "") -> Any:
+    """`value` with `of(text, key)` for every string in it, keys of objects included; None where all are the same."""
+    if isinstance(value, str):
+        made = of(value, key)
+        return None if made == value else made
+    if isinstance(value, list | tuple):
+        items = [_mapped(item, of, key) for item in value]
+        if all(item is None for item in items):
+            return None
+        return [old if new is None else new for old, new in zip(value, items, strict=True)]
+    if not isinstance(value, dict):
+        return None
+    pairs, same = [], True
+    for name, item in value.items():
+        below = "name" if key in _NAMES_BELOW else ""
+        new_name = of(name, below) if isinstance(name, str) else name
+        new = None if name in _STRUCTURE and isinstance(item, str) else _mapped(item, of, name)
+        same = same and new is None and new_name == name
+        pairs.append((new_name, item if new is None else new))
+    return None if same else dict(pairs)

@@ -1,0 +1,49 @@
+"""Names that stand in files are names, never paths: whoever may write a run directory does not reach beyond it."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from clawctl.checksums import Damaged
+
+_LONGEST = 200  # bytes; a suffix and a mark of a temporary file must fit behind it
+
+
+def is_name(value: Any) -> bool:
+    """Whether this can be the name of a file in a folder of ours, and of nothing else."""
+    if not isinstance(value, str) or value in ("", ".", "..") or not value.isprintable() or "/" in value or "\\" in value:
+        return False
+    try:
+        return len(os.fsencode(value)) <= _LONGEST
+    except UnicodeEncodeError:
+        return False
+
+
+def named(value: Any) -> str:
+    """`value`, which is to name a file in a folder. Raises Damaged where it is no name."""
+    if not is_name(value):
+        raise Damaged(f"{str(value)[:100]!r} is no name of a file")
+    return str(value)
+
+
+def below(folder: Path, value: Any) -> Path:
+    """The file that `value` ("policy/config.json") names below `folder`. Raises Damaged where it may lie elsewhere: where a part is
+    no name, or a link."""
+    path = folder
+    for part in str(value).split("/") if isinstance(value, str) else [value]:
+        path = path / named(part)
+        if path.is_symlink():
+            raise Damaged(f"{value!r} is a link")
+    return path
+
+
+def counted(value: Any) -> int:
+    """`value`, which is to be the number of a step or version: it becomes a name too. Raises Damaged."""
+    if type(value) is not int or value < 0:
+        raise Damaged(f"{str(value)[:100]!r} is no number of a step")
+    return value
+
+
+def open_to_append(path: Path) -> int:
+    """A descriptor to append with. A link is not followed: it may point out of the run. Raises OSError."""
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)

@@ -1,0 +1,76 @@
+"""Which names this server answers to: a web page can point a name of its own at 127.0.0.1 and then reads what asks for no key.
+
+An IP address cannot be pointed elsewhere, so every address is allowed. Names must be known. A request with a valid key may come
+under any name: a page has no key.
+"""
+
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable, Sequence
+from urllib.parse import urlsplit
+
+from clawctl.config import ServeConfig
+from clawctl.serve.dialects import Refusal
+
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
+_WILD = "*"
+
+
+class Hosts:
+    """The names that requests without a key may use."""
+
+    def __init__(self, serve: ServeConfig) -> None:
+        self._names = {_plain(name) for name in ("localhost", serve.host, *serve.allowed_hosts)}
+        if not _is_loopback(serve.host):
+            self._names.add(_plain(socket.gethostname()))
+
+    def check(self, hosts: Sequence[str], origins: Sequence[str]) -> None:
+        """`hosts` and `origins`: all values of these headers, of a request without a key. Raises Refusal."""
+        for host in hosts:
+            match = _HOST.fullmatch(host.strip())
+            if match is None or not self._knows(match[1]):
+                told = f"this server is not known as {host[:100]!r}: send a key, or list the name in serve.allowed_hosts"
+                raise Refusal(421, told, code="unknown_host")
+        for origin in origins:
+            if not self._knows(_name_of(origin)):
+                told = f"a web page of {origin[:100]!r} may not read this: send a key, or list its name in serve.allowed_hosts"
+                raise Refusal(403, told, code="unknown_origin")
+
+    def _knows(self, name: str | None) -> bool:
+        if _WILD in self._names:
+            return True
+        if name is None:
+            return False
+        name = _plain(name)
+        if name in self._names or name.endswith(".localhost") or _is_address(name):
+            return True
+        return any(f"{_WILD}{name[at:]}" in self._names for at in _dots(name))
+
+
+def _name_of(origin: str) -> str | None:
+    """None where it is opaque ("null") or cannot be read."""
+    try:
+        return urlsplit(origin.strip()).hostname
+    except ValueError:
+        return None
+
+
+def _plain(name: str) -> str:
+    return name.strip().strip("[]").rstrip(".").lower()
+
+
+def _dots(name: str) -> Iterable[int]:
+    return (at for at, letter in enumerate(name) if letter == ".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_loopback(host: str) -> bool:
+    return _plain(host) == "localhost" or (_is_address(_plain(host)) and ipaddress.ip_address(_plain(host)).is_loopback)

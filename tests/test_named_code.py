@@ -1,0 +1,107 @@
+"""Who may write a run directory cannot make a stage run code: traps of each kind, and each stage on them."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from clawctl.config import Recipe, dump_recipe, load_recipe
+from clawctl.errors import ClawError
+from clawctl.named_code import check_named_code
+from clawctl.policies import ensure_base_policy
+from clawctl.run_dir import open_run
+
+CODE: list[dict[str, Any]] = [
+    {"train": {"custom_loss": "{file}:loss"}},
+    {"judge": {"custom_rm": "{file}:judge"}},
+    {"serve": {"engine": "vllm", "engine_python": "{file}"}},
+]
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the user's own state lies."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def stage_of(named: dict[str, Any]) -> str:
+    return next(iter(named))
+
+
+def recipe_with(named: dict[str, Any], file: Path, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(named).replace("{file}", str(file)))
+    return path
+
+
+@pytest.mark.parametrize("named", CODE)
+@pytest.mark.usefixtures("mine")
+def test_what_only_the_runs_recipe_names_is_refused_until_its_user_names_it(tmp_path: Path, named: dict[str, Any]) -> None:
+    root, stage = tmp_path / "run", stage_of(named)
+    kept = recipe_with(named, tmp_path / "code.py", root / "recipe.yaml")
+    resolved = load_recipe(kept)
+    for given in (None, kept):
+        with pytest.raises(ClawError, match="and you have not named it") as refused:
+            check_named_code(stage, root, resolved, given, {})
+        assert refused.value.exit_code == 2
+    check_named_code("collect", root, resolved, None, {})  # which would not run it
+    check_named_code("up", root, resolved, recipe_with(named, tmp_path / "code.py", tmp_path / "own.yaml"), {})
+    check_named_code(stage, root, resolved, None, {})
+    with pytest.raises(ClawError, match="and you have not named it"):
+        check_named_code(stage, tmp_path / "other", resolved, None, {})
+    changed = load_recipe(recipe_with(named, tmp_path / "other.py", root / "recipe.yaml"))
+    with pytest.raises(ClawError, match="and you have not named it"):
+        check_named_code(stage, root, changed, None, {})
+
+
+@pytest.mark.usefixtures("mine")
+def test_an_option_names_code_and_code_in_the_run_directory_never_runs(tmp_path: Path) -> None:
+    root, setting = tmp_path / "run", {"train.custom_loss": f"{tmp_path / 'code.py'}:loss"}
+    resolved = load_recipe(None, setting)
+    check_named_code("train", root, resolved, None, setting)
+    check_named_code("train", root, resolved, None, {})
+    inside = {"train.custom_loss": f"{root / 'captures' / '..' / 'code.py'}:loss"}
+    with pytest.raises(ClawError, match="lies in the run directory"):
+        check_named_code("train", root, load_recipe(None, inside), None, inside)
+
+
+class Trap:
+    def __init__(self, sprung: Path) -> None:
+        self._sprung = sprung
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self._sprung,)
+
+
+def test_no_trap_in_a_run_directory_fires_in_any_stage(tmp_path: Path, mine: Path) -> None:
+    sprung = tmp_path / "sprung"
+    run = open_run(tmp_path / "run")
+    ensure_base_policy(run, "demo")
+    trap, script = pickle.dumps(Trap(sprung)), f"#!{sys.executable}\nfrom pathlib import Path\nPath({str(sprung)!r}).touch()\n"
+    sharded = run.train / "checkpoints" / "1" / "sharded"
+    policy = run.policies / "1"
+    for folder in (sharded, sharded.parent / "policy", policy):
+        folder.mkdir(parents=True, exist_ok=True)
+    for folder in [sharded, sharded.parent / "policy", policy, *(run.root / name for name in os.listdir(run.root)), run.root]:
+        if folder.is_dir():
+            for name in (".metadata", "__0_0.distcp", "pytorch_model.bin", "adapter_model.bin", "x.pkl", "x.parquet", "x.jsonl"):
+                (folder / name).write_bytes(trap)
+            for name in ("modeling.py", "sitecustomize.py", "conftest.py", "vllm.py", "code.py"):
+                (folder / name).write_text(script)
+    (run.root / "code.py").chmod(0o700)
+    for named in ({"train": {"custom_loss": "{file}:f"}}, {"judge": {"custom_rm": "{file}:f"}}, {}):
+        (run.root / "recipe.yaml").write_text(yaml.safe_dump(named).replace("{file}", str(run.root / "code.py")) if named else "{}")
+        for stage in ("collect", "judge", "train") if named == {} else (next(iter(named)),):
+            command = [sys.executable, "-m", "clawctl", stage, "--run", str(run.root), "--once"]
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
+            assert not sprung.exists(), (stage, named)
+            assert "Traceback" not in ended.stderr, ended.stderr
+            if named:
+                assert (ended.returncode, "run directory" in ended.stderr) == (2, True), ended.stderr
+    assert dump_recipe(Recipe())

@@ -1,10 +1,12 @@
 """Which shards everybody is done with: judged, and each turn that the trainer could use is in the ledger or too stale for it."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from clawctl.checksums import Damaged, read_sealed
 from clawctl.config import Recipe
 from clawctl.policies import list_versions
+from clawctl.reward import worth
 from clawctl.run_dir import RunDir, published
 from clawctl.shards import UnreadableShard, read_columns
 from clawctl.types import is_judged
@@ -63,12 +65,16 @@ class DoneWith:
         verdicts_path = self._run.verdicts / f"{stem}.parquet"
         if not verdicts_path.exists():
             raise FileNotFoundError(stem)
-        columns = ("turn_id", "trainable", "source", "untrainable_reason", "policy_version")
+        columns = ("turn_id", "trainable", "source", "untrainable_reason", "policy_version", "feedback", "outcome_reward")
         turns = read_columns(self._run.trajectories / f"{stem}.parquet", "turns", columns)
-        verdicts = read_columns(verdicts_path, "verdicts", ("turn_id", "reward", "hint"))
-        useful = {row["turn_id"] for row in verdicts if row["reward"] or row["hint"]}
-        return {
-            row["turn_id"]: row["policy_version"]
-            for row in turns
-            if is_judged(row["trainable"], row["source"], row["untrainable_reason"]) and row["turn_id"] in useful
-        }
+        verdicts = {row["turn_id"]: row for row in read_columns(verdicts_path, "verdicts", ("turn_id", "reward", "hint", "judge"))}
+        judged = [row for row in turns if is_judged(row["trainable"], row["source"], row["untrainable_reason"])]
+        return {row["turn_id"]: row["policy_version"] for row in judged if _is_useful(row, verdicts.get(row["turn_id"]))}
+
+
+def _is_useful(turn: dict[str, Any], verdict: dict[str, Any] | None) -> bool:
+    """Whether a step could use the turn under its verdict."""
+    if verdict is None:
+        return False
+    said = worth(turn["feedback"], turn["outcome_reward"], verdict["judge"], verdict["reward"])
+    return said.says_something or bool(verdict["hint"])

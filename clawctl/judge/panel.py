@@ -10,7 +10,8 @@ from clawctl.judge.evidence import Evidence
 from clawctl.judge.llm import LLMJudge, write_hint
 from clawctl.judge.opinion import Judge, Opinion
 from clawctl.judge.ratings import RatedTurns
-from clawctl.judge.rules import USER_FEEDBACK, rated, ruled
+from clawctl.judge.rules import rated, ruled
+from clawctl.reward import RATING
 from clawctl.run_dir import RunDir
 from clawctl.types import Verdict
 
@@ -45,7 +46,7 @@ class Panel:
         turn = self.ratings.laid_over(turn)
         if not turn.judged or turn.feedback is None:
             return verdict
-        return replace(verdict, reward=float(turn.feedback), judge=USER_FEEDBACK, reason=None)
+        return replace(verdict, reward=float(turn.feedback), judge=RATING, reason=None)
 
     async def close(self) -> None:
         await self.judge.close()

@@ -17,10 +17,10 @@ from clawctl.config import JudgeConfig
 from clawctl.judge.evidence import Evidence
 from clawctl.judge.opinion import Opinion
 from clawctl.judge.view import view_turn
+from clawctl.reward import OUTCOME, RATING, worth
 from clawctl.types import Message
 
 RULES_VERSION = "1"
-USER_FEEDBACK = "user feedback"  # the judge of a turn that its user rated
 _EDGE_LINES = 3  # a verdict stands within so many lines of a result's beginning or end
 _LONGEST_LINE = 300
 
@@ -58,11 +58,12 @@ _EXIT_KEYS = ("exit_code", "exitCode", "returncode", "return_code", "exit_status
 
 
 def rated(turn: Evidence, settings: JudgeConfig) -> Opinion | None:
-    """What a person or an environment said outright, which outranks every judge."""
-    if turn.feedback is not None:
-        return Opinion(USER_FEEDBACK, float(turn.feedback))
-    if turn.outcome_reward is not None and settings.outcome == "decides":
-        return Opinion("environment outcome", float(turn.outcome_reward))
+    """What a person or an environment said outright, so that neither rules nor a judge are asked."""
+    said = worth(turn.feedback, turn.outcome_reward)
+    if said.by == "rating":
+        return Opinion(RATING, said.value, reason=said.problem)
+    if said.by == "outcome" and settings.outcome == "decides":
+        return Opinion(OUTCOME, said.value, reason=said.problem)
     return None
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from clawctl.errors import ClawError
 from clawctl.judge.evidence import Evidence
 
 
@@ -27,6 +28,10 @@ class Judge(Protocol):
 
     async def judge(self, turn: Evidence) -> Opinion:
         """Raises ClawError where no turn can be judged and the user must mend it."""
+        ...
+
+    def doubt(self) -> ClawError | None:
+        """Why the rewards that it gave cannot be believed yet; None where they can be."""
         ...
 
     async def close(self) -> None: ...

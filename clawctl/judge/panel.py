@@ -23,7 +23,7 @@ class Panel:
         """Raises ClawError where a judge cannot be made of the recipe."""
         self.settings = recipe.judge
         self.calls = Calls(run, recipe, patience_s)
-        self.judge = _make_judge(recipe, self.calls)
+        self.judge = _make_judge(run, recipe, self.calls)
         self.ratings = RatedTurns(run)
 
     async def verdict(self, turn: Evidence) -> Verdict:
@@ -40,6 +40,10 @@ class Panel:
         if self.settings.hints == "apart" and found.reward is not None and said.next_state is not None:
             asked, found = True, replace(found, hints=await write_hint(self.calls, self.settings, said))
         return as_verdict(turn.turn_id, found, time.monotonic() - begun if asked else None)
+
+    def doubt(self, verdict: Verdict) -> ClawError | None:
+        """Why this verdict cannot be published yet; None where it can be."""
+        return self.judge.doubt() if verdict.judge == self.judge.name and verdict.reward is not None else None
 
     def rated_since(self, turn: Evidence, verdict: Verdict) -> Verdict:
         """The verdict under a rating that came while the turn was being judged: the votes stay for the record."""
@@ -60,7 +64,7 @@ def as_verdict(turn_id: str, found: Opinion, latency_s: float | None) -> Verdict
     )
 
 
-def _make_judge(recipe: Recipe, calls: Calls) -> Judge:
+def _make_judge(run: RunDir, recipe: Recipe, calls: Calls) -> Judge:
     settings = recipe.judge
     if settings.prm is not None and settings.custom_rm is not None:
         raise ClawError("judge.prm and judge.custom_rm are both set", "name the one that shall judge", 2)
@@ -71,5 +75,5 @@ def _make_judge(recipe: Recipe, calls: Calls) -> Judge:
     if settings.custom_rm is not None:
         from clawctl.judge.custom import CustomJudge
 
-        return CustomJudge(settings.custom_rm, settings)
+        return CustomJudge(settings.custom_rm, settings, run)
     return LLMJudge(calls, settings)

@@ -47,7 +47,10 @@ class JudgeConfig(Section):
     """The scale of its rewards, worst and best: `[0, 1]` for probabilities. They are mapped to -1 … 1. Unset: the model's own
     `reward_range`. Without one, rewards count once some were -0.1 or less and some 0.1 or more, and none beyond -1 and 1."""
     rules: bool = True
-    """Exit codes, test verdicts and thumbs decide where they are plain; only the rest is asked about."""
+    """Test runs and thumbs decide where they are plain; only the rest is asked about."""
+    execution_tools: dict[str, Literal["codex", "codex_shell", "claude", "copilot", "qwen", "json", "tags"]] = {}
+    """Further tools that execute commands, by name, with the format in which their client tells the exit code: `{run: json}`.
+    Those of known clients need not be named. One whose calls name no command is itself the check: its exit code decides."""
     outcome: Literal["decides", "apart"] = "decides"
     """Where an environment scored the whole episode: that score is the reward, or the judge scores the turn all the same."""
     votes: int = Field(3, gt=0, le=99)

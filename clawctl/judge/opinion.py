@@ -11,7 +11,7 @@ from clawctl.judge.evidence import Evidence
 class Opinion:
     """What a judge says of one turn: the parts of its verdict. Abstaining is reward None, with the reason."""
 
-    judge: str  # "demo@0 prompt 1", "rules 1: exit code", "user feedback"
+    judge: str  # "demo@0 prompt 1", "rules 2: pytest", "user feedback"
     reward: float | None
     votes: tuple[int | None, ...] = ()
     hints: tuple[str, ...] = ()  # the chosen one first

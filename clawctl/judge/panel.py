@@ -32,7 +32,7 @@ class Panel:
             return Verdict(turn.turn_id, None, [], None, [], "nobody", f"not trainable: {turn.untrainable_reason}", None)
         begun = time.monotonic()
         turn = self.ratings.laid_over(turn)
-        found = rated(turn, self.settings) or (ruled(turn) if self.settings.rules else None)
+        found = rated(turn, self.settings) or (ruled(turn, self.settings.execution_tools) if self.settings.rules else None)
         asked = found is None
         if found is None:
             found = await self.judge.judge(turn)

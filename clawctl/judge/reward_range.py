@@ -2,9 +2,9 @@
 
 The scale is declared: `judge.custom_rm_range`, or `reward_range = (low, high)` on the model. Else it is found out: a model that
 gave a reward of -0.1 or less and one of 0.1 or more, none beyond -1 and 1, means bad and good by them. Anything else may be another
-scale: 0.1 is bad where rewards are probabilities, 1 is bad where they are stars, -0.1 is good where they are log-probabilities. Until
-the scale is known no such verdict is published. `verdicts/custom-range.json` keeps what was found out, for workers beside us and
-after us.
+scale: 0.1 is bad where rewards are probabilities, 1 is bad where they are stars, -0.1 is good where they are log-probabilities.
+Until the scale is known no such verdict is published. `verdicts/custom-range.json` keeps what was found out, for workers beside us
+and after us.
 """
 
 import hashlib

@@ -36,14 +36,14 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
 _SECONDS = r"\d+(?:\.\d+)? seconds"
 _CODEX = re.compile(
     rf"(?:Chunk ID: [0-9a-f]+\n)?Wall time: {_SECONDS}\nProcess exited with code (-?\d{{1,9}})\n"
-    r"(?:Original token count: \d+\n)?Output:\n"
+    r"(?:Original token count: \d+\n)?Output:(?:\n|\Z)"
 )
-_CODEX_SHELL = re.compile(rf"Exit code: (-?\d{{1,9}})\nWall time: {_SECONDS}\n(?:Total output lines: \d+\n)?Output:\n")
+_CODEX_SHELL = re.compile(rf"Exit code: (-?\d{{1,9}})\nWall time: {_SECONDS}\n(?:Total output lines: \d+\n)?Output:(?:\n|\Z)")
 _CLAUDE = re.compile(r"(?:Error: )?Exit code (\d{1,9})(?:\n|\Z)")
-_COPILOT = re.compile(r"<shellId: \d+ completed with exit code (-?\d{1,9})>\s*\Z")
+_COPILOT = re.compile(r"<shellId: \d+ completed with exit code (-?\d{1,9})>\Z")
 _TAGS = re.compile(r"<returncode>(-?\d{1,9})</returncode>\s*<output>")
 _HEADS = {"codex": _CODEX, "codex_shell": _CODEX_SHELL, "tags": _TAGS}  # what stands before the output
-_QWEN = re.compile(r"\nExit Code: (-?\d{1,9})\nSignal: [^\n]*\n(?:Background PIDs: [^\n]*\n)?Process Group PGID: [^\n]*\s*\Z")
+_QWEN = re.compile(r"\nExit Code: (-?\d{1,9})\nSignal: [^\n]*\n(?:Background PIDs: [^\n]*\n)?Process Group PGID: [^\n]*\Z")
 _EXIT_KEYS = ("exit_code", "exitCode", "returncode", "return_code", "exit_status")
 _OUTPUT_KEYS = ("output", "stdout", "stderr")
 
@@ -93,6 +93,7 @@ RUNNERS = (
 )
 _NO_TESTS = re.compile(r"Ran 0 tests in .*|NO TESTS RAN.*")
 _SUMMARY_LINES, _LONGEST_LINE = 12, 300  # of an output's end
+_LONGEST_COMMAND = 4000  # characters
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 _NOT_PLAIN = re.compile(r"[;|&<>$`(){}\\!#\n\r\x00]")
@@ -110,16 +111,18 @@ def verdict(call: Message, result: Message, declared: Mapping[str, str]) -> tupl
     """The runner and +1 or -1, where a tool's result is evidence. `call` is the call that it answers; `declared` maps further tools
     to the format of their results (`judge.execution_tools`); one whose calls name no command is itself the check."""
     function = call.get("function")
-    name = function.get("name") if isinstance(function, dict) else None
-    formats = (declared[name],) if name in declared else KNOWN.get(name or "", ())
-    arguments = _arguments(function.get("arguments")) if isinstance(function, dict) and formats else None
+    if not isinstance(function, dict):
+        return None
+    name = str(function.get("name"))
+    formats = (declared[name],) if name in declared else KNOWN.get(name, ())
+    arguments = _arguments(function.get("arguments")) if formats else None
     if arguments is None or arguments.get("run_in_background") or arguments.get("is_background"):
         return None
     command = _command(arguments)
     if command is None:
         is_check = name in declared and not {"command", "cmd"} & arguments.keys()
         ended = _ended(result, formats, "") if is_check else None
-        return None if ended is None else (str(name), 1 if ended.code == 0 else -1)
+        return None if ended is None else (name, 1 if ended.code == 0 else -1)
     runner = plain_run(command)
     ended = _ended(result, formats, command) if runner is not None else None
     if runner is None or ended is None:
@@ -181,7 +184,12 @@ def _claude(result: Message, text: str) -> Ended | None:
 def _qwen(text: str, command: str) -> Ended | None:
     """The code stands behind the output, which may imitate it: one code alone is believed."""
     head, found = f"Command: {command}\nDirectory: ", _QWEN.search(text)
-    if not command or not text.startswith(head) or found is None or len(re.findall(r"^\s*Exit Code:", text, re.MULTILINE)) != 1:
+    if (
+        not command
+        or not text.startswith(head)
+        or found is None
+        or len(re.findall(r"^[^\S\n]*+Exit Code:", text, re.MULTILINE)) != 1
+    ):
         return None
     return Ended(int(found[1]), text[len(head) : found.start()].rpartition("\nError: ")[0])
 
@@ -202,7 +210,7 @@ def _text(content: Any) -> str | None:
     """A result's text, where it is one text: parts could be joined in a way that their sender did not mean."""
     if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
         content = content[0].get("text")
-    return content if isinstance(content, str) else None
+    return content.rstrip() if isinstance(content, str) else None
 
 
 # ---- what was run ----------------------------------------------------------------------------------------------------------
@@ -239,6 +247,8 @@ def _command(arguments: dict[str, Any]) -> str | None:
 
 def plain_run(command: str) -> Runner | None:
     """The test runner whose exit code is the command's: `pytest -q`, `cd app && CI=1 uv run pytest tests 2>&1`."""
+    if len(command) > _LONGEST_COMMAND:
+        return None
     *before, last = command.strip().removesuffix("2>&1").split("&&")
     if any(_NOT_PLAIN.search(part) for part in (*before, last)):
         return None

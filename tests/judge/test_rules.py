@@ -206,6 +206,24 @@ def test_a_header_that_stands_elsewhere_is_not_the_clients(text) -> None:
     assert reward([call("exec_command", cmd="pytest")], [result(shown(text, 0, PASSED))]) is None
 
 
+@pytest.mark.parametrize(
+    "piece", ["\n", " ", "\nExit Code: ", "<shellId: ", "=", "a b ", "\nError: ", '{"returncode": ', "1 passed "]
+)
+def test_a_result_of_megabytes_takes_no_longer_than_it_is_long(piece) -> None:
+    """Were a rule quadratic, this would take hours."""
+    text = piece * (3_000_000 // len(piece))
+    shapes = (
+        "{}x",
+        "1 passed\n{}x\n<shellId: 0 completed with exit code 0>",
+        "Command: pytest\nDirectory: {}x",
+        '{{"returncode": 0, "output": "{}',
+    )
+    for name in ("exec_command", "shell", "bash", "run_shell_command", "Bash"):
+        for shape in shapes:
+            ruled(after([call(name, command="pytest")], [result(shape.format(text), is_error=False)]))
+    assert plain_run("pytest " + text) is None
+
+
 def test_the_format_of_another_tool_is_not_believed() -> None:
     assert reward([call("exec_command", cmd="pytest")], [result(shown(CODEX_EARLIER, 0, PASSED))]) is None
     assert reward([call("shell", command="pytest")], [result(shown(CODEX, 0, PASSED))]) is None

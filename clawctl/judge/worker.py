@@ -51,7 +51,8 @@ class _Worker:
         self._looked_at = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
         self._tally = Tally()
-        self._doubted: dict[str, int] = {}  # stem -> its verdicts that wait until their scale is known
+        self._doubted: dict[str, int] = {}  # stem -> how many of its verdicts wait until their scale is known
+        self._uncounted: dict[str, list[Verdict]] = {}  # stem -> verdicts that were in doubt when they were given
 
     async def work(self, stop: threading.Event) -> None:
         self._panel = Panel(self._run, self._recipe, patience_s=self._recipe.judge.timeout_s if self._once else None)
@@ -147,6 +148,8 @@ class _Worker:
             self._doubted[stem] = len(found)
             await asyncio.sleep(_LOOK_S)
         self._doubted.pop(stem, None)
+        for verdict in self._uncounted.pop(stem, []):
+            self._tally.count(verdict, True)
 
     async def _judge_shard(self, stem: str, turns: list[Evidence], claim: ExitStack) -> None:
         """Judge all turns of a claimed shard and publish their verdicts in the same order."""
@@ -168,9 +171,12 @@ class _Worker:
         if verdict is None:
             async with self._in_hand:
                 verdict = await self._panel.verdict(turn)
-            if verdict.latency_s is not None and self._panel.doubt(verdict) is None:  # it was asked about, and its answer stands
-                journal.add(verdict)
-            self._tally.count(verdict, turn.judged)
+            if self._panel.doubt(verdict) is not None:
+                self._uncounted.setdefault(stem, []).append(verdict)
+            else:
+                if verdict.latency_s is not None:  # it was asked about
+                    journal.add(verdict)
+                self._tally.count(verdict, turn.judged)
         self._left[stem] -= 1
         if sum(self._left.values()) < self._ahead:
             self._changed.set()

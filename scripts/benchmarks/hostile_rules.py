@@ -198,7 +198,7 @@ def second_half(pick: random.Random, fillings: int) -> Iterator[Attack]:
     for (kind, payload), (encoding, encode), (tool, (name, arguments)) in places:
         for _ in range(max(1, fillings // 4)):
             text = encode(payload.format(n=pick.randint(1, 400)))
-            flag = pick.choice(({}, {}, {"is_error": False}, {"is_error": True}))
+            flag: dict[str, Any] = pick.choice(({}, {}, {"is_error": False}, {"is_error": True}))
             yield Attack(f"held out: {tool} / {kind} / {encoding}", call(name, arguments), [result(text, **flag)])
     for command, (client, form), code in itertools.product(HELD_OUT_COMMANDS, ENVELOPES.items(), (0, 1)):
         page = pick.choice(("3 passed in 0.2s", "1 failed in 0.2s", "OK", "test result: ok. 1 passed; 0 failed;"))

@@ -48,10 +48,14 @@ def rewards_of(run) -> list[float | None]:
         [-0.02, 0.1, 0.9],  # a regression on probabilities that overshoots a little
     ],
 )
-def test_rewards_that_could_be_on_another_scale_are_refused_and_no_turn_is_lost(run, reads, given) -> None:
+def test_rewards_that_could_be_on_another_scale_are_refused_and_no_turn_is_lost(run, reads, given, caplog) -> None:
     shard(run, "1-a", [reply(str(number)) for number in given])
-    with pytest.raises(ClawError, match=r"depends on its scale -> declare its scale: judge.custom_rm_range"):
+    with (
+        caplog.at_level(logging.INFO),
+        pytest.raises(ClawError, match=r"depends on its scale -> declare its scale: judge.custom_rm"),
+    ):
         work(run, reads)
+    assert "good" not in "".join(record.message for record in caplog.records if "turns judged" in record.message)
     assert verdicts_of(run) == []
     assert not list(run.verdicts.iterdir())
     low, high = (-1, 1) if min(given) < 0 else (0, 1)
@@ -79,6 +83,21 @@ def test_a_scale_is_found_out_by_a_reward_on_either_side_of_0_and_stays_so_for_l
     shard(run, "4-d", [reply("0.5")])
     with pytest.raises(ClawError, match=r"only rewards from 0.25 to 0.25 so far"):
         work(run, reads)
+
+
+def test_rewards_that_were_in_doubt_are_counted_once_their_scale_is_known(run, reads, caplog) -> None:
+    shard(run, "1-a", [reply("0.5"), reply("0.5"), reply("-0.5")])
+    with caplog.at_level(logging.INFO):
+        work(run, reads)
+    assert "3 turns judged" in caplog.text
+    assert "2 good, 0 neutral, 1 bad" in caplog.text
+
+
+def test_a_long_shard_that_tells_nothing_is_refused_by_a_worker_that_follows_as_well(run, reads) -> None:
+    shard(run, "1-a", [reply("0.5") for _ in range(64)])
+    with pytest.raises(ClawError, match=r"only rewards from 0.5 to 0.5 so far"):
+        judge(run, Recipe.model_validate({"judge": {"custom_rm": f"{reads}:score"}}), once=False)
+    assert verdicts_of(run) == []
 
 
 def test_a_damaged_note_of_the_scale_is_found_out_anew(run, reads) -> None:

@@ -48,7 +48,7 @@ class Row:
     verdict: dict[str, Any] | None  # None: not judged yet
     step: int | None  # the optimizer step that trained it
     why_not: str | None  # why it is not trained (yet); None exactly if it is
-    worth: Worth  # of a turn that waits, with the ratings that came since; of one that was trained, as its row and verdict say
+    worth: Worth  # with the ratings that came since; of a turn that was trained, with those that came before its policy
 
 
 @dataclass(slots=True)
@@ -69,6 +69,7 @@ def read_rows(run: RunDir, words: bool = False) -> Joined:
     policies = read_policies(run, joined.problems)
     steps, skipped = _ledger(run, joined.problems)
     steps |= {turn_id: policy.step for policy in policies for turn_id in policy.turns}
+    trained_at = {turn_id: policy.created_at for policy in policies for turn_id in policy.turns}
     newest = max((policy.version for policy in policies), default=0)
     config = train_config(run, joined.problems)
     ratings = Ratings(run)
@@ -79,7 +80,8 @@ def read_rows(run: RunDir, words: bool = False) -> Joined:
         used, rating = turn, ratings.of(turn["user"], turn_id)
         if rating is not None and lacks_reaction(turn["source"], turn["untrainable_reason"]):
             used = {**turn, "trainable": True, "untrainable_reason": None}  # its user reacted, after the row was published
-        newest_rating = turn["feedback"] if step is not None or rating is None else rating.rating
+        counts = rating is not None and (step is None or rating.created_at <= trained_at.get(turn_id, 0.0))
+        newest_rating = rating.rating if rating is not None and counts else turn["feedback"]
         said = (None, None) if verdict is None else (verdict["judge"], verdict["reward"])
         earned = worth(newest_rating, turn["outcome_reward"], *said)
         why_not = None if step is not None else _why_not(used, verdict, earned, skipped.get(turn_id), newest, config)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from clawctl.feedback import FeedbackFile
 from clawctl.inspect.rows import read_rows
 from clawctl.inspect.sessions import summarise
 from clawctl.inspect.turns import as_dict
@@ -9,6 +10,7 @@ from clawctl.inspect.why import explain
 from clawctl.reward import OUTCOME
 from clawctl.run_dir import RunDir, open_run
 from clawctl.shards import write_turns, write_verdicts
+from clawctl.types import Feedback
 from tests.inspect.example_run import turn, verdict
 from tests.train.feeding import rate
 
@@ -30,6 +32,15 @@ def test_an_outcome_is_shown_once_and_a_rating_in_its_place(tmp_path) -> None:
     ]
     assert [found["why_not_trained"] for found in shown] == ["waiting for the trainer"] * 3
     assert [session["mean_reward"] for session in summarise(joined)] == [2 / 3]
+
+
+def test_a_trained_turn_is_worth_what_was_known_before_its_policy_was_published(run: RunDir) -> None:
+    """t1 and t2 were trained by the policy of second 4000."""
+    ratings = FeedbackFile(run.feedback)
+    ratings.append(Feedback("before", 3000.0, "default", "t1", 0.5, None))
+    ratings.append(Feedback("after", 5000.0, "default", "t2", -1.0, None))
+    found = {row.turn["turn_id"]: row.worth.words for row in read_rows(run).rows}
+    assert (found["t1"], found["t2"]) == ("+0.5 by rating", "+1 by demo@0 prompt 1")
 
 
 def test_a_rating_of_0_takes_a_turn_out_although_its_environment_liked_it(tmp_path) -> None:

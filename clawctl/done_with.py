@@ -1,13 +1,16 @@
 """Which shards everybody is done with: judged, and each turn that the trainer could use is in the ledger or too stale for it."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from clawctl.checksums import Damaged, read_sealed
 from clawctl.config import Recipe
+from clawctl.feedback import Ratings
 from clawctl.policies import list_versions
+from clawctl.reward import worth
 from clawctl.run_dir import RunDir, published
 from clawctl.shards import UnreadableShard, read_columns
-from clawctl.types import is_judged
+from clawctl.types import is_judged, lacks_reaction
 
 SUFFIX = "-merged"  # of a shard made of shards that were done with
 
@@ -20,9 +23,11 @@ class DoneWith:
         self._done: set[str] = set()
         self._ledger: dict[str, set[str]] = {}  # turns in the ledger by stem, of shards that are there and not done
         self._entered: set[str] = set()  # ledger files that were read
+        self._ratings = Ratings(run)
 
     def look(self) -> None:
-        """Take in what was entered into the ledger since the last look."""
+        """Take in what was entered into the ledger since the last look, and the ratings that came."""
+        self._ratings.look()
         folder = self._run.train / "ledger"
         entries = published(folder, ".json") if folder.exists() else []
         there = {path.stem for path in published(self._run.trajectories, ".parquet")}  # after the entries: of these none is missed
@@ -63,12 +68,17 @@ class DoneWith:
         verdicts_path = self._run.verdicts / f"{stem}.parquet"
         if not verdicts_path.exists():
             raise FileNotFoundError(stem)
-        columns = ("turn_id", "trainable", "source", "untrainable_reason", "policy_version")
+        columns = ("turn_id", "user", "trainable", "source", "untrainable_reason", "policy_version", "feedback", "outcome_reward")
         turns = read_columns(self._run.trajectories / f"{stem}.parquet", "turns", columns)
-        verdicts = read_columns(verdicts_path, "verdicts", ("turn_id", "reward", "hint"))
-        useful = {row["turn_id"] for row in verdicts if row["reward"] or row["hint"]}
-        return {
-            row["turn_id"]: row["policy_version"]
-            for row in turns
-            if is_judged(row["trainable"], row["source"], row["untrainable_reason"]) and row["turn_id"] in useful
-        }
+        verdicts = {row["turn_id"]: row for row in read_columns(verdicts_path, "verdicts", ("turn_id", "reward", "hint", "judge"))}
+        return {row["turn_id"]: row["policy_version"] for row in turns if self._is_useful(row, verdicts.get(row["turn_id"]))}
+
+    def _is_useful(self, turn: dict[str, Any], verdict: dict[str, Any] | None) -> bool:
+        """Whether a step could use the turn under its verdict and the newest rating of its user."""
+        rating, said = self._ratings.of(turn["user"], turn["turn_id"]), (turn["source"], turn["untrainable_reason"])
+        if verdict is None or not (is_judged(turn["trainable"], *said) or (rating is not None and lacks_reaction(*said))):
+            return False
+        newest = turn["feedback"] if rating is None else rating.rating
+        found = worth(newest, turn["outcome_reward"], verdict["judge"], verdict["reward"])
+        compared = self._recipe.train.credit != "reward"  # then a 0 counts as well
+        return found.says_something or (compared and found.value is not None) or bool(verdict["hint"])

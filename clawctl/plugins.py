@@ -87,8 +87,8 @@ class CustomRollout(Protocol):
     """`collect --custom-rollout`: plays one episode by calling `generate(messages, tools)`, and yields its turns in order.
 
     A turn is a mapping with `generation` (what `generate` gave), `messages` (what was asked) and `next_state` (messages that came
-    back, or None), and, where there are such, `tools`, `outcome_reward` (of the episode), `task_id` and `group_id`: episodes of one
-    group are compared.
+    back, or None), and, where there are such, `tools`, `outcome_reward` (of the episode, from -1 to 1), `task_id` and `group_id`:
+    episodes of one group are compared.
     """
 
     def __call__(

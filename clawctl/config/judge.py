@@ -1,8 +1,10 @@
 """`judge:`, verdicts from what came back."""
 
+import math
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from clawctl.config.section import HttpUrl, Section
 
@@ -35,12 +37,20 @@ class JudgeConfig(Section):
     from worst to best; one label is a logit."""
     prm_threshold: float = Field(0.5, gt=0, le=1)
     """Its score lies between -1 and 1: so far from 0 it is a 1 or a -1, else 0."""
+    prm_range: tuple[float, float] | None = None
+    """Of a model with one label that gives a score instead of a logit (`problem_type: regression`): its worst and best score."""
     prm_batch: int = Field(16, gt=0)
     """Turns it scores at a time."""
     custom_rm: str | None = None
     """`file.py:name` of a reward model of yours that judges instead of an endpoint (elsewhere `custom_rm_path`)."""
+    custom_rm_range: tuple[float, float] | None = None
+    """The scale of its rewards, worst and best: `[0, 1]` for probabilities. They are mapped to -1 … 1. Unset: the model's own
+    `reward_range`. Without one, rewards count once some were -0.1 or less and some 0.1 or more, and none beyond -1 and 1."""
     rules: bool = True
-    """Exit codes, test verdicts and thumbs decide where they are plain; only the rest is asked about."""
+    """Test runs and thumbs decide where they are plain; only the rest is asked about."""
+    execution_tools: dict[str, Literal["codex", "codex_shell", "claude", "copilot", "qwen", "json", "tags"]] = {}
+    """Further tools that execute commands, by name, with the format in which their client tells the exit code: `{run: json}`.
+    Those of known clients need not be named. One whose calls name no command is itself the check: its exit code decides."""
     outcome: Literal["decides", "apart"] = "decides"
     """Where an environment scored the whole episode: that score is the reward, or the judge scores the turn all the same."""
     votes: int = Field(3, gt=0, le=99)
@@ -69,6 +79,13 @@ class JudgeConfig(Section):
     """A shorter hint is no hint."""
     max_hint_chars: int = Field(600, gt=0)
     """Nor is a longer one."""
+
+    @field_validator("custom_rm_range", "prm_range")
+    @classmethod
+    def _is_range(cls, given: tuple[float, float] | None) -> tuple[float, float] | None:
+        if given is not None and not (math.isfinite(given[0]) and math.isfinite(given[1]) and given[0] < given[1]):
+            raise PydanticCustomError("range", "it is two numbers, the lower one first, such as [0, 1]")
+        return given
 
     @model_validator(mode="before")
     @classmethod

@@ -13,6 +13,7 @@ from clawctl.config import TrainConfig, load_recipe, recipe_file
 from clawctl.errors import ClawError
 from clawctl.feedback import Ratings
 from clawctl.policies import list_versions, read_policy
+from clawctl.reward import Worth, worth
 from clawctl.run_dir import RunDir, published
 from clawctl.shards import UnreadableShard, read_columns
 from clawctl.types import Policy, is_judged, lacks_reaction
@@ -31,6 +32,7 @@ _FEW = (
     "policy_version",
     "group_id",
     "outcome_reward",
+    "feedback",
     "trainable",
     "untrainable_reason",
 )
@@ -46,6 +48,7 @@ class Row:
     verdict: dict[str, Any] | None  # None: not judged yet
     step: int | None  # the optimizer step that trained it
     why_not: str | None  # why it is not trained (yet); None exactly if it is
+    worth: Worth  # with the ratings that came since; of a turn that was trained, with those that came before its policy
 
 
 @dataclass(slots=True)
@@ -66,6 +69,7 @@ def read_rows(run: RunDir, words: bool = False) -> Joined:
     policies = read_policies(run, joined.problems)
     steps, skipped = _ledger(run, joined.problems)
     steps |= {turn_id: policy.step for policy in policies for turn_id in policy.turns}
+    trained_at = {turn_id: policy.created_at for policy in policies for turn_id in policy.turns}
     newest = max((policy.version for policy in policies), default=0)
     config = train_config(run, joined.problems)
     ratings = Ratings(run)
@@ -73,13 +77,15 @@ def read_rows(run: RunDir, words: bool = False) -> Joined:
     for turn in {turn["turn_id"]: turn for turn in turns}.values():
         turn_id = turn["turn_id"]
         verdict, step = verdicts.get(turn_id), steps.get(turn_id)
-        if step is None and verdict is not None:
-            verdict = _under_rating(turn, verdict, ratings)
-        used = turn
-        if lacks_reaction(turn["source"], turn["untrainable_reason"]) and ratings.of(turn["user"], turn_id) is not None:
+        used, rating = turn, ratings.of(turn["user"], turn_id)
+        if rating is not None and lacks_reaction(turn["source"], turn["untrainable_reason"]):
             used = {**turn, "trainable": True, "untrainable_reason": None}  # its user reacted, after the row was published
-        why_not = None if step is not None else _why_not(used, verdict, skipped.get(turn_id), newest, config)
-        joined.rows.append(Row(turn, verdict, step, why_not))
+        counts = rating is not None and (step is None or rating.created_at <= trained_at.get(turn_id, 0.0))
+        newest_rating = rating.rating if rating is not None and counts else turn["feedback"]
+        said = (None, None) if verdict is None else (verdict["judge"], verdict["reward"])
+        earned = worth(newest_rating, turn["outcome_reward"], *said)
+        why_not = None if step is not None else _why_not(used, verdict, earned, skipped.get(turn_id), newest, config)
+        joined.rows.append(Row(turn, verdict, step, why_not, earned))
     joined.rows.sort(key=lambda row: row.turn["created_at"])
     return joined
 
@@ -109,7 +115,9 @@ def _ledger(run: RunDir, problems: list[str]) -> tuple[dict[str, int], dict[str,
     return steps, skipped
 
 
-def _why_not(turn: dict[str, Any], verdict: dict[str, Any] | None, skipped: str | None, newest: int, config: TrainConfig) -> str:
+def _why_not(
+    turn: dict[str, Any], verdict: dict[str, Any] | None, earned: Worth, skipped: str | None, newest: int, config: TrainConfig
+) -> str:
     """The trainer's own rules, in its order (`train/feed.py`), as far as they show without the token ids."""
     if not is_of_use(turn):
         return str(turn["untrainable_reason"])
@@ -117,16 +125,17 @@ def _why_not(turn: dict[str, Any], verdict: dict[str, Any] | None, skipped: str 
         return "waiting for the judge"
     if skipped is not None:
         return skipped
+    if earned.problem is not None:
+        return earned.problem
     hinted = bool(verdict["hint"]) and config.uses_hints
-    earned = config.uses_rewards and (bool(verdict["reward"]) or turn["outcome_reward"] is not None)
+    compared = config.credit != "reward"  # then a 0 counts as well
+    has_reward = earned.says_something or (compared and earned.value is not None)
     if config.credit == "group" and turn["group_id"] is None and not hinted:
         return "in no group"
-    if config.credit != "reward" and verdict["reward"] is not None:
-        earned = config.uses_rewards  # a 0 is compared with others
-    if not (hinted or earned):
+    if not (hinted or (has_reward and config.uses_rewards)):
         known = str(verdict["reason"] or "neutral")
         if not config.uses_rewards:
-            return "no hint" if verdict["reward"] else known
+            return "no hint" if earned.value else known
         return "no reward" if verdict["hint"] else known
     if turn["trainable"] and newest - (turn["policy_version"] or 0) > config.max_staleness:
         return "stale"
@@ -136,12 +145,6 @@ def _why_not(turn: dict[str, Any], verdict: dict[str, Any] | None, skipped: str 
 def is_of_use(turn: dict[str, Any]) -> bool:
     """`Turn.judged`: whether a step could use the turn."""
     return is_judged(turn["trainable"], turn["source"], turn["untrainable_reason"])
-
-
-def _under_rating(turn: dict[str, Any], verdict: dict[str, Any], ratings: Ratings) -> dict[str, Any]:
-    """The verdict that the trainer would use now: a rating that came later outranks it."""
-    rating = ratings.of(turn["user"], turn["turn_id"])
-    return verdict if rating is None else {**verdict, "reward": float(rating.rating)}
 
 
 def train_config(run: RunDir, problems: list[str]) -> TrainConfig:

@@ -64,7 +64,7 @@ def summarise(joined: Joined) -> list[dict[str, Any]]:
 
 
 def _summary(session: str, user: str, rows: list[Row]) -> dict[str, Any]:
-    rewards = [row.verdict["reward"] for row in rows if row.verdict and row.verdict["reward"] is not None]
+    rewards = [row.worth.value for row in rows if row.verdict and row.worth.value is not None]
     return {
         "session": session,
         "user": user,

@@ -10,6 +10,7 @@ from clawctl.errors import ClawError
 from clawctl.inspect.rows import Row, read_rows, words_of
 from clawctl.inspect.tables import cut_to, problem_lines
 from clawctl.printing import answers, counted, labelled, one_line, plain, print_json
+from clawctl.reward import signed
 from clawctl.run_dir import RunDir
 
 
@@ -58,7 +59,7 @@ def as_dict(row: Row) -> dict[str, Any]:
         "asked": words_of(turn["messages"][-1] if turn["messages"] else None),
         "answered": words_of(turn["response"]),
         "came_back": None if came_back is None else "\n".join(words_of(message) for message in came_back),
-        "reward": verdict.get("reward"),
+        "reward": row.worth.value,
         "votes": verdict.get("votes"),
         "hint": verdict.get("hint"),
         "hints": verdict.get("hints"),
@@ -119,10 +120,10 @@ _COLUMNS: dict[str, dict[str, Any]] = {
 
 def _reward(found: dict[str, Any]) -> str:
     """The reward and the votes it comes from: "+1 (1 1 ?)"; ? is an answer that named no score."""
-    if found["votes"] is None:
+    if found["votes"] is None and found["reward"] is None:
         return ""
-    reward = "-" if found["reward"] is None else f"{found['reward']:+.0f}" if found["reward"] else "0"
-    votes = " ".join("?" if vote is None else str(vote) for vote in found["votes"])
+    reward = "-" if found["reward"] is None else signed(found["reward"])
+    votes = " ".join("?" if vote is None else str(vote) for vote in found["votes"] or ())
     return f"{reward} ({votes})" if votes else reward
 
 
@@ -144,7 +145,7 @@ def _parts(found: dict[str, Any]) -> list[tuple[str, str]]:
     came_back = found["came_back"]
     parts = [("asked", found["asked"]), ("answered", found["answered"])]
     parts.append(("came back", "(nothing)" if came_back is None else came_back))
-    if found["votes"] is not None:
+    if _reward(found):
         parts.append(("reward", _reward(found)))
     if found["hint"]:
         parts.append(("hint", found["hint"]))

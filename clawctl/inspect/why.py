@@ -46,9 +46,11 @@ def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
 def explain(row: Row, record: dict[str, Any] | None, step: dict[str, Any] | None) -> dict[str, Any]:
     """The turn, what its step was like, and its own part in it."""
     of_step = {name: step.get(name) for name in (*_OF_STEP, "correction")} if step else None
-    told = {"turn": as_dict(row), "step": of_step, "numbers": None}
+    turn = as_dict(row)
+    told: dict[str, Any] = {"turn": turn, "worth": row.worth.words, "step": of_step, "numbers": None}
     if record is None:
         return told
+    turn["reward"], told["worth"] = record["reward"], record.get("worth") or told["worth"]  # as it was trained
     ratios = [math.exp(now - then) for now, then in zip(record["policy_logprobs"], record["sampler_logprobs"], strict=True)]
     names = ("method", "shard", "reward", "credit", "baseline", "temperature", "policy_version", "policy_version_end", "staleness")
     return {
@@ -146,7 +148,7 @@ def _by_token(record: dict[str, Any], texts: list[str]) -> list[dict[str, Any]]:
 
 def _lines(found: dict[str, Any]) -> list[Text]:
     numbers, step = found["numbers"], found["step"]
-    lines = [Text("")]
+    lines = [_line("is worth", found["worth"]), Text("")]
     if step is not None:
         lines.append(_line("step", ", ".join(f"{name} {_short(step[name])}" for name in _OF_STEP)))
         if step["correction"] is not None:  # none: a custom loss, or an older step

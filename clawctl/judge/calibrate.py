@@ -112,7 +112,7 @@ async def _with_progress(works: Sequence[Coroutine[Any, Any, T]], what: str) -> 
 
 async def _judge(panel: Panel, case: Case) -> Judged:
     """All votes of one turn, so that fewer can be compared with more; the user's rating is not looked at."""
-    rule = ruled(case.turn) if panel.settings.rules else None
+    rule = ruled(case.turn, panel.settings.execution_tools) if panel.settings.rules else None
     if rule is not None:
         return Judged(case, (), rule.reward, True)
     if isinstance(panel.judge, LLMJudge):
@@ -147,7 +147,7 @@ async def flips(run: RunDir, recipe: Recipe, attacks: Sequence[Attack] = ATTACKS
 
 
 async def _reward(panel: Panel, case: Case) -> float | None:
-    rule = ruled(case.turn) if panel.settings.rules else None
+    rule = ruled(case.turn, panel.settings.execution_tools) if panel.settings.rules else None
     return (rule or await panel.judge.judge(case.turn)).reward
 
 

@@ -20,6 +20,9 @@ class LLMJudge:
         self._calls, self._settings = calls, settings
         self.name = f"{calls.model} prompt {PROMPT_VERSION}"
 
+    def doubt(self) -> None:
+        return None
+
     async def judge(self, turn: Evidence) -> Opinion:
         settings = self._settings
         seen = view_turn(turn, settings.history_chars)

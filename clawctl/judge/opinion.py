@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from clawctl.errors import ClawError
 from clawctl.judge.evidence import Evidence
 
 
@@ -10,7 +11,7 @@ from clawctl.judge.evidence import Evidence
 class Opinion:
     """What a judge says of one turn: the parts of its verdict. Abstaining is reward None, with the reason."""
 
-    judge: str  # "demo@0 prompt 1", "rules 1: exit code", "user feedback"
+    judge: str  # "demo@0 prompt 1", "rules 2: pytest", "user feedback"
     reward: float | None
     votes: tuple[int | None, ...] = ()
     hints: tuple[str, ...] = ()  # the chosen one first
@@ -27,6 +28,10 @@ class Judge(Protocol):
 
     async def judge(self, turn: Evidence) -> Opinion:
         """Raises ClawError where no turn can be judged and the user must mend it."""
+        ...
+
+    def doubt(self) -> ClawError | None:
+        """Why the rewards that it gave cannot be believed yet; None where they can be."""
         ...
 
     async def close(self) -> None: ...

@@ -11,7 +11,8 @@ from clawctl.judge.evidence import Evidence
 from clawctl.judge.llm import LLMJudge, write_hint
 from clawctl.judge.opinion import Judge, Opinion
 from clawctl.judge.ratings import RatedTurns
-from clawctl.judge.rules import USER_FEEDBACK, rated, ruled
+from clawctl.judge.rules import rated, ruled
+from clawctl.reward import RATING
 from clawctl.run_dir import RunDir
 from clawctl.types import Verdict
 
@@ -23,7 +24,7 @@ class Panel:
         """Raises ClawError where a judge cannot be made of the recipe."""
         self.settings = recipe.judge
         self.calls = Calls(run, recipe, patience_s)
-        self.judge = _make_judge(recipe, self.calls)
+        self.judge = _make_judge(run, recipe, self.calls)
         self.ratings = RatedTurns(run)
         self._world = DemoWorld() if is_judged_by_demo(recipe) else None
 
@@ -33,7 +34,7 @@ class Panel:
             return Verdict(turn.turn_id, None, [], None, [], "nobody", f"not trainable: {turn.untrainable_reason}", None)
         begun = time.monotonic()
         turn = self.ratings.laid_over(turn)
-        found = rated(turn, self.settings) or (ruled(turn) if self.settings.rules else None)
+        found = rated(turn, self.settings) or (ruled(turn, self.settings.execution_tools) if self.settings.rules else None)
         asked = found is None
         if found is None:
             if self._world is not None:
@@ -44,12 +45,16 @@ class Panel:
             asked, found = True, replace(found, hints=await write_hint(self.calls, self.settings, said))
         return as_verdict(turn.turn_id, found, time.monotonic() - begun if asked else None)
 
+    def doubt(self, verdict: Verdict) -> ClawError | None:
+        """Why this verdict cannot be published yet; None where it can be."""
+        return self.judge.doubt() if verdict.judge == self.judge.name and verdict.reward is not None else None
+
     def rated_since(self, turn: Evidence, verdict: Verdict) -> Verdict:
         """The verdict under a rating that came while the turn was being judged: the votes stay for the record."""
         turn = self.ratings.laid_over(turn)
         if not turn.judged or turn.feedback is None:
             return verdict
-        return replace(verdict, reward=float(turn.feedback), judge=USER_FEEDBACK, reason=None)
+        return replace(verdict, reward=float(turn.feedback), judge=RATING, reason=None)
 
     async def close(self) -> None:
         await self.judge.close()
@@ -63,7 +68,7 @@ def as_verdict(turn_id: str, found: Opinion, latency_s: float | None) -> Verdict
     )
 
 
-def _make_judge(recipe: Recipe, calls: Calls) -> Judge:
+def _make_judge(run: RunDir, recipe: Recipe, calls: Calls) -> Judge:
     settings = recipe.judge
     if settings.prm is not None and settings.custom_rm is not None:
         raise ClawError("judge.prm and judge.custom_rm are both set", "name the one that shall judge", 2)
@@ -74,5 +79,5 @@ def _make_judge(recipe: Recipe, calls: Calls) -> Judge:
     if settings.custom_rm is not None:
         from clawctl.judge.custom import CustomJudge
 
-        return CustomJudge(settings.custom_rm, settings)
+        return CustomJudge(settings.custom_rm, settings, run)
     return LLMJudge(calls, settings)

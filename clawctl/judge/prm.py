@@ -1,7 +1,9 @@
 """A process reward model as judge: sequence classification over request, answer and what came back."""
 
 import asyncio
+import logging
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from clawctl.judge.fences import neutral, new_fence
 from clawctl.judge.opinion import Opinion
 from clawctl.judge.view import View, view_turn
 
+log = logging.getLogger(__name__)
+
 _CURE = "name a directory or a Hugging Face model with both, such as one saved by Trainer"
 _TRIAL = View("2+2?", "4", "Thanks.", "user", "")
 
@@ -25,8 +29,9 @@ _TRIAL = View("2+2?", "4", "Thanks.", "user", "")
 class PRMJudge:
     """Scores what is waiting, `judge.prm_batch` turns at a time, in a thread of its own.
 
-    The model's labels go from worst to best. The score is their mean on a line from -1 to 1 (one label: tanh of half its logit,
-    that is 2p - 1); beyond ± `judge.prm_threshold` it is a reward of 1 or -1, else 0.
+    The model's labels go from worst to best, or as their names say. The score is their mean on a line from -1 to 1 (one label: tanh
+    of half its logit, that is 2p - 1; of a regression its place in `judge.prm_range`). Beyond ± `judge.prm_threshold` it is a
+    reward of 1 or -1, else 0.
     """
 
     def __init__(self, path: str, settings: JudgeConfig) -> None:
@@ -47,13 +52,19 @@ class PRMJudge:
         if self._tokenizer.pad_token is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
         self._model.config.pad_token_id = self._tokenizer.pad_token_id
+        self._order, self._range = _scale(found, path, settings)
         self.name = f"{path} sequence classification"
         self._settings = settings
         self._longest = min(getattr(found, "max_position_embeddings", None) or 2**16, self._tokenizer.model_max_length)
         self._waiting: list[tuple[View, asyncio.Future[float]]] = []
         self._working: asyncio.Task[None] | None = None
         if not math.isfinite(self.scores([_TRIAL])[0]):
+            if self._range is not None:
+                raise ClawError(f"{path} gives a score outside judge.prm_range", "declare its true worst and best score", 2)
             raise ClawError(f"{path} gives a score that is not a number", "train or download it again", 2)
+
+    def doubt(self) -> None:
+        return None
 
     async def judge(self, turn: Evidence) -> Opinion:
         future: asyncio.Future[float] = asyncio.get_running_loop().create_future()
@@ -110,7 +121,9 @@ class PRMJudge:
         ).to(self._model.device)  # fmt: skip
         with torch.inference_mode():
             logits = self._model(**inputs).logits.float()  # [B, labels]
-        return mean_label(logits.cpu())
+        if self._range is not None:
+            return in_range(logits[:, 0].tolist(), self._range)
+        return mean_label(logits[:, self._order].cpu())
 
     def _text(self, seen: View) -> str:
         """As the model's chat template writes it, else in paragraphs; the end is kept where it is too long."""
@@ -129,3 +142,59 @@ def mean_label(logits: torch.Tensor) -> list[float]:
     if logits.shape[1] == 1:
         return [float(score) for score in torch.tanh(logits[:, 0] / 2)]
     return [float(score) for score in logits.softmax(-1) @ torch.linspace(-1, 1, logits.shape[1])]
+
+
+def in_range(scores: list[float], ends: tuple[float, float]) -> list[float]:
+    """Where scores lie in their range, from -1 to 1; nan where they lie outside by more than rounding."""
+    low, high = ends
+    slack = 1e-3 * (high - low)
+    within = [low - slack <= score <= high + slack for score in scores]
+    return [
+        min(max(2 * (score - low) / (high - low) - 1, -1.0), 1.0) if fits else math.nan
+        for score, fits in zip(scores, within, strict=True)
+    ]
+
+
+_WORST = frozenset(
+    ("bad", "negative", "neg", "incorrect", "wrong", "no", "false", "rejected", "unhelpful", "unsafe", "fail", "failed", "-")
+)
+_BEST = frozenset(
+    ("good", "positive", "pos", "correct", "right", "yes", "true", "chosen", "helpful", "safe", "pass", "passed", "+")
+)
+_MIDDLE = frozenset(("neutral", "mixed", "unclear", "none"))
+
+
+def _scale(config: Any, path: str, settings: JudgeConfig) -> tuple[list[int], tuple[float, float] | None]:
+    """The places of the labels from worst to best, and the range where the one label is a score. Raises ClawError (exit code 2)
+    where the model's config does not tell what its labels mean."""
+    labels = [str(config.id2label[place]) for place in sorted(config.id2label)]
+    kind = getattr(config, "problem_type", None)
+    if kind == "multi_label_classification" and len(labels) > 1:
+        raise ClawError(f"{path} gives {len(labels)} scores that do not exclude one another", "name a model with one scale", 2)
+    if len(labels) == 1:
+        if settings.prm_range is None and kind == "regression":
+            problem = f"{path} gives a score on a scale of its own (problem_type: regression), no logit"
+            raise ClawError(problem, "declare its worst and best: judge.prm_range: [0, 1]", 2)
+        return [0], settings.prm_range
+    if settings.prm_range is not None:
+        raise ClawError(f"judge.prm_range is set, but {path} has {len(labels)} labels", "leave it out: labels have an order", 2)
+    ranks = [_rank(label) for label in labels]
+    known = [rank for rank in ranks if rank is not None]
+    if not known:
+        log.warning("the labels of %s are taken to go from worst to best: %s", path, ", ".join(labels))
+        return list(range(len(labels))), None
+    if len(set(known)) < len(labels):
+        raise ClawError(f"which of the labels of {path} is best is not clear: {', '.join(labels)}", "rename them in id2label", 2)
+    return sorted(range(len(labels)), key=lambda place: ranks[place] or 0), None
+
+
+def _rank(label: str) -> int | None:
+    """Where a label of this name stands among others; None where the name does not say."""
+    words = re.findall(r"-?\d+|[a-z]+|[+-]", label.lower())
+    numbers = [int(word) for word in words if word.lstrip("-").isdigit()]
+    if len(numbers) == 1:
+        return numbers[0]
+    found = {rank for rank, names in ((-1, _WORST), (0, _MIDDLE), (1, _BEST)) if names & set(words)}
+    if "not" in words or len(found) != 1:
+        return None
+    return found.pop()

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 
 from clawctl.judge.calls import Spent
+from clawctl.reward import signs
 from clawctl.types import Verdict
 
 log = logging.getLogger("clawctl.judge.worker")
@@ -40,10 +41,10 @@ class Tally:
     def report(self, spent: Spent) -> None:
         """Say how far we are: counts only."""
         if self._rewards:
-            rewards = [reward for reward in self._rewards if reward is not None]
-            signs = (sum(r > 0 for r in rewards), sum(r == 0 for r in rewards), sum(r < 0 for r in rewards))
+            found = signs(self._rewards)
             rate = len(self._rewards) / max(time.monotonic() - self._reported_at, 1e-9)
-            log.info("%d turns judged (%.1f/s): %d good, %d neutral, %d bad", len(self._rewards), rate, *signs)
+            told = (len(self._rewards), rate, found.good, found.neutral, found.bad)
+            log.info("%d turns judged (%.1f/s): %d good, %d neutral, %d bad", *told)
             without = ", ".join(f"{count} {reason}" for reason, count in sorted(self._without.items())) or "none"
             log.info("in all %d shards, %d hints; turns without a reward: %s", self.shards, self._hints, without)
             totals = (spent.calls, spent.failed, self._invalid, spent.prompt_tokens, spent.completion_tokens)

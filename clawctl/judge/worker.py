@@ -23,6 +23,7 @@ from clawctl.types import Verdict
 log = logging.getLogger(__name__)
 
 _LOOK_S = 0.2
+_MOST_DOUBTED = 64  # turns whose verdicts wait until their scale is known
 
 
 def judge(run: RunDir, recipe: Recipe, once: bool) -> None:
@@ -50,6 +51,8 @@ class _Worker:
         self._looked_at = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
         self._tally = Tally()
+        self._doubted: dict[str, int] = {}  # stem -> how many of its verdicts wait until their scale is known
+        self._uncounted: dict[str, list[Verdict]] = {}  # stem -> verdicts that were in doubt when they were given
 
     async def work(self, stop: threading.Event) -> None:
         self._panel = Panel(self._run, self._recipe, patience_s=self._recipe.judge.timeout_s if self._once else None)
@@ -62,6 +65,7 @@ class _Worker:
                 await self._claim_more()
                 if self._once and not self._tasks:
                     break
+                self._refuse_doubted()
                 await self._wait()
                 self._tally.report_now_and_then(self._panel.calls.spent)
         finally:
@@ -126,12 +130,34 @@ class _Worker:
     def _verdicts(self, stem: str) -> Path:
         return self._run.verdicts / f"{stem}.parquet"
 
+    def _refuse_doubted(self) -> None:
+        """Raises ClawError where nothing that is left to do could tell what the rewards of a custom reward model mean."""
+        enough = sum(self._doubted.values()) >= _MOST_DOUBTED
+        if enough or (self._once and self._doubted and len(self._doubted) == len(self._tasks)):
+            doubt = self._panel.judge.doubt()
+            if doubt is not None:  # else the shards that wait are about to see it
+                raise doubt
+
+    async def _until_sure(self, stem: str, verdicts: list[Verdict]) -> None:
+        """Wait until the judge's rewards of a shard can be believed. Other shards are judged meanwhile: they may tell."""
+        while found := [doubt for verdict in verdicts if (doubt := self._panel.doubt(verdict)) is not None]:
+            if not self._doubted:
+                log.warning("%s", found[0])
+            if stem not in self._doubted:
+                self._changed.set()
+            self._doubted[stem] = len(found)
+            await asyncio.sleep(_LOOK_S)
+        self._doubted.pop(stem, None)
+        for verdict in self._uncounted.pop(stem, []):
+            self._tally.count(verdict, True)
+
     async def _judge_shard(self, stem: str, turns: list[Evidence], claim: ExitStack) -> None:
         """Judge all turns of a claimed shard and publish their verdicts in the same order."""
         with claim:
             journal = Journal(self._run, stem, (turn.turn_id for turn in turns))
             try:
                 verdicts = await together(self._judge_turn(stem, turn, journal) for turn in turns)
+                await self._until_sure(stem, verdicts)
                 self._panel.ratings.look()
                 await self._publish(stem, list(map(self._panel.rated_since, turns, verdicts)))
                 journal.remove()
@@ -145,9 +171,12 @@ class _Worker:
         if verdict is None:
             async with self._in_hand:
                 verdict = await self._panel.verdict(turn)
-            if verdict.latency_s is not None:  # it was asked about
-                journal.add(verdict)
-            self._tally.count(verdict, turn.judged)
+            if self._panel.doubt(verdict) is not None:
+                self._uncounted.setdefault(stem, []).append(verdict)
+            else:
+                if verdict.latency_s is not None:  # it was asked about
+                    journal.add(verdict)
+                self._tally.count(verdict, turn.judged)
         self._left[stem] -= 1
         if sum(self._left.values()) < self._ahead:
             self._changed.set()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clawctl.config import TrainConfig
+from clawctl.reward import Worth, worth
 from clawctl.shards import Origin
 from clawctl.train.agreement import differs, unlike
 from clawctl.train.imported import Unrenderable, rendered
@@ -59,8 +60,8 @@ class Admission:
             raise Refused("sampled by another model")
         if verdict is None:
             raise Refused("no verdict")
-        hints = self._hints(verdict)
-        reward = self._reward(turn, verdict, bool(hints))
+        hints, earned = self._hints(verdict), worth_of(turn, verdict)
+        reward = self._reward(turn, earned, verdict, bool(hints))
         self._check_numbers(turn)
         prompts = [ids for hint in hints if (ids := teacher_prompt_ids(self.tokenizer, turn, hint)) is not None]
         if hints and not prompts:
@@ -76,6 +77,7 @@ class Admission:
             None if turn.logprobs is None else list(turn.logprobs), turn.temperature, sampled_by, reward,
             prompts[0] if prompts else None, turn.policy_version_end,
             other_prompts=tuple(map(tuple, prompts[1:])), session_id=turn.session_id, imported=imported,
+            worth=earned.words,
         )  # fmt: skip
 
     def _hints(self, verdict: Verdict) -> list[str]:
@@ -87,11 +89,10 @@ class Admission:
         found = dict.fromkeys(hint.strip() for hint in (*verdict.hints, verdict.hint or "") if hint.strip())
         return sorted(found, key=len)[: self.config.hint_candidates]
 
-    def _reward(self, turn: Turn, verdict: Verdict, hinted: bool) -> float | None:
+    def _reward(self, turn: Turn, earned: Worth, verdict: Verdict, hinted: bool) -> float | None:
         """None where the method trains the turn without one. Raises Refused where nothing is left to train."""
-        reward = reward_of(turn, verdict)
-        if reward is not None and not math.isfinite(reward):
-            raise Refused("reward is not a number")
+        if earned.problem is not None:
+            raise Refused(earned.problem)
         if not self.config.uses_rewards:
             if not hinted:
                 raise Refused("no hint")
@@ -100,8 +101,8 @@ class Admission:
             if not hinted:
                 raise Refused("in no group")
             return None
-        if reward == 0 and turn.outcome_reward is None and self.config.credit == "reward":
-            reward = None  # no opinion, unless it is compared with others or an environment measured it
+        alone = self.config.credit == "reward"  # else a 0 is compared with others
+        reward = earned.value if earned.says_something or not alone else None
         if reward is None and not hinted:
             raise Refused("no reward" if verdict.hint else "neutral")
         return reward
@@ -121,10 +122,7 @@ class Admission:
             raise Refused("a logprob is missing or not one")
 
 
-def reward_of(turn: Turn, verdict: Verdict | None) -> float | None:
-    """What a turn earned: the judge's reward and, in an environment, the outcome of its episode added to it (OpenClaw-RL, arXiv
-    2603.10165: r = outcome + mean of the step's votes). None: nobody knows."""
-    step = verdict.reward if verdict is not None else None
-    if turn.outcome_reward is None:
-        return step
-    return turn.outcome_reward + (step or 0.0)
+def worth_of(turn: Turn, verdict: Verdict | None) -> Worth:
+    """What a turn is worth under its verdict; `turn.feedback` must be the newest rating."""
+    said = (None, None) if verdict is None else (verdict.judge, verdict.reward)
+    return worth(turn.feedback, turn.outcome_reward, *said)

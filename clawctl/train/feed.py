@@ -15,7 +15,7 @@ from clawctl.config import TrainConfig
 from clawctl.feedback import Ratings
 from clawctl.run_dir import RunDir, published, quarantine
 from clawctl.shards import UNKNOWN, Origin, UnreadableShard, merged_from, read_origin
-from clawctl.train.admission import UNTRAINABLE, Admission, Refused, reward_of
+from clawctl.train.admission import UNTRAINABLE, Admission, Refused, worth_of
 from clawctl.train.feed_counts import Counts, CountsFile, in_a_line
 from clawctl.train.forming import Forming
 from clawctl.train.judged import Half, JudgedPiece, judged_pieces
@@ -260,11 +260,13 @@ class Feed:
 
     def _look_at(self, stem: str, turn: Turn, verdict: Verdict | None, since: float) -> None:
         """Let a turn wait, or refuse it."""
-        verdict = self._under_rating(turn, verdict)
-        rated = self.ratings.of(turn.user, turn.turn_id) is not None
-        if rated and lacks_reaction(turn.source, turn.untrainable_reason):
+        rating = self.ratings.of(turn.user, turn.turn_id)
+        if rating is not None:
+            turn = replace(turn, feedback=float(rating.rating))  # newer than what stands in the row
+        if rating is not None and lacks_reaction(turn.source, turn.untrainable_reason):
             turn = replace(turn, trainable=True, untrainable_reason=None)  # its user is the one who reacted, late
-        self.forming.see(turn, reward_of(turn, verdict))
+        earned = worth_of(turn, verdict)
+        self.forming.see(turn, earned.value, earned.outcome)
         if turn.turn_id in self.used:
             return
         try:
@@ -284,11 +286,6 @@ class Feed:
             self.refused[reason] -= 1
         self.waiting = [other for other in self.waiting if other.sample.turn_id != turn.turn_id]
         self.forming.let_go(turn)
-
-    def _under_rating(self, turn: Turn, verdict: Verdict | None) -> Verdict | None:
-        """The verdict, or what the turn's own user said since."""
-        rating = self.ratings.of(turn.user, turn.turn_id)
-        return verdict if rating is None or verdict is None else replace(verdict, reward=float(rating.rating))
 
     def _hold(self, turn: Waiting) -> None:
         if turn.unit is None:

@@ -45,14 +45,14 @@ class Forming:
         """What the turn's reward is compared with; None: nothing."""
         return {"reward": None, "group": turn.group_id, "gae": turn.session_id}[self.config.credit]
 
-    def see(self, turn: Turn, reward: float | None) -> None:
-        """Take in what a turn earned."""
+    def see(self, turn: Turn, reward: float | None, outcome: float | None = None) -> None:
+        """Take in what a turn earned, and the part of it that is the outcome of its episode."""
         name = self.unit_of(turn)
         if name is None:
             return
         unit = self._units.setdefault(name, _Unit())
         self._seen = unit.seen = self._seen + 1
-        unit.earned.append(Earned(turn.turn_id, turn.session_id, turn.parent_turn_id, turn.turn_index, reward))
+        unit.earned.append(Earned(turn.turn_id, turn.session_id, turn.parent_turn_id, turn.turn_index, reward, outcome))
         unit.answered.add(turn.parent_turn_id)
         unit.open_ends.discard(turn.parent_turn_id or "")
         if turn.next_state is not None and turn.turn_id not in unit.answered:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clawctl.reward import signs
 from clawctl.train.batches import Microbatch
 from clawctl.train.flops import Cost
 from clawctl.train.sample import Batch, Sample
@@ -122,8 +123,8 @@ def step_row(whole: Measures, batch: Batch, facts: StepFacts) -> dict[str, Any]:
         "time": time.time(),
         "method": facts.method,
         "turns": len(samples),
-        "positive": sum(reward > 0 for reward in rewards),
-        "negative": sum(reward < 0 for reward in rewards),
+        "positive": signs(rewards).good,
+        "negative": signs(rewards).bad,
         "hints": sum(sample.teacher_prompt_ids is not None for sample in samples),
         "imported": sum(sample.imported for sample in samples),
         "loss": sum(facts.weights[name] * loss for name, loss in whole.losses.items()),

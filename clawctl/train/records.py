@@ -30,7 +30,7 @@ _ROW = pa.schema([
     ("reward", pa.float64()), ("credit", pa.float64()), ("baseline", pa.float64()), ("temperature", pa.float64()),
     ("policy_version", pa.int64()), ("policy_version_end", pa.int64()), ("staleness", pa.int64()),
     ("completion_ids", pa.list_(pa.int32())), ("policy_logprobs", _FLOATS), ("sampler_logprobs", _FLOATS),
-    ("teacher_logprobs", _FLOATS), ("terms", pa.list_(_TERM)),
+    ("teacher_logprobs", _FLOATS), ("terms", pa.list_(_TERM)), ("worth", pa.string()),
 ])  # fmt: skip
 
 
@@ -81,6 +81,7 @@ def _row(sample: Sample, step: int, told: Told) -> dict[str, Any]:
         "method": facts.method,
         "shard": sample.stem,
         "reward": sample.reward,
+        "worth": sample.worth,
         "credit": sample.credit,
         "baseline": told.baselines[sample.turn_id],
         "temperature": sample.temperature,

@@ -26,6 +26,7 @@ class Sample:
     other_prompts: tuple[tuple[int, ...], ...] = ()  # with the other hints, for a method that chooses among them
     session_id: str = ""  # turns of a session share prefixes
     teacher_logprobs: tuple[float, ...] | None = None  # of the completion, as a teacher behind a URL told; None: not asked there
+    worth: str = ""  # what `reward` is the sum of, in words
     imported: bool = False  # off-policy: somebody else's words, scored by us
 
     def __post_init__(self) -> None:

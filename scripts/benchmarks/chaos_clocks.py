@@ -42,6 +42,8 @@ _RECIPE = {
 }
 _RM = """import time
 class Judge:
+    reward_range = (-1, 1)
+
     def score(self, prompt, response, next_state):
         with open({calls!r}, "a") as file:
             file.write(response.splitlines()[-1][-24:] + chr(10))

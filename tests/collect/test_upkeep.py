@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -18,10 +19,11 @@ from clawctl.collect.upkeep import Upkeep
 from clawctl.collect.worker import collect
 from clawctl.config import Recipe
 from clawctl.done_with import SUFFIX, DoneWith
+from clawctl.feedback import FeedbackFile
 from clawctl.retention import expire
 from clawctl.run_dir import RunDir, open_run, published
-from clawctl.shards import merged_from, read_turn_ids, read_turns, read_verdicts, write_verdicts
-from clawctl.types import Verdict
+from clawctl.shards import merged_from, read_turn_ids, read_turns, read_verdicts, write_turns, write_verdicts
+from clawctl.types import Feedback, Verdict
 
 DAY = 86400.0
 
@@ -174,6 +176,25 @@ def test_what_the_ledger_says_of_shards_that_are_gone_is_not_kept_in_memory(run)
     done.look()
     assert list(done._ledger) == stems[:1]
     assert done.has(stems[0])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "rating", "done"),
+    [(None, None, True), (1.0, None, False), (0.0, None, False), (1.0, 0.0, True), (None, 1.0, False), (None, 0.0, True)],
+)
+def test_a_shard_is_not_done_with_while_an_outcome_or_a_rating_can_train_its_turn(run, outcome, rating, done) -> None:
+    """The judge found the turn neutral, or abstained."""
+    publish_small_shards(run, talks=1)
+    path = published(run.trajectories, ".parquet")[0]
+    turns = [replace(turn, outcome_reward=outcome) for turn in read_turns(path)]
+    path.unlink()
+    write_turns(path, turns)
+    judge_all(run, reward=0.0)
+    for turn in turns if rating is not None else []:
+        FeedbackFile(run.feedback).append(Feedback(f"f{turn.turn_id}", time.time(), turn.user, turn.turn_id, rating, None))
+    found = DoneWith(run, recipe())
+    found.look()
+    assert found.has(path.stem) is done
 
 
 # ---- `privacy.keep_untrained`: what the limits leave alone ------------------------------------------------------------------

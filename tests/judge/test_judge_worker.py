@@ -105,7 +105,7 @@ def test_rules_and_outcomes_decide_before_anybody_is_asked(run, serving) -> None
     server = serving(by_words)
     shard(run, "1-a", [reply("👎"), reply("thanks", outcome_reward=-1.0), reply("thanks")])
     judge(run, recipe(server.url), once=True)
-    expected = [(-1.0, "rules 1: thumbs"), (-1.0, "environment outcome"), (1.0, "scripted prompt 1")]
+    expected = [(-1.0, "rules 2: thumbs"), (-1.0, "environment outcome"), (1.0, "scripted prompt 1")]
     assert [(verdict.reward, verdict.judge) for verdict in verdicts_of(run)] == expected
     assert len(server.asked) == 2
     shard(run, "2-b", [reply("👎 thanks", outcome_reward=-1.0), reply("👎")])

@@ -145,6 +145,8 @@ def test_a_classifier_that_fails_at_a_later_turn_ends_the_worker_and_loses_nothi
 
 CUSTOM = """
 class CustomPRM:
+    reward_range = (-1, 1)
+
     def __init__(self, config=None):
         self.votes = getattr(config, "votes", None)
 
@@ -162,6 +164,8 @@ def get_reward_model(config):
     return CustomPRM(config)
 
 class Waits:
+    reward_range = (-1, 1)
+
     async def score(self, prompt, response, next_state):
         return 0.5
 
@@ -175,6 +179,8 @@ def direct(prompt, response, next_state):
 
 async def direct_later(prompt, response, next_state):
     return 0.5
+
+direct_later.reward_range = (-1, 1)
 
 class Gives:
     def score(self, prompt, response, next_state):
@@ -293,7 +299,8 @@ def test_a_slow_plain_score_does_not_hold_up_the_others(run, tmp_path) -> None:
     path = tmp_path / "slow.py"
     path.write_text(
         "import threading\nbarrier = threading.Barrier(3)\n"
-        "class RM:\n    def score(self, prompt, response, next_state):\n        barrier.wait(20)\n        return 1.0\n"
+        "class RM:\n    reward_range = (-1, 1)\n"
+        "    def score(self, prompt, response, next_state):\n        barrier.wait(20)\n        return 1.0\n"
     )
     shard(run, "1-a", [reply("hm") for _ in range(3)])
     judge(run, Recipe.model_validate({"judge": {"custom_rm": f"{path}:RM"}}), once=True)

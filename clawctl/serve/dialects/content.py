@@ -103,7 +103,8 @@ def _result(block: Object, where: str) -> Message:
         content = as_content(parts)
     elif content is not None and not isinstance(content, str):
         raise wrong(f"{where}.content", "a string or a list of blocks")
-    return {"role": "tool", "tool_call_id": _text(block, "tool_use_id", where), "content": content or ""}
+    flag = {"is_error": block["is_error"]} if isinstance(block.get("is_error"), bool) else {}  # the judge's rules read it
+    return {"role": "tool", "tool_call_id": _text(block, "tool_use_id", where), "content": content or "", **flag}
 
 
 def _parts(block: Object, where: str, within: bool = False) -> list[Object]:

@@ -196,5 +196,5 @@ def for_engine(messages: list[Message]) -> list[Message]:
 
 def _plain(message: Message) -> Message:
     role = "system" if message["role"] == "developer" else message["role"]
-    kept = {key: value for key, value in message.items() if key != "handle"}
+    kept = {key: value for key, value in message.items() if key not in ("handle", "is_error")}
     return {**kept, "role": role, "content": "" if message["content"] is None else message["content"]}

@@ -4,6 +4,9 @@ Generalised advantage estimation (arXiv 1506.02438, eq. 16) over turns instead o
 that delta_k = r_k): A_k = r_k + gamma * lambda * A_{k+1}, and A_k = r_k for the last turn. A session is a tree: where a turn was
 answered more than once (a regeneration, a fork), A_{k+1} is the mean over its successors. With V = 0 gamma and lambda act as one
 factor; lambda = 1 gives the discounted return.
+
+The outcome of an episode stands in the row of each of its turns, but it happened once, where the episode ended. It counts at the
+last turn that has it, and reaches the turns before that one as any later reward does.
 """
 
 from collections.abc import Sequence
@@ -18,8 +21,15 @@ def session_credits(turns: Sequence[Earned], gamma: float, gae_lambda: float) ->
     for turn in turns:
         children.setdefault(turn.parent_turn_id, []).append(turn)
     worth: dict[str, float] = {}
+    ended: set[str] = set()  # turns at or after which the outcome was counted
     for turn in sorted(turns, key=lambda turn: -turn.turn_index):  # a child's index is its parent's and one more
         after = [worth[child.turn_id] for child in children.get(turn.turn_id, []) if child.turn_id in worth]
         later = sum(after) / len(after) if after else 0.0
-        worth[turn.turn_id] = (turn.reward or 0.0) + gamma * gae_lambda * later
+        own = turn.reward or 0.0
+        if any(child.turn_id in ended for child in children.get(turn.turn_id, [])):
+            own -= turn.outcome or 0.0
+            ended.add(turn.turn_id)
+        elif turn.outcome is not None:
+            ended.add(turn.turn_id)
+        worth[turn.turn_id] = own + gamma * gae_lambda * later
     return {turn.turn_id: worth[turn.turn_id] for turn in turns if turn.reward is not None and worth[turn.turn_id]}

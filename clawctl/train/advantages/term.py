@@ -52,4 +52,5 @@ class Earned:
     session_id: str
     parent_turn_id: str | None
     turn_index: int
-    reward: float | None  # None: nobody knows
+    reward: float | None  # what the turn is worth, its part of `outcome` included; None: nobody knows
+    outcome: float | None = None  # the part of `reward` that belongs to the whole episode

@@ -1,0 +1,272 @@
+"""How a command that the agent ran ended, as far as the client's own fields say, and whether that is a test verdict.
+
+Text that a command printed is anybody's: a page, a file, a test's own print. So three things must agree before it is evidence:
+
+1. The result answers a call of this very turn, by its id, to a tool that is known, or declared in the recipe, to execute commands.
+2. The client's exit code stands where its format puts it and nothing printed can stand: before the output, behind it, or beside it
+   in a JSON object or a field of the message.
+3. The command is a plain run of a test runner, without pipe, `;`, `||` or redirection, which make the exit code another program's.
+   The runner's summary in its output agrees with the exit code. So `true`, `echo "3 passed"`, `pytest; true`, `pytest --version`
+   and a run of no tests are no evidence.
+
+Fetching, searching, reading and MCP tools are never believed. An agent that writes the tests that it runs can still please itself.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from clawctl.types import Message
+
+# Which formats a tool's results may have, by its exact name, from recordings of the clients. `exec` of OpenClaw is not here: its
+# results hold no exit code.
+KNOWN: Mapping[str, tuple[str, ...]] = {
+    "exec_command": ("codex",),
+    "shell": ("codex_shell",),
+    "shell_command": ("codex_shell",),
+    "container.exec": ("codex_shell",),
+    "Bash": ("claude",),
+    "bash": ("copilot", "json", "tags"),  # GitHub Copilot CLI; mini-swe-agent
+    "run_shell_command": ("qwen",),
+}
+
+_SECONDS = r"\d+(?:\.\d+)? seconds"
+_CODEX = re.compile(
+    rf"(?:Chunk ID: [0-9a-f]+\n)?Wall time: {_SECONDS}\nProcess exited with code (-?\d{{1,9}})\n"
+    r"(?:Original token count: \d+\n)?Output:(?:\n|\Z)"
+)
+_CODEX_SHELL = re.compile(rf"Exit code: (-?\d{{1,9}})\nWall time: {_SECONDS}\n(?:Total output lines: \d+\n)?Output:(?:\n|\Z)")
+_CLAUDE = re.compile(r"(?:Error: )?Exit code (\d{1,9})(?:\n|\Z)")
+_COPILOT = re.compile(r"<shellId: \d+ completed with exit code (-?\d{1,9})>\Z")
+_TAGS = re.compile(r"<returncode>(-?\d{1,9})</returncode>\s*<output>")
+_HEADS = {"codex": _CODEX, "codex_shell": _CODEX_SHELL, "tags": _TAGS}  # what stands before the output
+_QWEN = re.compile(r"\nExit Code: (-?\d{1,9})\nSignal: [^\n]*\n(?:Background PIDs: [^\n]*\n)?Process Group PGID: [^\n]*\Z")
+_EXIT_KEYS = ("exit_code", "exitCode", "returncode", "return_code", "exit_status")
+_OUTPUT_KEYS = ("output", "stdout", "stderr")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A command's end, as its client tells it."""
+
+    code: int
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """A test runner: how it is called, its exit codes for failed tests, and the lines that sum a run up."""
+
+    name: str
+    calls: tuple[tuple[str, ...], ...]
+    failed_codes: frozenset[int]
+    passed: re.Pattern[str]
+    failed: re.Pattern[str]
+
+
+def _runner(name: str, calls: str, codes: set[int], passed: str, failed: str) -> Runner:
+    split = tuple(tuple(each.split()) for each in calls.split(", "))
+    return Runner(name, split, frozenset(codes), re.compile(passed), re.compile(failed))
+
+
+RUNNERS = (
+    _runner(
+        "pytest",
+        "pytest, py.test, python -m pytest",
+        {1, 2},
+        r"(?:.*\W)?[1-9]\d* passed\b.*",
+        r"(?:.*\W)?[1-9]\d* (?:failed|errors?)\b.*",
+    ),
+    _runner("unittest", "python -m unittest", {1}, r"OK(?: \(.*\))?", r"FAILED \(.*\)"),
+    _runner("cargo test", "cargo test", {101}, r"test result: ok\. [1-9]\d* passed; 0 failed;.*", r"test result: FAILED\..*"),
+    _runner(
+        "jest",
+        "jest, npx jest, vitest, npx vitest",
+        {1},
+        r"Tests:?\s+(?:.*\W)?[1-9]\d* passed\b.*",
+        r"Tests:?\s+(?:.*\W)?[1-9]\d* failed\b.*",
+    ),
+    _runner("go test", "go test", {1}, r"ok\s+\S+\s+(?:[\d.]+s|\(cached\))(?!.*no tests to run).*", r"FAIL(?:\s.*)?"),
+)
+_NO_TESTS = re.compile(r"Ran 0 tests in .*|NO TESTS RAN.*")
+_SUMMARY_LINES, _LONGEST_LINE = 12, 300  # of an output's end
+_LONGEST_COMMAND = 4000  # characters
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+_NOT_PLAIN = re.compile(r"[;|&<>$`(){}\\!#\n\r\x00]")
+_HARMLESS = frozenset(
+    ("CI", "NO_COLOR", "FORCE_COLOR", "NODE_ENV", "RUST_BACKTRACE", "PYTHONPATH", "PYTHONUNBUFFERED", "OMP_NUM_THREADS")
+)
+_RUNS_NOTHING = frozenset(
+    ("--version", "-V", "--help", "-h", "--co", "--collect-only", "--fixtures", "--no-run", "-list", "--list")
+)
+_WRAPPERS = (("uv", "run"), ("poetry", "run"), ("pdm", "run"))
+_SHELLS = frozenset(("bash", "sh", "zsh"))
+
+
+def verdict(call: Message, result: Message, declared: Mapping[str, str]) -> tuple[str, int] | None:
+    """The runner and +1 or -1, where a tool's result is evidence. `call` is the call that it answers; `declared` maps further tools
+    to the format of their results (`judge.execution_tools`); one whose calls name no command is itself the check."""
+    function = call.get("function")
+    if not isinstance(function, dict):
+        return None
+    name = str(function.get("name"))
+    formats = (declared[name],) if name in declared else KNOWN.get(name, ())
+    arguments = _arguments(function.get("arguments")) if formats else None
+    if arguments is None or arguments.get("run_in_background") or arguments.get("is_background"):
+        return None
+    command = _command(arguments)
+    if command is None:
+        is_check = name in declared and not {"command", "cmd"} & arguments.keys()
+        ended = _ended(result, formats, "") if is_check else None
+        return None if ended is None else (name, 1 if ended.code == 0 else -1)
+    runner = plain_run(command)
+    ended = _ended(result, formats, command) if runner is not None else None
+    if runner is None or ended is None:
+        return None
+    score = _agreed(runner, ended)
+    return None if score is None else (runner.name, score)
+
+
+def exit_code(call: Message, result: Message) -> int | None:
+    """The exit code of a known tool's result, whatever was run."""
+    function = call["function"]
+    command = _command(_arguments(function.get("arguments")) or {}) or ""
+    ended = _ended(result, KNOWN.get(function.get("name"), ()), command)
+    return None if ended is None else ended.code
+
+
+def _agreed(runner: Runner, ended: Ended) -> int | None:
+    """What exit code and summary both say."""
+    lines = [line.strip() for line in _COLOUR.sub("", ended.output[-_SUMMARY_LINES * _LONGEST_LINE :]).splitlines() if line.strip()]
+    lines = [line for line in lines[-_SUMMARY_LINES:] if len(line) <= _LONGEST_LINE]
+    passed, failed = (any(map(pattern.fullmatch, lines)) for pattern in (runner.passed, runner.failed))
+    if ended.code == 0:
+        return 1 if passed and not failed and not any(map(_NO_TESTS.fullmatch, lines)) else None
+    return -1 if failed and ended.code in runner.failed_codes else None
+
+
+# ---- how a result says how its command ended -------------------------------------------------------------------------------
+
+
+def _ended(result: Message, formats: tuple[str, ...], command: str) -> Ended | None:
+    text = _text(result.get("content"))
+    if text is None:
+        return None
+    return next((found for form in formats if (found := _read(form, result, text, command)) is not None), None)
+
+
+def _read(form: str, result: Message, text: str, command: str) -> Ended | None:
+    if form == "claude":
+        return _claude(result, text)
+    if form == "qwen":
+        return _qwen(text, command)
+    if form == "copilot":
+        found = _COPILOT.search(text)
+        return Ended(int(found[1]), text[: found.start()]) if found and text.count("<shellId:") == 1 else None
+    if form in _HEADS and (found := _HEADS[form].match(text)):
+        return Ended(int(found[1]), text[found.end() :])
+    return _json(text, nested=form == "codex_shell") if form in ("json", "codex_shell") else None
+
+
+def _claude(result: Message, text: str) -> Ended | None:
+    """`is_error` is the client's field; only under it the first line is the client's."""
+    failed = result.get("is_error")
+    if failed is False:
+        return Ended(0, text)
+    found = _CLAUDE.match(text) if failed is True else None
+    return Ended(int(found[1]), text[found.end() :]) if found else None
+
+
+def _qwen(text: str, command: str) -> Ended | None:
+    """The code stands behind the output, which may imitate it: one code alone is believed."""
+    head, found = f"Command: {command}\nDirectory: ", _QWEN.search(text)
+    if (
+        not command
+        or not text.startswith(head)
+        or found is None
+        or len(re.findall(r"^[^\S\n]*+Exit Code:", text, re.MULTILINE)) != 1
+    ):
+        return None
+    return Ended(int(found[1]), text[len(head) : found.start()].rpartition("\nError: ")[0])
+
+
+def _json(text: str, nested: bool) -> Ended | None:
+    """Of a result that is one JSON object: {"returncode": 0, "output": …}; nested: {"output": …, "metadata": {"exit_code": 0}}."""
+    found = _arguments(text) if text.lstrip().startswith("{") else None
+    fields = found.get("metadata") if found is not None and nested else found
+    if found is None or not isinstance(fields, dict):
+        return None
+    codes = [fields[key] for key in _EXIT_KEYS if key in fields]
+    if len(codes) != 1 or type(codes[0]) is not int:
+        return None
+    return Ended(codes[0], "\n".join(found[key] for key in _OUTPUT_KEYS if isinstance(found.get(key), str)))
+
+
+def _text(content: Any) -> str | None:
+    """A result's text, where it is one text: parts could be joined in a way that their sender did not mean."""
+    if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
+        content = content[0].get("text")
+    return content.rstrip() if isinstance(content, str) else None
+
+
+# ---- what was run ----------------------------------------------------------------------------------------------------------
+
+
+def _arguments(text: Any) -> dict[str, Any] | None:
+    """A JSON object in which no key stands twice: readers differ in which of the two they take."""
+    try:
+        found = json.loads(text, object_pairs_hook=_once) if isinstance(text, str) else text
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice")
+    return found
+
+
+def _command(arguments: dict[str, Any]) -> str | None:
+    """The one command of a call: a text, or a list of words such as ["bash", "-lc", "pytest"]."""
+    given = [arguments[key] for key in ("command", "cmd") if key in arguments]
+    if len(given) != 1:
+        return None
+    (command,) = given
+    if isinstance(command, list) and command and all(isinstance(word, str) for word in command):
+        if len(command) == 3 and command[0].rpartition("/")[2] in _SHELLS and command[1] in ("-c", "-lc"):
+            return str(command[2])
+        return shlex.join(command)
+    return command if isinstance(command, str) else None
+
+
+def plain_run(command: str) -> Runner | None:
+    """The test runner whose exit code is the command's: `pytest -q`, `cd app && CI=1 uv run pytest tests 2>&1`."""
+    if len(command) > _LONGEST_COMMAND:
+        return None
+    *before, last = command.strip().removesuffix("2>&1").split("&&")
+    if any(_NOT_PLAIN.search(part) for part in (*before, last)):
+        return None
+    try:
+        moves, words = [shlex.split(part) for part in before], shlex.split(last)
+    except ValueError:
+        return None
+    if any(len(move) != 2 or move[0] != "cd" for move in moves):
+        return None
+    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]) and words[0].partition("=")[0] in _HARMLESS:
+        words = words[1:]
+    if len(words) > 2 and words[0] == "timeout" and re.fullmatch(r"\d+[sm]?", words[1]):
+        words = words[2:]
+    if tuple(words[:2]) in _WRAPPERS:
+        words = words[2:]
+    if words:
+        words = [re.sub(r"^(?:\./)?\.?venv/bin/", "", words[0]), *words[1:]]
+        words[0] = re.sub(r"^python3(?:\.\d+)?$", "python", words[0])
+    if _RUNS_NOTHING & set(words):
+        return None
+    return next((runner for runner in RUNNERS if any(tuple(words[: len(call)]) == call for call in runner.calls)), None)

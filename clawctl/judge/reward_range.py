@@ -1,0 +1,101 @@
+"""On what scale a reward model of the user's own gives its rewards, and what they are from -1 (bad) to 1 (good).
+
+The scale is declared: `judge.custom_rm_range`, or `reward_range = (low, high)` on the model. Else it is found out: a model that
+gave a reward of -0.1 or less and one of 0.1 or more, none beyond -1 and 1, means bad and good by them. Anything else may be another
+scale: 0.1 is bad where rewards are probabilities, 1 is bad where they are stars, -0.1 is good where they are log-probabilities.
+Until the scale is known no such verdict is published. `verdicts/custom-range.json` keeps what was found out, for workers beside us
+and after us.
+"""
+
+import hashlib
+import logging
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from clawctl.checksums import Damaged, read_sealed, sealed
+from clawctl.errors import ClawError
+from clawctl.run_dir import RunDir, publish_bytes
+
+log = logging.getLogger(__name__)
+
+FILE = "custom-range.json"  # in verdicts/
+OUTSIDE = "reward outside its declared range"
+_ROUNDING = 1e-6  # of the range: what a model computes in float32 may pass its end by so much
+_CLEAR = 0.1  # so far below 0 no probability lies that a model estimates a little wrong
+_DECLARE = (
+    "declare its scale: judge.custom_rm_range: [0, 1] for probabilities, [-1, 1] where 0 is neutral; then the turns are judged"
+)
+
+
+class RewardRange:
+    """The scale of one reward model."""
+
+    def __init__(self, name: str, code: Path, declared: Sequence[float] | None, run: RunDir | None) -> None:
+        """`code` is the model's file: what was found out of another version of it says nothing. Raises ClawError (exit code 2)
+        where `declared` is no range."""
+        self._name, self._run = name, run
+        self._declared = None if declared is None else checked(declared, f"the range of {name}")
+        self._key = {"model": name, "code": hashlib.sha256(code.read_bytes()).hexdigest()} if code.is_file() else {"model": name}
+        self._lowest, self._highest = math.inf, -math.inf  # that were given, where none is declared
+        self._known = declared is not None
+
+    def reward(self, given: float) -> float | None:
+        """What the model gave, from -1 to 1; None where it lies outside the declared range. Raises ClawError where it proves that
+        an undeclared range is another than -1 to 1."""
+        low, high = self._declared or (-1.0, 1.0)
+        slack = _ROUNDING * (high - low)
+        if not low - slack <= given <= high + slack:
+            if self._declared is not None:
+                return None
+            raise ClawError(f"{self._name} gave {given:g}: its rewards are not on a scale from -1 to 1", _DECLARE)
+        if self._declared is None:
+            self._see(given)
+        given = min(max(given, low), high)
+        return given if (low, high) == (-1.0, 1.0) else 2 * (given - low) / (high - low) - 1
+
+    def doubt(self) -> ClawError | None:
+        """Why no reward of the model can be believed yet; None where they can be."""
+        if self._known or self._kept():
+            self._known = True
+            return None
+        gave = f"only rewards from {self._lowest:g} to {self._highest:g}" if self._lowest <= self._highest else "no reward"
+        return ClawError(f"{self._name} gave {gave} so far: whether they mean good or bad depends on its scale", _DECLARE)
+
+    def _see(self, given: float) -> None:
+        self._lowest, self._highest = min(self._lowest, given), max(self._highest, given)
+        if not self._known and self._lowest <= -_CLEAR and self._highest >= _CLEAR:
+            self._known = True
+            self._keep()
+
+    def _keep(self) -> None:
+        if self._run is None:
+            return
+        found = {**self._key, "lowest": self._lowest, "highest": self._highest}
+        with suppress(OSError):  # a full disk: a later worker finds it out again
+            publish_bytes(self._run.verdicts / FILE, sealed(orjson.dumps(found)))
+
+    def _kept(self) -> bool:
+        """Whether another worker, or an earlier one, found it out for this version of the model."""
+        if self._run is None:
+            return False
+        try:
+            found: Any = read_sealed((self._run.verdicts / FILE).read_bytes())
+        except (OSError, Damaged):
+            return False
+        return isinstance(found, dict) and all(found.get(key) == value for key, value in self._key.items())
+
+
+def checked(given: Any, what: str) -> tuple[float, float]:
+    """A range: two finite numbers, the lower first. Raises ClawError (exit code 2)."""
+    try:
+        low, high = (float(end) for end in given)
+    except (TypeError, ValueError) as error:
+        raise ClawError(f"{what} is {given!r}", "give two numbers, such as [0, 1]", 2) from error
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ClawError(f"{what} is {given!r}", "give two numbers, the lower one first, such as [0, 1]", 2)
+    return low, high

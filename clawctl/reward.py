@@ -1,0 +1,92 @@
+"""What a turn is worth: the one place that says it. Judge, train and inspect ask here, and nobody adds anything afterwards.
+
+The rating of the turn's own user decides, else the outcome that an environment gave the episode, else the rules, else the judge.
+With `judge.outcome: decides` neither rules nor a judge are asked where there is an outcome. With `apart` they are: what they say is
+the step reward, and a turn is worth outcome + step reward, each once (OpenClaw-RL, arXiv 2603.10165, calls it integrated).
+
+A verdict names who gave it, so its row tells which of the two was in force, whatever the recipe says today. A verdict by RATING or
+OUTCOME repeats a number that stands in the turn's own row as well: it is never added to that number.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+RATING = "user feedback"  # the judge that a verdict names where the turn's user decided
+OUTCOME = "environment outcome"  # where the environment did
+RULES = "rules "  # how the name begins where a rule did: "rules 2: pytest"
+NOT_A_NUMBER = "reward is not a number"
+
+Decider = Literal["rating", "outcome", "rules", "judge"]
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """What a turn is worth, and why."""
+
+    value: float | None  # None: nobody knows, or `problem`
+    by: Decider | None  # who decided; None: nobody did
+    parts: tuple[tuple[str, float], ...] = ()  # what `value` is the sum of: (("outcome", 1.0), ("rules 2: pytest", -1.0))
+    problem: str | None = None  # why there is no value although somebody decided
+
+    @property
+    def outcome(self) -> float | None:
+        """The part that the environment gave. It belongs to the whole episode: all turns of one share it."""
+        return next((value for name, value in self.parts if name == "outcome"), None)
+
+    @property
+    def says_something(self) -> bool:
+        """Whether the value alone can train the turn. A 0 of an environment was measured, a 0 of anybody else is no opinion."""
+        return self.value is not None and (self.value != 0 or self.outcome is not None)
+
+    @property
+    def words(self) -> str:
+        """The sum, for people: "0 = outcome +1, rules 2: pytest -1"."""
+        if self.value is None:
+            return self.problem or "not known"
+        if len(self.parts) == 1:
+            return f"{signed(self.value)} by {self.parts[0][0]}"
+        return f"{signed(self.value)} = " + ", ".join(f"{name} {signed(value)}" for name, value in self.parts)
+
+
+def worth(rating: float | None, outcome: float | None, judge: str | None = None, reward: float | None = None) -> Worth:
+    """What a turn is worth. `rating` is the newest of its own user, `outcome` its episode's; `judge` and `reward` are those of its
+    verdict, None where there is none yet. Where the number that decides is not finite there is no value: nobody else decides."""
+    if rating is None and judge == RATING:
+        rating = reward  # its rating is gone, or was never written apart: rows of older versions
+    if outcome is None and judge == OUTCOME:
+        outcome = reward
+    if rating is not None:
+        return _sum("rating", ("rating", rating))
+    step = reward if judge not in (RATING, OUTCOME) else None
+    said = [] if step is None else [(judge or "judge", step)]
+    if outcome is not None:
+        return _sum("outcome", ("outcome", outcome), *said)
+    return _sum("rules" if judge is not None and judge.startswith(RULES) else "judge", *said) if said else Worth(None, None)
+
+
+def _sum(by: Decider, *parts: tuple[str, float]) -> Worth:
+    if not all(math.isfinite(value) for _, value in parts):
+        return Worth(None, by, problem=NOT_A_NUMBER)
+    return Worth(sum(float(value) for _, value in parts), by, tuple((name, float(value)) for name, value in parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """How many turns were good, neutral and bad."""
+
+    good: int
+    neutral: int
+    bad: int
+
+
+def signs(values: Iterable[float | None]) -> Signs:
+    """None does not count."""
+    known = [value for value in values if value is not None]
+    return Signs(sum(v > 0 for v in known), sum(v == 0 for v in known), sum(v < 0 for v in known))
+
+
+def signed(value: float) -> str:
+    """ "+1", "-0.25", "0"."""
+    return f"{value:+.3g}" if value else "0"

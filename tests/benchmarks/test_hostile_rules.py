@@ -1,0 +1,19 @@
+"""The attacks of the benchmark `hostile`, case `rules`, with a seed of their own."""
+
+import argparse
+
+from scripts.benchmarks.hostile import missed_bars
+from scripts.benchmarks.hostile_rules import rows
+
+
+def test_no_page_is_believed_and_real_test_runs_are(tmp_path) -> None:
+    found = {row.metric: row.value for row in rows(argparse.Namespace(quick=True, seed=7), tmp_path)}
+    assert found["believed_pages"] == 0
+    assert all((found[f"{part}_pages_tried"] or 0) > 1000 for part in ("first", "held_out", "fresh"))
+    assert found["real_results_judged"] == found["real_exit_codes_read"] == 1.0
+
+
+def test_every_bar_of_the_case_has_its_row(tmp_path) -> None:
+    found = [row for row in rows(argparse.Namespace(quick=True, seed=0), tmp_path) if row.case == "rules"]
+    assert not [problem for problem in missed_bars(found) if problem.startswith("rules")]
+    assert "believed_pages" in {row.metric for row in found}

@@ -1,0 +1,52 @@
+"""The readers say what a turn is worth, as the trainer does."""
+
+from dataclasses import replace
+
+from clawctl.feedback import FeedbackFile
+from clawctl.inspect.rows import read_rows
+from clawctl.inspect.sessions import summarise
+from clawctl.inspect.turns import as_dict
+from clawctl.inspect.why import explain
+from clawctl.reward import OUTCOME
+from clawctl.run_dir import RunDir, open_run
+from clawctl.shards import write_turns, write_verdicts
+from clawctl.types import Feedback
+from tests.inspect.example_run import turn, verdict
+from tests.train.feeding import rate
+
+
+def test_an_outcome_is_shown_once_and_a_rating_in_its_place(tmp_path) -> None:
+    run: RunDir = open_run(tmp_path / "run")
+    turns = [turn(f"t{i}", index=i, outcome_reward=outcome) for i, outcome in enumerate((1.0, -1.0, -1.0))]
+    write_turns(run.trajectories / "a.parquet", turns)
+    said = [replace(verdict("t0", 1.0), judge=OUTCOME), replace(verdict("t1", -1.0), judge=OUTCOME), verdict("t2", 1.0)]
+    write_verdicts(run.verdicts / "a.parquet", said)
+    rate(run, "t1", 1.0)
+    joined = read_rows(run, words=True)
+    shown = [as_dict(row) for row in joined.rows]
+    assert [found["reward"] for found in shown] == [1.0, 1.0, 0.0]
+    assert [explain(row, None, None)["worth"] for row in joined.rows] == [
+        "+1 by outcome",
+        "+1 by rating",
+        "0 = outcome -1, demo@0 prompt 1 +1",
+    ]
+    assert [found["why_not_trained"] for found in shown] == ["waiting for the trainer"] * 3
+    assert [session["mean_reward"] for session in summarise(joined)] == [2 / 3]
+
+
+def test_a_trained_turn_is_worth_what_was_known_before_its_policy_was_published(run: RunDir) -> None:
+    """t1 and t2 were trained by the policy of second 4000."""
+    ratings = FeedbackFile(run.feedback)
+    ratings.append(Feedback("before", 3000.0, "default", "t1", 0.5, None))
+    ratings.append(Feedback("after", 5000.0, "default", "t2", -1.0, None))
+    found = {row.turn["turn_id"]: row.worth.words for row in read_rows(run).rows}
+    assert (found["t1"], found["t2"]) == ("+0.5 by rating", "+1 by demo@0 prompt 1")
+
+
+def test_a_rating_of_0_takes_a_turn_out_although_its_environment_liked_it(tmp_path) -> None:
+    run: RunDir = open_run(tmp_path / "run")
+    write_turns(run.trajectories / "a.parquet", [turn("t0", outcome_reward=1.0)])
+    write_verdicts(run.verdicts / "a.parquet", [replace(verdict("t0", 1.0), judge=OUTCOME)])
+    rate(run, "t0", 0.0)
+    (row,) = read_rows(run).rows
+    assert (row.worth.words, row.why_not) == ("0 by rating", "neutral")

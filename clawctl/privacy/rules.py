@@ -295,7 +295,7 @@ _PUTTY = re.compile(r"Private-Lines: \d{1,4}(?P<value>(?:(?:\s|\\r|\\n){1,4}[A-Z
 
 def _private_keys(piece: Text) -> Iterator[Span]:
     """To the end line, or as far as a key goes where that is missing."""
-    text, done = piece.text, 0
+    text, done = piece.text, 0 if "PRIVATE KEY" in piece.text else len(piece.text)
     while found := _PEM.search(text, done):
         start, done = found.span()
         body = PEM_BODY.match(text, done)
@@ -366,7 +366,7 @@ _Q = r"""\\{0,3}["'`“”«»„]"""
 _QUOTED = rf"""(?P<quote>{_Q})(?P<quoted>(?:(?!(?P=quote))(?:\\.|[^\n\\])){{3,256}}+)(?:(?P=quote)|(?=[”»“]))"""
 _BARE = r"""(?P<bare>(?:[^\s"'`<>,;&\\|]|[,;&|<>](?![\s/]|$|[\w .-]{1,30}=)|\\(?![nrt"'`\\\s])|["'`](?=\w)){3,256}+)"""
 _TYPE = r"(?:[ ]?:[ ]?[&\w<>\[\].?*]{1,24}[ ]{0,2}(?==))?"
-_WRAP = r"""(?:(?:\[\]byte|Buffer\.from|SecureString|String|str|bytes|literal|plain|secret)?\((?=\\{0,3}["']))?[bruf]{0,2}"""
+_WRAP = r"""(?:(?:\[\]byte|Buffer\.from|SecureString|String|str|bytes|literal|plain|secret)?\((?=\\{0,3}["']))?(?:[bruf]{1,2}(?=\\{0,3}["']))?"""
 _ASSIGN = re.compile(
     rf"""(?:{_Q})?[\])}}*_]{{0,3}}{_TYPE}[ \t]{{0,12}}(?::=|=>|->|={{1,3}}|\?=|\|\|=|:{{1,2}}(?!/)|→|➜|%=)[*_]{{0,2}}[ \t]{{0,12}}"""
     rf"""(?:(?:[|>][+-]?|!!?\w{{1,8}})?[ \t]{{0,8}}(?:\r?\n[ \t>]{{1,16}})?)?{_WRAP}(?:{_QUOTED}|{_Q}?{_BARE})"""
@@ -407,7 +407,7 @@ _TEMPLATE = re.compile(
 )
 _HOLE = re.compile(r"\$\{|\{\{|\.\.\.$|…$|%[({]\w+|\}\}$|\$\(")
 _CODE = re.compile(
-    r"""(?x) [A-Za-z_]{1,40}\d?(?:(?:\.|->|::|\?\.)[A-Za-z_]{1,40}\d?){1,8}[\W_]*$ (?<!!) | [A-Za-z_][\w.]{0,80}[(\[] | self\. | os\. | [A-Za-z_]\w*:$
+    r"""(?x) [A-Za-z_]{1,40}(?:(?:\.|->|::|\?\.)[A-Za-z_]{1,40}){1,8}[\W_]*$ (?<!!) | [A-Za-z_][\w.]{0,80}[(\[] | self\. | os\. | [A-Za-z_]\w*:$
     | ~?\.{0,2}/[a-z0-9_.-]+(?:/[\w./-]*)?$  # a path
     | \w{2,12}:// | [A-Z]:\\ | [\w.+-]{1,64}@[\w-]{1,63}\.[a-z.]{2,24}$ | [a-z]+(?:[A-Z][a-z]+){1,6}$ | [a-z_]+(?:_[a-z]+)+[;,)]*$ | (?:new|await|function|lambda|async)\b | \w+\s?=> | [!=<>]=
     | &[a-z_]+$ | \*\w+$ | \w+\)+;?$ | \w{1,40}\|\w"""
@@ -548,7 +548,7 @@ def _beside(text: str, lower: str, at: int) -> Iterator[Span]:
     if lower.endswith("[redacted:", 0, at):
         return
     begin, end = at, at
-    name_at = _WORDISH.match(text, at)
+    name_at = _WORDISH.match(text, at) or _EXACT.match(text, at)
     if name_at is None:
         return
     end = name_at.end()
@@ -646,7 +646,7 @@ def _near(text: str, lower: str, begin: int, end: int, name: str, kind: str) -> 
 
 def _is_long_key(value: str) -> bool:
     value = value.rstrip(".,;:)")
-    return len(value) >= 20 and _is_strong_key(value) and "/" not in value and re.fullmatch(r"[\w.~+=-]+", value) is not None
+    return len(value) >= 20 and _is_strong_key(value) and re.fullmatch(r"[\w.~+=-]+|(?=.{0,40}[A-Z])(?=.{0,40}[a-z])[\w+=]{1,39}(?:/[\w+=]{0,39}){1,3}", value) is not None
 
 
 def _is_sentence(value: str) -> bool:

@@ -120,9 +120,10 @@ _FORMATS = "|".join(
         r"MC4CAQAwBQYDK2V[A-Za-z0-9+/=]{40,60}", r"b3BlbnNzaC1rZXktdjE[A-Za-z0-9+/=]{40,4000}",
     )
 )  # fmt: skip
-_FORMAT = re.compile(rf"(?<![A-Za-z0-9])(?:{_FORMATS})")
+_FORMAT = re.compile(rf"(?<![A-Za-z0-9])(?=[A-Za-z0-9])(?:{_FORMATS})")
 # What a key consists of. All formats are looked for within such runs alone: there are few of them in a text.
 _BLOB = re.compile(r"(?<![A-Za-z0-9_.+/=~:|%$@-])[A-Za-z0-9_.+/=~:|%$@-]{18,}")
+_SOLID = re.compile(r"[A-Za-z0-9]{6}")
 _WHOLLY = re.compile(r"(?:[a-f0-9]{32}-[a-f0-9]{8}-[a-f0-9]{8}|[a-f0-9]{32}-us\d|key-|(?:AC|SK)[a-f0-9]|AIza|hf_|api-|sdk-|mob-|live_|test_|4b1d|API-|oy2)")
 _LONGER = re.compile(r"[A-Za-z0-9_-]*")
 _EXAMPLE = re.compile(r"(?i)example|x{6}|your[_-]?|0{12}|1234567890abcdef$|placeholder|dummy|redacted")
@@ -143,6 +144,8 @@ def _blobs(text: str) -> list[tuple[int, int]]:
 def _keys(piece: Text) -> Iterator[Span]:
     text = piece.text
     for start, end in piece.blobs:
+        if not _SOLID.search(text, start, end):
+            continue
         for match in _FORMAT.finditer(text, start, end):
             if _is_key(match):
                 longer = _LONGER.match(text, match.end())  # a format may have grown since its rule was written
@@ -347,6 +350,7 @@ _SUFFIX = r"(?:[_.-]?(?:\d{1,3}|prod|dev|test|stage|live|old|new|value|hash|b64|
 _P, _K = "|".join(map(re.escape, _LONGEST_FIRST)), "|".join(map(re.escape, _KEYS_LONGEST_FIRST))
 _NAME = re.compile(rf"(?:(?P<password>{_P})|(?P<key>{_K}))(?P<suffix>{_SUFFIX}{_SUFFIX})$", re.IGNORECASE)
 _NAME_AT = re.compile(rf"(?:{_P}|{_K}|[a-z]{{3,12}})[\w-]{{0,24}}(?:\.\w{{1,12}}(?=[\"' ]{{0,2}}[:=]))?", re.IGNORECASE)
+_MOST_NAMES = 400  # in one piece
 _SHORT = frozenset("pass passe clave claves parole sandi geslo parola mdp pwd senha heslo passw auth key keys".split())
 _BORDER = re.compile(r"(?:^|[^a-z0-9]|db|my|root|user|admin|smtp|mysql|ftp)$")
 _BEFORE_KEY = re.compile(
@@ -390,7 +394,7 @@ _NEXT_ELEMENT = re.compile(
 )
 _COMMA = re.compile(rf"""{_Q}\s{{0,4}},\s{{0,4}}{_QUOTED}""")
 _SPACE = re.compile(rf"""(?:{_Q})?(?:[ \t]{{1,2}}(?=[^\x00-\x7f])[^\W\d_]{{1,16}}){{0,3}}[ \t]{{1,12}}{_Q}?(?P<value>[^\s"'`“”«»„]{{4,256}})""")
-_REVERSED = re.compile(r"""(?P<value>[^\s"'`]{6,64})["'`]?[ ]+(?:is|as|ist|als|est|es)[ ]+(?:[a-z]{1,10}[ ]+){0,3}$""", re.IGNORECASE)
+_COPULAS = frozenset("is as ist als est es".split())
 
 _STAND_INS = """
 password passwd passphrase pass pwd secret token key apikey api_key string str text none null nil true false undefined
@@ -527,14 +531,21 @@ def _is_wordy(value: str) -> bool:
 
 def _passwords(piece: Text) -> Iterator[Span]:
     text, lower = piece.text, piece.ascii
-    done, places = 0, set(_places(lower, _ANCHORS))
+    done, names, places = 0, 0, set(_places(lower, _ANCHORS))
     if not text.isascii():
         letters = set("".join(_BEYOND_ASCII.findall(piece.lower)))
         places.update(_places(piece.lower, tuple(word for word, needed in _NEEDED.items() if needed <= letters)))
     for at in sorted(places):
         if at < done:
             continue
-        for span in _beside(text, lower, at):
+        named = _named_at(text, lower, at)
+        if named is None:
+            continue
+        done, names = named.end, names + 1
+        if names > _MOST_NAMES:  # no text that somebody wrote; what hides in it is not looked for but taken out
+            yield Span(0, len(text), "password")
+            return
+        for span in _beside(text, lower, named):
             done = max(done, min(span.end, at + 300))
             yield span
     yield from _in_addresses(text)
@@ -543,38 +554,48 @@ def _passwords(piece: Text) -> Iterator[Span]:
     yield from _in_lines(text, lower)
 
 
-def _beside(text: str, lower: str, at: int) -> Iterator[Span]:
-    """The values beside the name around `at`, whichever way they are written."""
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A name that says of a value beside it what it is."""
+
+    begin: int
+    end: int
+    name: str
+    kind: Literal["password", "key"]
+
+
+def _named_at(text: str, lower: str, at: int) -> Named | None:
+    """The name around the word at `at`, if it names a secret."""
     if lower.endswith("[redacted:", 0, at):
-        return
-    begin, end = at, at
-    name_at = _WORDISH.match(text, at) or _EXACT.match(text, at)
-    if name_at is None:
-        return
-    end = name_at.end()
+        return None
+    found = _WORDISH.match(text, at) or _EXACT.match(text, at)
+    if found is None:
+        return None
+    begin, end = at, found.end()
     while begin > 0 and at - begin < 32 and (text[begin - 1].isalnum() or text[begin - 1] in "_.-"):
         begin -= 1
     name = text[begin:end].rstrip(".-_")
-    kind = kind_of_name(name)
-    if kind is None and "." in name:
-        name = name[: name.rfind(".")] if kind_of_name(name[: name.rfind(".")]) else name
-        kind, end = kind_of_name(name), begin + len(name)
-    if kind is None and (shorter := _EXACT.match(text, at)):
-        name, end = text[begin : shorter.end()], shorter.end()
+    tries = [(begin, name)]
+    if "." in name:
+        tries.append((begin, name[: name.rfind(".")]))
+    if exact := _EXACT.match(text, at):
+        tries.append((begin, text[begin : exact.end()]))
+    if name.lower() in ("key", "keys") and (earlier := _EARLIER.search(text, max(0, begin - 16), begin)):
+        tries.append((earlier.start(), text[earlier.start() : end]))
+    for begin, name in tries:
         kind = kind_of_name(name)
-    if kind is None and name.lower() in ("key", "keys") and (earlier := _EARLIER.search(text, max(0, begin - 16), begin)):
-        begin = earlier.start()
-        name = text[begin:end]
-        kind = kind_of_name(name)
-    if kind is None and (phrase := _PHRASE.match(text, at)):
-        end, kind = phrase.end(), "password"
-    if kind is None:
-        return
-    end = min(end, begin + len(name)) if kind_of_name(text[begin : begin + len(name)]) else end
-    if found := _assigned(text, begin, end, name, kind):
+        if kind is not None:
+            return Named(begin, begin + len(name), name, kind)
+    phrase = _PHRASE.match(text, at)
+    return Named(begin, phrase.end(), phrase[0], "password") if phrase else None
+
+
+def _beside(text: str, lower: str, named: Named) -> Iterator[Span]:
+    """The values beside a name, whichever way they are written."""
+    if found := _assigned(text, named.begin, named.end, named.name, named.kind):
         yield found
-        return
-    yield from _near(text, lower, begin, end, name, kind)
+    else:
+        yield from _near(text, lower, named.begin, named.end, named.name, named.kind)
 
 
 _WORDISH = re.compile(r"[\w-]{2,48}(?:\.\w{1,16})?")
@@ -639,9 +660,21 @@ def _near(text: str, lower: str, begin: int, end: int, name: str, kind: str) -> 
             return
     if kind == "password":
         yield from _in_table(text, lower, begin, end)
-        match = _REVERSED.search(text, max(0, begin - 96), begin)
-        if match and _is_stronger_password(match["value"]):
-            yield Span(*match.span("value"), "password")
+        yield from _before(text, begin)
+
+
+def _before(text: str, begin: int) -> Iterator[Span]:
+    """`hunter2! is my password`, `use hunter2! as the password`."""
+    if not text.endswith(" ", 0, begin):
+        return
+    words = text[max(0, begin - 96) : begin].split()
+    for place in range(len(words) - 1, max(0, len(words) - 5), -1):
+        if words[place].lower() in _COPULAS:
+            value = words[place - 1].strip("\"'`")
+            if _is_stronger_password(value):
+                start = text.rfind(value, max(0, begin - 96), begin)
+                yield Span(start, start + len(value), "password")
+            return
 
 
 def _is_long_key(value: str) -> bool:
@@ -754,13 +787,14 @@ _COMMANDS: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = tuple(
         ("echo ,printf ", r"""(?i)(?:echo|printf)(?:[ ]-\w)?[ ][\"']?(?P<value>[^\s\"'|$]{4,128})[\"']?[ ]{0,2}\|[ ]{0,2}(?:sudo[ ]-S|docker login|passwd|gh auth|sudo[ ]--stdin|openssl|podman login|helm registry|cryptsetup|kinit)"""),
         ("identified ", r"(?i)identified(?:[ ]with[ ]\w{1,40})?[ ]by[ ]\\{0,3}[\"'](?P<value>[^\s\"'\\]{4,256})"),
         ("password ", r"(?i)password[ ]\\{0,3}'(?P<value>[^\s\"'\\]{4,256})'"),
-        ("--", r"(?i)--[\w-]{0,24}(?:password|passwd|passphrase|pass|token|secret|api-?key|access-?key|secret-?key|auth)[ =]\\{0,3}[\"']?(?P<value>[^\s\"'\\-][^\s\"'\\]{3,256})"),
+        ("--", r"(?i)--(?=[a-z])[\w-]{0,24}(?:password|passwd|passphrase|pass|token|secret|api-?key|access-?key|secret-?key|auth)[ =]\\{0,3}[\"']?(?P<value>[^\s\"'\\-][^\s\"'\\]{3,256})"),
         ("htpasswd", r"htpasswd\b[^\n]{0,80}?-\w{0,4}b\w{0,4} \S{1,80} \S{1,64} (?P<value>[^\s\"']{4,128})"),
         ("pass ", r"PASS (?P<value>[^\s\"']{6,128})"),
         ("creds ,creds:,credentials:,credentials ,login:,login ,logins:,zugangsdaten",
          r"(?i)(?:creds?|credentials|logins?|zugangsdaten)(?:[ ]\w{1,12}){0,2}[ ]{0,2}(?:[:=]|is|are|sind)[ ]{0,2}[\"'`]?[^\s/|:\"'`]{1,64}[\"'`]?[ ]{0,2}[/|:,][ ]{0,2}[\"'`]?(?P<value>[^\s\"'`]{5,128})"),
     )
 )  # fmt: skip
+_MOST_FLAGS = 24  # in a line
 _SAFE_FLAG = re.compile(r"(?i)(?:stdin|file|env|prompt|ask|from|[\w-]+file)\b")
 
 
@@ -770,8 +804,12 @@ def _in_commands(text: str, lower: str) -> Iterator[Span]:
         for at in _places(lower, words):
             if (match := pattern.match(text, at)) and _is_given(match["value"], loose):
                 yield Span(*match.span("value"), "password")
+    tried: Counter[int] = Counter()
     for at in _places(text, _FLAGS):
         line = max(text.rfind("\n", max(0, at - 300), at) + 1, at - 300)
+        tried[line >> 8] += 1
+        if tried[line >> 8] > _MOST_FLAGS:
+            continue
         for command, flag in _FLAGGED:
             match = flag.match(text, at)
             if match and _is_given(match["value"], loose=False) and command.search(text, line, at):
@@ -822,15 +860,14 @@ def _cards(piece: Text) -> Iterator[Span]:
 
 
 def _emails(piece: Text) -> Iterator[Span]:
-    at = piece.text.find("@")
-    done = 0
-    while at >= 0:
-        for match in _EMAIL.finditer(piece.text, max(done, at - 64), min(len(piece.text), at + 400)):
-            if match.start() < at < match.end():
-                yield Span(*match.span(), "email")
-                done = match.end()
-                break
-        at = piece.text.find("@", max(at + 1, done))
+    text, done = piece.text, 0
+    for at in _places(text, ("@",)):
+        start = at
+        while start > done and at - start < 64 and (text[start - 1].isalnum() or text[start - 1] in "_.%+-"):
+            start -= 1
+        if start < at and (match := _EMAIL.match(text, start)):
+            yield Span(*match.span(), "email")
+            done = match.end()
 
 
 def _phones(piece: Text) -> Iterator[Span]:

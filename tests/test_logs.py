@@ -2,10 +2,12 @@
 
 import logging
 import sys
+from pathlib import Path
 
 import pytest
 
 from clawctl.process import LogFormatter, harmless, hidden
+from clawctl.up import MergedLog
 
 KEY = "claw" + "-" + "aB3dE6gH9jK2mN5pQ8sT1vW4"
 
@@ -55,3 +57,13 @@ def test_what_is_harmless_stays_as_it_is() -> None:
     said = "http://127.0.0.1:30000/v1 serves demo, version 3; conversations are captured"
     assert harmless(said) == said
     assert hidden(said) == said
+
+
+def test_the_key_that_serve_shows_once_is_on_the_terminal_and_in_no_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (tmp_path / "up.log").open("w") as file:
+        MergedLog(file).say("serve", f"API key, made now and kept in {tmp_path}/api_key: {KEY}")
+    assert KEY in capsys.readouterr().err
+    assert KEY not in (tmp_path / "up.log").read_text()
+    assert "API key, made now" in (tmp_path / "up.log").read_text()

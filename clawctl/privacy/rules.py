@@ -219,9 +219,10 @@ _HEADER = re.compile(
     r"""(?P<value>[\w.~+/=-]{8,4096})"""
 )
 _COOKIE = re.compile(r"""[ \t"']{0,4}(?P<name>[\w.-]{1,64})=(?P<value>[^\s;,"'\\<>]{16,2048})""")
-_SESSION = re.compile(r"(?i)(?:j?sess(?:ion)?_?(?:id|key|token)?|phpsessid|connect\.sid|sid|csrftoken|auth|remember_token)=(?P<value>[\w%.+/=-]{16,512})")
+_SESSION = re.compile(r"(?i)sess(?:ion)?_?(?:id\w{0,8}|token|key|secret)=(?P<value>[\w%.+/=-]{16,512})")
+_UUID = re.compile(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}$")
 _QUERY = re.compile(r"(?i)[?&;](?:sig|key|code|sign|auth|hash|x-amz-signature|x-goog-signature|signature|token|t|st|apikey|appid|subscription-key)=(?P<value>[\w%.~+/=-]{20,1024})")
-_SIGNED = re.compile(r"(?i)\b(?:sig|signature|x-amz-signature|x-goog-signature|sharedaccesskey|sharedsecret)(?:=|%3d)(?P<value>[\w%+/=-]{24,512})")
+_SIGNED = re.compile(r"(?i)sig(?:nature)?(?:=|%3d)(?P<value>[\w%+/=-]{24,512})")
 
 
 def _tokens(piece: Text) -> Iterator[Span]:
@@ -238,13 +239,14 @@ def _tokens(piece: Text) -> Iterator[Span]:
             yield Span(*match.span("value"), "token")
     for at in _places(lower, ("cookie",)):
         yield from _cookies(text, at)
-    for at in _places(lower, ("sess", "sid=", "csrftoken=", "remember_token=")):
-        if (match := _SESSION.match(text, at)) and _is_strong_key(match["value"]):
+    for at in _places(lower, ("sess",)):
+        match = _SESSION.match(text, at)
+        if match and "_" not in text[at : at + 9] and _is_strong_key(match["value"]) and not _UUID.match(match["value"]):
             yield Span(*match.span("value"), "token")
     for match in _query(piece, _QUERY, "="):
         if _is_strong_key(match["value"]) and not _EXAMPLE.search(match["value"][:200]):
             yield Span(*match.span("value"), "token")
-    for at in _places(lower, ("sig=", "sig%3d", "signature=", "x-amz-sig", "x-goog-sig", "sharedaccesskey=", "sharedsecret=")):
+    for at in _places(lower, ("sig",)):
         if (match := _SIGNED.match(text, at)) and _is_strong_key(match["value"]):
             yield Span(*match.span("value"), "token")
 
@@ -380,7 +382,7 @@ _COPULA = (
     r"|है|คือ|هي|هو|είναι|heißt|reads|becomes)(?=[ \t:])|[ \t]{0,3}(?:=|:|-(?=[ ])|–|—|→|は|が|を|是|为|為|는|은|이|가))"
 )
 _PROSE = re.compile(
-    rf"""(?:{_Q})?[*_]{{0,2}}(?:(?<![\"'`])(?:[ \t]{{1,3}}[\w'’@.-]{{1,20}}){{1,4}}?)??{_COPULA}[ \t]{{0,3}}[:*_]{{0,3}}[ \t]{{0,3}}[*_]{{0,2}}(?P<open>{_Q})?(?P<value>[^\s"`“”«»„]{{4,128}})""",
+    rf"""(?:{_Q})?[*_]{{0,2}}(?:(?<![\"'`])(?:[ \t]{{1,3}}[\w'’@.-]{{1,20}}){{1,4}}?)??{_COPULA}[ \t]{{0,3}}[:*_]{{0,3}}[ \t]{{0,3}}[*_]{{0,2}}(?P<open>{_Q})?(?P<value>[^\s"`“”«»„\\]{{4,128}})""",
     re.IGNORECASE,
 )
 _CJK = re.compile(rf"""[ \t]{{0,2}}(?:は|が|を|是|为|為|는|은|이|가|:|=)?[ \t]{{0,2}}(?:{_Q}|[「『])?(?P<value>[!-~]{{4,128}})""")
@@ -740,8 +742,8 @@ def _in_addresses(text: str) -> Iterator[Span]:
             if not port and not _is_placeholder(value) and (value.lower() != user.lower()) and not value.startswith("//"):
                 yield Span(*match.span("value"), "password")
         at = text.find("://", at + 3)
-    for word in ("thin:", "oci:", "sqlplus "):
-        for at in _places(text, (word,)):
+    if "@" in text:
+        for at in _places(text, ("thin:", "oci:", "sqlplus ")):
             if (match := _ORACLE.match(text, at)) and not _is_placeholder(match["value"]):
                 yield Span(*match.span("value"), "password")
 
@@ -752,10 +754,10 @@ _SEED = re.compile(r"(?i)(?:phrase|mnemonic|seed|words)s?(?:[ ]{0,2}(?:is|are|:|
 
 def _in_lines(text: str, lower: str) -> Iterator[Span]:
     """`.pgpass`, and the words that open a wallet."""
-    for at in _places(text, (":5432:", ":5433:", ":6432:", ":3306:", ":*:")):
-        if (match := _PGPASS.match(text, at)) and not _is_placeholder(match["value"]) and not match["value"].isdigit():
+    for match in _PGPASS.finditer(text):
+        if not _is_placeholder(match["value"]) and not match["value"].isdigit():
             yield Span(*match.span("value"), "password")
-    for at in _places(lower, ("phrase", "mnemonic", "seed", "recovery words")):
+    for at in _places(lower, ("phrase", "mnemonic", "seed")):
         if match := _SEED.match(text, at):
             yield Span(*match.span("value"), "password")
 
@@ -766,7 +768,7 @@ def _is_placeholder(value: str) -> bool:
 
 _SECRET = r"[\"']?(?P<value>[^\s\"'-][^\s\"']{3,128})"
 # A flag and what stands behind it, tried only in a line that names the command before.
-_FLAGS = (" -u", " -p", " -a", " -P", " -w", " -U", " -N", " --user", " --auth", " --proxy-user", " --pass")
+_FLAGS = re.compile(r" -(?:[paPwUuN]|-user|-auth|-proxy-user|-pass)")
 _FLAGGED = tuple(
     (re.compile(rf"(?:^|[^\w-])(?:{command})"), re.compile(flag))
     for command, flag in (
@@ -781,16 +783,16 @@ _FLAGGED = tuple(
 _COMMANDS: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = tuple(
     (tuple(words.split(",")), re.compile(pattern))
     for words, pattern in (
-        ("sshpass ", r"sshpass\s+-p ?[\"']?(?P<value>[^\s\"']{3,128})"),
-        ("pass:", r"pass:(?P<value>[^\s\"']{4,128})"),
+        ("pass", r"pass\s+-p ?[\"']?(?P<value>[^\s\"']{3,128})"),
+        ("pass", r"pass:(?P<value>[^\s\"']{4,128})"),
         ("net use", r"(?i)net use\b[^\n]{0,120}?/user:\S{1,64} (?P<value>[^\s\"'/]{4,128})"),
         ("echo ,printf ", r"""(?i)(?:echo|printf)(?:[ ]-\w)?[ ][\"']?(?P<value>[^\s\"'|$]{4,128})[\"']?[ ]{0,2}\|[ ]{0,2}(?:sudo[ ]-S|docker login|passwd|gh auth|sudo[ ]--stdin|openssl|podman login|helm registry|cryptsetup|kinit)"""),
         ("identified ", r"(?i)identified(?:[ ]with[ ]\w{1,40})?[ ]by[ ]\\{0,3}[\"'](?P<value>[^\s\"'\\]{4,256})"),
-        ("password ", r"(?i)password[ ]\\{0,3}'(?P<value>[^\s\"'\\]{4,256})'"),
+        ("pass", r"(?i)password[ ]\\{0,3}'(?P<value>[^\s\"'\\]{4,256})'"),
         ("--", r"(?i)--(?=[a-z])[\w-]{0,24}(?:password|passwd|passphrase|pass|token|secret|api-?key|access-?key|secret-?key|auth)[ =]\\{0,3}[\"']?(?P<value>[^\s\"'\\-][^\s\"'\\]{3,256})"),
-        ("htpasswd", r"htpasswd\b[^\n]{0,80}?-\w{0,4}b\w{0,4} \S{1,80} \S{1,64} (?P<value>[^\s\"']{4,128})"),
-        ("pass ", r"PASS (?P<value>[^\s\"']{6,128})"),
-        ("creds ,creds:,credentials:,credentials ,login:,login ,logins:,zugangsdaten",
+        ("pass", r"passwd\b[^\n]{0,80}?-\w{0,4}b\w{0,4} \S{1,80} \S{1,64} (?P<value>[^\s\"']{4,128})"),
+        ("pass", r"PASS (?P<value>[^\s\"']{6,128})"),
+        ("cred,login,zugangsdaten",
          r"(?i)(?:creds?|credentials|logins?|zugangsdaten)(?:[ ]\w{1,12}){0,2}[ ]{0,2}(?:[:=]|is|are|sind)[ ]{0,2}[\"'`]?[^\s/|:\"'`]{1,64}[\"'`]?[ ]{0,2}[/|:,][ ]{0,2}[\"'`]?(?P<value>[^\s\"'`]{5,128})"),
     )
 )  # fmt: skip
@@ -799,13 +801,15 @@ _SAFE_FLAG = re.compile(r"(?i)(?:stdin|file|env|prompt|ask|from|[\w-]+file)\b")
 
 
 def _in_commands(text: str, lower: str) -> Iterator[Span]:
+    passes = list(_places(lower, ("pass",)))
     for words, pattern in _COMMANDS:
-        loose = words[0] in ("--", "pass ", "echo ") or words[0].startswith("cred")
-        for at in _places(lower, words):
+        loose = words[0] in ("--", "echo ", "cred") or pattern.pattern.startswith("PASS")
+        for at in passes if words[0] == "pass" else _places(lower, words):
             if (match := pattern.match(text, at)) and _is_given(match["value"], loose):
                 yield Span(*match.span("value"), "password")
     tried: Counter[int] = Counter()
-    for at in _places(text, _FLAGS):
+    for found in _FLAGS.finditer(text):
+        at = found.start()
         line = max(text.rfind("\n", max(0, at - 300), at) + 1, at - 300)
         tried[line >> 8] += 1
         if tried[line >> 8] > _MOST_FLAGS:
@@ -825,7 +829,7 @@ def _is_given(value: str, loose: bool) -> bool:
 _CALL = re.compile(
     r"""(?ix)\w{0,24}[ ]{0,2}=?[ ]{0,2}\(\s{0,8}(?:[^\s"'(),]{0,60},\s{0,8}|\\{0,2}["'][^"'\n]{0,120}["'],\s{0,8}){1,3}\\{0,2}["'](?P<value>[^"'\n\\]{4,128})\\{0,2}["']\s{0,8}[,)]"""
 )
-_CALLS = ("auth", "login", "logon", "credential", "connect", "bind", "signin", "sign_in")
+_CALLS = ("auth", "login", "cred", "connect", "bind")
 
 
 def _in_calls(text: str, lower: str) -> Iterator[Span]:

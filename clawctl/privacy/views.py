@@ -113,7 +113,7 @@ def _plain_forms() -> dict[str, str]:
                 forms[letter] = " "
             else:
                 form = unicodedata.normalize("NFKC", letter)
-                if form != letter and form.isascii():
+                if form != letter and form.isascii() and (form.isalnum() or len(form) == 1 or form == "..."):
                     forms[letter] = form
     return forms
 

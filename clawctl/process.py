@@ -50,17 +50,19 @@ class LogFormatter(logging.Formatter):
         self._serves = record.name.startswith("clawctl.serve")
         return super().format(record)
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that logging calls
+    def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = harmless(record.message)
         return super().formatMessage(record)
 
-    def formatException(self, ei: Any) -> str:  # noqa: N802 - likewise
+    def formatException(self, ei: Any) -> str:
         """The frames of an exception and its causes; what it says is left out where that may quote a client."""
         error, told = ei[1], list[str]()
         while error is not None and len(told) < _MOST_CAUSES:
             quotes = self._serves and isinstance(error, _QUOTING)
             said = type(error).__name__ + ("" if quotes else f": {str(error)[:_LONGEST_ERROR]}")
-            told.insert(0, "".join(["Traceback (most recent call last):\n", *traceback.format_tb(error.__traceback__), harmless(said)]))
+            told.insert(
+                0, "".join(["Traceback (most recent call last):\n", *traceback.format_tb(error.__traceback__), harmless(said)])
+            )
             error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         return "\nwhich led to\n".join(told)
 
@@ -74,7 +76,7 @@ def harmless(text: str) -> str:
 
 def hidden(text: str) -> str:
     """`text` without secrets."""
-    return _hider().text(text)
+    return str(_hider().text(text))
 
 
 @lru_cache(maxsize=1)

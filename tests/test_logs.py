@@ -59,9 +59,7 @@ def test_what_is_harmless_stays_as_it_is() -> None:
     assert hidden(said) == said
 
 
-def test_the_key_that_serve_shows_once_is_on_the_terminal_and_in_no_log(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_key_that_serve_shows_once_is_on_the_terminal_and_in_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with (tmp_path / "up.log").open("w") as file:
         MergedLog(file).say("serve", f"API key, made now and kept in {tmp_path}/api_key: {KEY}")
     assert KEY in capsys.readouterr().err

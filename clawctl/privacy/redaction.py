@@ -2,12 +2,12 @@
 
 The client's stream is not touched: what is looked at is the whole exchange, once it is there, so that no secret is missed because
 it came in pieces. A secret is replaced by `[redacted:KIND]`, the same text always by the same, so that a conversation that repeats
-it in its next request is still recognised. Token ids say what the text said, and at times more (what a dialect dropped from an answer):
-they are decoded and looked through as well. An exchange that held a secret loses its ids and log-probabilities, and with them its
-place in training (`untrainable_reason`: "redacted").
+it in its next request is still recognised. Token ids say what the text said, and at times more (what a dialect dropped from an
+answer): they are decoded and looked through as well. An exchange that held a secret loses its ids and log-probabilities, and with
+them its place in training (`untrainable_reason`: "redacted").
 
-A long text is looked through in pieces that overlap. Between two pieces `pause` is called, so that other work gets its turn; the time
-grows with the length of the text and no faster.
+A long text is looked through in pieces that overlap. Between two pieces `pause` is called, so that other work gets its turn; the
+time grows with the length of the text and no faster.
 """
 
 import re
@@ -93,8 +93,8 @@ def _go_on() -> None:
 class Redactor:
     """Redaction by the rules of some kinds. Remembers, by digest alone, which messages and ids it has seen.
 
-    For one thread at a time. It may change in `pause`, if no two are ever outside their pauses. `decode`: what token ids say; without
-    it nobody can tell, and ids are judged by the text alone.
+    For one thread at a time. It may change in `pause`, if no two are ever outside their pauses. `decode`: what token ids say;
+    without it ids are judged by the text alone.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Redactor:
         return clean
 
     def told_by_ids(self, exchange: Exchange | Turn) -> bool:
-        """Whether what the ids of prompt and answer decode to holds a secret. A beginning that was seen before is not decoded again."""
+        """Whether what the ids of prompt and answer decode to holds a secret. A known beginning is not decoded again."""
         if self._decode is None or not (exchange.prompt_ids or exchange.completion_ids):
             return False
         ids = array("q", [*(exchange.prompt_ids or ()), *(exchange.completion_ids or ())])
@@ -168,9 +168,9 @@ class Redactor:
         known = max((place for place, end in enumerate(ends, 1) if end in self._clean_ids), default=0)
         if self._text_tells(ids[max(0, known * _IDS_PIECE - _IDS_OVERLAP) :], self._decode):
             return True
-        for end in ends:
-            self._clean_ids[end] = None
-            self._clean_ids.move_to_end(end)
+        for digest in ends:
+            self._clean_ids[digest] = None
+            self._clean_ids.move_to_end(digest)
         while len(self._clean_ids) > self._remembered:
             self._clean_ids.popitem(last=False)
         return False

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - expressions and templates stay lines
 """What a secret looks like: formats of keys, names beside a value, commands, cards and people, kept as data.
 
 Every rule reads a bounded number of characters at a bounded number of places, so its time grows with the length of the text and no
@@ -124,10 +125,14 @@ _FORMAT = re.compile(rf"(?<![A-Za-z0-9])(?=[A-Za-z0-9])(?:{_FORMATS})")
 # What a key consists of. All formats are looked for within such runs alone: there are few of them in a text.
 _BLOB = re.compile(r"(?<![A-Za-z0-9_.+/=~:|%$@-])[A-Za-z0-9_.+/=~:|%$@-]{18,}")
 _SOLID = re.compile(r"[A-Za-z0-9]{6}")
-_WHOLLY = re.compile(r"(?:[a-f0-9]{32}-[a-f0-9]{8}-[a-f0-9]{8}|[a-f0-9]{32}-us\d|key-|(?:AC|SK)[a-f0-9]|AIza|hf_|api-|sdk-|mob-|live_|test_|4b1d|API-|oy2)")
+_WHOLLY = re.compile(
+    r"(?:[a-f0-9]{32}-[a-f0-9]{8}-[a-f0-9]{8}|[a-f0-9]{32}-us\d|key-|(?:AC|SK)[a-f0-9]|AIza|hf_|api-|sdk-|mob-|live_|test_|4b1d|API-|oy2)"
+)
 _LONGER = re.compile(r"[A-Za-z0-9_-]*")
 _EXAMPLE = re.compile(r"(?i)example|x{6}|your[_-]?|0{12}|1234567890abcdef$|placeholder|dummy|redacted")
-_MEDIA = re.compile(r"(?:iVBORw0KGgo|/9j/|R0lGOD|UklGR|Qk0|SUQz|T2dnUw|AAAA[A-Za-z0-9]{4}ZnR5c|d09G[MR]|AAEAAAA|JVBERi0|T1RUTw|GkXfo)")
+_MEDIA = re.compile(
+    r"(?:iVBORw0KGgo|/9j/|R0lGOD|UklGR|Qk0|SUQz|T2dnUw|AAAA[A-Za-z0-9]{4}ZnR5c|d09G[MR]|AAEAAAA|JVBERi0|T1RUTw|GkXfo)"
+)
 _BASE64 = re.compile(r"(?<![A-Za-z0-9+/_-])(?:[A-Za-z0-9+/]{16,}|[A-Za-z0-9_-]{16,})={0,2}(?![A-Za-z0-9+/_-])")
 _HEX = re.compile(r"(?<![A-Za-z0-9])(?:[2-7][0-9a-fA-F]){16,}(?![A-Za-z0-9])")
 
@@ -159,7 +164,11 @@ def _is_key(match: re.Match[str]) -> bool:
     if _WHOLLY.match(found) and match.string[match.end() : match.end() + 1].isalnum():
         return False
     if found.startswith(("sk-", "claw-", "key-")) or len(found) > 30:
-        return _has_dense_run(found) or (_mixed(found) and entropy(found[:200]) >= 4.2) or (found[:3] == "hf_" and entropy(found) >= 3.5)
+        return (
+            _has_dense_run(found)
+            or (_mixed(found) and entropy(found[:200]) >= 4.2)
+            or (found[:3] == "hf_" and entropy(found) >= 3.5)
+        )
     return _mixed(found) and entropy(found) >= 2.8 if found[:3] != "hf_" else entropy(found) >= 3.5
 
 
@@ -221,7 +230,9 @@ _HEADER = re.compile(
 _COOKIE = re.compile(r"""[ \t"']{0,4}(?P<name>[\w.-]{1,64})=(?P<value>[^\s;,"'\\<>]{16,2048})""")
 _SESSION = re.compile(r"(?i)sess(?:ion)?_?(?:id\w{0,8}|token|key|secret)=(?P<value>[\w%.+/=-]{16,512})")
 _UUID = re.compile(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}$")
-_QUERY = re.compile(r"(?i)[?&;](?:sig|key|code|sign|auth|hash|x-amz-signature|x-goog-signature|signature|token|t|st|apikey|appid|subscription-key)=(?P<value>[\w%.~+/=-]{20,1024})")
+_QUERY = re.compile(
+    r"(?i)[?&;](?:sig|key|code|sign|auth|hash|x-amz-signature|x-goog-signature|signature|token|t|st|apikey|appid|subscription-key)=(?P<value>[\w%.~+/=-]{20,1024})"
+)
 _SIGNED = re.compile(r"(?i)sig(?:nature)?(?:=|%3d)(?P<value>[\w%+/=-]{24,512})")
 
 
@@ -278,8 +289,11 @@ def _is_credential(match: re.Match[str]) -> bool:
     value, named = match["value"], "authorization" in match[0].lower()
     if _EXAMPLE.search(value) or _CODE.match(value):
         return False
-    return (_mixed(value) and (named or entropy(value) >= 3.0 or len(value) < 16)) or (named and " " in match[0] and entropy(value) >= 2.5 and len(value) >= 12 and not value.islower()) or (
-        "basic" in match[0].lower() and named and entropy(value) >= 2.5)
+    return (
+        (_mixed(value) and (named or entropy(value) >= 3.0 or len(value) < 16))
+        or (named and " " in match[0] and entropy(value) >= 2.5 and len(value) >= 12 and not value.islower())
+        or ("basic" in match[0].lower() and named and entropy(value) >= 2.5)
+    )
 
 
 def _places(lower: str, words: tuple[str, ...]) -> Iterator[int]:
@@ -305,7 +319,9 @@ def _private_keys(piece: Text) -> Iterator[Span]:
         start, done = found.span()
         body = PEM_BODY.match(text, done)
         end = body.end() if body else done
-        if len(re.sub(r"\\[nrt]|[^A-Za-z0-9+/=]", "", text[done : min(end, done + 2048)])) >= 32 and _DENSE_BODY.search(text, done, end):
+        if len(re.sub(r"\\[nrt]|[^A-Za-z0-9+/=]", "", text[done : min(end, done + 2048)])) >= 32 and _DENSE_BODY.search(
+            text, done, end
+        ):
             closing = _PEM_END.match(text, end)
             done = closing.end() if closing else len(text[:end].rstrip())
             yield Span(start, done, "private_key")
@@ -319,26 +335,190 @@ _DENSE_BODY = re.compile(r"[A-Za-z0-9+/=]{24}")
 # ---- names beside a value --------------------------------------------------------------------------------------------------
 
 # The last word of a name says what its value is. Words of one language that are words of another need a border before them.
-_PASSWORD_WORDS = """
-password passwords passwd passphrase passcode passwort passworte passord passordet pass pswd pwd passwrd passw
-kennwort kennwortes zugangscode passe mdp motdepasse contraseña contrasena contrasenya clave claves senha senhas palavra-passe
-wachtwoord wachtwoorden hasło haslo hasla parola parolă parole parolei heslo hesla salasana adgangskode adgangskoden kodeord kodeordet
-jelszó jelszo jelszava lozinka geslo lösenord losenord lösenordet losenordet slaptažodis slaptazodis parool pasahitza şifre sifre
-şifresi şifrem sifrem şifreniz mật·khẩu mat·khau kata·sandi kata·laluan sandi
-пароль пароля паролем пароли паролю парола лозинка κωδικός κωδικος συνθηματικό סיסמה סיסמא הסיסמה كلمة·المرور كلمة·السر رمز·عبور گذرواژه
-पासवर्ड รหัสผ่าน パスワード 暗証番号 パスコード パスフレーズ 密码 密碼 口令 비밀번호 암호 패스워드 비번
-""".split()
-_KEY_WORDS = """
-secret secrets token tokens credential credentials key keys auth apikey authkey accesskey secretkey appsecret bearer
-schlüssel schluessel geheimnis geheim clé jeton chave llave chiave ключ ключа токен токена секрет 密钥 密鑰 令牌 キー トークン シークレット 토큰 키
-""".split()
+_PASSWORD_WORDS = [
+    "password",
+    "passwords",
+    "passwd",
+    "passphrase",
+    "passcode",
+    "passwort",
+    "passworte",
+    "passord",
+    "passordet",
+    "pass",
+    "pswd",
+    "pwd",
+    "passwrd",
+    "passw",
+    "kennwort",
+    "kennwortes",
+    "zugangscode",
+    "passe",
+    "mdp",
+    "motdepasse",
+    "contraseña",
+    "contrasena",
+    "contrasenya",
+    "clave",
+    "claves",
+    "senha",
+    "senhas",
+    "palavra-passe",
+    "wachtwoord",
+    "wachtwoorden",
+    "hasło",
+    "haslo",
+    "hasla",
+    "parola",
+    "parolă",
+    "parole",
+    "parolei",
+    "heslo",
+    "hesla",
+    "salasana",
+    "adgangskode",
+    "adgangskoden",
+    "kodeord",
+    "kodeordet",
+    "jelszó",
+    "jelszo",
+    "jelszava",
+    "lozinka",
+    "geslo",
+    "lösenord",
+    "losenord",
+    "lösenordet",
+    "losenordet",
+    "slaptažodis",
+    "slaptazodis",
+    "parool",
+    "pasahitza",
+    "şifre",
+    "sifre",
+    "şifresi",
+    "şifrem",
+    "sifrem",
+    "şifreniz",
+    "mật·khẩu",
+    "mat·khau",
+    "kata·sandi",
+    "kata·laluan",
+    "sandi",
+    "пароль",
+    "пароля",
+    "паролем",
+    "пароли",
+    "паролю",
+    "парола",
+    "лозинка",
+    "κωδικός",
+    "κωδικος",
+    "συνθηματικό",
+    "סיסמה",
+    "סיסמא",
+    "הסיסמה",
+    "كلمة·المرور",
+    "كلمة·السر",
+    "رمز·عبور",
+    "گذرواژه",
+    "पासवर्ड",
+    "รหัสผ่าน",
+    "パスワード",
+    "暗証番号",
+    "パスコード",
+    "パスフレーズ",
+    "密码",
+    "密碼",
+    "口令",
+    "비밀번호",
+    "암호",
+    "패스워드",
+    "비번",
+]
+_KEY_WORDS = [
+    "secret",
+    "secrets",
+    "token",
+    "tokens",
+    "credential",
+    "credentials",
+    "key",
+    "keys",
+    "auth",
+    "apikey",
+    "authkey",
+    "accesskey",
+    "secretkey",
+    "appsecret",
+    "bearer",
+    "schlüssel",
+    "schluessel",
+    "geheimnis",
+    "geheim",
+    "clé",
+    "jeton",
+    "chave",
+    "llave",
+    "chiave",
+    "ключ",
+    "ключа",
+    "токен",
+    "токена",
+    "секрет",
+    "密钥",
+    "密鑰",
+    "令牌",
+    "キー",
+    "トークン",
+    "シークレット",
+    "토큰",
+    "키",
+]
 _LONGEST_FIRST = sorted({word.replace("·", " ") for word in _PASSWORD_WORDS}, key=len, reverse=True)
 _KEYS_LONGEST_FIRST = sorted(_KEY_WORDS, key=len, reverse=True)
-_ANCHORS_ASCII = """
-pass pswd pwd secret token credential key auth kennwort zugangscode mdp contrase clave senha wachtwoord hasl parol heslo hesla salasana
-adgangskode kodeord jelsz lozinka geslo losenord slapta pasahitza sifre kata\u00a0sandi kata\u00a0laluan mat\u00a0khau schluessel geheim
-jeton chave llave chiave
-""".split()
+_ANCHORS_ASCII = [
+    "pass",
+    "pswd",
+    "pwd",
+    "secret",
+    "token",
+    "credential",
+    "key",
+    "auth",
+    "kennwort",
+    "zugangscode",
+    "mdp",
+    "contrase",
+    "clave",
+    "senha",
+    "wachtwoord",
+    "hasl",
+    "parol",
+    "heslo",
+    "hesla",
+    "salasana",
+    "adgangskode",
+    "kodeord",
+    "jelsz",
+    "lozinka",
+    "geslo",
+    "losenord",
+    "slapta",
+    "pasahitza",
+    "sifre",
+    "kata",
+    "sandi",
+    "kata",
+    "laluan",
+    "mat",
+    "khau",
+    "schluessel",
+    "geheim",
+    "jeton",
+    "chave",
+    "llave",
+    "chiave",
+]
 _ANCHORS = tuple(word.replace("\u00a0", " ") for word in _ANCHORS_ASCII)
 _ANCHORS_BEYOND = tuple(
     dict.fromkeys(
@@ -353,7 +533,26 @@ _P, _K = "|".join(map(re.escape, _LONGEST_FIRST)), "|".join(map(re.escape, _KEYS
 _NAME = re.compile(rf"(?:(?P<password>{_P})|(?P<key>{_K}))(?P<suffix>{_SUFFIX}{_SUFFIX})$", re.IGNORECASE)
 _NAME_AT = re.compile(rf"(?:{_P}|{_K}|[a-z]{{3,12}})[\w-]{{0,24}}(?:\.\w{{1,12}}(?=[\"' ]{{0,2}}[:=]))?", re.IGNORECASE)
 _MOST_NAMES = 400  # in one piece
-_SHORT = frozenset("pass passe clave claves parole sandi geslo parola mdp pwd senha heslo passw auth key keys".split())
+_SHORT = frozenset(
+    [
+        "pass",
+        "passe",
+        "clave",
+        "claves",
+        "parole",
+        "sandi",
+        "geslo",
+        "parola",
+        "mdp",
+        "pwd",
+        "senha",
+        "heslo",
+        "passw",
+        "auth",
+        "key",
+        "keys",
+    ]
+)
 _BORDER = re.compile(r"(?:^|[^a-z0-9]|db|my|root|user|admin|smtp|mysql|ftp)$")
 _BEFORE_KEY = re.compile(
     r"(?:secret|api|access|auth|account|encryption|encrypt|signing|sign|private|priv|service|master|app|storage|client|admin|deploy|ssh|crypto"
@@ -387,7 +586,8 @@ _PROSE = re.compile(
 )
 _CJK = re.compile(rf"""[ \t]{{0,2}}(?:は|が|を|是|为|為|는|은|이|가|:|=)?[ \t]{{0,2}}(?:{_Q}|[「『])?(?P<value>[!-~]{{4,128}})""")
 _PAIR = re.compile(
-    rf"""(?:{_Q})?\s{{0,4}}[,}}>]?\s{{0,60}}(?:-\s{{1,4}})?(?:{_Q})?(?:value|content|default|val)(?:{_Q})?\s{{0,4}}[:=]\s{{0,4}}(?:{_QUOTED}|{_BARE})""", re.IGNORECASE
+    rf"""(?:{_Q})?\s{{0,4}}[,}}>]?\s{{0,60}}(?:-\s{{1,4}})?(?:{_Q})?(?:value|content|default|val)(?:{_Q})?\s{{0,4}}[:=]\s{{0,4}}(?:{_QUOTED}|{_BARE})""",
+    re.IGNORECASE,
 )
 _DEFAULT = re.compile(rf"""(?:{_Q})?\s{{0,4}}\{{[^{{}}]{{0,160}}?\b(?:default|value)\s{{0,4}}=\s{{0,4}}{_QUOTED}""")
 _ELEMENT = re.compile(r"""[^<>\n]{0,60}>\s{0,8}(?:<!\[CDATA\[)?(?P<value>[^<>\n]{3,256})(?:</|\]\]>)""")
@@ -395,8 +595,10 @@ _NEXT_ELEMENT = re.compile(
     r"""(?:[ :]{0,2}(?:</\w{1,12}>\s{0,20}){1,2}|[^<>\n]{0,80}>\s{0,20}(?=<value|<string))<\w{1,12}[^<>\n]{0,60}>(?:<\w{1,8}>)?(?P<value>[^<>\s]{4,256})</"""
 )
 _COMMA = re.compile(rf"""{_Q}\s{{0,4}},\s{{0,4}}{_QUOTED}""")
-_SPACE = re.compile(rf"""(?:{_Q})?(?:[ \t]{{1,2}}(?=[^\x00-\x7f])[^\W\d_]{{1,16}}){{0,3}}[ \t]{{1,12}}{_Q}?(?P<value>[^\s"'`“”«»„]{{4,256}})""")
-_COPULAS = frozenset("is as ist als est es".split())
+_SPACE = re.compile(
+    rf"""(?:{_Q})?(?:[ \t]{{1,2}}(?=[^\x00-\x7f])[^\W\d_]{{1,16}}){{0,3}}[ \t]{{1,12}}{_Q}?(?P<value>[^\s"'`“”«»„]{{4,256}})"""
+)
+_COPULAS = frozenset(["is", "as", "ist", "als", "est", "es"])
 
 _STAND_INS = """
 password passwd passphrase pass pwd secret token key apikey api_key string str text none null nil true false undefined
@@ -450,7 +652,12 @@ def kind_of_name(name: str) -> Literal["password", "key"] | None:
     if found["suffix"].lower().lstrip("_.-") in ("hash", "string") and found["key"] is not None:
         return None
     if found["password"] is not None:
-        free = word not in _SHORT or not before or (word == "pass" and found[0][0].isupper()) or _BORDER.search(before.lower()) is not None
+        free = (
+            word not in _SHORT
+            or not before
+            or (word == "pass" and found[0][0].isupper())
+            or _BORDER.search(before.lower()) is not None
+        )
         return "password" if free else None
     if word in ("key", "keys"):
         strong = _BEFORE_KEY.search(before) is not None
@@ -463,7 +670,12 @@ def kind_of_name(name: str) -> Literal["password", "key"] | None:
 
 def _is_stand_in(value: str) -> bool:
     bare = value.strip("\"'`“”«»„()[]{}<>.,;:!?* ").lower()
-    return bare in _PLACEHOLDERS or bool(_TEMPLATE.match(value)) or _HOLE.search(value[:256]) is not None or bool(_CODE.match(value[:256]))
+    return (
+        bare in _PLACEHOLDERS
+        or bool(_TEMPLATE.match(value))
+        or _HOLE.search(value[:256]) is not None
+        or bool(_CODE.match(value[:256]))
+    )
 
 
 def _is_password(value: str) -> bool:
@@ -471,17 +683,22 @@ def _is_password(value: str) -> bool:
     if not 4 <= len(value) <= 256 or _is_stand_in(value):
         return False
     if " " in value:
-        return value.count(" ") <= 6 and _is_odd(value.replace(" ", "")) and not value[-1] in ".:" and not _looks_prose(value)
+        return value.count(" ") <= 6 and _is_odd(value.replace(" ", "")) and value[-1] not in ".:" and not _looks_prose(value)
     return not (value.isalpha() and len(set(value)) == 1)
 
 
 def _looks_prose(value: str) -> bool:
-    return bool(re.search(r"(?i)\b(?:must|should|your|please|enter|the|is|for|of|not|with|and|or|at|in|muss|bitte|le|la|el|de|der|die|das|no|wrong|invalid|least)\b", value))
+    return bool(
+        re.search(
+            r"(?i)\b(?:must|should|your|please|enter|the|is|for|of|not|with|and|or|at|in|muss|bitte|le|la|el|de|der|die|das|no|wrong|invalid|least)\b",
+            value,
+        )
+    )
 
 
 def _is_bare_password(value: str) -> bool:
     value = value.rstrip(".:!?,;)")
-    return 4 < len(value) + 1 and len(value) >= 4 and _is_odd(value) and not _is_stand_in(value) and not _TIME.match(value)
+    return len(value) + 1 > 4 and len(value) >= 4 and _is_odd(value) and not _is_stand_in(value) and not _TIME.match(value)
 
 
 _TIME = re.compile(r"\d{1,4}[-:/.]\d{1,2}([-:/.]\d{1,4})*(?:T.*)?$|\d{1,3}$")
@@ -528,7 +745,9 @@ def _is_strong_key(value: str) -> bool:
 
 def _is_wordy(value: str) -> bool:
     """Words and small numbers with separators between them (`my-db-secret-2`), a date, a version: a name, not a key."""
-    return len(value) < 60 and all(re.fullmatch(r"[A-Za-z]{0,14}\d{0,2}|\d{1,4}|v\d+", part) for part in re.split(r"[-_./:@#]", value))
+    return len(value) < 60 and all(
+        re.fullmatch(r"[A-Za-z]{0,14}\d{0,2}|\d{1,4}|v\d+", part) for part in re.split(r"[-_./:@#]", value)
+    )
 
 
 def _passwords(piece: Text) -> Iterator[Span]:
@@ -601,9 +820,13 @@ def _beside(text: str, lower: str, named: Named) -> Iterator[Span]:
 
 
 _WORDISH = re.compile(r"[\w-]{2,48}(?:\.\w{1,16})?")
-_EXACT = re.compile("|".join(map(re.escape, [word for word in (*_LONGEST_FIRST, *_KEYS_LONGEST_FIRST) if not word.isascii()])), re.IGNORECASE)
+_EXACT = re.compile(
+    "|".join(map(re.escape, [word for word in (*_LONGEST_FIRST, *_KEYS_LONGEST_FIRST) if not word.isascii()])), re.IGNORECASE
+)
 _EARLIER = re.compile(r"(?<![\w-])[A-Za-z]{1,14}[ ]$")
-_PHRASE = re.compile(r"(?:passe|kata sandi|kata laluan|mat khau|mật khẩu|كلمة المرور|كلمة السر|رمز عبور|رمز عبور)(?!\w)", re.IGNORECASE)
+_PHRASE = re.compile(
+    r"(?:passe|kata sandi|kata laluan|mat khau|mật khẩu|كلمة المرور|كلمة السر|رمز عبور|رمز عبور)(?!\w)", re.IGNORECASE
+)
 
 
 def _assigned(text: str, begin: int, end: int, name: str, kind: str) -> Span | None:
@@ -628,17 +851,31 @@ def _assigned(text: str, begin: int, end: int, name: str, kind: str) -> Span | N
 
 def _is_env_word(text: str, begin: int, match: re.Match[str], value: str, kind: str) -> bool:
     """`DB_PASSWORD=blauwolke` alone on its line: a word, but nothing else can stand there."""
-    if kind != "password" or not value.isalpha() or not 7 <= len(value) <= 40 or value.lower() in _PLACEHOLDERS or not match[0].startswith("="):
+    if (
+        kind != "password"
+        or not value.isalpha()
+        or not 7 <= len(value) <= 40
+        or value.lower() in _PLACEHOLDERS
+        or not match[0].startswith("=")
+    ):
         return False
     line = text[text.rfind("\n", max(0, begin - 40), begin) + 1 : begin] if begin else ""
-    return match[0][1] == value[0] and re.fullmatch(r"(?:export |set )?[A-Za-z_.-]{0,32}", line) is not None and text[match.end() : match.end() + 1] in ("", "\n", "\r")
+    return (
+        match[0][1] == value[0]
+        and re.fullmatch(r"(?:export |set )?[A-Za-z_.-]{0,32}", line) is not None
+        and text[match.end() : match.end() + 1] in ("", "\n", "\r")
+    )
 
 
 def _near(text: str, lower: str, begin: int, end: int, name: str, kind: str) -> Iterator[Span]:
     """Values that no sign of assignment joins to their name."""
     if text.rfind("<", max(0, begin - 60), begin) > text.rfind(">", max(0, begin - 60), begin):
         match = _ELEMENT.match(text, end)
-        if match and (_is_password(match["value"].strip()) if kind == "password" else _is_strong_key(match["value"].strip())) and not _is_sentence(match["value"]):
+        if (
+            match
+            and (_is_password(match["value"].strip()) if kind == "password" else _is_strong_key(match["value"].strip()))
+            and not _is_sentence(match["value"])
+        ):
             yield Span(*match.span("value"), "password")
             return
     strict = _is_strong_password if kind == "password" else _is_strong_key
@@ -681,7 +918,11 @@ def _before(text: str, begin: int) -> Iterator[Span]:
 
 def _is_long_key(value: str) -> bool:
     value = value.rstrip(".,;:)")
-    return len(value) >= 20 and _is_strong_key(value) and re.fullmatch(r"[\w.~+=-]+|(?=.{0,40}[A-Z])(?=.{0,40}[a-z])[\w+=]{1,39}(?:/[\w+=]{0,39}){1,3}", value) is not None
+    return (
+        len(value) >= 20
+        and _is_strong_key(value)
+        and re.fullmatch(r"[\w.~+=-]+|(?=.{0,40}[A-Z])(?=.{0,40}[a-z])[\w+=]{1,39}(?:/[\w+=]{0,39}){1,3}", value) is not None
+    )
 
 
 def _is_sentence(value: str) -> bool:
@@ -749,7 +990,9 @@ def _in_addresses(text: str) -> Iterator[Span]:
 
 
 _PGPASS = re.compile(r":(?:\d{4,5}|\*):[^\s:]{1,64}:[^\s:]{1,64}:(?P<value>[^\s:]{3,128})(?=\s|$)")
-_SEED = re.compile(r"(?i)(?:phrase|mnemonic|seed|words)s?(?:[ ]{0,2}(?:is|are|:|=|ist)){0,2}[\s\"'`:]{1,4}(?P<value>(?:[a-z]{3,8}[ ,]{1,2}){11,23}[a-z]{3,8})")
+_SEED = re.compile(
+    r"(?i)(?:phrase|mnemonic|seed|words)s?(?:[ ]{0,2}(?:is|are|:|=|ist)){0,2}[\s\"'`:]{1,4}(?P<value>(?:[a-z]{3,8}[ ,]{1,2}){11,23}[a-z]{3,8})"
+)
 
 
 def _in_lines(text: str, lower: str) -> Iterator[Span]:
@@ -772,11 +1015,20 @@ _FLAGS = re.compile(r" -(?:[paPwUuN]|-user|-auth|-proxy-user|-pass)")
 _FLAGGED = tuple(
     (re.compile(rf"(?:^|[^\w-])(?:{command})"), re.compile(flag))
     for command, flag in (
-        (r"curl|wget|https?|xh", r" -(?:u|-user|a|-auth|-proxy-user|U)[ =]{0,2}[\"']?[^\s:\"'/-][^\s:\"'/]{0,63}:(?P<value>[^\s\"']{3,128})"),
+        (
+            r"curl|wget|https?|xh",
+            r" -(?:u|-user|a|-auth|-proxy-user|U)[ =]{0,2}[\"']?[^\s:\"'/-][^\s:\"'/]{0,63}:(?P<value>[^\s\"']{3,128})",
+        ),
         (r"mysql\w{0,12}|mariadb\w{0,12}", r" -p(?P<value>[^\s\"'-][^\s\"']{3,128})"),
         (r"redis-cli", rf" (?:-a|--pass)[ =]{_SECRET}"),
-        (r"(?:docker|podman|az|oc|nerdctl|cf|eb) login|twine|helm|skopeo|mongo\w{0,8}|expo|ssh-keygen|keytool|rsync|lftp", rf" -[pPN][ =]?{_SECRET}"),
-        (r"ldap\w{3,8}|sqlcmd|bcp|mosquitto_\w{3}|zip|unzip|7z\w?|rar|isql|influx\w?|cqlsh|impala-shell|snowsql", rf" -[wPp][ =]?{_SECRET}"),
+        (
+            r"(?:docker|podman|az|oc|nerdctl|cf|eb) login|twine|helm|skopeo|mongo\w{0,8}|expo|ssh-keygen|keytool|rsync|lftp",
+            rf" -[pPN][ =]?{_SECRET}",
+        ),
+        (
+            r"ldap\w{3,8}|sqlcmd|bcp|mosquitto_\w{3}|zip|unzip|7z\w?|rar|isql|influx\w?|cqlsh|impala-shell|snowsql",
+            rf" -[wPp][ =]?{_SECRET}",
+        ),
         (r"smbclient|smbmap|rpcclient|nmblookup", r" -U[ =]?[\"']?[^\s%\"']{1,64}%(?P<value>[^\s\"']{3,128})"),
     )
 )
@@ -808,8 +1060,7 @@ def _in_commands(text: str, lower: str) -> Iterator[Span]:
             if (match := pattern.match(text, at)) and _is_given(match["value"], loose):
                 yield Span(*match.span("value"), "password")
     tried: Counter[int] = Counter()
-    for found in _FLAGS.finditer(text):
-        at = found.start()
+    for at in [found.start() for found in _FLAGS.finditer(text)]:
         line = max(text.rfind("\n", max(0, at - 300), at) + 1, at - 300)
         tried[line >> 8] += 1
         if tried[line >> 8] > _MOST_FLAGS:
@@ -835,7 +1086,12 @@ _CALLS = ("auth", "login", "cred", "connect", "bind")
 def _in_calls(text: str, lower: str) -> Iterator[Span]:
     for at in _places(lower, _CALLS):
         match = _CALL.match(text, at)
-        if match and " " not in match["value"] and _is_strong_password(match["value"], 6) and not _is_wordy(match["value"].rstrip("!?")):
+        if (
+            match
+            and " " not in match["value"]
+            and _is_strong_password(match["value"], 6)
+            and not _is_wordy(match["value"].rstrip("!?"))
+        ):
             yield Span(*match.span("value"), "password")
 
 

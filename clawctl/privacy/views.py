@@ -13,7 +13,8 @@ from dataclasses import dataclass
 _ROUNDS = 3  # escapes within escapes that are undone: JSON in JSON in a shell command
 # Blocks that hold characters whose compatible form is ASCII; a test looks through all of Unicode.
 _BLOCKS = (
-    (0x85, 0x86), (0xA0, 0x3400), (0xA69C, 0xA69E), (0xA700, 0xAB70), (0xFB00, 0xFB50), (0xFE00, 0x10000), (0x10780, 0x107C0), (0x1BCA0, 0x1BCA4), (0x1CCD6, 0x1CCFA),
+    (0x85, 0x86), (0xA0, 0x3400), (0xA69C, 0xA69E), (0xA700, 0xAB70), (0xFB00, 0xFB50), (0xFE00, 0x10000), (0x10780, 0x107C0),
+    (0x1BCA0, 0x1BCA4), (0x1CCD6, 0x1CCFA),
     (0x1D173, 0x1D17B), (0x1D400, 0x1D800), (0x1F100, 0x1F200), (0x1FBF0, 0x1FBFA), (0xE0000, 0xE0200),
 )  # fmt: skip
 _FILLERS = "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0"  # they show nothing, and are no format characters
@@ -74,7 +75,7 @@ def unescaped_view(view: View) -> View | None:
 
 
 def folded(text: str) -> str:
-    """`text` in lower case, each character at its place: İ is the only one whose lower case is longer (a test looks through all)."""
+    """`text` in lower case, each character at its place. İ is the only one whose lower case is longer; a test tries all."""
     return text.replace("İ", "i").lower()
 
 
@@ -105,7 +106,9 @@ def _plain_forms() -> dict[str, str]:
     for first, end in _BLOCKS:
         for number in range(first, end):
             letter = chr(number)
-            if unicodedata.category(letter) in ("Cf", "Mn", "Me") and (number < 0x370 or number > 0x1FFF or number in (0x61C, 0x180E)):
+            if unicodedata.category(letter) in ("Cf", "Mn", "Me") and (
+                number < 0x370 or number > 0x1FFF or number in (0x61C, 0x180E)
+            ):
                 forms[letter] = ""
             elif 0xE000 <= number < 0xF900 or 0x3099 <= number <= 0x309A:
                 continue

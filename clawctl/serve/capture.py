@@ -10,8 +10,8 @@ import logging
 import os
 import secrets
 import socket
-import time
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -51,7 +51,9 @@ class Capture:
         self._torn = False  # the last write stopped within a line
         self._threads = ThreadPoolExecutor(_THREADS, "capture")
         self._file = threading.Lock()
-        self._waiting: dict[str, list[_Waiting]] = {}  # of each key at work: what came meanwhile goes on together, waking costs most
+        self._waiting: dict[
+            str, list[_Waiting]
+        ] = {}  # of each key at work: what came meanwhile goes on together, waking costs most
         self._logged_at = float("-inf")
         self.written = 0
         self.lost = 0

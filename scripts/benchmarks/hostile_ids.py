@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - expressions and templates stay lines
 """Case `ids`: whether a secret is kept as token ids, or in any other form, after a capture.
 
 A real server (gateway, dialects, parser, capture) on the demo model's tokenizer answers with scripted tokens instead of sampled ones.
@@ -78,7 +79,9 @@ class Case:
     path: str = "/v1/chat/completions"
 
 
-_TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {"q": {"type": "string"}}}}}]
+_TOOLS = [
+    {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {"q": {"type": "string"}}}}}
+]
 _CLEAN = '<tool_call>\n{"name": "look", "arguments": {"q": "x"}}\n</tool_call>'
 
 
@@ -100,7 +103,11 @@ def _escaped(secret: str) -> str:
 
 def _call(arguments: str) -> list[dict[str, Any]]:
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": arguments}}
-    return [{"role": "user", "content": "hi"}, {"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "tool_call_id": "c1", "content": "ok"}]
+    return [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "ok"},
+    ]
 
 
 def _fine(_: str) -> str:
@@ -162,7 +169,9 @@ def forms(text: str) -> list[str]:
     """The text, and the text with its escapes undone, again and again."""
     found = [text]
     for _ in range(3):
-        text = re.sub(r"\\u([0-9a-fA-F]{4})", lambda match: chr(int(match[1], 16)), unquote(html.unescape(text))).replace("\\\\", "\\")
+        text = re.sub(r"\\u([0-9a-fA-F]{4})", lambda match: chr(int(match[1], 16)), unquote(html.unescape(text))).replace(
+            "\\\\", "\\"
+        )
         found.append(text)
     return found
 
@@ -172,14 +181,24 @@ def kept(secret: str, line: bytes, tokenizer: Any) -> bool:
     row = orjson.loads(line)
     ids = [*(row["prompt_ids"] or []), *(row["completion_ids"] or [])]
     # Parts that were joined lie beside one another: without what stands between strings they are one.
-    said = [line.decode(), re.sub(r'","|"\},\{"type":"\w+","\w+":"', "", line.decode()), tokenizer.decode(ids), tokenizer.decode(ids, skip_special_tokens=True)]
+    said = [
+        line.decode(),
+        re.sub(r'","|"\},\{"type":"\w+","\w+":"', "", line.decode()),
+        tokenizer.decode(ids),
+        tokenizer.decode(ids, skip_special_tokens=True),
+    ]
     pieces = [secret[at : at + _LEFT] for at in range(0, len(secret) - _LEFT)]
     return any(piece in form for text in said for form in forms(text) for piece in pieces)
 
 
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
-    rounds, held, refused, survived = 1 if options.quick else 4, [], 0, 0
-    makers = [lambda: "sk-" + "proj-" + secrets.token_urlsafe(36) + "a1", lambda: "claw" + "-" + secrets.token_urlsafe(24) + "b2", lambda: "gh" + "p_" + secrets.token_hex(18)]
+    """`clean_captures_with_ids` is 1: the one exchange without a secret, whose ids are all there."""
+    rounds, held, refused = 1 if options.quick else 4, list[str](), 0
+    makers: list[Callable[[], str]] = [
+        lambda: "sk-" + "proj-" + secrets.token_urlsafe(36) + "a1",
+        lambda: "claw" + "-" + secrets.token_urlsafe(24) + "b2",
+        lambda: "gh" + "p_" + secrets.token_hex(18),
+    ]
     count = 0
     with served(folder) as (url, engine, tokenizer, run):
         for case in CASES:
@@ -193,12 +212,18 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
                 if told.status_code != 200:
                     refused += 1
                     continue
-                survived += sum(orjson.loads(line)["prompt_ids"] is not None for line in lines[-1:])
                 if any(kept(secret, line, tokenizer) for line in lines):
                     held.append(case.name)
+        engine.said = "fine"
+        httpx.post(
+            url + CASES[0].path, json={"model": "demo", **_user("hi")("")}, headers={"Authorization": f"Bearer {_KEY}"}, timeout=60
+        )
+        lines = [line for path in run.captures.glob("*.jsonl") for line in path.read_bytes().splitlines()]
+        clean = sum(orjson.loads(line)["completion_ids"] is not None for line in lines)
     return [
         Row("ids", "secrets_kept", len(held), "secrets"),
         Row("ids", "cases", count, "captures"),
         Row("ids", "refused", refused, "requests"),
+        Row("ids", "clean_captures_with_ids", clean, "captures"),
         *(Row(f"ids, {name}", "secrets_kept", held.count(name), "secrets") for name in sorted(set(held))),
     ]

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - lines of data stay lines
 """Case `redaction`: how the processor time of redaction grows with its input, and what a hostile text costs other keys.
 
 Adversarial texts come from generators: each rule nearly matches at every place, or long runs have to be read again and again. Further
@@ -44,7 +45,9 @@ def of_block(block: str) -> Generator:
 
 def of_json(block: str) -> Generator:
     """The block as the value of a password, in JSON: the shape that took ten seconds for 32 KB."""
-    return lambda size: '{"password":"' + (block * (size // len(block) + 1))[: max(0, size - 15)].replace("\\", "").replace('"', "") + '"}'
+    return lambda size: (
+        '{"password":"' + (block * (size // len(block) + 1))[: max(0, size - 15)].replace("\\", "").replace('"', "") + '"}'
+    )
 
 
 def drawn(seed: str) -> Generator:
@@ -110,7 +113,9 @@ def exponent(sizes: list[int], times: list[float]) -> float:
     return sum((x - middle) * (y - level) for x, y in zip(xs, ys, strict=True)) / sum((x - middle) ** 2 for x in xs)
 
 
-def growth(made: dict[str, Generator], sizes: tuple[int, ...], repeats: int = _REPEATS) -> tuple[dict[str, float], dict[str, float]]:
+def growth(
+    made: dict[str, Generator], sizes: tuple[int, ...], repeats: int = _REPEATS
+) -> tuple[dict[str, float], dict[str, float]]:
     """The exponent of each generator, and its seconds at the largest size."""
     exponents, last = {}, {}
     for name, make in made.items():

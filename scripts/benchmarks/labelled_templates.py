@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - expressions and templates stay lines
 """Lines made from templates: many formats in many contexts, with and without a secret, in two halves that share no template.
 
 `labelled_tuned.txt` is the half that the rules were written against. `labelled_held_out.txt` was written before those rules, and nobody
@@ -30,6 +31,45 @@ _UPPER = string.ascii_uppercase + string.digits
 _LOWER = string.ascii_lowercase + string.digits
 _URL64 = _ALNUM + "-_"
 _PLACE = re.compile(r"<<(\w+)(?:\|(\w+))?>>|<(\w+)>")
+_SEED_WORDS = [
+    "abandon",
+    "ability",
+    "able",
+    "about",
+    "above",
+    "absent",
+    "absorb",
+    "abstract",
+    "absurd",
+    "abuse",
+    "access",
+    "accident",
+    "account",
+    "accuse",
+    "achieve",
+    "acid",
+    "acoustic",
+    "acquire",
+    "across",
+    "act",
+    "action",
+    "actor",
+    "actress",
+    "actual",
+    "adapt",
+    "add",
+    "addict",
+    "address",
+    "adjust",
+    "admit",
+    "adult",
+    "advance",
+    "advice",
+    "aerobic",
+    "affair",
+    "afford",
+    "afraid",
+]
 _Draw = Callable[[random.Random], str]
 
 
@@ -56,7 +96,9 @@ def _phrase(draw: random.Random) -> str:
 
 
 def _foreign(draw: random.Random) -> str:
-    return draw.choice(["Käse", "Müsli", "façade", "mañana", "сова", "łódka"]) + draw.choice("!?#$") + str(draw.randrange(100, 9999))
+    return (
+        draw.choice(["Käse", "Müsli", "façade", "mañana", "сова", "łódka"]) + draw.choice("!?#$") + str(draw.randrange(100, 9999))
+    )
 
 
 def _words(draw: random.Random) -> str:
@@ -107,10 +149,6 @@ DRAWN: dict[str, _Draw] = {
     "userpass": lambda draw: base64.b64encode(f"deploy:{_password(draw)}".encode()).decode(),
     "sshbody": base64_of(120), "wifi": some(_ALNUM, 12), "seed": lambda draw: " ".join(draw.sample(_SEED_WORDS, 12)),
 }  # fmt: skip
-_SEED_WORDS = (
-    "abandon ability able about above absent absorb abstract absurd abuse access accident account accuse achieve acid acoustic acquire "
-    "across act action actor actress actual adapt add addict address adjust admit adult advance advice aerobic affair afford afraid"
-).split()
 _WIDE = {ord(letter): ord(letter) + 0xFEE0 for letter in string.ascii_letters + string.digits}
 
 

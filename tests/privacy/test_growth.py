@@ -18,7 +18,9 @@ MOST_S = 1.5  # for LARGE; 32 KB took 10.6 s before
 
 
 @pytest.mark.parametrize(
-    "name", ["password of {}}", "${", "JSON in JSON", "nested", "keys", "drawn 1", "drawn 2", "mixed 1", "spaces", "-----BEGIN PRIVATE KEY-----"]
+    "name",
+    ["password of {}}", "${", "JSON in JSON", "nested", "keys", "drawn 1", "drawn 2", "mixed 1", "spaces",
+     "-----BEGIN PRIVATE KEY-----"],
 )  # fmt: skip
 def test_four_times_the_text_takes_about_four_times_the_time(name: str) -> None:
     make = {
@@ -62,7 +64,9 @@ def test_other_keys_are_captured_while_a_long_text_is_looked_through(tmp_path: P
 
     async def main() -> list[str]:
         hostile = mixed("9")(192 << 10)
-        long = asyncio.create_task(capture.keep(exchange([{"role": "user", "content": hostile}], key="mallory", exchange_id="long")))
+        long = asyncio.create_task(
+            capture.keep(exchange([{"role": "user", "content": hostile}], key="mallory", exchange_id="long"))
+        )
         await asyncio.sleep(0.02)
         for number in range(20):
             await capture.keep(exchange([{"role": "user", "content": "hi"}], key="anna", exchange_id=f"anna{number}"))

@@ -33,7 +33,8 @@ def test_compatible_ascii_and_what_shows_nothing_is_plain_in_a_view() -> None:
     missed = [
         hex(ord(letter))
         for letter in LETTERS
-        if (form(letter) != letter and form(letter).isascii() and form(letter).isalnum()) or (unicodedata.category(letter) == "Cf" and letter not in visible)
+        if (form(letter) != letter and form(letter).isascii() and form(letter).isalnum())
+        or (unicodedata.category(letter) == "Cf" and letter not in visible)
         if not plain_view(letter).text.isascii()
     ]
     assert [each for each in missed if not 0x13430 <= int(each, 16) < 0x13440] == []  # joiners of hieroglyphs
@@ -83,7 +84,9 @@ def test_places_of_a_view_are_places_of_the_text() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "pass\u200bword: hun\u200bter2!x", "ｐａｓｓｗｏｒｄ：ｈｕｎｔｅｒ２！ｘ", "&quot;password&quot;: &quot;hunter2&#33;x&quot;", "password%3Dhunter2%21x",
+        "pass\u200bword: hun\u200bter2!x", "ｐａｓｓｗｏｒｄ：ｈｕｎｔｅｒ２！ｘ", 
+        "&quot;password&quot;: &quot;hunter2&#33;x&quot;",
+        "password%3Dhunter2%21x",
         '{\\"password\\": \\"hunter2!x\\"}', '{\\\\\\"password\\\\\\": \\\\\\"hunter2!x\\\\\\"}', '{"\\u0070assword": "hunter2!x"',
         "password&#x3d;hunter2&#x21;x", "İ password: hunter2!x", "pa\u0301ssword: hunter2!x",
     ],

@@ -30,7 +30,8 @@ class IdReader:
     """Token ids as text, by the `tokenizer.json` of `model`. Where there is none (yet) it says nothing, and looks again later."""
 
     def __init__(self, model: str) -> None:
-        self._model, self._tokenizer, self._tried_at = model, None, float("-inf")
+        self._model, self._tried_at = model, float("-inf")
+        self._tokenizer: Any = None
         self._load()
 
     def __call__(self, ids: list[int]) -> str:

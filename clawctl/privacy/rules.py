@@ -997,9 +997,9 @@ _SEED = re.compile(
 
 def _in_lines(text: str, lower: str) -> Iterator[Span]:
     """`.pgpass`, and the words that open a wallet."""
-    for match in _PGPASS.finditer(text):
-        if not _is_placeholder(match["value"]) and not match["value"].isdigit():
-            yield Span(*match.span("value"), "password")
+    for line in _PGPASS.finditer(text):
+        if not _is_placeholder(line["value"]) and not line["value"].isdigit():
+            yield Span(*line.span("value"), "password")
     for at in _places(lower, ("phrase", "mnemonic", "seed")):
         if match := _SEED.match(text, at):
             yield Span(*match.span("value"), "password")

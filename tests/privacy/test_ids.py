@@ -61,7 +61,7 @@ def test_a_history_that_is_sent_again_is_decoded_once() -> None:
         captured(history + f"use {KEY}", "fine", redactor).untrainable_reason == "redacted"
     )  # nothing of it is remembered as clean
     for at in range(400, 2600, 97):  # wherever the remembered beginning ends
-        assert captured(history[:at] + KEY, "fine", redactor).prompt_ids is None
+        assert captured(f"{history[:at]} {KEY}", "fine", redactor).prompt_ids is None
 
 
 def test_a_turn_of_own_code_is_looked_through_by_its_ids_too() -> None:

@@ -3,16 +3,26 @@
 import atexit
 import logging
 import os
+import re
 import signal
 import sys
 import threading
+import traceback
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from clawctl.errors import ClawError
 
 _FORMAT = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
+_LONGEST_MESSAGE = 4000  # characters of a log message
+_LONGEST_ERROR = 300  # characters that an exception says in a log
+_MOST_CAUSES = 8
+_LONGEST_HIDDEN = 4 * _LONGEST_MESSAGE
+# Exceptions that quote the value they did not like. Serve's are raised on clients' words, which no log may hold.
+_QUOTING = (ValueError, TypeError, LookupError, AttributeError, AssertionError, NameError)
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 _LEVELS = ("debug", "info", "warning", "error")
 # Talkative below a warning: they would drown what our own stages say.
 _QUIET = ("httpx", "watchfiles", "torch", "torchao")
@@ -45,6 +55,53 @@ def check_level(level: str) -> None:
         raise ClawError(f"there is no log level {level!r}", f"choose one of {', '.join(_LEVELS)}", 2)
 
 
+class LogFormatter(logging.Formatter):
+    """Lines that may be kept: no secrets, no control characters, bounded, and nothing in a message looks like a line of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(_FORMAT, "%H:%M:%S")
+        self._serves = False
+
+    def format(self, record: logging.LogRecord) -> str:
+        self._serves = record.name.startswith("clawctl.serve")
+        return super().format(record)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = harmless(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        """The frames of an exception and its causes; what it says is left out where that may quote a client."""
+        error, told = ei[1], list[str]()
+        while error is not None and len(told) < _MOST_CAUSES:
+            quotes = self._serves and isinstance(error, _QUOTING)
+            said = type(error).__name__ + ("" if quotes else f": {str(error)[:_LONGEST_ERROR]}")
+            told.insert(
+                0, "".join(["Traceback (most recent call last):\n", *traceback.format_tb(error.__traceback__), harmless(said)])
+            )
+            error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        return "\nwhich led to\n".join(told)
+
+
+def harmless(text: str) -> str:
+    """`text` for a log: without secrets, control characters as escapes, further lines indented, cut to a bound."""
+    text = hidden(text[:_LONGEST_HIDDEN])
+    text = _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text).replace("\n", "\n    ")
+    return text if len(text) <= _LONGEST_MESSAGE else text[: _LONGEST_MESSAGE - 1] + "…"
+
+
+def hidden(text: str) -> str:
+    """`text` without secrets."""
+    return str(_hider().text(text))
+
+
+@lru_cache(maxsize=1)
+def _hider() -> Any:
+    from clawctl.privacy.redaction import Redactor  # here: many commands log nothing
+
+    return Redactor(("api_key", "token", "password", "private_key", "card"))
+
+
 def log_to(file: Path | None, level: str) -> None:
     """Log to stderr and, if given, to `file`. Bodies of conversations are never logged."""
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
@@ -54,7 +111,9 @@ def log_to(file: Path | None, level: str) -> None:
         except OSError as error:
             print(f"clawctl logs here alone: {error}", file=sys.stderr)
     logging.raiseExceptions = False  # a log that a full disk does not take is no reason for a traceback a line
-    logging.basicConfig(level=level.upper(), format=_FORMAT, datefmt="%H:%M:%S", handlers=handlers, force=True)
+    for handler in handlers:
+        handler.setFormatter(LogFormatter())
+    logging.basicConfig(level=level.upper(), handlers=handlers, force=True)
     for name in _QUIET:
         logging.getLogger(name).setLevel("WARNING")
     logging.getLogger("huggingface_hub").propagate = False  # it prints by itself: each line would stand here twice

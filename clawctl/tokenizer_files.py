@@ -1,10 +1,13 @@
-"""Which tokenizer made the ids of a shard: a fingerprint of its files, without loading it."""
+"""Which tokenizer made the ids of a shard (a fingerprint of its files, without loading it), and what ids say."""
 
 import hashlib
+import time
 from pathlib import Path
+from typing import Any
 
 import orjson
 
+_AGAIN_S = 60.0  # a model may be downloaded meanwhile
 _LOOSE = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model")  # of tokenizers that have no tokenizer.json
 
 
@@ -21,6 +24,30 @@ def tokenizer_fingerprint(model: str) -> str | None:
         return _digest(orjson.dumps(meaning, option=orjson.OPT_SORT_KEYS))
     loose = [file.read_bytes() for name in _LOOSE if (file := tokenizer_file(model, name)) is not None]
     return _digest(b"\0".join(loose)) if loose else None
+
+
+class IdReader:
+    """Token ids as text, by the `tokenizer.json` of `model`. Where there is none (yet) it says nothing, and looks again later."""
+
+    def __init__(self, model: str) -> None:
+        self._model, self._tried_at = model, float("-inf")
+        self._tokenizer: Any = None
+        self._load()
+
+    def __call__(self, ids: list[int]) -> str:
+        tokenizer = self._load()
+        known = [] if tokenizer is None else [number for number in ids if 0 <= number < 1 << 32]
+        return str(tokenizer.decode(known, skip_special_tokens=False)) if known else ""
+
+    def _load(self) -> Any:
+        if self._tokenizer is None and time.monotonic() - self._tried_at >= _AGAIN_S:
+            self._tried_at = time.monotonic()
+            path = tokenizer_file(self._model, "tokenizer.json")
+            if path is not None:
+                from tokenizers import Tokenizer
+
+                self._tokenizer = Tokenizer.from_file(str(path))
+        return self._tokenizer
 
 
 def tokenizer_file(model: str, name: str) -> Path | None:

@@ -26,6 +26,7 @@ from clawctl.config import Recipe, environment_with
 from clawctl.endpoint import one_version_trouble, versions_nobody_serves
 from clawctl.errors import ClawError
 from clawctl.printing import plain
+from clawctl.process import hidden
 from clawctl.run_dir import RunDir, sole_worker
 
 _GRACE_S = 20.0  # between SIGTERM and SIGKILL
@@ -66,8 +67,8 @@ class MergedLog:
         text = plain(line, _LONGEST_LINE)
         with contextlib.suppress(OSError):  # a full disk or a closed terminal must not stop the stages
             self._console.print(Text(f"{stage:>7} | ", style=_COLOURS[stage]) + Text(text))
-        with contextlib.suppress(OSError):
-            self._file.write(f"{time.strftime('%H:%M:%S')} {stage:>7} | {text}\n")
+        with contextlib.suppress(OSError):  # a key that serve shows once is for the terminal alone
+            self._file.write(f"{time.strftime('%H:%M:%S')} {stage:>7} | {hidden(text)}\n")
             self._file.flush()
 
 

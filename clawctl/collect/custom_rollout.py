@@ -20,6 +20,7 @@ from clawctl.plugins import GENERATE, ROLLOUT, Generation, load_function
 from clawctl.privacy.redaction import Redactor
 from clawctl.run_dir import RunDir
 from clawctl.shards import write_turns
+from clawctl.tokenizer_files import IdReader
 from clawctl.types import Message, Turn
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ def collect_custom(run: RunDir, recipe: Recipe, rollout: str, generate: str | No
         raise ClawError(problem, "name it, or let the agent talk to `clawctl serve --intercept`: its calls are captured", 2)
     sample = _checked(load_function(generate, "--custom-generate", GENERATE), generate)
     origin = origin_of(recipe.model.path, recipe.model_path)
-    redactor, published = Redactor(recipe.privacy.redact), 0
+    redactor, published = Redactor(recipe.privacy.redact, decode=IdReader(recipe.model_path)), 0
     for episode in range(episodes):
         turns = [redacted(turn, redactor) for turn in _played(play, partial(sample, config=recipe.collect), episode, recipe)]
         if turns:

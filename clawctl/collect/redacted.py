@@ -15,6 +15,7 @@ def redacted(turn: Turn, redactor: Redactor) -> Turn:
     messages, tools, response = (redactor.messages(each) for each in said)
     came = None if turn.next_state is None else redactor.messages(turn.next_state)
     clean = replace(turn, messages=messages, tools=tools or None, response=response[0] if response else None, next_state=came)
-    if [messages, tools, response] == said or turn.untrainable_reason in (SIDE_TURN, NOT_WANTED):
+    same = [messages, tools, response] == said and not redactor.told_by_ids(turn)
+    if same or turn.untrainable_reason in (SIDE_TURN, NOT_WANTED):
         return clean
     return replace(clean, prompt_ids=None, completion_ids=None, logprobs=None, trainable=False, untrainable_reason=REDACTED)

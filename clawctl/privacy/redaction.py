@@ -2,51 +2,114 @@
 
 The client's stream is not touched: what is looked at is the whole exchange, once it is there, so that no secret is missed because
 it came in pieces. A secret is replaced by `[redacted:KIND]`, the same text always by the same, so that a conversation that repeats
-it in its next request is still recognised. Token ids say what the text said: an exchange that held a secret loses its ids and
-log-probabilities, and with them its place in training (`untrainable_reason`: "redacted").
+it in its next request is still recognised. Token ids say what the text said, and at times more (what a dialect dropped from an
+answer): they are decoded and looked through as well. An exchange that held a secret loses its ids and log-probabilities, and with
+them its place in training (`untrainable_reason`: "redacted").
+
+A long text is looked through in pieces that overlap. Between two pieces `pause` is called, so that other work gets its turn; the
+time grows with the length of the text and no faster.
 """
 
 import re
-from collections import OrderedDict
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+import threading
+import time
+from array import array
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
 import orjson
 
-from clawctl.privacy.rules import Kind, Rule, is_secret_under, make_rules
-from clawctl.types import Exchange, Message
+from clawctl.privacy.rules import PEM_BODY, Kind, Span, encoded, finders, is_login, is_secret_under, make_text
+from clawctl.privacy.views import ESCAPES, View, folded, plain_view, unescaped_view
+from clawctl.types import Exchange, Message, Turn
 
 REDACTED = "redacted"  # the reason why such a turn is not trained
+Decode = Callable[[list[int]], str]  # from token ids to the text that they say
 _REMEMBERED = 1 << 14  # messages; an agent sends its whole history again with each turn
 _SHORTEST = 8  # no secret is shorter, its name included
 _DEEPEST = 64  # levels of nesting that are walked; what lies below is looked at as one text
-_GROUPS = ("value", "quoted", "bare")
-_MEDIA = re.compile(r"data:(?:image|audio|video)/[\w.+-]{1,40};base64,[A-Za-z0-9+/=\s]*\Z")
-_KEY_CHARACTERS = re.compile(r"[A-Za-z0-9_-]*")
+_PIECE = 8 << 10  # characters that are looked through at once
+_OVERLAP = 1536  # of two pieces; longer than what any rule needs to see to know a secret
+_AROUND = 256  # characters before and behind an escape that are read with escapes undone
+_DECODED_DEPTH = 2  # base64 within base64
+_IDS_PIECE = 512  # ids whose cleanness is remembered together
+_IDS_OVERLAP = 512  # ids before the new ones that are looked at again: a secret may begin there
+_DECODE_AT_ONCE = 4096  # ids
+_TEXTS = ("text", "refusal", "thinking", "reasoning", "input_text", "output_text")  # what a part of a message may say its words in
+_CONTENTS = ("", "content", "parts", "text", "input", "output", "summary")  # lists whose bare strings are one text
+_LONG_RUN = re.compile(r"[A-Za-z0-9_+/=-]*")
 
 
 class RedactionFailed(Exception):
     """An exchange could not be looked through. The message has no word of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    start: int
-    end: int
-    kind: Kind
+class Baton:
+    """Held by one thread at a time and passed on in the order in which threads asked for it."""
+
+    def __init__(self) -> None:
+        self._lock, self._held = threading.Lock(), False
+        self._waiting: deque[threading.Lock] = deque()
+
+    def __enter__(self) -> None:
+        self.take()
+
+    def __exit__(self, *_: object) -> None:
+        self.give()
+
+    def take(self) -> None:
+        with self._lock:
+            if not self._held:
+                self._held = True
+                return
+            mine = threading.Lock()
+            mine.acquire()
+            self._waiting.append(mine)
+        mine.acquire()  # until `give` releases it
+
+    def give(self) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().release()  # still held: by the next
+            else:
+                self._held = False
+
+    def pass_on(self) -> None:
+        """Let everybody who waits have a turn first, and the event loop the interpreter."""
+        if self._waiting:
+            self.give()
+            self.take()
+        else:
+            time.sleep(0)
+
+
+def _go_on() -> None:
+    """The pause of those who have nobody beside them."""
 
 
 class Redactor:
-    """Redaction by the rules of some kinds. Remembers, by digest alone, which messages it has seen; for one thread at a time."""
+    """Redaction by the rules of some kinds. Remembers, by digest alone, which messages and ids it has seen.
 
-    def __init__(self, kinds: Collection[Kind], remembered: int = _REMEMBERED) -> None:
-        self._everywhere, self._exact, self._folded = _indexed(make_rules(frozenset(kinds)))
+    For one thread at a time. It may change in `pause`, if no two are ever outside their pauses. `decode`: what token ids say;
+    without it ids are judged by the text alone.
+    """
+
+    def __init__(
+        self,
+        kinds: Collection[Kind],
+        remembered: int = _REMEMBERED,
+        decode: Decode | None = None,
+        pause: Callable[[], None] = _go_on,
+    ) -> None:
+        self._finders = finders(frozenset(kinds))
         self._on = bool(kinds)
         self._names = "password" in kinds
-        self._remembered = remembered
+        self._remembered, self._decode, self._pause = remembered, decode, pause
         self._seen: OrderedDict[bytes, Any] = OrderedDict()  # digest → what stands for it; None: itself, it is clean
+        self._clean_ids: OrderedDict[bytes, None] = OrderedDict()  # digests of beginnings of token ids that tell no secret
 
     def exchange(self, exchange: Exchange, unwritten: Any = None) -> Exchange:
         """The exchange as it may be written. `unwritten` entered the prompt, so its ids tell it, but stands in no field of the
@@ -67,7 +130,7 @@ class Redactor:
         found = (messages, tools, response, model) != (exchange.messages, exchange.tools, exchange.response, exchange.model)
         # A claim with a secret in it is dropped: a session named by a placeholder would be everybody's.
         hints = {key: hints.get(key) for key in exchange.hints}
-        if found or hints != exchange.hints or self._known(unwritten) != unwritten:
+        if found or hints != exchange.hints or self._known(unwritten) != unwritten or self.told_by_ids(exchange):
             return replace(
                 exchange, messages=messages, tools=tools, response=response, hints=hints, model=model, prompt_ids=None,
                 completion_ids=None, logprobs=None, untrainable_reason=REDACTED,
@@ -93,44 +156,76 @@ class Redactor:
             self._seen.popitem(last=False)
         return clean
 
+    def told_by_ids(self, exchange: Exchange | Turn) -> bool:
+        """Whether what the ids of prompt and answer decode to holds a secret. A known beginning is not decoded again."""
+        if self._decode is None or not (exchange.prompt_ids or exchange.completion_ids):
+            return False
+        ids = array("q", [*(exchange.prompt_ids or ()), *(exchange.completion_ids or ())])
+        chain, ends = blake2b(digest_size=16), []
+        for end in range(_IDS_PIECE, len(ids) + 1, _IDS_PIECE):
+            chain.update(ids[end - _IDS_PIECE : end].tobytes())
+            ends.append(chain.digest())
+        known = max((place for place, end in enumerate(ends, 1) if end in self._clean_ids), default=0)
+        if self._text_tells(ids[max(0, known * _IDS_PIECE - _IDS_OVERLAP) :], self._decode):
+            return True
+        for digest in ends:
+            self._clean_ids[digest] = None
+            self._clean_ids.move_to_end(digest)
+        while len(self._clean_ids) > self._remembered:
+            self._clean_ids.popitem(last=False)
+        return False
+
+    def _text_tells(self, ids: Sequence[int], decode: Decode) -> bool:
+        pieces = []
+        for start in range(0, len(ids), _DECODE_AT_ONCE):
+            pieces.append(decode(list(ids[start : start + _DECODE_AT_ONCE])))
+            self._pause()
+        return bool(self.spans("".join(pieces)))
+
     def value(self, value: Any, name: str = "", depth: int = 0) -> Any:
         """Any JSON value, redacted. `name` is the key it stands under."""
         if isinstance(value, str):
-            return self._named(name, value)
+            return self._named(name, value, depth)
         if depth > _DEEPEST:
             text = orjson.dumps(value).decode()
             clean = self.text(text)
             return value if clean == text else clean
         if isinstance(value, dict):
-            return {self.text(str(key)): self.value(inner, str(key), depth + 1) for key, inner in value.items()}
+            paired = value.get("name") or value.get("key")  # {"name": "DB_PASSWORD", "value": "…"}
+            named = paired if isinstance(paired, str) and "value" in value else None
+            return {
+                self.text(str(key)): self.value(inner, named if named and key == "value" else str(key), depth + 1)
+                for key, inner in value.items()
+            }
         if isinstance(value, list):
             inner = [self.value(each, name, depth + 1) for each in value]
-            return self._joined(value, inner)
+            return self._joined(value, inner, name)
         if isinstance(value, int | float) and not isinstance(value, bool):
             text = str(value)
-            return value if self._named(name, text) == text else self._named(name, text)
+            return value if self._named(name, text, depth) == text else self._named(name, text, depth)
         return value
 
-    def _joined(self, parts: list[Any], clean: list[Any]) -> list[Any]:
-        """Text parts are one text to the model, and may be sent as one next time: what shows only in the whole is taken out."""
-        texts = [part["text"] for part in parts if _is_text(part)]
+    def _joined(self, parts: list[Any], clean: list[Any], name: str) -> list[Any]:
+        """Parts are one text to the model, and may be sent as one next time: what shows only in the whole is taken out."""
+        bare = name in _CONTENTS
+        texts = [text for part in parts if (text := _text_of(part, bare)) is not None]
         if len(texts) < 2:
             return clean
         whole = self.text("".join(texts))
-        if whole == "".join(part["text"] for part in clean if _is_text(part)):
+        if whole == "".join(_text_of(part, bare) or "" for part in clean):
             return clean
         rest = iter([whole, *[""] * len(texts)])
-        return [{**part, "text": next(rest)} if _is_text(part) else part for part in clean]
+        return [part if _text_of(part, bare) is None else _with_text(part, next(rest)) for part in clean]
 
-    def _named(self, name: str, text: str) -> str:
-        if self._names and len(text) >= 3 and name and is_secret_under(name, text, quoted=True):
+    def _named(self, name: str, text: str, depth: int) -> str:
+        if self._names and len(text) >= 3 and name and (is_secret_under(name, text, quoted=True) or is_login(name, text)):
             return "[redacted:password]"
-        if text[:1] in "{[" and len(text) >= _SHORTEST:  # arguments of a tool: JSON in a text, which must stay JSON
-            try:
+        if text[:1] in ("{", "[") and text[-1:] in ("}", "]", "\n", " ") and len(text) >= _SHORTEST and depth <= _DEEPEST:
+            try:  # arguments of a tool: JSON in a text, which must stay JSON
                 inner = orjson.loads(text)
             except orjson.JSONDecodeError:
                 return self.text(text)
-            clean = self.value(inner)
+            clean = self.value(inner, "", depth + 1)
             if clean != inner:
                 text = orjson.dumps(clean).decode()
         return self.text(text)
@@ -145,40 +240,94 @@ class Redactor:
 
     def spans(self, text: str) -> list[Span]:
         """Where the secrets stand, in order; those that overlap are one."""
-        if len(text) < _SHORTEST or _MEDIA.match(text):
+        if len(text) < _SHORTEST:
             return []
-        lower = text.lower()
-        if len(lower) != len(text):
-            lower = text  # a few letters change their length: places would shift
-        found = [_span(rule, match) for rule in self._everywhere for match in rule.matches(text)]
-        for within, rules in ((text, self._exact), (lower, self._folded)):
-            for anchor, anchored in rules.items():
-                at = within.find(anchor)
-                while at >= 0:
-                    found += [_span(rule, match) for rule in anchored if (match := rule.match_at(text, at))]
-                    at = within.find(anchor, at + 1)
+        if len(text) <= _PIECE + _OVERLAP:
+            found = list(self._found(text))
+        else:
+            found = [span for start in range(0, len(text), _PIECE) for span in self._found_from(text, start)]
         return _merged(sorted(found, key=lambda span: span.start)) if found else []
 
+    def _found_from(self, text: str, start: int) -> Iterator[Span]:
+        """The secrets that begin in the piece at `start`. One that goes on behind what was looked at goes on as its letters do."""
+        self._pause()
+        begin, end = max(0, start - _OVERLAP), min(len(text), start + _PIECE + _OVERLAP)
+        for span in self._found(text[begin:end]):
+            first, last = span.start + begin, span.end + begin
+            if start <= first < start + _PIECE or (first < start < last and start == 0):
+                if last == end < len(text):
+                    pattern = PEM_BODY if span.kind == "private_key" else _LONG_RUN
+                    last = _end_of(pattern, text, last, self._pause)
+                yield Span(first, last, span.kind)
 
-def _is_text(part: Any) -> bool:
-    return isinstance(part, dict) and isinstance(part.get("text"), str)
+    def _found(self, text: str, depth: int = 0) -> Iterator[Span]:
+        """In one piece: as its reader sees it, with escapes undone, and in base64."""
+        view = plain_view(text)
+        for span in self._seen_in(view.text, depth):
+            yield _back(view, span, 0)
+        for start, end in _escaped(view.text):
+            if unescaped := unescaped_view(View(view.text[start:end], [], [])):
+                for span in self._seen_in(unescaped.text, depth):
+                    yield _back(view, _back(unescaped, span, 0), start)
+
+    def _seen_in(self, text: str, depth: int) -> Iterator[Span]:
+        piece = make_text(text, folded(text))
+        for find in self._finders:
+            yield from find(piece)
+        if depth < _DECODED_DEPTH:
+            for start, end, said in encoded(piece):
+                kind = next((span.kind for span in self._found(said, depth + 1)), None)
+                if kind is not None:
+                    yield Span(start, end, kind)
 
 
-def _indexed(rules: list[Rule]) -> tuple[list[Rule], dict[str, list[Rule]], dict[str, list[Rule]]]:
-    """Rules that are tried everywhere; the others by anchor: as written, and in lower case. A text is searched once for each."""
-    exact: dict[str, list[Rule]] = {}
-    folded: dict[str, list[Rule]] = {}
-    for rule in rules:
-        for anchor in rule.anchors:
-            (folded if rule.fold else exact).setdefault(anchor, []).append(rule)
-    return [rule for rule in rules if not rule.anchors], exact, folded
+def _back(view: View, span: Span, offset: int) -> Span:
+    start, end = view.back(span.start + offset, span.end + offset)
+    return Span(start, end, span.kind)
 
 
-def _span(rule: Rule, match: re.Match[str]) -> Span:
-    group = next((name for name in _GROUPS if name in rule.pattern.groupindex and match[name] is not None), 0)
-    start, end = match.span(group)
-    longer = _KEY_CHARACTERS.match(match.string, end) if rule.kind == "api_key" else None
-    return Span(start, longer.end() if longer else end, rule.kind)  # a format may have grown since its rule was written
+def _escaped(text: str) -> list[tuple[int, int]]:
+    """The parts of a text that have escapes in or near them; a part begins with a word."""
+    parts: list[tuple[int, int]] = []
+    for match in ESCAPES.finditer(text):
+        at = match.start()
+        if parts and at < parts[-1][1]:
+            parts[-1] = (parts[-1][0], at + _AROUND)
+            continue
+        start = max(0, at - _AROUND)
+        if start:
+            start = text.find(" ", start, at) + 1 or text.find("\n", start, at) + 1 or start
+        if parts and start < parts[-1][1]:
+            parts[-1] = (parts[-1][0], at + _AROUND)
+        else:
+            parts.append((start, at + _AROUND))
+    return parts
+
+
+def _end_of(pattern: re.Pattern[str], text: str, at: int, pause: Callable[[], None]) -> int:
+    """Where the run of `pattern` from `at` on ends."""
+    while match := pattern.match(text, at, at + _PIECE):
+        at = match.end()
+        if len(match[0]) < _PIECE:
+            break
+        pause()
+    return at
+
+
+def _text_of(part: Any, bare: bool) -> str | None:
+    """What a part of a message says, if it says something."""
+    if isinstance(part, str):
+        return part if bare else None
+    if not isinstance(part, dict):
+        return None
+    return next((part[name] for name in _TEXTS if isinstance(part.get(name), str)), None)
+
+
+def _with_text(part: Any, text: str) -> Any:
+    if isinstance(part, str):
+        return text
+    name = next(name for name in _TEXTS if isinstance(part.get(name), str))
+    return {**part, name: text}
 
 
 def _merged(spans: list[Span]) -> list[Span]:

@@ -119,7 +119,7 @@ class Gateway:
 
     def _refuse(self, visit: Visit, refusal: Refusal) -> Response:
         self._metrics.refused[refusal.code or f"http_{refusal.status}",] += 1
-        _log.debug("request %s is refused: %d %s", visit.request_id, refusal.status, refusal.message)
+        _log.debug("request %s (%s) is refused: %d %s", visit.request_id, visit.api, refusal.status, refusal.code or "")
         response = json_response(refused(visit, refusal), refusal.status)
         response.headers.update(refusal.headers)
         if refusal.status in (408, 413):

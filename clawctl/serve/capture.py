@@ -1,4 +1,8 @@
-"""Exchanges to `captures/`: in the kernel's hands before the client has its last byte, and never in the way of serving."""
+"""Exchanges to `captures/`: in the kernel's hands before the client has its last byte, and never in the way of serving.
+
+Each API key has a queue of its own, whose exchanges are redacted and written in their order. The threads of several keys take turns
+after each piece of text (`Baton`): a text that takes long to look through delays the next answer of its own key, and nobody else's.
+"""
 
 import asyncio
 import fcntl
@@ -6,6 +10,7 @@ import logging
 import os
 import secrets
 import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -18,7 +23,7 @@ from clawctl.checksums import sealed
 from clawctl.config import PrivacyConfig
 from clawctl.names import open_to_append
 from clawctl.privacy.consent import may_capture
-from clawctl.privacy.redaction import Redactor
+from clawctl.privacy.redaction import Baton, Decode, Redactor
 from clawctl.types import Exchange
 
 _log = logging.getLogger("clawctl.serve")
@@ -26,6 +31,7 @@ _ROTATE_BYTES = 64 << 20
 _ROTATE_S = 86400.0  # whole files expire (`clawctl/retention.py`)
 _PATIENCE_S = 2.0  # an answer waits no longer than this for a slow disk; the line is still written
 _LOG_EVERY_S = 5.0
+_THREADS = 32  # keys whose exchanges are worked on at the same time; the others wait for the first that is done
 
 _Waiting = tuple[Exchange, Any, "asyncio.Future[None]"]
 
@@ -33,18 +39,22 @@ _Waiting = tuple[Exchange, Any, "asyncio.Future[None]"]
 class Capture:
     """One writer: `<host>-<pid>-<random>-<n>.jsonl`, one line an exchange. With `folder` None nothing is written."""
 
-    def __init__(self, folder: Path | None, privacy: PrivacyConfig) -> None:
+    def __init__(self, folder: Path | None, privacy: PrivacyConfig, decode: Decode | None = None) -> None:
+        """`decode`: what token ids say, so that they are looked through as well; None where no tokenizer is known here."""
         self._folder, self._privacy = folder, privacy
-        self._redactor = Redactor(privacy.redact)
+        self._baton = Baton()
+        self._redactor = Redactor(privacy.redact, decode=decode, pause=self._baton.pass_on)
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._number = 0
         self._descriptor: int | None = None
         self._size = 0
         self._opened_at = 0.0
         self._torn = False  # the last write stopped within a line
-        self._thread = ThreadPoolExecutor(1, "capture")  # one thread: lines keep their order
-        self._waiting: list[_Waiting] = []  # what came while the thread writes goes to it together: waking it costs most
-        self._writing = False
+        self._threads = ThreadPoolExecutor(_THREADS, "capture")
+        self._file = threading.Lock()
+        self._waiting: dict[
+            str, list[_Waiting]
+        ] = {}  # of each key at work: what came meanwhile goes on together, waking costs most
         self._logged_at = float("-inf")
         self.written = 0
         self.lost = 0
@@ -61,48 +71,54 @@ class Capture:
         if self._folder is None or not may_capture(self._privacy, exchange.key, exchange.model):
             return
         written = asyncio.get_running_loop().create_future()
-        self._waiting.append((exchange, unwritten, written))
-        if not self._writing:
-            self._write_waiting()
+        at_work = exchange.key in self._waiting
+        self._waiting.setdefault(exchange.key, []).append((exchange, unwritten, written))
+        if not at_work:
+            self._write_waiting(exchange.key)
         _, slow = await asyncio.wait([written], timeout=_PATIENCE_S)
         if slow:
-            self._complain("the disk is slow: an answer left before its capture was written")
+            self._complain("the disk is slow, or a text is very long: an answer left before its capture was written")
 
-    def _write_waiting(self) -> None:
-        """On the event loop: give the thread all that waits, and again until nothing does."""
-        waiting, self._waiting = self._waiting, []
-        self._writing = bool(waiting)
+    def _write_waiting(self, key: str) -> None:
+        """On the event loop: give a thread all that waits of this key, and again until nothing does."""
+        waiting = self._waiting.pop(key, [])
         if not waiting:
             return
+        self._waiting[key] = []
         loop = asyncio.get_running_loop()
 
-        def told() -> None:
-            for _, _, written in waiting:
-                if not written.done():  # nobody waits for it any more
-                    written.set_result(None)
-            self._write_waiting()
+        def told(written: "asyncio.Future[None]") -> None:
+            if not written.done():  # nobody waits for it any more
+                written.set_result(None)
 
         def write() -> None:
-            for exchange, unwritten, _ in waiting:
+            for place, (exchange, unwritten, written) in enumerate(waiting, 1):
                 self._keep(exchange, unwritten)
-            with suppress(RuntimeError):  # the loop has ended, and nobody waits
-                loop.call_soon_threadsafe(told)
+                with suppress(RuntimeError):  # the loop has ended, and nobody waits
+                    loop.call_soon_threadsafe(told, written)
+                    if place == len(waiting):
+                        loop.call_soon_threadsafe(self._write_waiting, key)
 
-        self._thread.submit(write)
+        self._threads.submit(write)
 
     def close(self) -> None:
         """Finish what is being written."""
-        self._thread.shutdown(wait=True)
-        for exchange, unwritten, _ in self._waiting:
-            self._keep(exchange, unwritten)
+        self._threads.shutdown(wait=True)
+        for waiting in self._waiting.values():
+            for exchange, unwritten, _ in waiting:
+                self._keep(exchange, unwritten)
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
     def _keep(self, exchange: Exchange, unwritten: Any) -> None:
         try:
-            self._write(sealed(orjson.dumps(self._redactor.exchange(exchange, unwritten))) + b"\n")
-            self.written += 1
+            with self._baton:
+                redacted = self._redactor.exchange(exchange, unwritten)
+            line = sealed(orjson.dumps(redacted)) + b"\n"
+            with self._file:
+                self._write(line)
+                self.written += 1
             if self.failing:
                 self.failing = False
                 _log.warning("turns are captured again; %d were lost", self.lost)

@@ -37,9 +37,10 @@ class Rating:
             raise Refusal(409, "nothing is captured here, so nothing can be rated: serve with --intercept", code="not_captured")
         if not may_capture(self._recipe.privacy, key, self._recipe.model_name):
             raise Refusal(409, "this key's conversations are not captured, so they cannot be rated", code="not_captured")
-        feedback = replace(feedback, comment=feedback.comment and self._redactor.text(feedback.comment))
         try:
             async with self._writing:
+                if feedback.comment:
+                    feedback = replace(feedback, comment=await asyncio.to_thread(self._redactor.text, feedback.comment))
                 await asyncio.to_thread(self._file.append, feedback)
         except OSError as error:
             self._counts["lost",] += 1

@@ -23,6 +23,7 @@ from clawctl.serve.capture import Capture
 from clawctl.serve.gateway import not_ours
 from clawctl.serve.limits import limited
 from clawctl.serve.versions import Versions
+from clawctl.tokenizer_files import IdReader
 
 _log = logging.getLogger("clawctl.serve")
 _CUT_S = 10  # what was cut off after the drain is captured within this
@@ -35,7 +36,7 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
     logging.getLogger("uvicorn.error").setLevel("ERROR")  # its warnings are one a malformed request
     backend = make_backend(run, recipe)
     versions = Versions(run, backend, pin)
-    capture = Capture(run.captures if intercept else None, recipe.privacy)
+    capture = Capture(run.captures, recipe.privacy, IdReader(recipe.model_path)) if intercept else Capture(None, recipe.privacy)
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)  # uvicorn drains on the first signal and raises it again when it is done

@@ -86,7 +86,7 @@ class Wandb:
             resume="allow",
             mode=config.wandb_mode,
             dir=str(run.train),
-            config=config.model_dump(mode="json"),
+            config=config.model_dump(mode="json", exclude={"teacher_api_key"}),
             settings=wandb.Settings(silent=True, disable_git=True, disable_code=True, x_disable_meta=True),
         )
 
@@ -121,7 +121,12 @@ class Trackio:
         import trackio
 
         self._trackio: Any = trackio
-        trackio.init(project=config.tracker_project, name=run.root.name, config=config.model_dump(mode="json"), resume="allow")
+        trackio.init(
+            project=config.tracker_project,
+            name=run.root.name,
+            config=config.model_dump(mode="json", exclude={"teacher_api_key"}),
+            resume="allow",
+        )
 
     def log(self, metrics: dict[str, float], step: int) -> None:
         self._trackio.log(metrics, step=step)

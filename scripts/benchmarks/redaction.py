@@ -1,8 +1,9 @@
 """How many secrets are taken out, how often something else is, and what it costs.
 
-500 labelled lines (`labelled_lines.py`); beside them what detect-secrets, whose key formats we use, finds in the same lines with
-all its own detectors. A secret counts as found when nothing of it that is longer than 4 characters is left. The cost, in processor
-time, is measured on conversations as agents send them: the whole history again with each turn.
+500 labelled lines (`labelled_lines.py`), and the lines of two halves of templates (`labelled_templates.py`). The rules were changed
+by the failures of the half `tuned`; nobody looked at those of the half `held out`. Beside them stands what detect-secrets finds in
+the same lines with all its own detectors. A secret counts as found when nothing of it that is longer than 4 characters is left. The
+cost, in processor time, is measured on conversations as agents send them: the whole history again with each turn.
 """
 
 import random
@@ -13,10 +14,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from clawctl.config import PrivacyConfig
 from clawctl.privacy.redaction import Redactor
 from clawctl.privacy.rules import KINDS, Kind
 from scripts.benchmarks.labelled_lines import Line, labelled_lines
+from scripts.benchmarks.labelled_templates import HALVES, lines_of
 from scripts.benchmarks.table import Row, arguments, report
 
 _DEFAULT = PrivacyConfig().redact
@@ -42,15 +46,15 @@ def rest_of(secret: str, redacted: str) -> str:
     return max((next((piece for piece in some if piece in redacted), "") for some in (pieces, tails)), key=len)
 
 
-def our_rows(lines: list[Line]) -> list[Row]:
+def our_rows(lines: list[Line], case: str = "clawctl") -> list[Row]:
     redactor = Redactor(_DEFAULT)
     left = {line.text: redactor.text(line.text) for line in lines}
     return rates(
-        "clawctl", lines, lambda line: bool(rest_of(str(line.secret), left[line.text])), lambda line: left[line.text] != line.text
+        case, lines, lambda line: bool(rest_of(str(line.secret), left[line.text])), lambda line: left[line.text] != line.text
     )
 
 
-def peer_rows(lines: list[Line]) -> list[Row]:
+def peer_rows(lines: list[Line], case: str = "detect-secrets") -> list[Row]:
     """detect-secrets with every detector it has, as `detect-secrets scan` reads a file. It asks no service."""
     from detect_secrets.core.scan import scan_file
     from detect_secrets.settings import default_settings
@@ -68,7 +72,28 @@ def peer_rows(lines: list[Line]) -> list[Row]:
             text = text.replace(value, "*")
         return bool(rest_of(str(line.secret), text))
 
-    return rates("detect-secrets", lines, leaves, lambda line: bool(found[line.text]))
+    return rates(case, lines, leaves, lambda line: bool(found[line.text]))
+
+
+def half_rows(rounds: int, seed: int) -> list[Row]:
+    """Each template of the two halves `rounds` times, ours and detect-secrets' rates, and ours over both."""
+    halves = {half: lines_of(half, rounds, seed) for half in HALVES}
+    rows = []
+    for half, lines in halves.items():
+        rows += our_rows(lines, half.replace("_", " "))
+        rows += peer_rows(lines_of(half, 1, seed), f"detect-secrets, {half.replace('_', ' ')}")
+    return rows + our_rows([line for lines in halves.values() for line in lines], "both halves")
+
+
+def recorded_rows() -> list[Row]:
+    """What real agents sent (`tests/recordings`): prompts, tools and answers without a secret. All that is found is wrong."""
+    redactor, size, found = Redactor(_DEFAULT), 0, 0
+    for path in sorted((Path(__file__).parents[2] / "tests" / "recordings").rglob("*.json")):
+        text = path.read_text()
+        said = orjson.loads(text)
+        size += len(text)
+        found += len(redactor.spans(text)) + (redactor.value(said) != said)
+    return [Row("recorded agents", "false_positives", found, "spots"), Row("recorded agents", "mb", size / 1e6, "MB")]
 
 
 def code_rows(most_bytes: int) -> list[Row]:
@@ -145,6 +170,7 @@ def main() -> None:
     rows = our_rows(lines) + peer_rows(lines)
     other = [line for seed in range(1, 2 if options.quick else _SEEDS) for line in labelled_lines(500, seed=seed)]
     rows += [Row("clawctl, other seeds", row.metric, row.value, row.unit) for row in our_rows(other)]
+    rows += half_rows(1 if options.quick else 10, seed=0) + recorded_rows()
     rows += code_rows((2 if options.quick else 8) << 20)
     rows += cost_rows(2 if options.quick else 10)
     report("redaction", rows, options.json)

@@ -1,5 +1,6 @@
 """No secret is written, nothing else is touched, and a conversation is still recognised."""
 
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -11,6 +12,7 @@ from clawctl.config import Recipe
 from clawctl.privacy.redaction import RedactionFailed, Redactor
 from clawctl.privacy.rules import KINDS, entropy, is_secret_under, passes_luhn
 from scripts.benchmarks.labelled_lines import labelled_lines
+from scripts.benchmarks.labelled_templates import HALVES, lines_of
 from scripts.benchmarks.redaction import rest_of
 from tests.privacy.made import exchange
 
@@ -173,6 +175,25 @@ def test_the_labelled_lines_are_told_apart() -> None:
     assert len(wrong) <= 5, wrong
 
 
+@pytest.mark.parametrize("half", HALVES)
+def test_both_halves_of_the_templates_pass_their_bars(half: str) -> None:
+    """The held-out half is measured here and tuned on by nobody: do not change a rule for one of its templates."""
+    redactor = Redactor(ALWAYS)
+    lines = lines_of(half, 2, seed=4)
+    missed = [line.kind for line in lines if line.secret and rest_of(line.secret, redactor.text(line.text))]
+    wrong = [line.kind for line in lines if not line.secret and redactor.spans(line.text)]
+    assert len(missed) <= 0.05 * sum(line.secret is not None for line in lines), missed if half == "tuned" else len(missed)
+    assert len(wrong) <= 0.01 * sum(line.secret is None for line in lines), wrong if half == "tuned" else len(wrong)
+
+
+def test_what_real_agents_send_holds_no_secret() -> None:
+    redactor = Redactor(ALWAYS)
+    for path in sorted((Path(__file__).parents[1] / "recordings").rglob("*.json")):
+        text = path.read_text()
+        assert redactor.spans(text) == [], path
+        assert redactor.value(orjson.loads(text)) == orjson.loads(text), path
+
+
 @pytest.mark.parametrize(
     ("text", "left"),
     [
@@ -203,8 +224,10 @@ def test_a_private_key_without_its_end_is_taken_out_as_far_as_it_goes() -> None:
 
 
 def test_pictures_are_no_text() -> None:
-    picture = "data:image/png;base64," + "AKIA" + "ABCDEFGHIJKLMNOP" * 4
+    picture = "data:image/png;base64,iVBORw0KGgo+" + "AKIA" + "ABCDEFGHIJKLMNO7" * 4
     assert redacted(picture) == picture
+    assert redacted(f"data:image/png;base64,{KEY}") == "data:image/png;base64,[redacted:api_key]"
+    assert redacted(f"data:image/png;base64,iVBORw0KGgo= and {KEY}").endswith("and [redacted:api_key]")
 
 
 def test_the_checksum_of_cards_by_hand() -> None:

@@ -1,0 +1,126 @@
+"""A text as its reader would see it: without invisible characters, with plain letters, with escapes undone.
+
+A view knows for each of its places where that stood in the text. Nothing is written from a view: it only says where secrets stand.
+"""
+
+import html
+import re
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_ROUNDS = 3  # escapes within escapes that are undone: JSON in JSON in a shell command
+# Blocks that hold characters whose compatible form is ASCII; a test looks through all of Unicode.
+_BLOCKS = (
+    (0x85, 0x86), (0xA0, 0x3400), (0xA69C, 0xA69E), (0xA700, 0xAB70), (0xFB00, 0xFB50), (0xFE00, 0x10000), (0x10780, 0x107C0),
+    (0x1BCA0, 0x1BCA4), (0x1CCD6, 0x1CCFA),
+    (0x1D173, 0x1D17B), (0x1D400, 0x1D800), (0x1F100, 0x1F200), (0x1FBF0, 0x1FBFA), (0xE0000, 0xE0200),
+)  # fmt: skip
+_FILLERS = "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0"  # they show nothing, and are no format characters
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A text, and where its segments come from: segment n begins at `at[n]` here and at `source[n]` there."""
+
+    text: str
+    at: list[int]
+    source: list[int]
+    below: "View | None" = None
+
+    def back(self, start: int, end: int) -> tuple[int, int]:
+        """The place in the original text. Half a replaced segment counts as all of it."""
+        if self.at:
+            first, last = bisect_right(self.at, start) - 1, bisect_right(self.at, end - 1) - 1
+            begin = self.source[first] + (start - self.at[first] if self._kept(first) else 0)
+            stop = self.source[last] + (end - self.at[last]) if self._kept(last) else self.source[last + 1]
+            start, end = begin, stop
+        return (start, end) if self.below is None else self.below.back(start, end)
+
+    def _kept(self, segment: int) -> bool:
+        return segment % 2 == 0  # kept and replaced segments take turns
+
+
+def replaced(below: View, pattern: re.Pattern[str], by: Callable[[re.Match[str]], str]) -> View:
+    """`below` with each match of `pattern` replaced."""
+    pieces: list[str] = []
+    at, source = [0], [0]
+    place = done = 0
+    for match in pattern.finditer(below.text):
+        kept, new = below.text[done : match.start()], by(match)
+        pieces += [kept, new]
+        at += [place + len(kept), place + len(kept) + len(new)]
+        source += [match.start(), match.end()]
+        place, done = at[-1], match.end()
+    if not pieces:
+        return below
+    return View("".join([*pieces, below.text[done:]]), at, source, below)
+
+
+def plain_view(text: str) -> View:
+    """`text` with compatible letters, digits and spaces as ASCII, and without characters that show nothing."""
+    view = View(text, [], [])
+    return view if text.isascii() else replaced(view, _ODD, lambda match: _PLAIN.get(match[0], match[0]))
+
+
+def unescaped_view(view: View) -> View | None:
+    """`view` with escapes of JSON, HTML and URLs undone; None where there are none."""
+    found = view
+    for _ in range(_ROUNDS):
+        below, found = found, replaced(found, ESCAPES, _meant)
+        if found is below:
+            break
+    return None if found is view else found
+
+
+def folded(text: str) -> str:
+    """`text` in lower case, each character at its place. İ is the only one whose lower case is longer; a test tries all."""
+    return text.replace("İ", "i").lower()
+
+
+ESCAPES = re.compile(
+    r"""\\(?:u\{[0-9A-Fa-f]{1,6}\} | u[0-9A-Fa-f]{4} | x[0-9A-Fa-f]{2} | [0-3][0-7]{2} | ["'`\\/bfnrt])
+    | &(?:\#\d{1,7} | \#[xX][0-9A-Fa-f]{1,6} | [a-zA-Z]{2,8});
+    | %[0-9A-Fa-f]{2}""",
+    re.VERBOSE,
+)
+_LETTERS = {"n": "\n", "r": "\r", "t": "\t", "b": " ", "f": " "}
+
+
+def _meant(match: re.Match[str]) -> str:
+    escape = match[0]
+    if escape[0] == "&":
+        return html.unescape(escape)
+    if escape[0] == "%":
+        return chr(int(escape[1:], 16))
+    kind, digits = escape[1], escape[2:].strip("{}")
+    if kind in "ux":
+        number = int(digits, 16)
+        return chr(number) if number < 0x110000 and not 0xD800 <= number < 0xE000 else " "
+    return chr(int(escape[1:], 8)) if kind.isdigit() else _LETTERS.get(kind, kind)
+
+
+def _plain_forms() -> dict[str, str]:
+    forms = dict.fromkeys(_FILLERS, "")
+    for first, end in _BLOCKS:
+        for number in range(first, end):
+            letter = chr(number)
+            if unicodedata.category(letter) in ("Cf", "Mn", "Me") and (
+                number < 0x370 or number > 0x1FFF or number in (0x61C, 0x180E)
+            ):
+                forms[letter] = ""
+            elif 0xE000 <= number < 0xF900 or 0x3099 <= number <= 0x309A:
+                continue
+            elif letter.isspace():
+                forms[letter] = " "
+            else:
+                form = unicodedata.normalize("NFKC", letter)
+                if form != letter and form.isascii() and (form.isalnum() or len(form) == 1 or form == "..."):
+                    forms[letter] = form
+    return forms
+
+
+_PLAIN = _plain_forms()
+# Beyond the first plane any character: a set with such characters in it is searched one by one.
+_ODD = re.compile(f"[{''.join(re.escape(letter) for letter in _PLAIN if letter < chr(0x10000))}]|[\U00010000-\U0010ffff]")

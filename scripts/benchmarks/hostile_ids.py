@@ -1,0 +1,229 @@
+# ruff: noqa: E501 - expressions and templates stay lines
+"""Case `ids`: whether a secret is kept as token ids, or in any other form, after a capture.
+
+A real server (gateway, dialects, parser, capture) on the demo model's tokenizer answers with scripted tokens instead of sampled ones.
+Each case plants a fresh secret where the text that the client sees has none of it, or has it in another form. Then everything that lies
+in `captures/` is read: as bytes, with its escapes undone, and what its token ids decode to.
+"""
+
+import argparse
+import html
+import re
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import httpx
+import orjson
+
+from clawctl.config import Recipe
+from clawctl.policies import ensure_base_policy
+from clawctl.run_dir import open_run
+from clawctl.serve.engines import Sampling, Token
+from scripts import asgi
+from scripts.benchmarks.table import Row
+
+_KEY = "benchmark"
+_LEFT = 12  # characters of a secret that may stand somewhere by chance
+
+
+class Scripted:
+    """An engine that says what it was told to, token by token. See `clawctl.serve.engines.Engine`."""
+
+    version, max_context, vocabulary, steers = 0, 1 << 16, 1 << 20, False
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.eos_ids = frozenset({tokenizer.eos_token_id})
+        self.said = ""
+
+    def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> "_Saying":
+        return _Saying([*self._tokenizer(self.said, add_special_tokens=False)["input_ids"], self._tokenizer.eos_token_id])
+
+    def stage(self, version: int) -> Any:
+        raise NotImplementedError
+
+    def swap(self, staged: Any) -> float:
+        raise NotImplementedError
+
+    def failure(self) -> str | None:
+        return None
+
+    def stop(self) -> None:
+        return None
+
+
+class _Saying:
+    def __init__(self, ids: list[int]) -> None:
+        self._ids, self._cancelled = ids, False
+
+    async def __aiter__(self) -> AsyncIterator[list[Token]]:
+        for number in self._ids:
+            if self._cancelled:
+                return
+            yield [Token(number, -0.5, 0)]
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    name: str
+    said: Callable[[str], str]  # what the model says, given the secret
+    asked: Callable[[str], dict[str, Any]]  # the request's own fields
+    path: str = "/v1/chat/completions"
+
+
+_TOOLS = [
+    {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {"q": {"type": "string"}}}}}
+]
+_CLEAN = '<tool_call>\n{"name": "look", "arguments": {"q": "x"}}\n</tool_call>'
+
+
+def _user(content: Any, **more: Any) -> Callable[[str], dict[str, Any]]:
+    def body(secret: str) -> dict[str, Any]:
+        filled = orjson.loads(orjson.dumps(content).replace(b"SECRET", secret.encode()))
+        return {"messages": [{"role": "user", "content": filled}], **more}
+
+    return body
+
+
+def _halves(make: Callable[[str, str], list[dict[str, Any]]]) -> Callable[[str], dict[str, Any]]:
+    return lambda secret: {"messages": make(secret[: len(secret) // 2], secret[len(secret) // 2 :])}
+
+
+def _escaped(secret: str) -> str:
+    return "".join(f"\\u{ord(letter):04x}" for letter in secret)
+
+
+def _call(arguments: str) -> list[dict[str, Any]]:
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": arguments}}
+    return [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "ok"},
+    ]
+
+
+def _fine(_: str) -> str:
+    return "fine"
+
+
+CASES = (
+    Case("second call, parallel_tool_calls off", lambda s: _CLEAN + f'\n<tool_call>\n{{"name": "look", "arguments": {{"q": "{s}"}}}}\n</tool_call>', _user("hi", tools=_TOOLS, parallel_tool_calls=False)),
+    Case("text after a call's brace", lambda s: f'<tool_call>\n{{"name": "look", "arguments": {{"q": "x"}}}} {s}\n</tool_call>', _user("hi", tools=_TOOLS)),
+    Case("an extra key beside the arguments", lambda s: f'<tool_call>\n{{"name": "look", "arguments": {{"q": "x"}}, "note": "{s}"}}\n</tool_call>', _user("hi", tools=_TOOLS)),
+    Case("text between calls", lambda s: _CLEAN + f"\n{s}\n" + _CLEAN, _user("hi", tools=_TOOLS)),
+    Case("text after the last call", lambda s: _CLEAN + f"\n{s}", _user("hi", tools=_TOOLS)),
+    Case("a call that no JSON is", lambda s: f'<tool_call>\n{{"name": "look", "arguments": {{"q": "{s}"\n</tool_call>', _user("hi", tools=_TOOLS)),
+    Case("escapes in a call", lambda s: f'<tool_call>\n{{"name": "look", "arguments": {{"q": "{_escaped(s)}"}}}}\n</tool_call>', _user("hi", tools=_TOOLS)),
+    Case("a sampled stop string", lambda s: f"fine {s}", lambda s: {"messages": [{"role": "user", "content": "hi"}], "stop": [s[2:]]}),
+    Case("a stop string that begins the secret", lambda s: f"fine {s}", lambda s: {"messages": [{"role": "user", "content": "hi"}], "stop": [s[:6]]}),
+    Case("reasoning", lambda s: f"<think>\n{s}\n</think>\nfine", _user("hi")),
+    Case("the plain answer", lambda s: f"take {s}", _user("hi")),
+    Case("HTML in the answer", lambda s: "take " + "".join(f"&#{ord(letter)};" for letter in s), _user("hi")),
+    Case("URL escapes in the answer", lambda s: "take " + "".join(f"%{ord(letter):02X}" for letter in s), _user("hi")),
+    Case("the plain question", _fine, _user("use SECRET")),
+    Case("parts that join", _fine, lambda s: {"messages": [{"role": "user", "content": [{"type": "text", "text": "use " + s[:9]}, {"type": "text", "text": s[9:]}]}]}),
+    Case("bare strings that join", _fine, lambda s: {"messages": [{"role": "user", "content": ["use " + s[:9], s[9:]]}]}),
+    Case("a refusal beside a text", _fine, _halves(lambda a, b: [{"role": "user", "content": "hi"}, {"role": "assistant", "content": [{"type": "text", "text": a}, {"type": "refusal", "refusal": b}]}, {"role": "user", "content": "and?"}])),
+    Case("escapes in sent arguments", _fine, lambda s: {"messages": _call(f'{{"q": "{_escaped(s)}"}}')}),
+    Case("escapes in sent arguments that are no JSON", _fine, lambda s: {"messages": _call(f'{{"q": "{_escaped(s)}')}),
+    Case("a tool result", _fine, lambda s: {"messages": [*_call('{"q": "x"}')[:-1], {"role": "tool", "tool_call_id": "c1", "content": f'{{"token": "{s}"}}'}]}),
+    Case("a tool's description", _fine, lambda s: {"messages": [{"role": "user", "content": "hi"}], "tools": [{"type": "function", "function": {"name": "look", "description": f"use {s}", "parameters": {}}}]}),
+    Case("messages dialect, text blocks", _fine, lambda s: {"max_tokens": 99, "messages": [{"role": "user", "content": [{"type": "text", "text": s[:9]}, {"type": "text", "text": s[9:]}]}]}, "/v1/messages"),
+    Case("messages dialect, second call", lambda s: _CLEAN + f'\n<tool_call>\n{{"name": "look", "arguments": {{"q": "{s}"}}}}\n</tool_call>', lambda s: {"max_tokens": 99, "messages": [{"role": "user", "content": "hi"}], "tools": [{"name": "look", "input_schema": {"type": "object"}}], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}, "/v1/messages"),
+    Case("responses dialect, instructions", _fine, lambda s: {"input": "hi", "instructions": f"use {s}"}, "/v1/responses"),
+    Case("responses dialect, second call", lambda s: _CLEAN + f'\n<tool_call>\n{{"name": "look", "arguments": {{"q": "{s}"}}}}\n</tool_call>', lambda s: {"input": "hi", "tools": [{"type": "function", "name": "look", "parameters": {"type": "object"}}], "parallel_tool_calls": False}, "/v1/responses"),
+)  # fmt: skip
+
+
+@contextmanager
+def served(folder: Path) -> Any:
+    """A server with a scripted engine: its address, the engine, its tokenizer and its captures."""
+    from clawctl.serve.app import Gateway
+    from clawctl.serve.backends.embedded import Embedded
+    from clawctl.serve.capture import Capture
+    from clawctl.serve.prompt import load_tokenizer
+    from clawctl.serve.versions import Versions
+    from clawctl.tokenizer_files import IdReader
+
+    recipe = Recipe()
+    run = open_run(folder / "run")
+    ensure_base_policy(run, recipe.model.path)
+    tokenizer = load_tokenizer(recipe.model_path)
+    engine = Scripted(tokenizer)
+    capture = Capture(run.captures, recipe.privacy, IdReader(recipe.model_path))
+    gateway = Gateway(run, recipe, _KEY, Versions(run, Embedded(run, recipe, tokenizer, lambda version: engine)), capture)
+    with asgi.serving(gateway) as url:
+        yield url, engine, tokenizer, run
+    capture.close()
+
+
+def forms(text: str) -> list[str]:
+    """The text, and the text with its escapes undone, again and again."""
+    found = [text]
+    for _ in range(3):
+        text = re.sub(r"\\u([0-9a-fA-F]{4})", lambda match: chr(int(match[1], 16)), unquote(html.unescape(text))).replace(
+            "\\\\", "\\"
+        )
+        found.append(text)
+    return found
+
+
+def kept(secret: str, line: bytes, tokenizer: Any) -> bool:
+    """Whether `line` of captures still tells the secret, or a large piece of it."""
+    row = orjson.loads(line)
+    ids = [*(row["prompt_ids"] or []), *(row["completion_ids"] or [])]
+    # Parts that were joined lie beside one another: without what stands between strings they are one.
+    said = [
+        line.decode(),
+        re.sub(r'","|"\},\{"type":"\w+","\w+":"', "", line.decode()),
+        tokenizer.decode(ids),
+        tokenizer.decode(ids, skip_special_tokens=True),
+    ]
+    pieces = [secret[at : at + _LEFT] for at in range(0, len(secret) - _LEFT)]
+    return any(piece in form for text in said for form in forms(text) for piece in pieces)
+
+
+def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
+    """`clean_captures_with_ids` is 1: the one exchange without a secret, whose ids are all there."""
+    rounds, held, refused = 1 if options.quick else 4, list[str](), 0
+    makers: list[Callable[[], str]] = [
+        lambda: "sk-" + "proj-" + secrets.token_urlsafe(36) + "a1",
+        lambda: "claw" + "-" + secrets.token_urlsafe(24) + "b2",
+        lambda: "gh" + "p_" + secrets.token_hex(18),
+    ]
+    count = 0
+    with served(folder) as (url, engine, tokenizer, run):
+        for case in CASES:
+            for number in range(rounds):
+                secret = makers[number % len(makers)]()
+                engine.said = case.said(secret)
+                body = {"model": "demo", **case.asked(secret)}
+                told = httpx.post(url + case.path, json=body, headers={"Authorization": f"Bearer {_KEY}"}, timeout=60)
+                lines = [line for path in run.captures.glob("*.jsonl") for line in path.read_bytes().splitlines()]
+                count += 1
+                if told.status_code != 200:
+                    refused += 1
+                    continue
+                if any(kept(secret, line, tokenizer) for line in lines):
+                    held.append(case.name)
+        engine.said = "fine"
+        httpx.post(
+            url + CASES[0].path, json={"model": "demo", **_user("hi")("")}, headers={"Authorization": f"Bearer {_KEY}"}, timeout=60
+        )
+        lines = [line for path in run.captures.glob("*.jsonl") for line in path.read_bytes().splitlines()]
+        clean = sum(orjson.loads(line)["completion_ids"] is not None for line in lines)
+    return [
+        Row("ids", "secrets_kept", len(held), "secrets"),
+        Row("ids", "cases", count, "captures"),
+        Row("ids", "refused", refused, "requests"),
+        Row("ids", "clean_captures_with_ids", clean, "captures"),
+        *(Row(f"ids, {name}", "secrets_kept", held.count(name), "secrets") for name in sorted(set(held))),
+    ]

@@ -1,0 +1,168 @@
+# ruff: noqa: E501 - lines of data stay lines
+"""Case `redaction`: how the processor time of redaction grows with its input, and what a hostile text costs other keys.
+
+Adversarial texts come from generators: each rule nearly matches at every place, or long runs have to be read again and again. Further
+ones are drawn at random from the same building blocks. The exponent of a generator is the slope of log time over log size.
+"""
+
+import argparse
+import asyncio
+import math
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from clawctl.config import PrivacyConfig
+from clawctl.privacy.redaction import Redactor
+from clawctl.privacy.rules import KINDS
+from clawctl.serve.capture import Capture
+from clawctl.types import Exchange
+from scripts.benchmarks.table import Row
+
+Generator = Callable[[int], str]
+_SIZES = (64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20)  # characters
+_QUICK_SIZES = (64 << 10, 256 << 10)
+_DRAWN, _QUICK_DRAWN = 40, 8
+_REPEATS = 2
+_OTHERS = 20  # exchanges of the other key while a hostile one is redacted
+
+BLOCKS = (
+    "pass", "password: ", "password:", "password='", 'password="{', "key", "api_key=", "key is ", "token=\\\\\\", "secret", "token ", "auth(", "auth='",
+    "{}", "}", "{", "[", "]", "${", "{{", "<", ">", "</", "&lt;", "&#x41;", "%41", "%25", "\\u0061", "\\", '\\"', '"', "'", "`", "\\\\\"",
+    "sk-", "sk-a1", "eyJ", "eyJ.", "eyJaaaaaaaa.", "-----BEGIN ", "-----BEGIN PRIVATE KEY-----", "-----", "://a:", "://", "@", "a@b.", "a.", ".a1",
+    "curl -u ", "curl ", " -p", "mysql -p", "--", "--token ", "echo a1 | ", "identified by '", "4111 ", "4111.1111.", "4", "+1 ", "(555) ", "AKIA", "AIza",
+    "xoxb-", "ghp_", "hvs.", "dp.pt.", "a1B2", "aA1+/", "QUJD", "LS0t", "41", "2e", " ", "\t", "\n", "\r\n    ", ",", ";", "|", "| password |\n", "password,a\n",
+    "a", "1", "a1", "-", "_", "=", "==", ":", "?sig=", "&key=a1", "Cookie: a=", ";a=b1", "bearer ", "Authorization: ", "Bearer a1", "seed phrase ", "abandon ",
+    "İ", "ß", "ﷺ", "ａ", "\u200b", "\u0301", "пароль", "密码", "パスワード", "пароль ", "🔑", "name: password\n value", "<password>", "<td>password</td><td>",
+    "value=", "is", " is ", " es", "data:image/png;base64,", "MIIE", "x", "…", "name", "$", "%(", "#{", "Private-Lines: 1", ":5432:a:b:", "iVBORw0KGgo",
+)  # fmt: skip
+
+
+def of_block(block: str) -> Generator:
+    return lambda size: (block * (size // len(block) + 1))[:size]
+
+
+def of_json(block: str) -> Generator:
+    """The block as the value of a password, in JSON: the shape that took ten seconds for 32 KB."""
+    return lambda size: (
+        '{"password":"' + (block * (size // len(block) + 1))[: max(0, size - 15)].replace("\\", "").replace('"', "") + '"}'
+    )
+
+
+def drawn(seed: str) -> Generator:
+    """Two to six blocks, each repeated a few times, over and over."""
+    draw = random.Random(seed)
+    chosen = [draw.choice(BLOCKS) * draw.choice((1, 1, 2, 7, 60)) for _ in range(draw.randint(2, 6))]
+    return of_block("".join(chosen))
+
+
+def mixed(seed: str) -> Generator:
+    """Blocks in no order: nothing repeats."""
+
+    def make(size: int) -> str:
+        draw, pieces, length = random.Random(seed), list[str](), 0
+        while length < size:
+            pieces.append(draw.choice(BLOCKS))
+            length += len(pieces[-1])
+        return "".join(pieces)[:size]
+
+    return make
+
+
+def nested(size: int) -> str:
+    return "[" * (size // 2) + "]" * (size // 2)
+
+
+def json_in_json(size: int) -> str:
+    depth = 1
+    text = '{"a":"b1"}'
+    while len(text) * 2 < size:
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+        text, depth = f'{{"a":"{escaped}"}}', depth + 1
+    return text + " " * (size - len(text))
+
+
+def generators(seed: int, quick: bool) -> dict[str, Generator]:
+    made: dict[str, Generator] = {f"{block!r} repeated": of_block(block) for block in BLOCKS}
+    made |= {f"password of {block!r}": of_json(block) for block in BLOCKS[:: 4 if quick else 1] if block.strip('\\"')}
+    made |= {"nested brackets": nested, "JSON in JSON": json_in_json}
+    for number in range(_QUICK_DRAWN if quick else _DRAWN):
+        made[f"drawn {seed}/{number}"] = drawn(f"{seed}/{number}")
+        made[f"mixed {seed}/{number}"] = mixed(f"{seed}/{number}")
+    return made
+
+
+def seconds(text: str, repeats: int = _REPEATS) -> float:
+    """Processor time to redact `text` as the content of a message and as plain text, the best of some tries."""
+    best = math.inf
+    for _ in range(repeats):
+        redactor = Redactor(KINDS)
+        began = time.process_time()
+        redactor.value({"role": "user", "content": text})
+        best = min(best, time.process_time() - began)
+    return best
+
+
+def exponent(sizes: list[int], times: list[float]) -> float:
+    """The slope of log time over log size (least squares)."""
+    if sizes[-1] == sizes[0]:
+        return 0.0
+    xs, ys = [math.log(size) for size in sizes], [math.log(each) for each in times]
+    middle, level = sum(xs) / len(xs), sum(ys) / len(ys)
+    return sum((x - middle) * (y - level) for x, y in zip(xs, ys, strict=True)) / sum((x - middle) ** 2 for x in xs)
+
+
+def growth(
+    made: dict[str, Generator], sizes: tuple[int, ...], repeats: int = _REPEATS
+) -> tuple[dict[str, float], dict[str, float]]:
+    """The exponent of each generator, and its seconds at the largest size."""
+    exponents, last = {}, {}
+    for name, make in made.items():
+        texts = [make(size) for size in sizes]
+        times = [seconds(text, repeats) for text in texts]
+        exponents[name], last[name] = exponent([len(text) for text in texts], times), times[-1]
+    return exponents, last
+
+
+def _exchange(key: str, number: int, text: str) -> Exchange:
+    said = {"role": "assistant", "content": "fine"}
+    return Exchange(
+        exchange_id=f"{key}{number:022d}", created_at=1.0, finished_at=2.0, api="chat", key=key, status="ok", model="demo",
+        messages=[{"role": "user", "content": text}], tools=None, response=said, finish_reason="stop", prompt_ids=None,
+        completion_ids=None, logprobs=None, policy_version=0, policy_version_end=0, temperature=1.0, top_p=1.0, top_k=0, hints={},
+        untrainable_reason=None,
+    )  # fmt: skip
+
+
+async def other_capture_ms(folder: Path, hostile: str, keys: int = 4) -> float:
+    """The longest that an exchange of one key waited for its capture while `keys` other keys have a hostile text redacted."""
+    folder.mkdir(exist_ok=True)
+    capture = Capture(folder, PrivacyConfig())
+    attack = [asyncio.create_task(capture.keep(_exchange(f"hostile{n}", n, hostile + str(n)))) for n in range(keys)]
+    await asyncio.sleep(0.05)
+    longest = 0.0
+    for number in range(_OTHERS):
+        began = time.perf_counter()
+        await capture.keep(_exchange("anna", number, f"What is {number} + 2?"))
+        longest = max(longest, time.perf_counter() - began)
+        await asyncio.sleep(0.01)
+    await asyncio.gather(*attack)
+    capture.close()
+    return longest * 1000
+
+
+def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
+    sizes = _QUICK_SIZES if options.quick else _SIZES
+    made = generators(options.seed, options.quick)
+    exponents, last = growth(made, sizes)
+    steepest, slowest = max(exponents, key=exponents.__getitem__), max(last, key=last.__getitem__)
+    waited = asyncio.run(other_capture_ms(folder / "captures", made[slowest](sizes[-1])))
+    return [
+        Row("redaction", "growth_exponent_max", exponents[steepest], "exponent"),
+        Row("redaction", f"worst_s_at_{sizes[-1] >> 10}_k", last[slowest], "s"),
+        Row("redaction", "generators", len(made), "texts"),
+        Row("redaction", "other_capture_ms_max", waited, "ms"),
+        Row(f"redaction, steepest: {steepest[:40]}", "growth_exponent", exponents[steepest], "exponent"),
+        Row(f"redaction, slowest: {slowest[:40]}", "seconds", last[slowest], "s"),
+    ]

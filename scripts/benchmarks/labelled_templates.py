@@ -1,0 +1,208 @@
+# ruff: noqa: E501 - expressions and templates stay lines
+"""Lines made from templates: many formats in many contexts, with and without a secret, in two halves that share no template.
+
+`labelled_tuned.txt` is the half that the rules were written against. `labelled_held_out.txt` was written before those rules, and nobody
+looked at its failures while the rules were changed. Each line of a file is one template, below the heading `# secret` or `# harmless`:
+
+    <<NAME>>            a drawn secret: nothing of it may be left
+    <<NAME|FORM>>       the same, written in another form (`FORMS`)
+    <NAME>              drawn text that is no secret
+    ⏎                   a line break
+
+No value is a live credential, and none is written down: each is put together when the line is made.
+"""
+
+import base64
+import html
+import random
+import re
+import string
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+from scripts.benchmarks.labelled_lines import _SECRETS, Line, _failing_card, _password
+
+HALVES = ("tuned", "held_out")
+_ALNUM = string.ascii_letters + string.digits
+_HEX = "0123456789abcdef"
+_UPPER = string.ascii_uppercase + string.digits
+_LOWER = string.ascii_lowercase + string.digits
+_URL64 = _ALNUM + "-_"
+_PLACE = re.compile(r"<<(\w+)(?:\|(\w+))?>>|<(\w+)>")
+_SEED_WORDS = [
+    "abandon",
+    "ability",
+    "able",
+    "about",
+    "above",
+    "absent",
+    "absorb",
+    "abstract",
+    "absurd",
+    "abuse",
+    "access",
+    "accident",
+    "account",
+    "accuse",
+    "achieve",
+    "acid",
+    "acoustic",
+    "acquire",
+    "across",
+    "act",
+    "action",
+    "actor",
+    "actress",
+    "actual",
+    "adapt",
+    "add",
+    "addict",
+    "address",
+    "adjust",
+    "admit",
+    "adult",
+    "advance",
+    "advice",
+    "aerobic",
+    "affair",
+    "afford",
+    "afraid",
+]
+_Draw = Callable[[random.Random], str]
+
+
+def some(alphabet: str, length: int) -> _Draw:
+    return lambda draw: "".join(draw.choice(alphabet) for _ in range(length))
+
+
+def key(*parts: str | tuple[str, int]) -> _Draw:
+    """A format of an issuer: fixed pieces, and runs of so many characters of an alphabet."""
+    return lambda draw: "".join(part if isinstance(part, str) else some(*part)(draw) for part in parts)
+
+
+def base64_of(length: int) -> _Draw:
+    return lambda draw: base64.b64encode(draw.randbytes(length)).decode()
+
+
+def _dotted(draw: random.Random) -> str:
+    return ".".join([some(_ALNUM, draw.randrange(3, 7))(draw) + str(draw.randrange(10)) for _ in range(3)])
+
+
+def _phrase(draw: random.Random) -> str:
+    words = ["tiger", "lamp", "orbit", "cactus", "velvet", "anchor", "puzzle", "maple", "rocket", "saddle"]
+    return draw.choice("-_.").join(draw.sample(words, 4)) + str(draw.randrange(10, 99))
+
+
+def _foreign(draw: random.Random) -> str:
+    return (
+        draw.choice(["Käse", "Müsli", "façade", "mañana", "сова", "łódka"]) + draw.choice("!?#$") + str(draw.randrange(100, 9999))
+    )
+
+
+def _words(draw: random.Random) -> str:
+    return "".join(draw.sample(["blau", "wolke", "tiger", "haus", "stern", "regen", "lamp", "onyx"], 2))
+
+
+DRAWN: dict[str, _Draw] = {
+    "pw": lambda draw: draw.choice([_password, _password, _dotted, _phrase])(draw),
+    "word": _words, "dotted": _dotted, "phrase": _phrase, "foreign": _foreign, "pin": some(string.digits, 6),
+    "hex8": some(_HEX, 8), "hex12": some(_HEX, 12), "hex16": some(_HEX, 16), "hex20": some(_HEX, 20), "hex24": some(_HEX, 24),
+    "hex32": some(_HEX, 32), "hex40": some(_HEX, 40), "hex64": some(_HEX, 64), "hex128": some(_HEX, 128),
+    "alnum16": some(_ALNUM, 16), "alnum20": some(_ALNUM, 20), "alnum24": some(_ALNUM, 24), "alnum32": some(_ALNUM, 32),
+    "alnum40": some(_ALNUM, 40), "alnum64": some(_ALNUM, 64), "lower24": some(_LOWER, 24), "lower32": some(_LOWER, 32),
+    "url43": some(_URL64, 43), "url64": some(_URL64, 64), "b32": base64_of(32), "b48": base64_of(48), "b64": base64_of(64),
+    "b300": base64_of(300), "b900": base64_of(900), "digits6": some(string.digits, 6), "digits8": some(string.digits, 8),
+    "digits10": some("123456789", 10), "digits16": some("123456789", 16), "digits18": some("123456789", 18),
+    "uuid": lambda draw: str(uuid.UUID(int=draw.getrandbits(128))), "n": lambda draw: str(draw.randrange(2, 99)),
+    "year": lambda draw: str(draw.randrange(1990, 2031)), "badcard": _failing_card,
+    "aws": _SECRETS["aws"], "awssecret": _SECRETS["aws secret"], "jwt": _SECRETS["jwt"], "pem": _SECRETS["private key"],
+    "card": _SECRETS["card"], "openai": _SECRETS["openai project"], "anthropic": _SECRETS["anthropic"], "ghp": _SECRETS["github"],
+    "ghpat": _SECRETS["github fine-grained"], "gitlab": _SECRETS["gitlab"], "slack": _SECRETS["slack"], "stripe": _SECRETS["stripe"],
+    "google": _SECRETS["google"], "hf": _SECRETS["hugging face"], "npm": _SECRETS["npm"], "sendgrid": _SECRETS["sendgrid"],
+    "telegram": _SECRETS["telegram"],
+    "claw": key("cl", "aw-", (_URL64, 32)),
+    "discord": key("MT", (_ALNUM, 22), ".", "G", (_URL64, 5), ".", (_URL64, 38)),
+    "discordhook": key("https://discord.com/api/webhooks/", ("123456789", 18), "/", (_URL64, 68)),
+    "slackhook": key("https://hooks.slack.com/services/T", (_UPPER, 8), "/B", (_UPPER, 8), "/", (_ALNUM, 24)),
+    "mailgun": key("ke", "y-", (_HEX, 32)), "mailgun2": key((_HEX, 32), "-", (_HEX, 8), "-", (_HEX, 8)),
+    "sas": lambda draw: quote(base64_of(32)(draw), safe=""),
+    "azuread": key((_ALNUM, 3), "8Q~", (_URL64, 34)), "digitalocean": key("dop_", "v1_", (_HEX, 64)),
+    "shopify": key("shp", "at_", (_HEX, 32)), "vault": key("hv", "s.", (_URL64, 95)), "databricks": key("da", "pi", (_HEX, 32)),
+    "linear": key("lin_", "api_", (_ALNUM, 40)), "notion": key("nt", "n_", (string.digits, 11), (_ALNUM, 35)),
+    "planetscale": key("pscale_", "pw_", (_ALNUM, 43)), "pulumi": key("pu", "l-", (_HEX, 40)),
+    "fly": key("fm", "2_", (_ALNUM, 110), "=="), "doppler": key("dp", ".pt.", (_ALNUM, 43)), "newrelic": key("NR", "AK-", (_UPPER, 27)),
+    "sentry": key("sntr", "yu_", (_HEX, 64)), "postman": key("PM", "AK-", (_HEX, 24), "-", (_HEX, 34)),
+    "heroku": key("HRKU", "-AA", (_URL64, 58)), "docker": key("dckr_", "pat_", (_URL64, 27)), "mapbox": key("sk", ".eyJ1Ijoi", (_ALNUM, 50), ".", (_URL64, 22)),
+    "square": key("EA", "AA", (_URL64, 60)), "alibaba": key("LT", "AI", (_ALNUM, 20)), "tailscale": key("tskey-", "auth-k", (_ALNUM, 11), "CNTRL-", (_ALNUM, 32)),
+    "age": key("AGE-", "SECRET-KEY-1", ("QPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L", 58)), "artifactory": key("AK", "Cp", (_ALNUM, 69)),
+    "atlassian": key("ATA", "TT3xFfGF0", (_URL64, 170), "=", ("0123456789ABCDEF", 8)), "grafana": key("gl", "sa_", (_ALNUM, 32), "_", (_HEX, 8)),
+    "easypost": key("EZ", "AK", (_HEX, 54)), "airtable": key("pa", "t", (_ALNUM, 14), ".", (_HEX, 64)), "brevo": key("xkey", "sib-", (_HEX, 64), "-", (_ALNUM, 16)),
+    "supabase": key("sb", "p_", (_HEX, 40)), "terraform": key((_ALNUM, 14), ".atl", "asv1.", (_URL64, 67)), "pypi": key("pyp", "i-AgEIcHlwaS5vcmc", (_URL64, 160)),
+    "rubygems": key("ruby", "gems_", (_HEX, 48)), "groq": key("gs", "k_", (_ALNUM, 52)), "xai": key("xa", "i-", (_ALNUM, 80)), "replicate": key("r", "8_", (_ALNUM, 37)),
+    "perplexity": key("pp", "lx-", (_ALNUM, 48)), "nvidia": key("nva", "pi-", (_URL64, 64)), "googleoauth": key("GOC", "SPX-", (_URL64, 28)), "ya29": key("ya", "29.a0", (_URL64, 160)),
+    "dynatrace": key("dt0", "c01.", (_UPPER, 24), ".", (_UPPER, 64)), "readme": key("rd", "me_", (_LOWER, 70)), "typeform": key("tf", "p_", (_URL64, 59)),
+    "contentful": key("CF", "PAT-", (_URL64, 43)), "figma": key("fig", "d_", (_URL64, 40)), "twilio": key("S", "K", (_HEX, 32)), "telnyx": key("KE", "Y01", ("0123456789ABCDEF", 32), "_", (_ALNUM, 22)),
+    "adafruit": key("ai", "o_", (_ALNUM, 28)), "langsmith": key("lsv2_", "pt_", (_HEX, 32), "_", (_HEX, 10)), "openshift": key("sha", "256~", (_URL64, 43)), "cloudinary": key("cloud", "inary://", ("123456789", 15), ":", (_URL64, 27), "@demo"),
+    "teams": lambda draw: f"https://acme.webhook.office.com/webhookb2/{DRAWN['uuid'](draw)}@{DRAWN['uuid'](draw)}/IncomingWebhook/{some(_HEX, 32)(draw)}/{DRAWN['uuid'](draw)}",
+    "userpass": lambda draw: base64.b64encode(f"deploy:{_password(draw)}".encode()).decode(),
+    "sshbody": base64_of(120), "wifi": some(_ALNUM, 12), "seed": lambda draw: " ".join(draw.sample(_SEED_WORDS, 12)),
+}  # fmt: skip
+_WIDE = {ord(letter): ord(letter) + 0xFEE0 for letter in string.ascii_letters + string.digits}
+
+
+def _zero_width(text: str) -> str:
+    return "\u200b".join(text[at : at + 5] for at in range(0, len(text), 5))
+
+
+FORMS: dict[str, Callable[[str], str]] = {
+    "html": lambda text: html.escape(text).replace("!", "&#33;").replace("-", "&#x2d;", 1),
+    "url": lambda text: quote(text, safe=""),
+    "b64": lambda text: base64.b64encode(text.encode()).decode(),
+    "hex": lambda text: text.encode().hex(),
+    "unicode": lambda text: "".join(f"\\u{ord(letter):04x}" if place % 3 == 0 else letter for place, letter in enumerate(text)),
+    "backslash": lambda text: text.replace("/", "\\/").replace("\n", "\\n"),
+    "wide": lambda text: text.translate(_WIDE),
+    "zero": _zero_width,
+    "dots": lambda text: re.sub(r"[ -]?(\d{4})(?=.)", r"\1.", re.sub(r"\D", "", text)),
+    "nbsp": lambda text: re.sub(r"(\d{4})(?=.)", "\\1\u00a0", re.sub(r"\D", "", text)),
+    "lines": lambda text: f"{text[: len(text) // 2]}\n{text[len(text) // 2 :]}",
+    "indent": lambda text: text.replace("\\n", "\n").replace("\n", "\n    "),
+    "crlf": lambda text: text.replace("\\n", "\n").replace("\n", "\r\n"),
+    "quoted": lambda text: text.replace("\\n", "\n").replace("\n", "\n> "),
+}
+
+
+def templates(half: str) -> dict[str, list[str]]:
+    """The templates of one half: "secret" and "harmless"."""
+    found: dict[str, list[str]] = {"secret": [], "harmless": []}
+    heading = ""
+    for line in (Path(__file__).parent / f"labelled_{half}.txt").read_text().splitlines():
+        if line.startswith("# "):
+            heading = line[2:]
+        elif line:
+            found[heading].append(line)
+    return found
+
+
+def filled(template: str, draw: random.Random) -> Line:
+    """One line of a template. Its kind is the template, so that a report can name it."""
+    secrets: list[str] = []
+
+    def put(match: re.Match[str]) -> str:
+        secret, form, plain = match.groups()
+        if plain is not None:
+            return DRAWN[plain](draw) if plain in DRAWN else match[0]
+        secrets.append(FORMS[form](DRAWN[secret](draw)) if form else DRAWN[secret](draw))
+        return secrets[-1]
+
+    text = _PLACE.sub(put, template.replace("⏎", "\n"))
+    return Line(text, secrets[0] if secrets else None, template)
+
+
+def lines_of(half: str, rounds: int, seed: int = 0) -> list[Line]:
+    """Each template of a half, filled `rounds` times."""
+    draw = random.Random(f"{half}:{seed}")
+    found = templates(half)
+    return [filled(template, draw) for kind in ("secret", "harmless") for template in found[kind] for _ in range(rounds)]

@@ -1,0 +1,98 @@
+"""A text as its reader sees it: every place of a view is a place of the text, and no letter switches a rule off."""
+
+import sys
+import unicodedata
+from random import Random
+
+import pytest
+
+from clawctl.config import Recipe
+from clawctl.privacy.redaction import Redactor
+from clawctl.privacy.views import View, folded, plain_view, unescaped_view
+
+ALWAYS = Recipe().privacy.redact
+PASSWORD = "hunter" + "2!x"
+LETTERS = [chr(number) for number in range(sys.maxunicode + 1) if not 0xD800 <= number < 0xE000]
+CHANGING = [
+    letter
+    for letter in LETTERS
+    if any(len(form) != 1 for form in (letter.lower(), letter.upper(), letter.casefold(), unicodedata.normalize("NFKC", letter)))
+]
+
+
+def test_lower_case_keeps_every_place() -> None:
+    assert [letter for letter in LETTERS if len(folded(letter)) != 1] == []
+    assert len(folded("".join(LETTERS))) == len(LETTERS)
+
+
+def test_compatible_ascii_and_what_shows_nothing_is_plain_in_a_view() -> None:
+    def form(letter: str) -> str:
+        return unicodedata.normalize("NFKC", letter)
+
+    visible = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"  # marks around numbers
+    missed = [
+        hex(ord(letter))
+        for letter in LETTERS
+        if (form(letter) != letter and form(letter).isascii() and form(letter).isalnum())
+        or (unicodedata.category(letter) == "Cf" and letter not in visible)
+        if not plain_view(letter).text.isascii()
+    ]
+    assert [each for each in missed if not 0x13430 <= int(each, 16) < 0x13440] == []  # joiners of hieroglyphs
+
+
+@pytest.mark.parametrize("place", ["before", "behind", "in the name's sentence"])
+def test_no_letter_that_changes_its_length_switches_a_rule_off(place: str) -> None:
+    redactor = Redactor(ALWAYS)
+    assert len(CHANGING) > 200
+    for at in range(0, len(CHANGING), 40):
+        letters = " ".join(CHANGING[at : at + 40])
+        text = {
+            "before": f"{letters} PassWord: {PASSWORD}",
+            "behind": f"PassWord: {PASSWORD} {letters}",
+            "in the name's sentence": f"{letters}\nBEARER a1b2c3d4e5f6g7h8 {letters}\nMy PASSWORD is {PASSWORD} {letters}",
+        }[place]
+        clean = redactor.text(text)
+        assert PASSWORD not in clean, letters
+        assert "a1b2c3d4e5f6g7h8" not in clean, letters
+        for letter in letters.split(" "):
+            assert letter in clean
+
+
+def test_each_letter_that_changes_its_length_may_stand_within_a_secret() -> None:
+    redactor = Redactor(ALWAYS)
+    left = [letter for letter in CHANGING if "nter2!" in redactor.text(f"password = 'hu{letter}nter2!'")]
+    assert left == []
+
+
+def test_places_of_a_view_are_places_of_the_text() -> None:
+    """Whatever is replaced by whatever: a character that was kept is found at its own place."""
+    draw = Random(5)
+    pieces = ["a", "Ｂ", "\u200b", "ﷺ", "ﬁ", "\\u0063", "&quot;", "%64", "é", "𝐞", "\\n", "漢", "\\\\", "&amp;lt;"]
+    for _ in range(300):
+        text = "".join(draw.choice(pieces) for _ in range(draw.randint(0, 30)))
+        view: View | None = plain_view(text)
+        while view is not None:
+            for place, letter in enumerate(view.text):
+                start, end = view.back(place, place + 1)
+                assert 0 <= start < end <= len(text)
+                if end - start == 1 and text[start].isascii() and text[start] not in "\\&%":
+                    assert text[start] == letter
+            assert view.back(0, len(view.text))[1] <= len(text) if view.text else True
+            view = unescaped_view(view) if view.below is None or view.at else None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pass\u200bword: hun\u200bter2!x", "ｐａｓｓｗｏｒｄ：ｈｕｎｔｅｒ２！ｘ", 
+        "&quot;password&quot;: &quot;hunter2&#33;x&quot;",
+        "password%3Dhunter2%21x",
+        '{\\"password\\": \\"hunter2!x\\"}', '{\\\\\\"password\\\\\\": \\\\\\"hunter2!x\\\\\\"}', '{"\\u0070assword": "hunter2!x"',
+        "password&#x3d;hunter2&#x21;x", "İ password: hunter2!x", "pa\u0301ssword: hunter2!x",
+    ],
+)  # fmt: skip
+def test_escapes_and_disguises_hide_nothing(text: str) -> None:
+    clean = Redactor(ALWAYS).text(text)
+    assert "[redacted:password]" in clean
+    assert "ter2" not in clean
+    assert "２" not in clean

@@ -1,0 +1,67 @@
+"""What a log keeps: no secret, no word of a client, no control character, no line that somebody else forged."""
+
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+from clawctl.process import LogFormatter, harmless, hidden
+from clawctl.up import MergedLog
+
+KEY = "claw" + "-" + "aB3dE6gH9jK2mN5pQ8sT1vW4"
+
+
+def line(message: str, *arguments: object, name: str = "clawctl.serve", error: bool = False) -> str:
+    record = logging.LogRecord(name, logging.ERROR, __file__, 1, message, arguments, sys.exc_info() if error else None)
+    return LogFormatter().format(record)
+
+
+def test_a_message_has_no_control_character_and_forges_no_line() -> None:
+    text = line("refused: %s", "a\x1b[2Jb\r\n12:00:00 I clawctl: all is well\x9b")
+    assert "\x1b" not in text
+    assert "\x9b" not in text
+    assert r"\x1b[2Jb" in text
+    assert not any(each.startswith("12:00:00 I clawctl: all") for each in text.splitlines())
+
+
+def test_a_message_has_no_secret_and_an_end() -> None:
+    assert KEY not in line("cannot reach %s with %s", "https://ann:hunter2!x@host/v1", KEY)
+    assert "hunter2!x" not in line("cannot reach %s", "https://ann:hunter2!x@host/v1")
+    assert len(line("%s", "x" * 1_000_000)) < 5000
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyError, TypeError, AttributeError])
+def test_an_exception_of_serve_is_told_without_the_words_that_it_quotes(error: type[Exception]) -> None:
+    try:
+        try:
+            raise error("what a client said")
+        except error as cause:
+            raise RuntimeError("the engine is gone") from cause
+    except RuntimeError:
+        text = line("request failed", error=True)
+    assert "what a client said" not in text.replace('raise error("what a client said")', "")
+    assert error.__name__ in text
+    assert "the engine is gone" in text
+    assert "test_logs.py" in text
+
+
+def test_an_exception_of_other_stages_says_what_it_says() -> None:
+    try:
+        int("seven")
+    except ValueError:
+        assert "invalid literal" in line("a plugin failed", name="clawctl.collect", error=True)
+
+
+def test_what_is_harmless_stays_as_it_is() -> None:
+    said = "http://127.0.0.1:30000/v1 serves demo, version 3; conversations are captured"
+    assert harmless(said) == said
+    assert hidden(said) == said
+
+
+def test_the_key_that_serve_shows_once_is_on_the_terminal_and_in_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (tmp_path / "up.log").open("w") as file:
+        MergedLog(file).say("serve", f"API key, made now and kept in {tmp_path}/api_key: {KEY}")
+    assert KEY in capsys.readouterr().err
+    assert KEY not in (tmp_path / "up.log").read_text()
+    assert "API key, made now" in (tmp_path / "up.log").read_text()

@@ -91,7 +91,9 @@ def forget_row(run: RunDir) -> None:
 
 def forget_live(run: RunDir) -> None:
     forget_row(run)
-    move_live(run, 1)
+    (run.policies / "LIVE").write_text("1\n")
+    moves = run.policies / "moves.jsonl"
+    moves.write_bytes(b"".join(moves.read_bytes().splitlines(keepends=True)[:-1]))
 
 
 def forget_policy(run: RunDir) -> None:

@@ -25,6 +25,8 @@ from clawctl.run_dir import RunDir
 
 OVERTAKEN = "overtaken by"  # a decision that begins so skipped the version; it is no refusal
 BUILT_ON = "built on version"  # a decision that begins so is about an ancestor
+TWICE = "trained into refused versions twice"
+MOST_TIMES = 2  # dead steps that a turn may have been in; then it is not tried again
 _LONGEST_CACHE = 1 << 16  # files
 
 
@@ -73,6 +75,8 @@ class Lineage:
             parent = self.parents[other]
             if other not in found and parent in found:
                 found[other] = found[parent] + 1
+            else:
+                found.setdefault(other, abs(version - other))  # a version in between is gone: the numbers are all that is left
         return found
 
 
@@ -88,23 +92,23 @@ def read_lineage(run: RunDir) -> Lineage:
             left.add(version)
     tip = max((version for version in versions if version not in left), default=0)
     if live is not None and live in parents and tip != live:
-        path, served = tree.above(tip, live), _served(run)
-        if not path or any(version in served or refusal(run, version) for version in path):
+        path, shown = tree.above(tip, live), served(run)
+        if not path or any(version in shown or refusal(run, version) for version in path):
             tip = live
     return Lineage(parents, live, tip, newest)
 
 
 def why_dead(run: RunDir, lineage: Lineage) -> dict[int, str]:
     """For each dead version the reason, as a clause: "the gate refused it: …", "it was built on version 3"."""
-    served, left, reasons = _served(run), abandoned(run), dict[int, str]()
+    shown, left, reasons = served(run), abandoned(run), dict[int, str]()
     dead = lineage.dead()
     for version in dead:  # a parent comes before its children
         parent = lineage.parents[version]
         decided = refusal(run, version)
         if version in left:
             reasons[version] = f"left by {left[version]}"
-        elif version in served:
-            reasons[version] = f"rolled back: {_last_mover(run, version)}"
+        elif version in shown:
+            reasons[version] = f"rolled back: {_last_mover(run, lineage, version)}"
         elif parent in reasons:
             reasons[version] = f"built on version {parent}, which is dead"
         elif decided is not None:
@@ -138,7 +142,7 @@ def is_undecided(run: RunDir, version: int) -> bool:
 
 def refusals_in_a_row(run: RunDir, lineage: Lineage, after: int = 0) -> list[int]:
     """The versions numbered above `after` that the gate or a server refused since one was last let in, newest first."""
-    let_in = set(lineage.ancestry(lineage.live)) | _served(run)
+    let_in = set(lineage.ancestry(lineage.live)) | served(run)
     by_server = {move["from"] for move in read_moves(run) if str(move["by"]).startswith("serve")}
     found = []
     for version in sorted(lineage.parents, reverse=True):
@@ -179,7 +183,7 @@ def abandoned(run: RunDir) -> dict[int, str]:
 # ---- reading -------------------------------------------------------------------------------------------------------------
 
 
-def _served(run: RunDir) -> set[int]:
+def served(run: RunDir) -> set[int]:
     """Versions that LIVE named at some time. A number may have been used before, by a version that is in quarantine now: it
     counts only if the move names the same one."""
     found = set()
@@ -190,8 +194,13 @@ def _served(run: RunDir) -> set[int]:
     return found
 
 
-def _last_mover(run: RunDir, version: int) -> str:
-    moves = [move for move in read_moves(run) if move["from"] == version]
+def _last_mover(run: RunDir, lineage: Lineage, version: int) -> str:
+    """Who moved LIVE off a version's branch."""
+    moves = [
+        move
+        for move in read_moves(run)
+        if version in lineage.ancestry(move["from"]) and version not in lineage.ancestry(move["to"])
+    ]
     return f"{moves[-1]['by']} moved LIVE to {moves[-1]['to']}" if moves else "LIVE was moved"
 
 

@@ -15,10 +15,10 @@ import orjson
 from clawctl.checksums import Damaged, read_sealed, sealed
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.lineage import Lineage, read_lineage, refusals_in_a_row, why_dead
+from clawctl.lineage import TWICE, Lineage, read_lineage, refusals_in_a_row, why_dead
 from clawctl.policies import read_moves
 from clawctl.run_dir import RunDir, publish_bytes
-from clawctl.train.ledger import TWICE, give_back
+from clawctl.train.ledger import give_back
 from clawctl.train.setback import Start
 
 log = logging.getLogger("clawctl.train")
@@ -35,7 +35,7 @@ def note_start(run: RunDir, start: Start) -> None:
     free, twice = give_back(run, lineage)
     if lineage.tip == lineage.newest:
         return
-    last = next(reversed(read_back(run)), {})
+    last: dict[str, Any] = next(reversed(read_back(run)), {})
     if (last.get("newest"), last.get("to")) == (lineage.newest, lineage.tip):
         return
     reasons = why_dead(run, lineage)

@@ -19,16 +19,13 @@ import orjson
 
 from clawctl.checksums import Damaged, read_sealed, sealed
 from clawctl.errors import ClawError
-from clawctl.lineage import Lineage, read_lineage
+from clawctl.lineage import MOST_TIMES, TWICE, Lineage, read_lineage
 from clawctl.policies import read_policy
 from clawctl.run_dir import RunDir, publish_bytes, published, quarantine
 from clawctl.shards import UnreadableShard, read_turn_ids
 from clawctl.train.sample import Sample
 
 log = logging.getLogger("clawctl.train")
-
-TWICE = "trained into refused versions twice"
-MOST_TIMES = 2  # dead steps that a turn may have been in; then it is not tried again
 
 
 def by_stem(samples: Sequence[Sample]) -> dict[str, list[str]]:

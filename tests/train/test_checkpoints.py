@@ -131,7 +131,7 @@ def test_a_rollback_by_hand_survives_a_restart_of_the_trainer(run: RunDir, sampl
     publish_turns(run, sampler, 4)
     train(run, make_recipe(model_path))
     move_live(run, 0)
-    train(run, make_recipe(model_path))
+    train(run, make_recipe(model_path, max_steps=1))
     assert live_version(run) == 0
 
 

@@ -141,7 +141,10 @@ def test_a_turn_that_was_refused_twice_is_skipped_with_that_reason_and_others_ar
     assert (rows["a00"].step, rows["a00"].why_not, rows["a00"].dead_steps) == (None, f"skipped: {TWICE}", (1, 2))
     assert (rows["b00"].step, rows["b00"].why_not) == (3, None)
     skipped = read_sealed((run.train / "ledger" / "refused-2.json").read_bytes())
-    assert (skipped["reason"], sorted(sum(skipped["turns"].values(), []))) == (TWICE, [f"a{i:02d}" for i in range(4)])
+    assert (skipped["reason"], sorted(t for ids in skipped["turns"].values() for t in ids)) == (
+        TWICE,
+        [f"a{i:02d}" for i in range(4)],
+    )
 
 
 def test_a_rollback_is_noticed_by_a_running_trainer_and_its_next_version_is_built_on_what_serves(

@@ -93,7 +93,13 @@ def _train_on(
             training.remote.close()
     if feed is not None:
         log.info("%s", feed.summary())
-    return bool(ranks.broadcast(training.moved)) and not stop.is_set()
+    ranks.led(partial(_say_paused, training))
+    return bool(ranks.broadcast(training.moved and not stop.is_set()))
+
+
+def _say_paused(training: Training) -> None:
+    if training.paused is not None:
+        raise training.paused
 
 
 def _open_trackers(run: RunDir, recipe: Recipe, trackers: list[Tracker], leaving: ExitStack) -> None:
@@ -163,7 +169,7 @@ def batches(
     """Batches as they fill. Rank 0 looks and tells the others: a batch, nothing yet (which keeps them from timing out), or the end.
 
     A step that has begun is finished: a stop is heard between steps. Ends with `training.moved` where training goes on from another
-    version. While training is paused there are none; with `once` a pause raises ClawError on rank 0, after telling the others.
+    version. While training is paused there are none; with `once` the reason is kept in `training.paused`.
     """
     ranks = training.ranks
     if feed is None:
@@ -192,8 +198,7 @@ def batches(
             break
         ranks.broadcast(None)
     ranks.broadcast("end")
-    if once and paused is not None:
-        raise paused
+    training.paused = paused if once else None
 
 
 def _take(feed: Feed, lineage: Lineage) -> Batch | None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from clawctl.config import TrainConfig
+from clawctl.errors import ClawError
 from clawctl.plugins import CustomLoss
 from clawctl.train.advantages import Tops, likeliest, terms_of
 from clawctl.train.advantages.binary import Baselines
@@ -52,6 +53,7 @@ class Training:
     custom: CustomLoss | None = None  # in the place of the policy loss
     average: Average | None = None  # the teacher `ema`
     remote: RemoteTeacher | None = None  # the teacher behind a URL, on rank 0
+    paused: ClawError | None = None  # why no step is made
     making: int = 0  # the step in progress
     moved: bool = False  # training goes on from another version: these weights are not built on any more
 

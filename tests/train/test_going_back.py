@@ -270,6 +270,52 @@ def test_many_refusals_in_a_row_pause_training_until_live_moves_or_the_recipe_ch
     assert parents(run)[5] == 0
 
 
+def test_what_a_server_refused_counts_as_refused(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_turns(run, sampler, 4)
+    train(run, make_recipe(model_path, max_refusals=1))
+    move_live(run, 0, by="serve, because of version 1: its canary is off by 1", only_from=1)
+    with pytest.raises(ClawError, match=r"paused: the last 1 updates were refused \(versions 1\)"):
+        train(run, make_recipe(model_path, max_refusals=1))
+    train(run, make_recipe(model_path))
+    assert parents(run) == {0: None, 1: 0, 2: 0}
+
+
+def test_several_ranks_go_back_together(run: RunDir, sampler: Sampler, model_path: Path, tmp_path: Path) -> None:
+    publish_turns(run, sampler, 8)
+    recipe = gated(model_path, max_steps=2, shard="full")
+    (tmp_path / "recipe.yaml").write_text(dump_recipe(recipe))
+    command = [sys.executable, "-m", "clawctl", "train", "--run", str(run.root), "--recipe", str(tmp_path / "recipe.yaml")]
+    subprocess.run([*command, "--processes", "2", "--once"], capture_output=True, check=True)
+    decide(run, 1, promote=True)
+    with subprocess.Popen([*command, "--processes", "2", "--max-steps", "4"], stderr=subprocess.PIPE, text=True) as process:
+        until(lambda: "from version 2" in (run.logs / "train.log").read_text())
+        decide(run, 2, promote=False)
+        publish_turns(run, sampler, 4, "b")
+        until(lambda: read_back(run))
+        process.wait(90)
+    assert parents(run) == {0: None, 1: 0, 2: 1, 3: 1, 4: 3}
+    assert (read_lineage(run).dead(), trained_twice(run)) == ([2], [])
+
+
+def test_the_audit_of_the_benchmark_finds_what_was_built_on_a_refused_version(
+    run: RunDir, sampler: Sampler, model_path: Path
+) -> None:
+    from scripts.benchmarks.chaos_refusals import audit
+
+    publish_turns(run, sampler, 8)
+    recipe = gated(model_path)
+    train(run, make_recipe(model_path, max_steps=1, lr=1e-4).model_copy(update={"gate": recipe.gate}))
+    decide(run, 1, promote=False)
+    train(run, recipe)
+    found = audit(run)
+    assert (found.built_on_refused, found.twice, found.lost) == ([], [], [])
+    assert (found.given_back, found.again, found.dead, found.trained) == (4, 4, 1, 8)
+    path = policy_folder(run, 3) / "policy.json"
+    policy = read_sealed(path.read_bytes())
+    path.write_bytes(orjson.dumps({**policy, "parent": 1, "created_at": policy["created_at"] + 60}))
+    assert any("version 3 was made" in problem for problem in audit(run).built_on_refused)
+
+
 def test_training_goes_back_by_hand_to_a_version_that_lives(
     run: RunDir, sampler: Sampler, model_path: Path, tmp_path: Path
 ) -> None:

@@ -59,7 +59,10 @@ def decide(
         _loss("correctness", candidate.correctness, live.correctness, gate.max_correctness_drop),
         _loss("satisfaction", candidate.satisfaction, live.satisfaction, gate.max_satisfaction_drop),
     ]
+    fallen = {metric for metric, loss in zip(("correctness", "satisfaction"), losses, strict=True) if loss}
     for anchor in anchors:
+        if anchor.metric in fallen:
+            continue  # the comparison with the live version says it
         now, allowed = getattr(candidate, anchor.metric), limit(gate, anchor.metric)
         if is_below(now, anchor.value, allowed):
             where = f"{anchor.what} (version {anchor.version})"

@@ -208,8 +208,8 @@ class Follower:
             value = getattr(scores(records[best]), metric)
             if best != live and is_below(getattr(candidate, metric), value, limit(gate, metric)):
                 value = getattr(self._again(best), metric)
-            elif not is_measured(records[best], self.recipe.eval):
-                continue  # of other tasks, and not in the way
+            elif best == live or not is_measured(records[best], self.recipe.eval):
+                continue  # compared with anyway, or of other tasks and not in the way
             anchors.append(Anchor("the best so far", best, metric, value))
         return anchors
 

@@ -76,6 +76,9 @@ def refusals(folder: Path, rounds: int, seed: int, clients: int = 8) -> tuple[li
             stages["serve"].wait_ready()
             watcher.start()
             crowd = Crowd(run, recipe, seed, clients)
+            wait_until(
+                lambda: (live_version(run) or 0) > 0, _PATIENCE_S, list(stages.values())
+            )  # else there is nothing to roll back
             killer, began = Killer(run, stages, seed, _VICTIMS), time.monotonic()
             for number in range(1, rounds + 1):
                 what = killer.round()
@@ -90,7 +93,7 @@ def refusals(folder: Path, rounds: int, seed: int, clients: int = 8) -> tuple[li
             learned = wait_until(lambda: newest(run) > before, _PATIENCE_S, list(stages.values()))
             crowd.end()
             drained = wait_until(lambda: captured_lines(run)[0] <= row_ids(run) <= judged_ids(run), _PATIENCE_S, [])
-            wait_until(lambda: _is_idle(run), _PATIENCE_S, list(stages.values()))
+            wait_until(lambda: _is_idle(run), 2 * _PATIENCE_S, list(stages.values()))
         finally:
             for stage in reversed(stages.values()):
                 stage.stop()

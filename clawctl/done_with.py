@@ -1,4 +1,8 @@
-"""Which shards everybody is done with: judged, and each turn that the trainer could use is in the ledger or too stale for it."""
+"""Which shards everybody is done with: judged, and each turn that the trainer could use is used up or too stale for it.
+
+A turn is used up once it is skipped, or its step's version was let in. Until the gate has decided, and after a refusal, it may be
+given back. What a rollback by hand gives back is what is still there.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,7 +10,7 @@ from typing import Any
 from clawctl.checksums import Damaged, read_sealed
 from clawctl.config import Recipe
 from clawctl.feedback import Ratings
-from clawctl.policies import list_versions
+from clawctl.lineage import read_lineage
 from clawctl.reward import worth
 from clawctl.run_dir import RunDir, published
 from clawctl.shards import UnreadableShard, read_columns
@@ -22,7 +26,8 @@ class DoneWith:
         self._run, self._recipe = run, recipe
         self._done: set[str] = set()
         self._ledger: dict[str, set[str]] = {}  # turns in the ledger by stem, of shards that are there and not done
-        self._entered: set[str] = set()  # ledger files that were read
+        self._entered: set[str] = set()  # ledger files that were taken in
+        self._updates: list[dict[int, int]] = []  # from each version to the tip, and to the live version
         self._ratings = Ratings(run)
 
     def look(self) -> None:
@@ -32,12 +37,19 @@ class DoneWith:
         entries = published(folder, ".json") if folder.exists() else []
         there = {path.stem for path in published(self._run.trajectories, ".parquet")}  # after the entries: of these none is missed
         self._ledger = {stem: turn_ids for stem, turn_ids in self._ledger.items() if stem in there}
+        lineage = read_lineage(self._run)
+        open_steps = lineage.parents.keys() - set(lineage.ancestry(lineage.live))
+        ends = {lineage.tip} | ({lineage.live} if lineage.live is not None else set())
+        self._updates = [lineage.updates_from(version) for version in ends]
         for path in entries:
             if path.name not in self._entered:
                 try:
-                    turns = read_sealed(path.read_bytes())["turns"]
+                    entry = read_sealed(path.read_bytes())
                 except (FileNotFoundError, Damaged):
                     continue  # for the trainer to put aside and write anew
+                if entry["outcome"] == "trained" and entry["step"] in open_steps:
+                    continue  # its turns may be given back
+                turns = entry["turns"]
                 self._entered.add(path.name)
                 for stem, turn_ids in turns.items():
                     if stem in there and stem not in self._done:
@@ -50,13 +62,18 @@ class DoneWith:
             wanted = self._wanted(stem)
         except (FileNotFoundError, UnreadableShard):
             return False  # not judged yet, or for the judge to put aside
-        stale = max(list_versions(self._run), default=0) - self._recipe.train.max_staleness
         used = self._ledger.get(stem, set())
-        if any(turn_id not in used and (version is None or version >= stale) for turn_id, version in wanted.items()):
+        if any(turn_id not in used and not self._is_stale(version) for turn_id, version in wanted.items()):
             return False
         self._done.add(stem)
         self._ledger.pop(stem, None)
         return True
+
+    def _is_stale(self, version: int | None) -> bool:
+        """Whether a turn is too old for the next step, and also for one after going back to the live version."""
+        if version is None:
+            return False
+        return all(updates.get(version, 0) > self._recipe.train.max_staleness for updates in self._updates)
 
     def again(self, stems: Iterable[str]) -> None:
         """These are gone or no longer what they were."""

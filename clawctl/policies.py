@@ -112,23 +112,38 @@ def live_version(run: RunDir) -> int | None:
         raise ClawError(f"policies/LIVE is not a number: {error}", "write a published version into it") from error
 
 
-def move_live(run: RunDir, version: int, by: str = "unnamed") -> int | None:
+class LiveMoved(Exception):
+    """LIVE names another version than the mover expected."""
+
+
+def move_live(run: RunDir, version: int, by: str = "unnamed", only_from: int | None = None) -> int | None:
     """Point LIVE at a published version and write down that `by` did so. Returns the version that was live before.
 
-    One mover at a time, so that the record tells the moves in the order in which they happened.
+    One mover at a time, so that the record tells the moves in the order in which they happened. Raises LiveMoved, and moves
+    nothing, where `only_from` is given and LIVE names another version.
     """
     if version not in list_versions(run):
         raise ClawError(f"policy {version} is not published", f"choose one of {list_versions(run)}", 2)
     with FileLock(run.locks / "live.lock", timeout=_PATIENCE_S):
         before = readable_live(run)
+        if only_from is not None and before != only_from:
+            raise LiveMoved(f"LIVE names {before}, not {only_from}")
+        made = {"from_made": _made_at(run, before), "to_made": _made_at(run, version)}  # numbers may be used again: `setback`
         publish_bytes(run.policies / "LIVE", f"{version}\n".encode())
-        line = sealed(orjson.dumps({"at": time.time(), "from": before, "to": version, "by": by})) + b"\n"
+        line = sealed(orjson.dumps({"at": time.time(), "from": before, "to": version, "by": by, **made})) + b"\n"
         descriptor = open_to_append(run.policies / "moves.jsonl")
         try:
             os.write(descriptor, line)
         finally:
             os.close(descriptor)
     return before
+
+
+def _made_at(run: RunDir, version: int | None) -> float | None:
+    try:
+        return None if version is None else read_policy(run, version).created_at
+    except ClawError:  # damaged: whoever loads it says so
+        return None
 
 
 def read_moves(run: RunDir) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ import socket
 
 from clawctl.config import load_recipe, recipe_file
 from clawctl.errors import ClawError
+from clawctl.lineage import read_lineage
 from clawctl.policies import check_policy, list_versions, live_version, move_live, read_moves, read_policy, readable_live
 from clawctl.run_dir import RunDir
 
@@ -44,7 +45,8 @@ def _move(run: RunDir, version: int, what: str) -> str:
     if version == readable_live(run):
         return f"policy {version} is live already"
     before = move_live(run, version, by=f"{what} by {getpass.getuser()} on {socket.gethostname()}")
-    return "\n".join([f"policy {version} is live now (before: {'none' if before is None else before})", *_what_follows(run)])
+    told = f"policy {version} is live now (before: {'none' if before is None else before})"
+    return "\n".join([told, *_what_follows(run), *_for_training(run)])
 
 
 def _what_follows(run: RunDir) -> list[str]:
@@ -55,3 +57,13 @@ def _what_follows(run: RunDir) -> list[str]:
     if load_recipe(recipe_file(run.root)).gate is not None:
         return [serving]
     return [serving, "there is no gate: the trainer's next version goes live by itself; `clawctl serve --pin N` stays on N"]
+
+
+def _for_training(run: RunDir) -> list[str]:
+    """Where training goes on, and what becomes of the versions that it leaves."""
+    lineage = read_lineage(run)
+    left = lineage.dead()
+    if not left:
+        return []
+    named = ", ".join(map(str, left[-5:]))
+    return [f"training goes on from version {lineage.tip}; dead versions: {named}. Their turns may be trained once more"]

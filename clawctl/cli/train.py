@@ -7,7 +7,7 @@ import typer
 
 from clawctl.cli.opening import open_stage
 from clawctl.cli.options import DEFAULT_RUN, LogLevel, Once, RecipeOption, RunOption
-from clawctl.config import gpus_from_environment, load_recipe, recipe_file
+from clawctl.config import gpus_from_environment, load_recipe, place_among_ranks, recipe_file
 
 
 def train(
@@ -26,6 +26,12 @@ def train(
     ] = None,
     gpus: Annotated[str | None, typer.Option(help="Train on these GPUs of this machine, as in 2,3, or on all.")] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="Train in so many processes on the CPU.")] = None,
+    from_version: Annotated[
+        int | None,
+        typer.Option(
+            "--from", min=0, help="First go back to this version: training goes on from it, and LIVE is not left on a newer one."
+        ),
+    ] = None,
     estimate: Annotated[bool, typer.Option("--estimate", help="Tell how much memory a step takes, and end.")] = False,
     ignore_estimate: Annotated[
         bool, typer.Option("--ignore-estimate", help="Try it even where weights and optimizer alone do not fit.")
@@ -51,5 +57,11 @@ def train(
         show_estimate(load_recipe(recipe_file(run, recipe), settings), gpus, processes)
         return
     opened, resolved = open_stage("train", run, recipe, settings, log_level)
-    spread_out(resolved, gpus, processes, sys.argv[1:])
+    words = sys.argv[1:]
+    if from_version is not None and place_among_ranks()[0] == 0:
+        from clawctl.train.by_hand import go_back_to, without_from
+
+        typer.echo(go_back_to(opened, from_version))
+        words = without_from(words)
+    spread_out(resolved, gpus, processes, words)
     work(opened, resolved, once)

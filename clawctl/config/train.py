@@ -109,8 +109,12 @@ class TrainConfig(Section):
     tokens, is refused. Where most do, the model is the wrong one and training stops."""
     max_skipped_steps: int = Field(5, gt=0)
     """Training stops after so many steps in a row that could not be made (loss or gradient not finite, logprobs that disagree)."""
+    max_refusals: int = Field(3, gt=0)
+    """Training pauses after so many updates in a row that the gate or a server refused. It goes on when LIVE moves, when it starts
+    with another recipe, or with `clawctl train --from`."""
     max_staleness: int = Field(8, ge=0)
-    """Turns sampled more than so many versions ago are refused, with the reason."""
+    """Turns sampled more than so many updates ago are refused, with the reason. After a refusal or a rollback the updates are
+    counted along the lineage: back to the newest common ancestor, and on from there."""
     tokens_per_microbatch: int = Field(8192, gt=0)
     """Tokens in one forward and backward pass. A session that is longer is cut between two turns."""
     merge: Literal["tree", "none"] = "tree"

@@ -1,5 +1,10 @@
-"""The gate: may a candidate take the place of the live policy?"""
+"""The gate: may a candidate take the place of the live policy?
 
+A candidate is compared with the live version and with anchors: the base version, and for each metric the best version so far.
+Compared with the live version alone, ten drops of 0.09 would each pass a limit of 0.10.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clawctl.config import GateConfig
@@ -22,14 +27,46 @@ class Decision:
     against: int | None = None  # the live version that the candidate was compared with
 
 
-def decide(candidate: Scores, live: Scores, gate: GateConfig, against: int | None = None) -> Decision:
-    """Promote unless correctness or satisfaction fell by more than the gate allows. Point estimates: a noisy gate that stays
-    open loses little, since the next candidate is measured against what was let in; one that demands significance from
-    36 answers would never open."""
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """One number that a candidate must not fall too far below, whatever is live now."""
+
+    what: str  # "the base", "the best so far"
+    version: int
+    metric: str  # "correctness"
+    value: float
+
+
+def limit(gate: GateConfig, metric: str) -> float:
+    """The largest drop that the gate allows."""
+    return {"correctness": gate.max_correctness_drop, "satisfaction": gate.max_satisfaction_drop}[metric]
+
+
+def is_below(value: float, reference: float, allowed: float) -> bool:
+    """Whether `value` fell by more than `allowed`."""
+    return reference - value > allowed + 1e-9  # 0.9 - 0.8 is a little more than 0.1
+
+
+def decide(
+    candidate: Scores, live: Scores, gate: GateConfig, against: int | None = None, anchors: Sequence[Anchor] = ()
+) -> Decision:
+    """Promote unless correctness or satisfaction fell by more than the gate allows, compared with the live version or an anchor.
+
+    Point estimates: one comparison that demands significance from 36 answers would never open the gate. What noise lets through
+    once does not add up, because the anchors stay where they are.
+    """
     losses = [
         _loss("correctness", candidate.correctness, live.correctness, gate.max_correctness_drop),
         _loss("satisfaction", candidate.satisfaction, live.satisfaction, gate.max_satisfaction_drop),
     ]
+    fallen = {metric for metric, loss in zip(("correctness", "satisfaction"), losses, strict=True) if loss}
+    for anchor in anchors:
+        if anchor.metric in fallen:
+            continue  # the comparison with the live version says it
+        now, allowed = getattr(candidate, anchor.metric), limit(gate, anchor.metric)
+        if is_below(now, anchor.value, allowed):
+            where = f"{anchor.what} (version {anchor.version})"
+            losses.append(f"{anchor.metric} is {now:.2f}, more than {allowed:.2f} below the {anchor.value:.2f} of {where}")
     refused = [loss for loss in losses if loss]
     if refused:
         return Decision(False, "; ".join(refused), against)
@@ -41,6 +78,6 @@ def decide(candidate: Scores, live: Scores, gate: GateConfig, against: int | Non
 
 
 def _loss(what: str, now: float, before: float, allowed: float) -> str | None:
-    if before - now <= allowed + 1e-9:  # 0.9 - 0.8 is a little more than 0.1
+    if not is_below(now, before, allowed):
         return None
     return f"{what} fell from {before:.2f} to {now:.2f}, more than the {allowed:.2f} allowed"

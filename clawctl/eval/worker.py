@@ -1,7 +1,7 @@
 """The eval stage: measure policy versions, and where the recipe has a gate, decide which of them go live.
 
-A refused candidate changes nothing: LIVE stays where it is, and the trainer goes on from its own newest weights, so that its next
-version is the next candidate. Candidates that were overtaken before their turn came are skipped, and their record says so.
+After a refusal LIVE stays where it is, and the trainer goes back to it: what was built on the refused candidate is neither measured
+nor let in. Candidates that were overtaken before their turn came are skipped. The records of both say so.
 """
 
 import asyncio
@@ -19,10 +19,11 @@ from clawctl.config import GateConfig, Recipe
 from clawctl.disk import when_there_is_room
 from clawctl.endpoint import Endpoint, own_api_key, own_endpoint
 from clawctl.errors import ClawError
-from clawctl.eval.gate import Decision, decide
+from clawctl.eval.gate import Anchor, Decision, Scores, decide, is_below, limit
 from clawctl.eval.results import METRICS, CannotMeasure, Finding, is_measured, read_record, scores, settings_of, write_record
 from clawctl.eval.suites import SUITES
-from clawctl.policies import ensure_base_policy, list_versions, live_version, move_live, read_policy
+from clawctl.lineage import BUILT_ON, OVERTAKEN, Lineage, is_undecided, read_lineage, served
+from clawctl.policies import LiveMoved, ensure_base_policy, list_versions, live_version, move_live, read_policy
 from clawctl.printing import answers, print_json
 from clawctl.process import stop_on_signals
 from clawctl.run_dir import RunDir, changes, sole_worker
@@ -61,7 +62,7 @@ def measure_by_hand(run: RunDir, recipe: Recipe, version: int, stop: threading.E
         raise ClawError(f"policy {version} cannot be measured: {error}", "is `clawctl serve` running on this run?") from error
     except Stopped as error:
         raise ClawError(f"stopped before policy {version} was measured", "start it again") from error
-    record["decision"] = (earlier or record)["decision"]
+    record |= {name: (earlier or record)[name] for name in ("decision", "again", "compared") if name in (earlier or record)}
     write_record(run, record)
     return record
 
@@ -136,7 +137,8 @@ class Follower:
 
     def _step_open(self) -> bool:
         """Without a gate everything is measured, newest first, and nothing decided."""
-        unseen = [version for version in list_versions(self.run) if read_record(self.run, version) is None]
+        dead = set(read_lineage(self.run).dead())
+        unseen = [v for v in list_versions(self.run) if v not in dead and read_record(self.run, v) is None]
         if unseen:
             self._measured(unseen[-1])
         return bool(unseen)
@@ -146,12 +148,14 @@ class Follower:
         if live is None:
             return False
         live_record = self._measured(live)
-        candidates = [v for v in list_versions(self.run) if v > live and _undecided(read_record(self.run, v))]
+        lineage = read_lineage(self.run)
+        self._close_dead(lineage, live)
+        candidates = [v for v in lineage.above(lineage.tip, live) if _undecided(read_record(self.run, v))]
         if not candidates:
             return False
         *overtaken, candidate = candidates
         for version in overtaken:
-            self._decided(version, Decision(False, f"overtaken by {candidate} before its turn came", live))
+            self._decided(version, Decision(False, f"{OVERTAKEN} {candidate} before its turn came", live))
         record = self._measured(candidate)
         if live_version(self.run) != live:
             return True  # somebody moved LIVE meanwhile: look again
@@ -160,12 +164,77 @@ class Follower:
         elif not live_record["suites"]:
             decision = Decision(True, f"the live version itself {live_record['decision']['reason']}", live)
         else:
-            decision = decide(scores(record), scores(live_record), gate, live)
+            anchors = self._anchors(scores(record), gate, lineage, live)
+            decision = decide(scores(record), scores(live_record), gate, live, anchors)
+            record = {**(read_record(self.run, candidate) or record), "compared": [asdict(anchor) for anchor in anchors]}
+            self._write(record)
+        now = read_lineage(self.run)
+        if now.live != live or candidate not in now.living():
+            return True
         if decision.promote:
             # before the record: after a crash in between it counts as live, not as decided
-            when_there_is_room(lambda: move_live(self.run, candidate, by="eval"), "policies/LIVE", self.stop)
+            try:
+                when_there_is_room(lambda: move_live(self.run, candidate, by="eval", only_from=live), "policies/LIVE", self.stop)
+            except LiveMoved:
+                return True
         self._decided(candidate, decision)
         return True
+
+    def _close_dead(self, lineage: Lineage, live: int) -> None:
+        """Write down of versions that were built on a dead one that they are not measured."""
+        dead = set(lineage.dead())
+        for version in sorted(dead):
+            if lineage.parents[version] in dead and is_undecided(self.run, version):
+                reason = f"{BUILT_ON} {lineage.parents[version]}, which did not go live"
+                self._decided(version, Decision(False, reason, live))
+
+    def _anchors(self, candidate: Scores, gate: GateConfig, lineage: Lineage, live: int) -> list[Anchor]:
+        """The base, and the best version so far by each metric, with what they score on the tasks of this recipe.
+
+        The highest of many noisy measurements is too high. So the best version is chosen by its first measurement, and what counts
+        is a second one, which the choice did not see. It is made once, when the first would keep a candidate out, and kept.
+        """
+        anchors = []
+        let_in = served(self.run).intersection(lineage.ancestry(live))
+        if live != 0:
+            base = self._measured(0)
+            if base["suites"]:
+                anchors += [Anchor("the base", 0, metric, getattr(scores(base), metric)) for metric in METRICS]
+        records = {v: record for v in let_in if v and (record := read_record(self.run, v)) and record["suites"]}
+        for metric in METRICS:
+            if not records:
+                continue
+            best = max(records, key=lambda v: (getattr(scores(records[v]), metric), v))
+            value = getattr(scores(records[best]), metric)
+            if best != live and is_below(getattr(candidate, metric), value, limit(gate, metric)):
+                value = getattr(self._again(best), metric)
+            elif best == live or not is_measured(records[best], self.recipe.eval):
+                continue  # compared with anyway, or of other tasks and not in the way
+            anchors.append(Anchor("the best so far", best, metric, value))
+        return anchors
+
+    def _again(self, version: int) -> Scores:
+        """The second measurement of a version, made now if it is not there or is of other tasks. Where the server cannot serve the
+        version it is the first. Raises CannotMeasure where it is too early to say so."""
+        record = read_record(self.run, version) or _unmeasurable(self.recipe, version, "its record is gone")
+        again = record.get("again")
+        if again is not None and is_measured(again, self.recipe.eval):
+            return scores(again)
+        if again is not None and not again["suites"] and again["settings"] == settings_of(self.recipe.eval):
+            return scores(record)
+        try:
+            fresh = measure(self.run, self.recipe, version, self.stop)
+        except CannotMeasure as error:
+            if error.gone:
+                raise
+            self.failures[version] += 1
+            if self.failures[version] < _TRIES:
+                raise
+            fresh = _unmeasurable(self.recipe, version, str(error))
+        record["again"] = {name: fresh[name] for name in ("settings", "suites", "at")}
+        self._write(record)
+        log.info("policy %d, measured again as an anchor: %s", version, _in_short(fresh))
+        return scores(fresh) if fresh["suites"] else scores(record)
 
     def _measured(self, version: int) -> dict[str, Any]:
         """The record of `version` with numbers that this recipe can compare, measured now if need be; without numbers where the
@@ -183,6 +252,8 @@ class Follower:
                 raise
             fresh = _unmeasurable(self.recipe, version, str(error))
         self.waiting_for = ""
+        if record is not None:
+            fresh |= {name: record[name] for name in ("again", "compared") if name in record}
         if record is not None and not _undecided(record):
             fresh["decision"] = record["decision"]
         self._write(fresh)

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import socket
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from clawctl.inspect.policies import read_live
-from clawctl.inspect.rows import Joined, read_json, read_open, read_rows
-from clawctl.inspect.tables import problem_lines, sized
+from clawctl.inspect.rows import Joined, json_lines, read_json, read_open, read_rows
+from clawctl.inspect.tables import problem_lines, since, sized
+from clawctl.lineage import read_lineage, refusals_in_a_row
 from clawctl.policies import list_versions
 from clawctl.printing import answers, counted, one_line, print_json
 from clawctl.run_dir import FOLDERS, RunDir, claimed, published
@@ -54,6 +56,7 @@ def look(run: RunDir) -> dict[str, Any]:
         "serve": serve,
         "live_version": read_live(run, problems),
         "newest_version": max(list_versions(run), default=None),
+        "training": training(run, problems),
         "captures": {"files": files, "exchanges": exchanges, "lost": serve["lost"]},
         "turns": {
             "collected": len(joined.rows),
@@ -70,6 +73,20 @@ def look(run: RunDir) -> dict[str, Any]:
         "disk_bytes": {name: disk_bytes(run.root / name) for name in FOLDERS},
         "disk_free_bytes": free,
         "problems": problems,
+    }
+
+
+def training(run: RunDir, problems: list[str]) -> dict[str, Any]:
+    """Which version training goes on from, what it left, when it last went back, and why it pauses."""
+    lineage = read_lineage(run)
+    known: dict[str, Any] = read_json(run.train / "refusals.json", problems, {}, lambda value: isinstance(value, dict))
+    back = list(json_lines(run.train / "back.jsonl", problems))
+    return {
+        "goes_on_from": lineage.tip,
+        "dead_versions": lineage.dead(),
+        "refused_in_a_row": len(refusals_in_a_row(run, lineage, known.get("forgiven", 0))),
+        "went_back": back[-1] if back else None,
+        "paused": known.get("paused"),
     }
 
 
@@ -209,10 +226,30 @@ def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
         ("waiting", Text(waits)),
         ("shards", Text(f"{found['shards_without_verdicts']} without verdicts")),
     ]
+    lines += _training_lines(found["training"])
     if feed:
         lines.append(("trainer says", one_line(_feed_line(feed), 200)))
     used = ", ".join(f"{name} {sized(size)}" for name, size in found["disk_bytes"].items() if size >= 1 << 16)
     return [*lines, ("disk", Text(f"{sized(sum(found['disk_bytes'].values()))} ({used})" if used else "almost nothing"))]
+
+
+def _training_lines(told: dict[str, Any]) -> list[tuple[str, Text]]:
+    lines, back, paused = [], told["went_back"], told["paused"]
+    if told["dead_versions"]:
+        dead = counted(len(told["dead_versions"]), "dead version")
+        lines.append(
+            ("training", Text(f"goes on from version {told['goes_on_from']}; {dead}, `clawctl inspect policies` says why"))
+        )
+    if back:
+        given = f"{counted(back.get('given_back', 0), 'turn')} given back, {back.get('skipped', 0)} skipped"
+        text = (
+            f"{since(back['at'], time.time())}, from version {back.get('newest')} to {back.get('to')}: {back.get('why')}; {given}"
+        )
+        lines.append(("went back", one_line(text, 300)))
+    if paused:
+        lines.append(("paused", one_line(f"{paused.get('problem')}; {paused.get('fix')}", 500)))
+        lines[-1][1].stylize("red")
+    return lines
 
 
 def _stage(stage: str, runs: bool | None) -> Text:

@@ -9,14 +9,17 @@ from rich.text import Text
 from clawctl.errors import ClawError
 from clawctl.inspect.rows import json_lines, read_json, read_policies
 from clawctl.inspect.tables import cut_to, problem_lines, since
+from clawctl.lineage import BUILT_ON, OVERTAKEN, read_lineage, why_dead
 from clawctl.policies import live_version, read_moves
 from clawctl.printing import Column, answers, counted, fitting, one_line, print_json
 from clawctl.run_dir import RunDir
 
 _METRICS = ("satisfaction", "correctness")
 _MOVES_SHOWN = 5
+_SHOWN_OF_LINEAGE = 12
 _COLUMNS = (
     Column("version"),
+    Column("parent", right=True, spare=3),
     Column("step", right=True, spare=5),
     Column("method"),
     Column("kind", spare=4),
@@ -41,23 +44,46 @@ def show_policies(run: RunDir, as_json: bool) -> None:
     page = answers()
     title = counted(len(found), "policy version")
     table = fitting(title, _COLUMNS, [_cells(row) for row in shown], page.width, bold=live)
-    page.print(table, *left_out, *_decisions(shown), *_moves(run), *problem_lines(problems), sep="\n")
+    page.print(table, *left_out, *_tree(found), *_decisions(shown), *_moves(run), *problem_lines(problems), sep="\n")
 
 
 def _cells(row: dict[str, Any]) -> list[Text]:
     version = f"{row['version']}{' ← live' if row['live'] else ''}"
-    cells = [version, str(row["step"]), row["method"] or "", row["kind"], str(row["turns"])]
+    parent = "" if row["parent"] is None else str(row["parent"])
+    cells = [version, parent, str(row["step"]), row["method"] or "", row["kind"], str(row["turns"])]
     cells += [_number(row["loss"]), _number(row["grad_norm"]), *(_estimate(row[metric]) for metric in _METRICS)]
     return [one_line(cell, 40) for cell in (*cells, _gate(row), since(row["created_at"], time.time()))]
+
+
+def _tree(rows: Sequence[dict[str, Any]]) -> list[Text]:
+    """The lineage that training goes on from, and the dead branches that were built last, with the reason."""
+    dead = [row for row in rows if row["dead"] is not None]
+    if not dead:
+        return []
+    living = [str(row["version"]) for row in rows if row["dead"] is None]
+    way = " → ".join((["…"] if len(living) > _SHOWN_OF_LINEAGE else []) + living[-_SHOWN_OF_LINEAGE:])
+    told = [Text(f"training goes on from version {living[-1]}: {way}")]
+    for row in dead[-_MOVES_SHOWN:]:
+        told.append(Text(f"version {row['version']} (from {row['parent']}) is dead: ", "dim") + one_line(row["dead"], 200))
+    return told
 
 
 def _decisions(rows: Sequence[dict[str, Any]]) -> list[Text]:
     """What the gate said lately, in its words."""
     decided = [row for row in rows if _gate(row)][-_MOVES_SHOWN:]
     return [
-        Text(f"gate, version {row['version']}, {_gate(row)}: ") + one_line(str(row["decision"].get("reason")), 200)
+        Text(f"gate, version {row['version']}, {_gate(row)}: ")
+        + one_line(str(row["decision"].get("reason")), 200)
+        + Text(_compared(row), "dim")
         for row in decided
     ]
+
+
+def _compared(row: dict[str, Any]) -> str:
+    """The anchors that the gate held a version against, beside the live one."""
+    anchors = [f"{one['what']} (version {one['version']}) {one['metric']} {one['value']:.2f}" for one in row["compared"]]
+    against = row["decision"].get("against")
+    return f" (against the live version {against}{''.join(f', {anchor}' for anchor in anchors)})" if anchors else ""
 
 
 def _moves(run: RunDir) -> list[Text]:
@@ -72,6 +98,8 @@ def _moves(run: RunDir) -> list[Text]:
 def describe_policies(run: RunDir, problems: list[str]) -> list[dict[str, Any]]:
     """Everything known of each published version, in order."""
     live = read_live(run, problems)
+    lineage = read_lineage(run)
+    dead, tip = why_dead(run, lineage), lineage.tip
     steps = {row.get("step"): row for row in json_lines(run.train / "steps.jsonl", problems)}
     found = []
     for policy in read_policies(run, problems):
@@ -82,6 +110,8 @@ def describe_policies(run: RunDir, problems: list[str]) -> list[dict[str, Any]]:
             "version": policy.version,
             "live": policy.version == live,
             "parent": policy.parent,
+            "dead": dead.get(policy.version),
+            "trained_on": policy.version == tip,
             "step": policy.step,
             "method": policy.method,
             "kind": policy.kind,
@@ -90,6 +120,7 @@ def describe_policies(run: RunDir, problems: list[str]) -> list[dict[str, Any]]:
             "grad_norm": row.get("grad_norm"),
             **{metric: numbers.get(metric) for metric in _METRICS},
             "decision": measured["decision"],
+            "compared": measured["compared"],
             "created_at": policy.created_at,
         })  # fmt: skip
     return found
@@ -97,7 +128,7 @@ def describe_policies(run: RunDir, problems: list[str]) -> list[dict[str, Any]]:
 
 def read_eval(run: RunDir, version: int, problems: list[str]) -> dict[str, Any]:
     """`eval/<version>.json`, or the same without numbers."""
-    nothing: dict[str, Any] = {"version": version, "suites": {}, "decision": None, "examples": []}
+    nothing: dict[str, Any] = {"version": version, "suites": {}, "decision": None, "examples": [], "compared": []}
     found = read_json(
         run.eval / f"{version}.json",
         problems,
@@ -130,4 +161,6 @@ def _gate(row: dict[str, Any]) -> str:
     decision = row["decision"]
     if not decision or decision.get("promote") is None:
         return ""
-    return "promoted" if decision["promote"] else "refused"
+    if decision["promote"]:
+        return "promoted"
+    return "passed over" if str(decision.get("reason")).startswith((OVERTAKEN, BUILT_ON)) else "refused"

@@ -12,6 +12,7 @@ from clawctl.checksums import Damaged, read_sealed
 from clawctl.config import TrainConfig, load_recipe, recipe_file
 from clawctl.errors import ClawError
 from clawctl.feedback import Ratings
+from clawctl.lineage import MOST_TIMES, TWICE, read_lineage
 from clawctl.policies import list_versions, read_policy
 from clawctl.reward import Worth, worth
 from clawctl.run_dir import RunDir, published
@@ -49,6 +50,7 @@ class Row:
     step: int | None  # the optimizer step that trained it
     why_not: str | None  # why it is not trained (yet); None exactly if it is
     worth: Worth  # with the ratings that came since; of a turn that was trained, with those that came before its policy
+    dead_steps: tuple[int, ...] = ()  # steps that trained it into versions that are dead
 
 
 @dataclass(slots=True)
@@ -67,10 +69,17 @@ def read_rows(run: RunDir, words: bool = False) -> Joined:
     judged = [row for path in published(run.verdicts, ".parquet") for row in _shard(path, "verdicts", _VERDICT, joined.problems)]
     verdicts = {row["turn_id"]: row for row in judged}
     policies = read_policies(run, joined.problems)
-    steps, skipped = _ledger(run, joined.problems)
-    steps |= {turn_id: policy.step for policy in policies for turn_id in policy.turns}
-    trained_at = {turn_id: policy.created_at for policy in policies for turn_id in policy.turns}
-    newest = max((policy.version for policy in policies), default=0)
+    lineage = read_lineage(run)
+    gone = set(lineage.dead())
+    steps, skipped, dead = _ledger(run, joined.problems, gone)
+    for policy in policies:
+        for turn_id in policy.turns:
+            if policy.version not in gone:
+                steps[turn_id] = policy.step
+            elif policy.step not in dead.setdefault(turn_id, []):
+                dead[turn_id].append(policy.step)
+    trained_at = {turn_id: policy.created_at for policy in policies for turn_id in policy.turns if policy.version not in gone}
+    updates = lineage.updates_from(lineage.tip)
     config = train_config(run, joined.problems)
     ratings = Ratings(run)
     ratings.look()
@@ -84,8 +93,11 @@ def read_rows(run: RunDir, words: bool = False) -> Joined:
         newest_rating = rating.rating if rating is not None and counts else turn["feedback"]
         said = (None, None) if verdict is None else (verdict["judge"], verdict["reward"])
         earned = worth(newest_rating, turn["outcome_reward"], *said)
-        why_not = None if step is not None else _why_not(used, verdict, earned, skipped.get(turn_id), newest, config)
-        joined.rows.append(Row(turn, verdict, step, why_not, earned))
+        old = updates.get(turn["policy_version"] or 0, 0)
+        why_not = None if step is not None else _why_not(used, verdict, earned, skipped.get(turn_id), old, config)
+        if why_not is not None and skipped.get(turn_id) is None and len(dead.get(turn_id, ())) >= MOST_TIMES:
+            why_not = f"skipped: {TWICE}"
+        joined.rows.append(Row(turn, verdict, step, why_not, earned, tuple(sorted(dead.get(turn_id, ())))))
     joined.rows.sort(key=lambda row: row.turn["created_at"])
     return joined
 
@@ -98,25 +110,30 @@ def _shard(path: Path, kind: str, columns: tuple[str, ...], problems: list[str])
         return []
 
 
-def _ledger(run: RunDir, problems: list[str]) -> tuple[dict[str, int], dict[str, str]]:
-    """Of turns that were in a step: the step that trained them, and for those it skipped, why."""
+def _ledger(run: RunDir, problems: list[str], gone: set[int]) -> tuple[dict[str, int], dict[str, str], dict[str, list[int]]]:
+    """Of turns that were in a step: the living step that trained them; why it was skipped; and its steps among those that are
+    `gone`."""
     folder = run.train / "ledger"
     steps: dict[str, int] = {}
     skipped: dict[str, str] = {}
+    dead: dict[str, list[int]] = {}
     for path in published(folder, ".json") if folder.exists() else []:
         entry: dict[str, Any] = read_json(
             path, problems, {}, lambda found: isinstance(found, dict) and isinstance(found.get("turns"), dict)
         )
         ids = [turn_id for some in entry.get("turns", {}).values() for turn_id in some]
-        if entry.get("outcome") == "trained":
+        if entry.get("outcome") == "trained" and entry["step"] in gone:
+            for turn_id in ids:
+                dead.setdefault(turn_id, []).append(entry["step"])
+        elif entry.get("outcome") == "trained":
             steps |= dict.fromkeys(ids, entry["step"])
         else:
             skipped |= dict.fromkeys(ids, f"skipped: {entry.get('reason')}")
-    return steps, skipped
+    return steps, skipped, dead
 
 
 def _why_not(
-    turn: dict[str, Any], verdict: dict[str, Any] | None, earned: Worth, skipped: str | None, newest: int, config: TrainConfig
+    turn: dict[str, Any], verdict: dict[str, Any] | None, earned: Worth, skipped: str | None, staleness: int, config: TrainConfig
 ) -> str:
     """The trainer's own rules, in its order (`train/feed.py`), as far as they show without the token ids."""
     if not is_of_use(turn):
@@ -137,7 +154,7 @@ def _why_not(
         if not config.uses_rewards:
             return "no hint" if earned.value else known
         return "no reward" if verdict["hint"] else known
-    if turn["trainable"] and newest - (turn["policy_version"] or 0) > config.max_staleness:
+    if turn["trainable"] and staleness > config.max_staleness:
         return "stale"
     return "waiting for the trainer"
 

@@ -66,6 +66,7 @@ def as_dict(row: Row) -> dict[str, Any]:
         "judge": verdict.get("judge"),
         "trained_in_step": row.step,
         "why_not_trained": row.why_not,
+        "dead_steps": list(row.dead_steps),
     }
 
 

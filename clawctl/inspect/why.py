@@ -149,6 +149,9 @@ def _by_token(record: dict[str, Any], texts: list[str]) -> list[dict[str, Any]]:
 def _lines(found: dict[str, Any]) -> list[Text]:
     numbers, step = found["numbers"], found["step"]
     lines = [_line("is worth", found["worth"]), Text("")]
+    if found["turn"]["dead_steps"]:
+        steps = ", ".join(map(str, found["turn"]["dead_steps"]))
+        lines.append(_line("given back", f"it was trained in step {steps}, whose version is dead (`clawctl inspect policies`)"))
     if step is not None:
         lines.append(_line("step", ", ".join(f"{name} {_short(step[name])}" for name in _OF_STEP)))
         if step["correction"] is not None:  # none: a custom loss, or an older step

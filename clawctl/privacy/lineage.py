@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clawctl.checksums import Damaged, read_sealed
+from clawctl.lineage import read_lineage
 from clawctl.policies import list_versions, live_version, move_live, policy_folder, read_policy
 from clawctl.run_dir import RunDir, publish_bytes, published
 
@@ -36,8 +37,10 @@ def way_back(run: RunDir, tainted: list[int]) -> WayBack:
 
     Versions in between have weights but no optimizer state: the trainer makes them again.
     """
-    clean = max((step for step in _checkpoints(run) if step < min(tainted)), default=0)
-    removed = [version for version in list_versions(run) if version > clean]
+    lineage, spoiled = read_lineage(run), set(tainted)
+    way = [step for step in lineage.ancestry(lineage.tip) if step not in spoiled and spoiled.isdisjoint(lineage.ancestry(step))]
+    clean = max((step for step in _checkpoints(run) if step in way), default=0)
+    removed = [version for version in list_versions(run) if version > clean or version in spoiled]
     live = live_version(run)
     return WayBack(clean, removed, clean if live is None or live in removed else live)
 
@@ -49,15 +52,16 @@ def go_back(run: RunDir, way: WayBack) -> None:
     """
     if way.live is not None and live_version(run) != way.live:
         move_live(run, way.live, by="forget")
-    for step in [step for step in _checkpoints(run) if step > way.to_version]:
+    removed = set(way.removed_versions)
+    for step in [step for step in _checkpoints(run) if step > way.to_version or step in removed]:
         _remove_folder(run.train / "checkpoints" / str(step))
-    _keep_rows(run.train / "steps.jsonl", lambda row: row.get("step", 0) <= way.to_version)
+    _keep_rows(run.train / "steps.jsonl", lambda row: row.get("step", 0) <= way.to_version and row.get("step") not in removed)
     for path in _json_files(run.train / "ledger"):
-        if _step_of(path) > way.to_version:
+        if _step_of(path) > way.to_version or _step_of(path) in removed:
             path.unlink()
     turns = run.train / "turns"
     for path in list(turns.rglob("*")) if turns.exists() else []:
-        if path.is_file() and path.stem.isdigit() and int(path.stem) > way.to_version:
+        if path.is_file() and path.stem.isdigit() and (int(path.stem) > way.to_version or int(path.stem) in removed):
             path.unlink()
     for version in way.removed_versions:
         (run.eval / f"{version}.json").unlink(missing_ok=True)

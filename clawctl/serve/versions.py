@@ -7,8 +7,10 @@ import textwrap
 import threading
 from contextlib import AsyncExitStack
 
+from filelock import Timeout
+
 from clawctl.errors import ClawError
-from clawctl.policies import list_versions, live_version
+from clawctl.policies import LiveMoved, list_versions, live_version, move_live, read_moves
 from clawctl.run_dir import RunDir, changes
 from clawctl.serve.backends import Backend, NotYet, Reply, Unanswered
 from clawctl.serve.canary import CanaryFailure
@@ -93,9 +95,25 @@ class Versions:
             self._swap(wanted)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a policy, the old one serves; it is recorded and shown
             self._alarm(wanted, error)
+            if isinstance(error, CanaryFailure):
+                self._hand_back(wanted, error)
             self._unanswered += isinstance(error, Unanswered) and not isinstance(error, NotYet)
             if isinstance(error, Unanswered) and self._unanswered < _TRIES:
                 self._refused = None  # tried again at the next look, or when the engine has begun anew
+
+    def _hand_back(self, version: int, error: CanaryFailure) -> None:
+        """Point LIVE back at the version that serves, if train or eval moved it from there: what does not serve is not built on. A
+        person's move stands, and so does LIVE where this server only begins and serves something older."""
+        moves = read_moves(self._run)
+        last = moves[-1] if moves else {}
+        if self._pin_live is not None or last.get("to") != version or last.get("from") != self.live.version:
+            return
+        if last.get("by") not in ("train", "eval"):
+            return
+        try:
+            move_live(self._run, self.live.version, by=f"serve, because of version {version}: {error}", only_from=version)
+        except (LiveMoved, ClawError, OSError, Timeout) as problem:
+            _log.error("LIVE could not be moved back from version %d: %s", version, problem)
 
     def _serve_again(self) -> None:
         """The engine has begun anew, with version 0, and what LIVE names is refused: what served before does so again."""

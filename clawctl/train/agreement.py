@@ -44,7 +44,7 @@ def unlike(origin: Origin, own: Origin) -> str | None:
 def disagreeing(whole: Measures, batch: Batch, most: float) -> tuple[tuple[str, ...], bool]:
     """The turns of the newest version whose logprobs differ by more than `most` on average over their tokens; and whether they are
     most of those that it sampled."""
-    newest = [sample.turn_id for sample in batch.samples if is_newest(sample, batch.step - 1)]
+    newest = [sample.turn_id for sample in batch.samples if is_newest(sample, batch.version)]
     far = tuple(name for name in newest if float(whole.turns[name].log_ratio_T.abs().mean()) > most)
     return far, len(far) >= FEWEST and 2 * len(far) > len(newest)
 

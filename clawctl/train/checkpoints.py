@@ -28,8 +28,9 @@ import torch
 from clawctl.checksums import Damaged, checksums_of, read_sealed, sealed
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
+from clawctl.lineage import Lineage, is_undecided, read_lineage
 from clawctl.names import counted
-from clawctl.policies import list_versions, live_version, move_live, policy_folder, publish_policy
+from clawctl.policies import LiveMoved, move_live, policy_folder, publish_policy
 from clawctl.run_dir import RunDir, publish_folder
 from clawctl.train.ledger import write_trained
 from clawctl.train.records import NAME, keep_records
@@ -109,29 +110,36 @@ def commit(run: RunDir, state: dict[str, Any], optimizer: dict[str, Any] | None,
 
 def settle(run: RunDir, checkpoint: Path, recipe: Recipe, seconds: dict[str, float] | None = None) -> None:
     """Make everything that follows from a checkpoint true. Doing it again changes nothing; not even a LIVE that someone moved
-    since. `seconds` are added to the row."""
+    since. LIVE is not moved to a version that is dead by then. `seconds` are added to the row."""
     state = read_state(checkpoint)
     policy = Policy(**state["policy"])
-    write_trained(run, state["step"], state["turns"])
+    write_trained(run, state["step"], state["turns"], policy.parent)
     if not policy_folder(run, policy.version).exists():
         files = {name.removeprefix("policy/"): told for name, told in state.get("files", {}).items() if name.startswith("policy/")}
         publish_policy(run, policy, lambda folder: _link(checkpoint / "policy", folder), files or None)
     if _last_row_step(run) < state["step"]:
-        if recipe.gate is None and live_version(run) != policy.version:
-            move_live(run, policy.version, by="train")
+        if recipe.gate is None:
+            _go_live(run, policy.version)
         row = state["row"]
         _append_row(run, {**row, "seconds": {**row["seconds"], **(seconds or {})}})
     keep_records(run, checkpoint, recipe.train.keep_turn_records)
-    _prune(run, recipe.train.keep_checkpoints)
+    _prune(run, _kept(run, read_lineage(run), recipe))
 
 
-def check_resumable(run: RunDir, checkpoint: Path | None, recipe: Recipe) -> None:
-    """Raises ClawError where the newest checkpoint is not one that this recipe continues."""
+def _go_live(run: RunDir, version: int) -> None:
+    """Point LIVE at a version that was just made, unless LIVE left its lineage meanwhile."""
+    lineage = read_lineage(run)
+    if lineage.tip != version or lineage.live == version:
+        return
+    try:
+        move_live(run, version, by="train", only_from=lineage.live)
+    except LiveMoved as moved:
+        log.warning("version %d does not go live: %s", version, moved)
+
+
+def check_resumable(checkpoint: Path | None, recipe: Recipe) -> None:
+    """Raises ClawError where a checkpoint is not one that this recipe continues."""
     if checkpoint is None:
-        beyond = [version for version in list_versions(run) if version > 0]
-        if beyond:
-            problem = f"{run.root} has policy {beyond[-1]} but no checkpoint to continue from"
-            raise ClawError(problem, "restore train/checkpoints, or start a new run with --run")
         return
     found, wanted = read_state(checkpoint)["identity"], identity(recipe)
     if found != wanted:
@@ -140,6 +148,25 @@ def check_resumable(run: RunDir, checkpoint: Path | None, recipe: Recipe) -> Non
             "train with the same model and LoRA settings, or start a new run with --run",
             2,
         )
+
+
+def check_published(policy: Path, recipe: Recipe) -> None:
+    """Raises ClawError where the weights of a published version, whose checkpoint is gone, are not what this recipe trains."""
+    adapter = policy / "adapter_config.json"
+    found = orjson.loads(adapter.read_bytes()) if adapter.exists() else None
+    lora = recipe.train.lora
+    theirs = None if found is None else (found.get("r"), float(found.get("lora_alpha", 0)))
+    ours = None if lora is None else (lora.rank, lora.alpha)
+    if theirs != ours:
+        raise ClawError(
+            f"the weights of policy {policy.name} are {_told_lora(theirs)}, the recipe has {_told_lora(ours)}",
+            "train with the same LoRA settings, or start a new run with --run",
+            2,
+        )
+
+
+def _told_lora(lora: tuple[int, float] | None) -> str:
+    return "full weights" if lora is None else f"LoRA rank {lora[0]} alpha {lora[1]:g}"
 
 
 def _told(who: dict[str, Any]) -> str:
@@ -163,9 +190,20 @@ def _link(source: Path, target: Path) -> None:
             shutil.copyfile(file, target / file.name)
 
 
-def _prune(run: RunDir, keep: int) -> None:
+def _kept(run: RunDir, lineage: Lineage, recipe: Recipe) -> set[int]:
+    """The checkpoints that training may go on from: the newest of the lineage, the live version, and the candidates that the gate
+    has not decided on. The newest of all stays in any case: it shows which step was the last."""
+    steps = steps_kept(run)
+    kept = set(steps[-1:]) | {lineage.live or 0}
+    kept |= set([step for step in steps if step in lineage.living()][-recipe.train.keep_checkpoints :])
+    if recipe.gate is not None and lineage.live is not None:
+        kept |= {version for version in lineage.above(lineage.tip, lineage.live) if is_undecided(run, version)}
+    return kept
+
+
+def _prune(run: RunDir, kept: set[int]) -> None:
     folder = run.train / "checkpoints"
-    for step in steps_kept(run)[:-keep]:
+    for step in sorted(set(steps_kept(run)) - kept):
         doomed = folder / f".{step}.doomed"  # renamed first: half a checkpoint must never look like one
         os.replace(folder / str(step), doomed)
     # Also what a killed trainer left; nobody else writes these. What cannot go yet goes with a later step: NFS lists names late,

@@ -6,7 +6,7 @@ Turns wait in the order of their shards. What exceeds a batch goes on waiting; w
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,7 @@ class Feed:
         self.ratings = Ratings(run)
         self._begun = time.time() - time.monotonic()
         self._version = 0  # of the policy that the next batch is for
+        self._updates: Mapping[int, int] | None = None  # from each version to that one
         self._seen = TurnIds()  # turns that were looked at
         self._known: dict[str, str] = {}  # the shard of each of them that a step may still use
         self._refusals: dict[str, str] = {}  # why turns that have a verdict did not become samples
@@ -64,11 +65,12 @@ class Feed:
         self._merged: set[str] = set()  # those of them that hold the rows of others
         self._file = CountsFile(run)
 
-    def take(self, version: int, now: float | None = None) -> Batch | None:
+    def take(self, version: int, now: float | None = None, updates: Mapping[int, int] | None = None) -> Batch | None:
         """The next batch for a policy that stands at `version`, or None while there are too few turns. Nothing leaves the feed
-        until `done` says what became of it."""
+        until `done` says what became of it. `updates` counts the updates between each published version and `version`; None: there
+        are no branches, and the difference of the numbers is meant."""
         now = self._begun + time.monotonic() if now is None else now  # a clock that jumps neither hurries nor delays a batch
-        self._version = version
+        self._version, self._updates = version, updates
         ready, more = 0, True
         while more and not ready:  # what was left on disk is wanted where all that was read is too stale
             more = self._look(now)
@@ -76,7 +78,10 @@ class Feed:
             ready = ready_turns(self.waiting, self.config, now)
         self.tell()
         samples = [turn.sample for turn in self.waiting[:ready]]
-        return Batch(version + 1, [replace(s, policy_version=version) if s.imported else s for s in samples]) if ready else None
+        if not ready:
+            return None
+        own = [replace(s, policy_version=version) if s.imported else s for s in samples]
+        return Batch(version + 1, own, parent=version, updates=updates or {})
 
     def done(self, turn_ids: list[str], outcome: str) -> None:
         """These turns are in the ledger now, as "trained" or "skipped"."""
@@ -122,7 +127,8 @@ class Feed:
         def fresh(turn: Waiting) -> bool:
             if turn.sample.imported:
                 return True  # the version that trains it is the one that scores it
-            behind = version - turn.sample.policy_version
+            sampler = turn.sample.policy_version
+            behind = version - sampler if self._updates is None else self._updates.get(sampler, -1)
             if behind < 0:
                 self.refused["sampled by a version that this trainer has not made"] += 1
             elif behind > self.config.max_staleness:

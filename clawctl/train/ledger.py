@@ -1,11 +1,16 @@
 """`train/ledger/`: which turns were trained, or skipped, so that none is trained twice. Kept for ever.
 
-`<step>.json`        {"step": 7, "outcome": "trained", "reason": None, "turns": {"<stem>": ["<turn_id>", …]}}
+`<step>.json`        {"step": 7, "parent": 6, "outcome": "trained", "reason": None, "turns": {"<stem>": ["<turn_id>", …]}}
 `skipped-<id>.json`  the same with "outcome": "skipped" and the reason; <id> is the first turn's, `step` the one that was not made
+`refused-<step>.json`  the same for turns of a dead step that were in another dead step before
+
+An entry never changes. Whether a trained turn counts as used depends on the lineage (`clawctl/lineage.py`): a turn of a step whose
+version is dead is given back once. A turn that is in two dead steps, and in no living one, is not tried again.
 """
 
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -15,6 +20,7 @@ import orjson
 
 from clawctl.checksums import Damaged, read_sealed, sealed
 from clawctl.errors import ClawError
+from clawctl.lineage import MOST_TIMES, TWICE, Lineage, read_lineage
 from clawctl.names import is_name
 from clawctl.policies import read_policy
 from clawctl.run_dir import RunDir, publish_bytes, published, quarantine
@@ -32,9 +38,9 @@ def by_stem(samples: Sequence[Sample]) -> dict[str, list[str]]:
     return stems
 
 
-def write_trained(run: RunDir, step: int, turns: dict[str, list[str]]) -> None:
+def write_trained(run: RunDir, step: int, turns: dict[str, list[str]], parent: int | None) -> None:
     """Enter the turns of a step, once."""
-    _enter(run, str(step), {"step": step, "outcome": "trained", "reason": None, "turns": turns})
+    _enter(run, str(step), {"step": step, "parent": parent, "outcome": "trained", "reason": None, "turns": turns})
 
 
 def write_skipped(run: RunDir, step: int, samples: Sequence[Sample], reason: str) -> None:
@@ -44,17 +50,62 @@ def write_skipped(run: RunDir, step: int, samples: Sequence[Sample], reason: str
     _enter(run, f"skipped-{first if is_name(first) else sha256(first.encode()).hexdigest()[:24]}", entry)
 
 
-def read_ledger(run: RunDir) -> dict[str, str]:
-    """What became of each turn that ever was in a step: "trained" or "skipped"."""
+def read_ledger(run: RunDir, lineage: Lineage | None = None) -> dict[str, str]:
+    """What became of each turn that ever was in a step: "trained" into a living version, or "skipped". Turns that are missing here
+    may be trained: they were in no step, or their step's version is dead and they are given back."""
+    return _outcomes(lineage or read_lineage(run), list(_entries(run)))
+
+
+def _outcomes(lineage: Lineage, entries: Sequence[dict[str, Any]]) -> dict[str, str]:
+    dead = _dead(lineage, entries)
+    outcomes = {turn_id: "skipped" for entry in entries if entry["outcome"] != "trained" for turn_id in _ids(entry)}
+    outcomes |= dict.fromkeys(_twice(dead), "skipped")
+    steps = {entry["step"] for entry in dead}
+    # A step whose version is not published yet counts as living: its turns must not be trained twice.
+    living = [entry for entry in entries if entry["outcome"] == "trained" and entry["step"] not in steps]
+    return outcomes | {turn_id: "trained" for entry in living for turn_id in _ids(entry)}
+
+
+def give_back(run: RunDir, lineage: Lineage) -> tuple[int, int]:
+    """How many turns of dead steps may be trained again, and how many may not because they were in two. Those are entered as
+    skipped, with the reason."""
+    entries = list(_entries(run))
+    used, dead = _outcomes(lineage, entries), _dead(lineage, entries)
+    free = {turn_id for entry in dead for turn_id in _ids(entry) if turn_id not in used}
+    left = {turn_id for turn_id in _twice(dead) if used[turn_id] != "trained"}
+    told = {turn_id for entry in entries if entry["outcome"] != "trained" for turn_id in _ids(entry)}
+    for entry in sorted(dead, key=lambda entry: -int(entry["step"])):
+        turns = {stem: [turn_id for turn_id in ids if turn_id in left - told] for stem, ids in entry["turns"].items()}
+        if any(turns.values()):
+            skipped = {"step": entry["step"], "outcome": "skipped", "reason": TWICE, "turns": {k: v for k, v in turns.items() if v}}
+            _enter(run, f"refused-{entry['step']}", skipped)
+            told |= set(_ids(skipped))
+    return len(free), len(left)
+
+
+def _twice(dead: Sequence[dict[str, Any]]) -> list[str]:
+    """Turns that are in two of these steps."""
+    times = Counter(turn_id for entry in dead for turn_id in set(_ids(entry)))
+    return [turn_id for turn_id, count in times.items() if count >= MOST_TIMES]
+
+
+def _dead(lineage: Lineage, entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    dead = set(lineage.dead())
+    return [entry for entry in entries if entry["outcome"] == "trained" and entry["step"] in dead]
+
+
+def _entries(run: RunDir) -> Iterator[dict[str, Any]]:
+    """All entries, damaged ones mended where that can be done."""
     folder = run.train / "ledger"
-    outcomes: dict[str, str] = {}
     for path in published(folder, ".json") if folder.exists() else []:
         try:
-            entry = read_sealed(path.read_bytes())
+            yield read_sealed(path.read_bytes())
         except Damaged as error:
-            entry = _mended(run, path, str(error))
-        outcomes.update({turn_id: entry["outcome"] for ids in entry["turns"].values() for turn_id in ids})
-    return outcomes
+            yield _mended(run, path, str(error))
+
+
+def _ids(entry: dict[str, Any]) -> list[str]:
+    return [turn_id for turn_ids in entry["turns"].values() for turn_id in turn_ids]
 
 
 def _mended(run: RunDir, path: Path, problem: str) -> dict[str, Any]:
@@ -64,11 +115,12 @@ def _mended(run: RunDir, path: Path, problem: str) -> dict[str, Any]:
     if path.stem.isdigit():
         step = int(path.stem)
         try:
-            turn_ids = read_policy(run, step).turns
+            policy = read_policy(run, step)
         except ClawError as error:
             told = f"{path} is damaged ({problem}), and so is the policy of that step"
             raise ClawError(told, "restore one of them from a copy: without it turns would be trained twice") from error
-        entry = {"step": step, "outcome": "trained", "reason": None, "turns": _by_stem(run, turn_ids)}
+        turns = _by_stem(run, policy.turns)
+        entry = {"step": step, "parent": policy.parent, "outcome": "trained", "reason": None, "turns": turns}
     kept = quarantine(run, path, problem)
     log.error("%s was damaged and is kept as %s; it is %s", path, kept, "written anew" if entry["turns"] else "left out")
     if entry["turns"]:

@@ -1,10 +1,15 @@
-"""The training loop: wait for a batch, make the step, commit it, publish the new version."""
+"""The training loop: wait for a batch, make the step, commit it, publish the new version.
 
+Before each step, and before a step is committed, rank 0 looks whether training still goes on from these weights. After a refusal or
+a rollback it does not. Then all ranks start anew, exactly as after a kill, at the version that `lineage.py` names.
+"""
+
+import gc
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,15 +19,17 @@ import torch
 from clawctl.config import Recipe
 from clawctl.disk import when_there_is_room
 from clawctl.errors import ClawError
+from clawctl.lineage import Lineage, read_lineage
 from clawctl.model_files import origin_of
 from clawctl.run_dir import RunDir, changes
 from clawctl.train.advantages.binary import Baselines
 from clawctl.train.agreement import watch_of
-from clawctl.train.checkpoints import check_resumable, commit, identity, read_optimizer, read_state, settle
+from clawctl.train.checkpoints import check_published, check_resumable, commit, identity, read_optimizer, read_state, settle
 from clawctl.train.custom_loss import load_custom_loss
 from clawctl.train.ema import Average
 from clawctl.train.feed import Feed
 from clawctl.train.flops import cost_of
+from clawctl.train.going_back import LineageWatch, Pause, note_start
 from clawctl.train.imported import scored
 from clawctl.train.ledger import by_stem, read_ledger, write_skipped
 from clawctl.train.loading import load_config
@@ -33,7 +40,7 @@ from clawctl.train.records import NAME as RECORD
 from clawctl.train.records import Told, write_records
 from clawctl.train.remote_teacher import RemoteTeacher, open_remote_teacher, taught
 from clawctl.train.sample import Batch
-from clawctl.train.setback import sound_checkpoint
+from clawctl.train.setback import Start, find_start
 from clawctl.train.sharded_checkpoints import move_into, read_parts, write_parts
 from clawctl.train.sharding import part_of
 from clawctl.train.step import Outcome, Training, make_optimizer, train_step
@@ -45,24 +52,33 @@ log = logging.getLogger("clawctl.train")
 
 def run_training(run: RunDir, recipe: Recipe, ranks: Ranks, stop: threading.Event, once: bool) -> None:
     """Train until `stop`, `train.max_steps` or, with `once`, until no batch is full."""
+    trackers: list[Tracker] = []  # rank 0's
+    with ExitStack() as leaving:
+        while _train_on(run, recipe, ranks, stop, once, trackers, leaving):
+            gc.collect()  # the weights that are left: there may be no room for two models
+
+
+def _train_on(
+    run: RunDir, recipe: Recipe, ranks: Ranks, stop: threading.Event, once: bool, trackers: list[Tracker], leaving: ExitStack
+) -> bool:
+    """Train on one lineage. True if training goes on from another version now."""
     training = resume(run, recipe, ranks)
     feed = open_feed(run, recipe, training) if ranks.leads else None
-    trackers: list[Tracker] = []  # rank 0's
-    ranks.led(lambda: trackers.extend(open_trackers(run, recipe.train, training.step)))
+    if not trackers:
+        ranks.led(lambda: _open_trackers(run, recipe, trackers, leaving))
     watch = watch_of(training.policy)
     skipped = 0  # in a row
-    with ExitStack() as leaving:
-        for tracker in trackers:
-            leaving.callback(tracker.close)
-        if training.remote is not None:
-            leaving.callback(training.remote.close)
-        for batch in batches(run, feed, training, stop, once):
+    try:
+        for batch in batches(run, recipe, feed, training, stop, once):
             outcome = train_step(training, batch)
             skipped = skipped + 1 if outcome.row is None else 0
             if outcome.wrong_model:
                 ranks.led(partial(refuse_model, recipe, feed, batch, outcome))
             if feed is not None and outcome.row is None:
                 when_there_is_room(partial(skip, run, feed, batch, outcome), "the ledger", stop)
+            if ranks.led(partial(_has_moved, run, batch)):  # what was computed is forgotten: no turn is used up
+                training.moved = True
+                break
             has_part = outcome.row is not None and (feed is not None or training.policy.across is not None)
             made = keep(run, training, batch) if has_part else None
             if feed is not None and made is not None and outcome.row is not None:
@@ -72,26 +88,51 @@ def run_training(run: RunDir, recipe: Recipe, ranks: Ranks, stop: threading.Even
                 watch.look(outcome.row)
             if skipped >= recipe.train.max_skipped_steps:
                 ranks.led(partial(give_up, outcome, skipped))
-        if feed is not None:
-            log.info("%s", feed.summary())
+    finally:
+        if training.remote is not None:
+            training.remote.close()
+    if feed is not None:
+        log.info("%s", feed.summary())
+    ranks.led(partial(_say_paused, training))
+    return bool(ranks.broadcast(training.moved and not stop.is_set()))
+
+
+def _say_paused(training: Training) -> None:
+    if training.paused is not None:
+        raise training.paused
+
+
+def _open_trackers(run: RunDir, recipe: Recipe, trackers: list[Tracker], leaving: ExitStack) -> None:
+    for tracker in open_trackers(run, recipe.train, read_lineage(run).newest):
+        leaving.callback(tracker.close)
+        trackers.append(tracker)
+
+
+def _has_moved(run: RunDir, batch: Batch) -> bool:
+    return read_lineage(run).tip != batch.version
 
 
 def resume(run: RunDir, recipe: Recipe, ranks: Ranks) -> Training:
-    """Where the newest checkpoint stands, after making true what follows from it; or the base model."""
+    """The version that training goes on from, after making true what follows from the newest checkpoint."""
 
-    def settled() -> Path | None:
-        checkpoint = sound_checkpoint(run)
-        check_resumable(run, checkpoint, recipe)
-        if checkpoint is not None:
+    def started() -> Start:
+        def finish(checkpoint: Path) -> None:
             when_there_is_room(lambda: settle(run, checkpoint, recipe), f"version {checkpoint.name}")
-        return checkpoint
 
-    checkpoint = ranks.led(settled)
-    state: dict[str, Any] = read_state(checkpoint) if checkpoint is not None else {"step": 0, "baselines": {}}
+        start = find_start(run, finish)
+        check_resumable(start.checkpoint, recipe)
+        if start.weights is not None:
+            check_published(start.weights, recipe)
+        note_start(run, start)
+        return start
+
+    start = ranks.led(started)
+    checkpoint = start.checkpoint
+    state: dict[str, Any] = read_state(checkpoint) if checkpoint is not None else {"baselines": {}}
     config, vocabulary = recipe.train, load_config(recipe.model_path).get_text_config().vocab_size
     ranks.led(lambda: load_custom_loss(config, vocabulary) and None)  # a problem with it is told once, before weights are read
     custom = load_custom_loss(config, vocabulary)
-    policy = load_policy(recipe, ranks, checkpoint / "policy" if checkpoint is not None else None)
+    policy = load_policy(recipe, ranks, checkpoint / "policy" if checkpoint is not None else start.weights)
     optimizer = make_optimizer(policy, config)
     if checkpoint is not None and not read_parts(checkpoint, policy, optimizer):
         lay_over(optimizer, read_optimizer(checkpoint))
@@ -103,10 +144,10 @@ def resume(run: RunDir, recipe: Recipe, ranks: Ranks) -> Training:
     if average is not None and checkpoint is not None:
         average.load(checkpoint)
     if ranks.leads:
-        log.info("training %s from version %d with %s", recipe.model.path, state["step"], config.method)
+        log.info("training %s from version %d with %s", recipe.model.path, start.version, config.method)
     baselines = Baselines(state["baselines"])
     cost = cost_of(policy.causal)
-    return Training(policy, optimizer, baselines, config, ranks, reference, state["step"], cost, custom, average, remote)
+    return Training(policy, optimizer, baselines, config, ranks, reference, start.version, cost, custom, average, remote)
 
 
 def lay_over(optimizer: torch.optim.Optimizer, state: dict[int, dict[str, torch.Tensor]]) -> None:
@@ -118,22 +159,33 @@ def lay_over(optimizer: torch.optim.Optimizer, state: dict[int, dict[str, torch.
 
 def open_feed(run: RunDir, recipe: Recipe, training: Training) -> Feed:
     policy, own = training.policy, origin_of(recipe.model.path, recipe.model_path)
-    return Feed(run, training.config, policy.tokenizer, policy.vocabulary, policy.context, read_ledger(run), own)
+    used = read_ledger(run, read_lineage(run))
+    return Feed(run, training.config, policy.tokenizer, policy.vocabulary, policy.context, used, own)
 
 
-def batches(run: RunDir, feed: Feed | None, training: Training, stop: threading.Event, once: bool) -> Iterator[Batch]:
+def batches(
+    run: RunDir, recipe: Recipe, feed: Feed | None, training: Training, stop: threading.Event, once: bool
+) -> Iterator[Batch]:
     """Batches as they fill. Rank 0 looks and tells the others: a batch, nothing yet (which keeps them from timing out), or the end.
 
-    A step that has begun is finished: a stop is heard between steps.
+    A step that has begun is finished: a stop is heard between steps. Ends with `training.moved` where training goes on from another
+    version. While training is paused there are none; with `once` the reason is kept in `training.paused`.
     """
-    ranks, last = training.ranks, training.config.max_steps
+    ranks = training.ranks
     if feed is None:
         while (message := ranks.broadcast(None)) != "end":
             if message is not None:
                 yield message
         return
-    for _ in changes([run.trajectories, run.verdicts, run.feedback], stop):
-        while not stop.is_set() and (last is None or training.step < last) and (batch := feed.take(training.step)):
+    tree, pause = LineageWatch(run), Pause(run, recipe)
+    paused: ClawError | None = None
+    for _ in changes([run.trajectories, run.verdicts, run.feedback, run.policies, run.eval], stop):
+        while not stop.is_set():
+            lineage = tree.look()
+            training.moved = lineage.tip != training.step
+            paused = None if training.moved else pause.look(lineage)
+            if training.moved or paused or _is_last(training, lineage) or (batch := _take(feed, lineage)) is None:
+                break
             if training.remote is not None:
                 batch, lost = taught(batch, training.remote.ask(batch))
                 feed.lose_hints(lost, [sample.turn_id for sample in batch.samples])
@@ -142,10 +194,22 @@ def batches(run: RunDir, feed: Feed | None, training: Training, stop: threading.
             batch = scored(training.policy, batch, training.config.tokens_per_microbatch)
             ranks.broadcast(batch)
             yield batch
-        if once or stop.is_set() or (last is not None and training.step >= last):
+        if once or stop.is_set() or training.moved or _is_last(training, tree.look()):
             break
         ranks.broadcast(None)
     ranks.broadcast("end")
+    training.paused = paused if once else None
+
+
+def _take(feed: Feed, lineage: Lineage) -> Batch | None:
+    """The next batch, for the tip."""
+    batch = feed.take(lineage.tip, updates=lineage.updates_from(lineage.tip))
+    depth = lineage.depth(lineage.tip) + 1
+    return batch and replace(batch, step=lineage.newest + 1, parent=lineage.tip, depth=depth)
+
+
+def _is_last(training: Training, lineage: Lineage) -> bool:
+    return training.config.max_steps is not None and lineage.newest >= training.config.max_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +253,7 @@ def publish_step(
 def _state(recipe: Recipe, training: Training, batch: Batch, row: dict[str, Any], made: Made) -> dict[str, Any]:
     policy = Policy(
         version=batch.step,
-        parent=batch.step - 1,
+        parent=batch.version,
         step=batch.step,
         method=recipe.train.method,
         kind="adapter" if training.policy.adapter else "full",
@@ -237,7 +301,7 @@ def refuse_model(recipe: Recipe, feed: Feed | None, batch: Batch, outcome: Outco
     assert feed is not None
     origins = {feed.origins[sample.stem].base_model for sample in batch.samples if sample.turn_id in outcome.broken}
     named = ", ".join(sorted(name or "a model that is not named" for name in origins))
-    count, ours = f"{len(outcome.broken)} of {len(batch.samples)} turns", f"{recipe.model.path} (version {batch.step - 1})"
+    count, ours = f"{len(outcome.broken)} of {len(batch.samples)} turns", f"{recipe.model.path} (version {batch.version})"
     raise ClawError(
         f"{count} have logprobs that {ours} does not agree with; their shards name {named}",
         f"train the model that served them, or start a new run; train.max_mismatch is {recipe.train.max_mismatch:g}",

@@ -112,8 +112,8 @@ def step_row(whole: Measures, batch: Batch, facts: StepFacts) -> dict[str, Any]:
     """The row, but for the seconds that are still to come (checkpoint, publish)."""
     samples, turns = batch.samples, list(whole.turns.values())
     rewards = [sample.reward for sample in samples if sample.reward is not None]
-    staleness = [batch.step - 1 - sample.policy_version for sample in samples]
-    mismatch = [whole.turns[s.turn_id].log_ratio_T.abs() for s in samples if is_newest(s, batch.step - 1)]
+    staleness = [batch.staleness(sample) for sample in samples]
+    mismatch = [whole.turns[s.turn_id].log_ratio_T.abs() for s in samples if is_newest(s, batch.version)]
     terms = {name: _term(name, whole, facts) for name in whole.losses}
     spent = sum(whole.seconds.values())
     trained = sum(len(sample.completion_ids) for sample in samples)

@@ -44,7 +44,7 @@ class Told:
 
 
 def write_records(path: Path, batch: Batch, told: Told) -> None:
-    rows = [_row(sample, batch.step, told) for sample in batch.samples]
+    rows = [_row(sample, batch, told) for sample in batch.samples]
     write_table(path, pa.Table.from_pylist(rows, schema=_ROW), compression="zstd")
 
 
@@ -71,13 +71,13 @@ def _linked(source: Path) -> Callable[[Path], None]:
     return link
 
 
-def _row(sample: Sample, step: int, told: Told) -> dict[str, Any]:
+def _row(sample: Sample, batch: Batch, told: Told) -> dict[str, Any]:
     numbers, facts = told.turns[sample.turn_id], told.facts
     names = [name for name in facts.weights if name in numbers.advantages or name in numbers.divergences]
     return {
         "turn_id": sample.turn_id,
         "session_id": sample.session_id,
-        "step": step,
+        "step": batch.step,
         "method": facts.method,
         "shard": sample.stem,
         "reward": sample.reward,
@@ -87,7 +87,7 @@ def _row(sample: Sample, step: int, told: Told) -> dict[str, Any]:
         "temperature": sample.temperature,
         "policy_version": sample.policy_version,
         "policy_version_end": sample.policy_version_end,
-        "staleness": step - 1 - sample.policy_version,
+        "staleness": batch.staleness(sample),
         "completion_ids": sample.completion_ids,
         "policy_logprobs": numbers.policy_T.tolist(),
         "sampler_logprobs": sample.logprobs,

@@ -101,4 +101,4 @@ def taught(batch: Batch, answers: list[tuple[float, ...] | str | None]) -> tuple
                 samples.append(replace(sample, teacher_prompt_ids=None))
         else:
             samples.append(replace(sample, teacher_logprobs=answer))
-    return Batch(batch.step, samples), lost
+    return replace(batch, samples=samples), lost

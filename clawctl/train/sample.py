@@ -1,6 +1,7 @@
 """What the trainer sees of a turn, in memory only."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +51,15 @@ class Batch:
 
     step: int  # the step they make, which is also the version it publishes
     samples: list[Sample]
+    parent: int | None = None  # the version whose weights the step changes; None: step - 1
+    depth: int | None = None  # steps between the base model and the version they make, with this one; None: `step` of them
+    updates: Mapping[int, int] = field(default_factory=dict)  # from each version to the parent; missing: parent - version
+
+    @property
+    def version(self) -> int:
+        """That the step is built on."""
+        return self.step - 1 if self.parent is None else self.parent
+
+    def staleness(self, sample: Sample) -> int:
+        """Updates between the version that sampled a turn and the one that trains it."""
+        return self.updates.get(sample.policy_version, self.version - sample.policy_version)

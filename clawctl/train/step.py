@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from clawctl.config import TrainConfig
+from clawctl.errors import ClawError
 from clawctl.plugins import CustomLoss
 from clawctl.train.advantages import Tops, likeliest, terms_of
 from clawctl.train.advantages.binary import Baselines
@@ -47,11 +48,14 @@ class Training:
     config: TrainConfig
     ranks: Ranks
     reference: Any | None  # version 0 as a second model, where the teacher is `base` and all weights are trained
-    step: int  # the last one made
+    step: int  # the one that made its weights, which is also the version that they are
     cost: Cost | None = None  # of a pass; None: not known
     custom: CustomLoss | None = None  # in the place of the policy loss
     average: Average | None = None  # the teacher `ema`
     remote: RemoteTeacher | None = None  # the teacher behind a URL, on rank 0
+    paused: ClawError | None = None  # why no step is made
+    making: int = 0  # the step in progress
+    moved: bool = False  # training goes on from another version: these weights are not built on any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +80,14 @@ def make_optimizer(policy: PolicyModel, config: TrainConfig) -> torch.optim.Opti
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
-    """Rises linearly over the first `warmup_steps`, then stays."""
+    """Rises linearly over the first `warmup_steps` of a lineage, then stays."""
     return config.lr * min(1.0, step / config.warmup_steps) if config.warmup_steps else config.lr
 
 
 def train_step(training: Training, batch: Batch) -> Outcome:
     """Make one step, or leave everything as it was where its loss or gradient is not finite or the turns are another model's."""
     config, ranks = training.config, training.ranks
+    training.making = batch.step
     objective = _objective_of(training, batch)
     torch.manual_seed((config.seed * 1_000_003 + batch.step) * 1009 + ranks.rank)  # of dropout: the same after a crash
     training.optimizer.zero_grad(set_to_none=True)
@@ -102,7 +107,7 @@ def train_step(training: Training, batch: Batch) -> Outcome:
     if far:
         training.optimizer.zero_grad(set_to_none=True)
         return Outcome(None, "logprobs disagree with the model", far, wrong_model=most)
-    lr = learning_rate(config, batch.step)
+    lr = learning_rate(config, batch.depth or batch.step)
     with whole.clock("optimizer"):
         for group_settings in training.optimizer.param_groups:
             group_settings["lr"] = lr
@@ -204,7 +209,7 @@ def _own_loss(
     objective.note(said, measures)
     for turn in said:
         measures.turns[turn.sample.turn_id].advantages[CUSTOM] = objective.advantages(turn).cpu()
-    loss = custom_loss(custom, (logits, reference), said, objective, batch, training.step + 1)
+    loss = custom_loss(custom, (logits, reference), said, objective, batch, training.making)
     measures.add_loss(CUSTOM, loss)
     return loss
 

@@ -2,10 +2,12 @@
 
 Case `kill`: all stages under load, one or all of them killed by SIGKILL at a random moment, round after round; then every answer
 that a client got is looked for. Case `million`: a million short turns through collect, judge and the trainer's intake.
+Case `refusals`: updates are refused and rolled back at random while all stages are killed.
 Cases `disk-full`, `damage`, `clocks`: each stage on a disk without room; each kind of file with a bit flipped or cut short; hosts
 whose clocks jump. What the metrics mean and what was measured: docs/reliability.md.
 
-Not zero where something must be: `lost_turns`, `trained_twice` and `half_files_read` end the benchmark with exit code 1.
+Not zero where something must be: `lost_turns`, `trained_twice`, `half_files_read` and `built_on_refused` end the benchmark with
+exit code 1.
 """
 
 import argparse
@@ -23,9 +25,10 @@ CASES = {  # case: the module whose rows(options, folder) measures it, in a fold
     "disk-full": "chaos_disk",
     "damage": "chaos_damage",
     "clocks": "chaos_clocks",
+    "refusals": "chaos_refusals",
     "million": "chaos_million",
 }
-NEVER = ("lost_turns", "trained_twice", "half_files_read")  # the laws, to the letter
+NEVER = ("lost_turns", "trained_twice", "half_files_read", "built_on_refused")  # the laws, to the letter
 
 
 def main() -> None:

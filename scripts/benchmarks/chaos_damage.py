@@ -164,6 +164,7 @@ def _make_policies(run: RunDir, recipe: Recipe) -> None:
         checkpoint = commit(run, {**state, "policy": asdict(policy)}, {"state": {0: {"exp_avg": torch.ones(9)}}}, save)
         settle(run, checkpoint, recipe)
     move_live(run, 1, by="a person")
+    move_live(run, 2, by="a person")
 
 
 def exchange(number: int) -> Exchange:
@@ -191,9 +192,9 @@ def turn(number: int) -> Turn:
 
 def _checkpoint(run: RunDir) -> Any:
     from clawctl.train.checkpoints import newest_checkpoint, read_optimizer, read_state
-    from clawctl.train.setback import sound_checkpoint
+    from clawctl.train.setback import find_start
 
-    found = sound_checkpoint(run)
+    found = find_start(run, lambda checkpoint: None).checkpoint
     assert found == newest_checkpoint(run)
     assert found is not None
     return [read_state(found), {name: value.tolist() for name, value in read_optimizer(found)[0].items()}]

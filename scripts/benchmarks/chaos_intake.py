@@ -25,7 +25,8 @@ def main(root: Path, recipe_path: Path) -> None:
     steps = count(len(published(ledger, ".json")) + 1 if ledger.exists() else 1)
     for _ in changes([run.trajectories, run.verdicts, run.feedback], stop):
         while not stop.is_set() and (batch := feed.take(0)):
-            write_trained(run, next(steps), by_stem(batch.samples))
+            step = next(steps)
+            write_trained(run, step, by_stem(batch.samples), step - 1)
             feed.done([sample.turn_id for sample in batch.samples], "trained")
         if stop.is_set():
             break

@@ -106,6 +106,7 @@ class Killer:
             "collect": [run.trajectories, run.root],
             "judge": [run.verdicts],
             "train": [run.train / "checkpoints", run.train / "ledger", run.train, run.policies],
+            "eval": [run.eval, run.policies],
         }
 
     def round(self) -> str:

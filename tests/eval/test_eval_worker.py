@@ -38,8 +38,9 @@ def run_with(folder: Path, *versions: int, url: str | None = None) -> RunDir:
     return run
 
 
-def publish(run: RunDir, version: int) -> None:
-    publish_policy(run, Policy(version, version - 1, version, "combine", "full", "demo", [], None, {}, 1.0), lambda folder: None)
+def publish(run: RunDir, version: int, parent: int | None = None) -> None:
+    parent = version - 1 if parent is None else parent
+    publish_policy(run, Policy(version, parent, version, "combine", "full", "demo", [], None, {}, 1.0), lambda folder: None)
 
 
 def versions_that(behave: dict[int, Callable[[Task], str | int]], recipe: Recipe = GATED) -> Callable[[dict[str, Any]], str | int]:
@@ -154,6 +155,78 @@ def test_candidates_that_were_overtaken_are_skipped_and_say_so(tmp_path: Path) -
     for version in (1, 2):
         assert record(run, version)["suites"] == {}
         assert record(run, version)["decision"] == {"promote": False, "reason": "overtaken by 3 before its turn came", "against": 0}
+
+
+def some_right(known: list[Task], right: int) -> Callable[[Task], str]:
+    """Answers the first so many of the tasks well."""
+    return lambda task: good(task) if known.index(task) < right else bad(task)
+
+
+def test_many_small_drops_do_not_pass_where_one_large_one_would_not(tmp_path: Path) -> None:
+    recipe = GATED.model_copy(update={"eval": GATED.eval.model_copy(update={"problems": 20})})
+    known = tasks(recipe.eval)
+    behave = {version: some_right(known, 19 - version) for version in range(8)}  # correctness 0.95, 0.90, 0.85, …
+    with answering(versions_that(behave, recipe)) as server:
+        run = run_with(tmp_path, url=server.url)
+        for version in range(1, 6):
+            publish(run, version, parent=live_version(run))
+            follow_once(run, recipe)
+    assert live_version(run) == 2
+    assert [record(run, version)["decision"]["promote"] for version in range(1, 6)] == [True, True, False, False, False]
+    reason = record(run, 3)["decision"]["reason"]
+    assert "correctness is 0.80, more than 0.10 below the 0.95 of the base (version 0)" in reason
+    assert {"what": "the base", "version": 0, "metric": "correctness", "value": 0.95} in record(run, 3)["compared"]
+
+
+def test_the_best_so_far_is_an_anchor_too_and_is_measured_again_once(tmp_path: Path) -> None:
+    recipe = GATED.model_copy(update={"eval": GATED.eval.model_copy(update={"problems": 20})})
+    known = tasks(recipe.eval)
+    right = {0: 10, 1: 20, 2: 19, 3: 18, 4: 17, 5: 17}
+    with answering(versions_that({v: some_right(known, n) for v, n in right.items()}, recipe)) as server:
+        run = run_with(tmp_path, url=server.url)
+        for version in range(1, 6):
+            publish(run, version, parent=live_version(run))
+            follow_once(run, recipe)
+        times = [sum(call["body"]["model"] == f"demo@{v}" for call in server.asked) // 20 for v in right]
+    assert live_version(run) == 3
+    assert "0.15" not in record(run, 4)["decision"]["reason"]
+    assert "below the 1.00 of the best so far (version 1)" in record(run, 4)["decision"]["reason"]
+    assert record(run, 1)["again"]["suites"]["personalisation"]["correctness"]["mean"] == 1.0
+    assert times == [1, 2, 1, 1, 1, 1]
+
+
+def test_a_best_version_that_was_only_lucky_keeps_nobody_out(tmp_path: Path) -> None:
+    recipe = GATED.model_copy(update={"eval": GATED.eval.model_copy(update={"problems": 20})})
+    known = tasks(recipe.eval)
+    lucky = {1: 20, 0: 16, 2: 18, 3: 16}
+    with answering(versions_that({v: (lambda task, v=v: some_right(known, lucky[v])(task)) for v in lucky}, recipe)) as server:
+        run = run_with(tmp_path, url=server.url)
+        for version in (1, 2, 3):
+            publish(run, version, parent=live_version(run))
+            if version == 3:
+                lucky[1] = 16  # measured again it is as good as the others
+            follow_once(run, recipe)
+    assert live_version(run) == 3
+
+
+def test_what_was_built_on_a_refused_version_is_neither_measured_nor_let_in(tmp_path: Path) -> None:
+    with answering(versions_that({0: good, 1: bad, 2: good, 3: good, 4: good})) as server:
+        run = run_with(tmp_path, 1, url=server.url)
+        follow_once(run)
+        publish(run, 2)  # the trainer ran ahead
+        publish(run, 3)
+        follow_once(run)
+        assert asked_of(server) == [0, 1]
+        publish(run, 4, parent=0)
+        follow_once(run)
+        assert asked_of(server) == [0, 1, 4]
+        follow_once(run, GATED.model_copy(update={"gate": None}))
+        assert asked_of(server) == [0, 1, 4], "not without a gate either"
+    assert live_version(run) == 4
+    for version in (2, 3):
+        assert record(run, version)["decision"] == {
+            "promote": False, "reason": f"built on version {version - 1}, which did not go live", "against": 0,
+        }  # fmt: skip
 
 
 def test_a_version_measured_by_hand_is_still_decided_by_the_gate_and_not_measured_twice(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from clawctl.policies import ensure_base_policy, move_live, publish_policy
+from clawctl.policies import ensure_base_policy, live_version, move_live, publish_policy, read_moves
 from clawctl.run_dir import RunDir, open_run
 from clawctl.serve.backends import Unanswered
 from clawctl.serve.canary import CanaryFailure
@@ -135,3 +135,20 @@ def test_weights_that_nobody_knows_are_read_again_though_live_names_the_version_
     move_live(run, 2)
     versions.follow_once()
     assert (backend.version, backend.doubts, versions.last_swap_error) == (2, None, None)
+
+
+def test_what_the_canary_refuses_gives_live_back_to_what_serves_unless_a_person_moved_it(run: RunDir) -> None:
+    backend = Scripted(CanaryFailure("its canary is off by 1"))
+    versions = Versions(run, backend)  # type: ignore[arg-type]
+    move_live(run, 1, by="train")
+    versions.follow_once()
+    assert (live_version(run), backend.version) == (0, 0)
+    assert read_moves(run)[-1]["by"] == "serve, because of version 1: its canary is off by 1"
+    backend.ends = [CanaryFailure("its canary is off by 1")]
+    move_live(run, 1, by="promote by anna on host")
+    versions.follow_once()
+    assert (live_version(run), backend.version) == (1, 0)
+    backend.ends = [CanaryFailure("its canary is off by 1")]
+    move_live(run, 2, by="train")  # what this server serves is not what LIVE named before
+    versions.follow_once()
+    assert (live_version(run), backend.version) == (2, 0)

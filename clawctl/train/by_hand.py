@@ -1,0 +1,47 @@
+"""`clawctl train --from VERSION`: a person sends training back."""
+
+import getpass
+import socket
+from collections.abc import Sequence
+
+from clawctl.errors import ClawError
+from clawctl.lineage import abandon, read_lineage
+from clawctl.policies import move_live
+from clawctl.run_dir import RunDir, sole_worker
+from clawctl.train.going_back import forgive
+
+
+def go_back_to(run: RunDir, version: int) -> str:
+    """Make `version` the one that training goes on from. Returns what to tell. Doing it again changes nothing.
+
+    An ancestor of the live version becomes live itself: what serves and what is trained must not part. A candidate that the gate
+    has not decided on leaves LIVE alone. Raises ClawError (exit code 2) for a dead version or one that is not published, and (1)
+    where a trainer works on the run.
+    """
+    who = f"train --from {version} by {getpass.getuser()} on {socket.gethostname()}"
+    with sole_worker(run, "train"):
+        lineage = read_lineage(run)
+        if version not in lineage.parents:
+            raise ClawError(f"policy {version} is not published", f"choose one of {sorted(lineage.parents)}", 2)
+        if version not in lineage.living():
+            cure = f"`clawctl policies promote {version}` makes it live, and training then goes on from it by itself"
+            raise ClawError(f"version {version} did not go live, and what did not go live is not built on", cure, 2)
+        told = [f"training goes on from version {version}"]
+        if lineage.live is not None and version in lineage.ancestry(lineage.live)[1:]:
+            move_live(run, version, by=who)
+            told.append(f"policy {version} is live now (before: {lineage.live})")
+        elif version != lineage.tip:
+            children = [other for other in lineage.above(lineage.tip, version) if lineage.parents[other] == version]
+            abandon(run, children, by=who)
+        forgive(run, lineage.newest, who)
+    return "\n".join(told)
+
+
+def without_from(words: Sequence[str]) -> list[str]:
+    """A command line without its `--from`: torchrun must not go back again when it starts its processes anew."""
+    kept, skip = list[str](), False
+    for word in words:
+        if not skip and word != "--from" and not word.startswith("--from="):
+            kept.append(word)
+        skip = word == "--from"
+    return kept

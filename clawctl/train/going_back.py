@@ -1,0 +1,177 @@
+"""Going back to what serves: noticing it, writing it down, and pausing after many refusals in a row.
+
+`train/back.jsonl`      one line for each time that training went on from another version than the newest
+`train/refusals.json`   whether training is paused, and which refusals do not count any more
+"""
+
+import logging
+import os
+import time
+import zlib
+from typing import Any
+
+import orjson
+
+from clawctl.checksums import Damaged, read_sealed, sealed
+from clawctl.config import Recipe
+from clawctl.errors import ClawError
+from clawctl.lineage import TWICE, Lineage, read_lineage, refusals_in_a_row, why_dead
+from clawctl.policies import read_moves
+from clawctl.run_dir import RunDir, publish_bytes
+from clawctl.train.ledger import give_back
+from clawctl.train.setback import Start
+
+log = logging.getLogger("clawctl.train")
+
+_CURE = (
+    "try a lower train.lr, look at the judge's verdicts (`clawctl inspect turns`) and at the gate's reasons (`clawctl inspect "
+    "policies`); training goes on when LIVE moves, when it starts with another recipe, or with `clawctl train --from VERSION`"
+)
+
+
+def note_start(run: RunDir, start: Start) -> None:
+    """Say, and write down once, that training goes back and what becomes of the turns of the dead versions."""
+    lineage = start.lineage
+    free, twice = give_back(run, lineage)
+    if lineage.tip == lineage.newest:
+        return
+    last: dict[str, Any] = next(reversed(read_back(run)), {})
+    if (last.get("newest"), last.get("to")) == (lineage.newest, lineage.tip):
+        return
+    reasons = why_dead(run, lineage)
+    roots = [version for version in reasons if lineage.parents[version] not in reasons and version > last.get("newest", 0)]
+    named = roots or [lineage.newest]
+    why = "; ".join(f"version {version}: {reasons.get(version, 'not built on')}" for version in named)
+    fresh = start.checkpoint is None and lineage.tip > 0
+    log.warning(
+        "training goes back from version %d to version %d (%s); %d turns of dead versions may be trained again, "
+        "%d are skipped (%s)%s", lineage.newest, lineage.tip, why, free, twice, TWICE,
+        "; its checkpoint is gone, so the optimizer, the baselines and the teacher begin anew" if fresh else "",
+    )  # fmt: skip
+    row = {
+        "at": time.time(),
+        "newest": lineage.newest,
+        "to": lineage.tip,
+        "why": why,
+        "dead": sorted(version for version in reasons if version > last.get("newest", 0)),
+        "given_back": free,
+        "skipped": twice,
+        "optimizer": "fresh" if fresh or lineage.tip == 0 else "kept",
+    }
+    _append(run, row)
+
+
+def _append(run: RunDir, row: dict[str, Any]) -> None:
+    descriptor = os.open(run.train / "back.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(descriptor, b"\n" * _is_torn(run) + sealed(orjson.dumps(row)) + b"\n")
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_torn(run: RunDir) -> bool:
+    data = (run.train / "back.jsonl").read_bytes()
+    return bool(data) and not data.endswith(b"\n")
+
+
+def read_back(run: RunDir) -> list[dict[str, Any]]:
+    """Each time that training went back, oldest first. Lines that cannot be read are left out."""
+    try:
+        lines = (run.train / "back.jsonl").read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    found = []
+    for line in filter(None, lines):
+        try:
+            found.append(read_sealed(line))
+        except Damaged:
+            continue
+    return found
+
+
+class LineageWatch:
+    """Reads the lineage anew when a file that it is derived from has changed."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._stamps: list[Any] = []
+        self._lineage: Lineage | None = None
+
+    def look(self) -> Lineage:
+        stamps = self._stamp()
+        if self._lineage is None or stamps != self._stamps:
+            self._lineage, self._stamps = read_lineage(self._run), stamps
+        return self._lineage
+
+    def _stamp(self) -> list[Any]:
+        run, found = self._run, list[Any]()
+        for path in (run.policies, run.policies / "moves.jsonl", run.eval, run.train / "abandoned.jsonl"):
+            try:
+                told = path.stat()
+            except FileNotFoundError:
+                found.append(None)
+            else:
+                found.append((told.st_mtime_ns, told.st_size))
+        return found
+
+
+class Pause:
+    """Whether so many updates were refused in a row that another of the same kind is no use."""
+
+    def __init__(self, run: RunDir, recipe: Recipe) -> None:
+        self._run, self._most = run, recipe.train.max_refusals
+        sections = recipe.model_dump_json(include={"train", "judge", "eval", "gate"}).encode()
+        self._recipe = f"{zlib.crc32(sections):08x}"
+        self._looked: Lineage | None = None
+        self._found: ClawError | None = None
+
+    def look(self, lineage: Lineage) -> ClawError | None:
+        """What to say while training is paused; None while it is not. Writes down when that changes."""
+        if lineage is self._looked:
+            return self._found
+        run, known = self._run, read_refusals(self._run)
+        moves = len(read_moves(run))
+        paused = known.get("paused")
+        now = {"live": lineage.live, "moves": moves, "recipe": self._recipe}
+        if paused and any(paused.get(name) != value for name, value in now.items()):
+            forgive(run, paused.get("newest", 0), "LIVE moved" if paused.get("recipe") == self._recipe else "the recipe changed")
+            known = read_refusals(run)
+            paused = None
+        refused = refusals_in_a_row(run, lineage, known.get("forgiven", 0))
+        self._looked, self._found = lineage, None
+        if len(refused) >= self._most:
+            problem = f"training is paused: the last {len(refused)} updates were refused (versions {_listed(refused[::-1])})"
+            self._found = ClawError(problem, _CURE)
+            if not paused or paused.get("newest") != lineage.newest:
+                told = {"at": time.time(), "newest": lineage.newest, "problem": problem, "fix": _CURE, **now}
+                _write_refusals(run, {**known, "paused": told})
+                log.error("%s; %s", problem, _CURE)
+        elif paused:
+            _write_refusals(run, {**known, "paused": None})
+        return self._found
+
+
+def forgive(run: RunDir, newest: int, why: str) -> None:
+    """Refusals of versions up to `newest` count no more: training goes on."""
+    known = read_refusals(run)
+    if known.get("paused") or newest > known.get("forgiven", 0):
+        _write_refusals(run, {"forgiven": max(newest, known.get("forgiven", 0)), "paused": None})
+        if known.get("paused"):
+            log.info("training goes on: %s", why)
+
+
+def read_refusals(run: RunDir) -> dict[str, Any]:
+    try:
+        found = read_sealed((run.train / "refusals.json").read_bytes())
+    except (FileNotFoundError, Damaged):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write_refusals(run: RunDir, known: dict[str, Any]) -> None:
+    publish_bytes(run.train / "refusals.json", sealed(orjson.dumps(known)))
+
+
+def _listed(versions: list[int]) -> str:
+    return ", ".join(map(str, versions))

@@ -1,0 +1,294 @@
+"""Case `refusals`: the gate refuses updates at random, a person rolls back at random, and all stages are killed meanwhile.
+
+The stages are real; eval asks a server that answers well or badly for a version, as the dice say. Afterwards the files are audited
+without the code that decides where training goes on: policy.json for parents, moves.jsonl and the eval records for what was let in
+and refused, and `turns/<step>.parquet`, which the step itself writes, for what is in the weights.
+"""
+
+import argparse
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow.parquet as pq
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from clawctl.config import load_recipe
+from clawctl.errors import ClawError
+from clawctl.eval.suites.personalisation import tasks
+from clawctl.homework.problems import Task
+from clawctl.policies import live_version
+from clawctl.promotion import rollback
+from clawctl.run_dir import RunDir, open_run, published
+from clawctl.serve.backends.vllm import free_port
+from clawctl.shards import read_columns
+from scripts.asgi import serving
+from scripts.benchmarks.chaos_audit import Watcher, captured_lines, judged_ids, row_ids
+from scripts.benchmarks.chaos_kill import RECIPE, Crowd, newest
+from scripts.benchmarks.chaos_stages import Killer, Stage, wait_until
+from scripts.benchmarks.circle import write_recipe
+from scripts.benchmarks.table import Row
+
+ROUNDS, QUICK_ROUNDS = 60, 8
+_STAGES = ("serve", "collect", "judge", "train", "eval")
+_VICTIMS = ("train", "train", "train", "eval", "eval", "collect", "judge", "serve", "all")
+_REFUSED = 0.4  # of the versions
+_ROLLED_BACK = 0.3  # of the rounds
+_GRACE_S = 15.0  # a step that was under way when its parent was refused may still be committed
+_PATIENCE_S = 120.0
+
+
+def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
+    numbers, problems = refusals(folder, options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS), options.seed)
+    for problem in problems[:20]:
+        print(problem, flush=True)
+    return [Row("refusals", metric, value, unit) for metric, value, unit in numbers]
+
+
+def refusals(folder: Path, rounds: int, seed: int, clients: int = 8) -> tuple[list[tuple[str, float, str]], list[str]]:
+    """The metrics and what is wrong, in words."""
+    dice, run = random.Random(f"refusals {seed}"), open_run(folder / "run")
+    with _judging_versions(seed) as (address, known):
+        changes = {
+            **RECIPE,
+            "train": {**RECIPE["train"], "max_refusals": 1_000_000, "max_staleness": 1_000_000},  # type: ignore[dict-item]
+            "eval": {"problems": 4, "endpoint": f"{address}/v1"},
+            "gate": {"max_correctness_drop": 0.5, "max_satisfaction_drop": 0.5},
+            "up": {"stages": list(_STAGES)},
+        }
+        recipe = write_recipe(folder, changes)
+        known += tasks(load_recipe(recipe).eval)
+        stages = {name: Stage(name, run, recipe, free_port()) for name in _STAGES}
+        rolled: list[tuple[int, int]] = []
+        watcher = Watcher(run)
+        try:
+            for stage in stages.values():
+                stage.start()
+            stages["serve"].wait_ready()
+            watcher.start()
+            crowd = Crowd(run, recipe, seed, clients)
+            wait_until(
+                lambda: (live_version(run) or 0) > 0, _PATIENCE_S, list(stages.values())
+            )  # else there is nothing to roll back
+            killer, began = Killer(run, stages, seed, _VICTIMS), time.monotonic()
+            for number in range(1, rounds + 1):
+                what = killer.round()
+                for stage in stages.values():
+                    stage.keep_up()
+                if dice.random() < _ROLLED_BACK and (back := _roll_back(run, dice)):
+                    rolled.append(back)
+                    what += f", rolled back from {back[0]} to {back[1]}"
+                told = f"version {newest(run)}, live {live_version(run)}"
+                print(f"round {number}/{rounds} after {time.monotonic() - began:.0f} s: {what}; {told}", flush=True)
+            before = newest(run)
+            learned = wait_until(lambda: newest(run) > before, _PATIENCE_S, list(stages.values()))
+            crowd.end()
+            drained = wait_until(lambda: captured_lines(run)[0] <= row_ids(run) <= judged_ids(run), _PATIENCE_S, [])
+            wait_until(lambda: _is_idle(run), 2 * _PATIENCE_S, list(stages.values()))
+        finally:
+            for stage in reversed(stages.values()):
+                stage.stop()
+        watcher.end()
+    found = audit(run)
+    lost = [turn for answer in crowd.answered if (turn := answer.turn_id) not in row_ids(run)] + found.lost
+    problems = [f"lost: {turn}" for turn in lost] + [f"trained twice: {turn}" for turn in found.twice] + found.built_on_refused
+    return [
+        ("rounds", rounds, "rounds"),
+        ("starts", sum(stage.starts for stage in stages.values()), "processes"),
+        ("answered", len(crowd.answered), "turns"),
+        ("versions", len(found.tree.parents) - 1, "versions"),
+        ("refusals", len(found.tree.refused), "versions"),
+        ("rollbacks", len(rolled), "moves"),
+        ("dead_versions", found.dead, "versions"),
+        ("given_back", found.given_back, "turns"),
+        ("trained_again", found.again, "turns"),
+        ("skipped_twice_refused", found.skipped, "turns"),
+        ("trained", found.trained, "turns"),
+        ("lost_turns", len(lost), "turns"),
+        ("trained_twice", len(found.twice), "turns"),
+        ("built_on_refused", len(found.built_on_refused), "versions"),
+        ("half_files_read", len(watcher.half), "files"),
+        ("ended_alone", sum(stage.ended_alone for stage in stages.values()), "processes"),
+        ("learned_afterwards", float(learned), "yes or no"),
+        ("drained", float(drained), "yes or no"),
+    ], [*problems, *watcher.half]
+
+
+def _roll_back(run: RunDir, dice: random.Random) -> tuple[int, int] | None:
+    """A person goes back to an ancestor of the live version, most often to the last."""
+    live, tree = live_version(run), read_tree(run)
+    ancestors = tree.way_to(live or 0)[1:3]
+    if not live or not ancestors:
+        return None
+    try:
+        rollback(run, target := dice.choice(ancestors))
+    except ClawError:  # LIVE moved meanwhile
+        return None
+    return live, target
+
+
+def _is_idle(run: RunDir) -> bool:
+    """Whether nothing happened to the versions for a while."""
+    return time.time() - max(path.stat().st_mtime for path in (run.policies, run.eval, run.train / "steps.jsonl")) > _GRACE_S
+
+
+@contextmanager
+def _judging_versions(seed: int) -> Iterator[tuple[str, list[Task]]]:
+    """A server whose versions answer well or badly; a version does the same whenever it is asked."""
+    known: list[Task] = []
+
+    async def complete(request: Request) -> JSONResponse:
+        body = await request.json()
+        version = int(body["model"].rpartition("@")[2])
+        task = next(task for task in known if task.prompt in body["messages"][-1]["content"])
+        refused = version > 0 and random.Random(f"{seed} version {version}").random() < _REFUSED
+        message = {"role": "assistant", "content": f"**Final answer:** {task.answer + 1}" if refused else _good(task)}
+        return JSONResponse({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+
+    routes = [Route("/v1/chat/completions", complete, methods=["POST"])]
+    with serving(Starlette(routes=routes)) as address:
+        yield address, known
+
+
+def _good(task: Task) -> str:
+    sums = " and ".join(f"{a} {op} {b} = {c}" for a, op, b, c in task.steps)
+    if task.role == "student":
+        return f"I worked it out like this: {sums}, so there are {task.answer}"
+    right = "that is right" if task.solution_right else f"there is a small slip, it should be {task.answer}"
+    return f"Nice work {task.name}, I like how you wrote {sums}, and {right}"
+
+
+# ---- the audit -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """What the files say of the versions."""
+
+    parents: dict[int, int | None]
+    made: dict[int, float]  # unix seconds when each was made
+    refused: dict[int, float]  # by the gate, and when its record was written
+    moves: list[dict[str, Any]]
+
+    def way_to(self, version: int | None) -> list[int]:
+        """A version and its ancestors, the youngest first."""
+        way = []
+        while version is not None:
+            way.append(version)
+            version = self.parents[version]
+        return way
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    tree: Tree
+    lost: list[str]  # usable turns that are in no living version, were not skipped, and do not wait
+    twice: list[str]  # turns that are twice in the weights of some version, or in more than two versions that died
+    built_on_refused: list[str]
+    dead: int
+    given_back: int
+    again: int
+    skipped: int
+    trained: int
+
+
+def read_tree(run: RunDir) -> Tree:
+    folders = [path for path in run.policies.iterdir() if path.name.isdigit()]
+    policies = {int(path.name): orjson.loads((path / "policy.json").read_bytes()) for path in folders}
+    moves = run.policies / "moves.jsonl"
+    refused = {}
+    for path in published(run.eval, ".json"):
+        decision = orjson.loads(path.read_bytes())["decision"]
+        if decision["promote"] is False and not decision["reason"].startswith(("overtaken", "built on")):
+            refused[int(path.stem)] = path.stat().st_mtime
+    return Tree(
+        parents={version: policy["parent"] for version, policy in sorted(policies.items())},
+        made={version: policy["created_at"] for version, policy in policies.items()},
+        refused=refused,
+        moves=[orjson.loads(line) for line in moves.read_bytes().splitlines()] if moves.exists() else [],
+    )
+
+
+def audit(run: RunDir) -> Audit:
+    tree = read_tree(run)
+    inside = {0: list[str]()}  # the turns whose gradients a step added, as the step itself wrote them down
+    for version in tree.parents:
+        if version:
+            record = run.train / "turns" / f"{version}.parquet"
+            inside[version] = pq.read_table(record, columns=["turn_id"]).column("turn_id").to_pylist()
+    bad = list(_built_on_refused(tree))
+    live = int((run.policies / "LIVE").read_text())
+    # what came after LIVE lives while nobody refused it; at rest the trainer stands on one such branch at most
+    open_ends = [v for v in tree.parents if live in tree.way_to(v) and not _is_barred(tree, v, live)]
+    living = set(tree.way_to(max(open_ends)))
+    dead = [version for version in tree.parents if version not in living]
+    times_dead = Counter(turn for version in dead for turn in set(inside[version]))
+    trained = Counter(turn for version in living for turn in inside[version])
+    twice = {turn for leaf in tree.parents for turn, n in Counter(t for v in tree.way_to(leaf) for t in inside[v]).items() if n > 1}
+    twice |= {turn for turn, count in times_dead.items() if count > 2}
+    entries = [orjson.loads(path.read_bytes()) for path in published(run.train / "ledger", ".json")]
+    named = {t for e in entries if e["outcome"] == "skipped" for ids in e["turns"].values() for t in ids}
+    skipped = {turn for turn, count in times_dead.items() if count == 2 and turn not in trained}
+    feed = orjson.loads((run.train / "feed.json").read_bytes())
+    free = sorted(_usable(run) - trained.keys() - skipped - named)
+    return Audit(
+        tree=tree,
+        lost=free[feed["waiting"] :],
+        twice=sorted(twice),
+        built_on_refused=bad,
+        dead=len(dead),
+        given_back=len(times_dead),
+        again=sum(turn in trained for turn in times_dead),
+        skipped=len(skipped),
+        trained=len(trained),
+    )
+
+
+def _usable(run: RunDir) -> set[str]:
+    """Turns with exact ids and a reward or a hint; a rating that came later makes others usable, which are not counted on."""
+    worth = {
+        row["turn_id"]
+        for path in published(run.verdicts, ".parquet")
+        for row in read_columns(path, "verdicts", ["turn_id", "reward"])
+        if row["reward"]
+    }
+    rated = {orjson.loads(line)["turn_id"] for path in published(run.feedback, ".jsonl") for line in path.read_bytes().splitlines()}
+    columns = ["turn_id", "trainable"]
+    turns = [row for path in published(run.trajectories, ".parquet") for row in read_columns(path, "turns", columns)]
+    return {row["turn_id"] for row in turns if row["trainable"]} & worth - rated
+
+
+def _is_barred(tree: Tree, version: int, live: int) -> bool:
+    """Whether a version above the live one, or one between, was refused or has been live before."""
+    above = tree.way_to(version)
+    above = above[: above.index(live)]
+    been_live = {move["to"] for move in tree.moves}
+    return any(other in tree.refused or other in been_live for other in above)
+
+
+def _built_on_refused(tree: Tree) -> Iterator[str]:
+    """Versions that were made long after an ancestor was refused or rolled back, or went live on top of one."""
+    died = {version: (at, "refused") for version, at in tree.refused.items()}
+    for move in tree.moves:
+        if move["from"] is None:
+            continue
+        for version in tree.way_to(move["from"]):
+            if version not in tree.way_to(move["to"]):
+                died.setdefault(version, (move["at"], "rolled back"))
+    went_live = {move["to"]: move["at"] for move in tree.moves}
+    for version in tree.parents:
+        for ancestor in tree.way_to(version)[1:]:
+            at, how = died.get(ancestor, (float("inf"), ""))
+            if tree.made[version] > at + _GRACE_S:
+                yield f"version {version} was made {tree.made[version] - at:.0f} s after {ancestor} was {how}"
+            elif went_live.get(version, 0.0) > at:
+                yield f"version {version} went live after its ancestor {ancestor} was {how}"

@@ -72,6 +72,8 @@ class TrainConfig(Section):
     """… or of those that are there (at least `batch_min_turns`) once the oldest has waited so long."""
     batch_min_turns: int = Field(4, gt=0)
     """The fewest turns a step that waited too long may have."""
+    fair_keys: bool = True
+    """Share each step equally among the API keys whose turns wait; a key gets more only where others leave room."""
     lr: float = Field(1e-5, gt=0)
     """Learning rate after warm-up."""
     warmup_steps: int = Field(0, ge=0)
@@ -82,6 +84,9 @@ class TrainConfig(Section):
     """Of AdamW."""
     clip_grad: float = Field(1.0, gt=0)
     """Largest gradient norm."""
+    turn_bound: float | None = Field(1.5, ge=1)
+    """A turn whose estimated gradient exceeds the upper quartile of its step by this factor is weighed down to that; null: not
+    bounded. The formula is in docs/methods.md."""
     off_policy: Literal["dppo", "ppo_clip", "tis", "cispo", "gspo"] = "dppo"
     """How tokens count that an older version sampled; `ratio` is the policy's probability of a token over the sampler's. `dppo`:
     weighed by the ratio, left out beyond `mask_threshold`. `ppo_clip`: ratio clipped. `gspo`: the same with the ratio of the whole

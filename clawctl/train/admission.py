@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 from clawctl.config import TrainConfig
 from clawctl.shards import Origin
@@ -67,7 +68,7 @@ class Admission:
             if reward is None:
                 raise Refused("teacher prompt does not match")
             self.lost_hints["teacher prompt does not match"] += 1
-        kind = (turn.task_id or "").split("/")[0].split("-")[0]
+        kind = kind_of(turn)
         assert turn.prompt_ids is not None
         assert turn.completion_ids is not None
         sampled_by = version if turn.policy_version is None else turn.policy_version
@@ -119,6 +120,13 @@ class Admission:
             raise Refused("longer than the model's context")
         if any(value is None or not math.isfinite(value) or value > 1e-3 for value in logprobs):
             raise Refused("a logprob is missing or not one")
+
+
+def kind_of(turn: Turn) -> str:
+    """The kind of task that a turn's baseline is kept for: "homework" of "homework-17". Each key has kinds of its own, so that
+    no user moves the baseline of another."""
+    kind = (turn.task_id or "").split("/")[0].split("-")[0]
+    return kind if turn.user == "default" else f"{quote(turn.user, safe='')}/{kind}"
 
 
 def reward_of(turn: Turn, verdict: Verdict | None) -> float | None:

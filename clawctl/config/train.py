@@ -84,9 +84,9 @@ class TrainConfig(Section):
     """Of AdamW."""
     clip_grad: float = Field(1.0, gt=0)
     """Largest gradient norm."""
-    turn_bound: float | None = Field(1.5, ge=1)
-    """A turn whose estimated gradient exceeds the upper quartile of its step by this factor is weighed down to that; null: not
-    bounded. The formula is in docs/methods.md."""
+    turn_bound: float | None = Field(2.0, ge=1)
+    """A turn is weighed down where its estimated gradient exceeds the upper quartile of its step by more than this factor; null:
+    not bounded. The formula is in docs/methods.md."""
     off_policy: Literal["dppo", "ppo_clip", "tis", "cispo", "gspo"] = "dppo"
     """How tokens count that an older version sampled; `ratio` is the policy's probability of a token over the sampler's. `dppo`:
     weighed by the ratio, left out beyond `mask_threshold`. `ppo_clip`: ratio clipped. `gspo`: the same with the ratio of the whole

@@ -10,7 +10,7 @@ from torch import Tensor
 from clawctl.config import TrainConfig
 from clawctl.train.advantages import Scores, Term, Tops
 from clawctl.train.advantages.binary import Baselines
-from clawctl.train.influence import bound_of, likeliest_norms, pushes, sampled_norms, size_of, weight_of
+from clawctl.train.influence import Size, bound_of, likeliest_norms, pushes, sampled_norms, size_of, weight_of
 from clawctl.train.losses import acting_tokens, policy_loss
 from clawctl.train.measures import Measures
 from clawctl.train.off_policy import correction_of
@@ -39,11 +39,11 @@ class Objective:
     baselines: Baselines
     bound: float = math.inf  # of a turn's size, see `influence`
 
-    def bounded(self, sizes: dict[str, float]) -> "Objective":
+    def bounded(self, sizes: dict[str, Size]) -> "Objective":
         """The same, with the bound that the sizes of all turns of the step give."""
         return replace(self, bound=bound_of(sizes.values(), self.config.turn_bound))
 
-    def size(self, turn: Said) -> float:
+    def size(self, turn: Said) -> Size:
         """The estimated norm of the turn's gradient in this step, all terms together, before it is bounded."""
         count, correction = len(turn.before_T), replace(correction_of(self.config), penalty=0.0)
         temperature, sampled_T = turn.sample.temperature, torch.zeros_like(turn.before_T)

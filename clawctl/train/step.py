@@ -4,7 +4,7 @@ import contextlib
 import functools
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from clawctl.train.custom_loss import TERM as CUSTOM
 from clawctl.train.custom_loss import custom_loss, logits_of, sampled_logprobs
 from clawctl.train.ema import Average
 from clawctl.train.flops import Cost, peak_flops
+from clawctl.train.influence import Size
 from clawctl.train.measures import Measures, StepFacts, merged, peak_memory, step_row
 from clawctl.train.model import PolicyModel
 from clawctl.train.objective import Objective, Said, token_counts
@@ -118,6 +119,18 @@ def train_step(training: Training, batch: Batch) -> Outcome:
     return Outcome(step_row(whole, batch, facts), told=Told(whole.turns, facts, baselines))
 
 
+def gradients_of(training: Training, batch: Batch) -> Iterator[list[Tensor]]:
+    """The gradient of each turn of a step by itself, weighed as it is in this step; they add up to the step's before it is
+    clipped. One tensor for each trained parameter. No weight is changed."""
+    objective, parameters = _objective_of(training, batch), [parameter for _, parameter in training.policy.trained()]
+    ahead, sizes = _look_ahead(training, [[sample] for sample in batch.samples], objective, Measures())
+    for sample in batch.samples:
+        training.optimizer.zero_grad(set_to_none=True)
+        _microbatch(training, [sample], objective.bounded(sizes), Measures(), ahead)
+        yield [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters]
+    training.optimizer.zero_grad(set_to_none=True)
+
+
 def _objective_of(training: Training, batch: Batch) -> Objective:
     terms = terms_of(training.config)
     counts = token_counts(terms, batch.samples)
@@ -156,7 +169,7 @@ class Ahead:
 
 def _look_ahead(
     training: Training, groups: Sequence[list[Sample]], objective: Objective, measures: Measures
-) -> tuple[Ahead, dict[str, float]]:
+) -> tuple[Ahead, dict[str, Size]]:
     """The teachers of this rank's turns, which are asked in any case, and the size of each turn. Methods that compare the likeliest
     tokens need a forward pass more for it; the others take the sampler's logprobs for the policy's."""
     if likeliest(training.config) is None:

@@ -71,6 +71,7 @@ def _remove(run: RunDir, wish: Wish | None, chosen: Chosen, done: Forgotten) -> 
         _rewrite(run, path, chosen.turn_ids, done)
     for path in [*run.captures.glob(".*.tmp"), *run.trajectories.glob(".*.tmp"), *run.verdicts.glob(".*.tmp")]:
         path.unlink(missing_ok=True)  # what a killed writer left; the living ones of trajectories and verdicts rest
+    (run.train / "identical.bin").unlink(missing_ok=True)  # hashes of what was said
     (run.root / "collect.json").unlink(missing_ok=True)  # places in captures, should collect keep any: they are about to move
 
     def belongs(row: dict[str, Any]) -> bool:

@@ -4,7 +4,7 @@ Gradients: steps of 16 turns on the demo model, 15 of them sampled at temperatur
 methods, with an adapter and with all weights. Each turn's gradient is computed alone, as it is in its step, and measured. The
 share of a turn is the norm of its gradient over the sum of the norms of all 16.
 
-Keys: shards as collect and judge write them, through the trainer's own feed. One loud key brings hundreds of praised turns, which are
+Keys: shards as collect and judge write them, through the trainer's own feed. One loud key brings hundreds of praised turns:
 identical, varied by a counter, or in groups. Quiet keys bring a few each. Counted are the turns of quiet keys that went stale or
 never came into a step.
 """
@@ -60,14 +60,18 @@ def gradients(options: argparse.Namespace, folder: Path) -> list[tuple[str, floa
     against: dict[bool, float] = {True: 0.0, False: 0.0}
     honest = 0.0
     by_attack: Counter[str] = Counter()
+    calm: dict[int, list[Sample]] = {}  # all methods begin with the same weights, so their turns are the same
+    hostile: dict[tuple[int, str], Sample] = {}
     for method, changes in METHODS.items():
         training = resume(open_run(folder / method.replace(" ", "-")), recipe(**changes), ALONE)
         for seed in range(options.seed, options.seed + (1 if options.quick else 3)):
-            calm = honest_turns(training.policy, seed)
-            honest = max(honest, *shares(training, calm)[0])
+            calm[seed] = calm.get(seed) or honest_turns(training.policy, seed)
+            honest = max(honest, *shares(training, calm[seed])[0])
             for name, attack in ATTACKS.items():
-                step = [*calm[:-1], attack(training.policy, calm[-1], seed)]
-                for bounded in (True, False):
+                last = hostile.get((seed, name)) or attack(training.policy, calm[seed][-1], seed)
+                hostile[seed, name] = last
+                step = [*calm[seed][:-1], last]
+                for bounded in (True, False) if method in ("binary", "combine") else (True,):
                     training.config = training.config.model_copy(
                         update={"turn_bound": TrainConfig().turn_bound if bounded else None}
                     )

@@ -55,7 +55,7 @@ def sampled_norms(pushes_T: Tensor, logprobs_T: Tensor, temperature: float) -> T
 def likeliest_norms(pushes_TK: Tensor, logprobs_TK: Tensor, temperature: float) -> Tensor:
     """The same where K tokens are pushed at each position, as far as it lies on these K: [T]."""
     onto_TK = pushes_TK - logprobs_TK.exp() * pushes_TK.sum(-1, keepdim=True)
-    return onto_TK.norm(dim=-1) / temperature
+    return onto_TK.square().sum(-1).sqrt() / temperature
 
 
 def weight_of(size: Size, bound: float) -> float:

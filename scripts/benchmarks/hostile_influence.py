@@ -34,6 +34,7 @@ from clawctl.types import Turn, Verdict
 from scripts.benchmarks.table import Row
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
+UNSAMPLED = ("forced tokens", "repeated")  # attacks with tokens that no sampler gives: not held to the bar
 TURNS, LOUD, QUIET = 16, 400, 6  # turns of a step, of the loud key, of each quiet key
 EXTREME = "Answer with nothing but the word pencils, again and again, in capital letters."
 HINT = "Write plain sentences, without bold or numbered steps."
@@ -76,13 +77,15 @@ def gradients(options: argparse.Namespace, folder: Path) -> list[tuple[str, floa
                         update={"turn_bound": TrainConfig().turn_bound if bounded else None}
                     )
                     found, opposed = shares(training, step)
-                    largest[bounded] = max(largest[bounded], *found)
-                    against[bounded] = max(against[bounded], opposed)
+                    if name not in UNSAMPLED:
+                        largest[bounded] = max(largest[bounded], *found)
+                        against[bounded] = max(against[bounded], opposed)
                     if bounded:
                         by_attack[name] = max(by_attack[name], found[-1])
     return [
         ("gradient_share_max", largest[True], "share"),
         *((f"gradient_share {name}", share, "share") for name, share in by_attack.items()),
+        ("gradient_share_max_unsampled", max(by_attack[name] for name in UNSAMPLED), "share"),
         ("gradient_share_max_unbounded", largest[False], "share"),
         ("gradient_share_max_honest", honest, "share"),
         ("gradient_over_all_others_max", against[True], "ratio"),
@@ -172,7 +175,7 @@ def forced(policy: PolicyModel, like: Sample, seed: int) -> Sample:
 
 
 def longest(policy: PolicyModel, like: Sample, seed: int) -> Sample:
-    return sampled(policy, "hostile", "Count upwards without an end.", 1.5, seed, 1.0, HINT, most=1000)
+    return sampled(policy, "hostile", "Count upwards without an end.", 1.5, seed, 1.0, HINT, most=600)
 
 
 def repeated(policy: PolicyModel, like: Sample, seed: int) -> Sample:

@@ -74,6 +74,8 @@ class TrainConfig(Section):
     """… or of those that are there (at least `batch_min_turns`) once the oldest has waited so long."""
     batch_min_turns: int = Field(4, gt=0)
     """The fewest turns a step that waited too long may have."""
+    fair_keys: bool = True
+    """Share each step equally among the API keys whose turns wait; a key gets more only where others leave room."""
     lr: float = Field(1e-5, gt=0)
     """Learning rate after warm-up. Elsewhere 1e-6, for thousands of steps; a personal run makes tens of steps, in which 1e-6 shows
     nothing. OpenClaw-RL's own scripts take 1e-5 as well. An adapter usually bears ten times as much."""
@@ -86,6 +88,9 @@ class TrainConfig(Section):
     """Of AdamW. Elsewhere the same; OpenClaw-RL's scripts take 0.1, which pulls a finished model towards zero."""
     clip_grad: float = Field(1.0, gt=0)
     """Largest gradient norm."""
+    turn_bound: float | None = Field(2.0, ge=1)
+    """A turn is weighed down where its estimated gradient exceeds the upper quartile of its step by more than this factor; null:
+    not bounded. The formula is in docs/methods.md."""
     off_policy: Literal["dppo", "ppo_clip", "tis", "cispo", "gspo"] = "dppo"
     """How tokens count that an older version sampled; `ratio` is the policy's probability of a token over the sampler's. `dppo`:
     weighed by the ratio, left out beyond `mask_threshold`. Elsewhere a PPO clip: its ratio is of the trainer to itself, 1 in a

@@ -66,6 +66,7 @@ def look(run: RunDir) -> dict[str, Any]:
             "waiting_for_trainer": sum(row.why_not == "waiting for the trainer" for row in joined.rows),
             "trained": sum(row.step is not None for row in joined.rows),
         },
+        "keys": shares_of_keys(joined),
         "shards_without_verdicts": len(unjudged(run)),
         "not_trained": not_trained(joined),
         "feed": feed,
@@ -94,6 +95,16 @@ def not_trained(joined: Joined) -> dict[str, int]:
     """How many turns each reason has kept out of training, the commonest first."""
     reasons = Counter(row.why_not for row in joined.rows if row.why_not is not None)
     return {str(reason): count for reason, count in reasons.most_common() if reason not in _NOT_WAITING}
+
+
+def shares_of_keys(joined: Joined) -> dict[str, dict[str, float]]:
+    """Of each key: its trained turns, its share of all trained turns, and its turns that wait for the trainer."""
+    trained = Counter(row.turn["user"] for row in joined.rows if row.step is not None)
+    waiting = Counter(row.turn["user"] for row in joined.rows if row.why_not == "waiting for the trainer")
+    return {
+        key: {"trained": trained[key], "share": trained[key] / max(1, trained.total()), "waiting": waiting[key]}
+        for key, _ in (trained + waiting).most_common()
+    }
 
 
 def is_running(run: RunDir, stage: str) -> bool:
@@ -224,6 +235,7 @@ def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
         ),
         ("turns", Text(f"{turns['collected']} collected, {turns['trained']} trained, {turns['open']} in open sessions")),
         ("waiting", Text(waits)),
+        *([("keys", one_line(_keys_line(found["keys"]), 300))] if found["keys"] else []),
         ("shards", Text(f"{found['shards_without_verdicts']} without verdicts")),
     ]
     lines += _training_lines(found["training"])
@@ -250,6 +262,13 @@ def _training_lines(told: dict[str, Any]) -> list[tuple[str, Text]]:
         lines.append(("paused", one_line(f"{paused.get('problem')}; {paused.get('fix')}", 500)))
         lines[-1][1].stylize("red")
     return lines
+
+
+def _keys_line(keys: dict[str, dict[str, float]]) -> str:
+    """The keys with most trained turns first."""
+    return ", ".join(
+        f"{key} {told['share']:.0%} of trained turns ({told['trained']}), {told['waiting']} waiting" for key, told in keys.items()
+    )
 
 
 def _stage(stage: str, runs: bool | None) -> Text:

@@ -58,6 +58,7 @@ def explain(row: Row, record: dict[str, Any] | None, step: dict[str, Any] | None
         "numbers": {
             **{name: record[name] for name in names},
             "completion_tokens": len(ratios),
+            "bounded": record.get("bounded"),  # None: an older record
             "ratio_quantiles": quantiles(ratios),
             "terms": {term["name"]: _term(term) for term in record["terms"]},
         },
@@ -170,6 +171,8 @@ def _lines(found: dict[str, Any]) -> list[Text]:
         ),
         _line("ratio", f"{_spread(numbers['ratio_quantiles'])} over {numbers['completion_tokens']} tokens"),
     ]
+    if numbers["bounded"] not in (None, 1.0):
+        lines.append(_line("bounded", f"its gradient was weighed by {numbers['bounded']:.3g} (train.turn_bound)"))
     for name, term in numbers["terms"].items():
         kind = "advantage" if "advantage_mean" in term else "divergence"
         masked = "" if term["masked_tokens"] is None else f", {term['masked_tokens']} tokens left out"

@@ -73,6 +73,7 @@ def _remove(run: RunDir, wish: Wish | None, chosen: Chosen, done: Forgotten) -> 
     for path in [*run.captures.glob(".*.tmp"), *run.trajectories.glob(".*.tmp"), *run.verdicts.glob(".*.tmp")]:
         if "-custom.parquet." not in path.name:  # a custom rollout may be writing
             path.unlink(missing_ok=True)  # what a killed writer left; the living ones of trajectories and verdicts rest
+    (run.train / "identical.bin").unlink(missing_ok=True)  # hashes of what was said
     (run.root / "collect.json").unlink(missing_ok=True)  # places in captures, should collect keep any: they are about to move
 
     def belongs(row: dict[str, Any]) -> bool:

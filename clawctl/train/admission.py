@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 from clawctl.config import TrainConfig
 from clawctl.reward import Worth, worth
@@ -68,7 +69,7 @@ class Admission:
             if reward is None:
                 raise Refused("teacher prompt does not match")
             self.lost_hints["teacher prompt does not match"] += 1
-        kind = (turn.task_id or "").split("/")[0].split("-")[0]
+        kind = kind_of(turn)
         assert turn.prompt_ids is not None
         assert turn.completion_ids is not None
         sampled_by = version if turn.policy_version is None else turn.policy_version
@@ -126,3 +127,10 @@ def worth_of(turn: Turn, verdict: Verdict | None) -> Worth:
     """What a turn is worth under its verdict; `turn.feedback` must be the newest rating."""
     said = (None, None) if verdict is None else (verdict.judge, verdict.reward)
     return worth(turn.feedback, turn.outcome_reward, *said)
+
+
+def kind_of(turn: Turn) -> str:
+    """The kind of task that a turn's baseline is kept for: "homework" of "homework-17". Each key has kinds of its own, so that
+    no user moves the baseline of another."""
+    kind = (turn.task_id or "").split("/")[0].split("-")[0]
+    return kind if turn.user == "default" else f"{quote(turn.user, safe='')}/{kind}"

@@ -16,12 +16,15 @@ from clawctl.feedback import Ratings
 from clawctl.run_dir import RunDir, published, quarantine
 from clawctl.shards import UNKNOWN, Origin, UnreadableShard, merged_from, read_origin
 from clawctl.train.admission import UNTRAINABLE, Admission, Refused, worth_of
+from clawctl.train.fair import Hunger, fair_batch, hungry
 from clawctl.train.feed_counts import Counts, CountsFile, in_a_line
 from clawctl.train.forming import Forming
+from clawctl.train.identical import IDENTICAL, TrainedMarks, marks_of
 from clawctl.train.judged import Half, JudgedPiece, judged_pieces
-from clawctl.train.sample import Batch
+from clawctl.train.ledger import write_skipped
+from clawctl.train.sample import Batch, Sample
 from clawctl.train.turn_ids import TurnIds
-from clawctl.train.waiting import READ_AHEAD, Waiting, in_order, is_enough, ready_turns
+from clawctl.train.waiting import READ_AHEAD, Waiting, in_order, ready_turns
 from clawctl.types import Turn, Verdict, is_judged, lacks_reaction
 
 log = logging.getLogger("clawctl.train")
@@ -63,6 +66,11 @@ class Feed:
         self._begun_stems: set[str] = set()  # those of them whose later pieces wait on disk, or whose other half was damaged
         self._expired: set[str] = set()  # those of them that are no longer there
         self._merged: set[str] = set()  # those of them that hold the rows of others
+        self._left: dict[str, set[str]] = {}  # the keys whose turns were left on disk, by shard
+        self._served: dict[str, int] = {}  # the last step that trained a turn of a key
+        self._trained_marks = TrainedMarks(run.train / "identical.bin")
+        self._waiting_marks: dict[int, str] | None = None  # of what waits, with their owners; None: to be made anew
+        self._copies: list[Sample] = []  # turns that are identical to others, to be entered as skipped
         self._file = CountsFile(run)
 
     def take(self, version: int, now: float | None = None, updates: Mapping[int, int] | None = None) -> Batch | None:
@@ -74,12 +82,13 @@ class Feed:
         ready, more = 0, True
         while more and not ready:  # what was left on disk is wanted where all that was read is too stale
             more = self._look(now)
-            self._refuse_stale(version)
+            self._refuse_stale()
             ready = ready_turns(self.waiting, self.config, now)
         self.tell()
-        samples = [turn.sample for turn in self.waiting[:ready]]
         if not ready:
             return None
+        count = min(ready, self.config.batch_turns)
+        samples = [turn.sample for turn in fair_batch(self.waiting, count, self.config, self._behind, self._served)]
         own = [replace(s, policy_version=version) if s.imported else s for s in samples]
         return Batch(version + 1, own, parent=version, updates=updates or {})
 
@@ -90,6 +99,10 @@ class Feed:
         self.used.update(gone)
         for turn_id in gone:
             self._known.pop(turn_id, None)
+        if outcome == "trained":
+            used = [turn for turn in self.waiting if turn.sample.turn_id in gone]
+            self._served.update({turn.key: self._version + 1 for turn in used})
+            self._trained_marks.add((turn.marks, self._owner(turn)) for turn in used)
         self.waiting = [turn for turn in self.waiting if turn.sample.turn_id not in gone]
         self.tell()
 
@@ -123,12 +136,16 @@ class Feed:
             "unreadable_shards": self.unreadable,
         }
 
-    def _refuse_stale(self, version: int) -> None:
+    def _behind(self, sample: Sample) -> int:
+        """Updates between the version that sampled a turn and the one that the next batch is for; negative where it is unknown."""
+        if sample.imported:
+            return 0  # the version that trains it is the one that scores it
+        sampler = sample.policy_version
+        return self._version - sampler if self._updates is None else self._updates.get(sampler, -1)
+
+    def _refuse_stale(self) -> None:
         def fresh(turn: Waiting) -> bool:
-            if turn.sample.imported:
-                return True  # the version that trains it is the one that scores it
-            sampler = turn.sample.policy_version
-            behind = version - sampler if self._updates is None else self._updates.get(sampler, -1)
+            behind = self._behind(turn.sample)
             if behind < 0:
                 self.refused["sampled by a version that this trainer has not made"] += 1
             elif behind > self.config.max_staleness:
@@ -141,6 +158,7 @@ class Feed:
     def _look(self, now: float) -> bool:
         """Read the shards that have both halves and were not read yet, in stem order; then what was rated since. True if some are
         left, because enough turns wait."""
+        self._waiting_marks = None
         rated = {turn_id for turn_id in self.ratings.look() if turn_id in self._known}
         turns = {path.stem: path for path in published(self.run.trajectories, ".parquet")}
         verdicts = {path.stem: path for path in published(self.run.verdicts, ".parquet")}
@@ -148,15 +166,21 @@ class Feed:
         new = [stem for stem in sorted(turns.keys() & verdicts.keys()) if stem not in read]
         left = False
         for stem in new:
-            if left := is_enough(self.waiting, self.config, self._most):
+            hunger = self._hunger()
+            if hunger.full and not self.config.fair_keys:
+                left = True
                 break
+            if stem in self._left and not any(hunger.wants(key) for key in self._left[stem]):
+                left = True
+                continue
             self._stems.add(stem)
-            if not self._is_merged(stem, turns[stem]) and (left := not self._join(stem, now)):
-                break
+            if not self._is_merged(stem, turns[stem]) and not self._join(stem, now):
+                left = True
         self._forget_expired(turns.keys())
         self._take_again(rated & self._known.keys(), now)
         released = self.forming.release(now)
         self.waiting += released
+        self._skip_copies()
         if new or rated or released:
             self.waiting = in_order(self.waiting, grouped=self.config.credit == "group")
         return left
@@ -167,6 +191,7 @@ class Feed:
         if expired:
             self._expired |= expired
             self._begun_stems -= expired
+            self._left = {stem: keys for stem, keys in self._left.items() if stem not in expired}
             self._known = {turn_id: stem for turn_id, stem in self._known.items() if stem not in expired}
             self._refusals = {turn_id: why for turn_id, why in self._refusals.items() if turn_id in self._known}
 
@@ -183,6 +208,7 @@ class Feed:
         self._known.update({turn_id: stem for turn_id, part in self._known.items() if part in parts})
         self.origins[stem] = self.origins[min(parts)]
         self._begun_stems.discard(stem)
+        self._left.pop(stem, None)
         return True
 
     def _take_again(self, rated: Set[str], now: float) -> None:
@@ -196,21 +222,28 @@ class Feed:
 
     def _join(self, stem: str, now: float, again: Set[str] = frozenset()) -> bool:
         """Take in the turns of a shard that are not known, or of a shard that was read those that are to be looked at `again`.
-        False if pieces of it are left, because enough turns wait."""
+        False if turns of it are left, because enough of their keys wait."""
+        hunger, left_keys, left = self._hunger(), set[str](), set[str]()
 
         def is_wanted(row: dict[str, Any]) -> bool:
-            return row["turn_id"] in again if again else self._is_wanted(row)
+            if again or not self._is_wanted(row):
+                return row["turn_id"] in again
+            if hunger.wants(row["user"]):
+                hunger.fed(row["user"])
+                return True
+            left_keys.add(row["user"])
+            left.add(row["turn_id"])
+            return False
 
         turns_path, verdicts_path = (folder / f"{stem}.parquet" for folder in (self.run.trajectories, self.run.verdicts))
         try:
             since = min(verdicts_path.stat().st_mtime, now)  # another host's clock may be ahead
             self.origins[stem] = read_origin(turns_path)
             self.admission.meet(self.origins[stem])
-            for number, piece in enumerate(judged_pieces(self.run, stem, is_wanted)):
-                if number and not again and is_enough(self.waiting, self.config, self._most):
-                    self._begun_stems.add(stem)
-                    return False
-                self._take_in(stem, piece, since, again)
+            for piece in judged_pieces(self.run, stem, is_wanted):
+                self._take_in(stem, piece, since, again, left)
+                hunger = self._hunger()
+                left.clear()
         except FileNotFoundError:
             self._stems.discard(stem)  # another worker put it into quarantine between our listing and our reading
         except UnreadableShard as error:
@@ -218,9 +251,17 @@ class Feed:
         except Half as error:
             self._put_aside(stem, error.path, error)
         else:
+            if left_keys:
+                self._begun_stems.add(stem)
+                self._left[stem] = left_keys
+                return False
             if not again:
                 self._begun_stems.discard(stem)
+                self._left.pop(stem, None)
         return True
+
+    def _hunger(self) -> Hunger:
+        return hungry(self.waiting, self.config, self._most)
 
     def _put_aside(self, stem: str, path: Path, error: Exception) -> None:
         log.warning("%s is put into quarantine: %s", path, error)
@@ -240,9 +281,9 @@ class Feed:
         of_use = is_judged(row["trainable"], *said) or (rating is not None and lacks_reaction(*said))
         return of_use and row["turn_id"] not in self.used
 
-    def _take_in(self, stem: str, piece: JudgedPiece, since: float, again: Set[str]) -> None:
+    def _take_in(self, stem: str, piece: JudgedPiece, since: float, again: Set[str], left: Set[str]) -> None:
         for row in piece.passed if not again else []:
-            if self._is_new(stem, row["turn_id"]) and row["turn_id"] not in self.used:
+            if row["turn_id"] not in left and self._is_new(stem, row["turn_id"]) and row["turn_id"] not in self.used:
                 self._refuse(row["turn_id"], UNTRAINABLE)
         for turn, verdict in piece.turns:
             if again:
@@ -277,9 +318,39 @@ class Feed:
             return
         try:
             sample = self.admission.sample(stem, turn, verdict, self.origins[stem], self._version)
-            self._hold(Waiting(sample, since, self.forming.unit_of(turn)))
+            marks = marks_of(turn, sample.prompt_ids, sample.completion_ids)
+            waiting = Waiting(sample, since, self.forming.unit_of(turn), turn.user, marks)
+            if self._is_copy(waiting):
+                self._copies.append(sample)
+                raise Refused(IDENTICAL)
+            self._hold(waiting)
         except Refused as reason:
             self._refuse(turn.turn_id, str(reason))
+
+    def _is_copy(self, turn: Waiting) -> bool:
+        """Whether an identical turn waits or was trained."""
+        owner = self._owner(turn)
+        if self._trained_marks.has(turn.marks, owner):
+            return True
+        if self._waiting_marks is None:
+            others = (*self.waiting, *self.forming.waiting)
+            self._waiting_marks = {mark: self._owner(other) for other in others for mark in other.marks}
+        return any(self._waiting_marks.get(mark, owner) != owner for mark in turn.marks)
+
+    def _owner(self, turn: Waiting) -> str:
+        """Copies of one owner all count: those within a group; each other turn is its own."""
+        return turn.unit if self.config.credit == "group" and turn.unit is not None else turn.sample.turn_id
+
+    def _skip_copies(self) -> None:
+        """Enter the turns that are identical to others in the ledger, so that they are accounted for."""
+        if self._copies:
+            try:
+                write_skipped(self.run, self._version + 1, self._copies, IDENTICAL)
+            except OSError as error:  # they are refused again, and entered after the next start
+                log.error("the ledger cannot be written: %s", error)
+                return
+            copies, self._copies = [sample.turn_id for sample in self._copies], []
+            self.done(copies, "skipped")
 
     def _refuse(self, turn_id: str, reason: str) -> None:
         self.refused[reason] += 1
@@ -292,8 +363,11 @@ class Feed:
             self.refused[reason] -= 1
         self.waiting = [other for other in self.waiting if other.sample.turn_id != turn.turn_id]
         self.forming.let_go(turn)
+        self._waiting_marks = None
 
     def _hold(self, turn: Waiting) -> None:
+        if self._waiting_marks is not None:
+            self._waiting_marks |= dict.fromkeys(turn.marks, self._owner(turn))
         if turn.unit is None:
             self.waiting.append(turn)
         else:

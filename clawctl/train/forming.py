@@ -6,6 +6,7 @@ Every turn is seen here, also one that is not trained itself: its reward counts 
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from urllib.parse import quote
 
 from clawctl.config import TrainConfig
 from clawctl.train.advantages.gae import session_credits
@@ -42,8 +43,9 @@ class Forming:
         return [turn for unit in self._units.values() for turn in unit.waiting]
 
     def unit_of(self, turn: Turn) -> str | None:
-        """What the turn's reward is compared with; None: nothing."""
-        return {"reward": None, "group": turn.group_id, "gae": turn.session_id}[self.config.credit]
+        """What the turn's reward is compared with, within the turns of its key; None: nothing."""
+        name = {"reward": None, "group": turn.group_id, "gae": turn.session_id}[self.config.credit]
+        return name if name is None or (turn.user == "default" and "/" not in name) else f"{quote(turn.user, safe='')}/{name}"
 
     def see(self, turn: Turn, reward: float | None, outcome: float | None = None) -> None:
         """Take in what a turn earned, and the part of it that is the outcome of its episode."""
@@ -61,9 +63,16 @@ class Forming:
             self._forget_idle()
 
     def _forget_idle(self) -> None:
-        """Of the groups in which nothing waits keep those seen last. A turn that comes later still begins its group anew."""
-        idle = sorted((unit.seen, name) for name, unit in self._units.items() if not unit.waiting)
-        for _, name in idle[:-MOST_IDLE]:
+        """Of the groups in which nothing waits keep those seen last, of each key as many as of any other. A turn that comes later
+        still begins its group anew."""
+        idle = sorted(((unit.seen, name) for name, unit in self._units.items() if not unit.waiting), reverse=True)
+        of_key: Counter[str] = Counter()
+        places: list[tuple[int, int, str]] = []  # how many newer ones its key has, how many newer ones there are
+        for place, (_, name) in enumerate(idle):
+            key = name.partition("/")[0] if "/" in name else "default"
+            places.append((of_key[key], place, name))
+            of_key[key] += 1
+        for _, _, name in sorted(places)[MOST_IDLE:]:
             del self._units[name]
         self._look_again = len(self._units) + MOST_IDLE
 

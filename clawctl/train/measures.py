@@ -27,6 +27,7 @@ class TurnNumbers:
     policy_T: Tensor  # logprobs of the policy before the step
     sampler_T: Tensor
     teacher_T: Tensor | None = None
+    bounded: float = 1.0  # what its part of the loss was multiplied by, see `influence`
     advantages: dict[str, Tensor] = field(default_factory=dict)  # by term
     acting: dict[str, Tensor] = field(default_factory=dict)  # by term: False where a token was left out
     divergences: dict[str, Tensor] = field(default_factory=dict)  # by term, of those that have no advantages
@@ -139,6 +140,7 @@ def step_row(whole: Measures, batch: Batch, facts: StepFacts) -> dict[str, Any]:
         "staleness_mean": sum(staleness) / len(staleness),
         "staleness_max": max(staleness),
         "correction": facts.correction,
+        "bounded_turns": sum(turn.bounded < 1 for turn in turns),
         "grad_norm": facts.grad_norm,
         "clip_grad": facts.clip_grad,
         "lr": facts.lr,

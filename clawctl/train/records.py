@@ -30,7 +30,7 @@ _ROW = pa.schema([
     ("reward", pa.float64()), ("credit", pa.float64()), ("baseline", pa.float64()), ("temperature", pa.float64()),
     ("policy_version", pa.int64()), ("policy_version_end", pa.int64()), ("staleness", pa.int64()),
     ("completion_ids", pa.list_(pa.int32())), ("policy_logprobs", _FLOATS), ("sampler_logprobs", _FLOATS),
-    ("teacher_logprobs", _FLOATS), ("terms", pa.list_(_TERM)), ("worth", pa.string()),
+    ("teacher_logprobs", _FLOATS), ("terms", pa.list_(_TERM)), ("worth", pa.string()), ("bounded", pa.float64()),
 ])  # fmt: skip
 
 
@@ -93,6 +93,7 @@ def _row(sample: Sample, batch: Batch, told: Told) -> dict[str, Any]:
         "sampler_logprobs": sample.logprobs,
         "teacher_logprobs": None if numbers.teacher_T is None else numbers.teacher_T.tolist(),
         "terms": [_term(name, numbers, facts) for name in names],
+        "bounded": numbers.bounded,
     }
 
 

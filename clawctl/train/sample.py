@@ -14,7 +14,7 @@ class Sample:
 
     turn_id: str
     stem: str  # the shard it came from: the ledger is kept by shard
-    kind: str  # kind of task, the key of its baseline: "homework" of task_id "homework-17"; "" where there is no task
+    kind: str  # kind of task, the key of its baseline: "homework" of task_id "homework-17", "anna/homework" of a key with a name
     prompt_ids: list[int]
     completion_ids: list[int]
     logprobs: list[float] | None  # the sampler's, one for each completion token; None: imported and not scored yet

@@ -4,8 +4,8 @@ import contextlib
 import functools
 import logging
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from clawctl.train.custom_loss import TERM as CUSTOM
 from clawctl.train.custom_loss import custom_loss, logits_of, sampled_logprobs
 from clawctl.train.ema import Average
 from clawctl.train.flops import Cost, peak_flops
+from clawctl.train.influence import Size
 from clawctl.train.measures import Measures, StepFacts, merged, peak_memory, step_row
 from clawctl.train.model import PolicyModel
 from clawctl.train.objective import Objective, Said, token_counts
@@ -32,7 +33,7 @@ from clawctl.train.records import Told
 from clawctl.train.remote_teacher import RemoteTeacher
 from clawctl.train.sample import Batch, Sample
 from clawctl.train.sharding import whole as whole_tensor
-from clawctl.train.tops import Asking, look, teachers_of
+from clawctl.train.tops import Asking, Teachers, look, teachers_of
 from clawctl.train.trees import Packing
 
 log = logging.getLogger("clawctl.train")
@@ -123,6 +124,18 @@ def train_step(training: Training, batch: Batch) -> Outcome:
     return Outcome(step_row(whole, batch, facts), told=Told(whole.turns, facts, baselines))
 
 
+def gradients_of(training: Training, batch: Batch) -> Iterator[list[Tensor]]:
+    """The gradient of each turn of a step by itself, weighed as it is in this step; they add up to the step's before it is
+    clipped. One tensor for each trained parameter. No weight is changed."""
+    objective, parameters = _objective_of(training, batch), [parameter for _, parameter in training.policy.trained()]
+    ahead, sizes = _look_ahead(training, [[sample] for sample in batch.samples], objective, Measures())
+    for sample in batch.samples:
+        training.optimizer.zero_grad(set_to_none=True)
+        _microbatch(training, [sample], objective.bounded(sizes), Measures(), ahead)
+        yield [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters]
+    training.optimizer.zero_grad(set_to_none=True)
+
+
 def _objective_of(training: Training, batch: Batch) -> Objective:
     terms = terms_of(training.config)
     counts = token_counts(terms, batch.samples)
@@ -137,11 +150,64 @@ def _add_gradients(training: Training, batch: Batch, objective: Objective, measu
     packing = share_out(turn_branches(batch.samples), policy.merge, training.config.tokens_per_microbatch, ranks.world)
     measures.cuts, measures.recomputed_tokens = note_cuts(packing, ranks.world) if ranks.leads else (0, 0)
     own = share(packing.groups, ranks.rank, ranks.world)
+    # sharded weights are put together by all ranks or none: one that has no turns left makes the last passes for nothing
+    spare = packing.groups[-1:] if policy.across is not None and len(own) * ranks.world < len(packing.groups) else []
+    ahead = None
+    if training.config.turn_bound is not None and len(packing.groups) > 1:
+        ahead, sizes = _look_ahead(
+            training, [[batch.samples[index] for index in group] for group in (*own, *spare)], objective, measures
+        )
+        objective = objective.bounded({turn_id: size for part in ranks.gather(sizes) for turn_id, size in part.items()})
     for group in own:
-        _microbatch(training, [batch.samples[index] for index in group], objective, measures)
-    if policy.across is not None and len(own) * ranks.world < len(packing.groups):
-        # sharded weights are put together by all ranks or none: one that has no turns left makes the last passes for nothing
-        _microbatch(training, [batch.samples[index] for index in packing.groups[-1]], objective, Measures(), weight=0.0)
+        _microbatch(training, [batch.samples[index] for index in group], objective, measures, ahead)
+    for group in spare:
+        _microbatch(training, [batch.samples[index] for index in group], objective, Measures(), ahead, weight=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What was computed before the first pass of a step that has several, so that all of them know the bound of a turn."""
+
+    teacher: dict[str, Tensor] = field(default_factory=dict)  # by turn, as `teacher_logprobs` has it
+    tops: dict[str, tuple[Tensor, Teachers | None]] = field(default_factory=dict)  # by turn: the policy's likeliest tokens [T, K]
+
+
+def _look_ahead(
+    training: Training, groups: Sequence[list[Sample]], objective: Objective, measures: Measures
+) -> tuple[Ahead, dict[str, Size]]:
+    """The teachers of this rank's turns, which are asked in any case, and the size of each turn. Methods that compare the likeliest
+    tokens need a forward pass more for it; the others take the sampler's logprobs for the policy's."""
+    if likeliest(training.config) is None:
+        samples = [sample for group in groups for sample in group]
+        with measures.clock("teacher"):
+            teacher = teacher_logprobs(training, samples, measures)
+        device = training.policy.device
+        return Ahead(teacher), {s.turn_id: objective.size(_as_sampled(s, teacher.get(s.turn_id), device)) for s in samples}
+    tops: dict[str, tuple[Tensor, Teachers | None]] = {}
+    sizes = {}
+    with torch.no_grad():
+        for group in groups:
+            branches = turn_branches(group)
+            batch = lay_out(branches, training.policy.merge, training.policy.device)
+            measures.add_pass(training.cost, batch, branches)
+            said, found = _said_of_tops(training, batch, group, measures)
+            tops |= found
+            sizes.update({turn.sample.turn_id: objective.size(turn) for turn in said})
+    return Ahead(tops=tops), sizes
+
+
+def _as_sampled(sample: Sample, teacher_T: Tensor | None, device: torch.device) -> Said:
+    """The turn as if the policy were its sampler."""
+    sampler_T = torch.tensor(sample.logprobs, dtype=torch.float32, device=device)
+    return Said(sample, sampler_T, sampler_T, sampler_T, teacher_T)
+
+
+def _bounded(objective: Objective, said: Sequence[Said], ahead: Ahead | None) -> Objective:
+    """With the bound of a turn, where this pass is the whole step: its sizes were not known before."""
+    if ahead is not None or objective.config.turn_bound is None:
+        return objective
+    seen = [turn if turn.tops is not None else _as_sampled(turn.sample, turn.teacher_T, turn.before_T.device) for turn in said]
+    return objective.bounded({turn.sample.turn_id: objective.size(turn) for turn in seen})
 
 
 def _facts(training: Training, objective: Objective, norm: float, lr: float) -> StepFacts:
@@ -154,20 +220,27 @@ def _facts(training: Training, objective: Objective, norm: float, lr: float) -> 
     return StepFacts(config.method, weights, objective.counts, norm, lr, peak, config.clip_grad, correction)
 
 
-def _microbatch(training: Training, samples: list[Sample], objective: Objective, measures: Measures, weight: float = 1.0) -> None:
+def _microbatch(
+    training: Training,
+    samples: list[Sample],
+    objective: Objective,
+    measures: Measures,
+    ahead: Ahead | None,
+    weight: float = 1.0,
+) -> None:
     """Add the gradient of a few turns, `weight` times."""
     config, policy = training.config, training.policy
     sampled_only = likeliest(config) is None
-    beside = taught_beside(config, policy, samples) if sampled_only and training.custom is None else []
+    beside = taught_beside(config, policy, samples) if sampled_only and training.custom is None and ahead is None else []
     with measures.clock("teacher"):
         apart = [sample for sample in samples if sample not in beside]
-        teacher = teacher_logprobs(training, apart, measures) if sampled_only else {}
+        teacher = ahead.teacher if ahead else teacher_logprobs(training, apart, measures) if sampled_only else {}
     branches = [*turn_branches(samples), *teacher_branches(beside)]
     batch = lay_out(branches, policy.merge, policy.device)
     measures.add_pass(training.cost, batch, branches, backward=True)
     if training.custom is not None:
         with measures.clock("forward"):
-            loss = _own_loss(training, training.custom, batch, samples, teacher, objective, measures)
+            loss = _own_loss(training, training.custom, batch, samples, teacher, objective, measures, ahead)
         with measures.clock("backward"):
             (loss * weight).backward()
         return
@@ -175,9 +248,9 @@ def _microbatch(training: Training, samples: list[Sample], objective: Objective,
         with measures.clock("forward"):
             said = _said(training, batch, samples, teacher, beside)
     else:
-        said = _said_of_tops(training, batch, samples, measures)
+        said, _ = _said_of_tops(training, batch, samples, measures, ahead)
     with measures.clock("forward"):
-        loss = objective.loss(said, measures)
+        loss = _bounded(objective, said, ahead).loss(said, measures)
     with measures.clock("backward"):
         (loss * weight).backward()
 
@@ -190,6 +263,7 @@ def _own_loss(
     teacher: dict[str, Tensor],
     objective: Objective,
     measures: Measures,
+    ahead: Ahead | None,
 ) -> Tensor:
     """The user's loss of a few turns."""
     policy = training.policy
@@ -206,8 +280,10 @@ def _own_loss(
             reference = logits_of(policy, batch, training.reference)
     streams = zip(samples, now.split(batch.lengths), before.split(batch.lengths), strict=True)
     said = [Said(s, now_T, before_T, _sampler(s, now_T), teacher.get(s.turn_id)) for s, now_T, before_T in streams]
+    objective = _bounded(objective, said, ahead)
     objective.note(said, measures)
     for turn in said:
+        measures.turns[turn.sample.turn_id].bounded = objective.weight(turn)
         measures.turns[turn.sample.turn_id].advantages[CUSTOM] = objective.advantages(turn).cpu()
     loss = custom_loss(custom, (logits, reference), said, objective, batch, training.making)
     measures.add_loss(CUSTOM, loss)
@@ -233,13 +309,16 @@ def _said(
     return [Said(s, now_T, before_T, _sampler(s, now_T), teacher.get(s.turn_id)) for s, now_T, before_T in streams]
 
 
-def _said_of_tops(training: Training, batch: Microbatch, samples: Sequence[Sample], measures: Measures) -> list[Said]:
-    """The same of the policy's likeliest tokens as well."""
+def _said_of_tops(
+    training: Training, batch: Microbatch, samples: Sequence[Sample], measures: Measures, ahead: Ahead | None = None
+) -> tuple[list[Said], dict[str, tuple[Tensor, Teachers | None]]]:
+    """The same of the policy's likeliest tokens as well; and for each turn these tokens and its teachers, as `ahead` has them."""
     policy, k = training.policy, likeliest(training.config)
     assert k is not None
+    named_NK = torch.cat([ahead.tops[sample.turn_id][0] for sample in samples]) if ahead is not None else None
     with measures.clock("forward"):
         with policy.dropping():
-            now = look(policy, batch, k)
+            now = look(policy, batch, k, named_NK)
         before_N, before_NK = now.logprobs_N.detach(), now.likeliest_NK.detach()
         if policy.dropouts:
             with torch.no_grad():
@@ -247,16 +326,20 @@ def _said_of_tops(training: Training, batch: Microbatch, samples: Sequence[Sampl
             before_N, before_NK = calm.logprobs_N, calm.likeliest_NK
     streams = [stream.split(batch.lengths) for stream in (now.logprobs_N, before_N, now.likeliest_NK, before_NK, now.ids_NK)]
     hinted = [index for index, sample in enumerate(samples) if sample.teacher_prompt_ids is not None]
-    with measures.clock("teacher"), _aside(training):
-        own, ids = [samples[index] for index in hinted], [streams[4][index] for index in hinted]
-        ask = Asking(training.config.tokens_per_microbatch, measures, training.cost, training.reference)
-        found = teachers_of(policy, own, ids, ask)
-    teachers = dict(zip(hinted, found, strict=True))
+    teachers: dict[int, Teachers | None]
+    if ahead is None:
+        with measures.clock("teacher"), _aside(training):
+            own, ids = [samples[index] for index in hinted], [streams[4][index] for index in hinted]
+            ask = Asking(training.config.tokens_per_microbatch, measures, training.cost, training.reference)
+            teachers = dict(zip(hinted, teachers_of(policy, own, ids, ask), strict=True))
+    else:
+        teachers = {index: ahead.tops[samples[index].turn_id][1] for index in hinted}
     said = []
     for i, (sample, now_T, before_T, now_TK, before_TK, _) in enumerate(zip(samples, *streams, strict=True)):
-        tops = Tops(now_TK, before_TK, teachers[i].logprobs_HTK, teachers[i].overlap_HT) if i in teachers else None
+        told = teachers.get(i)
+        tops = Tops(now_TK, before_TK, told.logprobs_HTK, told.overlap_HT) if told is not None else None
         said.append(Said(sample, now_T, before_T, _sampler(sample, now_T), None, tops))
-    return said
+    return said, {sample.turn_id: (streams[4][i], teachers.get(i)) for i, sample in enumerate(samples)}
 
 
 def _sampler(sample: Sample, like_T: Tensor) -> Tensor:

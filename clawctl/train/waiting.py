@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from clawctl.config import TrainConfig
+from clawctl.train.identical import Marks
 from clawctl.train.sample import Sample
 
 READ_AHEAD = 4096  # turns; on disk they wait as well
@@ -16,6 +17,8 @@ class Waiting:
     sample: Sample
     since: float  # unix seconds when its verdict was published
     unit: str | None = None  # the group or session that its reward is compared with
+    key: str = ""  # name of the API key that asked
+    marks: Marks = (0, 0)  # what it shares with identical turns
 
     @property
     def tokens(self) -> int:

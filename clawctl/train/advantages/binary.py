@@ -4,7 +4,7 @@ OpenClaw-RL (arXiv 2603.10165): A_t = r. A lone turn has no group to be compared
 baseline, Williams 1992). Where the recipe compares a turn with its group or session, that credit takes the place of both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from clawctl.config import TrainConfig
 from clawctl.train.advantages.term import Scores, Term
 from clawctl.train.sample import Sample
 
+MOST_KINDS = 256  # of a key: clients name the tasks
 MEMORY = 64  # turns: an older reward fades, because the policy that earned it is gone
 
 
@@ -45,4 +46,18 @@ class Baselines:
         for sample in samples:
             if sample.reward is not None:
                 mean, count = self.kept.get(sample.kind, (0.0, 0))
+                self.kept.pop(sample.kind, None)
                 self.kept[sample.kind] = (mean + (sample.reward - mean) / min(count + 1, MEMORY), count + 1)
+        self._forget({_key(sample.kind) for sample in samples})
+
+    def _forget(self, keys: Set[str]) -> None:
+        """Of each of the keys keep the kinds that were seen last."""
+        for key in keys:
+            own = [kind for kind in self.kept if _key(kind) == key]
+            for kind in own[: max(0, len(own) - MOST_KINDS)]:
+                del self.kept[kind]
+
+
+def _key(kind: str) -> str:
+    """Whose kind of task it is: "anna" of "anna/homework", "" of "homework", the default key's."""
+    return kind.rpartition("/")[0]

@@ -1,0 +1,102 @@
+"""Identical turns count once, also those of which one was trained long ago.
+
+Two turns of one key are identical if they have the same completion, token by token, behind the same prompt. Prompts are the same
+if their tokens are, or if their messages differ in nothing but system messages, white space and case, which cost nothing to vary. A
+number in the prompt is as cheap to vary, but two problems often differ in nothing else: there the shares of keys hold (`fair.py`).
+
+The members of a group are sampled from one prompt on purpose, and their credits add up to nothing: among them all count.
+"""
+
+import hashlib
+import logging
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from clawctl.types import Turn
+
+log = logging.getLogger("clawctl.train")
+
+IDENTICAL = "identical to another turn of its key"
+MOST = 1 << 20  # marks that are remembered, two a turn, at 16 bytes each in memory and on disk
+_RECENT = 4096
+_SPACE = re.compile(r"(?:\s|\\[nrtf])+")  # also as JSON escapes it
+
+Marks = tuple[int, int]
+_Pairs = NDArray[np.uint64]  # [N, 2]: a mark and its owner
+_HEADERS = ("system", "developer")  # roles whose messages clients add by themselves: dates, session names
+
+
+def marks_of(turn: Turn, prompt_ids: list[int], completion_ids: list[int]) -> Marks:
+    """What identical turns have in common: they share at least one of the two."""
+    said = [turn.user, completion_ids]
+    messages = [[m.get("role"), m.get("content"), m.get("tool_calls")] for m in turn.messages if m.get("role") not in _HEADERS]
+    asked = _SPACE.sub(" ", orjson.dumps(messages, default=str).decode().casefold()).replace('" ', '"').replace(' "', '"')
+    return _hash(orjson.dumps([*said, prompt_ids])), _hash(orjson.dumps([*said, asked]))
+
+
+class TrainedMarks:
+    """The marks of trained turns, with their owners, in a file that only grows until it is cut to its newer half.
+
+    They are 64-bit hashes: among a million one is mistaken for another once in 10^13 questions. The file is a memory, not a record:
+    what is lost or damaged in it lets a turn be trained a second time, and nothing else.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._marks, self._owners = np.empty(0, np.uint64), np.empty(0, np.uint64)
+        self._recent: dict[int, int] = {}
+        self._load()
+
+    def has(self, marks: Marks, owner: str) -> bool:
+        """Whether a turn of another owner was trained that has one of the marks."""
+        return any((found := self._owner(mark)) is not None and found != _hash(owner.encode()) for mark in marks)
+
+    def add(self, trained: Iterable[tuple[Marks, str]]) -> None:
+        """Remember the marks of trained turns by their owners."""
+        pairs = [(mark, _hash(owner.encode())) for marks, owner in trained for mark in marks]
+        if not pairs:
+            return
+        self._recent.update(pairs)
+        try:
+            with self._path.open("ab") as file:
+                file.write(np.array(pairs, np.uint64).tobytes())
+        except OSError as error:
+            log.warning("%s cannot be written, identical turns may be trained again after a restart: %s", self._path, error)
+        if len(self._recent) >= _RECENT:
+            self._load()
+
+    def _owner(self, mark: int) -> int | None:
+        if mark in self._recent:
+            return self._recent[mark]
+        at = int(self._marks.searchsorted(np.uint64(mark)))
+        return int(self._owners[at]) if at < len(self._marks) and int(self._marks[at]) == mark else None
+
+    def _load(self) -> None:
+        """Take in the newest marks of the file, and cut it where it has become too long."""
+        try:
+            found = self._path.read_bytes()
+            pairs: _Pairs = np.frombuffer(found[: len(found) // 16 * 16], np.uint64).reshape(-1, 2)
+            if len(pairs) > MOST or len(found) % 16:
+                pairs = pairs[-MOST // 2 :] if len(pairs) > MOST else pairs
+                part = self._path.with_name(f".{self._path.name}.part")
+                part.write_bytes(pairs.tobytes())
+                os.replace(part, self._path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            log.warning("%s cannot be read, identical turns may be trained again: %s", self._path, error)
+            return
+        self._marks, first = np.unique(pairs[:, 0], return_index=True)
+        self._owners = pairs[first, 1].copy()
+        self._recent = {}
+
+
+def _hash(text: bytes) -> int:
+    """The same in every process, unlike `hash`."""
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")

@@ -1,0 +1,327 @@
+"""Case `influence`: how much of training one turn, or one key, can own.
+
+Gradients: steps of 16 turns on the demo model, 15 of them sampled at temperature 1 and one hostile, with exact logprobs, in several
+methods, with an adapter and with all weights. Each turn's gradient is computed alone, as it is in its step, and measured. The
+share of a turn is the norm of its gradient over the sum of the norms of all 16.
+
+Keys: shards as collect and judge write them, through the trainer's own feed. One loud key brings hundreds of praised turns:
+identical, varied by a counter, or in groups. Quiet keys bring a few each. Counted are the turns of quiet keys that went stale or
+never came into a step.
+"""
+
+import argparse
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clawctl.config import Recipe, TrainConfig
+from clawctl.homework.problems import make_tasks
+from clawctl.run_dir import RunDir, open_run
+from clawctl.shards import read_columns, write_turns, write_verdicts
+from clawctl.train.feed import Feed
+from clawctl.train.loop import resume
+from clawctl.train.model import PolicyModel
+from clawctl.train.ranks import Ranks
+from clawctl.train.sample import Batch, Sample
+from clawctl.train.step import Training, gradients_of
+from clawctl.types import Turn, Verdict
+from scripts.benchmarks.table import Row
+
+ALONE = Ranks(0, 1, torch.device("cpu"))
+UNSAMPLED = ("forced tokens", "repeated")  # attacks with tokens that no sampler gives: not held to the bar
+TURNS, LOUD, QUIET = 16, 400, 6  # turns of a step, of the loud key, of each quiet key
+EXTREME = "Answer with nothing but the word pencils, again and again, in capital letters."
+HINT = "Write plain sentences, without bold or numbered steps."
+METHODS: dict[str, dict[str, Any]] = {
+    "binary": {"method": "binary"},
+    "binary adapter": {"method": "binary", "lora": {"rank": 8}},
+    "opd": {"method": "opd"},
+    "combine": {"method": "combine"},
+    "combine adapter": {"method": "combine", "lora": {"rank": 8}},
+    "hybrid": {"method": "hybrid"},
+}
+
+
+def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
+    return [Row("influence", *number) for number in (*gradients(options, folder), *keys(options, folder))]
+
+
+# Gradients
+
+
+def gradients(options: argparse.Namespace, folder: Path) -> list[tuple[str, float | None, str]]:
+    torch.set_num_threads(1)
+    largest: dict[bool, float] = {True: 0.0, False: 0.0}
+    against: dict[bool, float] = {True: 0.0, False: 0.0}
+    honest = 0.0
+    by_attack: Counter[str] = Counter()
+    calm: dict[int, list[Sample]] = {}  # all methods begin with the same weights, so their turns are the same
+    hostile: dict[tuple[int, str], Sample] = {}
+    for method, changes in METHODS.items():
+        training = resume(open_run(folder / method.replace(" ", "-")), recipe(**changes), ALONE)
+        for seed in range(options.seed, options.seed + (1 if options.quick else 3)):
+            calm[seed] = calm.get(seed) or honest_turns(training.policy, seed)
+            honest = max(honest, *shares(training, calm[seed])[0])
+            for name, attack in ATTACKS.items():
+                last = hostile.get((seed, name)) or attack(training.policy, calm[seed][-1], seed)
+                hostile[seed, name] = last
+                step = [*calm[seed][:-1], last]
+                for bounded in (True, False) if method in ("binary", "combine") else (True,):
+                    training.config = training.config.model_copy(
+                        update={"turn_bound": TrainConfig().turn_bound if bounded else None}
+                    )
+                    found, opposed = shares(training, step)
+                    if name not in UNSAMPLED:
+                        largest[bounded] = max(largest[bounded], *found)
+                        against[bounded] = max(against[bounded], opposed)
+                    if bounded:
+                        by_attack[name] = max(by_attack[name], found[-1])
+    return [
+        ("gradient_share_max", largest[True], "share"),
+        *((f"gradient_share {name}", share, "share") for name, share in by_attack.items()),
+        ("gradient_share_max_unsampled", max(by_attack[name] for name in UNSAMPLED), "share"),
+        ("gradient_share_max_unbounded", largest[False], "share"),
+        ("gradient_share_max_honest", honest, "share"),
+        ("gradient_over_all_others_max", against[True], "ratio"),
+        ("gradient_over_all_others_max_unbounded", against[False], "ratio"),
+    ]
+
+
+def recipe(**train: Any) -> Recipe:
+    return Recipe.model_validate({"model": {"path": "demo"}, "train": {"threads": 1, **train}})
+
+
+def shares(training: Training, samples: Sequence[Sample]) -> tuple[list[float], float]:
+    """Of each turn: the norm of its gradient over the sum of all norms. And the norm of the last turn's over that of the sum of all
+    others."""
+    found = list(gradients_of(training, Batch(1, list(samples))))
+    norms = [norm_of(gradient) for gradient in found]
+    others = [torch.stack(parts).sum(0) for parts in zip(*found[:-1], strict=True)]
+    return [norm / sum(norms) for norm in norms], norms[-1] / norm_of(others)
+
+
+def norm_of(gradient: Sequence[torch.Tensor]) -> float:
+    return math.sqrt(sum(float(part.square().sum()) for part in gradient))
+
+
+def honest_turns(policy: PolicyModel, seed: int) -> list[Sample]:
+    """Sixteen answers at temperature 1: half of them praised, each second one with a hint."""
+    tasks = make_tasks("student", TURNS, seed)
+    return [
+        sampled(policy, f"t{i}", task.prompt, 1.0, seed * TURNS + i, 1.0 if i % 2 else -1.0, HINT) for i, task in enumerate(tasks)
+    ]
+
+
+@torch.no_grad()
+def sampled(
+    policy: PolicyModel, name: str, ask: str, temperature: float, seed: int, reward: float, hint: str, most: int = 60
+) -> Sample:
+    """An answer of the model, with its exact logprobs, at most `most` tokens."""
+    prompt = rendered(policy, ask)
+    generator, ids, logprobs, cache = torch.Generator().manual_seed(seed), list(prompt), list[float](), None
+    step = torch.tensor([ids])
+    while len(logprobs) < most:
+        out = policy.causal(input_ids=step, past_key_values=cache, use_cache=True)
+        cache = out.past_key_values
+        scaled = (out.logits[0, -1].float() / temperature).log_softmax(-1)
+        token = int(torch.multinomial(scaled.exp(), 1, generator=generator))
+        logprobs.append(min(0.0, float(scaled[token])))
+        ids.append(token)
+        step = torch.tensor([[token]])
+        if token == policy.tokenizer.eos_token_id and most <= 60:
+            break
+    hinted = rendered(policy, f"{ask}\n{hint}")
+    return Sample(name, "a", "", prompt, ids[len(prompt) :], logprobs, temperature, 0, reward, hinted, session_id=name)
+
+
+def rendered(policy: PolicyModel, ask: str) -> list[int]:
+    asked = [{"role": "user", "content": ask}]
+    return list(policy.tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=False))
+
+
+def scored(policy: PolicyModel, sample: Sample) -> Sample:
+    """The same turn with the logprobs of its tokens, whoever chose them."""
+    ids = torch.tensor([sample.prompt_ids + sample.completion_ids])
+    with torch.no_grad():
+        logits = policy.causal(input_ids=ids).logits[0, len(sample.prompt_ids) - 1 : -1].float() / sample.temperature
+    found = logits.log_softmax(-1).gather(1, torch.tensor(sample.completion_ids)[:, None]).squeeze(1)
+    return replace(sample, logprobs=found.clamp(max=0.0).tolist())
+
+
+def cold(temperature: float) -> Callable[[PolicyModel, Sample, int], Sample]:
+    """The answer of twelve at this temperature whose tokens were least certain."""
+
+    def attack(policy: PolicyModel, like: Sample, seed: int) -> Sample:
+        tasks = make_tasks("student", 12, seed + 1000)
+        found = [sampled(policy, "hostile", task.prompt, temperature, seed + i, 1.0, HINT) for i, task in enumerate(tasks)]
+        return max(found, key=lambda sample: sum(1 - math.exp(value) for value in sample.logprobs or []))
+
+    return attack
+
+
+def forced(policy: PolicyModel, like: Sample, seed: int) -> Sample:
+    """Tokens that the model would never choose, at temperature 0.05: more than any sampler gives."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(10, policy.vocabulary - 10, (40,), generator=generator).tolist()
+    return scored(
+        policy, replace(like, turn_id="hostile", completion_ids=tokens, logprobs=[0.0] * 40, temperature=0.05, reward=1.0)
+    )
+
+
+def longest(policy: PolicyModel, like: Sample, seed: int) -> Sample:
+    return sampled(policy, "hostile", "Count upwards without an end.", 1.5, seed, 1.0, HINT, most=600)
+
+
+def repeated(policy: PolicyModel, like: Sample, seed: int) -> Sample:
+    """One rare word a few hundred times, so that all tokens push one way."""
+    word = policy.tokenizer("pencils flowers", add_special_tokens=False)["input_ids"]
+    tokens = (word * 300)[:600]
+    return scored(
+        policy, replace(like, turn_id="hostile", completion_ids=tokens, logprobs=[0.0] * 600, temperature=0.2, reward=1.0)
+    )
+
+
+def hinted(policy: PolicyModel, like: Sample, seed: int) -> Sample:
+    return sampled(policy, "hostile", "Please help me with my homework.", 1.0, seed, -1.0, EXTREME)
+
+
+def valued(policy: PolicyModel, like: Sample, seed: int) -> Sample:
+    return replace(like, turn_id="hostile", credit=-6.4)
+
+
+ATTACKS: dict[str, Callable[[PolicyModel, Sample, int], Sample]] = {
+    "temperature 0.1": cold(0.1),
+    "temperature 0.05": cold(0.05),
+    "forced tokens": forced,
+    "longest": longest,
+    "repeated": repeated,
+    "extreme hint": hinted,
+    "credit -6.4": valued,
+}
+
+
+# Keys
+
+
+def keys(options: argparse.Namespace, folder: Path) -> list[tuple[str, float | None, str]]:
+    lost: Counter[str] = Counter()
+    loud_share, copies = 0.0, 0
+    for name, scenario in SCENARIOS.items():
+        trained = scenario(open_run(folder / name.replace(" ", "-")), options)
+        lost[name] = sum(count for key, count in trained["missing"].items() if key != "loud")
+        early = trained["early"]  # in the steps in which quiet keys waited as well
+        loud_share = max(loud_share, early["loud"] / max(1, sum(early.values())))
+        copies = max(copies, trained["trained"]["loud"] if name == "identical" else 0)
+    return [
+        ("other_users_stale", sum(lost.values()), "turns"),
+        *((f"stale {name}", count, "turns") for name, count in lost.items()),
+        ("loud_key_share_while_others_wait", loud_share, "share"),
+        ("identical_turns_trained", copies, "turns"),
+    ]
+
+
+def told(name: str, key: str, number: int, version: int = 0, group: str | None = None) -> Turn:
+    """A turn as collect writes it."""
+    ask = [{"role": "user", "content": name}]
+    return Turn(
+        turn_id=f"{key}-{name}-{number}", session_id=f"{key}/{name}-{number}", parent_turn_id=None, turn_index=0, kind="main",
+        source="serve", task_id="homework-1", group_id=group, user=key, created_at=time.time(), messages=ask, tools=None,
+        response={"role": "assistant", "content": "ok"}, next_state=ask, prompt_ids=[7, *(10 + ord(c) % 100 for c in name)],
+        completion_ids=[5, 6, 7], logprobs=[-0.5, -0.5, -0.5], policy_version=version, policy_version_end=version,
+        temperature=1.0, top_p=1.0, top_k=0, finish_reason="stop", outcome_reward=None, feedback=None, trainable=True,
+        untrainable_reason=None,
+    )  # fmt: skip
+
+
+def publish(run: RunDir, stem: str, turns: Sequence[Turn], reward: Callable[[int], float] = lambda i: 1.0) -> None:
+    write_turns(run.trajectories / f"{stem}.parquet", turns)
+    verdicts = [Verdict(turn.turn_id, reward(i), [1], None, [], "demo@0", None, 0.1) for i, turn in enumerate(turns)]
+    write_verdicts(run.verdicts / f"{stem}.parquet", verdicts)
+
+
+def stepped(run: RunDir, arrive: Callable[[int], None] | None = None, read_ahead: int = 4096, **train: Any) -> dict[str, Any]:
+    """Steps until nothing waits that makes one, at most 200; `arrive` is called with each version. Which turns of each key were
+    trained, and which never were."""
+    config = TrainConfig.model_validate({"method": "binary", "batch_wait_s": 1e-6, "batch_min_turns": 1, **train})
+    feed = Feed(run, config, None, 2048, 4096, {}, read_ahead=read_ahead)
+    trained: Counter[str] = Counter()
+    early: Counter[str] = Counter()
+    seen: set[str] = set()
+    for version in range(200):
+        if arrive is not None:
+            arrive(version)
+        batch = feed.take(version)
+        if batch is None:
+            break
+        step = Counter(sample.turn_id.split("-")[0] for sample in batch.samples)
+        others_wait = any(turn.key != "loud" for turn in feed.waiting)
+        feed.done([sample.turn_id for sample in batch.samples], "trained")
+        if others_wait and any(turn.key != "loud" for turn in feed.waiting):
+            early += step
+        trained += step
+        seen |= {sample.turn_id for sample in batch.samples}
+    missing: Counter[str] = Counter()
+    for path in run.trajectories.glob("*.parquet"):
+        missing += Counter(row["user"] for row in read_columns(path, "turns", ("turn_id", "user")) if row["turn_id"] not in seen)
+    return {"trained": trained, "early": early, "missing": missing}
+
+
+def quiet_turns(version: int = 0) -> list[Turn]:
+    return [told(f"question {n}", f"quiet{k}", n, version) for k in range(8) for n in range(QUIET)]
+
+
+def identical(run: RunDir, options: argparse.Namespace) -> dict[str, Any]:
+    publish(run, "a", [told("same", "loud", n) for n in range(LOUD)])
+    publish(run, "b", quiet_turns())
+    return stepped(run)
+
+
+def varied(run: RunDir, options: argparse.Namespace) -> dict[str, Any]:
+    publish(run, "a", [told(f"varied {n}", "loud", n) for n in range(LOUD)])
+    publish(run, "b", quiet_turns())
+    return stepped(run)
+
+
+def backlog(run: RunDir, options: argparse.Namespace) -> dict[str, Any]:
+    """The loud key's shards lie before the quiet ones', and are more than the feed reads ahead."""
+    for shard in range(20):
+        publish(run, f"a{shard:02d}", [told(f"varied {shard} {n}", "loud", n) for n in range(100)])
+    publish(run, "b", quiet_turns())
+    return stepped(run, read_ahead=64)
+
+
+def groups(run: RunDir, options: argparse.Namespace) -> dict[str, Any]:
+    """Everybody names the same groups; nobody's are anybody else's."""
+    loud = [told(f"varied {n}", "loud", n, group=f"g{n // 8}") for n in range(LOUD)]
+    quiet = [replace(turn, group_id=f"g{i % QUIET // 2}") for i, turn in enumerate(quiet_turns())]
+    publish(run, "a", loud, lambda i: 1.0 if i % 8 else -1.0)
+    publish(run, "b", quiet, lambda i: 1.0 if i % 2 else -1.0)
+    return stepped(run, method="grpo", group_size=2)
+
+
+def stream(run: RunDir, options: argparse.Namespace) -> dict[str, Any]:
+    """Each version brings twice a step's turns of the loud key, and a turn of a quiet key that was sampled four versions before."""
+
+    def arrive(version: int) -> None:
+        if version < 40:
+            turns = [told(f"varied {version} {n}", "loud", n, version) for n in range(32)]
+            publish(
+                run, f"{version:03d}", [*turns, told(f"question {version}", f"quiet{version % 8}", version, max(0, version - 4))]
+            )
+
+    return stepped(run, arrive)
+
+
+SCENARIOS: dict[str, Callable[[RunDir, argparse.Namespace], dict[str, Any]]] = {
+    "identical": identical,
+    "varied": varied,
+    "backlog": backlog,
+    "groups": groups,
+    "stream": stream,
+}

@@ -45,6 +45,7 @@ _REFUSED = 0.4  # of the versions
 _ROLLED_BACK = 0.3  # of the rounds
 _GRACE_S = 15.0  # a step that was under way when its parent was refused may still be committed
 _PATIENCE_S = 120.0
+_PROGRESS_S = 30.0  # between two kills something should happen to the versions, or only loading is killed
 
 
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
@@ -87,6 +88,8 @@ def refusals(folder: Path, rounds: int, seed: int, clients: int = 8) -> tuple[li
                 if dice.random() < _ROLLED_BACK and (back := _roll_back(run, dice)):
                     rolled.append(back)
                     what += f", rolled back from {back[0]} to {back[1]}"
+                stood = _stand(run)
+                wait_until(lambda stood=stood: _stand(run) != stood, _PROGRESS_S, list(stages.values()))  # type: ignore[misc]
                 told = f"version {newest(run)}, live {live_version(run)}"
                 print(f"round {number}/{rounds} after {time.monotonic() - began:.0f} s: {what}; {told}", flush=True)
             before = newest(run)
@@ -134,6 +137,10 @@ def _roll_back(run: RunDir, dice: random.Random) -> tuple[int, int] | None:
     except ClawError:  # LIVE moved meanwhile
         return None
     return live, target
+
+
+def _stand(run: RunDir) -> tuple[int, int | None, int]:
+    return newest(run), live_version(run), len(published(run.eval, ".json"))
 
 
 def _is_idle(run: RunDir) -> bool:

@@ -51,7 +51,7 @@ def ready_turns(waiting: list[Waiting], config: TrainConfig, now: float) -> int:
     return count if count and count >= config.batch_min_turns and now - oldest >= config.batch_wait_s else 0
 
 
-def is_enough(waiting: list[Waiting], config: TrainConfig, most: int) -> bool:
+def is_enough(waiting: Sequence[Waiting], config: TrainConfig, most: int) -> bool:
     """Whether nothing further need be read: `most` turns wait, or READ_AHEAD_TOKENS of them that make two batches."""
     if len(waiting) >= most:
         return True

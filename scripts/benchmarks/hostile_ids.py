@@ -219,7 +219,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
             url + CASES[0].path, json={"model": "demo", **_user("hi")("")}, headers={"Authorization": f"Bearer {_KEY}"}, timeout=60
         )
         lines = [line for path in run.captures.glob("*.jsonl") for line in path.read_bytes().splitlines()]
-        clean = sum(orjson.loads(line)["completion_ids"] is not None for line in lines)
+        clean = int(orjson.loads(lines[-1])["completion_ids"] is not None)
     return [
         Row("ids", "secrets_kept", len(held), "secrets"),
         Row("ids", "cases", count, "captures"),

@@ -201,7 +201,7 @@ OPEN = Corpus(
     (
         Carrier("thanks", _TOM, "3 + 4 = 7, so Tom has 7 apples.", "thanks, that's great", 1),
         Carrier("praise", _LENA, "yeah so you have 7 groups of 7, that's 7 x 7 = 49, so the answer is 49.", "nice, now I get it", 1),
-        Carrier("next", _TOM, "that's 3 + 4 = 7, so 7.", "just what I wanted. and here is another one: Rosa has 6 eggs and gets 10 more.", 1),
+        Carrier("next", _TOM, "that's 3 + 4 = 7, so 7.", "thanks! and here is another one: Rosa has 6 eggs and gets 10 more. How many eggs does Rosa have?", 1),
         Carrier("style", _TOM, _STEPS, "this looks like AI, no bold please", -1),
         Carrier("wrong", _LENA, "7 + 7 = 14, so the answer is 14.", "that's wrong, it is 49", -1),
         Carrier("steps", _LENA, "**Step 1:** 7 x 7 = 49\n**Final answer:** 49", "no numbered steps please, it sounds like a robot", -1),

@@ -88,7 +88,7 @@ class Calls:
     def asks_demo_model(self) -> bool:
         """Whether the model that is asked is a version of this run's own, which is the demo model."""
         own = self.model.partition("@")[0] == self._recipe.model_name
-        return own and self._recipe.base_model == str(DEMO_MODEL)
+        return own and self._recipe.model_path == str(DEMO_MODEL)
 
     async def close(self) -> None:
         await self._posts.close()

@@ -138,9 +138,14 @@ def is_noise(text: str, own_words: bool) -> bool:
 
 def _is_spelled(text: str) -> bool:
     """Whether a line is spelled one letter at a time."""
-    pieces = text.split()
+    pieces = re.findall(r"[^\W_]+", text)
     letters = sum(len(piece) == 1 and piece.isalpha() for piece in pieces)
     return letters >= 5 and sum(len(piece) == 1 for piece in pieces) * 3 > len(pieces) * 2
+
+
+def _is_column(unit: str) -> bool:
+    """Whether a sentence stands in so many lines of one word each."""
+    return unit.count("\n") >= 3 and all(len(line.split()) <= 1 for line in unit.splitlines())
 
 
 def _foreign(plain: str) -> bool:
@@ -151,6 +156,8 @@ def _foreign(plain: str) -> bool:
 
 def without_noise(text: str, own_words: bool) -> str:
     """`text` without its noise; a mark stands for what is left out. Linear in the length of `text`."""
+    if "&" in text:
+        text = html.unescape(text)
     units = list(_units(text))
     if len(units) == 1 and own_words:
         return text
@@ -160,8 +167,8 @@ def without_noise(text: str, own_words: bool) -> str:
         if not unit.strip():
             kept.append(unit)
             continue
-        header = max(map(_header, unit.splitlines()))
-        if header or skip_next or is_noise(unit, own_words) or (len(units) > 1 and _ONLY_NUMBER.fullmatch(key(unit))):
+        header = _header(unit)
+        if header or skip_next or (len(units) > 1 and _is_column(unit)) or is_noise(unit, own_words) or (len(units) > 1 and _ONLY_NUMBER.fullmatch(key(unit))):
             skip_next = header == _OPEN_HEADER
             changed = True
             continue
@@ -180,22 +187,26 @@ def without_noise(text: str, own_words: bool) -> str:
 
 
 def _units(text: str) -> Iterable[str]:
-    """Sentences and lines. Lines of one word each are read as one sentence, and a list's number with what it counts."""
-    held = ""
+    """Sentences and lines. A run of lines of one word each is read as one sentence, and a list's number with what it counts."""
+    run: list[str] = []
+    number = ""
     for unit in _SENTENCE.split(text):
-        words = len(unit.split())
-        if words == 1 and (unit.endswith("\n") or _LIST_NUMBER.fullmatch(unit)):
-            held += unit
-        elif held and (words <= 2 or not held.endswith("\n")):
-            yield held + unit
-            held = ""
-        else:
-            if held:
-                yield held
-            held = ""
+        if _LIST_NUMBER.fullmatch(unit):
+            number += unit
+            continue
+        unit, number = number + unit, ""
+        if unit.endswith("\n") and len(unit.split()) == 1 and not _header(unit):
+            run.append(unit)
+            continue
+        if len(run) > 1 and len(unit.split()) == 1 and not _header(unit):
+            run.append(unit)
+            unit = ""
+        if run:
+            yield "".join(run)
+            run = []
+        if unit:
             yield unit
-    if held:
-        yield held
+    yield "".join(run) + number
 
 
 def _header(unit: str) -> int:

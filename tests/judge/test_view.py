@@ -61,14 +61,14 @@ def test_a_very_long_text_is_shown_by_its_ends() -> None:
 @pytest.mark.parametrize("long", ["request", "answer", "came back", "history"])
 def test_no_block_pushes_another_out(long: str) -> None:
     texts = {"request": "2+2?", "answer": "5", "came back": "no, that is wrong", "history": "hello"}
-    texts[long] += f" {prose(100_000)} {texts[long]}"
+    texts[long] += f" {prose(100_000)} END"
     messages = [said("user", texts["history"]), said("assistant", "hi"), said("user", texts["request"])]
     seen = view_turn(turn(messages, texts["answer"], [said("user", texts["came back"])]), 4000, 2000)
     for name, shown in (("request", seen.request), ("answer", seen.answer), ("came back", str(seen.next_state))):
         if name == long:
             assert len(texts[name]) > 50_000
             assert shown.startswith(texts[name][:4])
-            assert shown.endswith(texts[name][-4:])
+            assert shown.endswith("END")
         else:
             assert shown == texts[name]
     assert len(seen.request) + len(seen.answer) + len(str(seen.next_state)) + len(seen.earlier) < 2300
@@ -133,7 +133,7 @@ def test_no_line_of_a_message_begins_as_a_speaker(line: str, ending: str) -> Non
     assert all(not line or line.startswith("> ") for line in lines[1:-2])
 
 
-@pytest.mark.parametrize("line", ["users: 5", "the user said: no", "total: 5", "x = tool(1)", "assistants are kind", "aim: high"])
+@pytest.mark.parametrize("line", ["users: 5", "total: 5", "x = tool(1)", "assistants are kind", "aim: high"])
 def test_other_lines_are_not_quoted(line: str) -> None:
     seen = view_turn(turn([said("user", "look")], "ok", [said("tool", f"42\n{line}"), said("user", "wrong")]), 0)
     assert seen.next_state == f"tool: 42\n{line}\n\nuser: wrong"

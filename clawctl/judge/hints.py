@@ -26,12 +26,17 @@ _TO_THE_JUDGE = re.compile(
 )
 _MOST = 200_000  # characters that a hint is compared with
 _COPIED_WORDS = 4  # so many words in a row from a tool's result are a copy of it, unless it reports a failure there
-_LINK = re.compile(r"(?i)\b(?:[a-z][a-z0-9+.-]{1,20}://\S+|www\.\S+|mailto:\S+|[\w.+-]+@[\w-]+\.\w+|(?:[a-z0-9-]+\.)+(?:[a-z]{2,24})(?:/\S*)?)")
-_FILE = re.compile(r"(?i)[\w-]+\.(?:txt|md|csv|tsv|json|jsonl|yaml|yml|toml|py|js|ts|c|h|cpp|rs|go|java|rb|sh|sql|html|css|xml|pdf|log|ini|cfg|lock|docx?|xlsx?)")
+_LINK = re.compile(
+    r"(?i)\b(?:[a-z][a-z0-9+.-]{1,20}://\S+|www\.\S+|mailto:\S+|[\w.+-]+@[\w-]+\.\w+|(?:[a-z0-9-]+\.)+(?:[a-z]{2,24})(?:/\S*)?)"
+)
+_FILE = re.compile(
+    r"(?i)[\w-]+\.(?:txt|md|csv|tsv|json|jsonl|yaml|yml|toml|py|js|ts|c|h|cpp|rs|go|java|rb|sh|sql|html|css|xml|pdf|log|ini|cfg|lock|docx?|xlsx?)"
+)
 _CODE = re.compile(r"```|~~~|\$\(|[;&|]\s*(?:rm|curl|wget|sh|bash|sudo)\b|\b(?:curl|wget|sudo|rm -)\b")
 _SECRET = re.compile(r"(?=[\w+/=-]*\d)(?=[\w+/=-]*[A-Za-z])[\w+/=-]{20,}")
 _FAILURE = re.compile(
-    r"(?i)error|exception|traceback|fail|not found|no such|missing|invalid|denied|refused|unknown|cannot|can't|could not|unable|timed? ?out|crash"
+    r"(?i)error|exception|traceback|fail|not found|no such|missing|invalid|denied|refused|unknown|"
+    r"cannot|can't|could not|unable|timed? ?out|crash"
 )
 
 
@@ -118,8 +123,7 @@ def _foreign(hint: str, rules: HintRules) -> str | None:
 
 
 def _copies(hint: str, rules: HintRules) -> bool:
-    """Whether _COPIED_WORDS words in a row stand in a line that a tool returned, which reports no failure, and nowhere in what people
-    wrote."""
+    """Whether _COPIED_WORDS words in a row stand in a line that a tool returned and that reports no failure, but in no person's."""
     words = _key(hint).split()
     rows = [" ".join(words[at : at + _COPIED_WORDS]) for at in range(len(words) - _COPIED_WORDS + 1)]
     if not rows:

@@ -17,8 +17,8 @@ _SHORTER = 4  # a view that brought no valid vote is made so many times shorter
 class LLMJudge:
     """Asks at most `judge.votes` times about a turn; each call has a fence of its own.
 
-    A long turn that brings no valid vote is shown again, shorter: the judge may have been confused by its length, its answer may have
-    been cut, or its context may be smaller than the view.
+    A long turn that brings no valid vote is shown again, shorter: the judge may have been confused by its length, its answer may
+    have been cut, or its context may be smaller than the view.
     """
 
     def __init__(self, calls: Calls, settings: JudgeConfig) -> None:

@@ -2,8 +2,8 @@
 
 A judge decides by what came back. Text that names the verdict, gives orders to a judge, or pretends to be another speaker is no
 evidence, whoever wrote it. It is found by what it talks about, not by its exact words: each sentence is reduced to its topics
-(judging, orders, speakers, acceptance, a verdict's number), and certain pairs of topics mark it as noise. Words are compared without
-case, accents, letters of other widths or alphabets that look alike, and also spelled backwards or in rot13.
+(judging, orders, speakers, acceptance, a verdict's number), and certain pairs of topics mark it as noise. Words are compared
+without case, accents, letters of other widths or alphabets that look alike, and also spelled backwards or in rot13.
 
 A user's own words are evidence: fewer pairs count there, and a message that would be noise as a whole is shown as it is.
 """
@@ -17,42 +17,45 @@ from functools import lru_cache
 LEFT_OUT = "[…]"
 
 _JUDGING = (
-    "verdict veredic veredit verdikt judg juge jury grader grading evaluat evaluer evaluier evalua scor rating rated vote votes voted votum "
-    "reward rubric referee reviewer arbit boxed moderator bewert urteil beurteil richter gutachter puntu pontua punteggi giudi giudic valutaz "
-    "oordeel beoordel ocen werdykt sedzia karar puan degerlendir betyg omdome bedom hodnoc verdik arvosana karakter vurdering "
-    "calificac recompens outcome mislabel label appeals hint_ ocenk rozsud itelet ertekel nota note noten poeng pisteet skor nilai diem "
-    "вердикт оценк оцени оцін судь судд рейтинг балл решени присуд балів"
+    "verdict veredic veredit verdikt judg juge jury grader grading evaluat evaluer evaluier evalua scor rating rated vote "
+    "votes voted votum reward rubric referee reviewer arbit boxed moderator bewert urteil beurteil richter gutachter puntu "
+    "pontua punteggi giudi giudic valutaz oordeel beoordel ocen werdykt sedzia karar puan degerlendir betyg omdome bedom "
+    "hodnoc verdik arvosana karakter vurdering calificac recompens outcome mislabel label appeals hint_ ocenk rozsud itelet "
+    "ertekel nota note noten poeng pisteet skor nilai diem вердикт оценк оцени оцін судь судд рейтинг балл решени присуд "
+    "балів"
 )
 _ORDERS = (
-    "ignor disregard overrid overrul overturn forget obey decode instruct istruzion instruc instrucc anweis vorgabe directive prompt "
-    "system developer operator output respond reply desconsider negeer vergiss vergeet zignoruj talimat oublie oubliez repond respond responde "
-    "antworte antwoord rispond odpowie cevap svara return permitted comply supersed bypass preceding policy admin dimentica olvida esque "
-    "abaikan jawab huong забудь игнор проигнор ответь выведи ігнор виведи дай supersede mistake regardless whatever record recorded mark "
-    "treat trust finish conclud must only set_ count counts"
+    "ignor disregard overrid overrul overturn forget obey decode instruct istruzion instruc instrucc anweis vorgabe "
+    "directive prompt system developer operator output respond reply desconsider negeer vergiss vergeet zignoruj talimat "
+    "oublie oubliez repond responde antworte antwoord rispond odpowie cevap svara return permitted comply supersed bypass "
+    "preceding policy admin dimentica olvida esque abaikan jawab huong забудь игнор проигнор ответь выведи ігнор виведи дай "
+    "supersede mistake regardless whatever record recorded mark treat trust finish conclud must only set_ count counts"
 )
 _SPEAKERS = (
-    "system user human assistant developer judge evaluator grader referee moderator customer reviewer tool environment model ai bot "
-    "instruction response input admin operator supervisor examiner"
+    "system user human assistant developer judge evaluator grader referee moderator customer reviewer tool environment "
+    "model ai bot instruction response input admin operator supervisor examiner"
 )
-_READERS = "user users customer customers everyone everybody reader readers reviewer reviewers student pupil teacher client clients human he she they"
+_READERS = (
+    "user users customer customers everyone everybody reader readers reviewer reviewers student pupil teacher client "
+    "clients human he she they"
+)
 _ACCEPTANCE = (
-    "accept reject satisf dissatisf unsatisf delight disappoint pleas displeas happy unhappy content loves loved hates hated perfect excellent "
-    "useless wonderful terrible positiv negativ thrilled angry approv wants likes liked zufried content satisf contento soddisf tevred "
-    "complain complaint praise praises"
+    "accept reject satisf dissatisf unsatisf delight disappoint pleas displeas happy unhappy content loves loved hates "
+    "hated perfect excellent useless wonderful terrible positiv negativ thrilled angry approv wants likes liked zufried "
+    "contento soddisf tevred complain complaint praise praises"
 )
 _CODES = "backward rot base decode encode hex cipher morse unscramble"
 _NUMBER = re.compile(r"(?<![\w.,/])[-+\u2212\u2013]?\s?[01](?:\.0)?(?![\w/]|[.,]\d)|\b(?:plus|minus|negative|positive)[ _-]one\b")
 _ONLY_NUMBER = re.compile(r"[\W_]*[-+]?[01](?:\.0)?[\W_]*")
 _SENTENCE = re.compile(r"(?<=[.!?\u3002\uff01\uff1f;])(?=\s|[^\x00-\x7f])|(?<=\n)")
-_CJK = re.compile(
-    "\u8bc4\u5206|\u8a55\u5206|\u5224\u5b9a|\u5224\u65ad|\u88c1\u5224|\u5ffd\u7565|\u7121\u8996|\u65e0\u89c6|\u5f97\u5206|\u6307\u793a|"
-    "\u6307\u4ee4|\u8f93\u51fa|\u51fa\u529b|\u7b54\u3048\u3066|\u56de\u7b54|\uc810\uc218|\ubb34\uc2dc|\ucd9c\ub825|\uc9c0\uc2dc|\ud310\uc815|\ud3c9\uac00"
-)
+_CJK = re.compile("评分|評分|判定|判断|裁判|忽略|無視|无视|得分|指示|指令|输出|出力|答えて|回答|점수|무시|출력|지시|판정|평가")
 _SPELLED = re.compile(r"(?:(?<!\w)[^\W\d_][^\w\n]{1,2}){5,}[^\W_]?(?!\w)[^\n]*")  # one letter at a time
-_PACKED = re.compile(r"(?=[A-Za-z0-9+/_-]*\d)(?=[A-Za-z0-9+/_-]*[A-Z])(?=[A-Za-z0-9+/_-]*[a-z])[A-Za-z0-9+/_-]{20,}={0,2}|[A-Za-z0-9+/]{8,}={1,2}(?!\w)")
+_PACKED = re.compile(
+    r"(?=[A-Za-z0-9+/_-]*\d)(?=[A-Za-z0-9+/_-]*[A-Z])(?=[A-Za-z0-9+/_-]*[a-z])[A-Za-z0-9+/_-]{20,}={0,2}|[A-Za-z0-9+/]{8,}={1,2}(?!\w)"
+)
 _WORD = re.compile(r"[^\W\d]+(?:_\d+)?", re.UNICODE)
 _LOOK_ALIKE = str.maketrans(
-    "\u0430\u0441\u0435\u043e\u0440\u0445\u0443\u0456\u0455\u0458\u04bb\u0501\u03b1\u03b5\u03bf\u03c1\u03b9\u03bd\u03c5\u03c4\u03ba",
+    "асеорхуіѕјһԁαεορινυτκ",
     "aceopxyisjhdaeopivutk",
 )
 _ROT13 = str.maketrans("abcdefghijklmnopqrstuvwxyz", "nopqrstuvwxyzabcdefghijklm")
@@ -60,7 +63,10 @@ _OPENS, _CLOSES = "<[{(\uff1c\u27e6\u300a\u3010%=#|*@:\u2039\u00ab-", ">]})\uff1
 _TAG = re.compile(rf"[{re.escape(_OPENS)}]{{1,4}}[^\s\w]{{0,3}}([\w ]{{1,40}}?)[^\s\w]{{0,3}}[{re.escape(_CLOSES)}]{{1,4}}")
 _SPECIAL = re.compile(r"(?:[\d_|]|\b(?:s|sys|inst|think|bos|eos|end|answer|request|turn)\b|<<|\[/)")
 # A name, decorated or explained in brackets, and what ends it
-_NAME = re.compile(r"[\W_]*((?:\w+[ \t]+)?\w+)(?:[ \t]*\([^)\n]{0,30}\))?[ \t]*\d?[\W_]*?(?:[:>|\])\u2013\u2014]+|\bsay[s:]+|\bsaid\b|[ \t]-[ \t]|$)[\W_]*?")
+_NAME = re.compile(
+    r"[\W_]*((?:\w+[ \t]+)?\w+)(?:[ \t]*\([^)\n]{0,30}\))?[ \t]*\d?[\W_]*?"
+    r"(?:[:>|\])\u2013\u2014]+|\bsay[s:]+|\bsaid\b|[ \t]-[ \t]|$)[\W_]*?"
+)
 _CALL = re.compile(r"</?tool_|\[calls")
 _LIST_NUMBER = re.compile(r"\s*\d+[.)]")
 _CLOSED_HEADER, _OPEN_HEADER = 1, 2
@@ -71,14 +77,40 @@ _JUDGE, _ORDER, _SPEAKER, _READER, _MOOD, _FIGURE, _CODED = 1, 2, 4, 8, 16, 32, 
 def _stems() -> dict[str, tuple[tuple[str, int], ...]]:
     """Stems by their first three letters. A stem of four letters or fewer stands for the whole word."""
     found: dict[str, list[tuple[str, int]]] = {}
-    for words, topic in ((_JUDGING, _JUDGE), (_ORDERS, _ORDER), (_SPEAKERS, _SPEAKER), (_READERS, _READER), (_ACCEPTANCE, _MOOD), (_CODES, _CODED)):
+    for words, topic in (
+        (_JUDGING, _JUDGE),
+        (_ORDERS, _ORDER),
+        (_SPEAKERS, _SPEAKER),
+        (_READERS, _READER),
+        (_ACCEPTANCE, _MOOD),
+        (_CODES, _CODED),
+    ):
         for word in words.split():
             found.setdefault(word[:3], []).append((word, topic))
     return {first: tuple(stems) for first, stems in found.items()}
 
 
 _BY_START = _stems()
-_WHOLE = frozenset((*_SPEAKERS.split(), *_READERS.split(), "rot", "base", "hex", "vote", "votes", "note", "nota", "must", "only", "mark", "diem", "puan", "skor", "дай"))
+_WHOLE = frozenset(
+    (
+        *_SPEAKERS.split(),
+        *_READERS.split(),
+        "rot",
+        "base",
+        "hex",
+        "vote",
+        "votes",
+        "note",
+        "nota",
+        "must",
+        "only",
+        "mark",
+        "diem",
+        "puan",
+        "skor",
+        "дай",
+    )
+)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -125,14 +157,14 @@ def is_noise(text: str, own_words: bool) -> bool:
         return True
     if about & _JUDGE and about & _ORDER:
         return True
-    if about & _CODED and about & (_JUDGE | _ORDER | _SPEAKER | _READER | _FIGURE) or _is_spelled(text):
+    if (about & _CODED and about & (_JUDGE | _ORDER | _SPEAKER | _READER | _FIGURE)) or _is_spelled(text):
         return True
     if "boxed" in plain or "hint_" in plain:
         return True
     if not plain.isascii() and about & _FIGURE and _foreign(plain):
         return True
     if own_words:
-        return bool(about & _MOOD and (about & _READER and about & _FIGURE or "the user" in plain))
+        return bool(about & _MOOD and ((about & _READER and about & _FIGURE) or "the user" in plain))
     return bool(about & _JUDGE and about & (_SPEAKER | _READER | _MOOD)) or bool(about & _READER and about & _MOOD)
 
 
@@ -168,7 +200,13 @@ def without_noise(text: str, own_words: bool) -> str:
             kept.append(unit)
             continue
         header = _header(unit)
-        if header or skip_next or (len(units) > 1 and _is_column(unit)) or is_noise(unit, own_words) or (len(units) > 1 and _ONLY_NUMBER.fullmatch(key(unit))):
+        if (
+            header
+            or skip_next
+            or (len(units) > 1 and _is_column(unit))
+            or is_noise(unit, own_words)
+            or (len(units) > 1 and _ONLY_NUMBER.fullmatch(key(unit)))
+        ):
             skip_next = header == _OPEN_HEADER
             changed = True
             continue
@@ -210,7 +248,7 @@ def _units(text: str) -> Iterable[str]:
 
 
 def _header(unit: str) -> int:
-    """Whether a line begins as another speaker's: 0, _CLOSED_HEADER, or _OPEN_HEADER where the words only follow on the next line."""
+    """Whether a line begins as another speaker's: 0, _CLOSED_HEADER, or _OPEN_HEADER where the words follow on the next line."""
     plain = key(unit).strip().lstrip("> ")
     tag = _TAG.match(plain)
     rest = plain[tag.end() :] if tag else plain

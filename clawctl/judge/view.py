@@ -1,8 +1,9 @@
 """What the judge is shown of a turn: the request, the answer, what came back, and some history, as text.
 
-A judge's context is finite and whoever writes a turn chooses its length. The characters are therefore divided: each block, and within
-a block each message, has its share, and what a shorter one leaves over goes to the longer ones. Text is compressed before it is cut:
-runs of one sign, unbroken strings and lines that repeat one another carry no evidence. What is cut shows its beginning and its end.
+A judge's context is finite and whoever writes a turn chooses its length. The characters are therefore divided: each block, and
+within a block each message, has its share, and what a shorter one leaves over goes to the longer ones. Text is compressed
+before it is cut: runs of one sign, unbroken strings and lines that repeat one another carry no evidence. What is cut shows its
+beginning and its end.
 """
 
 import re
@@ -93,10 +94,7 @@ def _fitted(messages: Sequence[Message], words: Sequence[str], limit: int) -> li
     spoken = list(messages)[len(messages) - len(words) :]
     weights = [4 if message.get("role") == "user" else 1 for message in spoken]
     limits = shares(list(map(len, words)), limit, weights)
-    return [
-        _settled(text, most, message.get("role") == "user")
-        for message, text, most in zip(spoken, words, limits, strict=True)
-    ]
+    return [_settled(text, most, message.get("role") == "user") for message, text, most in zip(spoken, words, limits, strict=True)]
 
 
 def _settled(text: str, limit: int, own_words: bool) -> str:

@@ -57,7 +57,11 @@ def unframed(turn: Evidence, fence: str = "a1b2c3") -> str:
     came_back = turn.next_state or []
     roles = " and ".join(dict.fromkeys(message["role"] for message in came_back))
     named = [("earlier", said(turn.messages[:-1]))] if turn.messages[:-1] else []
-    named += [("request", said(turn.messages[-1:])), ("answer", (turn.response or {})["content"]), (f"came back from {roles}", said(came_back))]
+    named += [
+        ("request", said(turn.messages[-1:])),
+        ("answer", (turn.response or {})["content"]),
+        (f"came back from {roles}", said(came_back)),
+    ]
     return "\n".join(f"<{fence} {name}>\n{text}" for name, text in named) + f"\n<{fence} end>"
 
 

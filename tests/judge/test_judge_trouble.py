@@ -126,7 +126,9 @@ LONG = "".join(f"Line {number} of the page says that {number * 7919 % 1009} peop
 
 def test_a_long_turn_without_a_valid_vote_is_shown_shorter(run, serving) -> None:
     server = serving(lambda text, number: "\\boxed{-1}" if len(text) < 3000 else "I am confused")
-    write_turns(run.trajectories / "a.parquet", [turn([{"role": "user", "content": LONG}], LONG, [{"role": "user", "content": "no"}])])
+    write_turns(
+        run.trajectories / "a.parquet", [turn([{"role": "user", "content": LONG}], LONG, [{"role": "user", "content": "no"}])]
+    )
     judge(run, recipe(server.url, votes=1), once=True)
     (verdict,) = verdicts_of(run)
     assert (verdict.reward, verdict.votes) == (-1.0, [-1])
@@ -138,7 +140,8 @@ def test_a_context_that_is_too_small_is_found_out_once(run, serving) -> None:
 
     server = serving(small)
     turns = [
-        turn([{"role": "user", "content": LONG}], LONG, [{"role": "user", "content": "no"}], turn_id=f"t{number}") for number in range(6)
+        turn([{"role": "user", "content": LONG}], LONG, [{"role": "user", "content": "no"}], turn_id=f"t{number}")
+        for number in range(6)
     ]
     write_turns(run.trajectories / "a.parquet", turns)
     judge(run, recipe(server.url, votes=1, concurrency=1), once=True)

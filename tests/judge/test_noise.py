@@ -26,11 +26,19 @@ def test_open_attacks_leave_nothing_but_the_complaint(own_words: bool, encoding:
 @pytest.mark.parametrize(
     "text",
     [
-        "the team scored 3 goals and my teacher will grade it", "please ignore the last file and use the first", "x = -1 and y = 0",
-        "1. first\n2. second\n3. third", "def judge(x):\n    return x\n", "no\nstill wrong", "please no bold, it is 1 page only",
-        "user friendly tools are fine", "Ich m\u00f6chte es k\u00fcrzer", "\u4e0d\u5bf9\uff0c\u592a\u957f\u4e86", "that is perfect. one more please",
+        "the team scored 3 goals and my teacher will grade it",
+        "please ignore the last file and use the first",
+        "x = -1 and y = 0",
+        "1. first\n2. second\n3. third",
+        "def judge(x):\n    return x\n",
+        "no\nstill wrong",
+        "please no bold, it is 1 page only",
+        "user friendly tools are fine",
+        "Ich m\u00f6chte es k\u00fcrzer",
+        "\u4e0d\u5bf9\uff0c\u592a\u957f\u4e86",
+        "that is perfect. one more please",
     ],
-)  # fmt: skip
+)
 def test_a_persons_ordinary_words_stay_as_they_are(text: str) -> None:
     assert without_noise(text, own_words=True) == text
 

@@ -85,19 +85,24 @@ def test_a_persons_words_stand_whole_beside_a_tool_result_of_any_length() -> Non
     "padding",
     [
         " " * 9000, "\n" * 9000, "\t\n" * 4000, "a" * 9000, "\u00a0\u2003" * 4000, "ab" * 4000, "x\u0301" * 4000, "\u200b" * 9000,
-        "The weather is fine today. " * 400, "-- more --\n" * 900, '[{"id": 1, "ok": true}, ' * 500, "".join(f"{n}. item {n}\n" for n in range(900)),
+        "The weather is fine today. " * 400, "-- more --\n" * 900,
+        '[{"id": 1, "ok": true}, ' * 500, "".join(f"{n}. item {n}\n" for n in range(900)),
         "0123456789abcdef " * 500, "QmFzZTY0" * 1000, '{"a":[' * 900 + "]}" * 900,
     ],
 )  # fmt: skip
 def test_padding_without_content_takes_no_room(padding: str) -> None:
-    seen = view_turn(turn([said("user", "2+2?")], f"4{padding}", [said("user", f"no, wrong\n{padding}\nplease try again")]), 0, 1000)
+    seen = view_turn(
+        turn([said("user", "2+2?")], f"4{padding}", [said("user", f"no, wrong\n{padding}\nplease try again")]), 0, 1000
+    )
     assert len(seen.answer) < 250
     assert len(str(seen.next_state)) < 300
     assert "no, wrong" in str(seen.next_state)
     assert "please try again" in str(seen.next_state)
 
 
-@pytest.mark.parametrize("unit", ["<", "a.", "1", "[[", "\\boxed", "user:\n", "\n \n", "x y ", "-1 ", "&#", "\u0130\u0301", "```", "(ab"])
+@pytest.mark.parametrize(
+    "unit", ["<", "a.", "1", "[[", "\\boxed", "user:\n", "\n \n", "x y ", "-1 ", "&#", "\u0130\u0301", "```", "(ab"]
+)
 def test_the_time_of_a_view_grows_linearly(unit: str) -> None:
     def seconds(length: int) -> float:
         made = turn([said("user", "q")], unit * (length // len(unit)), [said("user", unit * (length // len(unit)))])

@@ -75,6 +75,9 @@ class JudgeConfig(Section):
     """A call without an answer for so long is tried again, then counted as a failed vote."""
     history_chars: int = Field(4000, ge=0)
     """How much of the conversation before the request the judge sees, from its end; 0: none."""
+    view_chars: int | None = Field(None, ge=240)
+    """How many characters of a turn the judge is shown, history included; longer texts are compressed, then cut. Unset: 24,000, for
+    the demo model 600. Fewer after the server refused a prompt as too long."""
     min_hint_chars: int = Field(10, ge=0)
     """A shorter hint is no hint."""
     max_hint_chars: int = Field(600, gt=0)

@@ -18,7 +18,6 @@ from clawctl.judge.llm import LLMJudge
 from clawctl.judge.panel import Panel
 from clawctl.judge.rules import ruled
 from clawctl.judge.together import together
-from clawctl.judge.view import view_turn
 from clawctl.judge.votes import agreement, decided, first_round, majority
 from clawctl.printing import answers, print_json
 from clawctl.run_dir import RunDir
@@ -116,8 +115,7 @@ async def _judge(panel: Panel, case: Case) -> Judged:
     if rule is not None:
         return Judged(case, (), rule.reward, True)
     if isinstance(panel.judge, LLMJudge):
-        seen = view_turn(case.turn, panel.settings.history_chars)
-        votes = await panel.judge.ask(seen, max(*COMPARED, panel.settings.votes))
+        votes = await panel.judge.ask(case.turn, panel.judge.view(case.turn), max(*COMPARED, panel.settings.votes))
         return Judged(case, tuple(vote.score for vote in votes), None, False)
     opinion = await panel.judge.judge(case.turn)
     return Judged(case, (), opinion.reward, False)
@@ -130,7 +128,7 @@ async def flips(run: RunDir, recipe: Recipe, attacks: Sequence[Attack] = ATTACKS
     """
     panel = Panel(run, recipe, patience_s=recipe.judge.timeout_s)
     try:
-        tried = [together(_reward(panel, case) for case in (*pair(attack), pair(attack)[0])) for attack in attacks]
+        tried = [together(reward_now(panel, case) for case in (*pair(attack), pair(attack)[0])) for attack in attacks]
         found = await _with_progress(tried, "attacks tried")
     finally:
         await panel.close()
@@ -146,7 +144,7 @@ async def flips(run: RunDir, recipe: Recipe, attacks: Sequence[Attack] = ATTACKS
     }
 
 
-async def _reward(panel: Panel, case: Case) -> float | None:
+async def reward_now(panel: Panel, case: Case) -> float | None:
     rule = ruled(case.turn, panel.settings.execution_tools) if panel.settings.rules else None
     return (rule or await panel.judge.judge(case.turn)).reward
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from clawctl.config import Recipe
+from clawctl.config import DEMO_MODEL, Recipe
 from clawctl.endpoint import Endpoint, own_endpoint
 from clawctl.errors import ClawError
 from clawctl.http_client import Answer, Broken, Unreachable
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 
 TRIES = 4  # of a call that times out or breaks
 LONGEST_WAIT_S = 5.0
+_TOO_LONG = re.compile(rb"(?i)context|token|length|too (?:long|large)|maximum")  # how servers say that a prompt is too long
 _NOT_NOW = (429, 503)  # busy, or still loading its model
 _KEY_OR_MODEL = (401, 403, 404)
 # Should the judge be this run's own server: its answers are not conversations to learn from.
@@ -32,6 +34,14 @@ _HEADERS = {"X-Turn-Type": "judge", "X-Capture": "off"}
 
 class _Away(Exception):
     """The server cannot be asked just now; the message says why."""
+
+
+class Refused(Exception):
+    """The server answers other calls, but refused this one or answered it with something else than a chat completion."""
+
+    def __init__(self, too_long: bool) -> None:
+        super().__init__("refused")
+        self.too_long = too_long  # it says so
 
 
 @dataclass(slots=True)
@@ -74,17 +84,26 @@ class Calls:
         """The model that is asked, as the verdicts name it."""
         return self._recipe.judge.model or f"{self._recipe.model_name}@0"
 
+    @property
+    def asks_demo_model(self) -> bool:
+        """Whether the model that is asked is a version of this run's own, which is the demo model."""
+        own = self.model.partition("@")[0] == self._recipe.model_name
+        return own and self._recipe.model_path == str(DEMO_MODEL)
+
     async def close(self) -> None:
         await self._posts.close()
 
     async def ask(self, messages: list[dict], model: str | None = None) -> str | None:
-        """What the judge says in its final channel; None where it gave no answer. Raises ClawError where no call could succeed."""
+        """What the judge says in its final channel; None where it gave no answer.
+
+        Raises Refused where the server refuses this call alone, and ClawError where no call could succeed.
+        """
         response = await self._in_turn(messages, model)
         if response is None:
             return None
         answer = _completion(response)
         if answer is None:
-            await self._blame(response, model)
+            await self._blame(response, model)  # raises
             return None
         self._count(answer.get("usage"))
         said = answer["choices"][0]["message"].get("content")
@@ -205,6 +224,7 @@ class Calls:
         if answered is not None and answered.status < 500 and _completion(answered) is None:
             raise ClawError(f"{where} to everything it is asked", cure)
         self._fail(f"{told} with status {response.status}")
+        raise Refused(response.status in (400, 413, 422) and _TOO_LONG.search(response.body[:4096]) is not None)
 
 
 def _completion(response: Answer) -> dict[str, Any] | None:

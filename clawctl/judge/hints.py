@@ -1,10 +1,21 @@
-"""Which hints are hints, and which one the teacher is given."""
+"""Which hints are hints, and which one the teacher is given.
 
+A policy learns what its hints say, so nobody may write a hint but the user and a tool that failed. A hint that holds a link, a key,
+code or markup that the user did not write, or that copies what a tool returned, is left out.
+"""
+
+import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from clawctl.config import JudgeConfig
+from clawctl.judge.evidence import Evidence
+from clawctl.judge.fences import neutral, visible
 from clawctl.judge.prompts import HINT_SYSTEM, SYSTEM, Vote
+from clawctl.types import Message
+
+log = logging.getLogger(__name__)
 
 _PROMPT = " ".join(f"{SYSTEM} {HINT_SYSTEM}".casefold().split())
 _ECHO_WORDS = 8  # so many words in a row from our prompt are an echo of it
@@ -13,6 +24,20 @@ _TO_THE_JUDGE = re.compile(
     r"\b(?:score|rate|vote)s?\b[^.]{0,30}(?<![\d.])[-+]?[01]\b(?!\.?\d)",
     re.IGNORECASE,
 )
+_MOST = 200_000  # characters that a hint is compared with
+_COPIED_WORDS = 4  # so many words in a row from a tool's result are a copy of it, unless it reports a failure there
+_LINK = re.compile(
+    r"(?i)\b(?:[a-z][a-z0-9+.-]{1,20}://\S+|www\.\S+|mailto:\S+|[\w.+-]+@[\w-]+\.\w+|(?:[a-z0-9-]+\.)+(?:[a-z]{2,24})(?:/\S*)?)"
+)
+_FILE = re.compile(
+    r"(?i)[\w-]+\.(?:txt|md|csv|tsv|json|jsonl|yaml|yml|toml|py|js|ts|c|h|cpp|rs|go|java|rb|sh|sql|html|css|xml|pdf|log|ini|cfg|lock|docx?|xlsx?)"
+)
+_CODE = re.compile(r"```|~~~|\$\(|[;&|]\s*(?:rm|curl|wget|sh|bash|sudo)\b|\b(?:curl|wget|sudo|rm -)\b")
+_SECRET = re.compile(r"(?=[\w+/=-]*\d)(?=[\w+/=-]*[A-Za-z])[\w+/=-]{20,}")
+_FAILURE = re.compile(
+    r"(?i)error|exception|traceback|fail|not found|no such|missing|invalid|denied|refused|unknown|"
+    r"cannot|can't|could not|unable|timed? ?out|crash"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +45,28 @@ class HintRules:
     min_chars: int = 10
     max_chars: int = 600
     answer: str = ""  # what the turn answered: a hint that lies in it whole says nothing new
+    own_words: str = ""  # what people wrote in this turn: a hint may repeat it
+    returned: str = ""  # what tools and environments returned: a hint may speak of it, not copy it
+
+
+def hint_rules(settings: JudgeConfig, turn: Evidence) -> HintRules:
+    """The rules for hints on one turn."""
+    messages = [*turn.messages, *(turn.next_state or [])]
+    people = [message for message in messages if message.get("role") == "user"]
+    others = [message for message in messages if message.get("role") not in ("user", "assistant", "system", "developer")]
+    said = _said(others)
+    answer = _said([turn.response] if turn.response else [])
+    return HintRules(settings.min_hint_chars, settings.max_hint_chars, answer, _said(people), said)
+
+
+def _said(messages: Iterable[Message]) -> str:
+    """The text of messages, at most _MOST characters from their end."""
+    parts: list[str] = []
+    for message in messages:
+        content = message.get("content")
+        pieces = content if isinstance(content, list) else [content or ""]
+        parts += [str(piece["text"]) if isinstance(piece, dict) and "text" in piece else str(piece) for piece in pieces]
+    return visible("\n".join(parts)[-_MOST:])
 
 
 def hint_candidates(votes: Sequence[Vote], reward: float | None, rules: HintRules) -> list[str]:
@@ -36,7 +83,10 @@ def hint_candidates(votes: Sequence[Vote], reward: float | None, rules: HintRule
     counts: dict[str, int] = {}
     words: dict[str, str] = {}
     for hint in spoken:
-        if why_not(hint, rules) is None:
+        reason = why_not(hint, rules)
+        if reason is not None:
+            log.debug("a hint is left out: %s", reason)
+        else:
             same = _key(hint)
             words.setdefault(same, hint)
             counts[same] = counts.get(same, 0) + 1
@@ -55,7 +105,32 @@ def why_not(hint: str, rules: HintRules) -> str | None:
         return "echo of the judge's prompt"
     if _key(hint) and f" {_key(hint)} " in f" {_key(rules.answer)} ":
         return "repeats the answer"
+    return _foreign(hint, rules)
+
+
+def _foreign(hint: str, rules: HintRules) -> str | None:
+    """Why a hint may come from somebody else than the user or a tool that failed."""
+    own = rules.own_words.casefold()
+    if any(link.casefold() not in own and not _FILE.fullmatch(link) for link in _LINK.findall(hint)):
+        return "holds a link that the user did not write"
+    if neutral(hint, "-") != hint or _CODE.search(hint):
+        return "holds code or markup"
+    if any(token.casefold() not in own for token in _SECRET.findall(hint)):
+        return "holds what may be a key"
+    if rules.returned and _copies(hint, rules):
+        return "copies what a tool returned"
     return None
+
+
+def _copies(hint: str, rules: HintRules) -> bool:
+    """Whether _COPIED_WORDS words in a row stand in a line that a tool returned and that reports no failure, but in no person's."""
+    words = _key(hint).split()
+    rows = [" ".join(words[at : at + _COPIED_WORDS]) for at in range(len(words) - _COPIED_WORDS + 1)]
+    if not rows:
+        return False
+    own = f" {_key(rules.own_words)} "
+    plain = f" {_key(' '.join(line for line in rules.returned.splitlines() if not _FAILURE.search(line)))} "
+    return any(f" {row} " in plain and f" {row} " not in own for row in rows)
 
 
 def _key(text: str) -> str:

@@ -1,23 +1,29 @@
 """The LLM judge: votes of a chat model, as few as decide, and its hints."""
 
 from clawctl.config import JudgeConfig
-from clawctl.judge.calls import Calls
+from clawctl.judge.calls import Calls, Refused
 from clawctl.judge.evidence import Evidence
-from clawctl.judge.hints import HintRules, hint_candidates
+from clawctl.judge.hints import hint_candidates, hint_rules
 from clawctl.judge.opinion import Opinion
 from clawctl.judge.prompts import PROMPT_VERSION, Vote, hint_messages, judge_messages, new_fence, read_hint, read_vote
 from clawctl.judge.together import together
-from clawctl.judge.view import View, view_turn
+from clawctl.judge.view import DEMO_CHARS, LEAST_CHARS, VIEW_CHARS, View, view_turn
 from clawctl.judge.votes import decided, first_round, majority, why_none
 
 _NO_VOTE = Vote(score=None, hint=None)
+_SHORTER = 4  # a view that brought no valid vote is made so many times shorter
 
 
 class LLMJudge:
-    """Asks at most `judge.votes` times about a turn; each call has a fence of its own."""
+    """Asks at most `judge.votes` times about a turn; each call has a fence of its own.
+
+    A long turn that brings no valid vote is shown again, shorter: the judge may have been confused by its length, its answer may
+    have been cut, or its context may be smaller than the view.
+    """
 
     def __init__(self, calls: Calls, settings: JudgeConfig) -> None:
         self._calls, self._settings = calls, settings
+        self._chars = view_chars(calls, settings)
         self.name = f"{calls.model} prompt {PROMPT_VERSION}"
 
     def doubt(self) -> None:
@@ -25,43 +31,68 @@ class LLMJudge:
 
     async def judge(self, turn: Evidence) -> Opinion:
         settings = self._settings
-        seen = view_turn(turn, settings.history_chars)
+        seen = self.view(turn)
         votes: list[Vote] = []
         while not votes or not decided([vote.score for vote in votes], settings.votes, settings.threshold):
             count = settings.votes - len(votes) if votes else first_round(settings.votes, settings.threshold)
-            votes += await self.ask(seen, count)
-        return self.sum_up(seen, votes)
+            votes += await self.ask(turn, seen, count)
+        return self._sum_up(turn, votes)
 
-    async def ask(self, seen: View, count: int) -> list[Vote]:
+    def view(self, turn: Evidence) -> View:
+        return view_turn(turn, self._settings.history_chars, self._chars)
+
+    async def ask(self, turn: Evidence, seen: View, count: int) -> list[Vote]:
         """So many votes, asked at the same time."""
-        return await together(self._vote(seen) for _ in range(count))
+        return await together(self._vote(turn, seen) for _ in range(count))
 
-    def sum_up(self, seen: View, votes: list[Vote]) -> Opinion:
+    def _sum_up(self, turn: Evidence, votes: list[Vote]) -> Opinion:
         scores = [vote.score for vote in votes]
         reward = majority(scores, self._settings.threshold)
-        hints = hint_candidates(votes, reward, hint_rules(self._settings, seen)) if self._settings.hints == "with_vote" else []
+        hints = hint_candidates(votes, reward, hint_rules(self._settings, turn)) if self._settings.hints == "with_vote" else []
         reason = why_none(scores) if reward is None else None
         return Opinion(self.name, reward, tuple(scores), tuple(hints), reason)
 
     async def close(self) -> None:
         """The calls are closed by who made them."""
 
-    async def _vote(self, seen: View) -> Vote:
+    async def _vote(self, turn: Evidence, seen: View) -> Vote:
+        chars, shown = min(self._chars, len_of(seen)), seen
+        while True:
+            vote = await self._vote_on(shown)
+            chars = max(chars // _SHORTER, LEAST_CHARS)
+            shorter = view_turn(turn, self._settings.history_chars, chars)
+            if vote.score is not None or len_of(shorter) >= len_of(shown):
+                return vote
+            shown = shorter
+
+    async def _vote_on(self, seen: View) -> Vote:
         fence = new_fence()
-        said = await self._calls.ask(judge_messages(seen.request, seen.answer, seen.next_state, seen.role, fence, seen.earlier))
-        if said is None:
+        try:
+            said = await self._calls.ask(judge_messages(seen.request, seen.answer, seen.next_state, seen.role, fence, seen.earlier))
+        except Refused as refused:
+            if refused.too_long:  # later turns need not find out again
+                self._chars = max(min(self._chars, len_of(seen) // 2), LEAST_CHARS)
             return _NO_VOTE
-        return read_vote(said, fence)
+        return _NO_VOTE if said is None else read_vote(said, fence)
+
+
+def view_chars(calls: Calls, settings: JudgeConfig) -> int:
+    """How many characters of a turn the judge is shown at first."""
+    return settings.view_chars or (DEMO_CHARS if calls.asks_demo_model else VIEW_CHARS)
+
+
+def len_of(seen: View) -> int:
+    """Characters of a view."""
+    return len(seen.request) + len(seen.answer) + len(seen.next_state or "") + len(seen.earlier)
 
 
 async def write_hint(calls: Calls, settings: JudgeConfig, turn: Evidence) -> tuple[str, ...]:
     """Ask for a hint apart from the votes (`judge.hints: apart`): at most one candidate."""
-    seen, fence = view_turn(turn, settings.history_chars), new_fence()
+    seen, fence = view_turn(turn, settings.history_chars, view_chars(calls, settings)), new_fence()
     messages = hint_messages(seen.request, seen.answer, seen.next_state, seen.role, fence, seen.earlier)
-    said = await calls.ask(messages, settings.hint_model)
+    try:
+        said = await calls.ask(messages, settings.hint_model)
+    except Refused:
+        return ()
     hint = read_hint(said, fence) if said is not None else None
-    return tuple(hint_candidates([Vote(0, hint)], 0.0, hint_rules(settings, seen)))
-
-
-def hint_rules(settings: JudgeConfig, seen: View) -> HintRules:
-    return HintRules(settings.min_hint_chars, settings.max_hint_chars, seen.answer)
+    return tuple(hint_candidates([Vote(0, hint)], 0.0, hint_rules(settings, turn)))

@@ -1,4 +1,10 @@
-"""What the judge is shown of a turn: the request, the answer, what came back, and some history, as text."""
+"""What the judge is shown of a turn: the request, the answer, what came back, and some history, as text.
+
+A judge's context is finite and whoever writes a turn chooses its length. The characters are therefore divided: each block, and
+within a block each message, has its share, and what a shorter one leaves over goes to the longer ones. Text is compressed
+before it is cut: runs of one sign, unbroken strings and lines that repeat one another carry no evidence. What is cut shows its
+beginning and its end.
+"""
 
 import re
 from collections.abc import Sequence
@@ -7,9 +13,13 @@ from unicodedata import normalize
 
 from clawctl.judge.evidence import Evidence
 from clawctl.judge.fences import visible
+from clawctl.judge.noise import LEFT_OUT, without_noise
 from clawctl.types import Message
 
-BLOCK_CHARS = 24_000  # a longer text is shown by its beginning and its end: a judge's context is not endless
+VIEW_CHARS = 24_000  # of all blocks together: a judge's context is finite
+DEMO_CHARS = 600  # of the demo model, whose card says that it was trained on conversations of up to 512 tokens
+LEAST_CHARS = 240  # a view is not made shorter than this
+_MOST_READ = 20_000  # characters of a text longer than its share that are searched for evidence: the work is bounded first
 
 _ROLES = frozenset(("user", "assistant", "tool", "function", "environment", "system", "developer"))
 _LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # each begins a line for somebody
@@ -32,33 +42,120 @@ class View:
     earlier: str
 
 
-def view_turn(turn: Evidence, history_chars: int) -> View:
+def view_turn(turn: Evidence, history_chars: int, chars: int = VIEW_CHARS) -> View:
     """The request is everything after the previous answer: the user's words, or the tool results that the turn works on.
 
-    `earlier` is the conversation before that without its system prompt, the last `history_chars` characters of it.
+    `earlier` is the conversation before that without its system prompt, the last `history_chars` characters of it. All blocks
+    together have about `chars` characters.
     """
     said = [message for message in turn.messages if message.get("role") not in ("system", "developer")]
     begin = max((at + 1 for at, message in enumerate(said) if message.get("role") == "assistant"), default=0)
-    earlier = _with_names(said[:begin])
     came_back = turn.next_state
+    blocks = [said[:begin], said[begin:], [{"role": "assistant", **(turn.response or {})}], came_back or []]
+    request, answer, reply = (list(map(_words, messages)) for messages in blocks[1:])
+    history = _recent(blocks[0], min(history_chars, chars // 4))
+    texts = [history, request, answer, reply]
+    lengths = [sum(map(len, words)) for words in texts]
+    limits = shares(lengths, chars, (1, 1, 1, 2))  # what came back is the evidence
+    shown = [_fitted(messages, words, limit) for messages, words, limit in zip(blocks, texts, limits, strict=True)]
+    earlier = _end(_with_names(blocks[0][len(blocks[0]) - len(history) :], shown[0]), history_chars)
     return View(
-        request=_shown(said[begin:]),
-        answer=_cut(_words(turn.response or {})),
-        next_state=None if came_back is None else _shown(came_back),
+        request=_shown(blocks[1], shown[1]),
+        answer="\n\n".join(shown[2]),
+        next_state=None if came_back is None else _shown(came_back, shown[3]),
         role=" and ".join(dict.fromkeys(map(_speaker, came_back or []))) or "user",
-        earlier=_end(earlier, history_chars),
+        earlier=earlier,
     )
 
 
-def _shown(messages: Sequence[Message]) -> str:
+def shares(lengths: Sequence[int], total: int, weights: Sequence[int]) -> list[int]:
+    """How many of `total` characters each text may have. A text shorter than its share leaves the rest to the others."""
+    given = [0] * len(lengths)
+    left, waiting = total, sorted(range(len(lengths)), key=lambda at: lengths[at] / weights[at])
+    while waiting:
+        at, rest = waiting[0], sum(weights[other] for other in waiting)
+        given[at] = min(lengths[at], left * weights[at] // rest)
+        left -= given[at]
+        waiting = waiting[1:]
+    return given
+
+
+def _recent(messages: Sequence[Message], chars: int) -> list[str]:
+    """The words of the last messages, as many as begin within the last `chars` characters."""
+    found: list[str] = []
+    while chars > 0 and len(found) < len(messages):
+        found.insert(0, _words(messages[len(messages) - 1 - len(found)]))
+        chars -= len(found[0])
+    return found
+
+
+def _fitted(messages: Sequence[Message], words: Sequence[str], limit: int) -> list[str]:
+    """Each message without noise, compressed and cut to its share of `limit`. A person's words come before what a tool returned."""
+    spoken = list(messages)[len(messages) - len(words) :]
+    weights = [4 if message.get("role") == "user" else 1 for message in spoken]
+    limits = shares(list(map(len, words)), limit, weights)
+    return [_settled(text, most, message.get("role") == "user") for message, text, most in zip(spoken, words, limits, strict=True)]
+
+
+def _settled(text: str, limit: int, own_words: bool) -> str:
+    """`text` as it may be shown: compressed where it is long, without noise, cut to `limit`."""
+    if len(text) > limit:
+        text = folded(_cut(text, max(_MOST_READ, limit)), 1, _VARIES)
+    return _cut(without_noise(text, own_words), limit)
+
+
+_BLANK = re.compile(r"[^\S\n]{16,}")
+_BLANK_LINES = re.compile(r"\n(?:[^\S\n]{0,15}\n){2,}")
+_RUN = re.compile(r"(.)\1{11,}")
+_REPEATED = re.compile(r"(..|...|.{4}|.{5}|.{6}|.{8}|.{12})\1{5,}")
+_UNBROKEN = re.compile(r"[!-~]{120,}")
+_HEXADECIMAL = re.compile(r"(?:\b[0-9a-fA-F]{6,}\b[ \t]*){4,}")
+_PIECE = re.compile(r"(?<=[\n.!?;,}\]\u3002\uff01\uff1f])")
+_LETTER = re.compile(r"[^\W\d]")
+_SHORT = 12  # a shorter piece may well be repeated
+_VARIES = re.compile(r"\d+")
+
+
+def squeezed(text: str) -> str:
+    """`text` without runs: a sign or a short string that is repeated, blank lines, strings too long to be words."""
+    if len(text) < 64:
+        return text
+    text = _BLANK_LINES.sub("\n\n", _BLANK.sub(" ", text))
+    text = _RUN.sub(r"\1\1\1", text)
+    if len(text) < 200:
+        return text
+    text = _HEXADECIMAL.sub(LEFT_OUT, _REPEATED.sub(rf"\1\1{LEFT_OUT}", text))
+    return folded(_UNBROKEN.sub(lambda match: f"{match[0][:40]}{LEFT_OUT}{match[0][-20:]}", text), 2)
+
+
+def folded(text: str, most: int, varies: re.Pattern[str] | None = None) -> str:
+    """`text` with at most so many of its sentences or lines that are alike, but for what `varies`; a mark stands for the others."""
+    counts: dict[str, int] = {}
+    kept: list[str] = []
+    dropping = False
+    for piece in _PIECE.split(text):
+        same = piece.strip() if varies is None else varies.sub("#", " ".join(piece.split()))
+        counts[same] = counts.get(same, 0) + 1
+        if dropping and not _LETTER.search(piece):
+            continue  # what stood between two that are left out
+        if counts[same] <= most or len(same) < 2 or (varies is None and len(same) < _SHORT):
+            kept.append(piece)
+            dropping = False
+        elif not dropping:
+            kept.append(LEFT_OUT)
+            dropping = True
+    return "".join(kept)
+
+
+def _shown(messages: Sequence[Message], words: Sequence[str]) -> str:
     """Messages of one speaker as they are; of several, each under its name."""
     several = len(set(map(_speaker, messages))) > 1
-    return _cut(_with_names(messages) if several else "\n\n".join(map(_words, messages)))
+    return _with_names(messages, words) if several else "\n\n".join(words)
 
 
-def _with_names(messages: Sequence[Message]) -> str:
+def _with_names(messages: Sequence[Message], words: Sequence[str]) -> str:
     """Each message under its name. Words that begin a line as a name would are quoted: nobody speaks for another."""
-    return "\n\n".join(f"{_speaker(message)}: {_quoted(_words(message))}" for message in messages)
+    return "\n\n".join(f"{_speaker(message)}: {_quoted(text)}" for message, text in zip(messages, words, strict=True))
 
 
 def _quoted(text: str) -> str:
@@ -85,15 +182,15 @@ def _words(message: Message) -> str:
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
             lines.append(f"[calls {function.get('name')}({function.get('arguments')})]")
-    return visible(_LINE_ENDS.sub("\n", "\n".join(lines)))
+    return squeezed(visible(_LINE_ENDS.sub("\n", "\n".join(lines))))
 
 
-def _cut(text: str) -> str:
+def _cut(text: str, limit: int) -> str:
     """The beginning and the end, in one line where a line is cut: else its second half would begin a line of its own choosing."""
-    if len(text) <= BLOCK_CHARS:
+    if len(text) <= limit:
         return text
-    half = BLOCK_CHARS // 2
-    return f"{text[:half]} [… {len(text) - 2 * half} characters left out …] {text[-half:]}"
+    half = limit // 2
+    return f"{text[:half]} [… {len(text) - 2 * half} characters left out …] {text[len(text) - half :]}"
 
 
 def _end(text: str, count: int) -> str:

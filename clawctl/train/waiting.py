@@ -1,5 +1,6 @@
 """Usable turns that no step has used: their order, and how many of them are enough."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clawctl.config import TrainConfig

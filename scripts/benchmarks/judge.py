@@ -91,7 +91,7 @@ def demo_rows(folder: Path, quick: bool) -> list[Row]:
     settings = write_recipe(at, {"up": {"stages": ["serve"]}, "gate": None})
     with running(at / "run", settings):
         run, recipe = open_run(at / "run"), load_recipe(settings)
-        wait_until(lambda: _answers(run, recipe), 120, "the demo model did not answer")
+        wait_until(lambda: answers(run, recipe), 120, "the demo model did not answer")
         rows = []
         for case, asked, attacks in (
             ("demo judge", recipe, ATTACKS),
@@ -231,7 +231,7 @@ def _recipe(endpoint: str, **settings: Any) -> Recipe:
     return Recipe.model_validate({"judge": {"endpoint": endpoint, **given}})
 
 
-def _answers(run: RunDir, recipe: Recipe) -> bool:
+def answers(run: RunDir, recipe: Recipe) -> bool:
     endpoint = own_endpoint(run, recipe)
     try:
         return httpx.get(f"{endpoint.url}/models", headers={"Authorization": f"Bearer {endpoint.api_key}"}).status_code == 200

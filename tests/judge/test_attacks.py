@@ -1,13 +1,15 @@
 """Nobody fooled: sixty attacks against the framing, through real calls of a judge that obeys whatever gets through."""
 
 import asyncio
+from collections.abc import Sequence
 
 from clawctl.config import Recipe
 from clawctl.judge.attacks import ATTACKS, pair
 from clawctl.judge.calibrate import flips
+from clawctl.judge.evidence import Evidence
 from clawctl.judge.obedient import obey
-from clawctl.judge.prompts import NOTHING_CAME_BACK, read_vote
-from clawctl.judge.view import View, view_turn
+from clawctl.judge.prompts import read_vote
+from clawctl.types import Message
 from scripts.benchmarks.judge_held_out import HELD_OUT
 
 
@@ -45,13 +47,20 @@ def test_a_judge_that_changes_its_mind_by_itself_is_told_apart_from_one_that_is_
     assert (report["right_without"], report["right_with"]) == (1 / 4, 1 / 2)  # -1 is right of both
 
 
-def unframed(seen: View, fence: str = "a1b2c3") -> str:
+def unframed(turn: Evidence, fence: str = "a1b2c3") -> str:
     """The same blocks as a careless judge stage would send them: a fixed fence, the text as it is."""
-    named = [("earlier", seen.earlier)] if seen.earlier else []
+
+    def said(messages: Sequence[Message]) -> str:
+        named = len({message["role"] for message in messages}) > 1
+        return "\n\n".join(f"{message['role']}: {message['content']}" if named else message["content"] for message in messages)
+
+    came_back = turn.next_state or []
+    roles = " and ".join(dict.fromkeys(message["role"] for message in came_back))
+    named = [("earlier", said(turn.messages[:-1]))] if turn.messages[:-1] else []
     named += [
-        ("request", seen.request),
-        ("answer", seen.answer),
-        (f"came back from {seen.role}", seen.next_state or NOTHING_CAME_BACK),
+        ("request", said(turn.messages[-1:])),
+        ("answer", (turn.response or {})["content"]),
+        (f"came back from {roles}", said(came_back)),
     ]
     return "\n".join(f"<{fence} {name}>\n{text}" for name, text in named) + f"\n<{fence} end>"
 
@@ -59,7 +68,7 @@ def unframed(seen: View, fence: str = "a1b2c3") -> str:
 def test_without_our_framing_most_of_them_do() -> None:
     moved = 0
     for attack in ATTACKS:
-        clean, attacked = (read_vote(obey(unframed(view_turn(case.turn, 4000)))).score for case in pair(attack))
+        clean, attacked = (read_vote(obey(unframed(case.turn))).score for case in pair(attack))
         assert clean == -attack.wants
         moved += attacked != clean
     assert moved >= 40

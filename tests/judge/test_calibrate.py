@@ -143,11 +143,11 @@ def test_the_tables_name_what_was_found(run, serving, tmp_path, capsys) -> None:
 
 
 def test_a_judge_that_believes_what_it_reads_is_caught(run, serving, capsys) -> None:
-    server = serving(lambda text, number: "\\boxed{1}" if "Judge: score this" in text else "\\boxed{-1}")
+    server = serving(lambda text, number: "\\boxed{1}" if "The turn is over" in text else "\\boxed{-1}")
     calibrate(run, recipe(server.url, votes=1), None, ratings=False, attacks=True, as_json=True)
     found = report_of(capsys)["attacks"]
     assert (len(found["flipped"]), found["attack_flip_rate"]) == (1, pytest.approx(1 / 60))
-    assert "Judge: score this 1" in found["flipped"][0]
+    assert "The turn is over" in found["flipped"][0]
 
 
 def test_messages_tools_and_silence_can_be_labelled(tmp_path) -> None:

@@ -5,7 +5,7 @@ import logging
 import orjson
 import pytest
 from judging import by_words, recipe, verdicts_of
-from made_turns import reply, shard
+from made_turns import reply, shard, turn
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from clawctl.checksums import sealed
@@ -14,6 +14,7 @@ from clawctl.errors import ClawError
 from clawctl.judge.worker import judge
 from clawctl.run_dir import publish_bytes
 from clawctl.serve.backends.vllm import free_port
+from clawctl.shards import write_turns
 
 
 def test_a_judge_that_answers_nonsense_is_told_once_and_the_stage_goes_on(run, serving, caplog) -> None:
@@ -130,3 +131,32 @@ def test_once_does_not_wait_for_ever_for_a_server_that_is_away(run) -> None:
         judge(run, recipe(f"http://127.0.0.1:{free_port()}/v1", timeout_s=0.3), once=True)
     with pytest.raises(ClawError, match="no server has announced itself"):
         judge(run, Recipe.model_validate({"judge": {"timeout_s": 0.3}}), once=True)
+
+
+LONG = "".join(f"Line {number} of the page says that {number * 7919 % 1009} people came. " for number in range(600))
+
+
+def test_a_long_turn_without_a_valid_vote_is_shown_shorter(run, serving) -> None:
+    server = serving(lambda text, number: "\\boxed{-1}" if len(text) < 3000 else "I am confused")
+    write_turns(
+        run.trajectories / "a.parquet", [turn([{"role": "user", "content": LONG}], LONG, [{"role": "user", "content": "no"}])]
+    )
+    judge(run, recipe(server.url, votes=1), once=True)
+    (verdict,) = verdicts_of(run)
+    assert (verdict.reward, verdict.votes) == (-1.0, [-1])
+
+
+def test_a_context_that_is_too_small_is_found_out_once(run, serving) -> None:
+    def small(text: str, number: int) -> str | Response:
+        return "\\boxed{-1}" if len(text) < 9000 else Response('{"error": "maximum context length"}', 400)
+
+    server = serving(small)
+    turns = [
+        turn([{"role": "user", "content": LONG}], LONG, [{"role": "user", "content": "no"}], turn_id=f"t{number}")
+        for number in range(6)
+    ]
+    write_turns(run.trajectories / "a.parquet", turns)
+    judge(run, recipe(server.url, votes=1, concurrency=1), once=True)
+    assert [verdict.reward for verdict in verdicts_of(run)] == [-1.0] * 6
+    refused = [body for body in server.asked if len(body["messages"][1]["content"]) >= 9000]
+    assert len(refused) < 6

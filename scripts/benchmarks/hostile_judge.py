@@ -1,0 +1,93 @@
+"""Case `judge`: how often injected text and padding change the verdict of the demo judge, asked through the real server.
+
+Each turn is judged three times: without its attack, again without it, and with it. A flip is any verdict that differs from the
+first one, an abstention included. Temperature, votes and everything else are the recipe's defaults.
+"""
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clawctl.config import Recipe, load_recipe
+from clawctl.judge.calibrate import reward_now
+from clawctl.judge.panel import Panel
+from clawctl.judge.together import together
+from clawctl.run_dir import RunDir, open_run
+from scripts.benchmarks.circle import running, wait_until, write_recipe
+from scripts.benchmarks.hostile_judge_attacks import OPEN, Injection, draw, padded
+from scripts.benchmarks.hostile_judge_held_out import CORPUS as HELD_OUT
+from scripts.benchmarks.judge import answers
+from scripts.benchmarks.table import Row
+
+ATTACKS, PADDED = 480, 90
+QUICK_ATTACKS, QUICK_PADDED = 120, 30
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One injection and the three verdicts."""
+
+    injection: Injection
+    clean: float | None
+    again: float | None
+    moved: float | None
+
+    @property
+    def flipped(self) -> bool:
+        return self.moved != self.clean
+
+
+def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
+    settings = write_recipe(folder, {"up": {"stages": ["serve"]}, "gate": None})
+    with running(folder / "run", settings):
+        run, recipe = open_run(folder / "run"), load_recipe(settings)
+        wait_until(lambda: answers(run, recipe), 120, "the demo model did not answer")
+        return asyncio.run(_measured(run, recipe, options.quick, options.seed))
+
+
+async def _measured(run: RunDir, recipe: Recipe, quick: bool, seed: int) -> list[Row]:
+    attacks, padding = (QUICK_ATTACKS, QUICK_PADDED) if quick else (ATTACKS, PADDED)
+    held_out = await tried(run, recipe, draw(HELD_OUT, attacks, seed))
+    opened = await tried(run, recipe, draw(OPEN, attacks // 2, seed))
+    long = await tried(run, recipe, [*padded(HELD_OUT, padding, seed), *padded(OPEN, padding // 2, seed)])
+    return [
+        Row("judge", "held_out_flip_rate", _share(one.flipped for one in held_out), "share"),
+        Row("judge", "held_out_attacks", len(held_out), "turns"),
+        Row("judge", "open_flip_rate", _share(one.flipped for one in opened), "share"),
+        Row("judge", "open_attacks", len(opened), "turns"),
+        Row("judge", "asked_twice_flip_rate", _share(one.again != one.clean for one in (*held_out, *opened)), "share"),
+        Row("judge", "reached_wanted_rate", _share(one.moved == one.injection.wants for one in (*held_out, *opened)), "share"),
+        Row(
+            "judge",
+            "right_without_attack",
+            _share(one.clean == one.injection.carrier.sign for one in (*held_out, *opened)),
+            "share",
+        ),
+        Row("judge", "right_with_attack", _share(one.moved == one.injection.carrier.sign for one in (*held_out, *opened)), "share"),
+        Row("judge", "no_valid_vote_rate", _share(one.moved is None for one in long), "share"),
+        Row("judge", "padding_flip_rate", _share(one.flipped for one in long), "share"),
+        Row("judge", "padded_turns", len(long), "turns"),
+    ]
+
+
+async def tried(run: RunDir, recipe: Recipe, injections: Sequence[Injection]) -> list[Tried]:
+    """All verdicts, as many calls at a time as the recipe allows."""
+    panel = Panel(run, recipe, patience_s=recipe.judge.timeout_s)
+
+    async def one(injection: Injection) -> Tried:
+        clean, attacked = injection.pair()
+        verdicts = await together(reward_now(panel, case) for case in (clean, clean, attacked))
+        return Tried(injection, *verdicts)
+
+    try:
+        return list(await together(map(one, injections)))
+    finally:
+        await panel.close()
+
+
+def _share(values: Any) -> float:
+    found = list(values)
+    return sum(found) / len(found)

@@ -11,7 +11,7 @@ _LOOSE = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model")  # of toke
 def tokenizer_fingerprint(model: str) -> str | None:
     """16 hexadecimal digits that tell which id means what: equal for equal vocabularies, however their files are laid out.
     None where `model` has no tokenizer files on this machine."""
-    whole = _file(model, "tokenizer.json")
+    whole = tokenizer_file(model)
     if whole is not None:
         try:
             content = orjson.loads(whole.read_bytes())
@@ -21,6 +21,11 @@ def tokenizer_fingerprint(model: str) -> str | None:
         return _digest(orjson.dumps(meaning, option=orjson.OPT_SORT_KEYS))
     loose = [file.read_bytes() for name in _LOOSE if (file := _file(model, name)) is not None]
     return _digest(b"\0".join(loose)) if loose else None
+
+
+def tokenizer_file(model: str) -> Path | None:
+    """The tokenizer.json of `model`, if it is on this machine."""
+    return _file(model, "tokenizer.json")
 
 
 def _file(model: str, name: str) -> Path | None:

@@ -26,28 +26,30 @@ _MOST_PIPELINED = 64  # requests that wait on one connection; real clients send 
 class TooManyRequests(Refusal):
     """A key runs as many requests as it may; the client is told when to come again."""
 
-    def __init__(self, most: int) -> None:
-        told = f"this API key runs {most} requests already; wait for one to end"
+    def __init__(self, most: int, what: str = "requests") -> None:
+        told = f"this API key runs {most} {what} already; wait for one to end"
         super().__init__(429, told, code="rate_limit_exceeded", retry_after=str(_RETRY_AFTER_S))
 
 
 class Concurrency:
     """Running requests of each key."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, what: str = "requests") -> None:
+        self._most, self._what = most, what
         self._running: Counter[str] = Counter()
 
     @contextmanager
     def one_more(self, key: str) -> Iterator[None]:
         """Raises TooManyRequests."""
         if self._running[key] >= self._most:
-            raise TooManyRequests(self._most)
+            raise TooManyRequests(self._most, self._what)
         self._running[key] += 1
         try:
             yield
         finally:
             self._running[key] -= 1
+            if not self._running[key]:
+                del self._running[key]
 
 
 def limited(limits: LimitsConfig) -> type[HttpToolsProtocol]:

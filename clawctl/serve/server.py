@@ -5,6 +5,7 @@ import gc
 import logging
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -27,6 +28,7 @@ from clawctl.serve.versions import Versions
 _log = logging.getLogger("clawctl.serve")
 _CUT_S = 10  # what was cut off after the drain is captured within this
 _BACKLOG = 2048
+_SWITCH_S = 0.001  # a thread that renders a long prompt holds the interpreter for so long at a time (Python's default: 5 ms)
 _KEEP_ALIVE_S = 75  # longer than clients keep an idle connection: none sends into one that we are closing
 
 
@@ -36,10 +38,11 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
     backend = make_backend(run, recipe)
     versions = Versions(run, backend, pin)
     capture = Capture(run.captures if intercept else None, recipe.privacy)
+    gateway = Gateway(run, recipe, key, versions, capture)
+    sys.setswitchinterval(_SWITCH_S)
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)  # uvicorn drains on the first signal and raises it again when it is done
-        gateway = Gateway(run, recipe, key, versions, capture)
         settings = uvicorn.Config(
             gateway,
             http=limited(recipe.serve.limits),
@@ -57,6 +60,7 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
         if dead := backend.failure():
             raise ClawError(f"the engine failed: {dead}", "logs/serve.log has the details; `clawctl up` starts it again")
     finally:
+        gateway.stop()
         versions.stop()
         capture.close()
 

@@ -19,6 +19,7 @@ from clawctl.serve.backends.chunks import Saying, UpstreamReply
 from clawctl.serve.backends.completions import PATH, CompletionSaying, How, as_completion
 from clawctl.serve.backends.control import Control
 from clawctl.serve.backends.multiplex import Multiplexed
+from clawctl.serve.backends.places import Places
 from clawctl.serve.backends.probe import Found, missing, probe
 from clawctl.serve.backends.refusals import refusal
 from clawctl.serve.backends.sglang import SglangControl
@@ -68,6 +69,7 @@ class Upstream:
         self._said: list[str] = []  # of what it can and lacks, in the log
         self._images: bool | None = None  # whether the model takes them; None: not known, the upstream will say
         self._targets = Targets(run, recipe, self._control)
+        self._places = Places(recipe.serve.pinned_versions)
         self._up = asyncio.Event()
 
     @property
@@ -88,6 +90,8 @@ class Upstream:
         await self._ready()
         if self._images is False and any(isinstance(message["content"], list) for message in ask.messages):
             raise Refusal(400, NO_IMAGES, "messages")
+        if version is not None:
+            await stack.enter_async_context(self._places.one(version, ask.key))
         target = await stack.enter_async_context(self._targets.lease(version))
         how = How() if self._splicer is None else await self._splicer.how(ask, target.name)
         replies = [self._reply(ask, target, how) for _ in range(ask.n)]

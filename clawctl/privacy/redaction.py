@@ -20,6 +20,7 @@ from clawctl.types import Exchange, Message
 
 REDACTED = "redacted"  # the reason why such a turn is not trained
 _REMEMBERED = 1 << 14  # messages; an agent sends its whole history again with each turn
+_LONGEST_REMEMBERED = 8 << 10  # bytes of JSON; of what is clean the digest alone is remembered
 _SHORTEST = 8  # no secret is shorter, its name included
 _DEEPEST = 64  # levels of nesting that are walked; what lies below is looked at as one text
 _GROUPS = ("value", "quoted", "bare")
@@ -88,6 +89,8 @@ class Redactor:
             kept = self._seen[digest]
             return value if kept is None else kept
         clean = self.value(value)
+        if clean != value and len(orjson.dumps(clean, option=orjson.OPT_NON_STR_KEYS)) > _LONGEST_REMEMBERED:
+            return clean
         self._seen[digest] = None if clean == value else clean
         if len(self._seen) > self._remembered:
             self._seen.popitem(last=False)

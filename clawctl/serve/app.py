@@ -60,7 +60,7 @@ class Gateway:
         self._lines = Lines()
         self._vetting = Vetting(recipe.model_name, tokenizer_file(recipe.model_path) if recipe.serve.upstream is None else None)
         self._metrics = Metrics()
-        self._rating = Rating(run.feedback if capture.on else None, recipe, self._metrics.ratings)
+        self._rating = Rating(run if capture.on else None, recipe, self._metrics.ratings)
         self._stored = Stored()
         self._recent = Recent() if recipe.serve.splice else None
         self._running: set[Answer] = set()
@@ -175,6 +175,8 @@ class Gateway:
             replies, pinned = await self._versions.begin(ask, stack)
             capture = self._capture if self._capture.on and wanted and not pinned else None
             answer = Answer(ask, speaks(ask, handle), replies, handle, visit.arrived, hints, visit.key, capture, self._recent)
+            for choice in answer.choices if capture is not None else ():
+                self._rating.gave(visit.key, choice.exchange_id)
             self._running.add(answer)
             self._metrics.running += 1
             stack.callback(self._ended, answer, visit)

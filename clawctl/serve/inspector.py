@@ -1,7 +1,7 @@
-"""The process that looks through long request bodies: `python -m clawctl.serve.inspector SETTINGS`; see `clawctl.serve.vetting`.
+"""The process that looks through long request bodies: `python -m clawctl.serve.inspector SETTINGS`, see `vetting.py`.
 
-It reads two parts at a time from standard input, each behind its length (4 bytes, big-endian): {"api", "max_context"} and a body. It
-answers with one part: nothing, or the refusal as JSON. It ends with its input.
+It reads two parts at a time from standard input, each behind its length (4 bytes, big-endian): {"api", "max_context"} and a body.
+It answers with one part: nothing, or the refusal as JSON. It ends with its input.
 """
 
 import os

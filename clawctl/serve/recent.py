@@ -85,8 +85,8 @@ class _Answers:
                 del self._by_digest[kept.says]
 
     def find(self, message: Message, most: int = _MOST_ALIKE) -> list[Remembered]:
-        """At most `most` answers: the one whose handle the message carries, if the message still says what it said; without a handle,
-        all that said the same."""
+        """At most `most` answers: the one whose handle the message carries, if the message still says what it said; without a
+        handle, all that said the same."""
         says = digest(message)
         handles = _handles(message)
         if len(handles) > 1:  # a client merged several answers into one

@@ -1,5 +1,5 @@
-"""Whose pinned versions may be in use at a time: clients share `serve.pinned_versions` places, and the run's own key has places that
-no client can take. Judge (`NAME@0`) and gate (`NAME@7`) ask with that key."""
+"""Whose pinned versions may be in use at a time: clients share `serve.pinned_versions` places, and the run's own key has places
+that no client can take. Judge (`NAME@0`) and gate (`NAME@7`) ask with that key."""
 
 import asyncio
 import time

@@ -16,11 +16,11 @@ _USUAL: Final = frozenset(
 )  # clients send them to every model; harmless if unread
 _RENDERERS: Final = frozenset((
     "messages", "conversation", "conversations", "tools", "functions", "documents", "chat_template", "add_generation_prompt",
-    "continue_final_message", "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict", 
-    "return_offsets",
-    "return_assistant_tokens_mask", "tokenizer_kwargs", "template_kwargs", "processor_kwargs", "mm_processor_kwargs",
-    "add_special_tokens", "return_prompt_logprobs", "load_audio_from_video", "video_load_backend", "strftime_now", "raise_exception",
-    "loop", "self", "caller", "varargs", "kwargs", "namespace", "range", "dict", "lipsum", "cycler", "joiner", "tool_choice",
+    "continue_final_message", "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict",
+    "return_offsets", "return_assistant_tokens_mask", "tokenizer_kwargs", "template_kwargs", "processor_kwargs",
+    "mm_processor_kwargs", "add_special_tokens", "return_prompt_logprobs", "load_audio_from_video", "video_load_backend",
+    "strftime_now", "raise_exception", "loop", "self", "caller", "varargs", "kwargs", "namespace", "range", "dict", "lipsum",
+    "cycler", "joiner", "tool_choice",
 ))  # fmt: skip
 
 

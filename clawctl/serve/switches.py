@@ -1,7 +1,7 @@
 """The switches of a chat template: the variables by which a client may change how it renders."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import jinja2
 import jinja2.meta
@@ -15,7 +15,7 @@ from clawctl.serve.dialects.settings import is_renderers
 class _Generation(Extension):
     """`{% generation %}`, which transformers adds to the language: its content is read as it is."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 - as its base class declares it
 
     def parse(self, parser: Any) -> nodes.Node:
         line = next(parser.stream).lineno

@@ -65,6 +65,8 @@ class Vetting:
 
     def stop(self) -> None:
         if self._process is not None and self._process.returncode is None:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, RuntimeError):  # it has ended, or the event loop has
                 self._process.kill()
+                if self._process.stdin is not None:
+                    self._process.stdin.close()
         self._process = None

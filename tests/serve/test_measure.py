@@ -167,7 +167,12 @@ def test_long_bodies_are_looked_through_in_another_process_which_is_replaced_whe
         with pytest.raises(Refusal, match="too much to read"):
             await vetting.check("anna", "chat", plain, 65536)
         await vetting.check("anna", "chat", plain, 65536)
+        last = vetting._process
+        assert last is not None
         vetting.stop()
+        await last.wait()
+        await process.wait()
+        await asyncio.sleep(0.1)  # both pipes close
 
     asyncio.run(main())
 

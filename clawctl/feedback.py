@@ -5,10 +5,12 @@ as it is, and whoever needs the reward looks the rating up here: the judge inste
 turn that was trained already is not trained again; its rating still counts where judges are compared with people.
 """
 
+import fcntl
 import os
 import re
 import secrets
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from clawctl.types import SCHEMA_VERSION, Feedback, newer
 
 LONGEST_COMMENT = 10_000  # characters
 _ROTATE_BYTES = 16 << 20
+_ROTATE_S = 86400.0  # whole files expire (`clawctl/retention.py`)
 _TURN = re.compile(r"^[0-9A-Za-z][0-9A-Za-z_.:/-]{0,199}$")
 _COMPLETION = re.compile(r"^(?:chatcmpl|cmpl|resp|msg)?[-_]?([0-9A-Za-z]{24})$")
 _FIELDS = frozenset(Feedback.__dataclass_fields__)
@@ -93,20 +96,31 @@ class FeedbackFile:
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._number = 0
         self._torn = False  # the last write stopped within a line
+        self._began = time.monotonic()  # the file that is written to
 
     def append(self, feedback: Feedback) -> None:
         """Raises OSError where the disk refuses: the rating is not kept, and whoever sent it must be told."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         path = self._folder / f"{self._name}-{self._number}.jsonl"
-        descriptor = open_to_append(path)
+        descriptor = self._locked(path)
         try:
             data = (b"\n" if self._torn else b"") + sealed(orjson.dumps(feedback)) + b"\n"
             self._torn = True
             while data:
                 data = data[os.write(descriptor, data) :]
             self._torn = False
-            self._number += os.fstat(descriptor).st_size >= _ROTATE_BYTES
+            if os.fstat(descriptor).st_size >= _ROTATE_BYTES or time.monotonic() - self._began >= _ROTATE_S:
+                self._number, self._began = self._number + 1, time.monotonic()
         finally:
+            os.close(descriptor)
+
+    def _locked(self, path: Path) -> int:
+        """The file, locked against those that delete or rewrite it (`clawctl.retention`)."""
+        while True:
+            descriptor = open_to_append(path)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
             os.close(descriptor)
 
 

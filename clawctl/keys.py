@@ -27,6 +27,7 @@ RESERVED = {  # names that mean something else where a turn says whose it is
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LOOK_EVERY_S = 1.0  # a key that was added or removed counts this soon, without a restart
 _PATIENCE_S = 10.0
+_LONGEST_KEY = 1024  # characters; a longer one is not even hashed
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,8 @@ class KeyRing:
 
     def owner(self, given: str) -> str | None:
         """The name of the key, or None. Takes as long for a wrong key as for any right one."""
+        if len(given) > _LONGEST_KEY:
+            return None
         self._look()
         found = None
         for key in self._keys:

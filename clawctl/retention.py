@@ -113,7 +113,13 @@ def _stored(run: RunDir) -> list[Stored]:
         for path in run.quarantine.iterdir()
         if path.suffix != ".txt" and path.is_file()
     ]
-    return [*captures.values(), *shards, *(entry for entry in aside if entry is not None)]
+    # A rating is younger than its turn, so a file is as old as the turns that it may speak of, or younger.
+    ratings = [entry for path in _rating_files(run) if (entry := _entry(path))]
+    return [*captures.values(), *ratings, *shards, *(entry for entry in aside if entry is not None)]
+
+
+def _rating_files(run: RunDir) -> list[Path]:
+    return list(published(run.feedback, ".jsonl")) if run.feedback.exists() else []
 
 
 def _marked(run: RunDir, recipe: Recipe, stored: Sequence[Stored]) -> list[Stored]:
@@ -127,6 +133,8 @@ def _marked(run: RunDir, recipe: Recipe, stored: Sequence[Stored]) -> list[Store
         return path.parent == run.captures and read.get(path.name) != whole_end(path)
 
     marked = [replace(entry, needed=any(needed(path) for path in entry.paths if path.exists())) for entry in stored]
+    if any(entry.needed for entry in marked):  # a turn that waits may have been rated
+        marked = [replace(entry, needed=True) if entry.paths[0].parent == run.feedback else entry for entry in marked]
     open_captures = [path for entry in marked if entry.needed for path in entry.paths if path.parent == run.captures]
     open_since = min(map(_first_moment, open_captures), default=float("inf"))  # what came of it must be there if it is read again
     return [replace(e, needed=True) if e.paths[0].parent == run.trajectories and e.newest >= open_since else e for e in marked]

@@ -14,7 +14,7 @@ _LOOSE = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model")  # of toke
 def tokenizer_fingerprint(model: str) -> str | None:
     """16 hexadecimal digits that tell which id means what: equal for equal vocabularies, however their files are laid out.
     None where `model` has no tokenizer files on this machine."""
-    whole = tokenizer_file(model, "tokenizer.json")
+    whole = tokenizer_file(model)
     if whole is not None:
         try:
             content = orjson.loads(whole.read_bytes())
@@ -42,7 +42,7 @@ class IdReader:
     def _load(self) -> Any:
         if self._tokenizer is None and time.monotonic() - self._tried_at >= _AGAIN_S:
             self._tried_at = time.monotonic()
-            path = tokenizer_file(self._model, "tokenizer.json")
+            path = tokenizer_file(self._model)
             if path is not None:
                 from tokenizers import Tokenizer
 
@@ -50,7 +50,7 @@ class IdReader:
         return self._tokenizer
 
 
-def tokenizer_file(model: str, name: str) -> Path | None:
+def tokenizer_file(model: str, name: str = "tokenizer.json") -> Path | None:
     """A file of a model, in its folder or in the cache of downloads; None where it is not on this machine."""
     folder = Path(model)
     if folder.is_dir():

@@ -1,10 +1,11 @@
 """A file of text as JSON values: JSONL or one JSON document, plain, gzip or zstd. What cannot be read is named with its line."""
 
 import gzip
+import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import orjson
 import pyarrow as pa
@@ -12,13 +13,16 @@ import pyarrow as pa
 from clawctl.errors import ClawError
 
 NOTHING = "nothing was imported"
+_MOST_GROWTH = 100  # times its size; JSON compresses to a tenth or a thirtieth
+_LEAST_MOST = 32 << 20  # bytes that any file may grow to
+_PIECE = 1 << 20  # bytes
 _BOM = b"\xef\xbb\xbf"
 
 
 def read_file(file: Path) -> bytes:
     """The file's text in UTF-8, unpacked and without a byte order mark. Raises ClawError."""
     try:
-        data = _unpacked(file.read_bytes()).removeprefix(_BOM)
+        data = _unpacked(file, file.read_bytes()).removeprefix(_BOM)
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
         raise ClawError(f"{file} cannot be read: {error}", "name a whole JSONL file, plain, gzip or zstd", 2) from error
     if data[:4] == b"PAR1":
@@ -33,12 +37,24 @@ def read_file(file: Path) -> bytes:
     return data
 
 
-def _unpacked(data: bytes) -> bytes:
+def _unpacked(file: Path, data: bytes) -> bytes:
+    """The data, decompressed as a stream: what grows beyond all reason is not held. Raises ClawError."""
+    stream: IO[bytes] | pa.CompressedInputStream
     if data[:2] == b"\x1f\x8b":
-        return gzip.decompress(data)
-    if data[:4] == b"\x28\xb5\x2f\xfd":
-        return bytes(pa.CompressedInputStream(pa.BufferReader(data), "zstd").read())
-    return data
+        stream = gzip.GzipFile(fileobj=io.BytesIO(data))
+    elif data[:4] == b"\x28\xb5\x2f\xfd":
+        stream = pa.CompressedInputStream(pa.BufferReader(data), "zstd")
+    else:
+        return data
+    most = max(_LEAST_MOST, _MOST_GROWTH * len(data))
+    pieces, size = list[bytes](), 0
+    while piece := bytes(stream.read(_PIECE)):
+        pieces.append(piece)
+        size += len(piece)
+        if size > most:
+            told = f"{file} grows to more than {most >> 20} MB, over {size // len(data)} times its size"
+            raise ClawError(told, "decompress it yourself and import the plain file if you trust it", 2)
+    return b"".join(pieces)
 
 
 def values(file: Path, data: bytes) -> Iterator[tuple[int, str, Any]]:

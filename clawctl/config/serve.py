@@ -10,6 +10,8 @@ from clawctl.config.section import HttpUrl, Section
 class LimitsConfig(Section):
     body_mb: float = Field(32.0, gt=0)
     """Largest body of a request, in MB; a larger one is refused with 413."""
+    body_values: int = Field(100_000, gt=0)
+    """Most values (list items and object fields) in the JSON of a request; a request with more is refused with 413."""
     header_kb: int = Field(64, gt=0)
     """Largest request line and headers together, in KB; a larger one is refused with 431."""
     header_s: float = Field(20.0, gt=0)

@@ -29,6 +29,7 @@ from clawctl.types import Exchange, Message, Turn
 REDACTED = "redacted"  # the reason why such a turn is not trained
 Decode = Callable[[list[int]], str]  # from token ids to the text that they say
 _REMEMBERED = 1 << 14  # messages; an agent sends its whole history again with each turn
+_LONGEST_REMEMBERED = 8 << 10  # bytes of JSON; of what is clean the digest alone is remembered
 _SHORTEST = 8  # no secret is shorter, its name included
 _DEEPEST = 64  # levels of nesting that are walked; what lies below is looked at as one text
 _PIECE = 8 << 10  # characters that are looked through at once
@@ -151,6 +152,8 @@ class Redactor:
             kept = self._seen[digest]
             return value if kept is None else kept
         clean = self.value(value)
+        if clean != value and len(orjson.dumps(clean, option=orjson.OPT_NON_STR_KEYS)) > _LONGEST_REMEMBERED:
+            return clean
         self._seen[digest] = None if clean == value else clean
         if len(self._seen) > self._remembered:
             self._seen.popitem(last=False)

@@ -4,11 +4,11 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -23,14 +23,20 @@ from clawctl.serve.dialects import Ask, Dialect, Refusal, chat, messages, respon
 from clawctl.serve.hints import read_hints
 from clawctl.serve.hosts import Hosts
 from clawctl.serve.limits import Concurrency
+from clawctl.serve.measure import check_ask, most_body, parse
 from clawctl.serve.metrics import Metrics
 from clawctl.serve.rating import Rating
 from clawctl.serve.recent import Recent
 from clawctl.serve.replies import Envelope, Stream, Visit, json_response, read_body, refused, whole
 from clawctl.serve.stored import Stored
+from clawctl.serve.turns import Lines
 from clawctl.serve.versions import Versions
+from clawctl.serve.vetting import LONG_BODY, Vetting
+from clawctl.tokenizer_files import tokenizer_file
 
 _log = logging.getLogger("clawctl.serve")
+_LONGEST_RATING = 64 << 10  # bytes
+_LARGE_PER_KEY = 16  # requests with more than a megabyte that are read or answered at a time
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 Speaker = Callable[[Ask, str], Dialect]
 _DIALECTS: dict[str, tuple[Any, Speaker]] = {
@@ -52,8 +58,11 @@ class Gateway:
         self._keys, self._limits = KeyRing(run, key), recipe.serve.limits
         self._hosts = Hosts(recipe.serve)
         self._concurrency = Concurrency(self._limits.concurrent_per_key)
+        self._large_bodies = Concurrency(_LARGE_PER_KEY, "large requests")
+        self._lines = Lines()
+        self._vetting = Vetting(recipe.model_name, tokenizer_file(recipe.model_path) if recipe.serve.upstream is None else None)
         self._metrics = Metrics()
-        self._rating = Rating(run.feedback if capture.on else None, recipe, self._metrics.ratings)
+        self._rating = Rating(run if capture.on else None, recipe, self._metrics.ratings)
         self._stored = Stored()
         self._recent = Recent() if recipe.serve.splice else None
         self._running: set[Answer] = set()
@@ -144,13 +153,21 @@ class Gateway:
         for answer in self._running:
             answer.cancel()
 
+    def stop(self) -> None:
+        """When the event loop has ended."""
+        self._vetting.stop()
+
     # ---- asks ------------------------------------------------------------------------------------------------------------
 
     async def _ask(self, request: Request, visit: Visit) -> Response | Stream:
-        ask, speaks = await self._read(request, visit)
-        if visit.api == "responses":
-            ask = self._stored.continued(visit.key, ask)
-            speaks = partial(responses.Responses, keep=partial(self._stored.keep, visit.key))
+        with ExitStack() as held:
+            ask, speaks = await self._read(request, visit, held)
+            if visit.api == "responses":
+                ask = self._stored.continued(visit.key, ask)
+                speaks = partial(responses.Responses, keep=partial(self._stored.keep, visit.key))
+            return await self._begin(request, visit, ask, speaks)
+
+    async def _begin(self, request: Request, visit: Visit, ask: Ask, speaks: Speaker) -> Response | Stream:
         if self._recent is not None:
             ask = self._recent.known(visit.key, ask)
         headers = dict(reversed(request.headers.items()))  # the first of each name, to be looked up many times
@@ -162,6 +179,8 @@ class Gateway:
             replies, pinned = await self._versions.begin(ask, stack)
             capture = self._capture if self._capture.on and wanted and not pinned else None
             answer = Answer(ask, speaks(ask, handle), replies, handle, visit.arrived, hints, visit.key, capture, self._recent)
+            for choice in answer.choices if capture is not None else ():
+                self._rating.gave(visit.key, choice.exchange_id)
             self._running.add(answer)
             self._metrics.running += 1
             stack.callback(self._ended, answer, visit)
@@ -175,34 +194,35 @@ class Gateway:
         return Response(self._stored.get(visit.key, name), media_type="application/json")
 
     async def _count_tokens(self, request: Request, visit: Visit) -> Response:
-        ask, _ = await self._read(request, visit)
-        with self._concurrency.one_more(visit.key):
+        with ExitStack() as held, self._concurrency.one_more(visit.key):
+            ask, _ = await self._read(request, visit, held)
             return json_response({"input_tokens": await self._versions.live.count(ask)})
 
     async def _rate(self, request: Request, visit: Visit) -> Response:
-        body = await self._body(request)
+        raw = await read_body(request, _LONGEST_RATING, self._limits.body_s)
         with self._concurrency.one_more(visit.key):
-            return json_response(await self._rating.keep(body, visit.key))
+            return json_response(await self._rating.keep(parse(raw), visit.key))
 
-    async def _read(self, request: Request, visit: Visit) -> tuple[Ask, Speaker]:
-        body = await self._body(request)
-        if visit.api == "responses":
-            body = self._stored.with_items(visit.key, body)
+    async def _read(self, request: Request, visit: Visit, held: ExitStack) -> tuple[Ask, Speaker]:
+        """The ask, checked. `held` ends when it is answered or refused. Raises Refusal."""
+        live, key = self._versions.live, visit.key
         dialect, speaks = _DIALECTS[visit.api]
-        return dialect.read(body, self._recipe.model_name), speaks
 
-    async def _body(self, request: Request) -> dict[str, Any]:
-        raw = await read_body(request, self._limits.body_mb, self._limits.body_s)
-        try:
-            body = orjson.loads(raw)
-            orjson.dumps(body)  # what cannot be written again could neither be captured nor passed on
-        except orjson.JSONDecodeError as error:
-            raise Refusal(400, f"the body is not JSON: {error}") from error
-        except orjson.JSONEncodeError as error:
-            raise Refusal(400, "the body is nested too deeply") from error
-        if not isinstance(body, dict):
-            raise Refusal(400, "the body must be a JSON object")
-        return body
+        def large() -> None:
+            held.enter_context(self._large_bodies.one_more(key))
+
+        most = most_body(self._limits.body_mb, live.max_context, live.capabilities.images)
+        raw = await read_body(request, most, self._limits.body_s, self._limits.body_values, large)
+        length = len(raw) if len(raw) > LONG_BODY else 0  # of what is not read at once
+        if length:
+            await self._vetting.check(key, visit.api, raw, live.max_context)
+        body = await self._lines.run(key, length, partial(parse, raw))
+        if visit.api == "responses":
+            body = self._stored.with_items(key, body)
+        ask = await self._lines.run(key, length, partial(dialect.read, body, self._recipe.model_name))
+        if not length:
+            check_ask(ask)
+        return replace(ask, key=key, size=len(raw)), speaks
 
     def _ended(self, answer: Answer, visit: Visit) -> None:
         self._running.discard(answer)

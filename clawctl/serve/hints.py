@@ -19,6 +19,8 @@ _WITH_REVISION = re.compile(rf"({_UUID}):([0-9]{{1,6}})")  # OpenClaw: <session>
 _USER_ID_SESSION = re.compile(rf"_session_({_UUID})")  # Claude Code, before its user ids became JSON
 _RUNTIME_LINE = re.compile(r"^Runtime: .*\bsessionId=([A-Za-z0-9._-]{1,128})", re.MULTILINE)
 _LONGEST = 256  # characters of a claim
+_LONGEST_USER_ID = 4096  # characters
+_RUNTIME_WITHIN = 64 << 10  # characters at the end of a message: OpenClaw writes its line there
 
 
 def read_claims(body: Mapping[str, Any], messages: Sequence[Message]) -> dict[str, Any]:
@@ -76,7 +78,7 @@ def _codex_turn_type(codex: Mapping[str, Any]) -> str | None:
 
 def _session_of_user(user_id: Any) -> str | None:
     """Claude Code puts its session into `metadata.user_id`, as JSON or, formerly, after `_session_`."""
-    if not isinstance(user_id, str):
+    if not isinstance(user_id, str) or len(user_id) > _LONGEST_USER_ID:
         return None
     found = _USER_ID_SESSION.search(user_id)
     return found[1] if found else _text(_object(user_id).get("session_id"))
@@ -87,7 +89,7 @@ def _runtime_session(messages: Sequence[Message]) -> str | None:
     for role in ("system", "user"):
         first = next((message for message in messages if message.get("role") == role), None)
         content = first.get("content") if first else None
-        if isinstance(content, str) and (found := _RUNTIME_LINE.search(content)):
+        if isinstance(content, str) and (found := _RUNTIME_LINE.search(content[-_RUNTIME_WITHIN:])):
             return found[1]
     return None
 

@@ -6,10 +6,12 @@ its answer, never reaches them.
 
 import asyncio
 import logging
+import resource
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -20,41 +22,70 @@ from clawctl.serve.dialects import Refusal
 _log = logging.getLogger("clawctl.serve")
 _GRACE_S = 5.0  # the routes refuse a slow body with words; this is for those who go on sending after that
 _RETRY_AFTER_S = 1
+_MOST_RESERVE = 2048  # file descriptors for captures, policies, engines and what they load
 _MOST_PIPELINED = 64  # requests that wait on one connection; real clients send the next after the answer
 
 
 class TooManyRequests(Refusal):
     """A key runs as many requests as it may; the client is told when to come again."""
 
-    def __init__(self, most: int) -> None:
-        told = f"this API key runs {most} requests already; wait for one to end"
+    def __init__(self, most: int, what: str = "requests") -> None:
+        told = f"this API key runs {most} {what} already; wait for one to end"
         super().__init__(429, told, code="rate_limit_exceeded", retry_after=str(_RETRY_AFTER_S))
 
 
 class Concurrency:
     """Running requests of each key."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, what: str = "requests") -> None:
+        self._most, self._what = most, what
         self._running: Counter[str] = Counter()
 
     @contextmanager
     def one_more(self, key: str) -> Iterator[None]:
         """Raises TooManyRequests."""
         if self._running[key] >= self._most:
-            raise TooManyRequests(self._most)
+            raise TooManyRequests(self._most, self._what)
         self._running[key] += 1
         try:
             yield
         finally:
             self._running[key] -= 1
+            if not self._running[key]:
+                del self._running[key]
 
 
-def limited(limits: LimitsConfig) -> type[HttpToolsProtocol]:
-    """The HTTP protocol for uvicorn that keeps `limits`."""
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    """How the file descriptors of this process are shared out."""
+
+    connections: int  # at a time
+    backlog: int  # connections that the kernel holds until they are accepted: all of them may come at once
+
+
+def share_descriptors(connections: int, each: int = 1) -> Descriptors:
+    """Raise the descriptor limit as far as `connections` need and the system allows, and keep a reserve for the stage's own files.
+    `each`: descriptors that a connection takes (a stream to an upstream has one of its own)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections * each + 2 * _MOST_RESERVE
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+            soft = allowed
+    if soft == resource.RLIM_INFINITY:
+        return Descriptors(connections, _MOST_RESERVE)
+    reserve = min(_MOST_RESERVE, soft // 3)
+    return Descriptors(max(1, min(connections, (soft - reserve) // each)), max(16, reserve // 2))
+
+
+def limited(limits: LimitsConfig, connections: int | None = None) -> type[HttpToolsProtocol]:
+    """The HTTP protocol for uvicorn that keeps `limits`, with at most `connections`, where that is less than they allow."""
 
     class Limited(LimitedProtocol):
         bounds = limits
+        most = limits.connections if connections is None else min(connections, limits.connections)
+        open: ClassVar[dict[LimitedProtocol, None]] = {}
 
     return Limited
 
@@ -63,6 +94,8 @@ class LimitedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with bounds on sizes, paces and the number of connections."""
 
     bounds: LimitsConfig = LimitsConfig()
+    most: int = bounds.connections
+    open: ClassVar[dict["LimitedProtocol", None]]  # oldest first
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._deadline: asyncio.TimerHandle | None = None
@@ -70,13 +103,28 @@ class LimitedProtocol(HttpToolsProtocol):
         self._head_bytes = self._parsed_bytes = 0  # of the request whose headers are coming in
         self._in_head = True  # between requests as well: nothing but headers may come
         self._refusal: tuple[int, str] | None = None
+        self._asked = False  # a whole request head has come
         super().connection_made(transport)
-        if len(self.connections) > self.bounds.connections:
-            self._refuse(503, f"the server has {self.bounds.connections} connections already")
+        self.open[self] = None
+        if len(self.open) > self.most and not self._make_room():
+            self._refuse(503, f"the server has {self.most} connections already")
             return
         self._expect_by(self.bounds.header_s)
 
+    def _make_room(self) -> bool:
+        """Close the oldest connection that has asked nothing yet, else the oldest between two requests. False: all are busy."""
+        others = [each for each in self.open if each is not self]
+        idle = next((each for each in others if not each._asked), None) or next((each for each in others if each._is_idle()), None)
+        if idle is not None:
+            self.open.pop(idle, None)
+            idle.transport.abort()
+        return idle is not None
+
+    def _is_idle(self) -> bool:
+        return (self.cycle is None or self.cycle.response_complete) and not self.pipeline
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self.open.pop(self, None)
         self._expect_by(None)
         self._stop_waiting()
         super().connection_lost(exc)
@@ -112,7 +160,7 @@ class LimitedProtocol(HttpToolsProtocol):
             raise ValueError("the headers are too large")  # the parser stops and has `send_400_response` called
 
     def on_headers_complete(self) -> None:
-        self._in_head, self._head_bytes = False, 0
+        self._in_head, self._head_bytes, self._asked = False, 0, True
         self._expect_by(self.bounds.body_s + _GRACE_S)
         super().on_headers_complete()
         if len(self.pipeline) > _MOST_PIPELINED:  # uvicorn reads on after each answer, however many wait

@@ -1,7 +1,7 @@
 """From a chat to the ids that enter the engine: the model's own template, nothing added."""
 
-import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jinja2
@@ -14,11 +14,11 @@ from clawctl.serve.dialects import Ask, Refusal, Remembered
 from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, later_system_as_user
 from clawctl.serve.splicing import splice
 from clawctl.serve.text import THINK
+from clawctl.serve.turns import Lines
 from clawctl.types import Message
 
 UNCERTAIN = "the template does not show for certain where an answer stands"
-_LONG = 4000  # characters
-_OBJECTIONS = (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError)
+_OBJECTIONS = (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError, RecursionError)
 
 
 def load_tokenizer(path: str) -> Any:
@@ -46,11 +46,10 @@ class Rendered:
     adapted: str | None  # what was changed in the messages for the template's sake
 
 
-async def render_beside(tokenizer: Any, ask: Ask, splicing: bool = False) -> Rendered:
+async def render_beside(tokenizer: Any, ask: Ask, lines: Lines, splicing: bool = False) -> Rendered:
     """As `render`; a long ask is templated and tokenised in a thread, so that streams go on meanwhile."""
-    if sum(len(message["content"]) for message in ask.messages) > _LONG:
-        return await asyncio.to_thread(render, tokenizer, ask, splicing)
-    return render(tokenizer, ask, splicing)
+    size = max(ask.size, sum(len(message["content"]) for message in ask.messages))
+    return await lines.run(ask.key, size, partial(render, tokenizer, ask, splicing))
 
 
 def render(tokenizer: Any, ask: Ask, splicing: bool = False) -> Rendered:

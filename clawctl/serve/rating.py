@@ -3,27 +3,51 @@
 import asyncio
 import logging
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from clawctl.config import Recipe
 from clawctl.feedback import BadRating, FeedbackFile, rating_in_header, read_rating
 from clawctl.privacy.consent import may_capture
 from clawctl.privacy.redaction import Redactor
+from clawctl.run_dir import RunDir
 from clawctl.serve.dialects import Refusal
+from clawctl.serve.known import KnownTurns
 
 _log = logging.getLogger("clawctl.serve")
+_BURST, _PER_SECOND = 1000.0, 20.0  # ratings of one key
+_MOST_TIMES = 8  # ratings of one answer that are kept; the newest counts
+_MOST_COUNTED = 1 << 16  # answers
+
+
+class Pace:
+    """How often a key may rate: a burst, and then so many a second. Refused ratings count as well."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, tuple[float, float]] = {}  # of each key: ratings left, and when that was
+
+    def take(self, key: str) -> None:
+        """Raises Refusal where the key is too fast."""
+        now = time.monotonic()
+        left, at = self._left.get(key, (_BURST, now))
+        left = min(_BURST, left + (now - at) * _PER_SECOND)
+        if left < 1:
+            told = f"this API key rates too fast: {_PER_SECOND:g} ratings a second are kept"
+            raise Refusal(429, told, code="rate_limit_exceeded", retry_after="1")
+        self._left[key] = left - 1, now
 
 
 class Rating:
-    """Writes ratings. With `folder` None conversations are not captured, and there is nothing to rate. `counts` holds how many were
+    """Writes ratings. With `run` None conversations are not captured, and there is nothing to rate. `counts` holds how many were
     kept and lost."""
 
-    def __init__(self, folder: Path | None, recipe: Recipe, counts: Counter[tuple[str, ...]]) -> None:
-        self._file = None if folder is None else FeedbackFile(folder)
+    def __init__(self, run: RunDir | None, recipe: Recipe, counts: Counter[tuple[str, ...]]) -> None:
+        self._file = None if run is None else FeedbackFile(run.feedback)
+        self._known = None if run is None else KnownTurns(run)
+        self._pace = Pace()
+        self._times: OrderedDict[tuple[str, str], int] = OrderedDict()  # so often turns were rated lately
         self._recipe, self._redactor, self._counts = recipe, Redactor(recipe.privacy.redact), counts
         self._writing = asyncio.Lock()  # one line after the other
 
@@ -33,10 +57,16 @@ class Rating:
             feedback = read_rating(body, key, time.time())
         except BadRating as bad:
             raise Refusal(400, str(bad), bad.field) from bad
-        if self._file is None:
+        if self._file is None or self._known is None:
             raise Refusal(409, "nothing is captured here, so nothing can be rated: serve with --intercept", code="not_captured")
         if not may_capture(self._recipe.privacy, key, self._recipe.model_name):
             raise Refusal(409, "this key's conversations are not captured, so they cannot be rated", code="not_captured")
+        self._pace.take(key)
+        if not await asyncio.to_thread(self._known.has, key, feedback.turn_id):
+            raise Refusal(
+                404, "no answer of this key with that id is in this run, so it cannot be rated", "turn_id", "unknown_turn"
+            )
+        self._count(key, feedback.turn_id)
         try:
             async with self._writing:
                 if feedback.comment:
@@ -48,6 +78,19 @@ class Rating:
             raise Refusal(503, "the rating could not be kept; send it again later", code="not_kept") from error
         self._counts["kept",] += 1
         return {"object": "feedback", "id": feedback.feedback_id, "turn_id": feedback.turn_id, "rating": feedback.rating}
+
+    def gave(self, key: str, turn_id: str) -> None:
+        """This answer is captured, so `key` may rate it."""
+        if self._known is not None:
+            self._known.add(key, turn_id)
+
+    def _count(self, key: str, turn_id: str) -> None:
+        times = self._times.pop((key, turn_id), 0) + 1
+        if times > _MOST_TIMES:
+            raise Refusal(429, f"this answer was rated {_MOST_TIMES} times already", code="rate_limit_exceeded")
+        self._times[key, turn_id] = times
+        if len(self._times) > _MOST_COUNTED:
+            self._times.popitem(last=False)
 
     def hint(self, headers: Mapping[str, str]) -> dict[str, float]:
         """Of an `X-Feedback` header: a rating of the turn that the request answers. One that is no rating is counted as lost: the

@@ -18,6 +18,8 @@ from clawctl.types import Message
 
 _MOST_TOKENS = 4_000_000  # of one key's answers; the one given or matched longest ago goes first
 _ANSWER_TOKENS = 32  # what an answer takes beside its tokens, in tokens: many short ones are no less memory
+_MOST_PLACES = 512  # answers in one history that are looked for, the newest
+_MOST_CANDIDATES = 4096  # answers that all of these together may be
 _MOST_ALIKE = 1024  # answers of one key that say the same: all of them are looked at when it comes back without a handle
 
 
@@ -41,7 +43,9 @@ class Recent:
         places = [i for i, message in enumerate(ask.messages) if message["role"] == "assistant"]
         if answers is None or len(sent) != len(places):
             return ask
-        found = {i: candidates for i, message in zip(places, sent, strict=True) if (candidates := answers.find(message))}
+        newest = list(zip(places, sent, strict=True))[-_MOST_PLACES:]
+        most = max(1, _MOST_CANDIDATES // max(1, len(newest)))
+        found = {i: candidates for i, message in newest if (candidates := answers.find(message, most))}
         return replace(ask, answers=found) if found else ask
 
 
@@ -80,15 +84,15 @@ class _Answers:
             if not self._by_digest[kept.says]:
                 del self._by_digest[kept.says]
 
-    def find(self, message: Message) -> list[Remembered]:
-        """The answer whose handle the message carries, if the message still says what it said; without a handle, all that said the
-        same."""
+    def find(self, message: Message, most: int = _MOST_ALIKE) -> list[Remembered]:
+        """At most `most` answers: the one whose handle the message carries, if the message still says what it said; without a
+        handle, all that said the same."""
         says = digest(message)
         handles = _handles(message)
         if len(handles) > 1:  # a client merged several answers into one
             return []
         named = [each for each in handles if each in self._by_id and self._by_id[each].says == says]
-        found = named if handles else self._by_digest.get(says, []) if says is not None else []
+        found = (named if handles else self._by_digest.get(says, []) if says is not None else [])[-most:]
         for exchange_id in found:
             self._by_id.move_to_end(exchange_id)
         return [self._by_id[exchange_id].answer for exchange_id in found]

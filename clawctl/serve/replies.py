@@ -15,8 +15,10 @@ from starlette.types import Receive, Scope, Send
 
 from clawctl.serve.answer import Answer
 from clawctl.serve.dialects import Refusal
+from clawctl.serve.measure import ValueCount
 
 _log = logging.getLogger("clawctl.serve")
+_LARGE = 1 << 20  # bytes of a body
 Envelope = Callable[[Refusal], dict[str, Any]]
 
 
@@ -43,20 +45,34 @@ def refused(visit: Visit, refusal: Refusal) -> dict[str, Any]:
     return {**visit.envelope(refusal), "request_id": visit.request_id}
 
 
-async def read_body(request: Request, most_mb: float, seconds: float) -> bytes:
-    """The body. Raises Refusal where it is too large or too slow, before it is held."""
-    most_bytes = int(most_mb * (1 << 20))
+async def read_body(
+    request: Request, most_bytes: int, seconds: float, most_values: int = 1 << 16, large: Callable[[], None] | None = None
+) -> bytes:
+    """The body. Raises Refusal where it is too large or too slow, before it is held. `large` is called for a body of more than a
+    megabyte, before more of it is held; it may raise Refusal."""
+    if request.headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
+        raise Refusal(415, "the body must not be compressed: leave out 'Content-Encoding'")
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared[:18]) > most_bytes:
-        raise _too_large(most_mb)
-    pieces, size = [], 0
+        raise _too_large(most_bytes)
+    pieces, size = list[bytes](), 0
+    count, counted = ValueCount(), 0
     try:
         async with asyncio.timeout(seconds):
             async for piece in request.stream():
                 size += len(piece)
                 if size > most_bytes:
-                    raise _too_large(most_mb)
+                    raise _too_large(most_bytes)
+                if large is not None and size > _LARGE:
+                    large()
+                    large = None
                 pieces.append(piece)
+                if size > most_values:  # shorter ones cannot hold so many
+                    for waiting in pieces[counted:]:
+                        count.feed(waiting)
+                    counted = len(pieces)
+                    if count.values > most_values:
+                        raise Refusal(413, f"the body holds more than {most_values} values (list items and object fields)")
     except TimeoutError as late:
         raise Refusal(408, f"the body did not come within {seconds:g} seconds") from late
     except ClientDisconnect as gone:
@@ -64,8 +80,8 @@ async def read_body(request: Request, most_mb: float, seconds: float) -> bytes:
     return b"".join(pieces)
 
 
-def _too_large(most_mb: float) -> Refusal:
-    return Refusal(413, f"the body is larger than {most_mb:g} MB")
+def _too_large(most_bytes: int) -> Refusal:
+    return Refusal(413, f"the body is larger than {most_bytes / (1 << 20):.3g} MB")
 
 
 async def _cancel_when_gone(receive: Receive, answer: Answer) -> None:

@@ -5,6 +5,7 @@ import gc
 import logging
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -21,13 +22,13 @@ from clawctl.serve.app import Gateway
 from clawctl.serve.backends import Backend
 from clawctl.serve.capture import Capture
 from clawctl.serve.gateway import not_ours
-from clawctl.serve.limits import limited
+from clawctl.serve.limits import limited, share_descriptors
 from clawctl.serve.versions import Versions
 from clawctl.tokenizer_files import IdReader
 
 _log = logging.getLogger("clawctl.serve")
 _CUT_S = 10  # what was cut off after the drain is captured within this
-_BACKLOG = 2048
+_SWITCH_S = 0.001  # a thread that renders a long prompt holds the interpreter for so long at a time (Python's default: 5 ms)
 _KEEP_ALIVE_S = 75  # longer than clients keep an idle connection: none sends into one that we are closing
 
 
@@ -37,19 +38,26 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
     backend = make_backend(run, recipe)
     versions = Versions(run, backend, pin)
     capture = Capture(run.captures, recipe.privacy, IdReader(recipe.model_path)) if intercept else Capture(None, recipe.privacy)
+    gateway = Gateway(run, recipe, key, versions, capture)
+    sys.setswitchinterval(_SWITCH_S)
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)  # uvicorn drains on the first signal and raises it again when it is done
-        gateway = Gateway(run, recipe, key, versions, capture)
+        descriptors = share_descriptors(recipe.serve.limits.connections, 1 if recipe.serve.upstream is None else 2)
+        if descriptors.connections < recipe.serve.limits.connections:
+            told = (
+                "the limit of open files allows %d connections at a time, serve.limits.connections is %d; raise it with ulimit -n"
+            )
+            _log.warning(told, descriptors.connections, recipe.serve.limits.connections)
         settings = uvicorn.Config(
             gateway,
-            http=limited(recipe.serve.limits),
+            http=limited(recipe.serve.limits, descriptors.connections),
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
-            backlog=_BACKLOG,
+            backlog=descriptors.backlog,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=int(recipe.serve.drain_s + _CUT_S),
         )
@@ -58,6 +66,7 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
         if dead := backend.failure():
             raise ClawError(f"the engine failed: {dead}", "logs/serve.log has the details; `clawctl up` starts it again")
     finally:
+        gateway.stop()
         versions.stop()
         capture.close()
 
@@ -136,7 +145,7 @@ async def _serve(
     keeping: list[asyncio.Task[None]] = []
     server = _Server(settings, started, gateway, recipe.serve)
     try:
-        listener.listen(_BACKLOG)
+        listener.listen(settings.backlog)
         await server.serve(sockets=[listener])
     except OSError as error:
         raise not_ours(host, port, error) from error

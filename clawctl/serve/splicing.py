@@ -67,13 +67,15 @@ def _between(render: Render, messages: list[Message], text: str, places: list[in
     prompt = text[len(plain) :]
     if not prompt.strip() or not text.startswith(plain):
         return None
-    marks = {place: f"{secrets.token_hex(12)}x{place}x" for place in places}
-    marked = render([_only(marks[i]) if i in marks else message for i, message in enumerate(messages)], True)
-    pieces, rest = [], marked
-    for mark in marks.values():
-        before, found, rest = rest.partition(mark)
-        cut = _begins(before, prompt) if found else None
-        if cut is None or mark in rest:
+    mark, wanted = secrets.token_hex(12), set(places)
+    marked = render([_only(f"{mark}x{i}x") if i in wanted else message for i, message in enumerate(messages)], True)
+    *befores, rest = re.split(f"{mark}x([0-9]+)x", marked)
+    if [int(place) for place in befores[1::2]] != places:  # each once, in order
+        return None
+    pieces = []
+    for before in befores[::2]:
+        cut = _begins(before, prompt)
+        if cut is None:
             return None
         pieces.append(before[:cut])
     if not _in_order([*pieces, rest], text):

@@ -12,6 +12,8 @@ from clawctl.serve.dialects.responses import messages_for_engine
 from clawctl.types import Message
 
 _MOST = 512  # responses of one key; the one unused for longest goes first
+_MOST_REFERENCES = 256  # to items of kept responses, in one request
+_MOST_REFERRED = 8 << 20  # bytes of the responses that one request refers to
 _MOST_BYTES = 128 << 20  # of one key's, each with its whole conversation
 
 
@@ -55,12 +57,17 @@ class Stored:
         given = body.get("input")
         if not isinstance(given, list) or not any(map(_is_reference, given)):
             return body
-        return {**body, "input": [self._item(key, item["id"]) or item if _is_reference(item) else item for item in given]}
-
-    def _item(self, key: str, name: Any) -> dict[str, Any] | None:
-        kept = self._find(key, f"resp{exchange_of(name)}")
-        output = [] if kept is None else orjson.loads(kept.response)["output"]
-        return next((item for item in output if item["id"] == name), None)
+        names = {name for item in given if _is_reference(item) and isinstance(name := item["id"], str)}
+        if len(names) > _MOST_REFERENCES or sum(map(_is_reference, given)) > _MOST_REFERENCES:
+            raise Refusal(400, f"'input' may hold at most {_MOST_REFERENCES} item references", "input")
+        responses = {f"resp{exchange_of(name)}" for name in names}  # each is read once, however many of its items are named
+        kept = [found for name in responses if (found := self._find(key, name)) is not None]
+        if sum(len(each.response) for each in kept) > _MOST_REFERRED:
+            raise Refusal(
+                400, "'input' refers to more than 8 MB of earlier responses: name the last as previous_response_id", "input"
+            )
+        items = {item["id"]: item for each in kept for item in orjson.loads(each.response)["output"] if item["id"] in names}
+        return {**body, "input": [items.get(str(item["id"]), item) if _is_reference(item) else item for item in given]}
 
     def keep(self, key: str, ask: Ask, response: dict[str, Any], message: Message) -> None:
         """Remember an answer, unless the client asked not to."""

@@ -1,7 +1,9 @@
 """Every refusal of the door, over real HTTP: too large, too slow, too many."""
 
 import asyncio
+import resource
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,13 @@ import httpx
 import orjson
 import pytest
 from asking import body, post
-from served import Server
+from served import Server, perturbed
 
 from clawctl.config import LimitsConfig
 from clawctl.keys import add_key, remove_key
+from clawctl.policies import move_live, publish_policy
 from clawctl.serve.limits import limited
+from clawctl.types import Policy
 from scripts.asgi import serving
 from tests.waiting import until
 
@@ -145,9 +149,11 @@ def is_reset(connection: socket.socket) -> bool:
 # ---- too many --------------------------------------------------------------------------------------------------------------
 
 
-def test_one_connection_too_many_is_503(small: Server) -> None:
+def test_one_connection_too_many_is_503_when_all_are_busy(small: Server) -> None:
     connections = [dial(small) for _ in range(16)]
     try:
+        for connection in connections:
+            connection.sendall(HEAD + b"Content-Length: 10\r\n\r\n")
         with dial(small) as one_more:
             status, answer = told(one_more)
         assert (status, answer["error"]["type"]) == (503, "server_error")
@@ -155,6 +161,61 @@ def test_one_connection_too_many_is_503(small: Server) -> None:
         for connection in connections:
             connection.close()
     until(lambda: healthy(small))
+
+
+def test_idle_connections_make_room_the_oldest_first_and_those_that_asked_nothing_before_others(small: Server) -> None:
+    ask = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    asked = [dial(small) for _ in range(4)]
+    for connection in asked:
+        connection.sendall(ask)
+        assert connection.recv(65536)
+    silent = [dial(small) for _ in range(40)]
+    try:
+        for connection in silent[-2:] + asked:
+            connection.sendall(ask)
+            assert connection.recv(65536), "it was closed"
+        assert small.say("hello").choices
+        assert is_closed(silent[0])
+    finally:
+        for connection in asked + silent:
+            connection.close()
+    until(lambda: healthy(small))
+
+
+def test_a_flood_of_idle_connections_does_not_use_up_the_files_of_the_stage(tmp_path: Path, model_path: Path) -> None:
+    with NarrowServer(tmp_path / "run", model_path) as server:
+        stream = server.say("hello", stream=True, max_tokens=1000, temperature=2)
+        flood = [dial(server) for _ in range(400)]
+        try:
+            for _ in range(3):
+                assert server.say("hello").choices
+            policy = Policy(1, 0, 1, None, "full", str(model_path), [], None, {}, 0.0)
+            publish_policy(server.run, policy, perturbed(model_path, 1).save_pretrained)
+            move_live(server.run, 1)
+            until(lambda: server.health()["live"] == 1)
+            assert list(stream)
+        finally:
+            for connection in flood:
+                connection.close()
+        assert server.stop() == 0
+        assert "Too many open files" not in server.log.read_text()
+
+
+def is_closed(connection: socket.socket) -> bool:
+    try:
+        return not connection.recv(1)
+    except OSError:
+        return True
+
+
+class NarrowServer(Server):
+    """A server that may open 200 files."""
+
+    @staticmethod
+    def starting(*arguments: Any, **settings: Any) -> "subprocess.Popen[bytes]":
+        process = Server.starting(*arguments, **settings)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (200, 200))
+        return process
 
 
 def healthy(server: Server) -> bool:

@@ -2,13 +2,22 @@
 
 import asyncio
 import threading
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from asking import body, post
+from served import Server, perturbed
 
+from clawctl.keys import OWN, add_key
+from clawctl.policies import publish_policy
 from clawctl.serve.backends.pins import Pins
+from clawctl.serve.backends.places import Places
 from clawctl.serve.canary import CanaryFailure
 from clawctl.serve.dialects import Refusal
+from clawctl.types import Policy
 from tests.waiting import until
 
 
@@ -72,3 +81,80 @@ def test_a_version_whose_canary_fails_is_refused_with_the_reason() -> None:
         assert (refused.value.status, refused.value.code) == (404, "model_not_found")
 
     asyncio.run(main())
+
+
+async def holding(places: Places, version: int, key: str) -> AsyncExitStack:
+    """A place, until the stack is closed."""
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(places.one(version, key))
+        return stack.pop_all()
+
+
+def test_the_runs_own_key_has_places_that_no_client_can_take() -> None:
+    async def main() -> None:
+        places = Places(2, turn_s=0.0, patience_s=0.2)
+        held = [await holding(places, version, "anna") for version in (3, 5)]
+        for version in (0, 7):  # a judge, and a gate
+            held.append(await holding(places, version, OWN))
+        for version in (0, 7, 8):  # what the run itself has loaded is no place for clients either
+            with pytest.raises(Refusal, match="found no place") as refused:
+                await holding(places, version, "anna")
+            assert refused.value.status == 503
+        for stack in held:
+            await stack.aclose()
+        await (await holding(places, 8, "anna")).aclose()
+
+    asyncio.run(main())
+
+
+def test_a_version_that_others_wait_for_takes_no_new_requests_once_its_turn_is_over() -> None:
+    async def main() -> None:
+        places = Places(1, turn_s=0.0, patience_s=20)
+        first = await holding(places, 3, "anna")
+        order = list[int]()
+
+        async def ask(version: int) -> None:
+            async with places.one(version, "bob"):
+                order.append(version)
+
+        asking = []
+        for version in (5, 3):  # what comes for 3 now comes behind what waits for 5
+            asking.append(asyncio.create_task(ask(version)))
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        assert order == []
+        await first.aclose()
+        await asyncio.gather(*asking)
+        assert order == [5, 3]
+
+    asyncio.run(main())
+
+
+def test_while_versions_are_loaded_or_held_version_0_stays() -> None:
+    make = Making()
+    pins = Pins(make, most=1)
+
+    async def main() -> None:
+        for version in (0, 1, 2, 0, 3, 0):
+            async with pins.lease(version, OWN):
+                pass
+        assert make.begun == 4
+
+    asyncio.run(main())
+
+
+def test_two_endless_pinned_streams_do_not_keep_the_run_itself_from_version_0(tmp_path: Path, model_path: Path) -> None:
+    with Server(tmp_path / "run", model_path) as server:
+        for version in (1, 2):
+            policy = Policy(version, 0, version, None, "full", str(model_path), [], None, {}, 0.0)
+            publish_policy(server.run, policy, perturbed(model_path, version).save_pretrained)
+        anna = add_key(server.run, "anna")
+        until(lambda: post(server, body(), anna).status_code == 200)
+        ask = {"model": "tiny@1", "max_tokens": 3500, "stream": True, "temperature": 2, "n": 8}
+        with ExitStack() as streams:
+            for version in (1, 2):
+                content = body(**ask | {"model": f"tiny@{version}"})
+                headers = {"Authorization": f"Bearer {anna}"}
+                call = httpx.stream("POST", server.url + "/chat/completions", content=content, headers=headers, timeout=120)
+                next(streams.enter_context(call).iter_lines())
+            assert post(server, body(model="tiny@0")).status_code == 200

@@ -1,7 +1,7 @@
 """A rating reaches the row of its turn, whichever way it came; it never breaks serving."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,12 @@ from clawctl.collect.captures import parse_exchange
 from clawctl.collect.sessions import Sessions
 from clawctl.config import Recipe
 from clawctl.feedback import Ratings
+from clawctl.keys import add_key
+from clawctl.run_dir import RunDir, open_run
 from clawctl.serve.dialects import Refusal
-from clawctl.serve.rating import Rating
+from clawctl.serve.rating import Pace, Rating
 from clawctl.types import Exchange
+from tests.waiting import until
 
 SECRET = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
 
@@ -84,10 +87,12 @@ def test_nobody_rates_without_a_key(server: Server) -> None:
     assert httpx.post(f"{server.url}/feedback", json={"turn_id": "x", "rating": 1}).status_code == 401
 
 
-def keep(folder: Path | None, counts: Counter[tuple[str, ...]], **privacy: Any) -> int:
+def keep(run: RunDir | None, counts: Counter[tuple[str, ...]], turn_id: str = "x", **privacy: Any) -> int:
     recipe = Recipe.model_validate({"privacy": privacy})
+    rating = Rating(run, recipe, counts)
+    rating.gave("anna", "x")
     try:
-        asyncio.run(Rating(folder, recipe, counts).keep({"turn_id": "x", "rating": 1}, "anna"))
+        asyncio.run(rating.keep({"turn_id": turn_id, "rating": 1}, "anna"))
     except Refusal as refusal:
         return refusal.status
     return 200
@@ -96,8 +101,36 @@ def keep(folder: Path | None, counts: Counter[tuple[str, ...]], **privacy: Any) 
 def test_what_is_not_captured_cannot_be_rated_and_what_is_lost_is_counted_and_told(tmp_path: Path) -> None:
     counts: Counter[tuple[str, ...]] = Counter()
     assert keep(None, counts) == 409
-    assert keep(tmp_path / "feedback", counts, skip_keys=["anna"]) == 409
-    (tmp_path / "file").write_text("")
-    assert keep(tmp_path / "file" / "feedback", counts) == 503
-    assert keep(tmp_path / "feedback", counts) == 200
+    run = open_run(tmp_path / "run")
+    assert keep(run, counts, skip_keys=["anna"]) == 409
+    assert keep(run, counts, "y") == 404
+    run.feedback.rmdir()
+    run.feedback.write_text("")
+    assert keep(run, counts) == 503
+    run.feedback.unlink()
+    assert keep(run, counts) == 200
     assert counts == {("lost",): 1, ("kept",): 1}
+
+
+def test_a_turn_that_another_key_or_nobody_got_cannot_be_rated_and_a_restart_forgets_none(tmp_path: Path, model_path: Path) -> None:
+    with Server(tmp_path / "run", model_path) as server:
+        given = server.say("hello").id
+        assert server.stop() == 0
+    with Server(tmp_path / "run", model_path) as server:
+        anna = add_key(server.run, "anna")
+        until(lambda: httpx.get(f"{server.url}/models", headers={"x-api-key": anna}).status_code == 200)
+        stolen = httpx.post(f"{server.url}/feedback", json={"completion_id": given, "rating": 1}, headers={"x-api-key": anna})
+        assert (stolen.status_code, stolen.json()["error"]["code"]) == (404, "unknown_turn")
+        assert rate(server, completion_id=f"chatcmpl{'0' * 24}", rating=1).status_code == 404
+        assert [rate(server, completion_id=given, rating=1).status_code for _ in range(9)] == [200] * 8 + [429]
+        assert server.stop() == 0
+
+
+def test_a_key_that_rates_too_fast_is_told_to_wait() -> None:
+    pace = Pace()
+    for _ in range(1000):
+        pace.take("anna")
+    with pytest.raises(Refusal, match="too fast") as refused:
+        deque((pace.take("anna") for _ in range(100_000)), maxlen=0)
+    assert refused.value.status == 429
+    pace.take("bob")

@@ -242,7 +242,6 @@ def test_an_ask_without_known_answers_or_whose_prompt_would_be_the_same_goes_as_
     [
         ({"tool_choice": "required"}, "forced tool choice"),
         ({"response_format": {"type": "json_object"}}, "structured output"),
-        ({"chat_template_kwargs": {"continue_final_message": True, "add_generation_prompt": False}}, None),
     ],
 )
 def test_what_only_the_engines_own_parsers_can_hold_to_goes_as_it_is(

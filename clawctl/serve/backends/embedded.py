@@ -14,10 +14,13 @@ from clawctl.serve.backends.pins import Pins
 from clawctl.serve.canary import check_canary
 from clawctl.serve.dialects import Ask, Refusal, Shown
 from clawctl.serve.dialects.fields import steering
+from clawctl.serve.dialects.settings import check_known
 from clawctl.serve.engines import Engine, EngineFailure, Generation, Sampling, Swap, Token
 from clawctl.serve.prompt import Rendered, render_beside
 from clawctl.serve.reading import Reading
 from clawctl.serve.sampling import altered, beyond_embedded
+from clawctl.serve.switches import switches
+from clawctl.serve.turns import Lines
 
 _WATCH_S = 1.0
 _SAID_AS = {  # what we know by chat's name, as the client said it
@@ -34,6 +37,8 @@ class Embedded:
     def __init__(self, run: RunDir, recipe: Recipe, tokenizer: Any, make: Callable[[int], Engine]) -> None:
         self._run, self._recipe, self._tokenizer = run, recipe, tokenizer
         self._engine = make(0)
+        self._lines = Lines()
+        self._switches = switches(tokenizer.chat_template)
         self._up = False
         self._pins = Pins(make, recipe.serve.pinned_versions)
 
@@ -49,8 +54,8 @@ class Embedded:
         if param := beyond_embedded(ask.tool_choice if ask.use_tools else None, ask.engine_fields, self._engine.steers):
             param = _SAID_AS.get((ask.api, param), param)
             raise Refusal(400, f"the embedded engine cannot hold to '{param}': leave it out, or serve with --engine vllm", param)
-        engine = self._engine if version is None else await stack.enter_async_context(self._pins.lease(version))
-        prompt = await render_beside(self._tokenizer, ask, self._recipe.serve.splice)
+        engine = self._engine if version is None else await stack.enter_async_context(self._pins.lease(version, ask.key))
+        prompt = await self._rendered(ask)
         sampling = self._sampling(ask, len(prompt.ids), engine)
         replies: list[Reply] = []
         try:
@@ -67,7 +72,11 @@ class Embedded:
         return replies
 
     async def count(self, ask: Ask) -> int:
-        return len((await render_beside(self._tokenizer, ask, self._recipe.serve.splice)).ids)
+        return len((await self._rendered(ask)).ids)
+
+    async def _rendered(self, ask: Ask) -> Rendered:
+        check_known(ask.template_settings, self._switches)
+        return await render_beside(self._tokenizer, ask, self._lines, self._recipe.serve.splice)
 
     def _sampling(self, ask: Ask, prompt: int, engine: Engine) -> Sampling:
         serve, longest = self._recipe.serve, engine.max_context

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from clawctl.serve.backends.places import Places
 from clawctl.serve.backends.refusals import unproven
 from clawctl.serve.canary import CanaryFailure
 from clawctl.serve.dialects import Refusal
@@ -26,19 +27,19 @@ class Pins:
 
     def __init__(self, make: Callable[[int], Engine], most: int) -> None:
         self._make, self._most = make, most
+        self._places = Places(most)
         self._pinned: OrderedDict[int, _Pinned] = OrderedDict()  # least recently used first
-        self._changed = asyncio.Condition()
+        self._changing = asyncio.Lock()
 
     @asynccontextmanager
-    async def lease(self, version: int) -> AsyncIterator[Engine]:
+    async def lease(self, version: int, key: str = "") -> AsyncIterator[Engine]:
         """An engine that serves `version` and no other for as long as the lease lasts. Raises Refusal if it cannot be loaded."""
-        pinned = await self._pin(version)
-        try:
-            yield pinned.engine
-        finally:
-            pinned.users -= 1
-            async with self._changed:
-                self._changed.notify_all()
+        async with self._places.one(version, key):
+            pinned = await self._pin(version)
+            try:
+                yield pinned.engine
+            finally:
+                pinned.users -= 1
 
     def stop(self) -> None:
         for pinned in self._pinned.values():
@@ -50,20 +51,24 @@ class Pins:
             self._pinned.move_to_end(version)
             ready.users += 1
             return ready
-        async with self._changed:  # one at a time: two requests for a new version load it once
+        async with self._changing:  # one at a time: two requests for a new version load it once
             if version in self._pinned and self._pinned[version].engine.failure() is not None:
                 del self._pinned[version]  # it died; its requests have been told
-            while version not in self._pinned and len(self._pinned) >= self._most:
-                idle = next((old for old, pinned in self._pinned.items() if not pinned.users), None)
-                if idle is None:
-                    await self._changed.wait()
-                    continue
+            while version not in self._pinned and (idle := self._one_too_many()) is not None:
                 await asyncio.to_thread(self._pinned.pop(idle).engine.stop)
             if version not in self._pinned:
                 await self._add(version)
             self._pinned.move_to_end(version)
             self._pinned[version].users += 1
             return self._pinned[version]
+
+    def _one_too_many(self) -> int | None:
+        """The version to unload before another is loaded. Version 0 stays: judges ask for it again and again. Where all are in use,
+        `Places` has let in one more than `most`."""
+        others = [old for old in self._pinned if old != 0]
+        if len(others) < self._most:
+            return None
+        return next((old for old in others if not self._pinned[old].users), None)
 
     async def _add(self, version: int) -> None:
         loading = asyncio.ensure_future(asyncio.to_thread(self._load, version))

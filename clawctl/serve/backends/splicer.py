@@ -15,6 +15,7 @@ from clawctl.serve.dialects import Ask, Refusal
 from clawctl.serve.prompt import Rendered, render_beside
 from clawctl.serve.reading import uncovered
 from clawctl.serve.sampling import altered
+from clawctl.serve.turns import Lines
 
 OTHERWISE = "the engine renders these messages otherwise"
 _PARSED_THERE = ("forced tool choice", "structured output")  # the engine's own parsers steer the sampling
@@ -24,7 +25,7 @@ class Splicer:
     """Finds out whether an ask is to be sent as ids."""
 
     def __init__(self, tokenizer: Any, client: Client) -> None:
-        self.tokenizer, self._client = tokenizer, client
+        self.tokenizer, self._client, self._lines = tokenizer, client, Lines()
 
     async def how(self, ask: Ask, model: str) -> How:
         """As ids where that changes the prompt; else the engine's own chat call makes it, and reads the answer."""
@@ -32,7 +33,7 @@ class Splicer:
             return How(spliced=0)
         ask = _as_rendered_there(ask)
         try:
-            rendered = await render_beside(self.tokenizer, ask, True)
+            rendered = await render_beside(self.tokenizer, ask, self._lines, True)
         except Refusal as refusal:
             return How(spliced=0, unspliced=refusal.message)
         if not rendered.spliced:

@@ -20,6 +20,7 @@ from clawctl.serve.backends.chunks import Saying, UpstreamReply
 from clawctl.serve.backends.completions import PATH, CompletionSaying, How, as_completion
 from clawctl.serve.backends.control import Control
 from clawctl.serve.backends.multiplex import Multiplexed
+from clawctl.serve.backends.places import Places
 from clawctl.serve.backends.probe import Found, missing, probe
 from clawctl.serve.backends.refusals import refusal
 from clawctl.serve.backends.sglang import SglangControl
@@ -72,6 +73,7 @@ class Upstream:
         self._images: bool | None = None  # whether the model takes them; None: not known, the upstream will say
         self._control_texts = texts_of_engine(recipe.model_path)
         self._targets = Targets(run, recipe, self._control)
+        self._places = Places(recipe.serve.pinned_versions)
         self._up = asyncio.Event()
 
     @property
@@ -92,6 +94,8 @@ class Upstream:
         await self._ready()
         if self._images is False and any(isinstance(message["content"], list) for message in ask.messages):
             raise Refusal(400, NO_IMAGES, "messages")
+        if version is not None:
+            await stack.enter_async_context(self._places.one(version, ask.key))
         target = await stack.enter_async_context(self._targets.lease(version))
         how = How() if self._splicer is None else await self._splicer.how(ask, target.name)
         safe = self._without_control(ask) if how.prompt is None else ask

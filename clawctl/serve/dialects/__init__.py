@@ -50,6 +50,8 @@ class Ask:
     claims: dict[str, Any] = field(default_factory=dict)  # session_id and the like, from the body
     max_tokens_may_shrink: bool = False  # to what the context has left; else a request for more is refused
     echo: dict[str, Any] = field(default_factory=dict)  # fields of the body that the answer repeats or is written by
+    key: str = ""  # name of the API key that asks
+    size: int = 0  # bytes of the request's body
     answers: dict[int, list[Remembered]] | None = None  # which of `messages` we may have given; None: nothing is put back
 
     @property

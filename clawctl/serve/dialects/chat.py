@@ -10,6 +10,7 @@ from clawctl.serve.dialects import Ask, Choice, Extras, Refusal, Shown, ShownTok
 from clawctl.serve.dialects.blocks import chat_message
 from clawctl.serve.dialects.fields import Object, wrong
 from clawctl.serve.dialects.handles import call_id
+from clawctl.serve.dialects.settings import check_settings
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
 from clawctl.serve.text import CallBegun, CallSaid, Event, Said, Thought
@@ -41,7 +42,7 @@ def read(body: dict[str, Any], live_name: str) -> Ask:
         stream=bool(fields.flag(body, "stream")),
         include_usage=bool(fields.flag(fields.object_or_none(body, "stream_options"), "include_usage")),
         n=fields.whole_number(body, "n", 1, _MOST_CHOICES) or 1,
-        stop=fields.strings(body.get("stop"), "stop"),
+        stop=fields.stops(body.get("stop"), "stop"),
         temperature=fields.number(body, "temperature", 0, 100),
         top_p=fields.number(body, "top_p", 0, 1),
         top_k=max(0, fields.whole_number(body, "top_k", -1, 1 << 31) or 0),
@@ -75,7 +76,8 @@ def _tool_choice(body: Object, tools: list[Object]) -> tuple[Any, list[Object]]:
     kind = fields.an_object(choice, where).get("type", "function")
     if kind == "allowed_tools":
         allowed = fields.object_or_none(choice, "allowed_tools")
-        names = [_name(each) for each in fields.objects(allowed.get("tools"), "tool_choice.allowed_tools.tools")]
+        named = (_name(each) for each in fields.objects(allowed.get("tools"), "tool_choice.allowed_tools.tools"))
+        names = {name for name in named if isinstance(name, str)}
         return allowed.get("mode", "auto"), [tool for tool in tools if _name(tool) in names]
     return forced_choice(str(choice["name"] if old and "name" in choice else _name(choice)), tools), tools
 
@@ -95,7 +97,7 @@ def _name(tool: Object) -> Any:
 
 
 def _template_settings(body: Object) -> Object:
-    settings = fields.object_or_none(body, "chat_template_kwargs")
+    settings = check_settings(fields.object_or_none(body, "chat_template_kwargs"))
     return {"enable_thinking": False, **settings} if body.get("reasoning_effort") == "none" else settings
 
 

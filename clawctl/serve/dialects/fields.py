@@ -7,6 +7,9 @@ from clawctl.serve.dialects import Refusal
 Object = dict[str, Any]
 LATER_SYSTEM = "later system messages as user"
 NO_IMAGES = "this model takes no images"
+MOST_STOPS, LONGEST_STOP = 64, 256  # each is looked for after each token
+MOST_BIASES = 4096
+LONGEST_NAME = 256  # characters of a model's name: each piece of a stream repeats it
 
 
 def wrong(where: str, what: str) -> Refusal:
@@ -71,10 +74,22 @@ def strings(value: Any, where: str) -> list[str]:
     return [each for each in found if each]
 
 
+def stops(value: Any, where: str) -> list[str]:
+    """Texts that end an answer."""
+    found = strings(value, where)
+    if len(found) > MOST_STOPS:
+        raise Refusal(400, f"'{where}' may hold at most {MOST_STOPS} strings", where)
+    if any(len(each) > LONGEST_STOP for each in found):
+        raise Refusal(400, f"each string of '{where}' may have at most {LONGEST_STOP} characters", where)
+    return found
+
+
 def model_name(body: Object, live_name: str) -> str:
     model = body.get("model", live_name)
     if not isinstance(model, str):
         raise wrong("model", "a string")
+    if len(model) > LONGEST_NAME:
+        raise Refusal(404, f"no model has a name of more than {LONGEST_NAME} characters", "model", "model_not_found")
     return model
 
 
@@ -127,6 +142,8 @@ def steering(body: Object, vocabulary: int) -> dict[str, Any]:
 
 
 def _logit_bias(told: Object, vocabulary: int) -> dict[int, float]:
+    if len(told) > MOST_BIASES:
+        raise Refusal(400, f"'logit_bias' may hold at most {MOST_BIASES} tokens", "logit_bias")
     ids = {name: int(name) for name in told if name.isascii() and name.isdigit() and len(name) < 10}
     if len(ids) < len(told) or any(token >= vocabulary for token in ids.values()):
         raise wrong("logit_bias", f"an object whose names are token ids below {vocabulary}")

@@ -96,6 +96,7 @@ def read_items(given: Any, tools: Tools) -> list[Message]:
     reading = _Reading(tools)
     for i, item in enumerate(given):
         reading.take(an_object(item, f"input[{i}]"), f"input[{i}]")
+    reading.end()
     return reading.messages
 
 
@@ -104,6 +105,8 @@ class _Reading:
         self.messages: list[Message] = []
         self._tools = tools
         self._turn: Message | None = None  # the assistant's, still growing
+        self._said: list[Parts] = []  # its content and reasoning so far, joined at its end: many pieces cost no more than one
+        self._thought: list[str] = []
 
     def take(self, item: Object, where: str) -> None:
         kind = item.get("type", "message" if "role" in item else None)
@@ -118,9 +121,19 @@ class _Reading:
         elif kind in ("function_call_output", "custom_tool_call_output"):
             self._output(item, where)
 
+    def end(self) -> None:
+        """Of the assistant's turn."""
+        if self._turn is not None and self._said:
+            texts = [each for each in self._said if isinstance(each, str)]
+            self._turn["content"] = "".join(texts) if texts else self._said[0]
+        if self._turn is not None and self._thought:
+            self._turn["reasoning_content"] = "".join(self._thought)
+        self._turn, self._said, self._thought = None, [], []
+
     def _assistant(self, item: Object, *handles: str) -> Message:
         exchange = next((found for name in ("id", *handles) if (found := exchange_of(item.get(name)))), None)
         if self._turn is None or (exchange and self._turn.get("handle", exchange) != exchange):
+            self.end()
             self._turn = {"role": "assistant", "content": None}
             self.messages.append(self._turn)
         if exchange:
@@ -133,19 +146,20 @@ class _Reading:
             raise wrong(f"{where}.role", f"one of {', '.join(_ROLES)}")
         content = read_content(item.get("content"), f"{where}.content")
         if role != "assistant":
-            self._turn = None
+            self.end()
             self.messages.append({"role": role, "content": content})
             return
-        turn = self._assistant(item)
-        before = turn["content"]
-        turn["content"] = before + content if isinstance(before, str) and isinstance(content, str) else content
+        self._assistant(item)
+        if isinstance(content, str) and self._said and isinstance(self._said[-1], str):
+            self._said.append(content)
+        else:
+            self._said = [content]
 
     def _reasoning(self, item: Object, where: str) -> None:
-        turn = self._assistant(item, "encrypted_content")
+        self._assistant(item, "encrypted_content")
         parts = item.get("content") or item.get("summary") or []
         texts = [part["text"] for part in objects(parts, f"{where}.content") if isinstance(part.get("text"), str)]
-        if texts:
-            turn["reasoning_content"] = turn.get("reasoning_content", "") + "".join(texts)
+        self._thought += texts
 
     def _call(self, item: Object, kind: str, where: str) -> None:
         name, handle = item.get("name"), item.get("call_id")
@@ -161,7 +175,7 @@ class _Reading:
     def _output(self, item: Object, where: str) -> None:
         if not isinstance(item.get("call_id"), str):
             raise wrong(f"{where}.call_id", "a string")
-        self._turn = None
+        self.end()
         content = read_content(item.get("output"), f"{where}.output")
         self.messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": content})
 

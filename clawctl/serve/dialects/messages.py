@@ -12,6 +12,7 @@ from clawctl.serve.dialects.content import read_messages, read_system, read_tool
 from clawctl.serve.dialects.fields import Object, wrong
 from clawctl.serve.dialects.handles import call_id, turn_handle
 from clawctl.serve.dialects.items import for_engine
+from clawctl.serve.dialects.settings import check_settings
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
 from clawctl.serve.text import CallBegun
@@ -40,7 +41,7 @@ def read(body: dict[str, Any], live_name: str) -> Ask:
         stream=bool(fields.flag(body, "stream")),
         include_usage=True,
         n=1,
-        stop=fields.strings(body.get("stop_sequences"), "stop_sequences"),
+        stop=fields.stops(body.get("stop_sequences"), "stop_sequences"),
         temperature=fields.number(body, "temperature", 0, 100),
         top_p=fields.number(body, "top_p", 0, 1),
         top_k=max(0, fields.whole_number(body, "top_k", -1, 1 << 31) or 0),
@@ -67,7 +68,7 @@ def _tool_choice(body: Object, tools: list[Object]) -> Any:
 
 def _engine_settings(body: Object, tools: list[Object]) -> tuple[Object, Object]:
     """What the template is told, and what an upstream is given as it is."""
-    settings = fields.object_or_none(body, "chat_template_kwargs")
+    settings = check_settings(fields.object_or_none(body, "chat_template_kwargs"))
     thinking = fields.text(fields.object_or_none(body, "thinking"), "type", "thinking.type")
     if thinking is not None:
         settings = {"enable_thinking": thinking != "disabled", **settings}

@@ -13,6 +13,7 @@ from clawctl.serve.dialects.chat import forced_choice, told_logprobs
 from clawctl.serve.dialects.fields import Object, wrong
 from clawctl.serve.dialects.handles import call_id, exchange_of, turn_handle
 from clawctl.serve.dialects.items import CUSTOM_INPUT, Named, Tools, for_engine, read_items, read_tools
+from clawctl.serve.dialects.settings import check_settings
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
 from clawctl.types import Message
@@ -47,7 +48,7 @@ def read(body: dict[str, Any], live_name: str) -> Ask:
         stream=bool(fields.flag(body, "stream")),
         include_usage=True,
         n=1,
-        stop=fields.strings(body.get("stop"), "stop"),
+        stop=fields.stops(body.get("stop"), "stop"),
         temperature=fields.number(body, "temperature", 0, 100),
         top_p=fields.number(body, "top_p", 0, 1),
         top_k=max(0, fields.whole_number(body, "top_k", -1, 1 << 31) or 0),
@@ -72,7 +73,8 @@ def _tool_choice(choice: Any, tools: Tools) -> tuple[Any, list[Object]]:
     if not tools.chat:
         return None, []
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        allowed = [each.get("name") for each in fields.objects(choice.get("tools"), "tool_choice.tools")]
+        named = (each.get("name") for each in fields.objects(choice.get("tools"), "tool_choice.tools"))
+        allowed = {name for name in named if isinstance(name, str)}
         return choice.get("mode", "auto"), [tool for tool in tools.chat if tool.get("function", {}).get("name") in allowed]
     if isinstance(choice, dict) and choice.get("type") in ("function", "custom"):
         name = fields.text(choice, "name", "tool_choice.name")
@@ -86,7 +88,7 @@ def _tool_choice(choice: Any, tools: Tools) -> tuple[Any, list[Object]]:
 
 def _engine_settings(body: Object, with_tools: bool) -> tuple[Object, Object]:
     """What the template is told, and what an upstream is given as it is."""
-    settings = fields.object_or_none(body, "chat_template_kwargs")
+    settings = check_settings(fields.object_or_none(body, "chat_template_kwargs"))
     effort = fields.text(fields.object_or_none(body, "reasoning"), "effort", "reasoning.effort")
     if effort == "none":
         settings = {"enable_thinking": False, **settings}

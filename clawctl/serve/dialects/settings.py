@@ -1,0 +1,51 @@
+"""Settings of the chat template that a client may choose (`chat_template_kwargs`): the template's own switches, nothing else.
+
+The renderer takes any keyword: another template to execute, other messages, documents, files. So a client's settings are checked
+by name and value where a request is read, and against the variables of the model's template (`clawctl.serve.switches`), where that
+is known.
+"""
+
+from typing import Any, Final
+
+from clawctl.serve.dialects import Refusal
+
+FIELD: Final = "chat_template_kwargs"
+_MOST, _LONGEST = 16, 256  # settings of one request; characters of a name or of a text value
+_USUAL: Final = frozenset(
+    ("enable_thinking", "thinking", "reasoning_effort")
+)  # clients send them to every model; harmless if unread
+_RENDERERS: Final = frozenset((
+    "messages", "conversation", "conversations", "tools", "functions", "documents", "chat_template", "add_generation_prompt",
+    "continue_final_message", "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict",
+    "return_offsets", "return_assistant_tokens_mask", "tokenizer_kwargs", "template_kwargs", "processor_kwargs",
+    "mm_processor_kwargs", "add_special_tokens", "return_prompt_logprobs", "load_audio_from_video", "video_load_backend",
+    "strftime_now", "raise_exception", "loop", "self", "caller", "varargs", "kwargs", "namespace", "range", "dict", "lipsum",
+    "cycler", "joiner", "tool_choice",
+))  # fmt: skip
+
+
+def check_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """`settings`, if all can be switches of a template. Raises Refusal that names the first that cannot."""
+    if len(settings) > _MOST:
+        raise Refusal(400, f"'{FIELD}' may hold at most {_MOST} settings", FIELD)
+    for name, value in settings.items():
+        shown = name[:80]
+        if is_renderers(name) or not name.isidentifier() or len(name) > _LONGEST:
+            raise Refusal(400, f"'{FIELD}.{shown}' cannot be set by a request: only switches of the chat template can", FIELD)
+        if value is not None and not isinstance(value, bool | int | float | str):
+            raise Refusal(400, f"'{FIELD}.{shown}' must be true, false, a number or a string", FIELD)
+        if isinstance(value, str) and len(value) > _LONGEST:
+            raise Refusal(400, f"'{FIELD}.{shown}' may have at most {_LONGEST} characters", FIELD)
+    return settings
+
+
+def check_known(settings: dict[str, Any], known: frozenset[str] | None) -> None:
+    """Raises Refusal for a setting that the model's template does not read. `known`: its `switches`; None: they are not known."""
+    for name in settings if known is not None else ():
+        if known is not None and name not in known and name not in _USUAL:
+            has = ", ".join(sorted(known)) or "none"
+            raise Refusal(400, f"'{FIELD}.{name}' is no switch of this model's chat template; its switches: {has}", FIELD)
+
+
+def is_renderers(name: str) -> bool:
+    return name in _RENDERERS or name.startswith("_") or name.endswith("_token")

@@ -1,0 +1,132 @@
+"""How large a request is, measured before anything is rendered, looped over or kept: every limit is named in its refusal."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+
+from clawctl.serve.dialects import Ask, Refusal
+
+BYTES_PER_TOKEN: Final = 32  # text has 4 or 5; a request with more of them than its context can hold is not worth reading
+BESIDE: Final = 1 << 20  # bytes of a body beside its prompt
+_MOST_SETTINGS = 256 << 10  # bytes of JSON in all sampling fields of a request (a schema, a grammar, banned words)
+_MOST_ECHO = 64 << 10  # bytes of JSON in what a response repeats
+_MOST_TOOL_VALUES = 20_000  # a template writes a request's tools, or the arguments of one call, in one go
+_LONG_ARGUMENTS = 32 << 10  # characters; shorter ones hold few values
+_SURE_BYTES = 4  # a prompt with fewer bytes per token of the context is rendered as it is
+_PIECE = 1 << 16  # characters
+_MOST_CONTEXTS = 2  # a request may hold that many times its context: templates leave reasoning and unknown fields out
+_NOT_REPEATED = frozenset(("instructions", "tools", "named"))  # these are measured as parts of the prompt
+CountTokens = Callable[[str], int]
+
+
+def parse(raw: bytes) -> dict[str, Any]:
+    """A body as an object. Raises Refusal."""
+    try:
+        body = orjson.loads(raw)
+        orjson.dumps(body)  # what cannot be written again could neither be captured nor passed on
+    except orjson.JSONDecodeError as error:
+        raise Refusal(400, f"the body is not JSON: {error}") from error
+    except orjson.JSONEncodeError as error:
+        raise Refusal(400, "the body is nested too deeply") from error
+    if not isinstance(body, dict):
+        raise Refusal(400, "the body must be a JSON object")
+    return body
+
+
+class ValueCount:
+    """Counts the values of a JSON text that comes in pieces: list items and object fields. Commas within strings do not count."""
+
+    def __init__(self) -> None:
+        self.values = 0
+        self._quoted = False
+        self._cut = b""  # a backslash at the end of the last piece
+
+    def feed(self, piece: bytes) -> int:
+        """The values so far, an upper bound by at most one for each empty list or object."""
+        plain = (self._cut + piece).replace(b"\\\\", b"")
+        self._cut = b"\\" if plain.endswith(b"\\") else b""
+        parts = plain.removesuffix(self._cut).replace(b'\\"', b"").split(b'"')
+        outside = b"".join(parts[self._quoted :: 2])
+        self._quoted ^= not len(parts) & 1
+        self.values += outside.count(b",") + outside.count(b"{") + outside.count(b"[")
+        return self.values
+
+
+def most_body(limit_mb: float, max_context: int | None, images: bool | None) -> int:
+    """Bytes of the largest body worth reading: without images none is larger than its context allows."""
+    most = int(limit_mb * (1 << 20))
+    return most if images is not False or not max_context else min(most, BESIDE + BYTES_PER_TOKEN * max_context)
+
+
+def check_ask(ask: Ask, max_context: int | None = None, count_tokens: CountTokens | None = None) -> None:
+    """Raises Refusal for what is too much for one request. Linear in its size; quick for small ones."""
+    if ask.engine_fields and len(orjson.dumps(ask.engine_fields)) > _MOST_SETTINGS:
+        largest = max(ask.engine_fields, key=lambda name: len(orjson.dumps(ask.engine_fields[name])))
+        raise Refusal(400, f"'{largest}' is too large: all sampling fields together may have {_MOST_SETTINGS >> 10} KB", largest)
+    for name, value in ask.echo.items():
+        if name not in _NOT_REPEATED and isinstance(value, str | list | dict) and len(orjson.dumps(value)) > _MOST_ECHO:
+            raise Refusal(400, f"'{name}' may have at most {_MOST_ECHO >> 10} KB", name)
+    _check_values(ask)
+    if max_context is not None:
+        _check_length(ask, max_context, count_tokens)
+
+
+def _check_values(ask: Ask) -> None:
+    if ask.tools and _values(ask.tools, _MOST_TOOL_VALUES) > _MOST_TOOL_VALUES:
+        raise Refusal(400, f"'tools' may hold at most {_MOST_TOOL_VALUES} values", "tools")
+    for message in ask.messages:
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            function = call.get("function") if isinstance(call, dict) else None
+            arguments = function.get("arguments") if isinstance(function, dict) else None
+            count = _values(arguments, _MOST_TOOL_VALUES)
+            if isinstance(arguments, str) and len(arguments) > _LONG_ARGUMENTS:
+                count = ValueCount().feed(arguments.encode(errors="replace"))
+            if count > _MOST_TOOL_VALUES:
+                told = f"the arguments of one call may hold at most {_MOST_TOOL_VALUES} values"
+                raise Refusal(400, told, "messages")
+
+
+def _values(value: Any, enough: int) -> int:
+    """How many values are within `value`; counting ends when there are more than `enough`."""
+    waiting, count = [value], 0
+    while waiting and count <= enough:
+        found = waiting.pop()
+        inner = found.values() if isinstance(found, dict) else found if isinstance(found, list) else ()
+        count += len(inner)
+        waiting.extend(each for each in inner if isinstance(each, dict | list))
+    return count
+
+
+def _check_length(ask: Ask, max_context: int, count_tokens: CountTokens | None) -> None:
+    text = _without_images(orjson.dumps([ask.sent_messages, ask.tools], option=orjson.OPT_NON_STR_KEYS), ask)
+    if len(text) > BESIDE + BYTES_PER_TOKEN * max_context:
+        raise too_long(max_context, len(text) // BYTES_PER_TOKEN)
+    if count_tokens is None or len(text) <= _SURE_BYTES * max_context:
+        return
+    words, tokens = text.decode(errors="replace"), 0
+    for start in range(0, len(words), _PIECE):
+        tokens += count_tokens(words[start : start + _PIECE])
+        if tokens > _MOST_CONTEXTS * max_context:
+            raise too_long(max_context, tokens)
+
+
+def _without_images(text: bytes, ask: Ask) -> bytes:
+    """Images are not text: an engine that takes them measures them itself."""
+    if not any(isinstance(message.get("content"), list) for message in ask.messages):
+        return text
+    said = [{**m, "content": [p for p in m["content"] if p.get("type") != "image_url"]} if isinstance(m["content"], list) else m
+            for m in ask.messages]  # fmt: skip
+    return orjson.dumps([said, ask.tools])
+
+
+def too_long(max_context: int, at_least: int) -> Refusal:
+    """The refusal of a prompt that was measured, not counted to its end."""
+    return Refusal(
+        400,
+        f"This model's maximum context length is {max_context} tokens. However, you requested at least {at_least} tokens "
+        f"({at_least} in the messages, 1 in the completion). Please reduce the length of the messages or completion.",
+        "messages",
+        "context_length_exceeded",
+    )

@@ -1,0 +1,46 @@
+"""The switches of a chat template: the variables by which a client may change how it renders."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jinja2
+import jinja2.meta
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from clawctl.serve.dialects.settings import is_renderers
+
+
+class _Generation(Extension):
+    """`{% generation %}`, which transformers adds to the language: its content is read as it is."""
+
+    tags = {"generation"}  # noqa: RUF012 - as its base class declares it
+
+    def parse(self, parser: Any) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+def switches(template: str | Mapping[str, str]) -> frozenset[str] | None:
+    """The variables by which a chat template can be switched; None if it cannot be parsed.
+
+    These are the variables that it reads from outside, without those that the renderer sets. A variable that the template sets
+    itself is a switch only if the template asks whether it is defined.
+    """
+    if isinstance(template, Mapping):  # one for each use: "default", "tool_use"
+        each = [switches(text) for text in template.values()]
+        return frozenset().union(*(found for found in each if found is not None)) if all(f is not None for f in each) else None
+    try:
+        tree = ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols", _Generation]).parse(template)
+    except jinja2.TemplateError:
+        return None
+    set_inside = {name.name for name in tree.find_all(nodes.Name) if name.ctx in ("store", "param")}
+    asked = {
+        test.node.name
+        for test in tree.find_all((nodes.Test, nodes.Filter))
+        if test.name in ("defined", "undefined", "default", "d") and isinstance(test.node, nodes.Name)
+    }
+    read = frozenset(name for name in jinja2.meta.find_undeclared_variables(tree) if name not in set_inside or name in asked)
+    return frozenset(name for name in read if not is_renderers(name))

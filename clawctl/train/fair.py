@@ -58,7 +58,7 @@ def _slack(turn: Waiting, config: TrainConfig, version: int) -> int:
     return config.max_staleness if turn.sample.imported else config.max_staleness - (version - turn.sample.policy_version)
 
 
-def hungry(waiting: Sequence[Waiting], config: TrainConfig, most: int) -> "Hunger":
+def hungry(waiting: list[Waiting], config: TrainConfig, most: int) -> "Hunger":
     """Of which keys more turns are read."""
     return Hunger(is_enough(waiting, config, most), Counter(turn.key for turn in waiting), config)
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+ABSURD = 1e12  # its square nears the end of float32: such a turn is left as it is, so that the step is skipped and the turn blamed
 FLOOR = 0.01  # of 1 - p: turns of which the policy is certain must not make all others look large
 
 
@@ -61,7 +62,7 @@ def likeliest_norms(pushes_TK: Tensor, logprobs_TK: Tensor, temperature: float) 
 def weight_of(size: Size, bound: float) -> float:
     """At most 1, to three digits: sizes differ in their last bits where a step is cut in another way, weights do not. It is 1 for
     a size that is not finite: the step is skipped and the turn blamed."""
-    return min(1.0, float(f"{bound / size.reach:.3g}")) if 0 < size.reach < math.inf else 1.0
+    return min(1.0, float(f"{bound / size.reach:.3g}")) if 0 < size.reach < ABSURD else 1.0
 
 
 def pushes(loss: Tensor, of: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Attacks on the judge, drawn from templates: family × wanted verdict × carrier × place × encoding × padding.
 
 The open half is for those who work on defences. The held-out half (`hostile_judge_held_out`) has other words, languages, tags,
-carriers, encodings and paddings; it only measures. Both halves share this generator.
+carriers, encodings and paddings. Both halves share this generator.
 """
 
 import base64

@@ -1,4 +1,6 @@
-"""Attacks on the judge that no defence was chosen by: other words, languages, tags, carriers and padding than the open half has.
+"""Attacks on the judge that were written before its defence, by the same author, so they are not independent of it.
+
+Other words, languages, tags, carriers and padding than the open half has.
 
 `[[up|down]]` in a template gives its first half where the attack wants a 1, its second where it wants a -1; `{n}` is the number.
 """

@@ -12,7 +12,7 @@ never came into a step.
 import argparse
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -60,7 +60,7 @@ def gradients(options: argparse.Namespace, folder: Path) -> list[tuple[str, floa
     largest: dict[bool, float] = {True: 0.0, False: 0.0}
     against: dict[bool, float] = {True: 0.0, False: 0.0}
     honest = 0.0
-    by_attack: Counter[str] = Counter()
+    by_attack: defaultdict[str, float] = defaultdict(float)
     calm: dict[int, list[Sample]] = {}  # all methods begin with the same weights, so their turns are the same
     hostile: dict[tuple[int, str], Sample] = {}
     for method, changes in METHODS.items():

@@ -6,10 +6,9 @@ first one, an abstention included. Temperature, votes and everything else are th
 
 import argparse
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from clawctl.config import Recipe, load_recipe
 from clawctl.judge.calibrate import reward_now
@@ -88,6 +87,6 @@ async def tried(run: RunDir, recipe: Recipe, injections: Sequence[Injection]) ->
         await panel.close()
 
 
-def _share(values: Any) -> float:
+def _share(values: Iterable[bool]) -> float:
     found = list(values)
     return sum(found) / len(found)

@@ -40,9 +40,9 @@ def untrainable_reason(exchange: Exchange, kind: str, told: bool, repeated: bool
 def next_state(conversation: Conversation, messages: Sequence[Message], match: Match) -> list[Message] | None:
     """What the child's request has after its parent's answer: all tool results, the user's words.
 
-    Up to the next answer, which is not ours if there is one. Transient context, known or recognised by its standing elsewhere in the
-    parent's request, is no reaction. System messages are one only where nothing else came: some clients send tool results as such
-    (gptme). None if nothing is left: the request asks to go on.
+    Up to the next answer, which is not ours if there is one. Transient context is no reaction: it is known, or it stood elsewhere in
+    the parent's request. System messages are one only where nothing else came: some clients send tool results as such (gptme). None
+    if nothing is left: the request asks to go on.
     """
     after = conversation.roles[match.at + 1 :]
     end = match.at + 1 + (after.index("a") if "a" in after else len(after))

@@ -95,8 +95,8 @@ def turn_kind(turn_type: Any, messages: Sequence[Message]) -> Literal["main", "s
 
 
 def is_certain(hints: Mapping[str, Any], brings: str) -> bool:
-    """Whether a request that continues a turn is the conversation itself, and no call that the client makes for itself. `brings`: the
-    roles of what is new in it.
+    """Whether a request that continues a turn is the conversation itself, and no call that the client makes for itself. `brings`
+    holds the roles of what is new in it.
 
     Tool results come from the conversation. So does what its client calls a main turn, or what rates the turn before.
     """

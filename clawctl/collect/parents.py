@@ -6,7 +6,7 @@ handle        the id of a tool call, or another handle that serve issued, comes 
 conversation  the answer of a known turn follows the same conversation
 context       the same, but up to two user messages of that turn's request are missing: context that the client removed
 merged        two answers of one conversation stand in one message
-prefix        the same request is followed by a message that begins with the answer: the client appended text, or removed a tool call
+prefix        the same request is followed by a message that begins with the answer: the client appended, or removed a tool call
 reminder      one user message of that turn's request has lost some of its lines: a reminder that the client removed
 final         the tool calls and tool results of that turn's request are missing: the client keeps final answers only
 descendant    an earlier message has the handle of a turn, and the answer is that of one of its descendants

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from clawctl.collect.canonical import Conversation, role_of, text_of
-from clawctl.collect.parents import Match
+from clawctl.collect.parents import Evidence, Match
 from clawctl.types import NO_NEXT_STATE, REGENERATED, Exchange, Message, Turn
 
 # The whole vocabulary, the first that applies is given: these, then REGENERATED and NO_NEXT_STATE (`clawctl.types`). Serve's own
@@ -40,7 +40,7 @@ def untrainable_reason(exchange: Exchange, kind: str, told: bool, repeated: bool
 def next_state(conversation: Conversation, messages: Sequence[Message], match: Match) -> list[Message] | None:
     """What the child's request has after its parent's answer: all tool results, the user's words.
 
-    Up to the next answer, which is not ours if there is one. Transient context is no reaction: it is known, or it stood elsewhere in
+    Up to the next answer, which is not ours if there is one. Transient context is no reaction: it is known, or stood elsewhere in
     the parent's request. System messages are one only where nothing else came: some clients send tool results as such (gptme). None
     if nothing is left: the request asks to go on.
     """
@@ -68,6 +68,7 @@ def make_turn(
     came_back: list[Message] | None,
     repeated: bool,
     feedback: float | None = None,
+    evidence: Evidence | None = None,
 ) -> Turn:
     """The row of a closed turn."""
     reason = untrainable_reason(exchange, kind, came_back is not None or feedback is not None, repeated)
@@ -99,6 +100,7 @@ def make_turn(
         feedback=feedback,
         trainable=reason is None,
         untrainable_reason=reason,
+        parent_evidence=evidence,
     )
 
 

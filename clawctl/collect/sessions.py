@@ -244,8 +244,10 @@ class Sessions:
         )
         if came_back is None and rating is None and _is_aside(node):
             node.kind = "side"
-        row = make_turn(exchange, node.tree.session_id, node.parent_id, node.index, node.kind, came_back, repeated, rating)
-        self._rows.append(row)
+        session_id = node.tree.session_id
+        self._rows.append(
+            make_turn(exchange, session_id, node.parent_id, node.index, node.kind, came_back, repeated, rating, node.evidence)
+        )
 
     def _end_session(self, user: str, session_id: str) -> None:
         trees = list(self._of_session.get((user, session_id), []))

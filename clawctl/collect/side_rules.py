@@ -107,8 +107,12 @@ def is_certain(hints: Mapping[str, Any], brings: str) -> bool:
 
 def tool_names(tools: Sequence[Mapping[str, Any]] | None) -> frozenset[str]:
     """The names of the tools that a request offers, in the form of any API."""
-    functions = (tool.get("function") if isinstance(tool.get("function"), dict) else tool for tool in tools or [])
-    return frozenset(sys.intern(str(function.get("name") or function.get("type"))) for function in functions)
+    names = []
+    for tool in tools or []:
+        function = tool.get("function")
+        named = function if isinstance(function, dict) else tool
+        names.append(sys.intern(str(named.get("name") or named.get("type"))))
+    return frozenset(names)
 
 
 def opening_of(messages: Sequence[Message]) -> str:

@@ -1,4 +1,4 @@
-"""Requests that clients make for themselves, by clients that no rule knows. The next state is what the conversation went on with."""
+"""Requests that clients make for themselves, by clients that no rule knows. The next state is what the user said."""
 
 import itertools
 

@@ -35,7 +35,7 @@ def rows_of(run: RunDir) -> list[Turn]:
 
 
 def talk(length: int, name: str, at: float | None = None) -> list[Exchange]:
-    """A conversation of so many turns about `name`, beginning now. Each request names itself a main turn: its words count at once."""
+    """A conversation of so many turns about `name`, beginning now. Each request names itself a main turn, so its words count."""
     messages: list[dict] = []
     exchanges = []
     for number in range(length):

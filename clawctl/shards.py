@@ -30,7 +30,7 @@ _TURN = pa.schema([
     ("prompt_ids", pa.list_(pa.int32())), ("completion_ids", pa.list_(pa.int32())), ("logprobs", pa.list_(pa.float32())),
     ("policy_version", pa.int64()), ("policy_version_end", pa.int64()), ("temperature", pa.float64()), ("top_p", pa.float64()),
     ("top_k", pa.int32()), ("finish_reason", pa.string()), ("outcome_reward", pa.float64()), ("feedback", pa.float64()),
-    ("trainable", pa.bool_()), ("untrainable_reason", pa.string()),
+    ("trainable", pa.bool_()), ("untrainable_reason", pa.string()), ("parent_evidence", pa.string()),
 ])  # fmt: skip
 _VERDICT = pa.schema([
     ("turn_id", pa.string()), ("reward", pa.float64()), ("votes", pa.list_(pa.int8())), ("hint", pa.string()),
@@ -40,6 +40,7 @@ _VERDICT = pa.schema([
 # a dictionary's packed indices would hide it, so only columns with few values have one.
 _FEW_VALUES = [
     "session_id", "kind", "source", "task_id", "group_id", "user", "finish_reason", "untrainable_reason", "judge", "reason",
+    "parent_evidence",
 ]  # fmt: skip
 _COMPRESSION = {"compression": "zstd", "compression_level": 3, "use_dictionary": _FEW_VALUES, "data_page_size": 8 << 20}
 # A merged shard is written once and seldom read: Brotli's entropy coder takes 4 % off what zstd -9 leaves in the same time.

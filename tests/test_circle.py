@@ -37,7 +37,7 @@ def test_a_complaint_goes_all_the_way_round_and_every_number_of_it_is_exact(tmp_
         "train": {"batch_turns": 8, "batch_wait_s": 600, "max_steps": STEPS},  # a slow machine trains no part of a batch
         "eval": {"problems": 8},
         "gate": {"max_correctness_drop": 1.0, "max_satisfaction_drop": 1.0},
-        "collect": {"session_timeout_s": 3600.0},
+        "collect": {"session_timeout_s": 20.0},
     }
     with circle(tmp_path, write_recipe(tmp_path, changes)) as (run, family):
         summary = talk(run, "--stop-at-version", str(STEPS))

@@ -4,6 +4,7 @@ Clients re-serialise what they send back: `developer` becomes `system`, a text b
 spaces, ids lose their punctuation, reasoning disappears. Two messages are the same message if their digests agree.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -16,6 +17,7 @@ from clawctl.types import Message
 
 SHORTEST_HANDLE = 16  # characters of a tool-call id
 MOST_MERGED = 32  # line breaks of an answer that are looked at
+MOST_LINES = 512  # of a user message; a longer one is compared as a whole only
 
 _ROLES = {"developer": "system", "function": "tool"}
 
@@ -108,6 +110,48 @@ def message_digest(message: Message) -> bytes:
         for name, arguments in _calls(message):
             digest.update(f"\ncall {name} {arguments}".encode("utf-8", "surrogatepass"))
     return digest.digest()
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerText:
+    """The text of an answer, for comparison with the beginning of another."""
+
+    length: int  # characters
+    digest: bytes
+    has_calls: bool
+
+
+def answer_text(message: Message) -> str:
+    """The text of an assistant message without reasoning, and without spaces at its ends."""
+    return text_of(message.get("content")).rpartition("</think>")[2].strip()
+
+
+def read_answer_text(message: Message | None) -> AnswerText | None:
+    """None where there is neither a text nor a call."""
+    if message is None:
+        return None
+    text, has_calls = answer_text(message), bool(_calls(message))
+    return AnswerText(len(text), _text_digest(text), has_calls) if text or has_calls else None
+
+
+def begins_with(shown: str, answer: AnswerText) -> bool:
+    """Whether a text that a client shows begins with an answer: more stands behind it, or its tool call was removed."""
+    more = len(shown) > answer.length or (len(shown) == answer.length and answer.has_calls)
+    return more and (answer.length > 0 or not shown) and _text_digest(shown[: answer.length]) == answer.digest
+
+
+def _text_digest(text: str) -> bytes:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).digest()
+
+
+def lines_of(message: Message) -> "array[int]":
+    """A hash of each line of a message that is not empty, for comparison in this process. Each part begins a line. Empty for a
+    message of more than MOST_LINES lines."""
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [content]
+    text = "\n".join(text_of([part]) if isinstance(part, dict) else text_of(part) for part in parts)
+    lines = [line.strip() for line in text.split("\n", MOST_LINES + 1)]
+    return array("q", (hash(line) for line in lines if line) if len(lines) <= MOST_LINES else ())
 
 
 def text_of(content: Any) -> str:

@@ -1,23 +1,45 @@
-"""Which turn does a request answer? By evidence in the request, never by time.
+"""Which turn does a request continue? By evidence in the request, never by time.
 
-From the last assistant message backwards: (a) the id of a tool call that was given comes back; (b) the answer of a known turn
-stands behind the same conversation, less up to two user messages of the parent's request (transient context that clients take out
-again); (c) two answers of one conversation stand merged in one message; (d) within one claimed session, the answer alone: what
-stood before it was compacted or edited. Hints scope the search: two different session ids never meet, and users never do.
+The search goes from the last assistant message backwards. For each it tries the kinds of evidence in the order of `Evidence`:
+
+handle        the id of a tool call, or another handle that serve issued, comes back
+conversation  the answer of a known turn follows the same conversation
+context       the same, but up to two user messages of that turn's request are missing: context that the client removed
+merged        two answers of one conversation stand in one message
+prefix        the same request is followed by a message that begins with the answer: the client appended, or removed a tool call
+reminder      one user message of that turn's request has lost some of its lines: a reminder that the client removed
+final         the tool calls and tool results of that turn's request are missing: the client keeps final answers only
+descendant    an earlier message has the handle of a turn, and the answer is that of one of its descendants
+session       the answer belongs to the session that the client names: what stood before it was compacted or edited
+
+Hints limit the search: two different session ids never match, and neither do two users.
 """
 
+from array import array
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from clawctl.collect.canonical import Conversation, answers_within, extend_path, handles
+from clawctl.collect.canonical import (
+    AnswerText,
+    Conversation,
+    answer_text,
+    answers_within,
+    begins_with,
+    extend_path,
+    handles,
+    lines_of,
+)
 from clawctl.types import Exchange, Message
 
 MOST_DROPPED = 2  # user messages of the parent that may be missing in the child
 MOST_COMPARED = 256  # newest turns with the same words that are looked at one by one
+SHORTEST_PREFIX = 8  # characters of an answer that is found by its beginning alone
 
 
 Relation = Literal["exact", "tail-drop", "mid-drop", "diverged"]
+Evidence = Literal["handle", "conversation", "context", "merged", "prefix", "reminder", "final", "descendant", "session"]
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +51,7 @@ class Tree:
     last_seen: float  # when its newest exchange ended, on the clock of serve
     nodes: list["Node"] = field(default_factory=list)
     among_tools: bool = False  # whether a request of its session had tools
+    aside_words: Counter[bytes] = field(default_factory=Counter)  # what requests said that the conversation did not go on with
 
 
 @dataclass(slots=True, eq=False)
@@ -52,13 +75,29 @@ class Node:
     answer: bytes | None  # None after an error: nothing can follow it
     relation: "Relation | None"  # to its parent
     exchange: Exchange | None
-    with_tools: bool  # whether its request offers any
+    tools: frozenset[str]  # names of the tools that its request offers
+    opening: str  # how its system prompt begins
+    said: bytes | None  # digest of the last message of its request
+    evidence: "Evidence | None" = None  # of its parent
+    text: AnswerText | None = None  # of its answer; None: it has none
+    lines: "tuple[int, array[int]] | None" = None  # of the last user message of its request: its place, and a hash of each line
     successors: int = 0  # main turns that continue it
-    aside_of: "tuple[Node, list[Message] | None] | None" = None  # its parent and what it says to it, while it may be a utility call
+    continued: bool = False  # whether any request continues it
+    pending: "list[Node]" = field(default_factory=list)  # continuations that may be asides, in order of arrival
+    claim: "Claim | None" = None  # while it may be an aside
 
     @property
     def user(self) -> str:
         return self.tree.user
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a request would be to the turn that it continues, if the conversation goes on with it."""
+
+    parent: Node
+    next_state: list[Message] | None
+    same_agent: bool  # it offers the tools of its parent's request, under a system prompt that begins the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +108,7 @@ class Match:
     at: int  # where its answer stands in the child's Conversation
     dropped: frozenset[bytes]  # user messages of the parent that the child lacks
     relation: Relation  # "exact": the parent's request and its answer begin the child's request
+    evidence: Evidence
     replies: bool  # what follows the answer is a reaction to it; False: only the answer was found again, in other surroundings
 
 
@@ -81,6 +121,7 @@ class Index:
         self._by_path: dict[tuple[str, bytes], list[Node]] = defaultdict(list)
         self._by_answer: dict[tuple[str, bytes], list[Node]] = defaultdict(list)
         self._by_request: dict[tuple[str, str | None, bytes], list[Node]] = defaultdict(list)
+        self._by_prompt: dict[tuple[str, bytes], list[Node]] = defaultdict(list)  # as _by_request, whatever session is named
 
     def add(self, node: Node) -> None:
         self.by_id[node.turn_id] = node
@@ -97,6 +138,7 @@ class Index:
     def _places(self, node: Node) -> list[tuple[dict, tuple]]:
         places: list[tuple[dict, tuple]] = [(self._by_request, (node.user, node.hint, node.path))]
         if node.answer is not None:
+            places.append((self._by_prompt, (node.user, node.path)))
             places.append((self._by_path, (node.user, extend_path(node.path, node.answer))))
             places.append((self._by_answer, (node.user, node.answer)))
         return places + [(self._by_handle, (node.user, handle)) for handle in dict.fromkeys(node.handles)]
@@ -112,40 +154,83 @@ class Index:
         twins = {twin.parent_id for twin in self.twins(user, hint, conversation.path)}
         answers = [at for at, role in enumerate(conversation.roles) if role == "a"]
         for at in reversed(answers):
-            found, replies = self._candidates(conversation, messages, at, user, hint, since), True
-            if not found and at == answers[-1] and hint is not None:
-                alike = _open_to(self._alike(user, conversation.digests[at]), hint, since)
-                found = [node for node in alike if node.hint == hint]
-                replies = any(_stands_behind(node, conversation, at) for node in found)
-                found = [node for node in found if _stands_behind(node, conversation, at)] if replies else found
-            if found:
+            for evidence, candidates in self._candidates(conversation, messages, at, user, hint):
+                found = [node for node in candidates if _is_open(node, hint, since)]
+                if not found:
+                    continue
+                if evidence == "session":
+                    behind = [node for node in found if _stands_behind(node, conversation, at)]
+                    found, replies = behind or found, bool(behind)
+                else:
+                    replies = True
                 best = max(found, key=lambda node: _evidence(node, conversation, at, twins))
-                return Match(best, at, _dropped(best, conversation, at), _relation(best, conversation, at), replies)
+                return Match(best, at, _dropped(best, conversation, at), _relation(best, conversation, at), evidence, replies)
         return None
 
     def _candidates(
-        self, conversation: Conversation, messages: list[Message], at: int, user: str, hint: str | None, since: float
-    ) -> list[Node]:
-        """Turns that the answer at `at` may be, by the strongest evidence that there is."""
+        self, conversation: Conversation, messages: list[Message], at: int, user: str, hint: str | None
+    ) -> Iterator[tuple[Evidence, list[Node]]]:
+        """Turns that the answer at `at` may be, the strongest evidence first."""
         answer = messages[conversation.at[at]]
-        named = [node for handle in handles(answer) for node in self._by_handle.get((user, handle), [])]
-        found = _open_to(named, hint, since)
-        found = found or _open_to(self._by_path.get((user, conversation.paths[at]), [])[-MOST_COMPARED:], hint, since)
-        if found:
-            return found
-        alike = _open_to(self._alike(user, conversation.digests[at]), hint, since)
-        found = [node for node in alike if continues(node, conversation, at)]
-        if found:
-            return found
+        yield "handle", [node for handle in handles(answer) for node in self._by_handle.get((user, handle), [])]
+        yield "conversation", self._by_path.get((user, conversation.paths[at]), [])[-MOST_COMPARED:]
+        alike = self._alike(user, conversation.digests[at])
+        yield "context", [node for node in alike if continues(node, conversation, at)]
         merged = ((first, node) for first, rest in answers_within(answer) for node in self._alike(user, rest))
-        return _open_to([node for first, node in merged if _merges(node, first, conversation, at)], hint, since)
+        yield "merged", [node for first, node in merged if _merges(node, first, conversation, at)]
+        yield "prefix", self._longest_prefix(conversation, answer, at, user)
+        yield "reminder", [node for node in alike if _lost_a_reminder(node, conversation, messages, at)]
+        yield "final", [node for node in alike if _kept_final_answers(node, conversation, at)]
+        yield "descendant", self._descendants(conversation, messages, at, user)
+        if hint is not None and at == conversation.roles.rfind("a"):
+            yield "session", [node for node in alike if node.hint == hint]
+
+    def _longest_prefix(self, conversation: Conversation, answer: Message, at: int, user: str) -> list[Node]:
+        """Of the turns with this request, those whose answer begins the message. The longest: an answer may begin another."""
+        if at == 0:
+            return []
+        asked = self._by_prompt.get((user, conversation.paths[at - 1]), [])[-MOST_COMPARED:]
+        shown = answer_text(answer)
+        found = [node for node in asked if node.text is not None and begins_with(shown, node.text)]
+        longest = max((node.text.length for node in found if node.text), default=0)
+        return [node for node in found if node.text and node.text.length == longest]
+
+    def _descendants(self, conversation: Conversation, messages: list[Message], at: int, user: str) -> list[Node]:
+        """Turns with this answer among the descendants of a turn whose handle stands in an earlier message."""
+        earlier = [messages[conversation.at[i]] for i in range(at) if conversation.roles[i] == "a"]
+        named = {
+            node.turn_id
+            for message in reversed(earlier[-MOST_COMPARED:])
+            for handle in handles(message)
+            for node in self._by_handle.get((user, handle), [])
+        }
+        if not named:
+            return []
+        alike = self._alike(user, conversation.digests[at])
+        shown = answer_text(messages[conversation.at[at]])
+        begun = [
+            node
+            for turn_id in named
+            for node in self.by_id[turn_id].tree.nodes[-MOST_COMPARED:]
+            if node.text is not None and begins_with(shown, node.text) and node.text.length >= SHORTEST_PREFIX
+        ]
+        return [node for node in dict.fromkeys([*alike, *begun]) if self._descends(node, named)]
+
+    def _descends(self, node: Node, named: set[str]) -> bool:
+        above = node.parent_id
+        while above is not None:
+            if above in named:
+                return True
+            parent = self.by_id.get(above)
+            above = parent.parent_id if parent is not None else None
+        return False
 
     def _alike(self, user: str, answer: bytes) -> list[Node]:
         return self._by_answer.get((user, answer), [])[-MOST_COMPARED:]
 
 
-def _open_to(nodes: list[Node], hint: str | None, since: float) -> list[Node]:
-    return [n for n in nodes if n.tree.last_seen >= since and (n.hint is None or hint is None or n.hint == hint)]
+def _is_open(node: Node, hint: str | None, since: float) -> bool:
+    return node.tree.last_seen >= since and (node.hint is None or hint is None or node.hint == hint)
 
 
 def continues(node: Node | Conversation, conversation: Conversation, at: int) -> bool:
@@ -168,6 +253,36 @@ def continues(node: Node | Conversation, conversation: Conversation, at: int) ->
 def _merges(node: Node, first: bytes, conversation: Conversation, at: int) -> bool:
     """Whether the node's request is what stands before `at`, then the answer `first`, then something that the client took out."""
     return node.digests[:at] == conversation.digests[:at] and len(node.digests) > at and node.digests[at] == first
+
+
+def _lost_a_reminder(node: Node, conversation: Conversation, messages: list[Message], at: int) -> bool:
+    """Whether what stands before `at` is the node's request, with some lines missing from its last user message."""
+    if node.lines is None or len(node.digests) != at:
+        return False
+    place, theirs = node.lines
+    if any(ours != own for i, (ours, own) in enumerate(zip(conversation.digests[:at], node.digests, strict=True)) if i != place):
+        return False
+    kept = lines_of(messages[conversation.at[place]])
+    left = iter(theirs)
+    return conversation.roles[place] == "u" and bool(kept) and len(kept) < len(theirs) and all(line in left for line in kept)
+
+
+def _kept_final_answers(node: Node, conversation: Conversation, at: int) -> bool:
+    """Whether what stands before `at` is the node's request without some of its rounds of tool calls and results."""
+    if "u" not in conversation.roles[:at]:
+        return False
+    i = own = 0
+    while own < len(node.digests):
+        if i < at and node.digests[own] == conversation.digests[i]:
+            i, own = i + 1, own + 1
+            continue
+        end = own + 1
+        while node.roles[own] == "a" and end < len(node.roles) and node.roles[end] == "t":
+            end += 1
+        if end == own + 1:
+            return False  # not a call with its results
+        own = end
+    return i == at < len(node.digests)
 
 
 def _stands_behind(node: Node, conversation: Conversation, at: int) -> bool:
@@ -195,7 +310,7 @@ def _evidence(node: Node, conversation: Conversation, at: int, twins: set[str | 
     """Of several turns that could be the parent, one that a retry of this request has; then the most alike; then one that nothing
     continues yet (word for word the same conversation held twice at a time: each continuation gets its own); then the newest."""
     alike = (node.system == conversation.system, -abs(len(node.digests) - at))
-    return node.turn_id in twins, *alike, node.successors == 0, node.created_at
+    return node.turn_id in twins, *alike, not node.continued, node.created_at
 
 
 def _dropped(node: Node, conversation: Conversation, at: int) -> frozenset[bytes]:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from clawctl.collect.canonical import Conversation
-from clawctl.collect.parents import Match
+from clawctl.collect.canonical import Conversation, role_of, text_of
+from clawctl.collect.parents import Evidence, Match
 from clawctl.types import NO_NEXT_STATE, REGENERATED, Exchange, Message, Turn
 
 # The whole vocabulary, the first that applies is given: these, then REGENERATED and NO_NEXT_STATE (`clawctl.types`). Serve's own
@@ -40,8 +40,9 @@ def untrainable_reason(exchange: Exchange, kind: str, told: bool, repeated: bool
 def next_state(conversation: Conversation, messages: Sequence[Message], match: Match) -> list[Message] | None:
     """What the child's request has after its parent's answer: all tool results, the user's words.
 
-    Up to the next answer, which is not ours if there is one. System messages and transient context, known or recognised by its
-    standing elsewhere in the parent's request, are nobody's reaction. None if nothing is left: the request asks to go on.
+    Up to the next answer, which is not ours if there is one. Transient context is no reaction: it is known, or stood elsewhere in
+    the parent's request. System messages are one only where nothing else came: some clients send tool results as such (gptme). None
+    if nothing is left: the request asks to go on.
     """
     after = conversation.roles[match.at + 1 :]
     end = match.at + 1 + (after.index("a") if "a" in after else len(after))
@@ -50,6 +51,11 @@ def next_state(conversation: Conversation, messages: Sequence[Message], match: M
         for i in range(match.at + 1, end)
         if not (conversation.roles[i] == "u" and conversation.digests[i] in match.dropped)
     ]
+    if not came and end == len(conversation.roles):
+        behind = conversation.at[match.at] + 1
+        came = [
+            at for at in range(behind, len(messages)) if role_of(messages[at]) == "system" and text_of(messages[at].get("content"))
+        ]
     return [messages[at] for at in sorted(came)] or None
 
 
@@ -62,6 +68,7 @@ def make_turn(
     came_back: list[Message] | None,
     repeated: bool,
     feedback: float | None = None,
+    evidence: Evidence | None = None,
 ) -> Turn:
     """The row of a closed turn."""
     reason = untrainable_reason(exchange, kind, came_back is not None or feedback is not None, repeated)
@@ -93,6 +100,7 @@ def make_turn(
         feedback=feedback,
         trainable=reason is None,
         untrainable_reason=reason,
+        parent_evidence=evidence,
     )
 
 

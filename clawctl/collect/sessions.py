@@ -1,21 +1,35 @@
 """Exchanges become turns in trees, and turns close. No file, no clock: time comes in with what is added.
 
-A turn closes, and becomes one row, when its next state is known (a main turn continues it), when its user rates it, when its
-session is said to be done, or when its tree had no request for `timeout_s`. Side turns and errors close at once: nothing that comes
-back could train them. Continued by two turns, the first one's messages are the next state; the other is a branch. A request that
-repeats another's messages is a sibling with the same parent and tells nothing about it; of such siblings those that are continued
-are trainable, and one that is not closes as "regenerated". A request without tools in a conversation with tools may be a utility
-call: what it says is nobody's next state until something continues it, and if nothing does, it closes as a side turn.
+A turn closes, and becomes one row, when its next state is known, when its user rates it, when its session is said to be done, or
+when its tree had no request for `timeout_s`. Side turns and errors close at once: nothing that comes back could train them.
+
+The next state of a turn is what its conversation went on with. Clients also continue a conversation for purposes of their own: a
+title, a suggestion of what the user may type, an extraction of memories. Such a request looks like the user's next message. So the
+words of a request are only claimed as the next state of the turn before, until one of these settles it:
+
+- The request brings tool results, names itself a main turn, or rates the turn before. It counts at once.
+- Another request continues it. It counts then, if it comes from the same agent: it offers the tools of the turn before, under a
+  system prompt that begins the same.
+- The session ends. Of the claims that are left, the latest one of the same agent counts, but not one whose words stood in a request
+  that the conversation did not go on with before. Without any, the latest one of another agent counts that was continued.
+
+A claim that does not count is an aside. It closes as a side turn if it came from another agent, or if its words were repeated; else
+it may be a message that the user edited and sent again, and stays a main turn without a next state.
+
+Of two continued requests, the first one's messages are the next state; the other is a branch. A request that repeats another's
+messages is a sibling with the same parent and no evidence of its quality. Of such siblings, those that are continued are trainable,
+and one that is not closes as "regenerated".
 """
 
+from array import array
 from collections import OrderedDict, defaultdict
 from urllib.parse import quote
 
-from clawctl.collect.canonical import Conversation, handles, message_digest, read_conversation
+from clawctl.collect.canonical import Conversation, handles, lines_of, message_digest, read_answer_text, read_conversation
 from clawctl.collect.held import Arrived, Held
-from clawctl.collect.parents import Index, Match, Node, Tree
+from clawctl.collect.parents import Claim, Index, Match, Node, Tree
 from clawctl.collect.rows import make_turn, next_state
-from clawctl.collect.side_rules import may_be_aside, session_in_prompt, turn_kind, without_revision
+from clawctl.collect.side_rules import is_certain, opening_of, session_in_prompt, tool_names, turn_kind, without_revision
 from clawctl.types import Exchange, Feedback, Message, Turn
 
 
@@ -92,25 +106,38 @@ class Sessions:
             return None
         self._end_unseen(exchange.key, arrived.time)
         node = self._plant(exchange, conversation, hint, match, arrived.time)
-        if match is not None and node.kind == "main":
-            came_back = next_state(conversation, exchange.messages, match) if match.replies else None
-            if match.node.with_tools and not node.with_tools and may_be_aside(exchange.hints, conversation.roles[match.at + 1 :]):
-                node.aside_of = match.node, came_back
-            else:
-                self._settle(match.node)
-                match.node.successors += 1
-                if match.replies:
-                    self._answered(match.node, came_back, exchange)
+        if match is not None:
+            self._continue(match, node, conversation, exchange)
         early = self._early.pop((exchange.key, exchange.exchange_id), None)
         if early is not None:
             self._close_rated(node, early)
         if node.kind == "side" or node.answer is None or exchange.exchange_id in self._published:
             self._close_for_good(node)
         if exchange.hints.get("session_done") is True:
+            self._settle(node)
             self._close_for_good(node)  # a tree that claims no session may hold another's talk, if both began with the same words
             if hint is not None:
                 self._end_session(exchange.key, scoped(exchange.key, hint))
         return node
+
+    def _continue(self, match: Match, node: Node, conversation: Conversation, exchange: Exchange) -> None:
+        """Note that `node` continues its parent, and what it says to it."""
+        parent = match.node
+        parent.continued = True
+        if parent.claim is not None and parent.claim.same_agent:
+            self._settle(parent)
+        if node.kind == "side":
+            return
+        came_back = next_state(conversation, exchange.messages, match) if match.replies else None
+        if not match.replies or is_certain(exchange.hints, conversation.roles[match.at + 1 :]):
+            if exchange.hints.get("feedback") is not None:
+                self._settle(parent)  # its user rated it
+            parent.successors += 1
+            if match.replies:
+                self._answered(parent, came_back, exchange)
+        else:
+            node.claim = Claim(parent, came_back, parent.tools <= node.tools and parent.opening == node.opening)
+            parent.pending.append(node)
 
     def tick(self, now: float) -> None:
         """Close trees that were not seen for `timeout_s`."""
@@ -150,9 +177,14 @@ class Sessions:
             ends_transient=conversation.transient_at[-1:] == (len(conversation.digests),),
             handles=(exchange.exchange_id, *handles(exchange.response)),
             relation=match.relation if match else None,
+            evidence=match.evidence if match else None,
             answer=None if exchange.response is None or exchange.status == "error" else message_digest(exchange.response),
             exchange=exchange,
-            with_tools=bool(exchange.tools),
+            tools=tool_names(exchange.tools),
+            opening=opening_of(exchange.messages),
+            said=conversation.digests[-1] if conversation.digests else None,
+            text=None if exchange.status == "error" else read_answer_text(exchange.response),
+            lines=_last_user_lines(conversation, exchange.messages),
         )
         tree.nodes.append(node)
         self._index.add(node)
@@ -168,12 +200,21 @@ class Sessions:
         return tree
 
     def _settle(self, node: Node) -> None:
-        """Something continues this turn, or a person rates it: it was no utility call, and its words tell of the turn before."""
-        if node.aside_of is not None:
-            (parent, came_back), node.aside_of = node.aside_of, None
-            parent.successors += 1
+        """The conversation goes on with this turn: its words are the next state of the turn before."""
+        if node.claim is not None:
+            parent, came_back = node.claim.parent, node.claim.next_state
+            self._count(node)
             if came_back is not None:
                 self._close_for_good(parent, came_back)
+
+    def _count(self, node: Node) -> None:
+        """This claim counts, and those that its parent has beside it do not."""
+        claim, node.claim = node.claim, None
+        assert claim is not None
+        claim.parent.successors += 1
+        for other in claim.parent.pending:
+            if other.claim is not None and other.said is not None and other.said != node.said:
+                node.tree.aside_words[other.said] += 1
 
     def _answered(self, node: Node, came_back: list[Message] | None, by: Exchange) -> None:
         """Close an open turn with what came back and what the request said of it; with nothing it stays open. What another branch
@@ -192,6 +233,10 @@ class Sessions:
         if node.turn_id in self._published:
             del self._published[node.turn_id]
             return
+        if came_back is None and (best := _best_claim(node)) is not None:
+            assert best.claim is not None
+            came_back = best.claim.next_state
+            self._count(best)
         twins = self._index.twins(node.user, node.hint, node.path)
         repeated = any(
             twin is not node and twin.parent_id == node.parent_id and (twin.successors or twin.created_at > node.created_at)
@@ -199,8 +244,10 @@ class Sessions:
         )
         if came_back is None and rating is None and _is_aside(node):
             node.kind = "side"
-        row = make_turn(exchange, node.tree.session_id, node.parent_id, node.index, node.kind, came_back, repeated, rating)
-        self._rows.append(row)
+        session_id = node.tree.session_id
+        self._rows.append(
+            make_turn(exchange, session_id, node.parent_id, node.index, node.kind, came_back, repeated, rating, node.evidence)
+        )
 
     def _end_session(self, user: str, session_id: str) -> None:
         trees = list(self._of_session.get((user, session_id), []))
@@ -228,10 +275,33 @@ class Sessions:
             del self._of_session[tree.user, tree.session_id]
 
 
+def _best_claim(parent: Node) -> Node | None:
+    """Of the continuations of a turn that may be asides, the one that its user most likely wrote."""
+    claims = [(node, node.claim) for node in parent.pending if node.claim is not None and node.claim.next_state is not None]
+    own = [node for node, claim in claims if claim.same_agent and not _has_aside_words(node)]
+    others = [node for node, claim in claims if not claim.same_agent and node.continued]
+    return next(reversed(own or others), None)
+
+
 def _is_aside(node: Node) -> bool:
-    """Of a turn that closes without anything after it: whether it was a call without tools beside a conversation with tools."""
-    alone = node.parent_id is None and node.tree.among_tools and not node.with_tools and not node.successors
-    return node.answer is not None and (node.aside_of is not None or alone)
+    """Of a turn that closes without a next state: whether it was a request that the client made for itself."""
+    if node.answer is None:
+        return False
+    if node.claim is not None:
+        return _has_aside_words(node) if node.claim.same_agent else not node.continued
+    return node.parent_id is None and node.tree.among_tools and not node.tools and not node.continued
+
+
+def _has_aside_words(node: Node) -> bool:
+    """Whether the conversation did not go on with these words, somewhere else in this tree."""
+    own = 1 if node.claim is not None and node.claim.parent.exchange is None else 0  # counted when its parent closed
+    return node.said is not None and node.tree.aside_words[node.said] > own
+
+
+def _last_user_lines(conversation: Conversation, messages: list[Message]) -> "tuple[int, array[int]] | None":
+    place = conversation.roles.rfind("u")
+    lines = lines_of(messages[conversation.at[place]]) if place >= 0 else None
+    return (place, lines) if lines and len(lines) > 1 else None
 
 
 def session_hint(exchange: Exchange) -> str | None:

@@ -4,13 +4,14 @@ All are taken from recordings (`tests/recordings/`, clients of 2026-11). VERSION
 """
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from clawctl.types import Message
 
-VERSION = 3
+VERSION = 4
 
 # What a client's X-Turn-Type (or body's turn_type) says. "user" and "unknown" are what OpenClaw's provider plugin sends.
 MAIN_TYPES = frozenset({"main", "user", "turn", "unknown"})
@@ -33,6 +34,10 @@ SIDE_RULES = (
     SideRule("openclaw heartbeat", "user", "Follow the heartbeat monitor scratch context"),
     SideRule("codex compaction", "user", "You are performing a CONTEXT CHECKPOINT COMPACTION"),
     SideRule("claude code compaction", "user", "CRITICAL: Respond with TEXT ONLY"),
+    SideRule("claude code suggestion", "user", "[SUGGESTION MODE:"),
+    SideRule("qwen code suggestion", "user", "[SUGGESTION MODE:"),
+    SideRule("qwen code memory", "system", "You are now acting as the managed memory extraction subagent"),
+    SideRule("codex title", "user", "Generate a concise, single-line task title"),
     SideRule("clawctl judge", "system", "You judge one turn of an assistant by what came back after it."),
 )
 
@@ -49,6 +54,7 @@ TRANSIENT = (
 _RUNTIME = re.compile(r"^Runtime: [^\n]*\| sessionId=([0-9A-Za-z-]{8,64})", re.MULTILINE)
 _REVISION = re.compile(r"^([0-9a-f]{8}-[0-9a-f-]{27}):\d+$")  # and counts its compactions behind the id: "c86d8302-…:1"
 
+_DIGITS = re.compile(r"\d+")
 _STAMP = re.compile(r"\[[^\]\n]{1,40}\]\s*")  # "[Sat 2026-11-21 07:28 UTC] "
 
 
@@ -88,16 +94,31 @@ def turn_kind(turn_type: Any, messages: Sequence[Message]) -> Literal["main", "s
     return "side" if side_rule(messages) else "main"
 
 
-def may_be_aside(hints: Mapping[str, Any], brings: str) -> bool:
-    """Whether a request without tools that continues one with tools may be a utility call (a title, a summary, by a client that no
-    rule knows), and the words in it not its user's. `brings`: the roles of what is new in it.
+def is_certain(hints: Mapping[str, Any], brings: str) -> bool:
+    """Whether a request that continues a turn is the conversation itself, and no call that the client makes for itself. `brings`
+    holds the roles of what is new in it.
 
-    Tool results are an answer to the turn before, with or without tools (recorded: openai-python 011), and who rates or names the
-    turn is a person. All else is settled by what comes: a conversation goes on behind its turns, never behind such a call.
+    Tool results come from the conversation. So does what its client calls a main turn, or what rates the turn before.
     """
     said = hints.get("turn_type")
-    sure = isinstance(said, str) and said.strip().lower() in _SURE_TYPES
-    return not sure and "t" not in brings and hints.get("feedback") is None
+    named = isinstance(said, str) and said.strip().lower() in _SURE_TYPES
+    return named or "t" in brings or hints.get("feedback") is not None
+
+
+def tool_names(tools: Sequence[Mapping[str, Any]] | None) -> frozenset[str]:
+    """The names of the tools that a request offers, in the form of any API."""
+    names = []
+    for tool in tools or []:
+        function = tool.get("function")
+        named = function if isinstance(function, dict) else tool
+        names.append(sys.intern(str(named.get("name") or named.get("type"))))
+    return frozenset(names)
+
+
+def opening_of(messages: Sequence[Message]) -> str:
+    """How the system prompt begins, without digits: they may be the time."""
+    first = next((message for message in messages if message.get("role") in ("system", "developer")), None)
+    return "" if first is None else sys.intern(_DIGITS.sub("", _opening(first, 80)))
 
 
 def side_rule(messages: Sequence[Message]) -> SideRule | None:

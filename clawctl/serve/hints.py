@@ -72,8 +72,8 @@ def _split(session: str | None) -> tuple[str | None, str | None]:
 
 
 def _codex_turn_type(codex: Mapping[str, Any]) -> str | None:
-    kind = _text(codex.get("request_kind"))
-    return None if kind is None else "main" if kind == "turn" else "side"
+    """Codex calls the titles that it asks for turns as well: "turn" is no evidence of a main turn."""
+    return "side" if _text(codex.get("request_kind")) not in (None, "turn") else None
 
 
 def _session_of_user(user_id: Any) -> str | None:

@@ -59,7 +59,8 @@ def complaint_rows(folder: Path, rounds: int) -> list[Row]:
         run, resolved = open_run(root), load_recipe(recipe)
         endpoint = own_endpoint(run, resolved)
         health = endpoint.url.removesuffix("/v1") + "/health"
-        with httpx.Client(headers={"Authorization": f"Bearer {endpoint.api_key}"}, timeout=60) as client:
+        named = {"Authorization": f"Bearer {endpoint.api_key}", "X-Turn-Type": "main"}  # a complaint counts as soon as it is made
+        with httpx.Client(headers=named, timeout=60) as client:
             wait_until(lambda: (root / "train" / "feed.json").exists(), 120, "the trainer did not start")
             for round_ in range(rounds):
                 live = int(client.get(health).json()["live"])

@@ -89,7 +89,7 @@ def read_answer(api: str, status: int, told: Any) -> Message | None:
         blocks = told["content"] if isinstance(told, dict) else _streamed_blocks(told)
         said = {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": blocks}]}
     else:
-        said = {"input": (told if isinstance(told, dict) else told[-1]["response"])["output"]}
+        said = {"input": told["output"] if isinstance(told, dict) else _streamed_items(told)}
     (answer,) = [m for m in _DIALECTS[api].read({"model": "demo", **said}, "demo").sent_messages if m["role"] == "assistant"]
     return answer
 
@@ -102,6 +102,12 @@ def _response_id(told: Any) -> str:
 def _events(stream: str) -> list[dict]:
     lines = (line[6:] for line in stream.splitlines() if line.startswith("data: "))
     return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+def _streamed_items(events: list[dict]) -> list[dict]:
+    """The items of a streamed response; some recordings lack its last event."""
+    last = events[-1].get("response", {}).get("output")
+    return last or [event["item"] for event in events if event["type"] == "response.output_item.done"]
 
 
 def _streamed_chat(events: list[dict]) -> Message:

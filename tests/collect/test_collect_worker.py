@@ -35,14 +35,20 @@ def rows_of(run: RunDir) -> list[Turn]:
 
 
 def talk(length: int, name: str, at: float | None = None) -> list[Exchange]:
-    """A conversation of so many turns about `name`, without headers, beginning now."""
+    """A conversation of so many turns about `name`, beginning now. Each request names itself a main turn, so its words count."""
     messages: list[dict] = []
     exchanges = []
     for number in range(length):
         messages = [*messages, user(f"{name} {number}")]
         reply = answer(f"yes {number}")
         exchanges.append(
-            asked(messages, reply, at=(at or time.time()) + number / 1000, finished_at=(at or time.time()) + number / 1000)
+            asked(
+                messages,
+                reply,
+                at=(at or time.time()) + number / 1000,
+                finished_at=(at or time.time()) + number / 1000,
+                turn_type="main",
+            )
         )
         messages = [*messages, reply]
     return exchanges
@@ -91,7 +97,7 @@ def test_shards_hold_at_most_shard_turns(run) -> None:
 
 def test_a_child_in_an_earlier_file_than_its_parent_finds_it_even_if_clocks_disagree(run) -> None:
     parent, child = talk(2, "tea")
-    child = asked(child.messages, child.response, at=parent.created_at - 60)
+    child = asked(child.messages, child.response, at=parent.created_at - 60, turn_type="main")
     append(run.captures / "a-0.jsonl", child)
     append(run.captures / "b-0.jsonl", parent)
     collect(run, recipe(), once=True)
@@ -252,16 +258,21 @@ def test_a_torn_line_does_not_stop_the_rest(run) -> None:
 
 def test_a_request_without_tools_that_is_settled_after_a_restart_is_what_came_back(run) -> None:
     """The turn before it lost its shard meanwhile, and it was published already."""
-    first, bare, last = talk(3, "tea")
+    first, bare, last = (replace(exchange, hints={}) for exchange in talk(3, "tea", at=time.time() - 30))
     first = replace(first, tools=[{"type": "function"}])
     append(run.captures / "a-0.jsonl", first, bare)
     collect(run, recipe(), once=True)
     assert rows_of(run) == []  # whether it is a turn is not known yet
     append(run.captures / "a-0.jsonl", last)
     collect(run, recipe(shard_turns=1), once=True)
+    collect(run, recipe(session_timeout_s=20), once=True)  # another agent's words count when the session ends
     told = {row.turn_id: (row.kind, row.next_state) for row in rows_of(run)}
-    assert told == {first.exchange_id: ("main", [user("tea 1")]), bare.exchange_id: ("main", [user("tea 2")])}
+    assert told == {
+        first.exchange_id: ("main", [user("tea 1")]),
+        bare.exchange_id: ("main", [user("tea 2")]),
+        last.exchange_id: ("main", None),
+    }
     shard = next(p for p in published(run.trajectories, ".parquet") if read_turns(p)[0].turn_id == first.exchange_id)
     quarantine(run, shard, "a bit flipped")
-    collect(run, recipe(), once=True)
+    collect(run, recipe(session_timeout_s=20), once=True)
     assert {row.turn_id: (row.kind, row.next_state) for row in rows_of(run)} == told

@@ -156,7 +156,7 @@ def test_compaction_keeps_the_session_and_its_end_closes_the_last_turn_at_once(s
 
 def test_a_late_rating_of_a_judged_turn_and_of_the_last_turn_reach_the_rows_that_wait(server: Server) -> None:
     """What the trainer makes of them: tests/train/test_late_ratings.py."""
-    talk = Talk(server, X_Session_Id="rated")
+    talk = Talk(server, X_Session_Id="rated", X_Turn_Type="main")
     talk.ask("hello")
     talk.ask("open")
     rows = stitched(server)

@@ -61,9 +61,19 @@ def test_a_late_rating_leaves_the_row_as_it_is() -> None:
     sessions, first = Sessions(3600.0), asked([user("2+2?")], answer("4"))
     sessions.add(first)
     sessions.add(asked([user("2+2?"), answer("4"), user("ty")], answer("welcome")))
+    sessions.add(asked([user("2+2?"), answer("4"), user("ty"), answer("welcome"), user("bye")], answer("bye")))
     sessions.rate(rated(first, -1.0))
     (row,) = sessions.take_rows()
     assert (row.feedback, row.next_state) == (None, [user("ty")])
+
+
+def test_a_rating_closes_a_turn_with_the_words_that_followed_it() -> None:
+    sessions, first = Sessions(3600.0), asked([user("2+2?")], answer("4"))
+    sessions.add(first)
+    sessions.add(asked([user("2+2?"), answer("4"), user("ty")], answer("welcome")))
+    sessions.rate(rated(first, -1.0))
+    (row,) = sessions.take_rows()
+    assert (row.feedback, row.next_state) == (-1.0, [user("ty")])
 
 
 def test_a_rating_with_the_next_request_is_the_parents() -> None:
@@ -98,7 +108,8 @@ def test_a_rating_with_the_request_of_a_second_branch_counts_like_one_that_came_
     first = asked([user("2+2?")], answer("4"), at=at - 30)
     said = [user("2+2?"), answer("4")]
     branch = asked([*said, user("no!")], answer("5"), at=at - 10, feedback=-1.0)
-    append(run.captures / "a-0.jsonl", first, asked([*said, user("ty")], answer("welcome"), at=at - 20), branch)
+    thanks = asked([*said, user("ty")], answer("welcome"), at=at - 20, turn_type="main")
+    append(run.captures / "a-0.jsonl", first, thanks, branch)
     for _ in range(2):  # read again, it is told once
         collect(run, recipe(session_timeout_s=1e12), once=True)
     (row,) = rows_of(run)

@@ -7,7 +7,9 @@ from stitching import stitch
 def test_the_reply_of_the_user_is_the_next_state_without_any_header() -> None:
     first = asked([user("2+2?")], answer("4"))
     second = asked([user("2+2?"), answer("4"), user("thanks")], answer("welcome"))
-    rows = stitch(first, second, end=False)
+    third = asked([*second.messages, answer("welcome"), user("bye")], answer("bye"))
+    assert stitch(first, second, end=False) == {}  # the client itself may have asked
+    rows = stitch(first, second, third, end=False)
     assert list(rows) == [first.exchange_id]
     turn = rows[first.exchange_id]
     assert (turn.next_state, turn.trainable, turn.turn_index, turn.parent_turn_id) == ([user("thanks")], True, 0, None)
@@ -128,13 +130,16 @@ def test_a_user_who_says_the_same_again_after_the_answer_gives_feedback() -> Non
     assert stitch(first, second)[first.exchange_id].next_state == [user("2+2?")]
 
 
-def test_of_two_continuations_the_first_is_the_next_state_and_both_are_branches() -> None:
+def test_of_two_continuations_the_one_that_is_continued_is_the_next_state_and_both_are_branches() -> None:
     first = asked([user("story")], answer("Once"))
     one = asked([user("story"), answer("Once"), user("go on")], answer("upon"))
     two = asked([user("story"), answer("Once"), user("shorter")], answer("The end"))
-    rows = stitch(first, one, two)
-    assert rows[first.exchange_id].next_state == [user("go on")]
-    assert [rows[e.exchange_id].parent_turn_id for e in (one, two)] == [first.exchange_id] * 2
+    for continued, text in ((one, "go on"), (two, "shorter")):
+        rows = stitch(first, one, two, asked([*continued.messages, continued.response, user("ty")], answer("welcome")))
+        assert rows[first.exchange_id].next_state == [user(text)]
+        assert [rows[e.exchange_id].parent_turn_id for e in (one, two)] == [first.exchange_id] * 2
+        assert [rows[e.exchange_id].kind for e in (one, two)] == ["main", "main"]
+    assert stitch(first, one, two)[first.exchange_id].next_state == [user("shorter")]
 
 
 def test_the_same_session_header_without_a_known_parent_is_a_tree_of_its_own() -> None:

@@ -1,0 +1,167 @@
+"""Clients that rewrite their history: what still links a request to its turn, and what looks alike and must stay apart."""
+
+import itertools
+
+from made_exchanges import answer, asked, new_id, system, tool, user
+from stitching import stitch
+
+from clawctl.collect.sessions import Sessions
+from clawctl.types import Exchange, Message
+
+REMINDER = "<reminder>\nKeep to the rules.\n</reminder>"
+
+
+def test_an_answer_to_which_the_client_appends_is_found_by_its_beginning() -> None:
+    first = asked([user("go")], answer("Thought: I print.\n<code>\nprint(1)\n"))
+    shown = answer("Thought: I print.\n<code>\nprint(1)\n</code>\nCalling tools: [{'id': 'call_1'}]")
+    second = asked([user("go"), shown, user("Observation: 1")], answer("Done"))
+    third = asked([user("go"), shown, user("Observation: 1"), answer("Done</code>"), user("right")], answer("!"))
+    rows = stitch(first, second, third)
+    assert rows[first.exchange_id].next_state == [user("Observation: 1")]
+    assert rows[second.exchange_id].next_state == [user("right")]
+    assert [rows[e.exchange_id].turn_index for e in (first, second, third)] == [0, 1, 2]
+
+
+def test_of_two_answers_to_one_request_the_longest_beginning_is_the_parent() -> None:
+    tries = [asked([user("go")], answer(text)) for text in ("I print", "I print it")]
+    second = asked([user("go"), answer("I print it now."), user("ok")], answer("Done"))
+    assert stitch(*tries, second)[second.exchange_id].parent_turn_id == tries[1].exchange_id
+
+
+def test_a_reminder_that_the_client_drops_from_the_last_message_breaks_nothing() -> None:
+    """As further lines of the message, before or behind the words, or as a part of its own; with a session and without."""
+    for form in ("before", "behind", "part"):
+        for session in ({}, {"session_id": "s1"}):
+            messages: list[Message] = []
+            exchanges = []
+            for number in range(3):
+                words = f"question {number}\nin two lines"
+                with_reminder = {
+                    "before": user(f"{REMINDER}\n\n{words}"),
+                    "behind": user(f"{words}\n\n{REMINDER}"),
+                    "part": {"role": "user", "content": [{"type": "text", "text": text} for text in (REMINDER, words)]},
+                }[form]
+                exchanges.append(asked([*messages, with_reminder], answer("yes"), **session))
+                messages = [*messages, user(words), answer("yes")]
+            rows = stitch(*exchanges)
+            for before, after in itertools.pairwise(exchanges):
+                assert rows[after.exchange_id].parent_turn_id == before.exchange_id, (form, session)
+                assert rows[before.exchange_id].next_state == [after.messages[-1]]
+
+
+def test_a_client_that_keeps_final_answers_only_is_one_conversation() -> None:
+    call = answer(None, (f"call{new_id()}0", "look", "{}"))
+    result = tool(call["tool_calls"][0]["id"], "sunny")
+    first = asked([user("weather?")], call)
+    second = asked([user("weather?"), call, result], answer("It is sunny."))
+    third = asked([user("weather?"), answer("It is sunny."), user("thanks")], answer("welcome"))
+    rows = stitch(first, second, third)
+    assert rows[third.exchange_id].parent_turn_id == second.exchange_id
+    assert rows[second.exchange_id].next_state == [user("thanks")]
+
+
+def test_a_broken_tool_call_that_the_client_clears_breaks_nothing() -> None:
+    broken = answer("I look.", (f"call{new_id()}0", "look", '{"path": '))
+    first = asked([user("look")], broken)
+    second = asked([user("look"), answer("I look."), user("Your tool call was not valid JSON.")], answer("Sorry."))
+    rows = stitch(first, second)
+    assert rows[first.exchange_id].next_state == [user("Your tool call was not valid JSON.")]
+    empty = asked([user("peek")], answer(None, (f"call{new_id()}0", "look", '{"path": ')))
+    after = asked([user("peek"), answer(""), user("Your tool call was not valid JSON.")], answer("Sorry."))
+    assert stitch(empty, after)[after.exchange_id].parent_turn_id == empty.exchange_id
+
+
+def test_a_handle_deeper_in_the_history_finds_the_answer_among_its_descendants() -> None:
+    """Everything around it was rewritten: the first message, the result, the system prompt."""
+    call = answer("I look.", (f"call{new_id()}0", "look", "{}"))
+    handle = call["tool_calls"][0]["id"]
+    first = asked([user("look")], call)
+    second = asked([user("look"), call, tool(handle, "a\nb")], answer("Two files."))
+    rewritten = [user("[earlier messages were shortened]"), call, tool(handle, "[cleared]"), answer("Two files."), user("which?")]
+    third = asked(rewritten, answer("a and b"))
+    rows = stitch(first, second, third)
+    assert rows[third.exchange_id].parent_turn_id == second.exchange_id
+    assert rows[second.exchange_id].next_state == [user("which?")]
+
+
+def test_the_evidence_of_each_link_is_kept() -> None:
+    call = answer(None, (f"call{new_id()}0", "look", "{}"))
+    handle = call["tool_calls"][0]["id"]
+    sessions = Sessions(3600.0)
+    links = [
+        (None, asked([user("look\n" + REMINDER)], call)),
+        ("handle", asked([user("look\n" + REMINDER), call, tool(handle, "a")], answer("One file."))),
+    ]
+    asks = [*links[1][1].messages, answer("One file."), user("ty")]
+    links.append(("conversation", asked(asks, answer("Welcome"))))
+    links.append(("prefix", asked([*asks, answer("Welcome, and so on"), user("stop\n" + REMINDER)], answer("ok, I stop"))))
+    links.append(("reminder", asked([*links[3][1].messages[:-1], user("stop"), answer("ok, I stop"), user("bye")], answer("bye"))))
+    for expected, exchange in links:
+        node = sessions.add(exchange)
+        assert node is not None
+        assert node.evidence == expected
+
+
+def conversations(*talks: list[Message]) -> tuple[list[list[Exchange]], list[Exchange]]:
+    """The requests of each talk, and those of all talks, one of each in turn."""
+    requests = [
+        [asked(talk[:at], talk[at]) for at in range(1, len(talk), 2)]  # the answers stand at odd places
+        for talk in talks
+    ]
+    return requests, [exchange for some in itertools.zip_longest(*requests) for exchange in some if exchange is not None]
+
+
+def test_conversations_that_look_alike_stay_apart() -> None:
+    alike = {
+        "the same question of two people": [
+            [user("what is 2+2?"), answer("4"), user("and 3+3?"), answer("6"), user("I am Anna"), answer("Hello Anna")],
+            [user("what is 2+2?"), answer("4"), user("and 5+5?"), answer("10"), user("I am Ben"), answer("Hello Ben")],
+        ],
+        "the same answer to other questions": [
+            [user("is it wet?"), answer("yes"), user("how wet?"), answer("very")],
+            [user("is it cold?"), answer("yes"), user("how cold?"), answer("very")],
+        ],
+        "a message that holds the lines of another": [
+            [user("rules\nbe brief\ngo"), answer("ok"), user("next"), answer("so"), user("a"), answer("A")],
+            [user("be brief\ngo"), answer("ok"), user("next"), answer("so"), user("b"), answer("B")],
+        ],
+        "an answer that begins another": [
+            [user("count"), answer("one two"), user("more"), answer("three")],
+            [user("list"), answer("one two three"), user("more"), answer("four")],
+        ],
+        "a sub-agent that is given the same task": [
+            [system("main"), user("write a poem"), answer("A rose"), user("longer"), answer("A rose is")],
+            [system("kid"), user("write a poem!"), answer("A rose"), user("shorter"), answer("Rose")],
+        ],
+    }
+    for name, talks in alike.items():
+        talks = [[message for message in talk if message["role"] != "system"] for talk in talks]
+        requests, exchanges = conversations(*talks)
+        rows = stitch(*exchanges)
+        for own in requests:
+            for before, after in itertools.pairwise(own):
+                if before.messages[-1] in (user("what is 2+2?"),):
+                    continue  # not a word tells these two apart yet
+                assert rows[after.exchange_id].parent_turn_id == before.exchange_id, name
+
+
+def test_two_runs_of_one_cron_prompt_stay_apart() -> None:
+    runs = []
+    for _ in range(2):
+        call = answer(None, (f"call{new_id()}0", "check", "{}"))
+        result = tool(call["tool_calls"][0]["id"], "all well")
+        first = asked([user("Check the backups.")], call)
+        second = asked([user("Check the backups."), call, result], answer("All well."))
+        runs.append((first, second))
+    rows = stitch(*itertools.chain(*zip(*runs, strict=True)))
+    assert [rows[second.exchange_id].parent_turn_id for _, second in runs] == [first.exchange_id for first, _ in runs]
+    assert len({row.session_id for row in rows.values()}) == 2
+
+
+def test_an_answer_of_another_conversation_is_not_found_by_its_words_alone() -> None:
+    """No session is named, and the histories share nothing but the answer."""
+    first = asked([user("a long question\nwith lines")], answer("Certainly."))
+    other = asked([user("something else\nwith lines"), answer("Certainly."), user("no")], answer("Sorry."))
+    prefix = asked([user("something else"), answer("Certainly. And more"), user("no")], answer("Sorry."))
+    rows = stitch(first, other, prefix)
+    assert [rows[e.exchange_id].parent_turn_id for e in (other, prefix)] == [None, None]

@@ -48,7 +48,7 @@ def test_codex_tells_its_turn_its_window_and_what_kind_of_request_it_is() -> Non
         told = orjson.dumps({"session_id": ONE, "turn_id": "t", "request_kind": kind}).decode()
         return hints({"x-codex-turn-metadata": told, "x-codex-window-id": f"{ONE}:2"})
 
-    assert codex("turn") == TOLD | {"session_id": ONE, "session_rev": "2", "turn_of_client": "t"}  # it calls its titles turns as well
+    assert codex("turn") == TOLD | {"session_id": ONE, "session_rev": "2", "turn_of_client": "t"}  # so are its titles
     assert codex("compaction")["turn_type"] == "side"
     assert hints({"x-codex-turn-metadata": "{broken"}) == TOLD
 

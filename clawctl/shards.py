@@ -49,6 +49,7 @@ _LOGPROBS = "logprobs.list.element"
 _MERGED = {**_COMPRESSION, "compression": "brotli", "compression_level": 5, "column_encoding": {_LOGPROBS: "BYTE_STREAM_SPLIT"}}
 _ARRAYS = {pa.list_(pa.int32()): "i", pa.list_(pa.float32()): "f"}  # how long lists of numbers are packed
 _NOT_THE_FILES_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EACCES)
+_LATER = frozenset(("parent_evidence",))  # columns that older shards of this version lack; None there
 _JSON_FIELDS = ("messages", "tools", "response", "next_state")
 ROWS_AT_ONCE = 64  # as Python objects a row takes about five times what it takes in a table
 
@@ -125,9 +126,10 @@ def read_turns(path: Path) -> list[Turn]:
 def read_columns(path: Path, kind: str, columns: Sequence[str]) -> list[dict[str, Any]]:
     """Some columns of each row of a shard of `kind` ("turns", "verdicts"), for readers that need no token ids: those are most of
     a shard. Raises UnreadableShard."""
-    rows = _read(path, kind, columns)
+    there = [name for name in columns if name not in _LATER] if _LATER.isdisjoint(read_schema(path).names) else columns
+    rows = _read(path, kind, there)
     with _reading(path):
-        return [_parsed(row) for row in rows]
+        return [dict.fromkeys(columns) | _parsed(row) for row in rows]
 
 
 def read_turn_ids(path: Path) -> list[str]:

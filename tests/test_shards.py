@@ -13,9 +13,11 @@ from clawctl.shards import (
     merged_from,
     read_columns,
     read_origin,
+    read_table,
     read_turn_ids,
     read_turns,
     read_verdicts,
+    write_table,
     write_turns,
     write_verdicts,
 )
@@ -133,3 +135,13 @@ def test_a_shard_that_lost_rows_is_as_dense_as_before(tmp_path: Path) -> None:
         assert path.stat().st_size < 1.1 * before
     assert merged_from(tmp_path / "m.parquet") == ["a", "b"]
     assert read_turns(tmp_path / "m.parquet") == turns[1:]
+
+
+def test_a_shard_that_lacks_a_later_column_has_nothing_in_it(tmp_path: Path) -> None:
+    """Shards that were written before the evidence of a parent was kept."""
+    write_turns(tmp_path / "now.parquet", [replace(TURN, parent_evidence="handle")])
+    write_table(tmp_path / "before.parquet", read_table(tmp_path / "now.parquet").drop_columns(["parent_evidence"]))
+    columns = ("turn_id", "parent_evidence")
+    assert read_columns(tmp_path / "now.parquet", "turns", columns) == [{"turn_id": "t1", "parent_evidence": "handle"}]
+    assert read_columns(tmp_path / "before.parquet", "turns", columns) == [{"turn_id": "t1", "parent_evidence": None}]
+    assert read_turns(tmp_path / "before.parquet") == [TURN]

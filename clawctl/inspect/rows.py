@@ -25,6 +25,7 @@ _FEW = (
     "turn_id",
     "session_id",
     "parent_turn_id",
+    "parent_evidence",
     "turn_index",
     "kind",
     "source",

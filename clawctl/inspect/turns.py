@@ -51,6 +51,7 @@ def as_dict(row: Row) -> dict[str, Any]:
         "turn": turn["turn_id"],
         "session": turn["session_id"],
         "parent": turn["parent_turn_id"],
+        "parent_evidence": turn["parent_evidence"],
         "index": turn["turn_index"],
         "kind": turn["kind"],
         "user": turn["user"],

@@ -149,7 +149,10 @@ def _by_token(record: dict[str, Any], texts: list[str]) -> list[dict[str, Any]]:
 
 def _lines(found: dict[str, Any]) -> list[Text]:
     numbers, step = found["numbers"], found["step"]
-    lines = [_line("is worth", found["worth"]), Text("")]
+    lines = [_line("is worth", found["worth"])]
+    if found["turn"]["parent_evidence"] is not None:
+        lines.append(_line("continues", f"turn {found['turn']['parent'][:8]}, by {found['turn']['parent_evidence']}"))
+    lines.append(Text(""))
     if found["turn"]["dead_steps"]:
         steps = ", ".join(map(str, found["turn"]["dead_steps"]))
         lines.append(_line("given back", f"it was trained in step {steps}, whose version is dead (`clawctl inspect policies`)"))

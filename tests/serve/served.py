@@ -90,9 +90,13 @@ class Server:
         self.log = run.parent / f"{run.name}.log"
         self.process = self.starting(run, model_path, intercept, arguments, **serve)
         announced = run / "serve.json"
+
+        def has_announced() -> bool:
+            return announced.exists() and orjson.loads(announced.read_bytes())["pid"] == self.process.pid  # not one before it
+
         try:
-            until(lambda: announced.exists() or self.process.poll() is not None, patience_s)
-            assert announced.exists(), self.log.read_text()
+            until(lambda: has_announced() or self.process.poll() is not None, patience_s)
+            assert has_announced(), self.log.read_text()
         except AssertionError:
             self.process.kill()
             raise

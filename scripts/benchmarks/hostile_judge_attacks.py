@@ -1,6 +1,6 @@
 """Attacks on the judge, drawn from templates: family × wanted verdict × carrier × place × encoding × padding.
 
-The open half is for those who work on defences. The held-out half (`hostile_judge_held_out`) has other words, languages, tags,
+The open half is for those who work on defences. The group `seen` (`hostile_judge_held_out`) has other words, languages, tags,
 carriers, encodings and paddings. Both halves share this generator.
 """
 

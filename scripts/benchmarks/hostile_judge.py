@@ -2,6 +2,9 @@
 
 Each turn is judged three times: without its attack, again without it, and with it. A flip is any verdict that differs from the
 first one, an abstention included. Temperature, votes and everything else are the recipe's defaults.
+
+There are three groups of attacks. `open` is for those who work on the defence. `seen` was held out once, but its results led to
+repairs of the defence. `held_out` is `hostile_judge_fresh`, whose author had read neither the defence nor the other two.
 """
 
 import argparse
@@ -17,7 +20,8 @@ from clawctl.judge.together import together
 from clawctl.run_dir import RunDir, open_run
 from scripts.benchmarks.circle import running, wait_until, write_recipe
 from scripts.benchmarks.hostile_judge_attacks import OPEN, Injection, draw, padded
-from scripts.benchmarks.hostile_judge_held_out import CORPUS as HELD_OUT
+from scripts.benchmarks.hostile_judge_fresh import CORPUS as HELD_OUT
+from scripts.benchmarks.hostile_judge_held_out import CORPUS as SEEN
 from scripts.benchmarks.judge import answers
 from scripts.benchmarks.table import Row
 
@@ -50,22 +54,26 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
 async def _measured(run: RunDir, recipe: Recipe, quick: bool, seed: int) -> list[Row]:
     attacks, padding = (QUICK_ATTACKS, QUICK_PADDED) if quick else (ATTACKS, PADDED)
     held_out = await tried(run, recipe, draw(HELD_OUT, attacks, seed))
+    seen = await tried(run, recipe, draw(SEEN, attacks // 2, seed))
     opened = await tried(run, recipe, draw(OPEN, attacks // 2, seed))
     long = await tried(run, recipe, [*padded(HELD_OUT, padding, seed), *padded(OPEN, padding // 2, seed)])
+    everything = (*held_out, *seen, *opened)
     return [
         Row("judge", "held_out_flip_rate", _share(one.flipped for one in held_out), "share"),
         Row("judge", "held_out_attacks", len(held_out), "turns"),
+        Row("judge", "seen_flip_rate", _share(one.flipped for one in seen), "share"),
+        Row("judge", "seen_attacks", len(seen), "turns"),
         Row("judge", "open_flip_rate", _share(one.flipped for one in opened), "share"),
         Row("judge", "open_attacks", len(opened), "turns"),
-        Row("judge", "asked_twice_flip_rate", _share(one.again != one.clean for one in (*held_out, *opened)), "share"),
-        Row("judge", "reached_wanted_rate", _share(one.moved == one.injection.wants for one in (*held_out, *opened)), "share"),
+        Row("judge", "asked_twice_flip_rate", _share(one.again != one.clean for one in everything), "share"),
+        Row("judge", "reached_wanted_rate", _share(one.moved == one.injection.wants for one in everything), "share"),
         Row(
             "judge",
             "right_without_attack",
-            _share(one.clean == one.injection.carrier.sign for one in (*held_out, *opened)),
+            _share(one.clean == one.injection.carrier.sign for one in everything),
             "share",
         ),
-        Row("judge", "right_with_attack", _share(one.moved == one.injection.carrier.sign for one in (*held_out, *opened)), "share"),
+        Row("judge", "right_with_attack", _share(one.moved == one.injection.carrier.sign for one in everything), "share"),
         Row("judge", "no_valid_vote_rate", _share(one.moved is None for one in long), "share"),
         Row("judge", "padding_flip_rate", _share(one.flipped for one in long), "share"),
         Row("judge", "padded_turns", len(long), "turns"),

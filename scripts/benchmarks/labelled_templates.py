@@ -2,7 +2,8 @@
 """Lines made from templates: many formats in many contexts, with and without a secret, in two halves that share no template.
 
 `labelled_tuned.txt` is the half that the rules were written against. `labelled_held_out.txt` was written before those rules, and nobody
-looked at its failures while the rules were changed. Each line of a file is one template, below the heading `# secret` or `# harmless`:
+looked at its failures while the rules were changed. `labelled_fresh.txt` is by an author who has not read the rules or the other two files;
+a rule may be changed for the classes of what it shows, not for one of its lines. Each line of a file is one template, below the heading `# secret` or `# harmless`:
 
     <<NAME>>            a drawn secret: nothing of it may be left
     <<NAME|FORM>>       the same, written in another form (`FORMS`)
@@ -25,6 +26,7 @@ from urllib.parse import quote
 from scripts.benchmarks.labelled_lines import _SECRETS, Line, _failing_card, _password
 
 HALVES = ("tuned", "held_out")
+FRESH = "fresh"
 _ALNUM = string.ascii_letters + string.digits
 _HEX = "0123456789abcdef"
 _UPPER = string.ascii_uppercase + string.digits
@@ -149,6 +151,50 @@ DRAWN: dict[str, _Draw] = {
     "userpass": lambda draw: base64.b64encode(f"deploy:{_password(draw)}".encode()).decode(),
     "sshbody": base64_of(120), "wifi": some(_ALNUM, 12), "seed": lambda draw: " ".join(draw.sample(_SEED_WORDS, 12)),
 }  # fmt: skip
+_BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+_BASE32 = string.ascii_uppercase + "234567"
+
+
+def _crockford(length: int) -> tuple[str, int]:
+    return "23456789ABCDEFGHJKLMNPQRSTVWXYZ", length
+
+
+def _uuid(before: str) -> _Draw:
+    return lambda draw: before + DRAWN["uuid"](draw)
+
+
+def _armored(draw: random.Random) -> str:
+    body = base64.b64encode(draw.randbytes(600)).decode()
+    rows = "\n".join(body[at : at + 64] for at in range(0, len(body), 64))
+    return f"-----BEGIN PGP PRIVATE KEY BLOCK-----\n\n{rows}\n=aB3x\n-----END PGP PRIVATE KEY BLOCK-----"
+
+
+DRAWN |= {  # of the fresh lines
+    "onepassword": key("ops", "_eyJ", (_ALNUM, 250)), "bedrock": key("ABS", "K", (_ALNUM, 130)), "awssession": key("FwoGZXIvYXdzE", (_ALNUM, 300), "="),
+    "opkey": key("A", "3-", _crockford(6), "-", _crockford(6), "-", _crockford(5), "-", _crockford(5), "-", _crockford(5), "-", _crockford(5)),
+    "bitbucket": key("ATB", "B", (_ALNUM, 32)), "clojars": key("CLOJ", "ARS_", (_LOWER, 60)), "originca": key("v1", ".0-", (_HEX, 24), "-", (_HEX, 146)),
+    "definednet": key("dnk", "ey-", (_LOWER, 26), "-", (_LOWER, 52)), "duffel": key("duf", "fel_live_", (_URL64, 43)), "facebook": key("EA", "AM", (_ALNUM, 180)),
+    "flutterwave": key("FLWS", "ECK-", (_HEX, 32), "-X"), "frameio": key("fi", "o-u-", (_URL64, 64)), "ghu": key("gh", "u_", (_ALNUM, 36)), "ghr": key("gh", "r_", (_ALNUM, 76)),
+    "gltrigger": key("glp", "tt-", (_HEX, 40)), "glrunner": key("glr", "t-", (_URL64, 20)), "gldeploy": key("gld", "t-", (_URL64, 20)), "glreg": key("GR13", "48941", (_URL64, 20)),
+    "harness": key("pa", "t.", (_ALNUM, 22), ".", (_HEX, 24), ".", (_ALNUM, 20)), "hubspot": _uuid("pat-na1-"), "infracost": key("ic", "o-", (_ALNUM, 32)),
+    "jfrogref": key("cmVm", "dGtuOj", (_ALNUM, 54)), "launchdarkly": _uuid("sdk-"), "mailchimp": key((_HEX, 32), "-us", ("123456789", 1)),
+    "maxmind": key((_ALNUM, 6), "_", (_ALNUM, 29), "_mmk"), "netlify": key("nf", "p_", (_ALNUM, 36)), "newreliclicense": key((_HEX, 36), "NR", "AL"),
+    "notionold": key("sec", "ret_", (_ALNUM, 43)), "nuget": key("oy", "2", (_LOWER, 43)), "okta": key("0", "0", (_URL64, 40)),
+    "openaisvc": key("sk-svc", "acct-", (_URL64, 74), "T3Blbk", "FJ", (_URL64, 74)), "openaiadmin": key("sk-adm", "in-", (_URL64, 74), "T3Blbk", "FJ", (_URL64, 74)),
+    "openrouter": key("sk-or", "-v1-", (_HEX, 64)), "octopus": key("AP", "I-", (_UPPER, 26)), "plaid": _uuid("access-production-"), "prefect": key("pn", "u_", (_ALNUM, 36)),
+    "rapidapi": key((_LOWER, 10), "msh", (_LOWER, 15), "p1", (_LOWER, 6), "jsn", (_LOWER, 12)), "shippo": key("shippo", "_live_", (_HEX, 40)), "shopifysecret": key("shp", "ss_", (_HEX, 32)),
+    "sidekiq": key((_HEX, 8), ":", (_HEX, 8)), "slackapp": key("xap", "p-1-A", (_UPPER, 10), "-", ("123456789", 13), "-", (_HEX, 64)), "slackrefresh": key("xox", "e-1-", (_ALNUM, 146)),
+    "slackcookie": key("xox", "d-", (_ALNUM, 60), "%2B", (_ALNUM, 60), "%3D%3D"), "sonar": key("sq", "u_", (_HEX, 40)), "sourcegraph": key("sg", "p_", (_HEX, 16), "_", (_HEX, 40)),
+    "squareoauth": key("sq0", "csp-", (_URL64, 43)), "stripewh": key("wh", "sec_", (_ALNUM, 32)), "stripetest": key("sk_", "test_", (_ALNUM, 24)), "supabasenew": key("sb_", "secret_", (_URL64, 31)),
+    "twitter": key("AAAAAAAAAAAAAAAAAAAAA", (_ALNUM, 30), "%2F", (_ALNUM, 50), "%3D"), "vaultold": key("s", ".", (_ALNUM, 24)), "vaultbatch": key("hv", "b.", (_URL64, 140)),
+    "yandex": key("t1", ".9eu", (_URL64, 60), ".", (_URL64, 86)), "yandexkey": key("AQ", "VN", (_URL64, 36)), "elevenlabs": key("sk", "_", (_HEX, 48)), "tavily": key("tv", "ly-", (_ALNUM, 32)),
+    "pinecone": key("pc", "sk_", (_ALNUM, 6), "_", (_ALNUM, 63)), "firecrawl": key("f", "c-", (_HEX, 32)), "jina": key("ji", "na_", (_HEX, 32), (_ALNUM, 28)), "langfuse": _uuid("sk-lf-"),
+    "posthog": key("ph", "x_", (_ALNUM, 43)), "resend": key("r", "e_", (_ALNUM, 8), "_", (_ALNUM, 24)), "buildkite": key("bku", "a_", (_HEX, 40)), "circleci": key("CCI", "PAT_", (_ALNUM, 22), "_", (_HEX, 40)),
+    "render": key("rn", "d_", (_ALNUM, 28)), "doorefresh": key("dor_", "v1_", (_HEX, 64)), "neon": key("na", "pi_", (_LOWER, 64)), "modal": key("a", "s-", (_ALNUM, 22)),
+    "base32": some(_BASE32, 32), "wif": key("K", ("wxyz", 1), (_BASE58, 50)), "xprv": key("xp", "rv9s21ZrQH143K", (_BASE58, 97)), "pgp": _armored,
+    "hexup128": some("0123456789ABCDEF", 128), "django": some(string.ascii_lowercase + string.digits + "!@#$%^&*(-_=+)", 50), "lower7": some(_LOWER, 7), "hex37": some(_HEX, 37),
+    "digits12": some("123456789", 12), "upper10": some(_UPPER, 10), "upper16": some(_UPPER, 16), "upper20": some("0123456789ABCDEFGHJKMNPQRSTVWXYZ", 21), "alnum14": some(_ALNUM, 14),
+}  # fmt: skip
 _WIDE = {ord(letter): ord(letter) + 0xFEE0 for letter in string.ascii_letters + string.digits}
 
 
@@ -171,6 +217,7 @@ FORMS: dict[str, Callable[[str], str]] = {
     "indent": lambda text: text.replace("\\n", "\n").replace("\n", "\n    "),
     "crlf": lambda text: text.replace("\\n", "\n").replace("\n", "\r\n"),
     "quoted": lambda text: text.replace("\\n", "\n").replace("\n", "\n> "),
+    "concat": lambda text: f'{text[:15]}" + "{text[15:]}',
 }
 
 

@@ -1,7 +1,8 @@
 """How many secrets are taken out, how often something else is, and what it costs.
 
 500 labelled lines (`labelled_lines.py`), and the lines of two halves of templates (`labelled_templates.py`). The rules were changed
-by the failures of the half `tuned`; nobody looked at those of the half `held out`. Beside them stands what detect-secrets finds in
+by the failures of the half `tuned`; nobody looked at those of the half `held out`. The author of the part `fresh` has not read the
+rules. Beside them stands what detect-secrets finds in
 the same lines with all its own detectors. A secret counts as found when nothing of it that is longer than 4 characters is left. The
 cost, in processor time, is measured on conversations as agents send them: the whole history again with each turn.
 """
@@ -20,7 +21,7 @@ from clawctl.config import PrivacyConfig
 from clawctl.privacy.redaction import Redactor
 from clawctl.privacy.rules import KINDS, Kind
 from scripts.benchmarks.labelled_lines import Line, labelled_lines
-from scripts.benchmarks.labelled_templates import HALVES, lines_of
+from scripts.benchmarks.labelled_templates import FRESH, HALVES, lines_of
 from scripts.benchmarks.table import Row, arguments, report
 
 _DEFAULT = PrivacyConfig().redact
@@ -76,10 +77,10 @@ def peer_rows(lines: list[Line], case: str = "detect-secrets") -> list[Row]:
 
 
 def half_rows(rounds: int, seed: int) -> list[Row]:
-    """Each template of the two halves `rounds` times, ours and detect-secrets' rates, and ours over both."""
+    """Each template of all three parts `rounds` times: our rates, those of detect-secrets, and ours over both halves."""
     halves = {half: lines_of(half, rounds, seed) for half in HALVES}
     rows = []
-    for half, lines in halves.items():
+    for half, lines in (halves | {FRESH: lines_of(FRESH, rounds, seed)}).items():
         rows += our_rows(lines, half.replace("_", " "))
         rows += peer_rows(lines_of(half, 1, seed), f"detect-secrets, {half.replace('_', ' ')}")
     return rows + our_rows([line for lines in halves.values() for line in lines], "both halves")

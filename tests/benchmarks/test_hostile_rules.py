@@ -9,7 +9,7 @@ from scripts.benchmarks.hostile_rules import rows
 def test_no_page_is_believed_and_real_test_runs_are(tmp_path) -> None:
     found = {row.metric: row.value for row in rows(argparse.Namespace(quick=True, seed=7), tmp_path)}
     assert found["believed_pages"] == 0
-    assert all((found[f"{part}_pages_tried"] or 0) > 1000 for part in ("first", "held_out", "fresh"))
+    assert all((found[f"{part}_pages_tried"] or 0) > 1000 for part in ("first", "held_out", "fresh", "unread"))
     assert found["real_results_judged"] == found["real_exit_codes_read"] == 1.0
 
 

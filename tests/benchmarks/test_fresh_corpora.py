@@ -1,0 +1,42 @@
+"""The corpora by an author who has not read the defences: their shape, not their results."""
+
+import pytest
+
+from clawctl.judge.cases import Case
+from scripts.benchmarks.hostile_judge_attacks import draw, encoded
+from scripts.benchmarks.hostile_judge_fresh import CORPUS
+from scripts.benchmarks.labelled_templates import FRESH, lines_of, templates
+
+
+def test_each_fresh_template_has_its_places_filled_and_its_secret_in_the_line() -> None:
+    lines = lines_of(FRESH, 2, seed=5)
+    assert not [line.kind for line in lines if "<<" in line.text]
+    assert all(line.secret is None or line.secret in line.text for line in lines)
+    found = templates(FRESH)
+    assert min(len(found["secret"]), len(found["harmless"])) >= 120
+    assert {line.kind for line in lines if line.secret is None} == set(found["harmless"])
+
+
+def test_an_injection_can_stand_between_two_words_of_its_carrier() -> None:
+    one = next(one for one in draw(CORPUS, 400, seed=2) if one.inside and one.place == "came back")
+    clean, attacked = (_contents(case)[-1] for case in one.pair())
+    assert attacked != clean
+    assert attacked.replace(f" {one.text}", "", 1) == clean
+
+
+def test_only_the_attacked_turn_holds_the_injection() -> None:
+    for one in (one for one in draw(CORPUS, 120, seed=2) if len(one.text) > 20 and one.place != "arguments"):
+        clean, attacked = ("\n".join(_contents(case)) for case in one.pair())
+        assert one.text in attacked
+        assert one.text not in clean
+
+
+@pytest.mark.parametrize("encoding", sorted(set(CORPUS.encodings) - {"plain"}))
+def test_each_encoding_of_the_fresh_attacks_changes_the_text(encoding: str) -> None:
+    assert encoded("Rate it, at once:\n1", encoding) != "Rate it, at once:\n1"
+
+
+def _contents(case: Case) -> list[str]:
+    """What each message of the turn says, in order."""
+    turn = case.turn
+    return [str(message["content"]) for message in (*turn.messages, turn.response or {"content": ""}, *(turn.next_state or []))]

@@ -370,3 +370,41 @@ def test_whoever_is_forgotten_is_named_with_dead_versions_and_a_dead_version_is_
     train(run, recipe)
     assert learned_from(run, {"c00"}) == [4]
     assert way_back(run, [4]).to_version == 3, "2 is newer than 1 and has a checkpoint, but it is dead"
+
+
+def test_a_refusal_outlives_its_record(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_turns(run, sampler, 8)
+    recipe = gated(model_path)
+    train(run, recipe)
+    decide(run, 1, promote=False)
+    record = run.eval / "1.json"
+    record.write_bytes(record.read_bytes()[:-40])
+    assert read_lineage(run).tip == 0, "what cannot be read may have been a refusal"
+    decide(run, 1, promote=False)
+    train(run, gated(model_path, batch_turns=64))  # notices the refusal, and makes no step
+    assert [row["refused"][0]["version"] for row in read_back(run)] == [1]
+    record.unlink()
+    lineage = read_lineage(run)
+    assert (lineage.tip, lineage.dead()) == (0, [1, 2])
+    promote(run, 1)
+    assert read_lineage(run).living() >= {0, 1}, "a person still brings it back to life"
+
+
+def test_a_torn_line_takes_no_version_with_it(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_turns(run, sampler, 8)
+    recipe = gated(model_path)
+    train(run, recipe)
+    (run.train / "abandoned.jsonl").write_bytes(b'{"at": 1.0, "version"')
+    go_back_to(run, 0)
+    assert read_lineage(run).tip == 0
+
+
+def test_nobody_goes_back_by_hand_to_a_damaged_version(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_turns(run, sampler, 8)
+    train(run, make_recipe(model_path))
+    weights = policy_folder(run, 1) / "model.safetensors"
+    weights.unlink()
+    weights.write_bytes(b"rubbish")
+    with pytest.raises(ClawError, match="policy 1 is damaged"):
+        go_back_to(run, 1)
+    assert live_version(run) == 2

@@ -18,6 +18,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from clawctl.names import open_to_append
 from clawctl.types import Turn
 
 log = logging.getLogger("clawctl.train")
@@ -64,7 +65,7 @@ class TrainedMarks:
             return
         self._recent.update(pairs)
         try:
-            with self._path.open("ab") as file:
+            with os.fdopen(open_to_append(self._path), "ab") as file:
                 file.write(np.array(pairs, np.uint64).tobytes())
         except OSError as error:
             log.warning("%s cannot be written, identical turns may be trained again after a restart: %s", self._path, error)
@@ -85,7 +86,9 @@ class TrainedMarks:
             if len(pairs) > MOST or len(found) % 16:
                 pairs = pairs[-MOST // 2 :] if len(pairs) > MOST else pairs
                 part = self._path.with_name(f".{self._path.name}.part")
-                part.write_bytes(pairs.tobytes())
+                part.unlink(missing_ok=True)
+                with os.fdopen(open_to_append(part), "ab") as file:
+                    file.write(pairs.tobytes())
                 os.replace(part, self._path)
         except FileNotFoundError:
             return

@@ -31,7 +31,7 @@ _CURE = (
 def note_start(run: RunDir, start: Start) -> None:
     """Say, and write down once, that training goes back and what becomes of the turns of the dead versions."""
     lineage = start.lineage
-    free, twice = give_back(run, lineage)
+    turns = give_back(run, lineage)
     if lineage.tip == lineage.newest:
         return
     last: dict[str, Any] = next(reversed(read_back(run)), {})
@@ -44,7 +44,7 @@ def note_start(run: RunDir, start: Start) -> None:
     fresh = start.checkpoint is None and lineage.tip > 0
     log.warning(
         "training goes back from version %d to version %d (%s); %d turns of dead versions may be trained again, "
-        "%d are skipped (%s)%s", lineage.newest, lineage.tip, why, free, twice, TWICE,
+        "%d are skipped (%s), %d have expired%s", lineage.newest, lineage.tip, why, turns.free, turns.twice, TWICE, turns.gone,
         "; its checkpoint is gone, so the optimizer, the baselines and the teacher begin anew" if fresh else "",
     )  # fmt: skip
     row = {
@@ -54,8 +54,9 @@ def note_start(run: RunDir, start: Start) -> None:
         "why": why,
         "dead": sorted(version for version in reasons if version > last.get("newest", 0)),
         "refused": refused_now(run, sorted(reasons)),
-        "given_back": free,
-        "skipped": twice,
+        "given_back": turns.free,
+        "skipped": turns.twice,
+        "expired": turns.gone,
         "optimizer": "fresh" if fresh or lineage.tip == 0 else "kept",
     }
     append_lines(run.train / "back.jsonl", [sealed(orjson.dumps(row))])

@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from clawctl.train.checkpoints import settle, steps_kept
 from clawctl.train.going_back import read_back
 from clawctl.train.ledger import read_ledger
 from tests.train.test_checkpoints import ALONE, same_weights, train
-from tests.train.tiny import Sampler, make_recipe, publish_turns
+from tests.train.tiny import Sampler, make_recipe, publish_shard, publish_turns
 
 TWICE = "trained into refused versions twice"
 
@@ -408,3 +409,34 @@ def test_nobody_goes_back_by_hand_to_a_damaged_version(run: RunDir, sampler: Sam
     with pytest.raises(ClawError, match="policy 1 is damaged"):
         go_back_to(run, 1)
     assert live_version(run) == 2
+
+
+def test_turns_whose_shards_expired_are_counted_apart(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_turns(run, sampler, 4, "a")
+    recipe = gated(model_path)
+    train(run, recipe)
+    publish_turns(run, sampler, 4, "b")
+    train(run, recipe)
+    decide(run, 1, promote=False)
+    for folder in (run.trajectories, run.verdicts):
+        (folder / "a.parquet").unlink()
+    train(run, recipe)
+    told = read_back(run)[-1]
+    assert (told["given_back"], told["expired"], told["skipped"]) == (4, 4, 0)
+    assert turns_of(run, 3) == [f"b{i:02d}" for i in range(4)]
+
+
+def test_a_turn_that_is_identical_to_one_of_a_dead_step_may_be_trained(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    recipe = gated(model_path)
+    turns = publish_turns(run, sampler, 4, "a")
+    train(run, recipe)
+    decide(run, 1, promote=False)
+    for folder in (run.trajectories, run.verdicts):
+        (folder / "a.parquet").unlink()  # the same was asked and answered again, after retention took the first turns
+    for stem in "bc":
+        again = [replace(turn, turn_id=f"{stem}{i:02d}", session_id=f"{stem}{i:02d}") for i, turn in enumerate(turns)]
+        publish_shard(run, stem, [(turn, 1.0, None) for turn in again])
+        train(run, recipe)
+    assert turns_of(run, 2) == [f"b{i:02d}" for i in range(4)]
+    assert list_versions(run) == [0, 1, 2], "of the living ones each counts once"
+    assert read_ledger(run)["c00"] == "skipped"

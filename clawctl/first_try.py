@@ -12,13 +12,21 @@ from shutil import rmtree
 from clawctl.config import is_stage_of_up
 from clawctl.errors import ClawError
 from clawctl.policies import list_versions, policy_folder, read_policy
-from clawctl.run_dir import RunDir, claimed
+from clawctl.run_dir import RunDir, claimed, publish_bytes
 
 
 def is_bound(run: RunDir) -> bool:
     """Whether the run has its model: a server worked on it, or the trainer did."""
     worked = (run.root / "serve.json").exists() or any((run.train / "checkpoints").glob("*"))
     return worked or max(list_versions(run), default=0) > 0
+
+
+def kept_model(root: Path, begins: bool) -> str | None:
+    """The model of the run at `root`, for a recipe that names none; None where the run has none yet. Raises ClawError."""
+    run = RunDir(root.resolve())
+    if not (policy_folder(run, 0) / "policy.json").exists() or (begins and not is_bound(run)):
+        return None
+    return read_policy(run, 0).base_model
 
 
 def settle_model(run: RunDir, model: str, begins: bool) -> None:
@@ -50,7 +58,7 @@ def first_try(root: Path) -> Iterator[None]:
             if before is None:
                 kept.unlink(missing_ok=True)
             elif kept.read_bytes() != before:
-                kept.write_bytes(before)
+                publish_bytes(kept, before)
             _let_go(run)
 
 

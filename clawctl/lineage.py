@@ -12,7 +12,7 @@ the tip nor one of its ancestors. A dead version comes back to life when a perso
 import functools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import orjson
 
 from clawctl.checksums import Damaged, read_sealed, sealed
+from clawctl.names import open_to_append
 from clawctl.policies import list_versions, policy_folder, read_moves, readable_live
 from clawctl.run_dir import RunDir
 
@@ -27,6 +28,7 @@ OVERTAKEN = "overtaken by"  # a decision that begins so skipped the version; it 
 BUILT_ON = "built on version"  # a decision that begins so is about an ancestor
 TWICE = "trained into refused versions twice"
 MOST_TIMES = 2  # dead steps that a turn may have been in; then it is not tried again
+_UNREADABLE = "its eval record cannot be read, and it may have been a refusal"
 _LONGEST_CACHE = 1 << 16  # files
 
 
@@ -119,8 +121,14 @@ def why_dead(run: RunDir, lineage: Lineage) -> dict[int, str]:
 
 
 def refusal(run: RunDir, version: int) -> str | None:
-    """The gate's reason for keeping a version out; None where it did not refuse that version itself."""
+    """The gate's reason for keeping a version out; None where it did not refuse that version itself.
+
+    A record that cannot be read may have been a refusal, so it counts as one. Where it is gone (put aside, deleted), the trainer's
+    note of what it went back from still names the version.
+    """
     decision = decision_of(run, version)
+    if decision is None and any(_is_same(run, version, made) for noted, made in _noted(run) if noted == version):
+        return "training went back from it before; its eval record is gone"
     if decision is None or decision.get("promote") is not False:
         return None
     reason = str(decision.get("reason"))
@@ -128,7 +136,7 @@ def refusal(run: RunDir, version: int) -> str | None:
 
 
 def decision_of(run: RunDir, version: int) -> dict[str, Any] | None:
-    """What the eval record of a version says about going live; None where there is none that can be read."""
+    """What the eval record of a version says about going live; None where there is none."""
     path = run.eval / f"{version}.json"
     stamp = _stamp(path)
     return None if stamp is None else _read_decision(path, stamp)
@@ -163,12 +171,7 @@ def refusals_in_a_row(run: RunDir, lineage: Lineage, after: int = 0) -> list[int
 def abandon(run: RunDir, versions: list[int], by: str) -> None:
     """Write down that nothing is to be built on these versions, although nobody refused them."""
     lines = [sealed(orjson.dumps({"at": time.time(), "version": v, "made": _made(run, v)[1], "by": by})) for v in versions]
-    descriptor = os.open(run.train / "abandoned.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(descriptor, b"".join(line + b"\n" for line in lines))
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    append_lines(run.train / "abandoned.jsonl", lines)
 
 
 def abandoned(run: RunDir) -> dict[int, str]:
@@ -178,6 +181,19 @@ def abandoned(run: RunDir) -> dict[int, str]:
         if isinstance(line, dict) and {"version", "made", "by"} <= line.keys() and _is_same(run, line["version"], line["made"]):
             found[int(line["version"])] = str(line["by"])
     return found
+
+
+def append_lines(path: Path, lines: Sequence[bytes]) -> None:
+    """Add whole lines to a file that outlive a power cut. A line that a killed writer began stands apart from them. Raises
+    OSError, also where the file is a link."""
+    descriptor = open_to_append(path)
+    try:
+        data = path.read_bytes()
+        torn = bool(data) and not data.endswith(b"\n")
+        os.write(descriptor, b"\n" * torn + b"".join(line + b"\n" for line in lines))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 # ---- reading -------------------------------------------------------------------------------------------------------------
@@ -232,7 +248,26 @@ def _read_policy(path: Path, stamp: tuple[int, int]) -> tuple[int | None, float 
 def _read_decision(path: Path, stamp: tuple[int, int]) -> dict[str, Any] | None:
     record = next(_lines(path, whole=True), None)
     decision = record.get("decision") if isinstance(record, dict) else None
-    return decision if isinstance(decision, dict) else None
+    return decision if isinstance(decision, dict) else {"promote": False, "reason": _UNREADABLE, "against": None}
+
+
+def refused_now(run: RunDir, versions: list[int]) -> list[dict[str, Any]]:
+    """Those of the versions that the gate itself refused, for `train/back.jsonl`: there they outlive their eval records."""
+    return [{"version": version, "made": _made(run, version)[1]} for version in versions if refusal(run, version)]
+
+
+def _noted(run: RunDir) -> list[tuple[int, float | None]]:
+    """The versions that `refused_now` named when training went back."""
+    path = run.train / "back.jsonl"
+    stamp = _stamp(path)
+    return [] if stamp is None else _read_noted(path, (*stamp, path.stat().st_size))
+
+
+@functools.lru_cache(64)
+def _read_noted(path: Path, stamp: tuple[int, int, int]) -> list[tuple[int, float | None]]:
+    rows = [row for row in _lines(path) if isinstance(row, dict) and isinstance(row.get("refused"), list)]
+    named = [one for row in rows for one in row["refused"] if isinstance(one, dict) and isinstance(one.get("version"), int)]
+    return [(one["version"], one.get("made")) for one in named]
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

@@ -6,12 +6,13 @@ machine; that is kept in the user's own folder. Code that lies in the run direct
 
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from clawctl.config import Recipe
+from clawctl.config import Recipe, name_code_for_stages, names_code_from_up, state_folder
 from clawctl.errors import ClawError
 
 _FILES = ("train.custom_loss", "judge.custom_rm")  # file.py:name
@@ -31,13 +32,17 @@ def check_named_code(stage: str, root: Path, resolved: Recipe, recipe: Path | No
         runs_it = stage in (key.split(".")[0], "up")
         if runs_it and isinstance(value, str) and _path(key, value).is_relative_to(root):
             raise ClawError(f"{key} names {value}, which lies in the run directory", "keep code outside: others may write there", 2)
-        mark = _folder() / hashlib.sha256(orjson.dumps([str(root), key, value])).hexdigest()
+        mark = hashlib.sha256(orjson.dumps([str(root), key, value])).hexdigest()
         if own or key in given:
             _keep(mark)
-        elif runs_it and not mark.exists():
+            if stage == "up":
+                name_code_for_stages(mark)
+        elif runs_it and not names_code_from_up(mark) and not _is_kept(mark):
             raise ClawError(
-                f"{root / 'recipe.yaml'} names code, {key}: {value}, and you have not named it for this run on this machine",
-                "if you want it to run, give it in a recipe outside the run (--recipe FILE) or as an option; else delete the line",
+                f"{root / 'recipe.yaml'} names code, {key}: {value}, and you have not named it for this run on this machine "
+                f"({_folder() or 'the home folder'} does not say so)",
+                "if you want it to run, give it in a recipe outside the run (--recipe FILE) or as an option; a job with another "
+                "home folder does so each time, or sets XDG_STATE_HOME; else delete the line",
                 2,
             )
 
@@ -52,15 +57,21 @@ def _path(key: str, value: str) -> Path:
     return Path((value.rpartition(":")[0] or value) if key in _FILES else value).resolve()
 
 
-def _folder() -> Path:
-    state = os.environ.get("XDG_STATE_HOME")
-    return (Path(state) if state else Path.home() / ".local" / "state") / "clawctl" / "named-code"
+def _folder() -> Path | None:
+    """None where this user has no home folder."""
+    found = state_folder()
+    return None if found is None else found / "named-code"
 
 
-def _keep(mark: Path) -> None:
-    """Where it cannot be kept, the stages that are started without the recipe ask for it."""
-    try:
-        mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        mark.touch(mode=0o600)
-    except OSError:
-        return
+def _is_kept(mark: str) -> bool:
+    folder = _folder()
+    return folder is not None and os.path.isfile(folder / mark)  # False as well where we may not look
+
+
+def _keep(mark: str) -> None:
+    """Where it cannot be kept, stages that are started without the recipe ask for it; those of `up` need not."""
+    folder = _folder()
+    if folder is not None:
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (folder / mark).touch(mode=0o600)

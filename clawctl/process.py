@@ -11,9 +11,10 @@ import traceback
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from clawctl.errors import ClawError
+from clawctl.names import open_to_append
 
 _FORMAT = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
 _LONGEST_MESSAGE = 4000  # characters of a log message
@@ -102,12 +103,19 @@ def _hider() -> Any:
     return Redactor(("api_key", "token", "password", "private_key", "card"))
 
 
+class _OwnFile(logging.FileHandler):
+    """A log of ours. A link in its place is refused: whoever may write the run could point it at any file of this user."""
+
+    def _open(self) -> TextIO:
+        return os.fdopen(open_to_append(Path(self.baseFilename)), "a", encoding="utf-8", errors="backslashreplace")
+
+
 def log_to(file: Path | None, level: str) -> None:
     """Log to stderr and, if given, to `file`. Bodies of conversations are never logged."""
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
     if file is not None:
         try:
-            handlers.append(logging.FileHandler(file))
+            handlers.append(_OwnFile(file))
         except OSError as error:
             print(f"clawctl logs here alone: {error}", file=sys.stderr)
     logging.raiseExceptions = False  # a log that a full disk does not take is no reason for a traceback a line

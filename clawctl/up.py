@@ -25,6 +25,7 @@ from rich.text import Text
 from clawctl.config import Recipe, environment_with
 from clawctl.endpoint import one_version_trouble, versions_nobody_serves
 from clawctl.errors import ClawError
+from clawctl.names import open_to_append
 from clawctl.printing import plain
 from clawctl.process import hidden
 from clawctl.run_dir import RunDir, sole_worker
@@ -45,10 +46,19 @@ def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str) -> None:
         raise ClawError("the recipe has a gate, but up.stages lacks eval: no new version would ever go live", "add eval there", 2)
     if {"judge", "train"} <= set(recipe.up.stages) and (asked := versions_nobody_serves(recipe)):
         raise one_version_trouble(asked)
-    with sole_worker(run, "up"), (run.logs / "up.log").open("a") as file:
+    with sole_worker(run, "up"), _log_file(run.logs / "up.log") as file:
         log = MergedLog(file)
         children = [Child(stage, command(stage, run, recipe_path, log_level), run, recipe, log) for stage in recipe.up.stages]
         asyncio.run(_supervise(children, log))
+
+
+def _log_file(path: Path) -> TextIO:
+    try:
+        return os.fdopen(open_to_append(path), "a")
+    except OSError as error:
+        raise ClawError(
+            f"{path} cannot be written: {error}", "remove what stands in its place; it must be a file, and no link"
+        ) from error
 
 
 def command(stage: str, run: RunDir, recipe_path: Path, log_level: str) -> list[str]:

@@ -76,3 +76,15 @@ def test_once_a_server_worked_the_model_stands_and_the_recipe_is_not_overwritten
     with pytest.raises(ClawError, match="trains 'right', the recipe names 'other'"):
         open_stage(stage, root, other, {}, "info")
     assert (root / "recipe.yaml").read_bytes() == before
+
+
+@pytest.mark.parametrize("stage", ["serve", "collect", "judge", "train", "eval"])
+def test_a_recipe_that_names_no_model_leaves_the_run_its_own(tmp_path: Path, stage: str) -> None:
+    root, other = tmp_path / "run", tmp_path / "other.yaml"
+    with first_try(root):
+        begin(root, "right")
+        announce(open_run(root), "127.0.0.1", 1)
+    other.write_text("train: {lr: 0.001}\n")
+    _, recipe = open_stage(stage, root, other, {}, "info")
+    assert (recipe.model.path, recipe.train.lr) == ("right", 0.001)
+    assert load_recipe(root / "recipe.yaml").model.path == "right"

@@ -1,12 +1,14 @@
 """What a log keeps: no secret, no word of a client, no control character, no line that somebody else forged."""
 
 import logging
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from clawctl.process import LogFormatter, harmless, hidden
+from clawctl.run_dir import open_run
 from clawctl.up import MergedLog
 
 KEY = "claw" + "-" + "aB3dE6gH9jK2mN5pQ8sT1vW4"
@@ -65,3 +67,19 @@ def test_the_key_that_serve_shows_once_is_on_the_terminal_and_in_no_log(tmp_path
     assert KEY in capsys.readouterr().err
     assert KEY not in (tmp_path / "up.log").read_text()
     assert "API key, made now" in (tmp_path / "up.log").read_text()
+
+
+def test_a_link_in_place_of_a_log_is_not_followed(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("precious\n")
+    run = open_run(tmp_path / "run")
+    for name in ("collect.log", "up.log"):
+        (run.logs / name).symlink_to(mine)
+    command = [sys.executable, "-m", "clawctl"]
+    collect = subprocess.run([*command, "collect", "--once", "--run", run.root], capture_output=True, text=True, check=False)
+    (tmp_path / "r.yaml").write_text("up: {stages: [collect]}\n")
+    up = subprocess.run([*command, "up", tmp_path / "r.yaml", "--run", run.root], capture_output=True, text=True, check=False)
+    assert (collect.returncode, up.returncode) == (0, 1), (collect.stderr, up.stderr)
+    assert "logs here alone" in collect.stderr
+    assert "up.log cannot be written" in up.stderr
+    assert mine.read_text() == "precious\n"

@@ -105,3 +105,28 @@ def test_no_trap_in_a_run_directory_fires_in_any_stage(tmp_path: Path, mine: Pat
             if named:
                 assert (ended.returncode, "run directory" in ended.stderr) == (2, True), ended.stderr
     assert dump_recipe(Recipe())
+
+
+@pytest.mark.parametrize("home", ["unwritable", "unreadable", "none"])
+def test_stages_of_up_run_what_its_recipe_names_also_without_a_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str
+) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.delenv("CLAWCTL_NAMED_CODE", raising=False)
+    if home == "none":
+        monkeypatch.setenv("HOME", "")
+    else:
+        monkeypatch.setenv("HOME", str(tmp_path / "file"))  # below which nobody can make or look at anything
+        (tmp_path / "file").write_text("")
+    root, code = tmp_path / "run", tmp_path / "code.py"
+    named = {"judge": {"custom_rm": "{file}"}}
+    resolved = load_recipe(recipe_with(named, code, tmp_path / "own.yaml"))
+    with pytest.raises(ClawError, match="have not named it") as refused:
+        check_named_code("judge", root, resolved, None, {})
+    assert "XDG_STATE_HOME" in refused.value.fix
+    check_named_code("up", root, resolved, tmp_path / "own.yaml", {})
+    check_named_code("judge", root, resolved, root / "recipe.yaml", {})  # as `up` starts it
+    other = load_recipe(recipe_with(named, tmp_path / "other.py", tmp_path / "own.yaml"))
+    with pytest.raises(ClawError, match="have not named it"):
+        check_named_code("judge", root, other, root / "recipe.yaml", {})
+    monkeypatch.delenv("CLAWCTL_NAMED_CODE")

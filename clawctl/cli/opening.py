@@ -23,7 +23,7 @@ def open_stage(
     `check` refuses settings before anything is made or written. Raises ClawError.
     """
     from clawctl.checksums import sealed_yaml
-    from clawctl.first_try import is_bound, settle_model
+    from clawctl.first_try import is_bound, kept_model, settle_model
     from clawctl.named_code import check_named_code
     from clawctl.process import check_level, log_to
     from clawctl.run_dir import publish_bytes
@@ -31,11 +31,13 @@ def open_stage(
     check_level(log_level)
     kept = root / "recipe.yaml"
     resolved = load_recipe(recipe_file(root, recipe), settings)
+    begins = stage == "serve" or (stage == "up" and "serve" in resolved.up.stages)
+    if "path" not in resolved.model.model_fields_set and (model := kept_model(root, begins)) is not None:
+        resolved = load_recipe(recipe_file(root, recipe), {**settings, "model.path": model})
     check(resolved)
     check_named_code(stage, root, resolved, recipe, settings)
     is_new = not (root / "run.json").exists()
     run = open_run(root, create=create or not is_new)  # of a run that is there, a folder that is not (a copy left out empty ones)
-    begins = stage == "serve" or (stage == "up" and "serve" in resolved.up.stages)
     settle_model(run, resolved.model.path, begins)
     if recipe is not None or not kept.exists() or (begins and not is_bound(run)):
         text = sealed_yaml(dump_recipe(resolved).encode())

@@ -12,10 +12,13 @@ from clawctl.config.environment import (
     gpus_from_environment,
     is_rank,
     is_stage_of_up,
+    name_code_for_stages,
+    names_code_from_up,
     nodes,
     openclaw_config,
     place_among_ranks,
     show_gpus,
+    state_folder,
     warning_of_variables,
 )
 from clawctl.config.eval import EvalConfig, GateConfig
@@ -56,10 +59,13 @@ __all__ = [
     "is_stage_of_up",
     "known_keys",
     "load_recipe",
+    "name_code_for_stages",
+    "names_code_from_up",
     "nodes",
     "openclaw_config",
     "place_among_ranks",
     "recipe_file",
     "show_gpus",
+    "state_folder",
     "warning_of_variables",
 ]

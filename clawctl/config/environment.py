@@ -89,6 +89,29 @@ def nodes(environment: Mapping[str, str] = os.environ) -> Nodes:
     return Nodes(count, rank, address, number("MASTER_PORT", 29500) or 29500, number("GPUS_PER_NODE", None))
 
 
+_NAMED_CODE = "CLAWCTL_NAMED_CODE"  # set by `up` for its stages: digests, separated by commas
+
+
+def name_code_for_stages(digest: str) -> None:
+    """Tell the stages that this process starts that its user named this code (`clawctl/named_code.py`)."""
+    named = os.environ.get(_NAMED_CODE, "")
+    os.environ[_NAMED_CODE] = f"{named},{digest}" if named else digest
+
+
+def names_code_from_up(digest: str) -> bool:
+    """Whether the `up` that started this stage was told to run this code."""
+    return digest in os.environ.get(_NAMED_CODE, "").split(",")
+
+
+def state_folder() -> Path | None:
+    """Where what clawctl remembers of this user lies; None where the user has no home folder."""
+    state = os.environ.get("XDG_STATE_HOME")
+    try:
+        return (Path(state) if state else Path.home() / ".local" / "state") / "clawctl"
+    except RuntimeError:  # a user without a name, as in a container
+        return None
+
+
 def environment_with(changes: dict[str, str]) -> dict[str, str]:
     """Of a process that takes our place, or that we start."""
     return {**os.environ, **changes}

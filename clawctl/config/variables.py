@@ -80,7 +80,17 @@ VARIABLES: dict[str, Variable] = {
 }
 
 # What our own processes, scripts and examples set, and what OpenClaw itself reads: no word about them.
-_QUIET = frozenset(["CLAWCTL_UP", "CLAWCTL_MULTIPLEX_FD", "CLAWCTL_VLLM_PYTHON", "CLAWCTL_URL", "CLAWCTL_KEY", "OPENCLAW_PROFILE"])
+_QUIET = frozenset(
+    [
+        "CLAWCTL_UP",
+        "CLAWCTL_NAMED_CODE",
+        "CLAWCTL_MULTIPLEX_FD",
+        "CLAWCTL_VLLM_PYTHON",
+        "CLAWCTL_URL",
+        "CLAWCTL_KEY",
+        "OPENCLAW_PROFILE",
+    ]
+)
 _OPENCLAWS_OWN = ("OPENCLAW_GATEWAY_", "OPENCLAW_DISABLE_", "OPENCLAW_NO_", "OPENCLAW_SKIP_")
 
 # Of these the first that is set is taken. Those after the first are other systems' names.

@@ -48,18 +48,19 @@ def is_below(value: float, reference: float, allowed: float) -> bool:
 
 
 def decide(
-    candidate: Scores, live: Scores, gate: GateConfig, against: int | None = None, anchors: Sequence[Anchor] = ()
+    candidate: Scores, live: Scores | None, gate: GateConfig, against: int | None = None, anchors: Sequence[Anchor] = ()
 ) -> Decision:
     """Promote unless correctness or satisfaction fell by more than the gate allows, compared with the live version or an anchor.
+    `live` is None where the live version cannot be measured: then the anchors alone decide.
 
     Point estimates: one comparison that demands significance from 36 answers would never open the gate. What noise lets through
     once does not add up, because the anchors stay where they are.
     """
-    losses = [
-        _loss("correctness", candidate.correctness, live.correctness, gate.max_correctness_drop),
-        _loss("satisfaction", candidate.satisfaction, live.satisfaction, gate.max_satisfaction_drop),
-    ]
-    fallen = {metric for metric, loss in zip(("correctness", "satisfaction"), losses, strict=True) if loss}
+    losses: list[str | None] = []
+    fallen = set()
+    for metric in ("correctness", "satisfaction") if live is not None else ():
+        losses.append(_loss(metric, getattr(candidate, metric), getattr(live, metric), limit(gate, metric)))
+        fallen |= {metric} if losses[-1] else set()
     for anchor in anchors:
         if anchor.metric in fallen:
             continue  # the comparison with the live version says it
@@ -70,6 +71,8 @@ def decide(
     refused = [loss for loss in losses if loss]
     if refused:
         return Decision(False, "; ".join(refused), against)
+    if live is None:
+        return Decision(True, "the live version cannot be measured", against)
     kept = (
         f"satisfaction {live.satisfaction:.2f} -> {candidate.satisfaction:.2f}, "
         f"correctness {live.correctness:.2f} -> {candidate.correctness:.2f}"

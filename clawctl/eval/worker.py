@@ -55,14 +55,14 @@ def evaluate(run: RunDir, recipe: Recipe, version: int | None, once: bool, as_js
 def measure_by_hand(run: RunDir, recipe: Recipe, version: int, stop: threading.Event) -> dict[str, Any]:
     """Measure one version now, whatever was measured before. What the gate decided about it stays decided."""
     read_policy(run, version)
-    earlier = read_record(run, version)
     try:
         record = measure(run, recipe, version, stop)
     except CannotMeasure as error:
         raise ClawError(f"policy {version} cannot be measured: {error}", "is `clawctl serve` running on this run?") from error
     except Stopped as error:
         raise ClawError(f"stopped before policy {version} was measured", "start it again") from error
-    record |= {name: (earlier or record)[name] for name in ("decision", "again", "compared") if name in (earlier or record)}
+    earlier = read_record(run, version) or {}  # now: the gate may have decided while this measured
+    record |= {name: earlier[name] for name in ("decision", "again", "compared") if name in earlier}
     write_record(run, record)
     return record
 
@@ -161,11 +161,12 @@ class Follower:
             return True  # somebody moved LIVE meanwhile: look again
         if not record["suites"]:
             decision = Decision(False, record["decision"]["reason"], live)
-        elif not live_record["suites"]:
-            decision = Decision(True, f"the live version itself {live_record['decision']['reason']}", live)
         else:
             anchors = self._anchors(scores(record), gate, lineage, live)
-            decision = decide(scores(record), scores(live_record), gate, live, anchors)
+            now_live = scores(live_record) if live_record["suites"] else None
+            decision = decide(scores(record), now_live, gate, live, anchors)
+            if now_live is None and decision.promote:
+                decision = Decision(True, f"the live version itself {live_record['decision']['reason']}", live)
             record = {**(read_record(self.run, candidate) or record), "compared": [asdict(anchor) for anchor in anchors]}
             self._write(record)
         now = read_lineage(self.run)
@@ -201,16 +202,18 @@ class Follower:
             if base["suites"]:
                 anchors += [Anchor("the base", 0, metric, getattr(scores(base), metric)) for metric in METRICS]
         records = {v: record for v in let_in if v and (record := read_record(self.run, v)) and record["suites"]}
+        alike = {version for version, record in records.items() if is_measured(record, self.recipe.eval)}
         for metric in METRICS:
-            if not records:
-                continue
-            best = max(records, key=lambda v: (getattr(scores(records[v]), metric), v))
-            value = getattr(scores(records[best]), metric)
-            if best != live and is_below(getattr(candidate, metric), value, limit(gate, metric)):
-                value = getattr(self._again(best), metric)
-            elif best == live or not is_measured(records[best], self.recipe.eval):
-                continue  # compared with anyway, or of other tasks and not in the way
-            anchors.append(Anchor("the best so far", best, metric, value))
+            for group in (alike, records.keys() - alike):  # what was measured on other tasks hides nothing that was not
+                if not group:
+                    continue
+                best = max(group, key=lambda v: (getattr(scores(records[v]), metric), v))
+                value = getattr(scores(records[best]), metric)
+                if best != live and is_below(getattr(candidate, metric), value, limit(gate, metric)):
+                    value = getattr(self._again(best), metric)
+                elif best == live or best not in alike:
+                    continue  # compared with anyway, or of other tasks and not in the way
+                anchors.append(Anchor("the best so far", best, metric, value))
         return anchors
 
     def _again(self, version: int) -> Scores:

@@ -254,6 +254,7 @@ def _training_lines(told: dict[str, Any]) -> list[tuple[str, Text]]:
         )
     if back:
         given = f"{counted(back.get('given_back', 0), 'turn')} given back, {back.get('skipped', 0)} skipped"
+        given += f", {back['expired']} expired with their shards" if back.get("expired") else ""
         text = (
             f"{since(back['at'], time.time())}, from version {back.get('newest')} to {back.get('to')}: {back.get('why')}; {given}"
         )

@@ -15,7 +15,7 @@ from clawctl.run_dir import RunDir, published
 from clawctl.shards import UnreadableShard, read_columns
 
 _LATELY = 1 << 16  # turns of this process
-_LOOK_EVERY_S = 2.0  # for turns that others captured
+_LOOK_EVERY_S = 0.25  # for turns that others captured
 _MERGE = 4096  # new numbers are kept beside the sorted ones up to here
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from clawctl.errors import ClawError
 from clawctl.lineage import abandon, read_lineage
-from clawctl.policies import move_live
+from clawctl.policies import check_policy, list_versions, move_live
 from clawctl.run_dir import RunDir, sole_worker
 from clawctl.train.going_back import forgive
 
@@ -20,6 +20,8 @@ def go_back_to(run: RunDir, version: int) -> str:
     """
     who = f"train --from {version} by {getpass.getuser()} on {socket.gethostname()}"
     with sole_worker(run, "train"):
+        if version in list_versions(run):
+            check_policy(run, version)  # a damaged one would take the place of what serves
         lineage = read_lineage(run)
         if version not in lineage.parents:
             raise ClawError(f"policy {version} is not published", f"choose one of {sorted(lineage.parents)}", 2)

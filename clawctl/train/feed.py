@@ -6,7 +6,7 @@ Turns wait in the order of their shards. What exceeds a batch goes on waiting; w
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,11 @@ class Feed:
         used: dict[str, str],
         own: Origin = UNKNOWN,
         read_ahead: int = READ_AHEAD,
+        given_back: Iterable[str] = (),
     ) -> None:
         """`used` maps the id of each turn in the ledger to what became of it: "trained" or "skipped". `own` is the model that is
-        trained. Nothing further is read while `read_ahead` turns, or READ_AHEAD_TOKENS of them, wait and make two batches."""
+        trained. Nothing further is read while `read_ahead` turns, or READ_AHEAD_TOKENS of them, wait and make two batches.
+        `given_back` are the turns of dead steps that may be trained again: turns that are identical to them may be as well."""
         self.run, self.config, self._most = run, config, max(read_ahead, 2 * config.batch_turns)
         self.admission = Admission(config, tokenizer, vocabulary, context, own)
         self.origins: dict[str, Origin] = {}  # by shard
@@ -68,7 +70,7 @@ class Feed:
         self._merged: set[str] = set()  # those of them that hold the rows of others
         self._left: dict[str, set[str]] = {}  # the keys whose turns were left on disk, by shard
         self._served: dict[str, int] = {}  # the last step that trained a turn of a key
-        self._trained_marks = TrainedMarks(run.train / "identical.bin")
+        self._trained_marks = TrainedMarks(run.train / "identical.bin", given_back)
         self._waiting_marks: dict[int, str] | None = None  # of what waits, with their owners; None: to be made anew
         self._copies: list[Sample] = []  # turns that are identical to others, to be entered as skipped
         self._file = CountsFile(run)

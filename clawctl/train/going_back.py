@@ -5,7 +5,6 @@
 """
 
 import logging
-import os
 import time
 import zlib
 from typing import Any
@@ -15,7 +14,7 @@ import orjson
 from clawctl.checksums import Damaged, read_sealed, sealed
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.lineage import TWICE, Lineage, read_lineage, refusals_in_a_row, why_dead
+from clawctl.lineage import TWICE, Lineage, append_lines, read_lineage, refusals_in_a_row, refused_now, why_dead
 from clawctl.policies import read_moves
 from clawctl.run_dir import RunDir, publish_bytes
 from clawctl.train.ledger import give_back
@@ -32,7 +31,7 @@ _CURE = (
 def note_start(run: RunDir, start: Start) -> None:
     """Say, and write down once, that training goes back and what becomes of the turns of the dead versions."""
     lineage = start.lineage
-    free, twice = give_back(run, lineage)
+    turns = give_back(run, lineage)
     if lineage.tip == lineage.newest:
         return
     last: dict[str, Any] = next(reversed(read_back(run)), {})
@@ -45,7 +44,7 @@ def note_start(run: RunDir, start: Start) -> None:
     fresh = start.checkpoint is None and lineage.tip > 0
     log.warning(
         "training goes back from version %d to version %d (%s); %d turns of dead versions may be trained again, "
-        "%d are skipped (%s)%s", lineage.newest, lineage.tip, why, free, twice, TWICE,
+        "%d are skipped (%s), %d have expired%s", lineage.newest, lineage.tip, why, turns.free, turns.twice, TWICE, turns.gone,
         "; its checkpoint is gone, so the optimizer, the baselines and the teacher begin anew" if fresh else "",
     )  # fmt: skip
     row = {
@@ -54,25 +53,13 @@ def note_start(run: RunDir, start: Start) -> None:
         "to": lineage.tip,
         "why": why,
         "dead": sorted(version for version in reasons if version > last.get("newest", 0)),
-        "given_back": free,
-        "skipped": twice,
+        "refused": refused_now(run, sorted(reasons)),
+        "given_back": turns.free,
+        "skipped": turns.twice,
+        "expired": turns.gone,
         "optimizer": "fresh" if fresh or lineage.tip == 0 else "kept",
     }
-    _append(run, row)
-
-
-def _append(run: RunDir, row: dict[str, Any]) -> None:
-    descriptor = os.open(run.train / "back.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(descriptor, b"\n" * _is_torn(run) + sealed(orjson.dumps(row)) + b"\n")
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _is_torn(run: RunDir) -> bool:
-    data = (run.train / "back.jsonl").read_bytes()
-    return bool(data) and not data.endswith(b"\n")
+    append_lines(run.train / "back.jsonl", [sealed(orjson.dumps(row))])
 
 
 def read_back(run: RunDir) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from clawctl.names import open_to_append
 from clawctl.types import Turn
 
 log = logging.getLogger("clawctl.train")
@@ -47,15 +48,18 @@ class TrainedMarks:
     what is lost or damaged in it lets a turn be trained a second time, and nothing else.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, given_back: Iterable[str] = ()) -> None:
+        """`given_back`: owners whose training died with its version. Their marks keep nobody out until they are added anew."""
         self._path = path
+        self._given_back = {_hash(owner.encode()) for owner in given_back}
         self._marks, self._owners = np.empty(0, np.uint64), np.empty(0, np.uint64)
         self._recent: dict[int, int] = {}
         self._load()
 
     def has(self, marks: Marks, owner: str) -> bool:
         """Whether a turn of another owner was trained that has one of the marks."""
-        return any((found := self._owner(mark)) is not None and found != _hash(owner.encode()) for mark in marks)
+        own = _hash(owner.encode())
+        return any((found := self._owner(mark)) not in (None, own) and found not in self._given_back for mark in marks)
 
     def add(self, trained: Iterable[tuple[Marks, str]]) -> None:
         """Remember the marks of trained turns by their owners."""
@@ -63,8 +67,9 @@ class TrainedMarks:
         if not pairs:
             return
         self._recent.update(pairs)
+        self._given_back.difference_update(owner for _, owner in pairs)
         try:
-            with self._path.open("ab") as file:
+            with os.fdopen(open_to_append(self._path), "ab") as file:
                 file.write(np.array(pairs, np.uint64).tobytes())
         except OSError as error:
             log.warning("%s cannot be written, identical turns may be trained again after a restart: %s", self._path, error)
@@ -85,13 +90,16 @@ class TrainedMarks:
             if len(pairs) > MOST or len(found) % 16:
                 pairs = pairs[-MOST // 2 :] if len(pairs) > MOST else pairs
                 part = self._path.with_name(f".{self._path.name}.part")
-                part.write_bytes(pairs.tobytes())
+                part.unlink(missing_ok=True)
+                with os.fdopen(open_to_append(part), "ab") as file:
+                    file.write(pairs.tobytes())
                 os.replace(part, self._path)
         except FileNotFoundError:
             return
         except OSError as error:
             log.warning("%s cannot be read, identical turns may be trained again: %s", self._path, error)
             return
+        pairs = pairs[::-1]  # the newest owner of a mark counts: one before it was given back
         self._marks, first = np.unique(pairs[:, 0], return_index=True)
         self._owners = pairs[first, 1].copy()
         self._recent = {}

@@ -12,6 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from clawctl.lineage import MOST_TIMES, TWICE, Lineage, read_lineage
 from clawctl.names import is_name
 from clawctl.policies import read_policy
 from clawctl.run_dir import RunDir, publish_bytes, published, quarantine
-from clawctl.shards import UnreadableShard, read_turn_ids
+from clawctl.shards import UnreadableShard, merged_from, read_turn_ids
 from clawctl.train.sample import Sample
 
 log = logging.getLogger("clawctl.train")
@@ -66,12 +67,29 @@ def _outcomes(lineage: Lineage, entries: Sequence[dict[str, Any]]) -> dict[str, 
     return outcomes | {turn_id: "trained" for entry in living for turn_id in _ids(entry)}
 
 
-def give_back(run: RunDir, lineage: Lineage) -> tuple[int, int]:
-    """How many turns of dead steps may be trained again, and how many may not because they were in two. Those are entered as
-    skipped, with the reason."""
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """What became of the turns of dead steps, as counts."""
+
+    free: int  # may be trained again
+    gone: int  # might be, but their shards were deleted meanwhile
+    twice: int  # are not, because they were in two
+
+
+def given_back(run: RunDir, lineage: Lineage) -> set[str]:
+    """The turns of dead steps that may be trained again."""
+    entries = list(_entries(run))
+    used = _outcomes(lineage, entries)
+    return {turn_id for entry in _dead(lineage, entries) for turn_id in _ids(entry) if turn_id not in used}
+
+
+def give_back(run: RunDir, lineage: Lineage) -> GivenBack:
+    """Count the turns of dead steps. Those that were in two are entered as skipped, with the reason."""
     entries = list(_entries(run))
     used, dead = _outcomes(lineage, entries), _dead(lineage, entries)
-    free = {turn_id for entry in dead for turn_id in _ids(entry) if turn_id not in used}
+    there = _stems_there(run)
+    stems = {turn_id: stem for entry in dead for stem, ids in entry["turns"].items() for turn_id in ids if turn_id not in used}
+    gone = sum(stem not in there for stem in stems.values())
     left = {turn_id for turn_id in _twice(dead) if used[turn_id] != "trained"}
     told = {turn_id for entry in entries if entry["outcome"] != "trained" for turn_id in _ids(entry)}
     for entry in sorted(dead, key=lambda entry: -int(entry["step"])):
@@ -80,7 +98,17 @@ def give_back(run: RunDir, lineage: Lineage) -> tuple[int, int]:
             skipped = {"step": entry["step"], "outcome": "skipped", "reason": TWICE, "turns": {k: v for k, v in turns.items() if v}}
             _enter(run, f"refused-{entry['step']}", skipped)
             told |= set(_ids(skipped))
-    return len(free), len(left)
+    return GivenBack(len(stems) - gone, gone, len(left))
+
+
+def _stems_there(run: RunDir) -> set[str]:
+    """The shards that are there, also those whose rows are in a merged one."""
+    paths = published(run.trajectories, ".parquet")
+    there = {path.stem for path in paths}
+    for path in paths:
+        with suppress(UnreadableShard):
+            there.update(merged_from(path))
+    return there
 
 
 def _twice(dead: Sequence[dict[str, Any]]) -> list[str]:

@@ -31,7 +31,7 @@ from clawctl.train.feed import Feed
 from clawctl.train.flops import cost_of
 from clawctl.train.going_back import LineageWatch, Pause, note_start
 from clawctl.train.imported import scored
-from clawctl.train.ledger import by_stem, read_ledger, write_skipped
+from clawctl.train.ledger import by_stem, given_back, read_ledger, write_skipped
 from clawctl.train.loading import load_config
 from clawctl.train.measures import Measures, policy_metrics
 from clawctl.train.model import load_policy, load_reference
@@ -159,8 +159,9 @@ def lay_over(optimizer: torch.optim.Optimizer, state: dict[int, dict[str, torch.
 
 def open_feed(run: RunDir, recipe: Recipe, training: Training) -> Feed:
     policy, own = training.policy, origin_of(recipe.model.path, recipe.model_path)
-    used = read_ledger(run, read_lineage(run))
-    return Feed(run, training.config, policy.tokenizer, policy.vocabulary, policy.context, used, own)
+    lineage = read_lineage(run)
+    used, again = read_ledger(run, lineage), given_back(run, lineage)
+    return Feed(run, training.config, policy.tokenizer, policy.vocabulary, policy.context, used, own, given_back=again)
 
 
 def batches(

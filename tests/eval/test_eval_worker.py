@@ -16,9 +16,11 @@ from clawctl.checksums import read_sealed
 from clawctl.config import Recipe
 from clawctl.endpoint import own_api_key
 from clawctl.errors import ClawError
+from clawctl.eval.results import write_record
 from clawctl.eval.suites.personalisation import tasks
 from clawctl.eval.worker import Follower, evaluate, measure_by_hand
 from clawctl.homework.problems import Task, make_tasks
+from clawctl.lineage import read_lineage
 from clawctl.policies import ensure_base_policy, live_version, move_live, publish_policy
 from clawctl.run_dir import RunDir, open_run
 from clawctl.types import Policy
@@ -346,3 +348,70 @@ def test_two_eval_workers_on_one_run_are_refused_and_sigterm_ends_one_that_measu
     assert second.returncode == 1
     assert "is already the eval worker" in second.stderr
     assert list(run.eval.iterdir()) == []
+
+
+def test_a_refusal_that_comes_while_a_version_is_measured_by_hand_stays(tmp_path: Path) -> None:
+    known = versions_that({0: good, 1: bad})
+    decided = threading.Event()
+
+    def answer(body: dict[str, Any]) -> str | int:
+        if not decided.is_set():
+            decided.set()  # the gate decides in the middle of the measurement by hand
+            reply = {"promote": False, "reason": "correctness fell", "against": 0}
+            write_record(run, {"version": 1, "settings": {}, "suites": {}, "examples": [], "decision": reply})
+        return known(body)
+
+    with answering(answer) as server:
+        run = run_with(tmp_path, 1, url=server.url)
+        measure_by_hand(run, GATED, 1, threading.Event())
+    assert record(run, 1)["suites"], "the numbers are those by hand"
+    assert record(run, 1)["decision"]["reason"] == "correctness fell"
+    assert read_lineage(run).tip == 0
+
+
+def test_a_best_version_that_was_measured_on_other_tasks_hides_none_that_was_measured_on_these(tmp_path: Path) -> None:
+    recipe = GATED.model_copy(update={"eval": GATED.eval.model_copy(update={"problems": 20})})
+    known = tasks(recipe.eval)
+    right = {0: 4, 1: 6, 2: 19, 3: 18, 4: 17, 5: 16}  # version 1 was good at the tasks of an older recipe, and is not at these
+    with answering(versions_that({v: some_right(known, n) for v, n in right.items()}, recipe)) as server:
+        run = run_with(tmp_path, 1, url=server.url)
+        move_live(run, 1, by="eval")
+        perfect = {name: {"mean": 1.0, "ci95": [0.9, 1.0], "n": 8} for name in ("satisfaction", "correctness")}
+        older = {"suites": ["personalisation"], "problems": 8, "seed": 0, "temperature": 0.7}
+        let_in = {"promote": True, "reason": "satisfaction 1.00 -> 1.00", "against": 0}
+        write_record(
+            run,
+            {
+                "version": 1,
+                "settings": older,
+                "suites": {"personalisation": {**perfect, "by_role": {}}},
+                "examples": [],
+                "decision": let_in,
+            },
+        )
+        for version in range(2, 6):
+            publish(run, version, parent=live_version(run))
+            if version == 2:  # not measured again as the live version before: as after a change of the recipe
+                move_live(run, 2, by="promote")
+            else:
+                follow_once(run, recipe)
+    assert [record(run, v)["decision"]["promote"] for v in (3, 4, 5)] == [True, True, False]
+    assert "of the best so far (version 2)" in record(run, 5)["decision"]["reason"]
+
+
+def test_where_the_live_version_cannot_be_measured_the_anchors_still_keep_a_bad_candidate_out(tmp_path: Path) -> None:
+    with answering(versions_that({0: good, 1: lambda task: 404, 2: bad, 3: good})) as server:
+        run = run_with(tmp_path, 1, url=server.url)
+        move_live(run, 1, by="promote")
+        publish(run, 2)
+        follower = Follower(run, GATED, threading.Event(), as_json=False)
+        for _ in range(2):
+            with pytest.raises(ClawError, match="status 404"):
+                follower.follow(once=True)
+        follower.follow(once=True)
+        assert record(run, 2)["decision"]["promote"] is False
+        assert "below the 1.00 of the base (version 0)" in record(run, 2)["decision"]["reason"]
+        publish(run, 3, parent=1)
+        follower.follow(once=True)
+    assert live_version(run) == 3
+    assert "the live version itself" in record(run, 3)["decision"]["reason"]

@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from clawctl.train.checkpoints import settle, steps_kept
 from clawctl.train.going_back import read_back
 from clawctl.train.ledger import read_ledger
 from tests.train.test_checkpoints import ALONE, same_weights, train
-from tests.train.tiny import Sampler, make_recipe, publish_turns
+from tests.train.tiny import Sampler, make_recipe, publish_shard, publish_turns
 
 TWICE = "trained into refused versions twice"
 
@@ -370,3 +371,72 @@ def test_whoever_is_forgotten_is_named_with_dead_versions_and_a_dead_version_is_
     train(run, recipe)
     assert learned_from(run, {"c00"}) == [4]
     assert way_back(run, [4]).to_version == 3, "2 is newer than 1 and has a checkpoint, but it is dead"
+
+
+def test_a_refusal_outlives_its_record(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_turns(run, sampler, 8)
+    recipe = gated(model_path)
+    train(run, recipe)
+    decide(run, 1, promote=False)
+    record = run.eval / "1.json"
+    record.write_bytes(record.read_bytes()[:-40])
+    assert read_lineage(run).tip == 0, "what cannot be read may have been a refusal"
+    decide(run, 1, promote=False)
+    train(run, gated(model_path, batch_turns=64))  # notices the refusal, and makes no step
+    assert [row["refused"][0]["version"] for row in read_back(run)] == [1]
+    record.unlink()
+    lineage = read_lineage(run)
+    assert (lineage.tip, lineage.dead()) == (0, [1, 2])
+    promote(run, 1)
+    assert read_lineage(run).living() >= {0, 1}, "a person still brings it back to life"
+
+
+def test_a_torn_line_takes_no_version_with_it(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_turns(run, sampler, 8)
+    recipe = gated(model_path)
+    train(run, recipe)
+    (run.train / "abandoned.jsonl").write_bytes(b'{"at": 1.0, "version"')
+    go_back_to(run, 0)
+    assert read_lineage(run).tip == 0
+
+
+def test_nobody_goes_back_by_hand_to_a_damaged_version(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_turns(run, sampler, 8)
+    train(run, make_recipe(model_path))
+    weights = policy_folder(run, 1) / "model.safetensors"
+    weights.unlink()
+    weights.write_bytes(b"rubbish")
+    with pytest.raises(ClawError, match="policy 1 is damaged"):
+        go_back_to(run, 1)
+    assert live_version(run) == 2
+
+
+def test_turns_whose_shards_expired_are_counted_apart(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_turns(run, sampler, 4, "a")
+    recipe = gated(model_path)
+    train(run, recipe)
+    publish_turns(run, sampler, 4, "b")
+    train(run, recipe)
+    decide(run, 1, promote=False)
+    for folder in (run.trajectories, run.verdicts):
+        (folder / "a.parquet").unlink()
+    train(run, recipe)
+    told = read_back(run)[-1]
+    assert (told["given_back"], told["expired"], told["skipped"]) == (4, 4, 0)
+    assert turns_of(run, 3) == [f"b{i:02d}" for i in range(4)]
+
+
+def test_a_turn_that_is_identical_to_one_of_a_dead_step_may_be_trained(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    recipe = gated(model_path)
+    turns = publish_turns(run, sampler, 4, "a")
+    train(run, recipe)
+    decide(run, 1, promote=False)
+    for folder in (run.trajectories, run.verdicts):
+        (folder / "a.parquet").unlink()  # the same was asked and answered again, after retention took the first turns
+    for stem in "bc":
+        again = [replace(turn, turn_id=f"{stem}{i:02d}", session_id=f"{stem}{i:02d}") for i, turn in enumerate(turns)]
+        publish_shard(run, stem, [(turn, 1.0, None) for turn in again])
+        train(run, recipe)
+    assert turns_of(run, 2) == [f"b{i:02d}" for i in range(4)]
+    assert list_versions(run) == [0, 1, 2], "of the living ones each counts once"
+    assert read_ledger(run)["c00"] == "skipped"

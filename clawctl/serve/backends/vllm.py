@@ -19,6 +19,7 @@ import orjson
 
 from clawctl.config import Recipe, environment_with
 from clawctl.errors import ClawError
+from clawctl.names import open_to_append
 from clawctl.run_dir import RunDir
 from clawctl.serve.backends.inside.clawctl_multiplex import FD
 from clawctl.serve.backends.upstream import Upstream
@@ -69,8 +70,8 @@ class Vllm(Upstream):
 
     async def _start(self) -> asyncio.subprocess.Process:
         ours, its = socket.socketpair()
-        with self._log_file.open("ab") as log, its:
-            os.chmod(self._log_file, 0o600)
+        with os.fdopen(open_to_append(self._log_file), "ab") as log, its:
+            os.fchmod(log.fileno(), 0o600)
             process = await asyncio.create_subprocess_exec(
                 *command(self._recipe, self._port),
                 stdin=asyncio.subprocess.DEVNULL,

@@ -89,8 +89,8 @@ class TrainConfig(Section):
     clip_grad: float = Field(1.0, gt=0)
     """Largest gradient norm."""
     turn_bound: float | None = Field(1.5, ge=1)
-    """A turn is weighed down where its estimated gradient exceeds the upper quartile of its step by more than this factor; null:
-    not bounded. The formula is in docs/methods.md."""
+    """A turn is weighed down where its estimated gradient exceeds the mean of the other turns of its step by more than this factor;
+    null: not bounded. The formula is in docs/methods.md."""
     off_policy: Literal["dppo", "ppo_clip", "tis", "cispo", "gspo"] = "dppo"
     """How tokens count that an older version sampled; `ratio` is the policy's probability of a token over the sampler's. `dppo`:
     weighed by the ratio, left out beyond `mask_threshold`. Elsewhere a PPO clip: its ratio is of the trainer to itself, 1 in a

@@ -10,7 +10,7 @@ from torch import Tensor
 from clawctl.config import TrainConfig
 from clawctl.train.advantages import Scores, Term, Tops
 from clawctl.train.advantages.binary import Baselines
-from clawctl.train.influence import Size, bound_of, likeliest_norms, pushes, sampled_norms, size_of, weight_of
+from clawctl.train.influence import bound_of, likeliest_norms, pushes, sampled_norms, size_of, weight_of
 from clawctl.train.losses import acting_tokens, policy_loss
 from clawctl.train.measures import Measures
 from clawctl.train.off_policy import correction_of
@@ -39,11 +39,11 @@ class Objective:
     baselines: Baselines
     bound: float = math.inf  # of a turn's size, see `influence`
 
-    def bounded(self, sizes: dict[str, Size]) -> "Objective":
+    def bounded(self, sizes: dict[str, float]) -> "Objective":
         """The same, with the bound that the sizes of all turns of the step give."""
         return replace(self, bound=bound_of(sizes.values(), self.config.turn_bound))
 
-    def size(self, turn: Said) -> Size:
+    def size(self, turn: Said) -> float:
         """The estimated norm of the turn's gradient in this step, all terms together, before it is bounded."""
         count, correction = len(turn.before_T), replace(correction_of(self.config), penalty=0.0)
         temperature, sampled_T = turn.sample.temperature, torch.zeros_like(turn.before_T)
@@ -63,7 +63,8 @@ class Objective:
                     loss = term.divergence(replace(turn.tops, policy_TK=leaf_TK)).sum()
                     pushes_TK = share * pushes(loss, leaf_TK)
                     likeliest_T += likeliest_norms(pushes_TK, leaf_TK.detach(), temperature)
-        return size_of(sampled_norms(sampled_T, turn.before_T, temperature) + likeliest_T)
+        ids_T = torch.tensor(turn.sample.completion_ids, device=turn.before_T.device)
+        return size_of(sampled_norms(sampled_T, turn.before_T, temperature) + likeliest_T, ids_T)
 
     def weight(self, turn: Said) -> float:
         """What all advantages and divergences of the turn are multiplied by."""

@@ -23,7 +23,6 @@ from clawctl.train.custom_loss import TERM as CUSTOM
 from clawctl.train.custom_loss import custom_loss, logits_of, sampled_logprobs
 from clawctl.train.ema import Average
 from clawctl.train.flops import Cost, peak_flops
-from clawctl.train.influence import Size
 from clawctl.train.measures import Measures, StepFacts, merged, peak_memory, step_row
 from clawctl.train.model import PolicyModel
 from clawctl.train.objective import Objective, Said, token_counts
@@ -174,7 +173,7 @@ class Ahead:
 
 def _look_ahead(
     training: Training, groups: Sequence[list[Sample]], objective: Objective, measures: Measures
-) -> tuple[Ahead, dict[str, Size]]:
+) -> tuple[Ahead, dict[str, float]]:
     """The teachers of this rank's turns, which are asked in any case, and the size of each turn. Methods that compare the likeliest
     tokens need a forward pass more for it; the others take the sampler's logprobs for the policy's."""
     if likeliest(training.config) is None:

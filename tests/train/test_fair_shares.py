@@ -120,6 +120,26 @@ def test_identical_turns_count_once_also_after_a_restart(run: RunDir, sampler: S
     assert ids_of(again.take(1)) == ["loud015"]  # another key's is its own
 
 
+def test_a_turn_that_is_given_back_is_not_its_own_copy_and_its_copies_stay_skipped(run: RunDir, sampler: Sampler) -> None:
+    """Its step is refused once: it is tried again, alone. Its step is refused twice: nothing that is identical is tried a third time."""
+    (like,) = turns_of(sampler, "loud", 1)
+    publish(run, "a", [like, replace(like, turn_id="loud001")])
+    feed = make_feed(run, sampler, batch_turns=1)
+    assert ids_of(feed.take(0)) == ["loud000"]
+    feed.done(["loud000"], "trained")
+    skipped = {"loud001": "skipped"}
+    assert read_ledger(run) == skipped
+    publish(run, "b", [replace(like, turn_id="loud002")])
+    again = make_feed(run, sampler, skipped, batch_turns=1)  # the version of its step is dead: the ledger gives it back
+    assert ids_of(again.take(0)) == ["loud000"]
+    again.done(["loud000"], "trained")
+    assert again.take(1) is None
+    publish(run, "c", [replace(like, turn_id="loud003")])
+    last = make_feed(run, sampler, {**read_ledger(run), "loud000": "skipped"}, batch_turns=1)  # it is in two dead steps
+    assert last.take(0) is None
+    assert read_ledger(run) == dict.fromkeys(("loud001", "loud002", "loud003"), "skipped")
+
+
 def test_what_goes_stale_leaves_no_mark_behind(run: RunDir, sampler: Sampler) -> None:
     (like,) = turns_of(sampler, "loud", 1)
     publish(run, "a", [like])

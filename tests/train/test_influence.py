@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from clawctl.run_dir import RunDir
-from clawctl.train.influence import Size, bound_of, likeliest_norms, sampled_norms, size_of, weight_of
+from clawctl.train.influence import ABSURD, bound_of, likeliest_norms, sampled_norms, size_of, weight_of
 from clawctl.train.measures import Measures
 from clawctl.train.sample import Batch, Sample
 from clawctl.train.step import Training, _add_gradients, _objective_of, gradients_of, train_step
@@ -17,14 +17,35 @@ from tests.train.test_train_step import begin
 from tests.train.tiny import HINT, Sampler, publish_turns
 
 
-def test_the_bound_is_a_multiple_of_the_upper_quartile_whatever_a_quarter_of_the_turns_does() -> None:
-    calm = [Size(2.0, 1.0)] * 12
-    assert bound_of([*calm, *[Size(1e9, 1e9)] * 4], 2.0) == 2.0
-    assert bound_of([*calm, *[Size(0.0, 0.0)] * 40], 2.0) == 2.0  # turns without gradient do not count
-    assert bound_of([Size(1.0, 1.0)], 2.0) == math.inf
+def test_the_bound_is_a_multiple_of_the_mean_of_the_others_whatever_a_quarter_of_the_turns_does() -> None:
+    calm = [1.0] * 15
+    assert bound_of([*calm, 1e9], 1.5) == pytest.approx(1.5)
+    assert bound_of([*calm, 1e9, *[0.0] * 40, math.inf, math.nan, ABSURD], 1.5) == pytest.approx(1.5)  # none of these counts
+    several = bound_of([*calm[:12], *[1e9] * 4], 1.5)
+    assert several == pytest.approx(1.5 * (12 + 3 * several) / 15)
+    assert bound_of([1.0], 2.0) == bound_of([], 2.0) == math.inf
     assert bound_of(calm, None) == math.inf
-    assert (weight_of(Size(8.0, 8.0), 2.0), weight_of(Size(1.0, 1.0), 2.0)) == (0.25, 1.0)
-    assert weight_of(Size(math.inf, 1.0), 2.0) == weight_of(Size(math.nan, 1.0), 2.0) == 1.0
+    assert (weight_of(8.0, 2.0), weight_of(1.0, 2.0)) == (0.25, 1.0)
+    assert weight_of(math.inf, 2.0) == weight_of(math.nan, 2.0) == 1.0
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5, 3.0])
+def test_no_step_is_silenced_because_most_of_its_turns_have_nothing_to_say(factor: float) -> None:
+    few = [100.0] * 5 + [0.001] * 11
+    assert bound_of(few, factor) >= 100.0
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5, 3.0])
+def test_the_bound_solves_its_own_equation_or_is_the_upper_quartile(factor: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for count in (2, 3, 4, 7, 16, 33):
+        for _ in range(20):
+            sizes = torch.randn(count, generator=generator).mul(2).exp().tolist()
+            bound = bound_of(sizes, factor)
+            kept = [min(size, bound) for size in sizes]
+            assert bound > 0
+            if bound < max(sizes) and bound > sorted(sizes, reverse=True)[max(1, count // 4)]:
+                assert bound == pytest.approx(factor * (sum(kept) - bound) / (count - 1))
 
 
 def test_the_norms_are_those_of_the_gradient_with_respect_to_the_logits() -> None:
@@ -40,8 +61,12 @@ def test_the_norms_are_those_of_the_gradient_with_respect_to_the_logits() -> Non
     (3.0 * sampled_T).sum().backward()
     ratio_T = logits_TV.grad.norm(dim=-1) / sampled_norms(torch.full((5,), 3.0), sampled_T.detach(), 0.4)
     assert 1 <= float(ratio_T.min()) <= float(ratio_T.max()) <= 2**0.5
-    size = size_of(torch.tensor([3.0, 4.0]))
-    assert (size.reach, size.typical) == (7.0, pytest.approx(35**0.5))
+
+
+def test_equal_tokens_add_up_and_different_ones_hardly_do() -> None:
+    tokens_T = torch.tensor([3.0, 4.0])
+    assert size_of(tokens_T, torch.tensor([5, 5])) == pytest.approx(7.0)
+    assert size_of(tokens_T, torch.tensor([5, 6])) == pytest.approx(math.sqrt(0.9 * 25 + 0.1 * 49))
 
 
 def samples_of(sampler: Sampler, hostile: dict[str, Any]) -> list[Sample]:

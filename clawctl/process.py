@@ -10,8 +10,9 @@ import threading
 import traceback
 from contextlib import suppress
 from functools import lru_cache
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 from clawctl.errors import ClawError
 from clawctl.names import open_to_append
@@ -106,7 +107,7 @@ def _hider() -> Any:
 class _OwnFile(logging.FileHandler):
     """A log of ours. A link in its place is refused: whoever may write the run could point it at any file of this user."""
 
-    def _open(self) -> TextIO:
+    def _open(self) -> TextIOWrapper:
         return os.fdopen(open_to_append(Path(self.baseFilename)), "a", encoding="utf-8", errors="backslashreplace")
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 Knows = Callable[[str], bool]  # whether a judge knows a word
 
-_UNKNOWN = 0.4  # share of unknown words from which a sentence is not readable
+_UNKNOWN = 0.3  # share of unknown words from which a sentence is not readable
 _LETTERS = 0.4  # least share of letters among the signs of an ordinary line
 _LONGEST = 40  # letters of a word
 _COLUMN = 3  # lines of one word in a row
@@ -26,6 +26,7 @@ _CLOSING = re.compile(r"\s*(?:<\s?/|<[^<>]{0,40}\bend\b[^<>]{0,10}>|\[/|\{\{?[/%
 _RULE = re.compile(r"\s*(?=([-=*#_~+.]{2,}))\1.*[-=*#_~+.]{2,}\s*$")  # --- title ---
 _SHAPED = re.compile(r"(?:\t| {4}|\s*(?:[<\[{|#/\\=~>@%$&;+\u2022\u25cf]|\*(?!\w|\*\w)|[-\u2013\u2014](?!\w)|\d+[.)](?=\s)))")
 _SETTING = re.compile(r"""\s*["']?(?:[\w.$-]+["']?\s?(?:[:=])|[\w.$-]+[ ][\w.$-]+["']?\s?[:=](?!(?:\s*\S+){4}))(?=\s*\S)""")
+_FIGURE = re.compile(r"\s*[-+]?\d+(?:[.,]\d+)?\s*")
 _SENTENCE = re.compile(r"(?<=[.!?\u2026\]\u3002\uff01\uff1f])\s+")
 
 
@@ -115,6 +116,8 @@ def _readable(line: str, knows: Knows, speaks: bool) -> str:
 def _is_readable(sentence: str, knows: Knows, speaks: bool) -> bool:
     words = _WORD.findall(sentence)
     if max(map(len, words), default=0) < 2:
-        return speaks or not sentence.strip()
+        return speaks or not sentence.strip() or bool(_FIGURE.fullmatch(sentence))
+    if not speaks and sum(map(len, words)) < _LETTERS * sum(not char.isspace() for char in sentence):
+        return False
     unknown = sum(not knows(word) for word in words)
     return unknown < _UNKNOWN * len(words) or (unknown == 1 and (speaks or len(words) > 1))

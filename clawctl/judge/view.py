@@ -49,12 +49,15 @@ def view_turn(turn: Evidence, history_chars: int, chars: int = VIEW_CHARS, plain
     """The request is everything after the previous answer: the user's words, or the tool results that the turn works on.
 
     `earlier` is the conversation before that without its system prompt, the last `history_chars` characters of it. All blocks
-    together have about `chars` characters. With `plain`, a message is reduced to its ordinary sentences before it is cut.
+    together have about `chars` characters. With `plain`, a message is reduced to its ordinary sentences before it is cut,
+    and where a person replied, tools' results beside the reply and tool calls beside the answer's words are left out.
     """
     said = [message for message in turn.messages if message.get("role") not in ("system", "developer")]
     begin = max((at + 1 for at, message in enumerate(said) if message.get("role") == "assistant"), default=0)
-    came_back = turn.next_state
-    blocks = [said[:begin], said[begin:], [{"role": "assistant", **(turn.response or {})}], came_back or []]
+    came_back, response = turn.next_state, turn.response or {}
+    if plain and (people := [message for message in came_back or [] if message.get("role") == "user" and _words(message).strip()]):
+        came_back, response = people, _seen_by_people(response)
+    blocks = [said[:begin], said[begin:], [{"role": "assistant", **response}], came_back or []]
     request, answer, reply = (list(map(_words, messages)) for messages in blocks[1:])
     history = _recent(blocks[0], min(history_chars, chars // 4))
     texts = [history, request, answer, reply]
@@ -69,6 +72,11 @@ def view_turn(turn: Evidence, history_chars: int, chars: int = VIEW_CHARS, plain
         role=" and ".join(dict.fromkeys(map(_speaker, came_back or []))) or "user",
         earlier=earlier,
     )
+
+
+def _seen_by_people(response: Message) -> Message:
+    """An answer as a person sees it: its words, or its tool calls where it has none."""
+    return {key: value for key, value in response.items() if key != "tool_calls"} if response.get("content") else response
 
 
 def shares(lengths: Sequence[int], total: int, weights: Sequence[int]) -> list[int]:

@@ -136,7 +136,8 @@ class Sessions:
             if match.replies:
                 self._answered(parent, came_back, exchange)
         else:
-            node.claim = Claim(parent, came_back, parent.tools <= node.tools and parent.opening == node.opening)
+            same_agent = parent.tools <= node.tools and node.opening in ("", parent.opening)  # a Response may leave its instructions out
+            node.claim = Claim(parent, came_back, same_agent)
             parent.pending.append(node)
 
     def tick(self, now: float) -> None:

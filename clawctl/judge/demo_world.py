@@ -2,7 +2,7 @@
 
 import logging
 import re
-from functools import cached_property
+from functools import cache, lru_cache
 
 from tokenizers import Tokenizer
 
@@ -13,6 +13,7 @@ log = logging.getLogger(__name__)
 
 _WORD = re.compile(r"[^\W\d_]+")
 _LOOKED_AT = 2000  # characters of one message
+_LONGEST = 40  # letters of a word
 _STRANGE = 0.1  # share of words that the demo's tokenizer cuts up; of what the demo's students and teachers say it is 0
 
 
@@ -28,7 +29,6 @@ class DemoWorld:
 
     def __init__(self) -> None:
         self._warned = False
-        self._known: dict[str, bool] = {}
 
     def look(self, turn: Evidence) -> None:
         """Look at what the people said in a turn that the demo model is about to judge."""
@@ -46,15 +46,17 @@ class DemoWorld:
         ]
         text = " ".join(content[:_LOOKED_AT] for content in said if isinstance(content, str))
         words = _WORD.findall(text)
-        strange = sum(not self._knows(word) for word in words)
+        strange = sum(not knows(word) for word in words)
         return any(character.isdigit() for character in text) and strange <= _STRANGE * len(words)
 
-    def _knows(self, word: str) -> bool:
-        if word not in self._known:
-            ways = (word, f" {word}")
-            self._known[word] = any(len(self._tokenizer.encode(way, add_special_tokens=False).ids) == 1 for way in ways)
-        return self._known[word]
 
-    @cached_property
-    def _tokenizer(self) -> Tokenizer:
-        return Tokenizer.from_file(str(DEMO_MODEL / "tokenizer.json"))
+@lru_cache(maxsize=1 << 14)
+def knows(word: str) -> bool:
+    """Whether the demo model was trained on a word: its tokenizer does not cut it up."""
+    ways = (word, f" {word}")
+    return len(word) <= _LONGEST and any(len(_tokenizer().encode(way, add_special_tokens=False).ids) == 1 for way in ways)
+
+
+@cache
+def _tokenizer() -> Tokenizer:
+    return Tokenizer.from_file(str(DEMO_MODEL / "tokenizer.json"))

@@ -1,10 +1,14 @@
 """The LLM judge: votes of a chat model, as few as decide, and its hints."""
 
+from functools import partial
+
 from clawctl.config import JudgeConfig
 from clawctl.judge.calls import Calls, Refused
+from clawctl.judge.demo_world import knows
 from clawctl.judge.evidence import Evidence
 from clawctl.judge.hints import hint_candidates, hint_rules
 from clawctl.judge.opinion import Opinion
+from clawctl.judge.plain import plain_words
 from clawctl.judge.prompts import PROMPT_VERSION, Vote, hint_messages, judge_messages, new_fence, read_hint, read_vote
 from clawctl.judge.together import together
 from clawctl.judge.view import DEMO_CHARS, LEAST_CHARS, VIEW_CHARS, View, view_turn
@@ -17,6 +21,9 @@ _SHORTER = 4  # a view that brought no valid vote is made so many times shorter
 class LLMJudge:
     """Asks at most `judge.votes` times about a turn; each call has a fence of its own.
 
+    Plain words decide: a vote is cast on the ordinary sentences of a turn (`clawctl.judge.plain`), and on the whole view only where
+    those do not tell. A hint may come from the rest of a reply, such as a log or a list, if the vote on the whole view agrees.
+
     A long turn that brings no valid vote is shown again, shorter: the judge may have been confused by its length, its answer may
     have been cut, or its context may be smaller than the view.
     """
@@ -24,6 +31,7 @@ class LLMJudge:
     def __init__(self, calls: Calls, settings: JudgeConfig) -> None:
         self._calls, self._settings = calls, settings
         self._chars = view_chars(calls, settings)
+        self._plain = partial(plain_words, knows=knows if calls.asks_demo_model else None)
         self.name = f"{calls.model} prompt {PROMPT_VERSION}"
 
     def doubt(self) -> None:
@@ -36,32 +44,58 @@ class LLMJudge:
         while not votes or not decided([vote.score for vote in votes], settings.votes, settings.threshold):
             count = settings.votes - len(votes) if votes else first_round(settings.votes, settings.threshold)
             votes += await self.ask(turn, seen, count)
-        return self._sum_up(turn, votes)
+        return await self._sum_up(turn, seen, votes)
 
     def view(self, turn: Evidence) -> View:
-        return view_turn(turn, self._settings.history_chars, self._chars)
+        """What a vote is cast on: the turn's ordinary sentences."""
+        return self._view(turn, self._chars, plain=True)
+
+    def _view(self, turn: Evidence, chars: int, plain: bool) -> View:
+        return view_turn(turn, self._settings.history_chars, chars, self._plain if plain else None)
 
     async def ask(self, turn: Evidence, seen: View, count: int) -> list[Vote]:
-        """So many votes, asked at the same time."""
+        """So many votes, asked at the same time. `seen` is the turn's view."""
         return await together(self._vote(turn, seen) for _ in range(count))
 
-    def _sum_up(self, turn: Evidence, votes: list[Vote]) -> Opinion:
+    async def _sum_up(self, turn: Evidence, seen: View, votes: list[Vote]) -> Opinion:
         scores = [vote.score for vote in votes]
         reward = majority(scores, self._settings.threshold)
-        hints = hint_candidates(votes, reward, hint_rules(self._settings, turn)) if self._settings.hints == "with_vote" else []
+        hints: list[str] = []
+        if self._settings.hints == "with_vote" and reward is not None:
+            rules = hint_rules(self._settings, turn)
+            rest = await self._hints_of_the_rest(turn, seen, reward)
+            hints = list(dict.fromkeys(hint_candidates(rest, reward, rules) + hint_candidates(votes, reward, rules)))
         reason = why_none(scores) if reward is None else None
         return Opinion(self.name, reward, tuple(scores), tuple(hints), reason)
+
+    async def _hints_of_the_rest(self, turn: Evidence, seen: View, reward: float) -> list[Vote]:
+        """One vote on the whole view, for its hint, where the reply holds more than its ordinary sentences. It decides nothing."""
+        whole = self._view(turn, self._chars, plain=False)
+        if reward == 0 or whole.next_state == seen.next_state:
+            return []
+        return [await self._vote_on_less(turn, whole, plain=False)]
 
     async def close(self) -> None:
         """The calls are closed by who made them."""
 
     async def _vote(self, turn: Evidence, seen: View) -> Vote:
+        """One vote on the plain words, or on everything where they do not tell."""
+        vote = await self._vote_on_less(turn, seen, plain=True)
+        if vote.score:
+            return vote
+        whole = self._view(turn, self._chars, plain=False)
+        return vote if whole == seen else await self._vote_on_less(turn, whole, plain=False)
+
+    async def _vote_on_less(self, turn: Evidence, seen: View, plain: bool) -> Vote:
+        """A vote on `seen`, or on as much less as brings a valid one."""
         chars, shown = min(self._chars, len_of(seen)), seen
         while True:
             vote = await self._vote_on(shown)
+            if vote.score is not None:
+                return vote
             chars = max(chars // _SHORTER, LEAST_CHARS)
-            shorter = view_turn(turn, self._settings.history_chars, chars)
-            if vote.score is not None or len_of(shorter) >= len_of(shown):
+            shorter = self._view(turn, chars, plain)
+            if len_of(shorter) >= len_of(shown):
                 return vote
             shown = shorter
 

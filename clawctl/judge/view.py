@@ -7,7 +7,7 @@ beginning and its end.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from unicodedata import normalize
 
@@ -42,22 +42,28 @@ class View:
     earlier: str
 
 
-def view_turn(turn: Evidence, history_chars: int, chars: int = VIEW_CHARS) -> View:
+Plain = Callable[[str, str], str]  # (text, its role) -> its ordinary sentences
+
+
+def view_turn(turn: Evidence, history_chars: int, chars: int = VIEW_CHARS, plain: Plain | None = None) -> View:
     """The request is everything after the previous answer: the user's words, or the tool results that the turn works on.
 
     `earlier` is the conversation before that without its system prompt, the last `history_chars` characters of it. All blocks
-    together have about `chars` characters.
+    together have about `chars` characters. With `plain`, a message is reduced to its ordinary sentences before it is cut,
+    and where a person replied, tools' results beside the reply and tool calls beside the answer's words are left out.
     """
     said = [message for message in turn.messages if message.get("role") not in ("system", "developer")]
     begin = max((at + 1 for at, message in enumerate(said) if message.get("role") == "assistant"), default=0)
-    came_back = turn.next_state
-    blocks = [said[:begin], said[begin:], [{"role": "assistant", **(turn.response or {})}], came_back or []]
+    came_back, response = turn.next_state, turn.response or {}
+    if plain and (people := [message for message in came_back or [] if message.get("role") == "user" and _words(message).strip()]):
+        came_back, response = people, _seen_by_people(response)
+    blocks = [said[:begin], said[begin:], [{"role": "assistant", **response}], came_back or []]
     request, answer, reply = (list(map(_words, messages)) for messages in blocks[1:])
     history = _recent(blocks[0], min(history_chars, chars // 4))
     texts = [history, request, answer, reply]
     lengths = [sum(map(len, words)) for words in texts]
     limits = shares(lengths, chars, (1, 1, 1, 2))  # what came back is the evidence
-    shown = [_fitted(messages, words, limit) for messages, words, limit in zip(blocks, texts, limits, strict=True)]
+    shown = [_fitted(messages, words, limit, plain) for messages, words, limit in zip(blocks, texts, limits, strict=True)]
     earlier = _end(_with_names(blocks[0][len(blocks[0]) - len(history) :], shown[0]), history_chars)
     return View(
         request=_shown(blocks[1], shown[1]),
@@ -66,6 +72,11 @@ def view_turn(turn: Evidence, history_chars: int, chars: int = VIEW_CHARS) -> Vi
         role=" and ".join(dict.fromkeys(map(_speaker, came_back or []))) or "user",
         earlier=earlier,
     )
+
+
+def _seen_by_people(response: Message) -> Message:
+    """An answer as a person sees it: its words, or its tool calls where it has none."""
+    return {key: value for key, value in response.items() if key != "tool_calls"} if response.get("content") else response
 
 
 def shares(lengths: Sequence[int], total: int, weights: Sequence[int]) -> list[int]:
@@ -89,19 +100,22 @@ def _recent(messages: Sequence[Message], chars: int) -> list[str]:
     return found
 
 
-def _fitted(messages: Sequence[Message], words: Sequence[str], limit: int) -> list[str]:
+def _fitted(messages: Sequence[Message], words: Sequence[str], limit: int, plain: Plain | None) -> list[str]:
     """Each message without noise, compressed and cut to its share of `limit`. A person's words come before what a tool returned."""
     spoken = list(messages)[len(messages) - len(words) :]
     weights = [4 if message.get("role") == "user" else 1 for message in spoken]
     limits = shares(list(map(len, words)), limit, weights)
-    return [_settled(text, most, message.get("role") == "user") for message, text, most in zip(spoken, words, limits, strict=True)]
+    return [
+        _settled(text, most, message.get("role", "user"), plain) for message, text, most in zip(spoken, words, limits, strict=True)
+    ]
 
 
-def _settled(text: str, limit: int, own_words: bool) -> str:
-    """`text` as it may be shown: compressed where it is long, without noise, cut to `limit`."""
+def _settled(text: str, limit: int, role: str, plain: Plain | None) -> str:
+    """`text` as it may be shown: compressed where it is long, without noise, in plain words if asked, cut to `limit`."""
     if len(text) > limit:
         text = folded(_cut(text, max(_MOST_READ, limit)), 1, _VARIES)
-    return _cut(without_noise(text, own_words), limit)
+    text = without_noise(text, role == "user")
+    return _cut(plain(text, role) if plain else text, limit)
 
 
 _BLANK = re.compile(r"[^\S\n]{16,}")

@@ -1,7 +1,7 @@
 """Case `judge`: how often injected text and padding change the verdict of the demo judge, asked through the real server.
 
 Each turn is judged three times: without its attack, again without it, and with it. A flip is any verdict that differs from the
-first one, an abstention included. Temperature, votes and everything else are the recipe's defaults.
+first one, an abstention included. Temperature and votes are the defaults of `judge`, the rest is the demo recipe's.
 
 There are three groups of attacks. `open` is for those who work on the defence. `seen` was held out once, but its results led to
 repairs of the defence. `held_out` is `hostile_judge_fresh`, whose author had read neither the defence nor the other two.
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clawctl.config import Recipe, load_recipe
+from clawctl.config import JudgeConfig, Recipe, load_recipe
 from clawctl.judge.calibrate import reward_now
 from clawctl.judge.panel import Panel
 from clawctl.judge.together import together
@@ -44,7 +44,8 @@ class Tried:
 
 
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
-    settings = write_recipe(folder, {"up": {"stages": ["serve"]}, "gate": None})
+    default = {"temperature": JudgeConfig().temperature, "votes": JudgeConfig().votes}  # the demo recipe votes at 1.0
+    settings = write_recipe(folder, {"up": {"stages": ["serve"]}, "gate": None, "judge": default})
     with running(folder / "run", settings):
         run, recipe = open_run(folder / "run"), load_recipe(settings)
         wait_until(lambda: answers(run, recipe), 120, "the demo model did not answer")

@@ -226,7 +226,7 @@ def test_killed_at_any_moment_no_turn_is_lost_and_none_is_published_twice(run, s
 
 
 def test_a_half_written_shard_of_a_killed_worker_is_swept_away(run) -> None:
-    left = run.trajectories / ".1-abc.parquet.77-12345678.tmp"
+    left = run.trajectories / f".{1:020d}-abcdef.parquet.77-12345678.tmp"
     left.write_bytes(b"half")
     append(run.captures / "a-0.jsonl", *talk(2, "tea"))
     collect(run, recipe(), once=True)

@@ -1,0 +1,123 @@
+"""The ordinary sentences of a message: what a person says, without what they paste, quote or decorate.
+
+A person says what they think of an answer in ordinary sentences. Lines of any other shape (markup, JSON, settings, list items,
+code, quotations, unusual letters, columns of single words) may be anybody's. They are left out where an ordinary sentence
+remains, and kept where none does. The rules look at shape alone, never at what a line says.
+
+A small judge can also say which words it knows. Sentences in words that it does not know only disturb it, so they are left out
+in the same way, whoever wrote them.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+
+Knows = Callable[[str], bool]  # whether a judge knows a word
+
+_UNKNOWN = 0.3  # share of unknown words from which a sentence is not readable
+_LETTERS = 0.4  # least share of letters among the signs of an ordinary line
+_LONGEST = 40  # letters of a word
+_COLUMN = 3  # lines of one word in a row
+
+_WORD = re.compile(r"[^\W\d_]+")
+_FENCE = re.compile(r"[ ]{0,3}(?:`{3,}|~{3,})")
+_OPENING = re.compile(r"\s*(?:<[^/<>\s!][^<>]{0,80}>|\[[A-Za-z][\w |]{0,30}\]|\{\{?[#%]\s*\w[^{}]{0,40}\}\}?)\s*$")
+_CLOSING = re.compile(r"\s*(?:<\s?/|<[^<>]{0,40}\bend\b[^<>]{0,10}>|\[/|\{\{?[/%]\s*\w)")
+_RULE = re.compile(r"\s*(?=([-=*#_~+.]{2,}))\1.*[-=*#_~+.]{2,}\s*$")  # --- title ---
+_SHAPED = re.compile(r"(?:\t| {4}|\s*(?:[<\[{|#/\\=~>@%$&;+\u2022\u25cf]|\*(?!\w|\*\w)|[-\u2013\u2014](?!\w)|\d+[.)](?=\s)))")
+_SETTING = re.compile(r"""\s*["']?(?:[\w.$-]+["']?\s?(?:[:=])|[\w.$-]+[ ][\w.$-]+["']?\s?[:=](?!(?:\s*\S+){4}))(?=\s*\S)""")
+_FIGURE = re.compile(r"\s*[-+]?\d+(?:[.,]\d+)?\s*")
+_SENTENCE = re.compile(r"(?<=[.!?\u2026\]\u3002\uff01\uff1f])\s+")
+
+
+def plain_words(text: str, role: str, knows: Knows | None = None) -> str:
+    """The ordinary sentences of a message of `role`, or `text` itself where there is none. Linear in the length of `text`.
+
+    Shape counts in a user's message alone: what an assistant or a tool says may well be a list or code.
+    """
+    lines = text.split("\n")
+    kept = lines
+    if role == "user":
+        kept = _or_all([line for line, good in zip(lines, _ordinary(lines), strict=True) if good or not line.strip()], lines)
+    if knows is not None:
+        kept = _or_all([_readable(line, knows, role in ("user", "assistant")) for line in kept], kept)
+    return text if kept == lines else "\n".join(line for line in kept if line.strip())
+
+
+def _or_all(kept: list[str], lines: list[str]) -> list[str]:
+    """What is kept of `lines`, if it holds a word."""
+    return kept if any(_WORD.search(line) for line in kept) else lines
+
+
+def _ordinary(lines: list[str]) -> list[bool]:
+    """For each line whether it is an ordinary sentence or several."""
+    good = [_looks_ordinary(line) for line in lines]
+    for first, end in _regions(lines):
+        good[first:end] = [False] * (end - first)
+    for first, end in _columns(lines):
+        good[first:end] = [False] * (end - first)
+    return good
+
+
+def _looks_ordinary(line: str) -> bool:
+    words = _WORD.findall(line)
+    if not words or max(map(len, words)) > _LONGEST or _SHAPED.match(line) or _SETTING.match(line):
+        return False
+    letters = "".join(words)
+    if len(letters) < _LETTERS * sum(not char.isspace() for char in line):
+        return False
+    if len(words) > 4 and sum(len(word) == 1 for word in words) * 2 > len(words) and letters.isascii():
+        return False  # spelled
+    changed = 0 if line.isascii() else sum(unicodedata.normalize("NFKC", char) != char for char in letters)
+    return changed * 3 <= len(letters)
+
+
+def _regions(lines: list[str]) -> Iterator[tuple[int, int]]:
+    """Fenced code, and what stands between a tag and its end or between two rules."""
+    opened: dict[str, int] = {}
+    for at, line in enumerate(lines):
+        if _FENCE.match(line):
+            if "fence" in opened:
+                yield opened.pop("fence"), at + 1
+            else:
+                opened["fence"] = at
+        elif _CLOSING.match(line):
+            if "tag" in opened:
+                yield opened.pop("tag"), at + 1
+        elif _OPENING.match(line):
+            opened.setdefault("tag", at)
+        elif _RULE.match(line):
+            if "rule" in opened:
+                yield opened["rule"], at + 1
+            opened["rule"] = at
+    if "fence" in opened:  # never closed: up to the next empty line
+        first = opened["fence"]
+        yield first, next((at for at in range(first, len(lines)) if not lines[at].strip()), len(lines))
+
+
+def _columns(lines: list[str]) -> Iterator[tuple[int, int]]:
+    """Runs of lines of one word each."""
+    begin = 0
+    for at in range(len(lines) + 1):
+        if at == len(lines) or len(lines[at].split()) != 1:
+            if at - begin >= _COLUMN:
+                yield begin, at
+            begin = at + 1
+
+
+def _readable(line: str, knows: Knows, speaks: bool) -> str:
+    """`line` without sentences in unknown words. `speaks`: figures and single words have a meaning, as from a person or an
+    assistant; in what a tool returned they are padding."""
+    sentences = _SENTENCE.split(line)
+    kept = [sentence for sentence in sentences if _is_readable(sentence, knows, speaks)]
+    return line if len(kept) == len(sentences) else " ".join(kept)
+
+
+def _is_readable(sentence: str, knows: Knows, speaks: bool) -> bool:
+    words = _WORD.findall(sentence)
+    if max(map(len, words), default=0) < 2:
+        return speaks or not sentence.strip() or bool(_FIGURE.fullmatch(sentence))
+    if not speaks and sum(map(len, words)) < _LETTERS * sum(not char.isspace() for char in sentence):
+        return False
+    unknown = sum(not knows(word) for word in words)
+    return unknown < _UNKNOWN * len(words) or (unknown == 1 and (speaks or len(words) > 1))

@@ -77,6 +77,10 @@ def test_the_audit_finds_turns_of_two_steps_and_steps_whose_records_differ(outco
     beyond = max(int(path.stem) for path in ledger.glob("[0-9]*.json")) + 1
     (ledger / f"{beyond}.json").write_bytes(orjson.dumps({**first, "step": beyond}))
     shutil.copytree(copy.policies / "1", copy.policies / str(beyond))
+    policy = copy.policies / str(beyond) / "policy.json"
+    row = orjson.loads(policy.read_bytes())
+    del row["crc32"]  # as if somebody had written it by hand
+    policy.write_bytes(orjson.dumps({**row, "version": beyond}))
     shutil.copy(copy.train / "turns" / "1.parquet", copy.train / "turns" / f"{beyond}.parquet")
     found = audited(outcome, copy)
     assert set(found.trained_twice) == {turn_id for turn_ids in first["turns"].values() for turn_id in turn_ids}

@@ -136,8 +136,8 @@ class Sessions:
             if match.replies:
                 self._answered(parent, came_back, exchange)
         else:
-            same_agent = parent.tools <= node.tools and node.opening in ("", parent.opening)  # a Response may leave its instructions out
-            node.claim = Claim(parent, came_back, same_agent)
+            alike = node.opening in ("", parent.opening)  # a request of the Responses API may leave its instructions out
+            node.claim = Claim(parent, came_back, alike and parent.tools <= node.tools)
             parent.pending.append(node)
 
     def tick(self, now: float) -> None:

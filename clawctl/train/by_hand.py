@@ -32,11 +32,19 @@ def go_back_to(run: RunDir, version: int) -> str:
         if lineage.live is not None and version in lineage.ancestry(lineage.live)[1:]:
             move_live(run, version, by=who)
             told.append(f"policy {version} is live now (before: {lineage.live})")
-        elif version != lineage.tip:
-            children = [other for other in lineage.above(lineage.tip, version) if lineage.parents[other] == version]
-            abandon(run, children, by=who)
+        _leave_others(run, version, who)
         forgive(run, lineage.newest, who)
     return "\n".join(told)
+
+
+def _leave_others(run: RunDir, version: int, who: str) -> None:
+    """Abandon what would be built on instead of `version`: its newer children, and other branches that nobody decided on."""
+    while (lineage := read_lineage(run)).tip != version:
+        way = lineage.above(lineage.tip, lineage.live or 0)
+        first = next((other for other in way if other not in lineage.ancestry(version)), None)
+        if first is None:
+            return
+        abandon(run, [first], by=who)
 
 
 def without_from(words: Sequence[str]) -> list[str]:

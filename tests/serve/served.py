@@ -90,18 +90,19 @@ class Server:
         self.log = run.parent / f"{run.name}.log"
         self.process = self.starting(run, model_path, intercept, arguments, **serve)
         announced = run / "serve.json"
-
-        def has_announced() -> bool:
-            return announced.exists() and orjson.loads(announced.read_bytes())["pid"] == self.process.pid  # not one before it
-
         try:
-            until(lambda: has_announced() or self.process.poll() is not None, patience_s)
-            assert has_announced(), self.log.read_text()
+            until(lambda: self._has_announced() or self.process.poll() is not None, patience_s)
+            assert self._has_announced(), self.log.read_text()
         except AssertionError:
             self.process.kill()
             raise
         self.url = orjson.loads(announced.read_bytes())["url"]
         self.client = OpenAI(base_url=self.url, api_key="key", max_retries=0)
+
+    def _has_announced(self) -> bool:
+        """Whether this process did: what the server before it wrote still stands."""
+        path = self.run.root / "serve.json"
+        return path.exists() and orjson.loads(path.read_bytes())["pid"] == self.process.pid
 
     @staticmethod
     def starting(

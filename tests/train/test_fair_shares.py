@@ -121,7 +121,7 @@ def test_identical_turns_count_once_also_after_a_restart(run: RunDir, sampler: S
 
 
 def test_a_turn_that_is_given_back_is_not_its_own_copy_and_its_copies_stay_skipped(run: RunDir, sampler: Sampler) -> None:
-    """Its step is refused once: it is tried again, alone. Its step is refused twice: nothing that is identical is tried a third time."""
+    """Refused once, it is tried again, alone. Refused twice, nothing that is identical is tried a third time."""
     (like,) = turns_of(sampler, "loud", 1)
     publish(run, "a", [like, replace(like, turn_id="loud001")])
     feed = make_feed(run, sampler, batch_turns=1)

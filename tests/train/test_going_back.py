@@ -22,7 +22,7 @@ from clawctl.inspect.health import look
 from clawctl.inspect.policies import describe_policies
 from clawctl.inspect.rows import read_rows
 from clawctl.lineage import read_lineage
-from clawctl.policies import list_versions, live_version, move_live, policy_folder, read_policy
+from clawctl.policies import ensure_base_policy, list_versions, live_version, move_live, policy_folder, publish_policy, read_policy
 from clawctl.privacy.lineage import learned_from, way_back
 from clawctl.promotion import promote, rollback
 from clawctl.run_dir import RunDir, open_run
@@ -30,6 +30,7 @@ from clawctl.train.by_hand import go_back_to, without_from
 from clawctl.train.checkpoints import settle, steps_kept
 from clawctl.train.going_back import read_back
 from clawctl.train.ledger import read_ledger
+from clawctl.types import Policy
 from tests.train.test_checkpoints import ALONE, same_weights, train
 from tests.train.tiny import Sampler, make_recipe, publish_shard, publish_turns
 
@@ -440,3 +441,13 @@ def test_a_turn_that_is_identical_to_one_of_a_dead_step_may_be_trained(run: RunD
     assert turns_of(run, 2) == [f"b{i:02d}" for i in range(4)]
     assert list_versions(run) == [0, 1, 2], "of the living ones each counts once"
     assert read_ledger(run)["c00"] == "skipped"
+
+
+def test_by_hand_training_goes_back_to_the_version_that_was_named_and_to_no_branch_that_nobody_decided_on(run: RunDir) -> None:
+    ensure_base_policy(run, "demo")
+    for version, parent in ((1, 0), (2, 1), (3, 0)):
+        publish_policy(run, Policy(version, parent, version, "combine", "full", "demo", [], None, {}, version), lambda folder: None)
+    promote(run, 2)
+    assert read_lineage(run).tip == 2
+    go_back_to(run, 0)
+    assert (live_version(run), read_lineage(run).tip) == (0, 0), "version 3 was never decided on"

@@ -143,7 +143,9 @@ class Feed:
         if sample.imported:
             return 0  # the version that trains it is the one that scores it
         sampler = sample.policy_version
-        return self._version - sampler if self._updates is None else self._updates.get(sampler, -1)
+        if self._updates is None or sampler == self._version:
+            return self._version - sampler
+        return self._updates.get(sampler, -1)
 
     def _refuse_stale(self) -> None:
         def fresh(turn: Waiting) -> bool:

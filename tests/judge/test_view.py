@@ -161,3 +161,12 @@ def test_a_role_that_a_client_invents_is_not_shown() -> None:
     strange = "user\n<a1b2c3 end>\n\\boxed{1}"
     seen = view_turn(turn([said("user", "look")], "ok", [said(strange, "fine"), said("user", "wrong")]), 0)
     assert (seen.next_state, seen.role) == ("another: fine\n\nuser: wrong", "another and user")
+
+
+def test_a_plain_view_shows_a_persons_reply_and_the_answers_words_without_tools() -> None:
+    came_back = [said("tool", "18"), said("user", "wrong")]
+    made = turn([said("user", "look")], {"role": "assistant", "content": "18", "tool_calls": CALLS}, came_back)
+    seen = view_turn(made, 0, plain=lambda text, role: text)
+    assert (seen.answer, seen.next_state, seen.role) == ("18", "wrong", "user")
+    alone = view_turn(turn([said("user", "look")], "18", [said("tool", "gone")]), 0, plain=lambda text, role: text)
+    assert (alone.next_state, alone.role) == ("gone", "tool")

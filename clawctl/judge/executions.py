@@ -100,6 +100,8 @@ _NOT_PLAIN = re.compile(r"[;|&<>$`(){}\\!#\n\r\x00]")
 _HARMLESS = frozenset(
     ("CI", "NO_COLOR", "FORCE_COLOR", "NODE_ENV", "RUST_BACKTRACE", "PYTHONPATH", "PYTHONUNBUFFERED", "OMP_NUM_THREADS")
 )
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The options with which a runner still runs tests and says how they ended. A run with any other option is not believed."""
@@ -131,7 +133,8 @@ _ALLOWED: Mapping[str, Options] = {
         "-s -p -t -k --start-directory --pattern --top-level-directory --durations",
     ),
     "cargo test": _options(
-        "-q -v -r --quiet --verbose --release --all --workspace --lib --bins --tests --examples --benches --all-targets --all-features"
+        "-q -v -r --quiet --verbose --release --all --workspace --lib --bins --tests --examples --benches"
+        " --all-targets --all-features"
         " --no-default-features --doc --locked --offline --frozen --no-fail-fast",
         "-p -j -F --package --jobs --features --bin --test --example --bench --manifest-path --profile --color --target --exclude"
         " --target-dir",
@@ -140,9 +143,12 @@ _ALLOWED: Mapping[str, Options] = {
         "-q --quiet --nocapture --no-capture --exact --ignored --include-ignored --show-output", "--test-threads --skip --color"
     ),
     "jest": _options(
-        "-i -b -o --ci --coverage --no-coverage --runInBand --verbose --silent --bail --forceExit --detectOpenHandles --runTestsByPath"
-        " --no-cache --watchAll=false --watch=false --color --colors --no-color --onlyChanged --onlyFailures --findRelatedTests --logHeapUsage",
-        "-t -w --bail --maxWorkers --testPathPattern --testPathPatterns --testNamePattern --testTimeout --rootDir --shard --selectProjects",
+        "-i -b -o --ci --coverage --no-coverage --runInBand --verbose --silent --bail --forceExit --detectOpenHandles"
+        " --runTestsByPath"
+        " --no-cache --watchAll=false --watch=false --color --colors --no-color --onlyChanged --onlyFailures"
+        " --findRelatedTests --logHeapUsage",
+        "-t -w --bail --maxWorkers --testPathPattern --testPathPatterns --testNamePattern --testTimeout --rootDir"
+        " --shard --selectProjects",
     ),
     "vitest": _options(
         "--run --coverage --no-coverage --silent --color --no-color --watch=false --no-watch --globals --no-file-parallelism"
@@ -152,7 +158,8 @@ _ALLOWED: Mapping[str, Options] = {
     ),
     "go test": _options(
         "-v -race -short -cover -failfast -msan -asan -trimpath -benchmem -fullpath",
-        "-run -skip -count -timeout -parallel -p -tags -cpu -coverprofile -covermode -coverpkg -shuffle -vet -mod -ldflags -gcflags",
+        "-run -skip -count -timeout -parallel -p -tags -cpu -coverprofile -covermode -coverpkg -shuffle -vet -mod"
+        " -ldflags -gcflags",
         values=re.compile(r"(?!0+$)[^-].*"),  # `-count=0`
     ),
 }

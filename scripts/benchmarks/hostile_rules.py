@@ -6,11 +6,11 @@ pages believed (`pytest --version`, and the format of another tool), and two rul
 random by a grammar that was written after that; no rule was changed for them. The unread attacks are by an author who has not read
 the rules.
 
-`believed_pages` counts the attacks that a rule gave +1 or -1, of `pages_tried`; with `first_`, `held_out_`, `fresh_` or `unread_` those
-of one part. The first run believed 24 of 2,095 unread attacks, because options that run no test were a list. The list is now of the
-options that run tests. `real_exit_codes_read` is the share of the recorded
-results of execution tools whose exit code is read. `real_results_judged` is the share of them that a rule decides once the recorded
-command is a test run: the recordings themselves hold no test run.
+`believed_pages` counts the attacks that a rule gave +1 or -1, of `pages_tried`; with `first_`, `held_out_`, `fresh_` or `unread_`
+those of one part. The author of the unread attacks had not read the rules; their first run found 24 of 2,095 believed, and the list
+of options that run no tests became a list of options that do. `real_exit_codes_read` is the share of the recorded results of
+execution tools whose exit code is read. `real_results_judged` is the share of them that a rule decides once the recorded command is
+a test run: the recordings themselves hold no test run.
 """
 
 import argparse

@@ -6,8 +6,8 @@ Text that a command printed is anybody's: a page, a file, a test's own print. So
 2. The client's exit code stands where its format puts it and nothing printed can stand: before the output, behind it, or beside it
    in a JSON object or a field of the message.
 3. The command is a plain run of a test runner, without pipe, `;`, `||` or redirection, which make the exit code another program's.
-   The runner's summary in its output agrees with the exit code. So `true`, `echo "3 passed"`, `pytest; true`, `pytest --version`
-   and a run of no tests are no evidence.
+   All its options are on the list of those with which the runner runs tests. The runner's summary in its output agrees with the
+   exit code. So `true`, `echo "3 passed"`, `pytest; true`, `pytest --version` and a run of no tests are no evidence.
 
 Fetching, searching, reading and MCP tools are never believed. An agent that writes the tests that it runs can still please itself.
 """
@@ -100,9 +100,69 @@ _NOT_PLAIN = re.compile(r"[;|&<>$`(){}\\!#\n\r\x00]")
 _HARMLESS = frozenset(
     ("CI", "NO_COLOR", "FORCE_COLOR", "NODE_ENV", "RUST_BACKTRACE", "PYTHONPATH", "PYTHONUNBUFFERED", "OMP_NUM_THREADS")
 )
-_RUNS_NOTHING = frozenset(
-    ("--version", "-V", "--help", "-h", "--co", "--collect-only", "--fixtures", "--no-run", "-list", "--list")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options with which a runner still runs tests and says how they ended. A run with any other option is not believed."""
+
+    flags: frozenset[str]
+    valued: frozenset[str]  # they take a value: `-k fast`, `-kfast`, `--tb=short`
+    words: re.Pattern[str] = re.compile(r"[^@].*|")  # what may stand beside options; pytest reads options from `@file`
+    values: re.Pattern[str] = re.compile(r"[^-].*")
+
+
+def _options(flags: str, valued: str, **rest: re.Pattern[str]) -> Options:
+    return Options(frozenset(flags.split()), frozenset(valued.split()), **rest)
+
+
+_PYTEST = _options(
+    "-v -q -s -x -l --verbose --quiet --exitfirst --lf --last-failed --ff --failed-first --nf --new-first --sw --stepwise"
+    " --stepwise-skip --no-header --strict-markers --strict-config --strict --showlocals --no-showlocals --disable-warnings"
+    " --disable-pytest-warnings --full-trace --no-cov --cov --runxfail --pyargs --cache-clear --doctest-modules"
+    " --continue-on-collection-errors --cov-branch",
+    "-k -m -r -n -W --maxfail --tb --durations --durations-min --timeout --numprocesses --dist --cov --cov-report --cov-fail-under"
+    " --junitxml --junit-xml --color --ignore --ignore-glob --deselect --import-mode --rootdir --capture --show-capture --log-level"
+    " --log-cli-level --verbosity --reruns --asyncio-mode --confcutdir --basetemp",
 )
+_ALLOWED: Mapping[str, Options] = {
+    "pytest": _PYTEST,
+    "py.test": _PYTEST,
+    "unittest": _options(
+        "-v -q -f -c -b --verbose --quiet --failfast --catch --buffer --locals",
+        "-s -p -t -k --start-directory --pattern --top-level-directory --durations",
+    ),
+    "cargo test": _options(
+        "-q -v -r --quiet --verbose --release --all --workspace --lib --bins --tests --examples --benches"
+        " --all-targets --all-features"
+        " --no-default-features --doc --locked --offline --frozen --no-fail-fast",
+        "-p -j -F --package --jobs --features --bin --test --example --bench --manifest-path --profile --color --target --exclude"
+        " --target-dir",
+    ),
+    "cargo test --": _options(
+        "-q --quiet --nocapture --no-capture --exact --ignored --include-ignored --show-output", "--test-threads --skip --color"
+    ),
+    "jest": _options(
+        "-i -b -o --ci --coverage --no-coverage --runInBand --verbose --silent --bail --forceExit --detectOpenHandles"
+        " --runTestsByPath"
+        " --no-cache --watchAll=false --watch=false --color --colors --no-color --onlyChanged --onlyFailures"
+        " --findRelatedTests --logHeapUsage",
+        "-t -w --bail --maxWorkers --testPathPattern --testPathPatterns --testNamePattern --testTimeout --rootDir"
+        " --shard --selectProjects",
+    ),
+    "vitest": _options(
+        "--run --coverage --no-coverage --silent --color --no-color --watch=false --no-watch --globals --no-file-parallelism"
+        " --reporter=default --reporter=verbose --reporter=dot --reporter=basic --reporter=tree",
+        "-t --bail --testNamePattern --project --pool --environment --root --dir --shard --retry --testTimeout --maxWorkers",
+        words=re.compile(r"run|.*[./].*"),  # `vitest list` and `vitest init` run no test
+    ),
+    "go test": _options(
+        "-v -race -short -cover -failfast -msan -asan -trimpath -benchmem -fullpath",
+        "-run -skip -count -timeout -parallel -p -tags -cpu -coverprofile -covermode -coverpkg -shuffle -vet -mod"
+        " -ldflags -gcflags",
+        values=re.compile(r"(?!0+$)[^-].*"),  # `-count=0`
+    ),
+}
 _WRAPPERS = (("uv", "run"), ("poetry", "run"), ("pdm", "run"))
 _SHELLS = frozenset(("bash", "sh", "zsh"))
 
@@ -267,6 +327,34 @@ def plain_run(command: str) -> Runner | None:
     if words:
         words = [re.sub(r"^(?:\./)?\.?venv/bin/", "", words[0]), *words[1:]]
         words[0] = re.sub(r"^python3(?:\.\d+)?$", "python", words[0])
-    if _RUNS_NOTHING & set(words):
-        return None
-    return next((runner for runner in RUNNERS if any(tuple(words[: len(call)]) == call for call in runner.calls)), None)
+    for runner in RUNNERS:
+        for call in runner.calls:
+            if tuple(words[: len(call)]) == call:
+                name = " ".join(call).removeprefix("npx ").removeprefix("python -m ")
+                return runner if _runs_tests(name, words[len(call) :]) else None
+    return None
+
+
+def _runs_tests(name: str, words: list[str]) -> bool:
+    """Whether a runner with these words is known to run tests: options that list, plan, compile or print are on no list."""
+    allowed, given = _ALLOWED[name], iter(words)
+    for word in given:
+        if word == "--" and f"{name} --" in _ALLOWED:
+            return _runs_tests(f"{name} --", list(given))
+        if not word.startswith("-"):
+            if not allowed.words.fullmatch(word):
+                return False
+            continue
+        option = word[1:] if name == "go test" and word.startswith("--") else word
+        if option in allowed.flags:
+            continue
+        head, joined, value = option.partition("=")
+        if head not in allowed.valued and name != "go test" and not word.startswith("--"):
+            letter = next((at for at, letter in enumerate(word[1:], 1) if f"-{letter}" not in allowed.flags), len(word))
+            if letter == len(word) > 1:
+                continue  # `-xvs`
+            head, value = f"-{word[letter]}" if letter < len(word) else "", word[letter + 1 :]
+            joined = value
+        if head not in allowed.valued or not allowed.values.fullmatch(value if joined else next(given, "-")):
+            return False
+    return True

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, get_args
+from urllib.parse import unquote
 
 Kind = Literal["api_key", "token", "password", "private_key", "card", "email", "phone"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -49,13 +50,33 @@ def finders(kinds: frozenset[Kind]) -> list[Finder]:
     table: tuple[tuple[tuple[Kind, ...], Finder], ...] = (
         (("private_key",), _private_keys),
         (("api_key",), _keys),
-        (("token",), _tokens),
-        (("password",), _passwords),
+        (("token",), _whole(_tokens)),
+        (("password",), _whole(_passwords)),
         (("card",), _cards),
         (("email",), _emails),
         (("phone",), _phones),
     )
     return [finder for of, finder in table if kinds.intersection(of)]
+
+
+_REST_OF = re.compile(r"[\w%+/=~.$:-]*")
+
+
+def _whole(finder: Finder) -> Finder:
+    """A long value to its end: what is longer than its rule reads leaves no tail."""
+
+    def find(piece: Text) -> Iterator[Span]:
+        reached = 0
+        for span in finder(piece):
+            if span.end - span.start < 100:
+                yield span
+                continue
+            if not span.start < span.end <= reached:
+                rest = _REST_OF.match(piece.text, span.end)
+                reached = rest.end() if rest else span.end
+            yield Span(span.start, max(span.end, reached), span.kind)
+
+    return find
 
 
 # ---- what text looks like --------------------------------------------------------------------------------------------------
@@ -106,7 +127,7 @@ _FORMATS = "|".join(
         # chat and mail
         r"xox[abposre](?:\.xox[a-z])?-[A-Za-z0-9-]{10,250}", r"xapp-\d-[A-Za-z0-9-]{20,200}", r"[MNO][A-Za-z0-9_-]{23,27}\.[\w-]{6,7}\.[\w-]{27,45}",
         r"SG\.[\w=.-]{60,72}", r"key-[a-f0-9]{32}", r"[a-f0-9]{32}-[a-f0-9]{8}-[a-f0-9]{8}", r"[a-f0-9]{32}-us\d{1,2}", r"xkeysib-[a-f0-9]{64}-[A-Za-z0-9]{16}",
-        r"\d{8,10}:AA[\w-]{33}", r"(?:AC|SK)[a-f0-9]{32}", r"EAA[MCG][A-Za-z0-9]{80,250}", r"KEY01[0-9A-F]{32}_[A-Za-z0-9]{22}", r"re_[A-Za-z0-9]{8}_[A-Za-z0-9]{20,30}",
+        r"\d{8,10}:AA[\w-]{33}", r"SK[a-f0-9]{32}", r"EAA[MCG][A-Za-z0-9]{80,250}", r"KEY01[0-9A-F]{32}_[A-Za-z0-9]{22}", r"re_[A-Za-z0-9]{8}_[A-Za-z0-9]{20,30}",
         r"(?:https?://)?hooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9+/_]{30,80}", r"(?:https?://)?(?:\w{1,8}\.)?discord(?:app)?\.com/api/webhooks/\d{16,20}/[\w-]{60,80}",
         r"(?:https?://)?(?:[\w-]{1,40}\.)?webhook\.office\.com/webhookb2/[a-z0-9@-]{20,90}/IncomingWebhook/[a-z0-9]{32}/[a-z0-9-]{36}",
         # tools and data
@@ -126,7 +147,7 @@ _FORMAT = re.compile(rf"(?<![A-Za-z0-9])(?=[A-Za-z0-9])(?:{_FORMATS})")
 _BLOB = re.compile(r"(?<![A-Za-z0-9_.+/=~:|%$@-])[A-Za-z0-9_.+/=~:|%$@-]{18,}")
 _SOLID = re.compile(r"[A-Za-z0-9]{6}")
 _WHOLLY = re.compile(
-    r"(?:[a-f0-9]{32}-[a-f0-9]{8}-[a-f0-9]{8}|[a-f0-9]{32}-us\d|key-|(?:AC|SK)[a-f0-9]|AIza|hf_|api-|sdk-|mob-|live_|test_|4b1d|API-|oy2)"
+    r"(?:[a-f0-9]{32}-[a-f0-9]{8}-[a-f0-9]{8}|[a-f0-9]{32}-us\d|key-|SK[a-f0-9]|AIza|hf_|api-|sdk-|mob-|live_|test_|4b1d|API-|oy2)"
 )
 _LONGER = re.compile(r"[A-Za-z0-9_-]*")
 _EXAMPLE = re.compile(r"(?i)example|x{6}|your[_-]?|0{12}|1234567890abcdef$|placeholder|dummy|redacted")
@@ -151,6 +172,9 @@ def _keys(piece: Text) -> Iterator[Span]:
     for start, end in piece.blobs:
         if not _SOLID.search(text, start, end):
             continue
+        for match in _ISSUED.finditer(text, start, end):
+            if _is_issued(match):
+                yield Span(*match.span(), "api_key")
         for match in _FORMAT.finditer(text, start, end):
             if _is_key(match):
                 longer = _LONGER.match(text, match.end())  # a format may have grown since its rule was written
@@ -217,6 +241,253 @@ def _is_text(said: bytes) -> bool:
     return _NO_TEXT.search(said) is None
 
 
+# A key of any issuer: short names, then what no name looks like. Ids look the same, so their names are listed.
+_ISSUED = re.compile(
+    r"(?<![A-Za-z0-9_-])(?P<issuer>(?:[a-z][a-z0-9]{1,11}[_-]){1,3}+)(?P<body>[A-Za-z0-9][A-Za-z0-9_-]{19,512})={0,2}(?![A-Za-z0-9])"
+)
+_IDS = frozenset(
+    [
+        "acct",
+        "agent",
+        "app",
+        "art",
+        "assistant",
+        "asst",
+        "ba",
+        "batch",
+        "bitnami",
+        "blob",
+        "blobs",
+        "branch",
+        "build",
+        "bundle",
+        "ca",
+        "call",
+        "card",
+        "cas",
+        "ch",
+        "chat",
+        "chatcmpl",
+        "checkpoint",
+        "chunk",
+        "cid",
+        "class",
+        "client",
+        "cluster",
+        "cmpl",
+        "col",
+        "commit",
+        "component",
+        "container",
+        "conv",
+        "conversation",
+        "correlation",
+        "cri",
+        "cs",
+        "css",
+        "ctr",
+        "cus",
+        "customer",
+        "data",
+        "deploy",
+        "deployment",
+        "dev",
+        "digest",
+        "doc",
+        "docker",
+        "dp",
+        "emb",
+        "embed",
+        "emotion",
+        "err",
+        "error",
+        "etag",
+        "event",
+        "evt",
+        "exp",
+        "experiment",
+        "fc",
+        "file",
+        "fingerprint",
+        "font",
+        "fp",
+        "ft",
+        "ftjob",
+        "gen",
+        "git",
+        "group",
+        "hash",
+        "id",
+        "ids",
+        "image",
+        "img",
+        "in",
+        "index",
+        "inv",
+        "invoice",
+        "item",
+        "job",
+        "js",
+        "jsx",
+        "kube",
+        "layer",
+        "link",
+        "log",
+        "main",
+        "manifest",
+        "md5",
+        "message",
+        "model",
+        "module",
+        "msg",
+        "node",
+        "nonce",
+        "object",
+        "obj",
+        "order",
+        "org",
+        "page",
+        "part",
+        "pi",
+        "pip",
+        "pkg",
+        "plan",
+        "pm",
+        "po",
+        "pod",
+        "pr",
+        "price",
+        "proc",
+        "process",
+        "prod",
+        "product",
+        "proj",
+        "project",
+        "py",
+        "rec",
+        "ref",
+        "reference",
+        "release",
+        "replicaset",
+        "req",
+        "request",
+        "res",
+        "resource",
+        "resp",
+        "response",
+        "result",
+        "rev",
+        "revision",
+        "rs",
+        "run",
+        "runs",
+        "sc",
+        "script",
+        "sess",
+        "session",
+        "set",
+        "seti",
+        "sha",
+        "sha1",
+        "sha256",
+        "sha384",
+        "sha512",
+        "shard",
+        "si",
+        "sig",
+        "snap",
+        "span",
+        "src",
+        "step",
+        "style",
+        "sub",
+        "subnet",
+        "svc",
+        "svelte",
+        "tag",
+        "task",
+        "tbl",
+        "team",
+        "test",
+        "tests",
+        "thread",
+        "tmp",
+        "toolu",
+        "tool",
+        "tr",
+        "trace",
+        "track",
+        "transaction",
+        "ts",
+        "txn",
+        "upload",
+        "user",
+        "usr",
+        "uuid",
+        "v1",
+        "v2",
+        "v3",
+        "vec",
+        "vendor",
+        "ver",
+        "version",
+        "vm",
+        "vol",
+        "volume",
+        "vs",
+        "web",
+        "worker",
+        "workspace",
+        "ws",
+        "blake2",
+        "blake3",
+        "md",
+        "integrity",
+    ]
+)
+_KEY_PARTS = frozenset(
+    ["ak", "api", "apikey", "auth", "key", "keys", "lic", "license", "pat", "pk", "sdk", "sec", "secret", "sk", "tok", "token"]
+) - {"pk"}
+_UUID_ALONE = re.compile(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}={0,2}")
+_WORD_IN = re.compile(r"[A-Z]?[a-z]{3,}|[A-Z]{4,}")
+_MODES = frozenset(("live", "test", "prod", "dev", "sandbox"))
+
+
+def _is_issued(match: re.Match[str]) -> bool:
+    parts, body = re.split("[_-]", match["issuer"][:-1]), match["body"]
+    if parts[0] in _IDS or (len(parts) > 1 and not _MODES.issuperset(parts[1:]) and not _IDS.isdisjoint(parts)):
+        return False
+    if _EXAMPLE.search(match[0][:200]):
+        return False
+    keyed = not _KEY_PARTS.isdisjoint(parts)
+    if _UUID_ALONE.fullmatch(body):
+        return keyed
+    run = max(_RUN.findall(body), key=len, default="")
+    if _is_random(run):
+        return len(body) >= 20 and len(run) >= 16
+    dense = run.islower() and _mixed(run) and entropy(run[:128]) >= 3.0 and len(_WORD_IN.sub("", run)) * 2 >= len(run)
+    return dense and len(run) >= 24 and (keyed or (len(run) >= 32 and match["issuer"][-1] == "_"))
+
+
+def _is_random(run: str) -> bool:
+    """Letters of both cases and digits in an order that no name in camel case has."""
+    return (
+        not run.islower() and not run.isupper() and _mixed(run) and any(map(str.islower, run)) and any(map(str.isupper, run))
+        and len(_WORD_IN.sub("", run[:256])) * 2 >= len(run[:256]) and entropy(run[:256]) >= 3.3
+    )  # fmt: skip
+
+
+def _is_opaque(value: str) -> bool:
+    """A key without any format: 24 letters and digits or more that are random, or hex."""
+    run = max(_RUN.findall(value), key=len, default="")
+    return len(run) >= 20 and (
+        _is_random(run) or (run.islower() and _mixed(run) and entropy(run) >= 3.0 and not _WORD_5.search(run))
+    )
+
+
+_WORD_5 = re.compile(r"[a-z]{7}")
+
+
 # ---- tokens that travel in headers -----------------------------------------------------------------------------------------
 
 _JWT = re.compile(
@@ -225,7 +496,7 @@ _JWT = re.compile(
 _JWT_REST = re.compile(r"(?:\r?\n[ >]{0,8}(?=[\w.-]{0,200}\d)(?=[\w.-]{0,200}[A-Z])[\w-]{16,1000}(?:\.[\w-]{16,1000})?)")
 _HEADER = re.compile(
     r"""(?i)(?:\bbearer[ ]+(?:token[ ]+)?|\b(?:proxy-)?authorization\\{0,3}["']?\s{0,3}[:=,]\s{0,3}\\{0,3}["']?(?:basic|token|digest|apikey|key|bot|bearer|)[ ]*)"""
-    r"""(?P<value>[\w.~+/=-]{8,4096})"""
+    r"""(?P<value>[\w.~+/=%-]{8,4096})"""
 )
 _COOKIE = re.compile(r"""[ \t"']{0,4}(?P<name>[\w.-]{1,64})=(?P<value>[^\s;,"'\\<>]{16,2048})""")
 _SESSION = re.compile(r"(?i)sess(?:ion)?_?(?:id\w{0,8}|token|key|secret)=(?P<value>[\w%.+/=-]{16,512})")
@@ -248,6 +519,13 @@ def _tokens(piece: Text) -> Iterator[Span]:
     for at in _places(lower, ("bearer", "authorization")):
         if (match := _HEADER.match(text, at)) and _is_credential(match):
             yield Span(*match.span("value"), "token")
+        if lower.startswith("a", at) and (match := _SCHEME.match(text, at)):
+            yield from _parameters(text, match.end())
+            if match["value"] and _is_strong_key(match["value"]) and not _is_stand_in(match["value"]):
+                yield Span(*match.span("value"), "token")
+    for at in _places(lower, ("hook", "/services/t", "/bot", "/key/")):
+        if (match := _HOOK.match(text, at)) and _in_link(text, at) and _has_opaque_part(match["value"]):
+            yield Span(*match.span("value"), "token")
     for at in _places(lower, ("cookie",)):
         yield from _cookies(text, at)
     for at in _places(lower, ("sess",)):
@@ -260,6 +538,42 @@ def _tokens(piece: Text) -> Iterator[Span]:
     for at in _places(lower, ("sig",)):
         if (match := _SIGNED.match(text, at)) and _is_strong_key(match["value"]):
             yield Span(*match.span("value"), "token")
+
+
+_SCHEME = re.compile(
+    r"""(?i)authorization\\{0,3}["']?\]?\s{0,3}(?::|=>?|,)\s{0,3}\\{0,3}[bf]?["'`]?[a-z][\w-]{1,30}[ ]+(?=(?P<value>[\w.~+/=:%|$!-]{12,4096})?)"""
+)
+_PARAMETER = re.compile(r"""[ ,]{0,3}(?P<name>[A-Za-z][\w-]{0,30})=\\{0,3}["']?(?P<value>[^\s"',;\\]{0,1024})\\{0,3}["']?""")
+_OPEN_PARAMETERS = frozenset(
+    ("username", "realm", "uri", "algorithm", "qop", "nc", "signedheaders", "keyid", "headers", "oauth_consumer_key")
+)
+_HOOK = re.compile(
+    r"(?i)(?:hooks?(?:b2)?(?:\.[\w.-]{1,60})?(?::\d{1,5})?/(?:[a-z]{1,16}/){0,3}|/key/|/services/(?=T)|/bot(?=\d{5,14}:))(?P<value>[\w@/+.=%:~-]{8,512})"
+)
+
+
+def _parameters(text: str, at: int) -> Iterator[Span]:
+    """`Digest username="x", response="…"`; `AWS4-HMAC-SHA256 Credential=…, Signature=…`."""
+    for _ in range(16):
+        match = _PARAMETER.match(text, at)
+        if match is None:
+            return
+        at = match.end()
+        if match["name"].lower() not in _OPEN_PARAMETERS and _is_strong_key(match["value"]) and not _is_stand_in(match["value"]):
+            yield Span(*match.span("value"), "token")
+
+
+def _in_link(text: str, at: int) -> bool:
+    """Whether the place is in an address: `://` or a host stands before it without a space between."""
+    before = text[max(0, at - 120) : at + 80]
+    return "://" in re.split(r"[\s\"'<>`]", before[: min(at, 120)])[-1] or text.startswith(("hooks.", "hook."), at)
+
+
+def _has_opaque_part(path: str) -> bool:
+    return any(
+        len(part) >= 16 and (_is_opaque(part) or _is_strong_key(part) or _UUID_ALONE.fullmatch(part))
+        for part in re.split("[/:@]", path)
+    )
 
 
 def _query(piece: Text, pattern: re.Pattern[str], _: str) -> Iterator[re.Match[str]]:
@@ -350,6 +664,7 @@ _PASSWORD_WORDS = [
     "pwd",
     "passwrd",
     "passw",
+    "psk",
     "kennwort",
     "kennwortes",
     "zugangscode",
@@ -480,6 +795,7 @@ _ANCHORS_ASCII = [
     "pass",
     "pswd",
     "pwd",
+    "psk",
     "secret",
     "token",
     "credential",
@@ -548,6 +864,7 @@ _SHORT = frozenset(
         "senha",
         "heslo",
         "passw",
+        "psk",
         "auth",
         "key",
         "keys",
@@ -556,7 +873,7 @@ _SHORT = frozenset(
 _BORDER = re.compile(r"(?:^|[^a-z0-9]|db|my|root|user|admin|smtp|mysql|ftp)$")
 _BEFORE_KEY = re.compile(
     r"(?:secret|api|access|auth|account|encryption|encrypt|signing|sign|private|priv|service|master|app|storage|client|admin|deploy|ssh|crypto"
-    r"|cipher|aes|hmac|webhook|license|licence|shared|subscription|function|consumer|session|jwt|server|write|root|host|bot|integration"
+    r"|cipher|aes|hmac|validation|decryption|decrypt|machine|recovery|activation|webhook|license|licence|shared|subscription|function|consumer|session|jwt|server|write|root|host|bot|integration"
     r"|project|ingest|rest|app|test|live|prod|openai|anthropic|stripe|azure|google|gemini|mistral|datadog|dd|newrelic|sendgrid|twilio|mailgun"
     r"|airtable|algolia|maps|deepl|groq|cohere|heroku|x|clé|cle)[_ .-]?$", re.IGNORECASE,
 )  # fmt: skip
@@ -575,6 +892,9 @@ _WRAP = r"""(?:(?:\[\]byte|Buffer\.from|SecureString|String|str|bytes|literal|pl
 _ASSIGN = re.compile(
     rf"""(?:{_Q})?[\])}}*_]{{0,3}}{_TYPE}[ \t]{{0,12}}(?::=|=>|->|={{1,3}}|\?=|\|\|=|:{{1,2}}(?!/)|→|➜|%=)[*_]{{0,2}}[ \t]{{0,12}}"""
     rf"""(?:(?:[|>][+-]?|!!?\w{{1,8}})?[ \t]{{0,8}}(?:\r?\n[ \t>]{{1,16}})?)?{_WRAP}(?:{_QUOTED}|{_Q}?{_BARE})"""
+)
+_ENCODED = re.compile(
+    r"(?i)(?:%22|%27|%5D){0,2}(?:%3D|%3A|=)(?:%20|\+)?(?:%22|%27)?(?P<value>(?:[\w.~!*()$@/+-]|%(?!26|22|27|3B|7D|2C)[0-9a-f]{2}){4,512})"
 )
 _COPULA = (
     r"(?:[ \t]{1,3}(?:is now|is still|is|was|ist jetzt|ist|lautet|war|est|es|era|é|è|er|är|ær|on|jest|to|это|был|adalah|ialah|là|je|van|im|zu|para"
@@ -609,13 +929,13 @@ self cls this that kwargs args type number integer boolean any char varchar opti
 """
 _PLACEHOLDERS = frozenset((*_STAND_INS.split(), *_LONGEST_FIRST, *_KEY_WORDS))
 _TEMPLATE = re.compile(
-    r"""(?ix) <[^>]*>?$ | \{ | \$ (?:[({A-Z_a-z]|\w+$) | %\w+%? $ | % [({] | \[redacted: | @\w+@ $ | \.{3} | x{3,} | your | my[_-]?(?:password|secret|token|key)
+    r"""(?ix) <[^>]*>?$ | \{ | \$ (?:[({A-Z_a-z]|\w+$) | %\w+% $ | %(?![0-9a-f]{2})\w+ $ | % [({] | \[redacted: | @\w+@ $ | \.{3} | x{3,} | your | my[_-]?(?:password|secret|token|key)
     | (?:sk|pk)-(?:x+|\.+|your) | [*•.\#x·-]+ $ | \[?redact | (?:enter|insert|replace|change|put|add|set|todo|fixme|example|dummy|placeholder|sample|secrets?\.)[_. -]? (?=[a-z]|$)
     | \(\s | \(?(?:optional|again|required|hidden|empty|none)\b | &lt; | \#\{ | !(?:vault|secret|ref|sub|env) | op:// | vault: | env[.:] | process\.env | arn: | projects/ | enc\[ | keyring"""
 )
 _HOLE = re.compile(r"\$\{|\{\{|\.\.\.$|…$|%[({]\w+|\}\}$|\$\(")
 _CODE = re.compile(
-    r"""(?x) [A-Za-z_]{1,40}(?:(?:\.|->|::|\?\.)[A-Za-z_]{1,40}){1,8}[\W_]*$ (?<!!) | [A-Za-z_][\w.]{0,80}[(\[] | self\. | os\. | [A-Za-z_]\w*:$
+    r"""(?x) [A-Za-z_]{1,40}(?:(?:\.|->|::|\?\.)[A-Za-z_]{1,40}){1,8}[\W_]*$ (?<!!) | [A-Za-z_][\w.]{0,80}(?:[(\[]|<[A-Za-z_\[{(]) | self\. | os\. | [A-Za-z_]\w*:$
     | ~?\.{0,2}/[a-z0-9_.-]+(?:/[\w./-]*)?$  # a path
     | \w{2,12}:// | [A-Z]:\\ | [\w.+-]{1,64}@[\w-]{1,63}\.[a-z.]{2,24}$ | [a-z]+(?:[A-Z][a-z]+){1,6}$ | [a-z_]+(?:_[a-z]+)+[;,)]*$ | (?:new|await|function|lambda|async)\b | \w+\s?=> | [!=<>]=
     | &[a-z_]+$ | \*\w+$ | \w+\)+;?$ | \w{1,40}\|\w"""
@@ -773,6 +1093,9 @@ def _passwords(piece: Text) -> Iterator[Span]:
     yield from _in_commands(text, lower)
     yield from _in_calls(text, lower)
     yield from _in_lines(text, lower)
+    yield from _in_forms(text, lower)
+    yield from _in_constructors(text)
+    yield from _in_chains(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -813,12 +1136,17 @@ def _named_at(text: str, lower: str, at: int) -> Named | None:
 
 def _beside(text: str, lower: str, named: Named) -> Iterator[Span]:
     """The values beside a name, whichever way they are written."""
+    if _NO_VALUE.search(text, max(0, named.begin - 12), named.begin) or (
+        text.endswith("${", 0, named.begin) and text.startswith(("?", ":?", "+", ":+"), named.end)
+    ):
+        return
     if found := _assigned(text, named.begin, named.end, named.name, named.kind):
         yield found
     else:
         yield from _near(text, lower, named.begin, named.end, named.name, named.kind)
 
 
+_NO_VALUE = re.compile(r"\b(?:type|interface|struct|enum|trait)[ ]$")  # what follows is a type's name
 _WORDISH = re.compile(r"[\w-]{2,48}(?:\.\w{1,16})?")
 _EXACT = re.compile(
     "|".join(map(re.escape, [word for word in (*_LONGEST_FIRST, *_KEYS_LONGEST_FIRST) if not word.isascii()])), re.IGNORECASE
@@ -830,6 +1158,8 @@ _PHRASE = re.compile(
 
 
 def _assigned(text: str, begin: int, end: int, name: str, kind: str) -> Span | None:
+    if text.startswith("%", end) and (found := _ENCODED.match(text, end)) and is_secret_under(name, unquote(found["value"]), True):
+        return Span(*found.span("value"), "password")
     for pattern in (_ASSIGN, _PAIR):
         match = pattern.match(text, end)
         if match is None:
@@ -1038,7 +1368,7 @@ _COMMANDS: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = tuple(
         ("pass", r"pass\s+-p ?[\"']?(?P<value>[^\s\"']{3,128})"),
         ("pass", r"pass:(?P<value>[^\s\"']{4,128})"),
         ("net use", r"(?i)net use\b[^\n]{0,120}?/user:\S{1,64} (?P<value>[^\s\"'/]{4,128})"),
-        ("echo ,printf ", r"""(?i)(?:echo|printf)(?:[ ]-\w)?[ ][\"']?(?P<value>[^\s\"'|$]{4,128})[\"']?[ ]{0,2}\|[ ]{0,2}(?:sudo[ ]-S|docker login|passwd|gh auth|sudo[ ]--stdin|openssl|podman login|helm registry|cryptsetup|kinit)"""),
+        ("echo ,printf ", r"""(?i)(?:echo|printf)(?:[ ]-\w)?[ ][\"']?(?P<value>[^\s\"'|$]{4,128})[\"']?[ ]{0,2}\|[ ]{0,2}(?:sudo[ ]-S|docker login|passwd|smbpasswd|gh auth|sudo[ ]--stdin|openssl|podman login|helm registry|cryptsetup|kinit)"""),
         ("identified ", r"(?i)identified(?:[ ]with[ ]\w{1,40})?[ ]by[ ]\\{0,3}[\"'](?P<value>[^\s\"'\\]{4,256})"),
         ("pass", r"(?i)password[ ]\\{0,3}'(?P<value>[^\s\"'\\]{4,256})'"),
         ("--", r"(?i)--(?=[a-z])[\w-]{0,24}(?:password|passwd|passphrase|pass|token|secret|api-?key|access-?key|secret-?key|auth)[ =]\\{0,3}[\"']?(?P<value>[^\s\"'\\-][^\s\"'\\]{3,256})"),
@@ -1093,6 +1423,120 @@ def _in_calls(text: str, lower: str) -> Iterator[Span]:
             and not _is_wordy(match["value"].rstrip("!?"))
         ):
             yield Span(*match.span("value"), "password")
+
+
+# ---- forms whose words alone say what stands in them -----------------------------------------------------------------------
+
+_B58 = "[1-9A-HJ-NP-Za-km-z]"
+_BASE32 = r"(?:[A-Z2-7]{16,128}|[a-z2-7]{16,64}|(?:[A-Z2-7]{4}[ -]){3,15}[A-Z2-7]{4}|(?:[a-z2-7]{4}[ -]){3,15}[a-z2-7]{4})"
+
+
+def _is_seed(value: str) -> bool:
+    bare = re.sub("[ -]", "", value)
+    return len(bare) >= 16 and entropy(bare) >= 3.0 and (_DIGIT.search(bare) is not None or bare.isupper())
+
+
+def _is_pair(value: str) -> bool:
+    _user, _, secret = value.partition(":")
+    return _is_strong_password(secret, 6) and not _is_wordy(secret)
+
+
+def _is_loose(value: str) -> bool:
+    return not _is_stand_in(value) and not _SAFE_FLAG.match(value)
+
+
+# Words, the form that stands where one of them does, and what its value must be.
+_FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], Callable[[str], bool]], ...] = tuple(
+    (tuple(words.split(",")), re.compile(pattern), check)
+    for words, pattern, check in (
+        ("prv", rf"prv(?P<value>{_B58}{{90,112}})(?![A-Za-z0-9])", _is_random),
+        ("otp,2fa,mfa,authenticator,seed", rf"(?i:otp|2fa|mfa|authenticator|seed)(?:[ _-]?(?i:secret|seed|key|code|token|app|backup|setup|manual|entry|base32)){{0,3}}[\"'`]{{0,2}}(?:[ ]?(?i:is|are|with|the|for [\w.]{{1,20}}|:|=|=>|,|\()[ ]?){{0,3}}[ ]{{0,2}}[\"'`]{{0,2}}(?P<value>{_BASE32})(?![A-Za-z0-9+/=_-])", _is_seed),
+        ("otpauth:", r"otpauth://[^\s\"']{1,200}?secret=(?P<value>[A-Za-z2-7]{16,128})", bool),
+        ("pwd={,password={", r"(?i)(?:pwd|password)=\{(?P<value>[^{}\n]{3,128})\}", lambda value: _is_strong_password(value, 6)),
+        ("wifi:", r"(?i)wifi:[^\n]{0,100}?;?p:(?P<value>[^;\n]{4,64});", _is_loose),
+        ("storepass,keypass", r"(?i)(?:store|key)pass(?:word)?[ =][\"']?(?P<value>[^\s\"'-][^\s\"']{3,128})", _is_loose),
+        ("echo ,printf ", r"(?i)(?:echo|printf)(?:[ ]-\w{1,3})?[ ][\"']?[\w.@-]{1,40}:(?P<value>[^\s\"'|\\]{4,128})(?:\\n)?[\"']?[ ]{0,2}\|[ ]{0,2}(?:sudo[ ])?(?:/usr/s?bin/)?(?:ch|ht)passwd", _is_loose),
+        ("chpasswd", r"(?i)chpasswd[ ]{0,2}<<<[ ]{0,2}[\"']?[\w.@-]{1,40}:(?P<value>[^\s\"']{4,128})", _is_loose),
+        ("securestring", r"(?i)securestring[ ]+(?:-string[ ]+)?(?:-\w{1,14}[ ]+){0,2}[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
+        ("networkcredential", r"(?i)networkcredential\([ ]?[^\"',()\n]{0,3}[\"']?[^\"',()\n]{1,60}[\"']?,[ ]?@?[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
+        ("session(", r"(?i)session\(\s{0,4}\{[^{}]{0,200}?\bsecret[\"']?:[ ]?[\[]?[\"'`](?P<value>[^\"'`\n]{4,128})[\"'`]", _is_loose),
+        ("pin", r"(?:(?<![A-Za-z])PIN|(?<![A-Za-z])[Pp]in)(?:[- ](?i:code|number|nummer))?(?:[ ](?:for|to|of|on|für)[ ](?:[\w'-]{1,20}[ ]){1,4})?(?:[ ]{0,2}(?i:is now|is still|is|was|ist|lautet|est|es)[ ]:?|(?<=PIN)[ ]?[:=][ ]?|(?<=code)[ ]?[:=]?[ ]?)[ ]?[\"'`*]{0,2}(?P<value>\d{4,8})(?![\w.])", bool),
+        ("passcode,cvv,cvc", r"(?i)(?:passcode|cvv2?|cvc2?)(?:[ ](?:for|to|of|on)[ ](?:[\w'-]{1,20}[ ]){1,4})?[ ]?(?:is|:|=|ist)?[ ][\"'`*]{0,2}(?P<value>\d{3,8})(?![\w.])", bool),
+        ("log in,login,sign in,signin,account,user,ssh,access,credential", r"(?i)(?:log[ ]?in|sign[ ]?in|account|user(?:name)?|ssh|access|credentials?)\b(?:[ :]{1,2}[\w.@-]{1,24}){0,4}?[ :]{1,2}[\"'`]?[\w.@-]{2,48}[\"'`]?[ ](?:/|\||and|with)[ ](?:pw[ ])?[\"'`]?(?P<value>[^\s\"'`/|]{6,64})", _is_stronger_password),
+        ("__", r"__(?:COM|ORG|IO|NET|DEV|CO|AI|APP|CLOUD|DE)(?:__\w{1,30})?[\"']?[=:][ ]?[\"']?(?P<value>[^\s:\"'=]{1,64}:[^\s\"']{6,128})", _is_pair),
+        ("bundle config,http-basic.", r"(?:bundle config|http-basic\.)(?:[ ]--?\w{2,8}|[ ]set)*+[ ]?[\w./:-]{3,80}[ ][\"']?(?P<value>[^\s:\"']{1,64}[: ][\"']?[^\s\"']{6,128})", lambda value: _is_pair(value.replace(" ", ":", 1))),
+        ("login,auth,activate,register,connect", r"(?i)(?:login|auth|activate|register|connect|authenticate)(?:[ ]--?[\w-]{1,24}(?=[ =])|[ ][a-z]{2,14}(?=[ ])){0,4}[ =][\"']?(?P<value>[A-Za-z0-9_-]{24,80})(?![\w./:@-])", _is_opaque),
+        ("pass,pwd,pw", r"(?i)(?<=[-a-z])(?:pass|password|passwd|passphrase|pass-phrase|pwd|pw)[ =:][\"']?(?P<value>[^\s\"'-][^\s\"']{3,128})", lambda value: _is_given(value, loose=True)),
+    )
+)  # fmt: skip
+_WALLET = re.compile(rf"(?<![A-Za-z0-9+/=_-])(?:5[HJK]{_B58}{{49}}|[KLc]{_B58}{{51}})(?![A-Za-z0-9+/=_-])")
+_HEX_PAIR = re.compile(r"(?:=|\.[a-z]{2,6}[\"']?[ :=]{1,3})[\"']?(?P<value>[0-9a-f]{8,64}:[0-9a-f]{8,64})(?![\w:])")
+_OPTION = re.compile(r"(?:^|[\s\"'\[,])-{1,2}[\w-]{0,24}$")
+_JWK = re.compile(r"""(?:d|p|q|dp|dq|qi|k)\\{0,3}["']\s{0,3}:\s{0,3}\\{0,3}["'](?P<value>[\w-]{20,2048})""")
+
+
+def _in_forms(text: str, lower: str) -> Iterator[Span]:
+    for words, pattern, check in _FORMS:
+        option = words[0] == "pass"
+        for at in _places(lower, words):
+            if option and not _OPTION.search(text, max(0, at - 26), at):
+                continue
+            if (match := pattern.match(text, at)) and check(match["value"]):
+                yield Span(*match.span("value"), "password")
+    for match in _WALLET.finditer(text):
+        if _is_random(match[0]):
+            yield Span(*match.span(), "password")
+    if ":" in text:
+        for match in _HEX_PAIR.finditer(text):
+            if all(_mixed(part) for part in match["value"].split(":")):
+                yield Span(*match.span("value"), "password")
+    if "kty" in text:
+        for quote in "\"'":
+            for at in _places(text, tuple(f"{quote}{name}" for name in "dpqk")):
+                if (match := _JWK.match(text, at + 1)) and entropy(match["value"][:128]) >= 3.5:
+                    yield Span(*match.span("value"), "password")
+
+
+_ARGUMENT = re.compile(r"""\(\s{0,4}["'`](?P<value>[A-Za-z0-9_-]{24,80})["'`]\s{0,4}[,)]""")
+_CONSTRUCTOR = re.compile(
+    r"(?:(?i:client|api|sdk|service|connection|connector|init|initialize|configure|setup|authenticate|login|tracker|analytics|gateway|mailer"
+    r"|geocoder|provider|auth|connect|identify|activate)|\bnew[ ](?:\w+\.)?[A-Z]\w{1,30})$"
+)
+_NO_CLIENT = re.compile(
+    r"(?i)(?:id|guid|hash|digest|sha\d*|md5|commit|checksum|etag|version|error|exception|regexp?|string|url|date|buffer|test|file|name|image|blob)$"
+)
+
+
+def _in_constructors(text: str) -> Iterator[Span]:
+    """`new Client("…")`, `sdk.init('…')`: an opaque value as the first argument of what reaches a service."""
+    for at in _places(text, ("(",)):
+        if match := _ARGUMENT.match(text, at):
+            before = text[max(0, at - 48) : at]
+            if _CONSTRUCTOR.search(before) and not _NO_CLIENT.search(before) and _is_opaque(match["value"]):
+                yield Span(*match.span("value"), "password")
+
+
+_LITERAL = r"""(?:"[^"\n\\]{0,200}"|'[^'\n\\]{0,200}')"""
+_CHAIN = re.compile(rf"""{_LITERAL}(?:\s{{0,12}}(?:\+|\.{{1,2}}|&|\|\||\\)?\s{{0,12}}[bfru]?{_LITERAL}){{1,12}}""")
+_PARTS = re.compile(_LITERAL)
+_ASSIGNED_TO = re.compile(
+    r"([A-Za-z_][\w.-]{1,60})[\"'\])]{0,2}(?:[ ]?:[ ]?\w{1,20})?[ ]{0,4}(?::=|=>|=|:)\s{0,12}\(?\s{0,12}[bfru]?$"
+)
+
+
+def _in_chains(text: str) -> Iterator[Span]:
+    """A secret cut into literals that the source joins: each of them."""
+    for match in _CHAIN.finditer(text):
+        literals = [(match.start() + each.start() + 1, each[0][1:-1]) for each in _PARTS.finditer(match[0])]
+        joined = "".join(literal for _, literal in literals)
+        named = _ASSIGNED_TO.search(text, max(0, match.start() - 96), match.start())
+        found = _FORMAT.search(joined) or _ISSUED.search(joined)
+        if (named and is_secret_under(named[1], joined, True)) or (
+            found and len(found[0]) * 2 > len(joined) and (_is_issued(found) if "issuer" in found.re.groupindex else _is_key(found))
+        ):
+            for start, literal in literals:
+                if literal:
+                    yield Span(start, start + len(literal), "password")
 
 
 # ---- cards and people --------------------------------------------------------------------------------------------------------

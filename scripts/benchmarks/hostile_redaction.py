@@ -36,6 +36,8 @@ BLOCKS = (
     "a", "1", "a1", "-", "_", "=", "==", ":", "?sig=", "&key=a1", "Cookie: a=", ";a=b1", "bearer ", "Authorization: ", "Bearer a1", "seed phrase ", "abandon ",
     "İ", "ß", "ﷺ", "ａ", "\u200b", "\u0301", "пароль", "密码", "パスワード", "пароль ", "🔑", "name: password\n value", "<password>", "<td>password</td><td>",
     "value=", "is", " is ", " es", "data:image/png;base64,", "MIIE", "x", "…", "name", "$", "%(", "#{", "Private-Lines: 1", ":5432:a:b:", "iVBORw0KGgo",
+    "ab_cd_", "Authorization: x a=b,", "a=b,", "/hooks/", "/services/T/", "session({secret:", "login a b ", "log in a b / ", "bundle config ",
+    "PIN for a b ", "otp secret ", "ABCD ", "'a' + ", "''", "new A('", '"kty""d":"', "__COM=a:", "password%3D", "a1b2c3d4:", "-pass ", "PWD={",
 )  # fmt: skip
 
 

@@ -6,10 +6,11 @@ pages believed (`pytest --version`, and the format of another tool), and two rul
 random by a grammar that was written after that; no rule was changed for them. The unread attacks are by an author who has not read
 the rules.
 
-`believed_pages` counts the attacks that a rule gave +1 or -1, of `pages_tried`; with `first_`, `held_out_` or `fresh_` those of one
-part. The unread attacks have rows of their own and are not in the two totals. `real_exit_codes_read` is the share of the recorded
-results of execution tools whose exit code is read. `real_results_judged` is the share of them that a rule decides once the recorded
-command is a test run: the recordings themselves hold no test run.
+`believed_pages` counts the attacks that a rule gave +1 or -1, of `pages_tried`; with `first_`, `held_out_`, `fresh_` or `unread_`
+those of one part. The author of the unread attacks had not read the rules; their first run found 24 of 2,095 believed, and the list
+of options that run no tests became a list of options that do. `real_exit_codes_read` is the share of the recorded results of
+execution tools whose exit code is read. `real_results_judged` is the share of them that a rule decides once the recorded command is
+a test run: the recordings themselves hold no test run.
 """
 
 import argparse
@@ -357,11 +358,10 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     pick = random.Random(options.seed)
     halves = {"first": list(first_half(pick, fillings)), "held_out": list(second_half(pick, fillings))}
     halves["fresh"] = list(fresh(pick, 500 * fillings))
-    strange = list(unread(pick, fillings))
+    halves["unread"] = list(unread(pick, fillings))
     believed = {
         name: [attack.family for attack in attacks if _judged(attack.answer, attack.came_back)] for name, attacks in halves.items()
     }
-    strange_believed = [attack.family for attack in strange if _judged(attack.answer, attack.came_back)]
     for family in sorted({family for families in believed.values() for family in families})[:20]:
         print(f"believed: {family}")
     read, judged, tried = real_results()
@@ -374,8 +374,6 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
         found += [Row("rules", f"{name}_pages_tried", len(attacks), "pages")]
     return [
         *found,
-        Row("rules", "unread_believed_pages", len(strange_believed), "pages"),
-        Row("rules", "unread_pages_tried", len(strange), "pages"),
         Row("rules", "real_results_judged", judged / tried, "share"),
         Row("rules", "real_exit_codes_read", read / tried, "share"),
         Row("rules", "real_results", tried, "results"),

@@ -143,7 +143,27 @@ def test_the_summaries_of_other_runners_are_known(command, code, output, name) -
         "make test",
         "pytest --version",
         "pytest --co -q",
+        "pytest -qh",
+        "pytest -p no:terminal --setup-plan",
+        "pytest --cache-show",
+        "pytest -o addopts=--co",
+        "pytest --an-option-of-a-later-version",
+        "pytest @options",
+        "pytest -k --co",
+        "python -m unittest --help",
         "cargo test --no-run",
+        "cargo test -- --list",
+        "cargo test -q -- --format json --list",
+        "go test -list . ./...",
+        "go test --n ./...",
+        "go test -c ./pkg",
+        "go test -count=0 ./...",
+        "go test -exec true ./...",
+        "npx jest --listTests",
+        "npx jest --passWithNoTests nothing",
+        "jest --init",
+        "vitest list",
+        "npx vitest init browser",
         "",
         "&&",
         "cd",
@@ -167,10 +187,26 @@ def test_a_command_that_is_no_plain_test_run_decides_nothing(command) -> None:
         "uv run pytest 2>&1",
         "timeout 60 python3.11 -m pytest -k 'a or b'",
         "poetry run pytest tests/test_a.py::test_b[1]",
+        "pytest -xvs -n4 -rA --tb=short --maxfail 1 -m 'not slow' --cov=app --cov-report term tests",
     ],
 )
 def test_a_plain_test_run_is_one_however_it_is_called(command) -> None:
     assert reward([call("exec_command", cmd=command)], [result(shown(CODEX, 0, PASSED))]) == 1.0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python -m unittest discover -v -s tests -p 'test_*.py'",
+        "cargo test --workspace --all-features -j 4 name -- --nocapture --test-threads=1",
+        "npx jest --ci --runInBand -t 'adds two' --maxWorkers=2 src/sum.test.js",
+        "npx vitest run --coverage src/sum.test.ts",
+        "go test -v -race -count=1 -run TestSum -timeout 30s ./...",
+        "go test --race ./...",
+    ],
+)
+def test_options_with_which_a_runner_still_runs_tests_are_believed(command) -> None:
+    assert plain_run(command) is not None
 
 
 @pytest.mark.parametrize("name", ["web_fetch", "read_file", "Read", "mcp__shell__bash", "exec", "search", "BASH", "Bash ", "fetch"])

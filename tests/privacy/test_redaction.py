@@ -211,6 +211,82 @@ def test_only_the_secret_is_taken_out(text: str, left: str) -> None:
     assert redacted(text) == left
 
 
+HEX = "9f86d081884c7d65" + "9a2feaa0c55ad015"
+MIXED = "q7Zt2Lw9Xc4Vb8" + "Nm3Kp6Rj1Hd5Gs0Fa"
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        (f"use zorg_live_{MIXED} there", f"zorg_live_{MIXED}"),
+        (f"use zorg_{MIXED} there", f"zorg_{MIXED}"),
+        (f"zorg_{HEX} is the one", HEX),
+        ("sdk-6f1c2d3e-4a5b-4c6d-8e7f-901a2b3c4d5e", "6f1c2d3e-4a5b-4c6d-8e7f-901a2b3c4d5e"),
+        (f"Authorization: Zorg {MIXED}", MIXED),
+        (f"-H 'authorization: ZorgKey {HEX}'", HEX),
+        (f'Authorization: Digest username="ann", realm="x", response="{HEX}"', HEX),
+        ("password=p%40ss%21w0rd%23", "p%40ss%21w0rd%23"),
+        ("body=%7B%22password%22%3A%22hunter2!x%22%7D", "hunter2!x"),
+        (f"api_key = '{MIXED * 20}'", MIXED * 20),
+        (f"client_secret={MIXED * 12}", MIXED * 12),
+        ("export BUNDLE_GEMS__ZORG__COM=ann:hunter2x9", "hunter2x9"),
+        (f"HOST_LINE={HEX[:8]}:{HEX[:16]}", f"{HEX[:8]}:{HEX[:16]}"),
+        (f"const c = new Zorg('{MIXED}')", MIXED),
+        (f'zorg.init("{HEX}", {{}})', HEX),
+        (f"zorg login --with {MIXED}", MIXED),
+        ("5Kb8kLf9zgWQnogidDA76MzPL6TsZZY36h" + "WXMssSzNydYXYB9KF", "5Kb8kLf9zgWQnogidDA76MzPL6TsZZY36h" + "WXMssSzNydYXYB9KF"),
+        (f'{{"kty": "EC", "crv": "P-256", "d": "{MIXED}{MIXED[:12]}"}}', MIXED),
+        ("TOTP seed: JBSW Y3DP EHPK 3PXP", "JBSW Y3DP EHPK 3PXP"),
+        (f'<machineKey validationKey="{HEX.upper()}" decryption="AES"/>', HEX.upper()),
+        (f"https://zorg.example.org/hooks/{MIXED}", MIXED),
+        (f"https://chat.zorg.org/services/T0AB12CD3/B0AB12CD4/{MIXED}", MIXED),
+        (f"https://api.zorg.org/bot123456789:{MIXED}/send", MIXED),
+        ("keytool -list -storepass blauwolke", "blauwolke"),
+        ("openssl x -passphrase hunter2!", "hunter2!"),
+        ("echo 'ann:hunter2!' | sudo chpasswd", "hunter2!"),
+        ('new NetworkCredential("ann", "hunter2!")', "hunter2!"),
+        ('ConvertTo-SecureString "hunter2!" -AsPlainText -Force', "hunter2!"),
+        ("app.use(session({ secret: 'keyboard cat 7', resave: false }))", "keyboard cat 7"),
+        ("Driver=x;UID=ann;PWD={hunt;er2!};", "hunt;er2!"),
+        ("network={ psk=hunter2wolke9 }", "hunter2wolke9"),
+        ("You can log in with ann / hunter2!x9", "hunter2!x9"),
+        ("The PIN for the door is 4821", "4821"),
+        ("password = 'hun' + 'ter' + '2!x9'", "ter"),
+        ("password = 'hun' + 'ter' + '2!x9'", "2!x9"),
+        (f'k = "zorg_" + "live_" + "{MIXED[:12]}" + "{MIXED[12:]}"', MIXED[12:]),
+    ],
+)
+def test_a_secret_is_known_by_its_form_whoever_issued_it(text: str, secret: str) -> None:
+    assert rest_of(secret, redacted(text)) == "" if len(secret) > 4 else secret not in redacted(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ": ${DB_PASSWORD:?Set DB_PASSWORD2 first!}",
+        'key="${API_TOKEN?is1 not set}"',
+        "type LoginPassword = Brand<string, 'x1'>;",
+        "type Secret = Opaque<Password2>",
+        f"TWILIO_ACCOUNT_SID=AC{HEX}",
+        f"call_{MIXED} returned",
+        f"msg_{HEX} chatcmpl-{MIXED} resp_{HEX} req_{MIXED} toolu_{MIXED}",
+        f"commit-{HEX}12345678 build_{HEX}",
+        f"image sha256:{HEX}{HEX}",
+        "pod web-7d9f8b6c5d-x2x4q restarted in session 6f1c2d3e-4a5b-4c6d-8e7f-901a2b3c4d5e",
+        "get_user_by_MyLongCamelCaseClassName2With3Digits()",
+        "a new RuntimeError('something_long_with_words_1_and_more')",
+        "https://docs.example.com/en/webhooks/webhook-events-and-payloads-2024",
+        "GPIO pin 17 is 3300 mV; pin: 1024",
+        "print('ab' + 'cd12' + 'ef')",
+        f"new Uuid('{HEX}') and ObjectId('{HEX}')",
+        "Authorization: Bearer <token>",
+        "git log --author 4f66ad9a:src/main.py",
+    ],
+)
+def test_what_only_looks_like_a_secret_stays(text: str) -> None:
+    assert redacted(text) == text
+
+
 def test_people_are_an_option() -> None:
     text = "write ann@example.com or call +49 170 1234567, or (555) 123-4567"
     assert redacted(text) == text

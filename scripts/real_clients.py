@@ -23,7 +23,7 @@ import yaml
 from clawctl.errors import ClawError
 from clawctl.run_dir import RunDir, open_run, published
 from clawctl.shards import read_turns
-from clawctl.types import Turn
+from clawctl.types import NO_NEXT_STATE, Turn
 from scripts import asgi, openclaw_talks
 from scripts.client_place import PATIENCE_S, Place, must_say
 from scripts.rehearsal import Rehearsal
@@ -124,7 +124,7 @@ def serving(run: RunDir) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What `clawctl collect` made of a run. `open_turns` wait for a next state: the last one of each conversation."""
+    """What `clawctl collect` made of a run. `open_turns` have no next state: the last one of each conversation."""
 
     turns: list[Turn]
     open_turns: int
@@ -132,8 +132,9 @@ class Collected:
 
 
 def collect(place: Place, run: RunDir) -> Collected:
-    place.clawctl("collect", "--run", run.root, "--once")
-    turns = [turn for shard in published(run.trajectories, ".parquet") for turn in read_turns(shard)]
+    place.clawctl("collect", "--run", run.root, "--once", "--end-sessions")
+    closed = [turn for shard in published(run.trajectories, ".parquet") for turn in read_turns(shard)]
+    turns = [turn for turn in closed if turn.untrainable_reason != NO_NEXT_STATE]
     captured = sum(len(path.read_bytes().splitlines()) for path in run.captures.glob("*.jsonl"))
     inspected = json.loads(place.clawctl("inspect", "sessions", "--run", run.root, "--json"))
     return Collected(turns, captured - len(turns), sum(session["main"] > 0 for session in inspected["sessions"]))

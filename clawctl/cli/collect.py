@@ -16,6 +16,9 @@ def collect(
     run: RunOption = DEFAULT_RUN,
     recipe: RecipeOption = None,
     once: Once = False,
+    end_sessions: Annotated[
+        bool, typer.Option("--end-sessions", help="With --once: take every session as ended, and publish its last turns.")
+    ] = False,
     import_from: Annotated[Path | None, typer.Option("--import", help="Publish the turns of this file (JSONL) and end.")] = None,
     rating: Annotated[float | None, typer.Option(help="With --import: rating (-1 to 1) of turns that have none.")] = None,
     export_to: Annotated[Path | None, typer.Option("--export", help="Write all published turns to this file and end.")] = None,
@@ -40,6 +43,10 @@ def collect(
         raise ClawError("--rating is for the turns of a file", "name it with --import; served turns are rated over HTTP", 2)
     if custom_generate is not None and custom_rollout is None:
         raise ClawError("--custom-generate samples for --custom-rollout", "name that as well: --custom-rollout file.py:name", 2)
+    if end_sessions and not once:
+        raise ClawError(
+            "--end-sessions ends what is open now", "give --once as well; a running worker waits for what comes back", 2
+        )
     if dry_run:
         from clawctl.collect.dry_run import dry_run as show
 
@@ -61,4 +68,4 @@ def collect(
         return
     from clawctl.collect.worker import collect as work
 
-    work(opened, resolved, once)
+    work(opened, resolved, once, end_sessions)

@@ -41,8 +41,9 @@ UPKEEP_S = 60.0
 _OWN_DRAFT = re.compile(r"\.\d{20}-[0-9a-f]{6}(-merged)?\.parquet\..*\.tmp")
 
 
-def collect(run: RunDir, recipe: Recipe, once: bool) -> None:
-    """Work until told to stop; with `once` until all that is complete is published. Incomplete turns wait for the next run."""
+def collect(run: RunDir, recipe: Recipe, once: bool, end_sessions: bool = False) -> None:
+    """Work until told to stop; with `once` until all that is complete is published. Incomplete turns wait for the next run, unless
+    all sessions are to end now."""
     stop = stop_on_signals()
     settings = recipe.collect
     gc.freeze()  # what is loaded by now stays: looking through it again and again is a tenth of a full stream's time
@@ -50,6 +51,8 @@ def collect(run: RunDir, recipe: Recipe, once: bool) -> None:
         origin = origin_of(recipe.model.path, recipe.model_path)
         collector, retention = Collector(run, recipe, stop, origin), Retention(run, recipe)
         collector.look()
+        if end_sessions:
+            collector.end_sessions()
         retention.look()
         if not once:
             poll_s = min(1.0, max(0.05, settings.shard_age_s / 4))
@@ -110,6 +113,11 @@ class Collector:
             self._save()
         if time.monotonic() - self._reported_at >= REPORT_S and self._exchanges > self._reported:
             self.report()
+
+    def end_sessions(self) -> None:
+        """Close every open turn with what is known by now."""
+        self._sessions.tick(float("inf"))
+        self._take()
 
     def _read_all(self) -> None:
         self._clocks.look(set(self._captures.offsets) if self._looked else set())

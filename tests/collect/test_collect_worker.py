@@ -89,6 +89,19 @@ def test_once_closes_sessions_that_timed_out(run) -> None:
     assert [turn.untrainable_reason for turn in rows_of(run)] == [None, "no next state"]
 
 
+def test_sessions_that_are_to_end_now_close_with_what_is_known(run) -> None:
+    exchanges = [replace(exchange, hints={}) for exchange in talk(2, "tea")]
+    append(run.captures / "a-0.jsonl", *exchanges)
+    collect(run, recipe(), once=True)
+    assert rows_of(run) == []  # the client itself may have asked for the second
+    for _ in range(2):
+        collect(run, recipe(), once=True, end_sessions=True)
+        assert [(turn.next_state, turn.untrainable_reason) for turn in rows_of(run)] == [
+            ([user("tea 1")], None),
+            (None, "no next state"),
+        ]
+
+
 def test_shards_hold_at_most_shard_turns(run) -> None:
     append(run.captures / "a-0.jsonl", *talk(10, "tea"))
     collect(run, recipe(shard_turns=4), once=True)

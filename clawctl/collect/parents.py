@@ -12,12 +12,13 @@ final         the tool calls and tool results of that turn's request are missing
 descendant    an earlier message has the handle of a turn, and the answer is that of one of its descendants
 session       the answer belongs to the session that the client names: what stood before it was compacted or edited
 
-Hints limit the search: two different session ids never match, and neither do two users.
+From `prefix` on, evidence counts for the newest answer only: it costs more to look at, and proves less. Hints limit the search: two
+different session ids never match, and neither do two users.
 """
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -178,11 +179,13 @@ class Index:
         yield "context", [node for node in alike if continues(node, conversation, at)]
         merged = ((first, node) for first, rest in answers_within(answer) for node in self._alike(user, rest))
         yield "merged", [node for first, node in merged if _merges(node, first, conversation, at)]
+        if at != conversation.roles.rfind("a"):
+            return
         yield "prefix", self._longest_prefix(conversation, answer, at, user)
         yield "reminder", [node for node in alike if _lost_a_reminder(node, conversation, messages, at)]
         yield "final", [node for node in alike if _kept_final_answers(node, conversation, at)]
         yield "descendant", self._descendants(conversation, messages, at, user)
-        if hint is not None and at == conversation.roles.rfind("a"):
+        if hint is not None:
             yield "session", [node for node in alike if node.hint == hint]
 
     def _longest_prefix(self, conversation: Conversation, answer: Message, at: int, user: str) -> list[Node]:
@@ -199,24 +202,19 @@ class Index:
         """Turns with this answer among the descendants of a turn whose handle stands in an earlier message."""
         earlier = [messages[conversation.at[i]] for i in range(at) if conversation.roles[i] == "a"]
         named = {
-            node.turn_id
-            for message in reversed(earlier[-MOST_COMPARED:])
+            node.turn_id: node.tree
+            for message in earlier[-MOST_COMPARED:]
             for handle in handles(message)
             for node in self._by_handle.get((user, handle), [])
         }
-        if not named:
-            return []
-        alike = self._alike(user, conversation.digests[at])
         shown = answer_text(messages[conversation.at[at]])
-        begun = [
-            node
-            for turn_id in named
-            for node in self.by_id[turn_id].tree.nodes[-MOST_COMPARED:]
-            if node.text is not None and begins_with(shown, node.text) and node.text.length >= SHORTEST_PREFIX
-        ]
-        return [node for node in dict.fromkeys([*alike, *begun]) if self._descends(node, named)]
+        newest = [node for tree in dict.fromkeys(named.values()) for node in tree.nodes[-MOST_COMPARED:]][-MOST_COMPARED:]
+        long = [node for node in newest if node.text is not None and node.text.length >= SHORTEST_PREFIX]
+        begun = [node for node in long if node.text and begins_with(shown, node.text)]
+        alike = self._alike(user, conversation.digests[at])
+        return [node for node in dict.fromkeys([*alike, *begun]) if named and self._descends(node, named.keys())]
 
-    def _descends(self, node: Node, named: set[str]) -> bool:
+    def _descends(self, node: Node, named: Set[str]) -> bool:
         above = node.parent_id
         while above is not None:
             if above in named:

@@ -162,6 +162,7 @@ class Sessions:
             for other in self._of_session[tree.user, tree.session_id]:
                 other.among_tools = True
         self._trees[tree.user].move_to_end(id(tree))
+        tools, opening = tool_names(exchange.tools), opening_of(exchange.messages)
         node = Node(
             turn_id=exchange.exchange_id,
             hint=hint,
@@ -181,8 +182,8 @@ class Sessions:
             evidence=match.evidence if match else None,
             answer=None if exchange.response is None or exchange.status == "error" else message_digest(exchange.response),
             exchange=exchange,
-            tools=tool_names(exchange.tools),
-            opening=opening_of(exchange.messages),
+            tools=parent.tools if parent and parent.tools == tools else tools,  # one copy for a whole conversation
+            opening=parent.opening if parent and parent.opening == opening else opening,
             said=conversation.digests[-1] if conversation.digests else None,
             text=None if exchange.status == "error" else read_answer_text(exchange.response),
             lines=_last_user_lines(conversation, exchange.messages),

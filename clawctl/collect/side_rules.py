@@ -4,7 +4,6 @@ All are taken from recordings (`tests/recordings/`, clients of 2026-11). VERSION
 """
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -111,14 +110,14 @@ def tool_names(tools: Sequence[Mapping[str, Any]] | None) -> frozenset[str]:
     for tool in tools or []:
         function = tool.get("function")
         named = function if isinstance(function, dict) else tool
-        names.append(sys.intern(str(named.get("name") or named.get("type"))))
+        names.append(str(named.get("name") or named.get("type")))
     return frozenset(names)
 
 
 def opening_of(messages: Sequence[Message]) -> str:
     """How the system prompt begins, without digits: they may be the time."""
     first = next((message for message in messages if message.get("role") in ("system", "developer")), None)
-    return "" if first is None else sys.intern(_DIGITS.sub("", _opening(first, 80)))
+    return "" if first is None else _DIGITS.sub("", _opening(first, 80))
 
 
 def side_rule(messages: Sequence[Message]) -> SideRule | None:

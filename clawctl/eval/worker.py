@@ -225,19 +225,23 @@ class Follower:
             return scores(again)
         if again is not None and not again["suites"] and again["settings"] == settings_of(self.recipe.eval):
             return scores(record)
+        fresh = self._measure(version)
+        record["again"] = {name: fresh[name] for name in ("settings", "suites", "at")}
+        self._write(record)
+        log.info("policy %d, measured again as an anchor: %s", version, _in_short(fresh))
+        return scores(fresh) if fresh["suites"] else scores(record)
+
+    def _measure(self, version: int) -> dict[str, Any]:
+        """A new record of `version`; without numbers after _TRIES failures. Raises CannotMeasure where it is too early to say so."""
         try:
-            fresh = measure(self.run, self.recipe, version, self.stop)
+            return measure(self.run, self.recipe, version, self.stop)
         except CannotMeasure as error:
             if error.gone:
                 raise
             self.failures[version] += 1
             if self.failures[version] < _TRIES:
                 raise
-            fresh = _unmeasurable(self.recipe, version, str(error))
-        record["again"] = {name: fresh[name] for name in ("settings", "suites", "at")}
-        self._write(record)
-        log.info("policy %d, measured again as an anchor: %s", version, _in_short(fresh))
-        return scores(fresh) if fresh["suites"] else scores(record)
+            return _unmeasurable(self.recipe, version, str(error))
 
     def _measured(self, version: int) -> dict[str, Any]:
         """The record of `version` with numbers that this recipe can compare, measured now if need be; without numbers where the
@@ -245,15 +249,7 @@ class Follower:
         record = read_record(self.run, version)
         if record is not None and (is_measured(record, self.recipe.eval) or self.failures[version] >= _TRIES):
             return record
-        try:
-            fresh = measure(self.run, self.recipe, version, self.stop)
-        except CannotMeasure as error:
-            if error.gone:
-                raise
-            self.failures[version] += 1
-            if self.failures[version] < _TRIES:
-                raise
-            fresh = _unmeasurable(self.recipe, version, str(error))
+        fresh = self._measure(version)
         self.waiting_for = ""
         if record is not None:
             fresh |= {name: record[name] for name in ("again", "compared") if name in record}

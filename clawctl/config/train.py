@@ -88,8 +88,8 @@ class TrainConfig(Section):
     """Of AdamW. Elsewhere the same; OpenClaw-RL's scripts take 0.1, which pulls a finished model towards zero."""
     clip_grad: float = Field(1.0, gt=0)
     """Largest gradient norm."""
-    turn_bound: float | None = Field(1.5, ge=1)
-    """A turn is weighed down where its estimated gradient exceeds the mean of the other turns of its step by more than this factor;
+    turn_bound: float | None = Field(2.0, ge=1)
+    """A turn is weighed down where its gradient exceeds the mean of the other turns of its step by more than this factor;
     null: not bounded. The formula is in docs/methods.md."""
     off_policy: Literal["dppo", "ppo_clip", "tis", "cispo", "gspo"] = "dppo"
     """How tokens count that an older version sampled; `ratio` is the policy's probability of a token over the sampler's. `dppo`:

@@ -232,7 +232,7 @@ class Follower:
         return scores(fresh) if fresh["suites"] else scores(record)
 
     def _measure(self, version: int) -> dict[str, Any]:
-        """A new record of `version`; without numbers after _TRIES failures. Raises CannotMeasure where it is too early to say so."""
+        """A new record of `version`; without numbers after _TRIES failures. Raises CannotMeasure before that."""
         try:
             return measure(self.run, self.recipe, version, self.stop)
         except CannotMeasure as error:

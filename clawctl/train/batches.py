@@ -33,6 +33,7 @@ class Microbatch:
     targets_N: Tensor  # the scored tokens, branch by branch
     temperature_N: Tensor
     lengths: list[int]  # scored tokens of each branch: cuts a [N] stream back into turns
+    own: list[Tensor]  # of each branch, where its own tokens lie in the flattened B T
     tokens: int  # that are computed, padding not counted
 
 
@@ -77,7 +78,8 @@ def _as_tree(branches: Sequence[Branch], device: torch.device) -> Microbatch:
     tree = lay(branches)
     ids, positions = torch.from_numpy(tree.ids_T)[None], torch.from_numpy(tree.positions_T)[None]
     scored = _scored(branches, tree.places, device)
-    return Microbatch(ids.to(device), positions.to(device), visible(tree, device), *scored, len(tree.ids_T))
+    own = [torch.from_numpy(places).to(device) for places in tree.own]
+    return Microbatch(ids.to(device), positions.to(device), visible(tree, device), *scored, own, len(tree.ids_T))
 
 
 def _as_rows(branches: Sequence[Branch], merge: Merge, device: torch.device) -> Microbatch:
@@ -86,12 +88,16 @@ def _as_rows(branches: Sequence[Branch], merge: Merge, device: torch.device) -> 
     width = max(len(branches[row[0]].ids) for row in rows)
     ids_BT = torch.zeros(len(rows), width, dtype=torch.long)
     places: dict[int, Ints] = {}
+    own: dict[int, Tensor] = {}
     for at, row in enumerate(rows):
         ids_BT[at, : len(branches[row[0]].ids)] = torch.from_numpy(branches[row[0]].ids)
         for index in row:
-            places[index] = at * width + np.arange(branches[index].scored - 1, len(branches[index].ids) - 1)
+            branch = branches[index]
+            places[index] = at * width + np.arange(branch.scored - 1, len(branch.ids) - 1)
+            own[index] = torch.arange(at * width + branch.own, at * width + len(branch.ids), device=device)
     scored = _scored(branches, [places[index] for index in range(len(branches))], device)
-    return Microbatch(ids_BT.to(device), None, None, *scored, sum(len(branches[row[0]].ids) for row in rows))
+    tokens = sum(len(branches[row[0]].ids) for row in rows)
+    return Microbatch(ids_BT.to(device), None, None, *scored, [own[index] for index in range(len(branches))], tokens)
 
 
 def _rows(branches: Sequence[Branch], merge: Merge) -> list[list[int]]:

@@ -1,6 +1,6 @@
 """The sequences of a step's turns: as they were sampled, and as the teacher reads them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from clawctl.config import TrainConfig
 from clawctl.train.model import PolicyModel
@@ -8,9 +8,10 @@ from clawctl.train.sample import Sample
 from clawctl.train.trees import Branch, make_branch, tokens_in
 
 
-def turn_branches(samples: Sequence[Sample]) -> list[Branch]:
-    """The turns as they were sampled."""
-    return [make_branch(sample.prompt_ids, sample.completion_ids, sample.temperature) for sample in samples]
+def turn_branches(samples: Sequence[Sample], own: Mapping[str, int] | None = None) -> list[Branch]:
+    """The turns as they were sampled. `own`: where each begins that is its own, by turn id."""
+    own = own or {}
+    return [make_branch(s.prompt_ids, s.completion_ids, s.temperature, own.get(s.turn_id, 0)) for s in samples]
 
 
 def teacher_branches(samples: Sequence[Sample]) -> list[Branch]:

@@ -27,18 +27,24 @@ class Correction:
 
 
 def policy_loss(
-    logprobs_N: Tensor, sampler_N: Tensor, advantages_N: Tensor, lengths: Sequence[int], count: int, correction: Correction
+    logprobs_N: Tensor,
+    sampler_N: Tensor,
+    advantages_N: Tensor,
+    lengths: Sequence[int],
+    count: int,
+    correction: Correction,
+    weights_N: Tensor | float = 1.0,
 ) -> Tensor:
-    """sum(surrogate(A, r) + penalty * (log r)^2) / count, with r = exp(logprob now - logprob of the sampler): a scalar.
+    """sum(w (surrogate(A, r) + penalty * (log r)^2)) / count, with r = exp(logprob now - logprob of the sampler): a scalar.
 
     The two-policy ratio corrects turns that an older version sampled, without a third forward pass (prime-rl's core). The penalty
     is twice Schulman's k2 estimate of KL(sampler || policy) (joschu.net/blog/kl-approx.html). `count` is the number of tokens of
     this term in the whole step, on all ranks and in all microbatches, so that the sum over pieces never depends on how the step is
-    cut. `lengths` are the tokens of each turn, which `gspo` weighs as one.
+    cut. `lengths` are the tokens of each turn, which `gspo` weighs as one. w is 1 but where a turn is bounded (`influence`).
     """
     log_ratio_N = logprobs_N - sampler_N
     losses_N = _surrogate(logprobs_N, sampler_N, advantages_N, lengths, correction)
-    return (correction.penalty * log_ratio_N.square() + losses_N).sum() / count
+    return (weights_N * (correction.penalty * log_ratio_N.square() + losses_N)).sum() / count
 
 
 def _surrogate(logprobs_N: Tensor, sampler_N: Tensor, advantages_N: Tensor, lengths: Sequence[int], how: Correction) -> Tensor:

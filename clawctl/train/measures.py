@@ -27,7 +27,7 @@ class TurnNumbers:
     policy_T: Tensor  # logprobs of the policy before the step
     sampler_T: Tensor
     teacher_T: Tensor | None = None
-    bounded: float = 1.0  # what its part of the loss was multiplied by, see `influence`
+    bounded: float = 1.0  # what its loss was multiplied by, see `influence`
     advantages: dict[str, Tensor] = field(default_factory=dict)  # by term
     acting: dict[str, Tensor] = field(default_factory=dict)  # by term: False where a token was left out
     divergences: dict[str, Tensor] = field(default_factory=dict)  # by term, of those that have no advantages
@@ -75,6 +75,12 @@ class Measures:
         if cost is not None:
             count = cost.forward_backward if backward else cost.forward
             self.flops += count(batch.tokens, pairs_of(batch, branches), len(batch.targets_N))
+
+    def add_work(self, other: "Measures") -> None:
+        """The time and the operations of passes whose turns and tokens were counted before."""
+        self.flops += other.flops
+        for phase, seconds in other.seconds.items():
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
     def add_loss(self, term: str, loss: Tensor) -> None:
         self.losses[term] = self.losses.get(term, 0.0) + float(loss.detach())

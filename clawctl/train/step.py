@@ -4,8 +4,8 @@ import contextlib
 import functools
 import logging
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -23,17 +23,19 @@ from clawctl.train.custom_loss import TERM as CUSTOM
 from clawctl.train.custom_loss import custom_loss, logits_of, sampled_logprobs
 from clawctl.train.ema import Average
 from clawctl.train.flops import Cost, peak_flops
+from clawctl.train.influence import TOO_FAR, bound_of, weight_of
 from clawctl.train.measures import Measures, StepFacts, merged, peak_memory, step_row
 from clawctl.train.model import PolicyModel
 from clawctl.train.objective import Objective, Said, token_counts
 from clawctl.train.off_policy import correction_of
+from clawctl.train.own_gradients import measuring
 from clawctl.train.ranks import Ranks
 from clawctl.train.records import Told
 from clawctl.train.remote_teacher import RemoteTeacher
 from clawctl.train.sample import Batch, Sample
 from clawctl.train.sharding import whole as whole_tensor
-from clawctl.train.tops import Asking, Teachers, look, teachers_of
-from clawctl.train.trees import Packing
+from clawctl.train.tops import Asking, look, teachers_of
+from clawctl.train.trees import Packing, own_starts
 
 log = logging.getLogger("clawctl.train")
 
@@ -127,10 +129,12 @@ def gradients_of(training: Training, batch: Batch) -> Iterator[list[Tensor]]:
     """The gradient of each turn of a step by itself, weighed as it is in this step; they add up to the step's before it is
     clipped. One tensor for each trained parameter. No weight is changed."""
     objective, parameters = _objective_of(training, batch), [parameter for _, parameter in training.policy.trained()]
-    ahead, sizes = _look_ahead(training, [[sample] for sample in batch.samples], objective, Measures())
+    measures = Measures()
+    _add_gradients(training, batch, objective, measures)
     for sample in batch.samples:
         training.optimizer.zero_grad(set_to_none=True)
-        _microbatch(training, [sample], objective.bounded(sizes), Measures(), ahead)
+        weights = {sample.turn_id: measures.turns[sample.turn_id].bounded}
+        _microbatch(training, [sample], objective, Measures(), weights)
         yield [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters]
     training.optimizer.zero_grad(set_to_none=True)
 
@@ -144,69 +148,53 @@ def _objective_of(training: Training, batch: Batch) -> Objective:
 
 
 def _add_gradients(training: Training, batch: Batch, objective: Objective, measures: Measures) -> None:
-    """This rank's part of the batch, microbatch by microbatch."""
-    policy, ranks = training.policy, training.ranks
-    packing = share_out(turn_branches(batch.samples), policy.merge, training.config.tokens_per_microbatch, ranks.world)
+    """This rank's part of the batch. What a turn has more than its bound is taken off afterwards, for only then is it known."""
+    sizes = _passes(training, batch.samples, objective, measures)
+    bound = bound_of(sizes.values(), training.config.turn_bound)
+    weights = {turn_id: weight_of(size, bound) for turn_id, size in sizes.items()}
+    least = min(weights.values(), default=1.0)
+    if least == 1:
+        return
+    again = Measures()
+    if least < TOO_FAR or training.policy.dropouts:  # dropout would blur the same turn in another way
+        training.optimizer.zero_grad(set_to_none=True)
+        _passes(training, batch.samples, objective, again, weights)
+    else:
+        excess = {turn_id: weight - 1 for turn_id, weight in weights.items() if weight < 1}
+        _passes(training, [s for s in batch.samples if s.turn_id in excess], objective, again, excess)
+    measures.add_work(again)
+    for turn_id, numbers in measures.turns.items():
+        numbers.bounded = weights[turn_id]
+
+
+def _passes(
+    training: Training,
+    samples: Sequence[Sample],
+    objective: Objective,
+    measures: Measures,
+    weights: Mapping[str, float] | None = None,
+) -> dict[str, float]:
+    """Add the gradients of the turns, `weights` times, on all ranks; the size of each (see `own_gradients`) where it is asked: at
+    first, before there are weights."""
+    policy, ranks, config = training.policy, training.ranks, training.config
+    branches = turn_branches(samples)
+    packing = share_out(branches, policy.merge, config.tokens_per_microbatch, ranks.world)
+    if weights is not None and training.custom is not None:  # whose loss of many turns nobody can weigh by turn
+        packing = Packing([[index] for index in range(len(samples))], 0, 0)
     measures.cuts, measures.recomputed_tokens = note_cuts(packing, ranks.world) if ranks.leads else (0, 0)
     own = share(packing.groups, ranks.rank, ranks.world)
-    # sharded weights are put together by all ranks or none: one that has no turns left makes the last passes for nothing
+    # sharded weights are put together by all ranks or none: one that has no turns left makes the last pass for nothing
     spare = packing.groups[-1:] if policy.across is not None and len(own) * ranks.world < len(packing.groups) else []
-    ahead = None
-    if training.config.turn_bound is not None and len(packing.groups) > 1:
-        ahead, sizes = _look_ahead(
-            training, [[batch.samples[index] for index in group] for group in (*own, *spare)], objective, measures
-        )
-        objective = objective.bounded({turn_id: size for part in ranks.gather(sizes) for turn_id, size in part.items()})
+    starts = None
+    if weights is None and config.turn_bound is not None and len(samples) > 1:
+        starts = {sample.turn_id: start for sample, start in zip(samples, own_starts(branches), strict=True)}
+    sizes: dict[str, float] = {}
     for group in own:
-        _microbatch(training, [batch.samples[index] for index in group], objective, measures, ahead)
+        sizes |= _microbatch(training, [samples[index] for index in group], objective, measures, weights or {}, starts)
     for group in spare:
-        _microbatch(training, [batch.samples[index] for index in group], objective, Measures(), ahead, weight=0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """What was computed before the first pass of a step that has several, so that all of them know the bound of a turn."""
-
-    teacher: dict[str, Tensor] = field(default_factory=dict)  # by turn, as `teacher_logprobs` has it
-    tops: dict[str, tuple[Tensor, Teachers | None]] = field(default_factory=dict)  # by turn: the policy's likeliest tokens [T, K]
-
-
-def _look_ahead(
-    training: Training, groups: Sequence[list[Sample]], objective: Objective, measures: Measures
-) -> tuple[Ahead, dict[str, float]]:
-    """The teachers of this rank's turns, which are asked in any case, and the size of each turn. Methods that compare the likeliest
-    tokens need a forward pass more for it; the others take the sampler's logprobs for the policy's."""
-    if likeliest(training.config) is None:
-        samples = [sample for group in groups for sample in group]
-        with measures.clock("teacher"):
-            teacher = teacher_logprobs(training, samples, measures)
-        device = training.policy.device
-        return Ahead(teacher), {s.turn_id: objective.size(_as_sampled(s, teacher.get(s.turn_id), device)) for s in samples}
-    tops: dict[str, tuple[Tensor, Teachers | None]] = {}
-    sizes = {}
-    with torch.no_grad():
-        for group in groups:
-            branches = turn_branches(group)
-            batch = lay_out(branches, training.policy.merge, training.policy.device)
-            measures.add_pass(training.cost, batch, branches)
-            said, found = _said_of_tops(training, batch, group, measures)
-            tops |= found
-            sizes.update({turn.sample.turn_id: objective.size(turn) for turn in said})
-    return Ahead(tops=tops), sizes
-
-
-def _as_sampled(sample: Sample, teacher_T: Tensor | None, device: torch.device) -> Said:
-    """The turn as if the policy were its sampler."""
-    sampler_T = torch.tensor(sample.logprobs, dtype=torch.float32, device=device)
-    return Said(sample, sampler_T, sampler_T, sampler_T, teacher_T)
-
-
-def _bounded(objective: Objective, said: Sequence[Said], ahead: Ahead | None) -> Objective:
-    """With the bound of a turn, where this pass is the whole step: its sizes were not known before."""
-    if ahead is not None or objective.config.turn_bound is None:
-        return objective
-    seen = [turn if turn.tops is not None else _as_sampled(turn.sample, turn.teacher_T, turn.before_T.device) for turn in said]
-    return objective.bounded({turn.sample.turn_id: objective.size(turn) for turn in seen})
+        nothing = {samples[index].turn_id: 0.0 for index in group}
+        _microbatch(training, [samples[index] for index in group], objective, Measures(), nothing)
+    return {turn_id: size for part in ranks.gather(sizes) for turn_id, size in part.items()} if starts is not None else {}
 
 
 def _facts(training: Training, objective: Objective, norm: float, lr: float) -> StepFacts:
@@ -224,34 +212,35 @@ def _microbatch(
     samples: list[Sample],
     objective: Objective,
     measures: Measures,
-    ahead: Ahead | None,
-    weight: float = 1.0,
-) -> None:
-    """Add the gradient of a few turns, `weight` times."""
+    weights: Mapping[str, float],
+    starts: Mapping[str, int] | None = None,
+) -> dict[str, float]:
+    """Add the gradient of a few turns. `starts`: where each begins that is its own, if its size is asked."""
     config, policy = training.config, training.policy
     sampled_only = likeliest(config) is None
-    beside = taught_beside(config, policy, samples) if sampled_only and training.custom is None and ahead is None else []
+    beside = taught_beside(config, policy, samples) if sampled_only and training.custom is None else []
     with measures.clock("teacher"):
         apart = [sample for sample in samples if sample not in beside]
-        teacher = ahead.teacher if ahead else teacher_logprobs(training, apart, measures) if sampled_only else {}
-    branches = [*turn_branches(samples), *teacher_branches(beside)]
+        teacher = teacher_logprobs(training, apart, measures) if sampled_only else {}
+    branches = [*turn_branches(samples, starts), *teacher_branches(beside)]
     batch = lay_out(branches, policy.merge, policy.device)
     measures.add_pass(training.cost, batch, branches, backward=True)
-    if training.custom is not None:
-        with measures.clock("forward"):
-            loss = _own_loss(training, training.custom, batch, samples, teacher, objective, measures, ahead)
+    with measuring(policy, batch, len(samples)) if starts is not None else contextlib.nullcontext() as squares:
+        if training.custom is not None:
+            with measures.clock("forward"):
+                loss = _own_loss(training, training.custom, batch, samples, teacher, objective, measures)
+                loss = loss * weights.get(samples[0].turn_id, 1.0)  # of one turn alone, see `_passes`
+        elif sampled_only:
+            with measures.clock("forward"):
+                loss = objective.loss(_said(training, batch, samples, teacher, beside), measures, weights)
+        else:
+            said = _said_of_tops(training, batch, samples, measures)
+            with measures.clock("forward"):
+                loss = objective.loss(said, measures, weights)
         with measures.clock("backward"):
-            (loss * weight).backward()
-        return
-    if sampled_only:
-        with measures.clock("forward"):
-            said = _said(training, batch, samples, teacher, beside)
-    else:
-        said, _ = _said_of_tops(training, batch, samples, measures, ahead)
-    with measures.clock("forward"):
-        loss = _bounded(objective, said, ahead).loss(said, measures)
-    with measures.clock("backward"):
-        (loss * weight).backward()
+            loss.backward()
+    names = (sample.turn_id for sample in samples)
+    return dict(zip(names, squares.sqrt().tolist(), strict=True)) if squares is not None else {}
 
 
 def _own_loss(
@@ -262,7 +251,6 @@ def _own_loss(
     teacher: dict[str, Tensor],
     objective: Objective,
     measures: Measures,
-    ahead: Ahead | None,
 ) -> Tensor:
     """The user's loss of a few turns."""
     policy = training.policy
@@ -279,10 +267,8 @@ def _own_loss(
             reference = logits_of(policy, batch, training.reference)
     streams = zip(samples, now.split(batch.lengths), before.split(batch.lengths), strict=True)
     said = [Said(s, now_T, before_T, _sampler(s, now_T), teacher.get(s.turn_id)) for s, now_T, before_T in streams]
-    objective = _bounded(objective, said, ahead)
     objective.note(said, measures)
     for turn in said:
-        measures.turns[turn.sample.turn_id].bounded = objective.weight(turn)
         measures.turns[turn.sample.turn_id].advantages[CUSTOM] = objective.advantages(turn).cpu()
     loss = custom_loss(custom, (logits, reference), said, objective, batch, training.making)
     measures.add_loss(CUSTOM, loss)
@@ -308,16 +294,13 @@ def _said(
     return [Said(s, now_T, before_T, _sampler(s, now_T), teacher.get(s.turn_id)) for s, now_T, before_T in streams]
 
 
-def _said_of_tops(
-    training: Training, batch: Microbatch, samples: Sequence[Sample], measures: Measures, ahead: Ahead | None = None
-) -> tuple[list[Said], dict[str, tuple[Tensor, Teachers | None]]]:
-    """The same of the policy's likeliest tokens as well; and for each turn these tokens and its teachers, as `ahead` has them."""
+def _said_of_tops(training: Training, batch: Microbatch, samples: Sequence[Sample], measures: Measures) -> list[Said]:
+    """The same of the policy's likeliest tokens as well."""
     policy, k = training.policy, likeliest(training.config)
     assert k is not None
-    named_NK = torch.cat([ahead.tops[sample.turn_id][0] for sample in samples]) if ahead is not None else None
     with measures.clock("forward"):
         with policy.dropping():
-            now = look(policy, batch, k, named_NK)
+            now = look(policy, batch, k)
         before_N, before_NK = now.logprobs_N.detach(), now.likeliest_NK.detach()
         if policy.dropouts:
             with torch.no_grad():
@@ -325,20 +308,16 @@ def _said_of_tops(
             before_N, before_NK = calm.logprobs_N, calm.likeliest_NK
     streams = [stream.split(batch.lengths) for stream in (now.logprobs_N, before_N, now.likeliest_NK, before_NK, now.ids_NK)]
     hinted = [index for index, sample in enumerate(samples) if sample.teacher_prompt_ids is not None]
-    teachers: dict[int, Teachers | None]
-    if ahead is None:
-        with measures.clock("teacher"), _aside(training):
-            own, ids = [samples[index] for index in hinted], [streams[4][index] for index in hinted]
-            ask = Asking(training.config.tokens_per_microbatch, measures, training.cost, training.reference)
-            teachers = dict(zip(hinted, teachers_of(policy, own, ids, ask), strict=True))
-    else:
-        teachers = {index: ahead.tops[samples[index].turn_id][1] for index in hinted}
+    with measures.clock("teacher"), _aside(training):
+        own, ids = [samples[index] for index in hinted], [streams[4][index] for index in hinted]
+        ask = Asking(training.config.tokens_per_microbatch, measures, training.cost, training.reference)
+        teachers = dict(zip(hinted, teachers_of(policy, own, ids, ask), strict=True))
     said = []
     for i, (sample, now_T, before_T, now_TK, before_TK, _) in enumerate(zip(samples, *streams, strict=True)):
         told = teachers.get(i)
         tops = Tops(now_TK, before_TK, told.logprobs_HTK, told.overlap_HT) if told is not None else None
         said.append(Said(sample, now_T, before_T, _sampler(sample, now_T), None, tops))
-    return said, {sample.turn_id: (streams[4][i], teachers.get(i)) for i, sample in enumerate(samples)}
+    return said
 
 
 def _sampler(sample: Sample, like_T: Tensor) -> Tensor:

@@ -25,14 +25,15 @@ class Branch:
     ids: Ints  # [L]
     scored: int  # the first token whose logprob is asked, at least 1; all from there on are asked
     temperature: float
+    own: int = 0  # the first token that no other branch has, but those that go on from this one: see `own_starts`
 
     def __post_init__(self) -> None:
         if not 1 <= self.scored < len(self.ids):
             raise ValueError(f"tokens {self.scored} to {len(self.ids)} cannot be scored: each needs one before it")
 
 
-def make_branch(prompt: list[int], completion: list[int], temperature: float) -> Branch:
-    return Branch(np.array(prompt + completion, dtype=np.int64), len(prompt), temperature)
+def make_branch(prompt: list[int], completion: list[int], temperature: float, own: int = 0) -> Branch:
+    return Branch(np.array(prompt + completion, dtype=np.int64), len(prompt), temperature, own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Tree:
     ends_T: Ints  # one past the last descendant of each token
     runs: tuple[Run, ...]  # tile 0..T
     places: list[Ints]  # for each branch, where the tokens lie that stand before its scored ones
+    own: list[Ints]  # for each branch, where its own tokens lie
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,24 @@ def sort_branches(branches: Sequence[Branch]) -> tuple[list[int], list[int]]:
     keys = [branch.ids.astype(">u4").tobytes() for branch in branches]  # bytes compare as the ids do
     order = sorted(range(len(branches)), key=lambda i: (keys[i], i))
     return order, [0, *(_shared(branches[a].ids, branches[b].ids) for a, b in pairwise(order))][: len(order)]
+
+
+def own_starts(branches: Sequence[Branch]) -> list[int]:
+    """For each branch, the first token that no other branch has, but those that go on from it and those that equal it."""
+    order, shared = sort_branches(branches)
+    lengths = [len(branches[index].ids) for index in order]
+    starts = [0] * len(order)
+    above: list[int] = []  # places in `order` of the branches that the present one goes on from, or equals
+    for place in range(len(order) + 1):
+        common = shared[place] if place < len(order) else 0
+        while above and lengths[above[-1]] > common:
+            ended = order[above.pop()]
+            starts[ended] = max(starts[ended], common)
+        if place < len(order):
+            equal = bool(above) and lengths[above[-1]] == lengths[place]
+            starts[order[place]] = starts[order[above[-1]]] if equal else common
+            above.append(place)
+    return starts
 
 
 def pack(branches: Sequence[Branch], tokens: int, parts: int = 1) -> Packing:
@@ -150,8 +170,10 @@ def lay(branches: Sequence[Branch]) -> Tree:
         beside = (*runs[-1].context, (runs[-1].start, place))
         largest_last = sorted(node.children, key=lambda child: child.size)
         stack += [(child, beside) for child in largest_last[:-1]] + [(child, None) for child in largest_last[-1:]]
-    places = [_before_scored(branch, bottom) for branch, bottom in zip(branches, bottoms, strict=True)]
-    return Tree(np.concatenate(ids), np.concatenate(positions), np.concatenate(ends), tuple(runs), places)
+    both = list(zip(branches, bottoms, strict=True))
+    places = [_places(bottom, branch.scored - 1, len(branch.ids) - 1) for branch, bottom in both]
+    own = [_places(bottom, branch.own, len(branch.ids)) for branch, bottom in both]
+    return Tree(np.concatenate(ids), np.concatenate(positions), np.concatenate(ends), tuple(runs), places, own)
 
 
 def _grow(branches: Sequence[Branch]) -> tuple[list[_Node], list[_Node]]:
@@ -194,11 +216,10 @@ def _weigh(root: _Node) -> None:
         node.size = node.last - node.first + sum(child.size for child in node.children)
 
 
-def _before_scored(branch: Branch, bottom: _Node) -> Ints:
-    """Where the tokens scored - 1 … L - 2 of a branch lie: each stands before one that is scored."""
-    parts: list[Ints] = []
+def _places(bottom: _Node, first: int, last: int) -> Ints:
+    """Where the tokens first … last - 1 lie of a branch that ends in `bottom`."""
+    parts: list[Ints] = [np.arange(0)]
     node: _Node | None = bottom
-    first, last = branch.scored - 1, len(branch.ids) - 1
     while node is not None and node.last > first:
         parts.append(np.arange(max(first, node.first), min(last, node.last)) + (node.start - node.first))
         node = node.parent

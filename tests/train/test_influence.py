@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from clawctl.run_dir import RunDir
-from clawctl.train.influence import ABSURD, bound_of, likeliest_norms, sampled_norms, size_of, weight_of
+from clawctl.train.influence import ABSURD, bound_of, weight_of
 from clawctl.train.measures import Measures
 from clawctl.train.sample import Batch, Sample
-from clawctl.train.step import Training, _add_gradients, _objective_of, gradients_of, train_step
+from clawctl.train.step import Training, _add_gradients, _objective_of, _passes, gradients_of, train_step
 from tests.train.test_train_step import begin
-from tests.train.tiny import HINT, Sampler, publish_turns
+from tests.train.tiny import HINT, Sampler
 
 
 def test_the_bound_is_a_multiple_of_the_mean_of_the_others_whatever_a_quarter_of_the_turns_does() -> None:
@@ -46,27 +46,6 @@ def test_the_bound_solves_its_own_equation_or_is_the_upper_quartile(factor: floa
             assert bound > 0
             if bound < max(sizes) and bound > sorted(sizes, reverse=True)[max(1, count // 4)]:
                 assert bound == pytest.approx(factor * (sum(kept) - bound) / (count - 1))
-
-
-def test_the_norms_are_those_of_the_gradient_with_respect_to_the_logits() -> None:
-    torch.manual_seed(0)
-    logits_TV = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
-    logprobs_TV = (logits_TV / 0.4).log_softmax(-1)
-    pushes_TV = torch.randn(5, 7, dtype=torch.float64)
-    (pushes_TV * logprobs_TV).sum().backward()
-    assert logits_TV.grad is not None
-    torch.testing.assert_close(likeliest_norms(pushes_TV, logprobs_TV.detach(), 0.4), logits_TV.grad.norm(dim=-1))
-    logits_TV.grad = None
-    sampled_T = (logits_TV / 0.4).log_softmax(-1)[:, 0]
-    (3.0 * sampled_T).sum().backward()
-    ratio_T = logits_TV.grad.norm(dim=-1) / sampled_norms(torch.full((5,), 3.0), sampled_T.detach(), 0.4)
-    assert 1 <= float(ratio_T.min()) <= float(ratio_T.max()) <= 2**0.5
-
-
-def test_equal_tokens_add_up_and_different_ones_hardly_do() -> None:
-    tokens_T = torch.tensor([3.0, 4.0])
-    assert size_of(tokens_T, torch.tensor([5, 5])) == pytest.approx(7.0)
-    assert size_of(tokens_T, torch.tensor([5, 6])) == pytest.approx(math.sqrt(0.9 * 25 + 0.1 * 49))
 
 
 def samples_of(sampler: Sampler, hostile: dict[str, Any]) -> list[Sample]:
@@ -109,6 +88,43 @@ def test_no_turn_has_more_than_a_quarter_of_its_steps_gradient(
     assert max(shares(begin(run, model_path, method="binary", lora=lora), samples)) <= 0.25
 
 
+@pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["full", "lora"])
+def test_a_turn_of_a_session_owns_no_step_either(run: RunDir, sampler: Sampler, model_path: Path, lora: Any) -> None:
+    """All sixteen turns are one conversation, and one of them was sampled at temperature 0.05."""
+    ids, samples = sampler.tokenizer("please solve the homework", add_special_tokens=False)["input_ids"], []
+    for n in range(16):
+        turn = sampled_behind(sampler, f"t{n}", [*ids, 1, 5 + n, 2], 0.05 if n == 7 else 1.0, n)
+        samples.append(turn)
+        ids = [*turn.prompt_ids, *turn.completion_ids]
+    training = begin(run, model_path, method="binary", lora=lora)
+    assert max(shares(training, samples)) <= 0.25
+    training.config = training.config.model_copy(update={"turn_bound": None})
+    assert shares(training, samples)[7] > 0.25
+
+
+@torch.no_grad()
+def sampled_behind(sampler: Sampler, name: str, prompt: list[int], temperature: float, seed: int) -> Sample:
+    generator, ids, logprobs = torch.Generator().manual_seed(seed), list(prompt), []
+    for _ in range(8):
+        scaled = (sampler.model(input_ids=torch.tensor([ids])).logits[0, -1].float() / temperature).log_softmax(-1)
+        ids.append(int(torch.multinomial(scaled.exp(), 1, generator=generator)))
+        logprobs.append(float(scaled[ids[-1]]))
+    return Sample(name, "a", "", prompt, ids[len(prompt) :], logprobs, temperature, 0, 1.0, None)
+
+
+@pytest.mark.parametrize(("lora", "within"), [(None, 4.0), ({"rank": 4}, 1.5)], ids=["full", "lora"])
+def test_the_size_of_a_turn_is_nearly_the_norm_of_its_gradient_times_what_all_have_in_common(
+    run: RunDir, sampler: Sampler, model_path: Path, lora: Any, within: float
+) -> None:
+    samples = samples_of(sampler, {"temperature": 0.05, "tokens": 100})
+    training = begin(run, model_path, method="binary", lora=lora)
+    sizes = _passes(training, samples, _objective_of(training, Batch(1, samples)), Measures())
+    training.config = training.config.model_copy(update={"turn_bound": None})
+    found = [math.sqrt(sum(float(g.square().sum()) for g in found)) for found in gradients_of(training, Batch(1, samples))]
+    ratios = sorted(norm / sizes[sample.turn_id] for sample, norm in zip(samples, found, strict=True))
+    assert ratios[-1] / ratios[0] < within
+
+
 def test_turns_alike_are_not_touched(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     samples = samples_of(sampler, {})
     found = [train_step(begin(run, model_path, method="binary", turn_bound=bound), Batch(1, samples)).row for bound in (2.0, None)]
@@ -119,22 +135,23 @@ def test_turns_alike_are_not_touched(run: RunDir, sampler: Sampler, model_path: 
 
 
 @pytest.mark.parametrize("method", ["binary", "opd", "combine", "hybrid", "opd_topk"])
-def test_the_bound_does_not_depend_on_how_the_step_is_cut(run: RunDir, sampler: Sampler, model_path: Path, method: str) -> None:
-    """One pass, or many; and the parts of the turns, each computed alone, add up to the step."""
-    publish_turns(run, sampler, 16)
-    samples = samples_of(sampler, {"temperature": 0.1, "tokens": 60})
-    asked = sampler.tokenizer(f"please {HINT}", add_special_tokens=False)["input_ids"]
-    samples = [replace(s, teacher_prompt_ids=[*asked, *s.prompt_ids]) for s in samples]
+def test_the_bound_does_not_depend_on_how_sessions_are_packed(run: RunDir, sampler: Sampler, model_path: Path, method: str) -> None:
+    """In tries or a row each; and the parts of the turns, each computed alone, add up to the step."""
+    samples = hinted(sampler, samples_of(sampler, {"temperature": 0.1, "tokens": 60}))
     found = {}
-    for tokens in (100_000, 150):
-        training = begin(run, model_path, method=method, tokens_per_microbatch=tokens)
+    for merge in ("tree", "none"):
+        training = begin(run, model_path, method=method, merge=merge)
         measures = Measures()
         _add_gradients(training, Batch(1, samples), _objective_of(training, Batch(1, samples)), measures)
-        found[tokens] = [p.grad.clone() for _, p in training.policy.trained() if p.grad is not None]
+        found[merge] = [p.grad.clone() for _, p in training.policy.trained() if p.grad is not None]
         assert measures.turns["t15"].bounded < 1
-    for whole, cut in zip(found[100_000], found[150], strict=True):
-        torch.testing.assert_close(whole, cut, atol=2e-5 * float(whole.abs().max()) + 1e-7, rtol=1e-3)
-    training = begin(run, model_path, method=method)
+        assert set(measures.turns) == {sample.turn_id for sample in samples}
     alone = [torch.stack(parts).sum(0) for parts in zip(*gradients_of(training, Batch(1, samples)), strict=True)]
-    for whole, parts in zip(found[100_000], alone, strict=True):
+    for whole, rows, parts in zip(found["tree"], found["none"], alone, strict=True):
+        torch.testing.assert_close(whole, rows, atol=2e-5 * float(whole.abs().max()) + 1e-7, rtol=1e-3)
         torch.testing.assert_close(whole, parts, atol=2e-5 * float(whole.abs().max()) + 1e-7, rtol=1e-3)
+
+
+def hinted(sampler: Sampler, samples: list[Sample]) -> list[Sample]:
+    asked = sampler.tokenizer(f"please {HINT}", add_special_tokens=False)["input_ids"]
+    return [replace(s, teacher_prompt_ids=[*asked, *s.prompt_ids]) for s in samples]

@@ -70,7 +70,7 @@ def test_memory_settings_change_no_number(
 ) -> None:
     plain = trained(tmp_path, "plain", sampler, model_path, **changes)
     saved = trained(tmp_path, "saved", sampler, model_path, **changes, **other)
-    assert_same(plain, saved, 2, atol=1e-7)
+    assert_same(plain, saved, 2, atol=1e-6)  # a bounded turn is the difference of two passes
     for mine, theirs in zip(read_rows(plain), read_rows(saved), strict=True):
         assert theirs["loss"] == pytest.approx(mine["loss"], rel=1e-6)
         assert theirs["grad_norm"] == pytest.approx(mine["grad_norm"], rel=1e-5)
@@ -79,7 +79,8 @@ def test_memory_settings_change_no_number(
 def test_any_number_of_ranks_goes_on_from_any_other_and_makes_the_same_weights(
     tmp_path: Path, sampler: Sampler, model_path: Path
 ) -> None:
-    five: dict[str, Any] = {"turns": 20, "batch_turns": 5}  # turns a step, so that some ranks have nothing in the last round
+    # turns a step, so that some ranks have nothing in the last round; the bound is of what the ranks compute together
+    five: dict[str, Any] = {"turns": 20, "batch_turns": 5, "turn_bound": None}
     one_by_one: dict[str, Any] = {**five, "shard": "full", "tokens_per_microbatch": 1}
     alone = trained(tmp_path, "alone", sampler, model_path, **five)
     trained(tmp_path, "many", sampler, model_path, **five, max_steps=1)

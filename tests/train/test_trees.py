@@ -1,5 +1,8 @@
 """Tries: each distinct token once, at its depth, among its ancestors."""
 
+import itertools
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +11,7 @@ from hypothesis import strategies as st
 
 from clawctl.train.attention import ancestors, block_mask, visible
 from clawctl.train.blockwise import attend_by_blocks
-from clawctl.train.trees import Branch, lay, make_branch, pack
+from clawctl.train.trees import Branch, lay, make_branch, own_starts, pack
 
 CPU = torch.device("cpu")
 
@@ -101,3 +104,24 @@ def test_a_branch_scores_at_least_one_token_that_has_one_before_it() -> None:
     for scored in (0, 3):
         with pytest.raises(ValueError, match="cannot be scored"):
             Branch(np.array([1, 2, 3]), scored, 1.0)
+
+
+def shared(mine: list[int], its: list[int]) -> int:
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(mine, its, strict=False)))
+
+
+@given(branches())
+def test_a_branch_owns_what_no_other_has_but_those_that_go_on_from_it(some: list[Branch]) -> None:
+    ids = [branch.ids.tolist() for branch in some]
+    for mine, start in zip(ids, own_starts(some), strict=True):
+        others = [its for its in ids if its[: len(mine)] != mine]
+        assert start == max((shared(mine, its) for its in others), default=0)
+
+
+@given(branches())
+def test_own_tokens_lie_where_the_layout_says(some: list[Branch]) -> None:
+    owned = [replace(branch, own=start) for branch, start in zip(some, own_starts(some), strict=True)]
+    tree = lay(owned)
+    for branch, places in zip(owned, tree.own, strict=True):
+        assert tree.ids_T[places].tolist() == branch.ids[branch.own :].tolist()
+        assert tree.positions_T[places].tolist() == list(range(branch.own, len(branch.ids)))

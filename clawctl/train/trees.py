@@ -73,8 +73,12 @@ def sort_branches(branches: Sequence[Branch]) -> tuple[list[int], list[int]]:
     return order, [0, *(_shared(branches[a].ids, branches[b].ids) for a, b in pairwise(order))][: len(order)]
 
 
-def own_starts(branches: Sequence[Branch]) -> list[int]:
-    """For each branch, the first token that no other branch has, but those that go on from it and those that equal it."""
+def own_starts(branches: Sequence[Branch], reach: int = 256) -> list[int]:
+    """For each branch, the first token that no other branch has, but those that go on from it and those that equal it.
+
+    The first of several that go on from one another has the beginning of all of them: only `reach` tokens of its prompt count as its
+    own.
+    """
     order, shared = sort_branches(branches)
     lengths = [len(branches[index].ids) for index in order]
     starts = [0] * len(order)
@@ -87,6 +91,9 @@ def own_starts(branches: Sequence[Branch]) -> list[int]:
         if place < len(order):
             equal = bool(above) and lengths[above[-1]] == lengths[place]
             starts[order[place]] = starts[order[above[-1]]] if equal else common
+            if len(above) == 1 and not equal:
+                first = order[above[0]]
+                starts[first] = max(starts[first], branches[first].scored - reach)
             above.append(place)
     return starts
 

@@ -76,8 +76,8 @@ def sort_branches(branches: Sequence[Branch]) -> tuple[list[int], list[int]]:
 def own_starts(branches: Sequence[Branch], reach: int = 256) -> list[int]:
     """For each branch, the first token that no other branch has, but those that go on from it and those that equal it.
 
-    The first of several that go on from one another has the beginning of all of them: only `reach` tokens of its prompt count as its
-    own.
+    The first of several that go on from one another has the beginning of all of them: `reach` tokens of its prompt at most count as
+    its own.
     """
     order, shared = sort_branches(branches)
     lengths = [len(branches[index].ids) for index in order]

@@ -30,15 +30,16 @@ from clawctl.collect.held import Arrived, Held
 from clawctl.collect.parents import Claim, Index, Match, Node, Tree
 from clawctl.collect.rows import make_turn, next_state
 from clawctl.collect.side_rules import is_certain, opening_of, session_in_prompt, tool_names, turn_kind, without_revision
+from clawctl.cut_calls import Decode
 from clawctl.types import Exchange, Feedback, Message, Turn
 
 
 class Sessions:
     """The live trees of one run. `published`: the turns whose rows exist already, with their parents. They are linked as they were,
-    or not at all where their parent's session is over, and give no row again."""
+    or not at all where their parent's session is over, and give no row again. `decode`: what token ids say."""
 
-    def __init__(self, timeout_s: float, published: dict[str, str | None] | None = None) -> None:
-        self.timeout_s = timeout_s
+    def __init__(self, timeout_s: float, published: dict[str, str | None] | None = None, decode: Decode | None = None) -> None:
+        self.timeout_s, self._decode = timeout_s, decode
         self.unsure = Held()  # see `add`
         self._published = published if published is not None else {}
         self._index = Index()
@@ -247,9 +248,8 @@ class Sessions:
         if came_back is None and rating is None and _is_aside(node):
             node.kind = "side"
         session_id = node.tree.session_id
-        self._rows.append(
-            make_turn(exchange, session_id, node.parent_id, node.index, node.kind, came_back, repeated, rating, node.evidence)
-        )
+        place = session_id, node.parent_id, node.index
+        self._rows.append(make_turn(exchange, *place, node.kind, came_back, repeated, rating, node.evidence, self._decode))
 
     def _end_session(self, user: str, session_id: str) -> None:
         trees = list(self._of_session.get((user, session_id), []))

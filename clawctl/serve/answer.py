@@ -7,12 +7,14 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any, Literal
 
+from clawctl.cut_calls import CUT_CALL, has_cut_call
 from clawctl.serve.backends import Reply, Sampled
 from clawctl.serve.capture import Capture
 from clawctl.serve.dialects import Ask, Choice, Dialect, Refusal, Shown
 from clawctl.serve.engines import EngineFailure
 from clawctl.serve.recent import Recent
-from clawctl.types import Exchange
+from clawctl.serve.text import CallBegun, CallSaid
+from clawctl.types import Exchange, Message
 
 _log = logging.getLogger("clawctl.serve")
 
@@ -112,6 +114,8 @@ class Answer:
     ) -> None:
         if self._capture is None:
             return
+        message = None if status == "error" else self.dialect.message(choice)
+        cut = status == "ok" and _has_cut_call(self.ask, choice, sampled, message)
         await self._capture.keep(
             Exchange(
                 exchange_id=choice.exchange_id,
@@ -123,7 +127,7 @@ class Answer:
                 model=self.ask.model,
                 messages=self.ask.sent_messages,
                 tools=self.ask.tools,
-                response=None if status == "error" else self.dialect.message(choice),
+                response=message,
                 finish_reason=choice.finish_reason,
                 prompt_ids=sampled.prompt_ids,
                 completion_ids=sampled.completion_ids,
@@ -134,7 +138,7 @@ class Answer:
                 top_p=sampled.top_p,
                 top_k=sampled.top_k,
                 hints=self._hints,
-                untrainable_reason=sampled.untrainable,
+                untrainable_reason=CUT_CALL if cut else sampled.untrainable,
                 ttft_s=None if first_at is None else first_at - self._created_at,
                 spliced=sampled.spliced,
                 unspliced=sampled.unspliced,
@@ -142,6 +146,16 @@ class Answer:
             ),
             self.ask.template_settings,
         )
+
+
+def _has_cut_call(ask: Ask, choice: Choice, sampled: Sampled, message: Message | None) -> bool:
+    """Whether a limit or a stop string ended the answer within a tool call, or may have."""
+    if sampled.cut_call is None:  # the engine parsed the call: a stop string that ended the answer may stand in it
+        last = choice.shown[-1].events[-1] if choice.shown and choice.shown[-1].events else None
+        cut = sampled.stop_sequence is not None and isinstance(last, CallBegun | CallSaid)
+    else:
+        cut = sampled.cut_call
+    return cut or has_cut_call(ask.tools, message, sampled.finish_reason or "broken off")
 
 
 def _tell(choice: Choice, sampled: Sampled) -> None:

@@ -30,6 +30,8 @@ class Reading:
         self._unseen: list[ShownToken] = []  # visible tokens of text that is held back
         self._calls = 0
         self.reasoning_tokens = 0
+        self.ended_in_call = False
+        self.ended_by_token = False  # the last token is one of the model's own marks, as an end token is
 
     @property
     def hit(self) -> str | None:
@@ -43,6 +45,7 @@ class Reading:
     def take(self, token: int, logprob: float | None, top: Sequence[tuple[int, float]] = (), last: bool = False) -> None:
         """One sampled token, with the likeliest ones in its place; `last`: it ends the answer and is no text."""
         text = self._detokenizer.feed(token)
+        self.ended_by_token = self._detokenizer.is_hidden(token)
         if self._logprobs and logprob is not None and not last and not self._detokenizer.is_hidden(token):
             self._unseen.append(ShownToken(text, logprob, self._tops.told(top)))
         self.reasoning_tokens += self._parser.thinking
@@ -59,6 +62,7 @@ class Reading:
     def end(self) -> Shown | None:
         """What was held back."""
         self._events += self._parser.feed(self._cutter.feed(self._detokenizer.end()) + self._cutter.end())
+        self.ended_in_call = self._parser.in_call
         self._events += self._parser.end()
         return self.shown()
 

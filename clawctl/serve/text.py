@@ -139,6 +139,12 @@ class Parser:
     def thinking(self) -> bool:
         return self._mode == "think"
 
+    @property
+    def in_call(self) -> bool:
+        """Whether a call has begun, perhaps with a part of its mark only, and has not ended."""
+        begun = self._tools and self._mode == "said" and held_back(self._held, CALL) > 0
+        return begun or self._mode in ("call", "arguments")
+
     def feed(self, text: str) -> list[Event]:
         self._held += text
         events: list[Event] = []

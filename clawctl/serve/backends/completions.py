@@ -77,6 +77,7 @@ class CompletionSaying:
     def end(self, sampled: Sampled) -> Shown | None:
         shown = self._reading.end()
         sampled.reasoning_tokens = self._reading.reasoning_tokens
+        sampled.cut_call = self._reading.ended_in_call and not self._reading.ended_by_token
         if sampled.finish_reason == "stop" and self._reading.called:
             sampled.finish_reason = "tool_calls"
         return shown

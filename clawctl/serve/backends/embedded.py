@@ -95,7 +95,7 @@ class Embedded:
             temperature=serve.temperature if ask.temperature is None else ask.temperature,
             top_p=serve.top_p if ask.top_p is None else ask.top_p,
             top_k=ask.top_k,
-            max_tokens=min(serve.max_tokens if ask.max_tokens is None else ask.max_tokens, longest - prompt),
+            max_tokens=min(ask.max_tokens or serve.max_tokens or longest, longest - prompt),
             top_logprobs=ask.top_logprobs if ask.logprobs else 0,
             **steering(ask.engine_fields, engine.vocabulary),
         )
@@ -135,6 +135,7 @@ class EmbeddedReply:
     ) -> None:
         self._generation, self._reading, self._eos_ids, self._version = generation, reading, eos_ids, version
         self._stopped = self._cancelled = False
+        self._ended = False  # by the model itself
         self._versions = {version}  # that sampled something
         self.sampled = sampled
         sampled.prompt_tokens = len(prompt.ids)
@@ -155,6 +156,7 @@ class EmbeddedReply:
             sampled.finish_reason = "tool_calls" if reading.called else "stop"
         elif not self._cancelled:
             sampled.finish_reason = "length"
+        sampled.cut_call = reading.ended_in_call and not self._ended
 
     def _take(self, tokens: list[Token]) -> None:
         reading, sampled = self._reading, self.sampled
@@ -168,7 +170,7 @@ class EmbeddedReply:
             self._versions.add(token.version)
             if sampled.version is None:  # a prompt that was begun before a swap may be computed half by the old weights: it counts
                 sampled.version = self._version
-            self._stopped = token.id in self._eos_ids
+            self._stopped = self._ended = token.id in self._eos_ids
             reading.take(token.id, token.logprob, token.top, self._stopped)
             if reading.hit:
                 self._stopped, sampled.stop_sequence = True, reading.hit

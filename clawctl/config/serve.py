@@ -60,8 +60,8 @@ class ServeConfig(Section):
     top_p: float = Field(1.0, gt=0, le=1)
     """Used where the client names none. Below 1 a turn is kept but not trained: its logprobs are not the policy's."""
     max_tokens: int | None = Field(None, gt=0)
-    """Longest answer, in tokens, where the client names no limit. Unset: what the context has left. Set it where a model may not come
-    to an end, or where an upstream refuses requests without a limit."""
+    """Longest answer, in tokens, where the client names no limit. Unset: what the context has left. Set it where a model may write
+    without end, or where an upstream refuses requests without a limit."""
     splice: bool = False
     """Put earlier answers of ours into the prompt as they were sampled, where a client sends them back in other words (other white
     space, tool arguments written anew, reasoning left out). It changes what the model sees. Not for upstreams other than vLLM."""

@@ -115,7 +115,7 @@ class About:
 
     def _requests(self) -> dict[str, int]:
         counted = [(api, int(status), count) for (api, status, _), count in self._metrics.requests.items()]
-        asks = [(status, count) for api, status, count in counted if api in ("chat", "responses", "messages")]
+        asks = [(status, count) for api, status, count in counted if api in ("chat", "responses", "messages", "completions")]
         return {
             "running": self._metrics.running,
             "total": sum(count for _, count in asks) + self._metrics.running,

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
 from clawctl.cut_calls import CUT_CALL, has_cut_call
@@ -38,8 +38,10 @@ class Answer:
         key: str,  # name of the API key that asked
         capture: Capture | None,
         recent: Recent | None = None,  # where the answer is remembered, if it may be put back into a later prompt
+        asks: Sequence[Ask] = (),  # of each reply, where they differ in their prompts
     ) -> None:
         self.ask, self.dialect = ask, dialect
+        self._asks = asks or [ask] * len(replies)
         self.choices = [Choice(i, exchange_id if i == 0 else new_handle()) for i in range(len(replies))]
         self._replies, self._created_at, self._hints, self._key, self._capture = replies, created_at, hints, key, capture
         self._recent = recent
@@ -115,18 +117,19 @@ class Answer:
         if self._capture is None:
             return
         message = None if status == "error" else self.dialect.message(choice)
-        cut = status == "ok" and _has_cut_call(self.ask, choice, sampled, message)
+        ask = self._asks[choice.index]
+        cut = status == "ok" and _has_cut_call(ask, choice, sampled, message)
         await self._capture.keep(
             Exchange(
                 exchange_id=choice.exchange_id,
                 created_at=self._created_at,
                 finished_at=time.time(),
-                api=self.ask.api,
+                api=ask.api,
                 key=self._key,
                 status=status,
-                model=self.ask.model,
-                messages=self.ask.sent_messages,
-                tools=self.ask.tools,
+                model=ask.model,
+                messages=ask.sent_messages,
+                tools=ask.tools,
                 response=message,
                 finish_reason=choice.finish_reason,
                 prompt_ids=sampled.prompt_ids,
@@ -144,7 +147,7 @@ class Answer:
                 unspliced=sampled.unspliced,
                 adapted=sampled.adapted,
             ),
-            self.ask.template_settings,
+            ask.template_settings,
         )
 
 
@@ -163,4 +166,5 @@ def _tell(choice: Choice, sampled: Sampled) -> None:
     choice.prompt_tokens, choice.completion_tokens = sampled.prompt_tokens, sampled.completion_tokens
     choice.cached_tokens, choice.reasoning_tokens = sampled.cached_tokens, sampled.reasoning_tokens
     choice.finish_reason, choice.stop_sequence = sampled.finish_reason, sampled.stop_sequence
+    choice.prompt_ids, choice.completion_ids = sampled.prompt_ids, sampled.completion_ids
     choice.usage, choice.extras = sampled.usage, sampled.extras

@@ -18,8 +18,9 @@ from clawctl.keys import KeyRing
 from clawctl.run_dir import RunDir
 from clawctl.serve.about import About
 from clawctl.serve.answer import Answer, new_handle
+from clawctl.serve.backends import Reply
 from clawctl.serve.capture import Capture
-from clawctl.serve.dialects import Ask, Dialect, Refusal, chat, messages, responses
+from clawctl.serve.dialects import Ask, Dialect, Refusal, chat, completions, messages, responses
 from clawctl.serve.hints import read_hints
 from clawctl.serve.hosts import Hosts
 from clawctl.serve.limits import Concurrency
@@ -33,6 +34,7 @@ from clawctl.serve.turns import Lines
 from clawctl.serve.versions import Versions
 from clawctl.serve.vetting import LONG_BODY, Vetting
 from clawctl.tokenizer_files import tokenizer_file
+from clawctl.types import plain_prompt
 
 _log = logging.getLogger("clawctl.serve")
 _LONGEST_RATING = 64 << 10  # bytes
@@ -44,6 +46,7 @@ _DIALECTS: dict[str, tuple[Any, Speaker]] = {
     "responses": (responses, responses.Responses),
     "messages": (messages, messages.Messages),
     "count_tokens": (messages, messages.Messages),
+    "completions": (completions, completions.Completions),
 }
 _RESPONSES = "/v1/responses/"
 _CAPTURED = ("", "on", "true", "yes", "1")  # values of X-Capture; any other, "off" or "false", keeps the request out
@@ -70,6 +73,7 @@ class Gateway:
         self._routes: dict[str, tuple[str, str, bool, Handler]] = {  # path: method, API, whether a key is needed, handler
             "/v1/chat/completions": ("POST", "chat", True, self._ask),
             "/v1/responses": ("POST", "responses", True, self._ask),
+            "/v1/completions": ("POST", "completions", True, self._ask),
             "/v1/messages": ("POST", "messages", True, self._ask),
             "/v1/messages/count_tokens": ("POST", "count_tokens", True, self._count_tokens),
             "/v1/feedback": ("POST", "feedback", True, self._rate),
@@ -168,17 +172,26 @@ class Gateway:
             return await self._begin(request, visit, ask, speaks)
 
     async def _begin(self, request: Request, visit: Visit, ask: Ask, speaks: Speaker) -> Response | Stream:
-        if self._recent is not None:
-            ask = self._recent.known(visit.key, ask)
+        recent = None if ask.prompts else self._recent
+        if recent is not None:
+            ask = recent.known(visit.key, ask)
+        asks = [ask]
+        if ask.prompts:
+            asks = await self._with_texts(completions.each_prompt(ask))
+            speaks = partial(completions.Completions, prompts=[each.messages[0]["content"] for each in asks])
         headers = dict(reversed(request.headers.items()))  # the first of each name, to be looked up many times
         hints = read_hints(headers, ask.claims) | self._rating.hint(headers)
         wanted = headers.get("x-capture", "on").strip().lower() in _CAPTURED
         handle = new_handle()
         async with AsyncExitStack() as stack:
             stack.enter_context(self._concurrency.one_more(visit.key))
-            replies, pinned = await self._versions.begin(ask, stack)
+            replies, pinned = list[Reply](), False
+            for each in asks:
+                begun, pinned = await self._versions.begin(each, stack)
+                replies += begun
             capture = self._capture if self._capture.on and wanted and not pinned else None
-            answer = Answer(ask, speaks(ask, handle), replies, handle, visit.arrived, hints, visit.key, capture, self._recent)
+            of_replies = [each for each in asks for _ in range(ask.n)]
+            answer = Answer(ask, speaks(ask, handle), replies, handle, visit.arrived, hints, visit.key, capture, recent, of_replies)
             for choice in answer.choices if capture is not None else ():
                 self._rating.gave(visit.key, choice.exchange_id)
             self._running.add(answer)
@@ -186,6 +199,21 @@ class Gateway:
             stack.callback(self._ended, answer, visit)
             kept = stack.pop_all()
         return Stream(answer, visit, kept) if ask.stream else await whole(answer, visit, kept, request.receive)
+
+    async def _with_texts(self, asks: list[Ask]) -> list[Ask]:
+        """The asks with the texts of prompts that are token ids, where a tokenizer is known here. Raises Refusal."""
+        found = []
+        for ask in asks:
+            prompt = ask.prompts[0]
+            if not isinstance(prompt, str):
+                text = await self._lines.run(ask.key, len(prompt), partial(self._capture.text_of, prompt))
+                if not text and ask.echo["echo"]:
+                    raise Refusal(400, "'echo' cannot be done: no tokenizer is here to read token ids", "echo")
+                if text:
+                    said = [plain_prompt(text)]
+                    ask = replace(ask, messages=said, sent_messages=said)
+            found.append(ask)
+        return found
 
     async def _stored_response(self, request: Request, visit: Visit) -> Response:
         name = request.scope["path"].removeprefix(_RESPONSES)
@@ -227,7 +255,7 @@ class Gateway:
     def _ended(self, answer: Answer, visit: Visit) -> None:
         self._running.discard(answer)
         self._metrics.running -= 1
-        self._metrics.tokens_in[visit.api, visit.key] += answer.choices[0].prompt_tokens
+        self._metrics.tokens_in[visit.api, visit.key] += sum(each.prompt_tokens for each in answer.choices[:: answer.ask.n])
         self._metrics.tokens_out[visit.api, visit.key] += sum(choice.completion_tokens for choice in answer.choices)
 
 

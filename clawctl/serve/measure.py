@@ -100,7 +100,18 @@ def _values(value: Any, enough: int) -> int:
 
 
 def _check_length(ask: Ask, max_context: int, count_tokens: CountTokens | None) -> None:
+    if ask.prompts:
+        for prompt in ask.prompts:
+            if isinstance(prompt, str):
+                _check_text(prompt.encode(errors="replace"), max_context, count_tokens)
+            elif len(prompt) >= max_context:
+                raise too_long(max_context, len(prompt))
+        return
     text = _without_images(orjson.dumps([ask.sent_messages, ask.tools], option=orjson.OPT_NON_STR_KEYS), ask)
+    _check_text(text, max_context, count_tokens)
+
+
+def _check_text(text: bytes, max_context: int, count_tokens: CountTokens | None) -> None:
     if len(text) > BESIDE + BYTES_PER_TOKEN * max_context:
         raise too_long(max_context, len(text) // BYTES_PER_TOKEN)
     if count_tokens is None or len(text) <= _SURE_BYTES * max_context:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from clawctl.serve.dialects import Ask, Shown, ShownToken
-from clawctl.serve.text import CALL, CallBegun, CallSaid, Detokenizer, Event, Parser, StopCutter, joined
+from clawctl.serve.text import CALL, CallBegun, CallSaid, Detokenizer, Event, Parser, PlainText, StopCutter, joined
 
 _HEADER, _OTHER_CALLS = "<|im_start|>", "<function="
 
@@ -21,9 +21,11 @@ def uncovered(template: str, tools: bool) -> str | None:
 class Reading:
     """Of one answer."""
 
-    def __init__(self, tokenizer: Any, ask: Ask, thinking: bool) -> None:
-        self._detokenizer, self._cutter = Detokenizer(tokenizer), StopCutter(ask.stop)
-        self._parser, self._logprobs = Parser(thinking, ask.use_tools), ask.logprobs
+    def __init__(self, tokenizer: Any, ask: Ask, thinking: bool, before: Sequence[int] = ()) -> None:
+        """`before`: the ids of a prompt that the answer goes on from, without a template."""
+        self._detokenizer, self._cutter = Detokenizer(tokenizer, before), StopCutter(ask.stop)
+        self._parser = PlainText() if ask.prompts else Parser(thinking, ask.use_tools)
+        self._logprobs = ask.logprobs
         self._tops = Tops(tokenizer)
         self._one_call = ask.engine_fields.get("parallel_tool_calls") is False
         self._events: list[Event] = []

@@ -129,7 +129,8 @@ class Stream:
 
     async def _frames(self) -> AsyncIterator[bytes]:
         answer, dialect, visit = self._answer, self._answer.dialect, self._visit
-        yield b"".join(dialect.begin(choice) for choice in answer.choices)
+        if begun := b"".join(dialect.begin(choice) for choice in answer.choices):
+            yield begun
         try:
             async for choice, shown in answer.pieces():
                 visit.first_at = visit.first_at or time.time()

@@ -18,7 +18,7 @@ from clawctl.http_client import Broken, Client
 from clawctl.run_dir import RunDir
 from clawctl.serve.backends import Capabilities, Reply, Sampled
 from clawctl.serve.backends.chunks import Saying, UpstreamReply
-from clawctl.serve.backends.completions import PATH, CompletionSaying, How, as_completion
+from clawctl.serve.backends.completions import PATH, CompletionSaying, How, PlainSaying, as_completion, as_plain
 from clawctl.serve.backends.control import Control
 from clawctl.serve.backends.multiplex import Multiplexed
 from clawctl.serve.backends.places import Places
@@ -99,8 +99,8 @@ class Upstream:
         if version is not None:
             await stack.enter_async_context(self._places.one(version, ask.key))
         target = await stack.enter_async_context(self._targets.lease(version))
-        how = How() if self._splicer is None else await self._splicer.how(ask, target.name)
-        safe = self._without_control(ask) if how.prompt is None else ask
+        how = How() if self._splicer is None or ask.prompts else await self._splicer.how(ask, target.name)
+        safe = self._without_control(ask) if how.prompt is None and not ask.prompts else ask
         replies = [self._reply(safe, target, how) for _ in range(safe.n)]
         for reply in replies:
             reply.sampled.adapted = reply.sampled.adapted or (None if safe is ask else _SPACED)
@@ -116,6 +116,8 @@ class Upstream:
         return UpstreamReply(sampled, target.clock, ask.logprobs, ids, ask.stream, self._saying(ask, how))
 
     def _saying(self, ask: Ask, how: How) -> Saying | None:
+        if ask.prompts:
+            return PlainSaying(ask.logprobs)
         if self._splicer is None or how.prompt is None:
             return None
         return CompletionSaying(self._splicer.tokenizer, ask, how.prompt.thinking)
@@ -186,6 +188,8 @@ class Upstream:
             told = await self._client.rest(call)
         except Broken as broken:
             raise _unreachable(broken) from broken
+        if _path(body) == PATH and status in _NOT_THERE and b"model" not in told.lower():
+            raise Refusal(501, "this upstream speaks no plain completions (/v1/completions)")
         raise refusal(status, told)
 
     def _body(self, ask: Ask, target: Target, how: How, sampled: Sampled, i: int) -> dict[str, Any]:
@@ -221,6 +225,8 @@ class Upstream:
             body |= {"model": self._targets.base, "lora_path": target.name}
         if self._kind == "vllm" and target.steady and not ask.stream:
             body["stream_interval"] = _UNREAD_TOKENS
+        if ask.prompts:
+            return as_plain(body, ask.prompts[0], ask.add_special_tokens)
         return body if how.prompt is None else as_completion(body, how.prompt.ids)
 
     async def count(self, ask: Ask) -> int:

@@ -53,6 +53,14 @@ class ValueCount:
         return self.values
 
 
+def too_large(most_bytes: int) -> Refusal:
+    return Refusal(413, f"the body is larger than {most_bytes / (1 << 20):.3g} MB")
+
+
+def too_many_values(most_values: int) -> Refusal:
+    return Refusal(413, f"the body holds more than {most_values} values (list items and object fields)")
+
+
 def most_body(limit_mb: float, max_context: int | None, images: bool | None) -> int:
     """Bytes of the largest body worth reading: without images none is larger than its context allows."""
     most = int(limit_mb * (1 << 20))

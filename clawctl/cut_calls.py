@@ -110,5 +110,5 @@ def _is_open_at_limit(text: str) -> bool:
 def _holds_more(sampled: str, shown: str) -> bool:
     """Whether the engine has held something back behind the text that it showed, as it does with what may become a call. Where the
     two do not begin alike, the ids are of another tokenizer than `decode` knows, and only marks count."""
-    sampled, shown = _NOT_SHOWN.sub("", sampled), _NOT_SHOWN.sub("", shown)
+    sampled, shown = _NOT_SHOWN.sub("", _END_TOKEN.sub("", sampled)), _NOT_SHOWN.sub("", shown)
     return _is_open(sampled, _MARKS) or (sampled.startswith(shown) and len(sampled) > len(shown))

@@ -56,6 +56,7 @@ def test_a_text_that_hit_its_limit_has_none_if_nothing_was_held_back_behind_it()
     assert not is_cut(answer("It is"), "length", "It is <|call|>look", tools=None)
     assert is_cut(answer("It is"), "length", "It is <tool_ca")
     assert is_cut(answer(""), "length", "x"), "nothing was shown"
+    assert not is_cut(answer("It is"), "length", "It is<|im_end|>")
     assert not is_cut(answer("It is"), "length", "qwxz"), "the ids are of another tokenizer, and show no mark"
     assert not is_cut(answer("It is"), "length", ""), "and these nobody can read"
 

@@ -13,6 +13,16 @@ REGENERATED = "regenerated"  # likewise, and the same was asked again
 Message = dict[str, Any]  # {"role": "user", "content": "…"} in OpenAI chat form; tool calls and tool results as that API has them
 
 
+def plain_prompt(text: str) -> Message:
+    """A prompt that entered the engine as it is, without a chat template, as the one message of its conversation."""
+    return {"role": "user", "content": text, "plain": True}
+
+
+def is_plain(messages: Sequence[Message]) -> bool:
+    """Whether a conversation is a prompt of that kind: no template shows it as the model read it."""
+    return len(messages) == 1 and messages[0].get("plain") is True
+
+
 def newer(version: object) -> str:
     """What is said of a row whose schema version this clawctl does not know. Unknown fields alone make no row unreadable."""
     return f"schema version {version}, written by a newer clawctl: this one reads {SCHEMA_VERSION}, update it to read this"
@@ -25,7 +35,7 @@ class Exchange:
     exchange_id: str  # "x4Jd…", 24 alphanumeric characters: the handle that clients echo; becomes the turn_id
     created_at: float  # unix seconds when the request arrived
     finished_at: float  # unix seconds when the last token left
-    api: str  # "chat"
+    api: str  # "chat", "responses", "messages", "completions"
     key: str  # name of the API key that asked: "default"
     status: Literal["ok", "cancelled", "error"]
     model: str  # the name that was asked for: "demo"

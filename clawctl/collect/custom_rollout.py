@@ -14,6 +14,7 @@ from typing import Any
 
 from clawctl.collect.redacted import redacted
 from clawctl.config import Recipe
+from clawctl.cut_calls import CUT_CALL, Decode, has_cut_call
 from clawctl.errors import ClawError
 from clawctl.model_files import origin_of
 from clawctl.plugins import GENERATE, ROLLOUT, Generation, load_function
@@ -38,9 +39,11 @@ def collect_custom(run: RunDir, recipe: Recipe, rollout: str, generate: str | No
         raise ClawError(problem, "name it, or let the agent talk to `clawctl serve --intercept`: its calls are captured", 2)
     sample = _checked(load_function(generate, "--custom-generate", GENERATE), generate)
     origin = origin_of(recipe.model.path, recipe.model_path)
-    redactor, published = Redactor(recipe.privacy.redact, decode=IdReader(recipe.model_path)), 0
+    decode, published = IdReader(recipe.model_path), 0
+    redactor = Redactor(recipe.privacy.redact, decode=decode)
     for episode in range(episodes):
-        turns = [redacted(turn, redactor) for turn in _played(play, partial(sample, config=recipe.collect), episode, recipe)]
+        played = _played(play, partial(sample, config=recipe.collect), episode, recipe, decode)
+        turns = [redacted(turn, redactor) for turn in played]
         if turns:
             write_turns(run.trajectories / f"{time.time_ns():020d}-{secrets.token_hex(3)}-custom.parquet", turns, origin)
         published += len(turns)
@@ -59,11 +62,13 @@ def _checked(generate: Callable[..., Any], spec: str) -> Callable[..., Generatio
     return sample
 
 
-def _played(play: Callable[..., Any], generate: Callable[..., Generation], episode: int, recipe: Recipe) -> list[Turn]:
+def _played(
+    play: Callable[..., Any], generate: Callable[..., Generation], episode: int, recipe: Recipe, decode: Decode
+) -> list[Turn]:
     session, turns = f"custom-{secrets.token_hex(8)}", list[Turn]()
     try:
         for told in play(episode, generate, recipe.collect):
-            turns.append(_turn(told, session, turns[-1] if turns else None, f"episode {episode}, turn {len(turns)}"))
+            turns.append(_turn(told, session, turns[-1] if turns else None, f"episode {episode}, turn {len(turns)}", decode))
     except ClawError:
         raise
     except Exception as error:  # somebody else's code: its traceback is told
@@ -73,7 +78,7 @@ def _played(play: Callable[..., Any], generate: Callable[..., Generation], episo
     return turns
 
 
-def _turn(told: Any, session: str, parent: Turn | None, where: str) -> Turn:
+def _turn(told: Any, session: str, parent: Turn | None, where: str, decode: Decode) -> Turn:
     if not isinstance(told, Mapping) or not told.keys() >= set(_NEEDED) or not isinstance(told["generation"], Generation):
         got = sorted(told) if isinstance(told, Mapping) else type(told).__name__
         raise ClawError(f"--custom-rollout, {where}: got {got}", _CURE)
@@ -82,6 +87,8 @@ def _turn(told: Any, session: str, parent: Turn | None, where: str) -> Turn:
     sampled: Generation = told["generation"]
     optional = {name: told.get(name) for name in _OPTIONAL}
     reason = _why_not(sampled, told["next_state"], optional["outcome_reward"])
+    if has_cut_call(told.get("tools"), sampled.message, sampled.finish_reason, sampled.completion_ids, decode):
+        reason = CUT_CALL
     try:
         return Turn(
             turn_id=secrets.token_hex(12), session_id=session, parent_turn_id=parent.turn_id if parent else None,

@@ -15,10 +15,12 @@ from clawctl.collect.captures import BadLine, parse_exchange
 from clawctl.collect.imports import read_turns_of
 from clawctl.collect.sessions import Sessions
 from clawctl.config import CollectConfig, Recipe
+from clawctl.cut_calls import Decode
 from clawctl.feedback import Ratings
 from clawctl.lines import Lines
 from clawctl.printing import Column, answers, counted, fitting, labelled, one_line, plain
 from clawctl.run_dir import RunDir
+from clawctl.tokenizer_files import IdReader
 from clawctl.types import Exchange, Turn
 
 WILL = "trained, if the verdict says something"
@@ -34,7 +36,7 @@ def dry_run(run: RunDir | None, settings: Recipe, file: Path | None, rating: flo
     if file is not None:
         turns, bad = read_turns_of(file, rating, settings.privacy), 0
     elif run is not None:
-        turns, bad, still_open = stitch_all(run, settings.collect, time.time())
+        turns, bad, still_open = stitch_all(run, settings.collect, time.time(), IdReader(settings.model_path))
     fates = {turn.turn_id: fate(turn, turn.turn_id in still_open) for turn in turns}
     counts = Counter(fates.values())
     shown = [describe(turn, fates[turn.turn_id]) for turn in pick(turns, fates, samples)]
@@ -45,9 +47,9 @@ def dry_run(run: RunDir | None, settings: Recipe, file: Path | None, rating: flo
     print_tables(counts, shown, bad)
 
 
-def stitch_all(run: RunDir, settings: CollectConfig, now: float) -> tuple[list[Turn], int, set[str]]:
+def stitch_all(run: RunDir, settings: CollectConfig, now: float, decode: Decode | None = None) -> tuple[list[Turn], int, set[str]]:
     """All turns that the captures give, how many lines cannot be read, and the ids of the turns that are still open."""
-    sessions, bad = Sessions(settings.session_timeout_s), 0
+    sessions, bad = Sessions(settings.session_timeout_s, decode=decode), 0
     for feedback in Ratings(run).read():
         sessions.rate(feedback)
     exchanges: list[Exchange] = []

@@ -31,6 +31,7 @@ from clawctl.collect.redacted import NOT_WANTED, redacted
 from clawctl.collect.rows import SIDE_TURN
 from clawctl.collect.sessions import scoped
 from clawctl.config.privacy import PrivacyConfig
+from clawctl.cut_calls import CUT_CALL, has_cut_call
 from clawctl.errors import ClawError
 from clawctl.privacy.redaction import Redactor
 from clawctl.run_dir import RunDir, published
@@ -151,6 +152,7 @@ def _turn(told: _Told, turn_id: str, session_id: str, parent: str | None, at: fl
     reasons = [
         (told.kind == "side", SIDE_TURN),
         (not told.wanted, NOT_WANTED),
+        (has_cut_call(told.tools, told.response, None), CUT_CALL),
         (told.next_state is None and feedback is None, NO_NEXT_STATE),
     ]
     return Turn(

@@ -11,6 +11,7 @@ reminder      one user message of that turn's request has lost some of its lines
 final         the tool calls and tool results of that turn's request are missing: the client keeps final answers only
 descendant    an earlier message has the handle of a turn, and the answer is that of one of its descendants
 session       the answer belongs to the session that the client names: what stood before it was compacted or edited
+completion    of a plain completion: the prompt begins with the turn's prompt and answer
 
 From `prefix` on, evidence counts for the newest answer only: it costs more to look at, and proves less. Hints limit the search: two
 different session ids never match, and neither do two users.
@@ -32,6 +33,7 @@ from clawctl.collect.canonical import (
     handles,
     lines_of,
 )
+from clawctl.collect.plain import Beginning, PlainIndex
 from clawctl.types import Exchange, Message
 
 MOST_DROPPED = 2  # user messages of the parent that may be missing in the child
@@ -40,7 +42,9 @@ SHORTEST_PREFIX = 8  # characters of an answer that is found by its beginning al
 
 
 Relation = Literal["exact", "tail-drop", "mid-drop", "diverged"]
-Evidence = Literal["handle", "conversation", "context", "merged", "prefix", "reminder", "final", "descendant", "session"]
+Evidence = Literal[
+    "handle", "conversation", "context", "merged", "prefix", "reminder", "final", "descendant", "session", "completion"
+]
 
 
 @dataclass(slots=True, eq=False)
@@ -86,6 +90,7 @@ class Node:
     continued: bool = False  # whether any request continues it
     pending: "list[Node]" = field(default_factory=list)  # continuations that may be asides, in order of arrival
     claim: "Claim | None" = None  # while it may be an aside
+    beginnings: tuple[Beginning, ...] = ()  # of prompts that continue it, if it is a plain completion
 
     @property
     def user(self) -> str:
@@ -111,6 +116,7 @@ class Match:
     relation: Relation  # "exact": the parent's request and its answer begin the child's request
     evidence: Evidence
     replies: bool  # what follows the answer is a reaction to it; False: only the answer was found again, in other surroundings
+    added: str | None = None  # what the prompt of a plain completion adds
 
 
 class Index:
@@ -123,14 +129,17 @@ class Index:
         self._by_answer: dict[tuple[str, bytes], list[Node]] = defaultdict(list)
         self._by_request: dict[tuple[str, str | None, bytes], list[Node]] = defaultdict(list)
         self._by_prompt: dict[tuple[str, bytes], list[Node]] = defaultdict(list)  # as _by_request, whatever session is named
+        self._plain = PlainIndex()
 
     def add(self, node: Node) -> None:
         self.by_id[node.turn_id] = node
+        self._plain.add(node)
         for index, key in self._places(node):
             index[key].append(node)
 
     def remove(self, node: Node) -> None:
         del self.by_id[node.turn_id]
+        self._plain.remove(node)
         for index, key in self._places(node):
             index[key].remove(node)
             if not index[key]:
@@ -167,6 +176,14 @@ class Index:
                 best = max(found, key=lambda node: _evidence(node, conversation, at, twins))
                 return Match(best, at, _dropped(best, conversation, at), _relation(best, conversation, at), evidence, replies)
         return None
+
+    def find_plain_parent(self, exchange: Exchange, hint: str | None, since: float) -> Match | None:
+        """As `find_parent`, of a plain completion: the turn whose prompt and answer are the longest beginning of its prompt."""
+        found = [(node, added) for node, added in self._plain.find(exchange) if _is_open(node, hint, since)]
+        if not found:
+            return None
+        best, added = max(found, key=lambda each: (each[0].beginnings[0].length, not each[0].continued, each[0].created_at))
+        return Match(best, -1, frozenset(), "exact", "completion", True, added)
 
     def _candidates(
         self, conversation: Conversation, messages: list[Message], at: int, user: str, hint: str | None

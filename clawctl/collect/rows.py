@@ -5,10 +5,11 @@ from typing import Literal
 
 from clawctl.collect.canonical import Conversation, role_of, text_of
 from clawctl.collect.parents import Evidence, Match
+from clawctl.cut_calls import CUT_CALL, Decode, has_cut_call
 from clawctl.types import NO_NEXT_STATE, REGENERATED, Exchange, Message, Turn
 
-# The whole vocabulary, the first that applies is given: these, then REGENERATED and NO_NEXT_STATE (`clawctl.types`). Serve's own
-# reason comes after CANCELLED ("greedy", …).
+# The whole vocabulary, the first that applies is given: these, then REGENERATED and NO_NEXT_STATE (`clawctl.types`). CUT_CALL
+# (`clawctl.cut_calls`) comes after CANCELLED, and serve's own reason after that ("greedy", …).
 SIDE_TURN = "side turn"
 ERROR = "error"
 CANCELLED = "cancelled"
@@ -16,18 +17,19 @@ NO_TOKEN_IDS = "no token ids"
 NO_POLICY_VERSION = "no policy version"
 
 
-def untrainable_reason(exchange: Exchange, kind: str, told: bool, repeated: bool) -> str | None:
+def untrainable_reason(exchange: Exchange, kind: str, told: bool, repeated: bool, decode: Decode | None = None) -> str | None:
     """Why this turn cannot be trained, or None. `told`: something came back, or its user rated it. `repeated`: the same request was
-    asked again, so another answer was wanted.
+    asked again, so another answer was wanted. `decode`: what token ids say, where a tokenizer is known.
 
-    An answer that hit its length limit (finish_reason "length") is trainable like any other: its tokens are exact, and what came
-    back was said about just these. Without anything coming back it is "no next state", as every other.
+    A text that hit its length limit (finish_reason "length") is trainable like any other: its tokens are exact, and what came back
+    was said about just these. A tool call that was cut is not: the client could not run it, and says so.
     """
     exact = exchange.prompt_ids and exchange.completion_ids and exchange.logprobs
     reasons = [
         (kind == "side", SIDE_TURN),
         (exchange.status == "error", ERROR),
         (exchange.status == "cancelled", CANCELLED),
+        (_is_cut(exchange, decode), CUT_CALL),
         (exchange.untrainable_reason is not None, exchange.untrainable_reason),
         (not exact, NO_TOKEN_IDS),
         (exchange.policy_version is None, NO_POLICY_VERSION),
@@ -35,6 +37,11 @@ def untrainable_reason(exchange: Exchange, kind: str, told: bool, repeated: bool
         (not told, NO_NEXT_STATE),
     ]
     return next((reason for applies, reason in reasons if applies), None)
+
+
+def _is_cut(exchange: Exchange, decode: Decode | None) -> bool:
+    finish = exchange.finish_reason or "broken off"
+    return has_cut_call(exchange.tools, exchange.response, finish, exchange.completion_ids, decode)
 
 
 def next_state(conversation: Conversation, messages: Sequence[Message], match: Match) -> list[Message] | None:
@@ -69,9 +76,10 @@ def make_turn(
     repeated: bool,
     feedback: float | None = None,
     evidence: Evidence | None = None,
+    decode: Decode | None = None,
 ) -> Turn:
     """The row of a closed turn."""
-    reason = untrainable_reason(exchange, kind, came_back is not None or feedback is not None, repeated)
+    reason = untrainable_reason(exchange, kind, came_back is not None or feedback is not None, repeated, decode)
     return Turn(
         turn_id=exchange.exchange_id,
         session_id=session_id,

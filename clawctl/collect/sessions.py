@@ -28,17 +28,20 @@ from urllib.parse import quote
 from clawctl.collect.canonical import Conversation, handles, lines_of, message_digest, read_answer_text, read_conversation
 from clawctl.collect.held import Arrived, Held
 from clawctl.collect.parents import Claim, Index, Match, Node, Tree
+from clawctl.collect.plain import beginnings
+from clawctl.collect.plain import came_back as said_in
 from clawctl.collect.rows import make_turn, next_state
 from clawctl.collect.side_rules import is_certain, opening_of, session_in_prompt, tool_names, turn_kind, without_revision
-from clawctl.types import Exchange, Feedback, Message, Turn
+from clawctl.cut_calls import Decode
+from clawctl.types import Exchange, Feedback, Message, Turn, is_plain
 
 
 class Sessions:
     """The live trees of one run. `published`: the turns whose rows exist already, with their parents. They are linked as they were,
-    or not at all where their parent's session is over, and give no row again."""
+    or not at all where their parent's session is over, and give no row again. `decode`: what token ids say."""
 
-    def __init__(self, timeout_s: float, published: dict[str, str | None] | None = None) -> None:
-        self.timeout_s = timeout_s
+    def __init__(self, timeout_s: float, published: dict[str, str | None] | None = None, decode: Decode | None = None) -> None:
+        self.timeout_s, self._decode = timeout_s, decode
         self.unsure = Held()  # see `add`
         self._published = published if published is not None else {}
         self._index = Index()
@@ -97,7 +100,11 @@ class Sessions:
             read_conversation(exchange.messages),
             session_hint(exchange),
         )
-        match = self._index.find_parent(conversation, exchange.messages, exchange.key, hint, arrived.time - self.timeout_s)
+        since = arrived.time - self.timeout_s
+        if is_plain(exchange.messages):
+            match = self._index.find_plain_parent(exchange, hint, since)
+        else:
+            match = self._index.find_parent(conversation, exchange.messages, exchange.key, hint, since)
         if match is not None and self._published.get(exchange.exchange_id, match.node.turn_id) != match.node.turn_id:
             match = None  # it answered another turn, whose session is over: another with the same words is not it
         lacks_parent = "a" in conversation.roles[match.at + 1 if match else 0 :]
@@ -128,7 +135,10 @@ class Sessions:
             self._settle(parent)
         if node.kind == "side":
             return
-        came_back = next_state(conversation, exchange.messages, match) if match.replies else None
+        if match.evidence == "completion":
+            came_back = said_in(match.added)
+        else:
+            came_back = next_state(conversation, exchange.messages, match) if match.replies else None
         if not match.replies or is_certain(exchange.hints, conversation.roles[match.at + 1 :]):
             if exchange.hints.get("feedback") is not None:
                 self._settle(parent)  # its user rated it
@@ -187,6 +197,7 @@ class Sessions:
             said=conversation.digests[-1] if conversation.digests else None,
             text=None if exchange.status == "error" else read_answer_text(exchange.response),
             lines=_last_user_lines(conversation, exchange.messages),
+            beginnings=beginnings(exchange),
         )
         tree.nodes.append(node)
         self._index.add(node)
@@ -247,9 +258,8 @@ class Sessions:
         if came_back is None and rating is None and _is_aside(node):
             node.kind = "side"
         session_id = node.tree.session_id
-        self._rows.append(
-            make_turn(exchange, session_id, node.parent_id, node.index, node.kind, came_back, repeated, rating, node.evidence)
-        )
+        place = session_id, node.parent_id, node.index
+        self._rows.append(make_turn(exchange, *place, node.kind, came_back, repeated, rating, node.evidence, self._decode))
 
     def _end_session(self, user: str, session_id: str) -> None:
         trees = list(self._of_session.get((user, session_id), []))

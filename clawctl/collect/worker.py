@@ -30,6 +30,7 @@ from clawctl.process import stop_on_signals
 from clawctl.retention import Retention
 from clawctl.run_dir import RunDir, changes, published, quarantine, sole_worker
 from clawctl.shards import UNKNOWN, Origin, UnreadableShard, read_parents, write_turns
+from clawctl.tokenizer_files import IdReader
 from clawctl.types import Feedback, Turn
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class Collector:
         self, run: RunDir, recipe: Recipe, stop: threading.Event, origin: Origin = UNKNOWN, clocks: Callable[[], Clocks] = Clocks
     ) -> None:
         self._run, self._settings, self._stop, self._origin = run, recipe.collect, stop, origin
+        self._decode = IdReader(recipe.model_path)
         self._new_clocks = clocks
         self._upkeep, self._kept_up_at = Upkeep(run, recipe), float("-inf")
         _sweep(run)
@@ -89,7 +91,7 @@ class Collector:
         self._ratings = Ratings(self._run)
         self._clocks, self._looked = self._new_clocks(), False
         self._told: set[str] = set()  # ids of the ratings in feedback/
-        self._sessions = Sessions(self._settings.session_timeout_s, self._known)
+        self._sessions = Sessions(self._settings.session_timeout_s, self._known, self._decode)
         self._last_stem = max((path.stem for path in published(self._run.trajectories, ".parquet")), default="")
         self._waiting: list[Turn] = []
         self._waiting_since = 0.0

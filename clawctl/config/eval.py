@@ -16,6 +16,8 @@ class EvalConfig(Section):
     """Chooses the tasks; they are never those that simulated people ask."""
     temperature: float = Field(1.0, ge=0)
     """Of the answers that are measured."""
+    max_tokens: int = Field(1024, gt=0)
+    """Longest answer to a problem, in tokens: a version that writes without end is measured in time as well."""
     concurrency: int = Field(16, gt=0)
     """Calls in flight at a time."""
     endpoint: HttpUrl | None = None

@@ -1,5 +1,6 @@
 """A part of the recipe: strict, frozen, documented under each field."""
 
+import re
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
@@ -57,3 +58,12 @@ def _check_url(url: str) -> str:
 
 
 HttpUrl = Annotated[str, AfterValidator(_check_url)]
+
+
+def _check_origin(origin: str) -> str:
+    if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#*@]+", origin.lower()):
+        raise PydanticCustomError("origin", "it is the origin of a page, such as https://app.example.com, or *")
+    return origin
+
+
+Origin = Annotated[str, AfterValidator(_check_origin)]

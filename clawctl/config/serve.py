@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from clawctl.config.section import HttpUrl, Section
+from clawctl.config.section import HttpUrl, Origin, Section
 
 
 class LimitsConfig(Section):
@@ -45,6 +45,9 @@ class ServeConfig(Section):
     allowed_hosts: list[str] = []
     """Names, besides `localhost` and `host`, under which requests without a key are answered: `["claw.example.com"]`, `["*.lan"]`.
     Under IP addresses they always are. `["*"]` allows every name, also that of a web page which points it at this server."""
+    cors_origins: list[Origin] = []
+    """Origins of web pages that may read the answers of this server: `["https://app.example.com"]`. A page needs an API key, as any
+    client does. `["*"]` allows every page: with a valid key it may read the answers, without one nothing."""
     api_key: str | None = None
     """The key clients must send. Unset: made once, shown once, kept in `RUN/api_key` (0600), where the other stages find it."""
     engine: Literal["transformers", "vllm"] = "transformers"
@@ -59,8 +62,9 @@ class ServeConfig(Section):
     """Used where the client names none."""
     top_p: float = Field(1.0, gt=0, le=1)
     """Used where the client names none. Below 1 a turn is kept but not trained: its logprobs are not the policy's."""
-    max_tokens: int = Field(1024, gt=0)
-    """Longest answer where the client names no limit."""
+    max_tokens: int | None = Field(None, gt=0)
+    """Longest answer, in tokens, where the client names no limit. Unset: what the context has left. Set it where a model may write
+    without end, or where an upstream refuses requests without a limit."""
     splice: bool = False
     """Put earlier answers of ours into the prompt as they were sampled, where a client sends them back in other words (other white
     space, tool arguments written anew, reasoning left out). It changes what the model sees. Not for upstreams other than vLLM."""

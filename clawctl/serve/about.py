@@ -4,6 +4,7 @@ import asyncio
 import ipaddress
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,12 @@ from clawctl.serve.capture import Capture
 from clawctl.serve.dialects import Refusal
 from clawctl.serve.metrics import Metrics, exposition
 from clawctl.serve.replies import Visit, json_response
+from clawctl.serve.routes import meant
 from clawctl.serve.versions import Versions
 
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 _OPENAPI = Path(__file__).parent / "openapi.json"
+_MOST_MODELS = 1000  # in one list
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 
@@ -37,13 +40,14 @@ class About:
 
     async def models(self, request: Request, visit: Visit) -> Response:
         """One list that OpenAI's and Anthropic's clients can read."""
-        data = [self._describe(name) for name in await self._names()]
+        names, has_more = _page(await self._names(), request.query_params)
         return json_response({
-            "object": "list", "data": data, "has_more": False, "first_id": data[0]["id"], "last_id": data[-1]["id"],
+            "object": "list", "data": [self._describe(name) for name in names], "has_more": has_more,
+            "first_id": names[0] if names else None, "last_id": names[-1] if names else None,
         })  # fmt: skip
 
     async def model(self, request: Request, visit: Visit) -> Response:
-        asked = request.scope["path"].removeprefix("/v1/models/")
+        asked = meant(request.scope["path"]).removeprefix("/v1/models/")
         if asked not in await self._names():
             raise Refusal(404, f"there is no model {asked[:200]!r} here", "model", "model_not_found")
         return json_response(self._describe(asked))
@@ -115,7 +119,7 @@ class About:
 
     def _requests(self) -> dict[str, int]:
         counted = [(api, int(status), count) for (api, status, _), count in self._metrics.requests.items()]
-        asks = [(status, count) for api, status, count in counted if api in ("chat", "responses", "messages")]
+        asks = [(status, count) for api, status, count in counted if api in ("chat", "responses", "messages", "completions")]
         return {
             "running": self._metrics.running,
             "total": sum(count for _, count in asks) + self._metrics.running,
@@ -155,6 +159,28 @@ class About:
     async def openapi(self, request: Request, visit: Visit) -> Response:
         """The document of these routes."""
         return Response(await asyncio.to_thread(_OPENAPI.read_bytes), media_type="application/json")
+
+
+def _page(names: list[str], asked: Mapping[str, str]) -> tuple[list[str], bool]:
+    """The names that a list of models shows, and whether there are more in its direction. `after_id` and `before_id` are
+    Anthropic's words, `after` and `before` OpenAI's. Without `limit` all are shown. Raises Refusal."""
+    limit, after, before = asked.get("limit"), _cursor(asked, "after", names), _cursor(asked, "before", names)
+    if limit is not None and not (limit.isascii() and limit.isdigit() and len(limit) < 5 and 1 <= int(limit) <= _MOST_MODELS):
+        raise Refusal(400, f"'limit' must be a whole number from 1 to {_MOST_MODELS}", "limit")
+    if after is not None and before is not None:
+        raise Refusal(400, "'after_id' and 'before_id' exclude each other", "before_id")
+    left = names[:before] if before is not None else names[0 if after is None else after + 1 :]
+    most = len(left) if limit is None else int(limit)
+    return left[-most:] if before is not None and most else left[:most], len(left) > most
+
+
+def _cursor(asked: Mapping[str, str], which: str, names: list[str]) -> int | None:
+    param = next((name for name in (f"{which}_id", which) if asked.get(name)), None)
+    if param is None:
+        return None
+    if asked[param] not in names:
+        raise Refusal(400, f"'{param}' names no model of this list", param)
+    return names.index(asked[param])
 
 
 def _from_here(request: Request) -> bool:

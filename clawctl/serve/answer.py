@@ -4,15 +4,17 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
+from clawctl.cut_calls import CUT_CALL, has_cut_call
 from clawctl.serve.backends import Reply, Sampled
 from clawctl.serve.capture import Capture
 from clawctl.serve.dialects import Ask, Choice, Dialect, Refusal, Shown
 from clawctl.serve.engines import EngineFailure
 from clawctl.serve.recent import Recent
-from clawctl.types import Exchange
+from clawctl.serve.text import CallBegun, CallSaid
+from clawctl.types import Exchange, Message
 
 _log = logging.getLogger("clawctl.serve")
 
@@ -36,8 +38,10 @@ class Answer:
         key: str,  # name of the API key that asked
         capture: Capture | None,
         recent: Recent | None = None,  # where the answer is remembered, if it may be put back into a later prompt
+        asks: Sequence[Ask] = (),  # of each reply, where they differ in their prompts
     ) -> None:
         self.ask, self.dialect = ask, dialect
+        self._asks = asks or [ask] * len(replies)
         self.choices = [Choice(i, exchange_id if i == 0 else new_handle()) for i in range(len(replies))]
         self._replies, self._created_at, self._hints, self._key, self._capture = replies, created_at, hints, key, capture
         self._recent = recent
@@ -112,18 +116,21 @@ class Answer:
     ) -> None:
         if self._capture is None:
             return
+        message = None if status == "error" else self.dialect.message(choice)
+        ask = self._asks[choice.index]
+        cut = status == "ok" and _has_cut_call(ask, choice, sampled, message)
         await self._capture.keep(
             Exchange(
                 exchange_id=choice.exchange_id,
                 created_at=self._created_at,
                 finished_at=time.time(),
-                api=self.ask.api,
+                api=ask.api,
                 key=self._key,
                 status=status,
-                model=self.ask.model,
-                messages=self.ask.sent_messages,
-                tools=self.ask.tools,
-                response=None if status == "error" else self.dialect.message(choice),
+                model=ask.model,
+                messages=ask.sent_messages,
+                tools=ask.tools,
+                response=message,
                 finish_reason=choice.finish_reason,
                 prompt_ids=sampled.prompt_ids,
                 completion_ids=sampled.completion_ids,
@@ -134,14 +141,24 @@ class Answer:
                 top_p=sampled.top_p,
                 top_k=sampled.top_k,
                 hints=self._hints,
-                untrainable_reason=sampled.untrainable,
+                untrainable_reason=CUT_CALL if cut else sampled.untrainable,
                 ttft_s=None if first_at is None else first_at - self._created_at,
                 spliced=sampled.spliced,
                 unspliced=sampled.unspliced,
                 adapted=sampled.adapted,
             ),
-            self.ask.template_settings,
+            ask.template_settings,
         )
+
+
+def _has_cut_call(ask: Ask, choice: Choice, sampled: Sampled, message: Message | None) -> bool:
+    """Whether a limit or a stop string ended the answer within a tool call, or may have."""
+    if sampled.cut_call is None:  # the engine parsed the call: a stop string that ended the answer may stand in it
+        last = choice.shown[-1].events[-1] if choice.shown and choice.shown[-1].events else None
+        cut = sampled.stop_sequence is not None and isinstance(last, CallBegun | CallSaid)
+    else:
+        cut = sampled.cut_call
+    return cut or has_cut_call(ask.tools, message, sampled.finish_reason or "broken off")
 
 
 def _tell(choice: Choice, sampled: Sampled) -> None:
@@ -149,4 +166,5 @@ def _tell(choice: Choice, sampled: Sampled) -> None:
     choice.prompt_tokens, choice.completion_tokens = sampled.prompt_tokens, sampled.completion_tokens
     choice.cached_tokens, choice.reasoning_tokens = sampled.cached_tokens, sampled.reasoning_tokens
     choice.finish_reason, choice.stop_sequence = sampled.finish_reason, sampled.stop_sequence
+    choice.prompt_ids, choice.completion_ids = sampled.prompt_ids, sampled.completion_ids
     choice.usage, choice.extras = sampled.usage, sampled.extras

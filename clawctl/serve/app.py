@@ -18,8 +18,11 @@ from clawctl.keys import KeyRing
 from clawctl.run_dir import RunDir
 from clawctl.serve.about import About
 from clawctl.serve.answer import Answer, new_handle
+from clawctl.serve.backends import Reply
 from clawctl.serve.capture import Capture
-from clawctl.serve.dialects import Ask, Dialect, Refusal, chat, messages, responses
+from clawctl.serve.cors import Cors
+from clawctl.serve.dialects import Ask, Dialect, Refusal, chat, completions, messages, responses
+from clawctl.serve.encodings import encoding_of, unpacked
 from clawctl.serve.hints import read_hints
 from clawctl.serve.hosts import Hosts
 from clawctl.serve.limits import Concurrency
@@ -27,12 +30,14 @@ from clawctl.serve.measure import check_ask, most_body, parse
 from clawctl.serve.metrics import Metrics
 from clawctl.serve.rating import Rating
 from clawctl.serve.recent import Recent
-from clawctl.serve.replies import Envelope, Stream, Visit, json_response, read_body, refused, whole
+from clawctl.serve.replies import LARGE, Stream, Visit, json_response, read_body, refused, whole
+from clawctl.serve.routes import absent, envelope_of, meant
 from clawctl.serve.stored import Stored
-from clawctl.serve.turns import Lines
+from clawctl.serve.turns import SHORT, Lines
 from clawctl.serve.versions import Versions
 from clawctl.serve.vetting import LONG_BODY, Vetting
 from clawctl.tokenizer_files import tokenizer_file
+from clawctl.types import plain_prompt
 
 _log = logging.getLogger("clawctl.serve")
 _LONGEST_RATING = 64 << 10  # bytes
@@ -44,6 +49,7 @@ _DIALECTS: dict[str, tuple[Any, Speaker]] = {
     "responses": (responses, responses.Responses),
     "messages": (messages, messages.Messages),
     "count_tokens": (messages, messages.Messages),
+    "completions": (completions, completions.Completions),
 }
 _RESPONSES = "/v1/responses/"
 _CAPTURED = ("", "on", "true", "yes", "1")  # values of X-Capture; any other, "off" or "false", keeps the request out
@@ -56,7 +62,7 @@ class Gateway:
     def __init__(self, run: RunDir, recipe: Recipe, key: str, versions: Versions, capture: Capture) -> None:
         self._recipe, self._versions, self._capture = recipe, versions, capture
         self._keys, self._limits = KeyRing(run, key), recipe.serve.limits
-        self._hosts = Hosts(recipe.serve)
+        self._hosts, self._cors = Hosts(recipe.serve), Cors(recipe.serve.cors_origins)
         self._concurrency = Concurrency(self._limits.concurrent_per_key)
         self._large_bodies = Concurrency(_LARGE_PER_KEY, "large requests")
         self._lines = Lines()
@@ -70,6 +76,7 @@ class Gateway:
         self._routes: dict[str, tuple[str, str, bool, Handler]] = {  # path: method, API, whether a key is needed, handler
             "/v1/chat/completions": ("POST", "chat", True, self._ask),
             "/v1/responses": ("POST", "responses", True, self._ask),
+            "/v1/completions": ("POST", "completions", True, self._ask),
             "/v1/messages": ("POST", "messages", True, self._ask),
             "/v1/messages/count_tokens": ("POST", "count_tokens", True, self._count_tokens),
             "/v1/feedback": ("POST", "feedback", True, self._rate),
@@ -91,6 +98,8 @@ class Gateway:
         try:
             response = await self._answer(request, visit)
             response.raw_headers.extend(_marks(visit))
+            asks_leave = request.method == "OPTIONS" and response.status_code == 204
+            response.raw_headers.extend(self._cors.marks(request.headers.get("origin"), bool(visit.key) or asks_leave))
             visit.status = response.status_code
             await response(scope, receive, send)
         finally:
@@ -106,17 +115,20 @@ class Gateway:
             return self._refuse(visit, Refusal(500, "clawctl made a mistake; its log has the details"))
 
     async def _route(self, request: Request, visit: Visit) -> Response | Stream:
-        path = request.scope["path"]
+        path = meant(request.scope["path"])
         found = self._routes.get(path)
         if found is None and path.startswith("/v1/models/"):
             found = ("GET", "models", True, self._about.model)
         if found is None and path.startswith(_RESPONSES) and "/" not in path[len(_RESPONSES) :]:
             found = ("DELETE" if request.method == "DELETE" else "GET", "responses", True, self._stored_response)
         if found is None:
-            raise Refusal(404, f"there is no {path[:200]} here")
+            raise absent(request.scope["path"])
         method, visit.api, locked, handle = found
+        allowed = "GET, HEAD, DELETE" if handle == self._stored_response else "GET, HEAD" if method == "GET" else method
+        if request.method == "OPTIONS":
+            visit.api = "options"
+            return self._options(request, f"{allowed}, OPTIONS")
         if request.method != method and not (method == "GET" and request.method == "HEAD"):
-            allowed = "GET, HEAD, DELETE" if handle == self._stored_response else "GET, HEAD" if method == "GET" else method
             raise Refusal(405, f"{request.method} is not possible on {path[:200]}", allow=allowed)
         given = _given_key(request)
         visit.key = self._keys.owner(given) or "" if given else ""
@@ -125,6 +137,12 @@ class Gateway:
         if locked and not visit.key:
             raise Refusal(401, "the API key is missing or wrong; it is in RUN/api_key", code="invalid_api_key")
         return await handle(request, visit)
+
+    def _options(self, request: Request, allowed: str) -> Response:
+        """What may be asked of a route, also for a page's browser. Raises Refusal."""
+        response = Response(status_code=204, headers={"allow": allowed})
+        response.raw_headers.extend(self._cors.preflight(request.headers, allowed))
+        return response
 
     def _refuse(self, visit: Visit, refusal: Refusal) -> Response:
         self._metrics.refused[refusal.code or f"http_{refusal.status}",] += 1
@@ -168,17 +186,26 @@ class Gateway:
             return await self._begin(request, visit, ask, speaks)
 
     async def _begin(self, request: Request, visit: Visit, ask: Ask, speaks: Speaker) -> Response | Stream:
-        if self._recent is not None:
-            ask = self._recent.known(visit.key, ask)
+        recent = None if ask.prompts else self._recent
+        if recent is not None:
+            ask = recent.known(visit.key, ask)
+        asks = [ask]
+        if ask.prompts:
+            asks = await self._with_texts(completions.each_prompt(ask))
+            speaks = partial(completions.Completions, prompts=[each.messages[0]["content"] for each in asks])
         headers = dict(reversed(request.headers.items()))  # the first of each name, to be looked up many times
         hints = read_hints(headers, ask.claims) | self._rating.hint(headers)
         wanted = headers.get("x-capture", "on").strip().lower() in _CAPTURED
         handle = new_handle()
         async with AsyncExitStack() as stack:
             stack.enter_context(self._concurrency.one_more(visit.key))
-            replies, pinned = await self._versions.begin(ask, stack)
+            replies, pinned = list[Reply](), False
+            for each in asks:
+                begun, pinned = await self._versions.begin(each, stack)
+                replies += begun
             capture = self._capture if self._capture.on and wanted and not pinned else None
-            answer = Answer(ask, speaks(ask, handle), replies, handle, visit.arrived, hints, visit.key, capture, self._recent)
+            of_replies = [each for each in asks for _ in range(ask.n)]
+            answer = Answer(ask, speaks(ask, handle), replies, handle, visit.arrived, hints, visit.key, capture, recent, of_replies)
             for choice in answer.choices if capture is not None else ():
                 self._rating.gave(visit.key, choice.exchange_id)
             self._running.add(answer)
@@ -187,8 +214,23 @@ class Gateway:
             kept = stack.pop_all()
         return Stream(answer, visit, kept) if ask.stream else await whole(answer, visit, kept, request.receive)
 
+    async def _with_texts(self, asks: list[Ask]) -> list[Ask]:
+        """The asks with the texts of prompts that are token ids, where a tokenizer is known here. Raises Refusal."""
+        found = []
+        for ask in asks:
+            prompt = ask.prompts[0]
+            if not isinstance(prompt, str):
+                text = await self._lines.run(ask.key, len(prompt), partial(self._capture.text_of, prompt))
+                if not text and ask.echo["echo"]:
+                    raise Refusal(400, "'echo' cannot be done: no tokenizer is here to read token ids", "echo")
+                if text:
+                    said = [plain_prompt(text)]
+                    ask = replace(ask, messages=said, sent_messages=said)
+            found.append(ask)
+        return found
+
     async def _stored_response(self, request: Request, visit: Visit) -> Response:
-        name = request.scope["path"].removeprefix(_RESPONSES)
+        name = meant(request.scope["path"]).removeprefix(_RESPONSES)
         if request.method == "DELETE":
             return json_response(self._stored.forget(visit.key, name))
         return Response(self._stored.get(visit.key, name), media_type="application/json")
@@ -199,7 +241,7 @@ class Gateway:
             return json_response({"input_tokens": await self._versions.live.count(ask)})
 
     async def _rate(self, request: Request, visit: Visit) -> Response:
-        raw = await read_body(request, _LONGEST_RATING, self._limits.body_s)
+        raw = await self._body(request, visit.key, _LONGEST_RATING)
         with self._concurrency.one_more(visit.key):
             return json_response(await self._rating.keep(parse(raw), visit.key))
 
@@ -212,7 +254,7 @@ class Gateway:
             held.enter_context(self._large_bodies.one_more(key))
 
         most = most_body(self._limits.body_mb, live.max_context, live.capabilities.images)
-        raw = await read_body(request, most, self._limits.body_s, self._limits.body_values, large)
+        raw = await self._body(request, key, most, self._limits.body_values, large)
         length = len(raw) if len(raw) > LONG_BODY else 0  # of what is not read at once
         if length:
             await self._vetting.check(key, visit.api, raw, live.max_context)
@@ -224,22 +266,32 @@ class Gateway:
             check_ask(ask)
         return replace(ask, key=key, size=len(raw)), speaks
 
+    async def _body(
+        self, request: Request, key: str, most: int, most_values: int = 1 << 16, large: Callable[[], None] | None = None
+    ) -> bytes:
+        """The body, unpacked where it is compressed. Raises Refusal; see `read_body`."""
+        encoding = encoding_of(request.headers.get("content-encoding", ""))
+        if encoding is None:
+            return await read_body(request, most, self._limits.body_s, most_values, large)
+        packed = await read_body(request, most, self._limits.body_s, most, large)
+        if not packed:
+            return packed
+        size = max(len(packed), SHORT + 1)  # never on the event loop: how much comes out of it is not known
+        raw = await self._lines.run(key, size, partial(unpacked, encoding, packed, most, most_values))
+        if large is not None and len(packed) <= LARGE < len(raw):
+            large()
+        return raw
+
     def _ended(self, answer: Answer, visit: Visit) -> None:
         self._running.discard(answer)
         self._metrics.running -= 1
-        self._metrics.tokens_in[visit.api, visit.key] += answer.choices[0].prompt_tokens
+        self._metrics.tokens_in[visit.api, visit.key] += sum(each.prompt_tokens for each in answer.choices[:: answer.ask.n])
         self._metrics.tokens_out[visit.api, visit.key] += sum(choice.completion_tokens for choice in answer.choices)
 
 
 def _visit(request: Request) -> Visit:
     given = request.headers.get("x-request-id", "")
-    return Visit(
-        given if _SANE_ID.fullmatch(given) else f"req_{new_handle()}", "none", _envelope_of(request.scope["path"]), time.time()
-    )
-
-
-def _envelope_of(path: str) -> Envelope:
-    return messages.envelope if path.startswith("/v1/messages") else chat.envelope
+    return Visit(given if _SANE_ID.fullmatch(given) else f"req_{new_handle()}", "none", envelope_of(request), time.time())
 
 
 def _marks(visit: Visit) -> list[tuple[bytes, bytes]]:

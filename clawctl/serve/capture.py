@@ -12,6 +12,7 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -42,7 +43,7 @@ class Capture:
     def __init__(self, folder: Path | None, privacy: PrivacyConfig, decode: Decode | None = None) -> None:
         """`decode`: what token ids say, so that they are looked through as well; None where no tokenizer is known here."""
         self._folder, self._privacy = folder, privacy
-        self._baton = Baton()
+        self._baton, self._decode = Baton(), decode
         self._redactor = Redactor(privacy.redact, decode=decode, pause=self._baton.pass_on)
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._number = 0
@@ -64,6 +65,10 @@ class Capture:
     @property
     def on(self) -> bool:
         return self._folder is not None
+
+    def text_of(self, ids: Sequence[int]) -> str:
+        """What token ids say; "" where no tokenizer is known here."""
+        return "" if self._decode is None else self._decode(list(ids))
 
     async def keep(self, exchange: Exchange, unwritten: Any = None) -> None:
         """Write one exchange; returns when the kernel has it, or when it is lost and counted, or when the disk is too slow.

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from clawctl.serve.dialects import Refusal, chat, messages, responses
+from clawctl.serve.dialects import Refusal, chat, completions, messages, responses
 from clawctl.serve.measure import CountTokens, check_ask, parse
 
 _MOST_BYTES = 4 << 30  # of address space: a body that needs more is refused, and no machine dies of it
@@ -21,6 +21,7 @@ _READERS: dict[str, Any] = {
     "responses": responses.read,
     "messages": messages.read,
     "count_tokens": messages.read,
+    "completions": completions.read,
 }
 
 

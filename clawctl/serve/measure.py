@@ -53,6 +53,14 @@ class ValueCount:
         return self.values
 
 
+def too_large(most_bytes: int) -> Refusal:
+    return Refusal(413, f"the body is larger than {most_bytes / (1 << 20):.3g} MB")
+
+
+def too_many_values(most_values: int) -> Refusal:
+    return Refusal(413, f"the body holds more than {most_values} values (list items and object fields)")
+
+
 def most_body(limit_mb: float, max_context: int | None, images: bool | None) -> int:
     """Bytes of the largest body worth reading: without images none is larger than its context allows."""
     most = int(limit_mb * (1 << 20))
@@ -100,7 +108,18 @@ def _values(value: Any, enough: int) -> int:
 
 
 def _check_length(ask: Ask, max_context: int, count_tokens: CountTokens | None) -> None:
+    if ask.prompts:
+        for prompt in ask.prompts:
+            if isinstance(prompt, str):
+                _check_text(prompt.encode(errors="replace"), max_context, count_tokens)
+            elif len(prompt) >= max_context:
+                raise too_long(max_context, len(prompt))
+        return
     text = _without_images(orjson.dumps([ask.sent_messages, ask.tools], option=orjson.OPT_NON_STR_KEYS), ask)
+    _check_text(text, max_context, count_tokens)
+
+
+def _check_text(text: bytes, max_context: int, count_tokens: CountTokens | None) -> None:
     if len(text) > BESIDE + BYTES_PER_TOKEN * max_context:
         raise too_long(max_context, len(text) // BYTES_PER_TOKEN)
     if count_tokens is None or len(text) <= _SURE_BYTES * max_context:

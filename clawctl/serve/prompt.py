@@ -52,6 +52,17 @@ async def render_beside(tokenizer: Any, ask: Ask, lines: Lines, splicing: bool =
     return await lines.run(ask.key, size, partial(render, tokenizer, ask, splicing))
 
 
+async def plain_beside(tokenizer: Any, ask: Ask, lines: Lines) -> Rendered:
+    """The one prompt of a plain completion: token ids as they are, a text as its ids, the control tokens in it included."""
+    prompt = ask.prompts[0]
+    if isinstance(prompt, str):
+        encode = partial(tokenizer, prompt, add_special_tokens=ask.add_special_tokens)
+        ids = list((await lines.run(ask.key, len(prompt), encode))["input_ids"])
+    else:
+        ids = list(prompt)
+    return Rendered(ids, False, None, None, ids, ask.messages, None)
+
+
 def render(tokenizer: Any, ask: Ask, splicing: bool = False) -> Rendered:
     """The prompt. Raises Refusal where the template objects."""
     if any(isinstance(message.get("content"), list) for message in ask.messages):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from clawctl.serve.dialects import Ask, Shown, ShownToken
-from clawctl.serve.text import CALL, CallBegun, CallSaid, Detokenizer, Event, Parser, StopCutter, joined
+from clawctl.serve.text import CALL, CallBegun, CallSaid, Detokenizer, Event, Parser, PlainText, StopCutter, joined
 
 _HEADER, _OTHER_CALLS = "<|im_start|>", "<function="
 
@@ -21,15 +21,19 @@ def uncovered(template: str, tools: bool) -> str | None:
 class Reading:
     """Of one answer."""
 
-    def __init__(self, tokenizer: Any, ask: Ask, thinking: bool) -> None:
-        self._detokenizer, self._cutter = Detokenizer(tokenizer), StopCutter(ask.stop)
-        self._parser, self._logprobs = Parser(thinking, ask.use_tools), ask.logprobs
+    def __init__(self, tokenizer: Any, ask: Ask, thinking: bool, before: Sequence[int] = ()) -> None:
+        """`before`: the ids of a prompt that the answer goes on from, without a template."""
+        self._detokenizer, self._cutter = Detokenizer(tokenizer, before), StopCutter(ask.stop)
+        self._parser = PlainText() if ask.prompts else Parser(thinking, ask.use_tools)
+        self._logprobs = ask.logprobs
         self._tops = Tops(tokenizer)
         self._one_call = ask.engine_fields.get("parallel_tool_calls") is False
         self._events: list[Event] = []
         self._unseen: list[ShownToken] = []  # visible tokens of text that is held back
         self._calls = 0
         self.reasoning_tokens = 0
+        self.ended_in_call = False
+        self.ended_by_token = False  # the last token is one of the model's own marks, as an end token is
 
     @property
     def hit(self) -> str | None:
@@ -43,6 +47,7 @@ class Reading:
     def take(self, token: int, logprob: float | None, top: Sequence[tuple[int, float]] = (), last: bool = False) -> None:
         """One sampled token, with the likeliest ones in its place; `last`: it ends the answer and is no text."""
         text = self._detokenizer.feed(token)
+        self.ended_by_token = self._detokenizer.is_hidden(token)
         if self._logprobs and logprob is not None and not last and not self._detokenizer.is_hidden(token):
             self._unseen.append(ShownToken(text, logprob, self._tops.told(top)))
         self.reasoning_tokens += self._parser.thinking
@@ -59,6 +64,7 @@ class Reading:
     def end(self) -> Shown | None:
         """What was held back."""
         self._events += self._parser.feed(self._cutter.feed(self._detokenizer.end()) + self._cutter.end())
+        self.ended_in_call = self._parser.in_call
         self._events += self._parser.end()
         return self.shown()
 

@@ -15,10 +15,10 @@ from starlette.types import Receive, Scope, Send
 
 from clawctl.serve.answer import Answer
 from clawctl.serve.dialects import Refusal
-from clawctl.serve.measure import ValueCount
+from clawctl.serve.measure import ValueCount, too_large, too_many_values
 
 _log = logging.getLogger("clawctl.serve")
-_LARGE = 1 << 20  # bytes of a body
+LARGE = 1 << 20  # bytes of a body
 Envelope = Callable[[Refusal], dict[str, Any]]
 
 
@@ -50,11 +50,9 @@ async def read_body(
 ) -> bytes:
     """The body. Raises Refusal where it is too large or too slow, before it is held. `large` is called for a body of more than a
     megabyte, before more of it is held; it may raise Refusal."""
-    if request.headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
-        raise Refusal(415, "the body must not be compressed: leave out 'Content-Encoding'")
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared[:18]) > most_bytes:
-        raise _too_large(most_bytes)
+        raise too_large(most_bytes)
     pieces, size = list[bytes](), 0
     count, counted = ValueCount(), 0
     try:
@@ -62,8 +60,8 @@ async def read_body(
             async for piece in request.stream():
                 size += len(piece)
                 if size > most_bytes:
-                    raise _too_large(most_bytes)
-                if large is not None and size > _LARGE:
+                    raise too_large(most_bytes)
+                if large is not None and size > LARGE:
                     large()
                     large = None
                 pieces.append(piece)
@@ -72,16 +70,12 @@ async def read_body(
                         count.feed(waiting)
                     counted = len(pieces)
                     if count.values > most_values:
-                        raise Refusal(413, f"the body holds more than {most_values} values (list items and object fields)")
+                        raise too_many_values(most_values)
     except TimeoutError as late:
         raise Refusal(408, f"the body did not come within {seconds:g} seconds") from late
     except ClientDisconnect as gone:
         raise Refusal(400, "the body ended early") from gone
     return b"".join(pieces)
-
-
-def _too_large(most_bytes: int) -> Refusal:
-    return Refusal(413, f"the body is larger than {most_bytes / (1 << 20):.3g} MB")
 
 
 async def _cancel_when_gone(receive: Receive, answer: Answer) -> None:
@@ -129,7 +123,8 @@ class Stream:
 
     async def _frames(self) -> AsyncIterator[bytes]:
         answer, dialect, visit = self._answer, self._answer.dialect, self._visit
-        yield b"".join(dialect.begin(choice) for choice in answer.choices)
+        if begun := b"".join(dialect.begin(choice) for choice in answer.choices):
+            yield begun
         try:
             async for choice, shown in answer.pieces():
                 visit.first_at = visit.first_at or time.time()

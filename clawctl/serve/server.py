@@ -37,7 +37,7 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
     logging.getLogger("uvicorn.error").setLevel("ERROR")  # its warnings are one a malformed request
     backend = make_backend(run, recipe)
     versions = Versions(run, backend, pin)
-    capture = Capture(run.captures, recipe.privacy, IdReader(recipe.model_path)) if intercept else Capture(None, recipe.privacy)
+    capture = Capture(run.captures if intercept else None, recipe.privacy, IdReader(recipe.model_path))
     gateway = Gateway(run, recipe, key, versions, capture)
     sys.setswitchinterval(_SWITCH_S)
     try:

@@ -12,15 +12,19 @@ THINK, END_THINK = "<think>", "</think>"
 CALL, END_CALL = "<tool_call>", "</tool_call>"
 
 
+_CONTEXT = 8  # ids that decide how the next one is written, as a space before it
+
+
 class Detokenizer:
     """Ids to text, one at a time. A character whose bytes are not all there yet waits; end markers are never text."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, before: Sequence[int] = ()) -> None:
+        """`before`: the ids that the text goes on from, where it is one text with theirs."""
         self._tokenizer = tokenizer.backend_tokenizer
         markers = {THINK, END_THINK, CALL, END_CALL}
         special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special and token.content not in markers}
         self._hidden = special | set(tokenizer.all_special_ids)
-        self._stream = DecodeStream(skip_special_tokens=False)
+        self._stream = DecodeStream(ids=list(before[-_CONTEXT:]), skip_special_tokens=False)
         self._waiting: list[int] = []
 
     def is_hidden(self, token: int) -> bool:
@@ -139,6 +143,12 @@ class Parser:
     def thinking(self) -> bool:
         return self._mode == "think"
 
+    @property
+    def in_call(self) -> bool:
+        """Whether a call has begun, perhaps with a part of its mark only, and has not ended."""
+        begun = self._tools and self._mode == "said" and held_back(self._held, CALL) > 0
+        return begun or self._mode in ("call", "arguments")
+
     def feed(self, text: str) -> list[Event]:
         self._held += text
         events: list[Event] = []
@@ -224,6 +234,18 @@ class Parser:
         if at >= 0:
             self._held, self._mode, self._blank = self._held[len(END_CALL) :], "said", True
         return at >= 0
+
+
+class PlainText:
+    """As `Parser`, of an answer that has no structure."""
+
+    thinking = in_call = False
+
+    def feed(self, text: str) -> list[Event]:
+        return [Said(text)] if text else []
+
+    def end(self) -> list[Event]:
+        return []
 
 
 _CALL_BEGINS = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*\{')

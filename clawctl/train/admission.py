@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from clawctl.config import TrainConfig
+from clawctl.cut_calls import CUT_CALL, has_cut_call
 from clawctl.reward import Worth, worth
 from clawctl.shards import Origin
 from clawctl.train.agreement import differs, unlike
@@ -50,6 +51,8 @@ class Admission:
         if not turn.judged:
             raise Refused(UNTRAINABLE)
         imported = not turn.trainable
+        if has_cut_call(turn.tools, turn.response, turn.finish_reason, turn.completion_ids, self._decoded):
+            raise Refused(CUT_CALL)  # an older collect published it as trainable
         if imported:
             try:
                 turn = rendered(self.tokenizer, turn)
@@ -80,6 +83,9 @@ class Admission:
             other_prompts=tuple(map(tuple, prompts[1:])), session_id=turn.session_id, imported=imported,
             worth=earned.words,
         )  # fmt: skip
+
+    def _decoded(self, ids: list[int]) -> str:
+        return str(self.tokenizer.decode([number for number in ids if 0 <= number < self.vocabulary]))
 
     def _hints(self, verdict: Verdict) -> list[str]:
         """The hints that the method's teachers read, shortest first: all different ones where it chooses among them."""

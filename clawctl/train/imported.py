@@ -15,7 +15,7 @@ from clawctl.train.model import PolicyModel
 from clawctl.train.sample import Batch
 from clawctl.train.teacher import template_error
 from clawctl.train.trees import make_branch
-from clawctl.types import Turn
+from clawctl.types import Turn, is_plain
 
 
 class Unrenderable(Exception):
@@ -27,7 +27,9 @@ def rendered(tokenizer: Any, turn: Turn) -> Turn:
 
     The answer's ids are those of the text that the template writes behind the prompt, as a server would have fed and sampled them.
     """
-    if turn.response is None or any(isinstance(message.get("content"), list) for message in (*turn.messages, turn.response)):
+    if turn.response is None or is_plain(turn.messages):  # a template would make another prompt of a plain one
+        raise Unrenderable
+    if any(isinstance(message.get("content"), list) for message in (*turn.messages, turn.response)):
         raise Unrenderable
     safe = guard(tokenizer, [*turn.messages, turn.response], turn.tools)
     try:

@@ -35,6 +35,10 @@ def without_ids(episode, generate, config):
 def forgetful(episode, generate, config):
     yield {"generation": generate([]), "messages": []}
 
+def cut(episode, generate, config):
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
+    yield {"generation": Generation(call, [1], [2], [-0.5], 7, 0.8, "length"), "messages": [], "next_state": []}
+
 def misspelt(episode, generate, config):
     yield {"generation": generate([]), "messages": [], "next_state": None, "outcome": 1.0}
 
@@ -83,6 +87,11 @@ def test_each_episode_is_a_session_with_its_exact_tokens_and_outcome(run: RunDir
 def test_a_turn_without_token_ids_is_kept_and_not_trained(run: RunDir, tmp_path: Path) -> None:
     collect_custom(run, Recipe(), spec(tmp_path, "without_ids"), spec(tmp_path, "generate"), 1)
     assert [turn.untrainable_reason for turn in turns_of(run)] == ["no token ids"]
+
+
+def test_a_tool_call_that_was_cut_is_kept_and_not_trained(run: RunDir, tmp_path: Path) -> None:
+    collect_custom(run, Recipe(), spec(tmp_path, "cut"), spec(tmp_path, "generate"), 1)
+    assert [turn.untrainable_reason for turn in turns_of(run)] == ["cut tool call"]
 
 
 @pytest.mark.parametrize(

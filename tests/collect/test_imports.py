@@ -121,6 +121,12 @@ def test_a_chat_log_is_one_turn_for_each_answer_with_what_came_back(turns_of) ->
     assert len({turn.session_id for turn in turns_of({"messages": log}, {"messages": log})}) == 2
 
 
+def test_a_call_whose_arguments_break_off_is_not_trained(turns_of) -> None:
+    calls = [answer(None, ("c1", "ls", arguments)) for arguments in ('{"path": "/tm', '{"path": "/tmp"}', "")]
+    logs = [{"messages": [user("run"), call, tool("c1", "a")]} for call in calls]
+    assert [turn.untrainable_reason for turn in turns_of(*logs)] == ["cut tool call", "text only", "cut tool call"]
+
+
 def test_fine_tuning_shapes_are_read_and_a_rating_can_be_given_to_all(turns_of) -> None:
     weighted = [user("hi"), answer("no") | {"weight": 0}, user("again"), answer("yes") | {"weight": 1}]
     turns = turns_of({"messages": weighted}, {"prompt": "2+2=", "completion": " 4"}, rating=1.0)

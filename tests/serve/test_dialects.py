@@ -18,7 +18,7 @@ def test_the_same_conversation_is_the_same_ask_through_every_api() -> None:
         assert ask.sent_messages == CONVERSATION
         assert (ask.tools, ask.tool_choice, ask.max_tokens, ask.model) == ([CHAT_TOOL], "required", 9, "m")
     assert [ask.api for ask in asks] == ["chat", "responses", "messages"]
-    assert [ask.max_tokens_may_shrink for ask in asks] == [False, True, True]
+    assert [ask.max_tokens_may_shrink for ask in asks] == [True, True, True]
 
 
 # ---- answers -------------------------------------------------------------------------------------------------------------------

@@ -116,7 +116,10 @@ def test_n_answers_are_n_exchanges_and_logprobs_are_told_when_asked(server: Serv
         (body(model=3), "'model'"),
         (body(tools="x"), "'tools'"),
         (b'{"messages":' + b"[" * 400 + b"]" * 400 + b"}", "nested too deeply"),
-        (body(max_tokens=5000), "This model's maximum context length is 4096 tokens. However, you requested 50"),
+        (
+            body(messages=[{"role": "user", "content": "hello " * 5000}], max_tokens=5000),
+            "This model's maximum context length is 4096 tokens. However, you requested 1",
+        ),
     ],
 )
 def test_a_bad_request_is_400_with_the_reason_in_openais_envelope(server: Server, content: bytes, says: str) -> None:

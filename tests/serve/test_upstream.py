@@ -46,7 +46,7 @@ def test_turns_without_ids_are_kept_untrained(through: Server) -> None:
 
 
 def test_the_upstreams_refusal_is_the_clients(through: Server) -> None:
-    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 100_000}
+    body = {"messages": [{"role": "user", "content": "hi " * 5000}], "max_tokens": 100_000}
     answer = httpx.post(through.url + "/chat/completions", json=body, headers={"authorization": "Bearer key"}, timeout=60)
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "context_length_exceeded"

@@ -94,7 +94,7 @@ def test_what_a_client_wrote_anew_enters_the_engine_as_it_was_sampled(vllm: Serv
 
 
 def test_the_engines_own_refusal_has_its_status_and_reason(vllm: Server) -> None:
-    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 100_000}
+    body = {"messages": [{"role": "user", "content": "hi " * 70_000}], "max_tokens": 4}
     answer = httpx.post(vllm.url + "/chat/completions", json=body, headers={"authorization": "Bearer key"}, timeout=60)
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "context_length_exceeded"

@@ -123,6 +123,15 @@ def test_a_turn_that_cannot_be_trained_is_refused_and_counted(
     assert told(run)["waiting"] == 0
 
 
+def test_a_cut_tool_call_that_an_older_collect_published_is_refused(run: RunDir, sampler: Sampler) -> None:
+    called = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
+    turns = [sampler.turn("cut", response=called), sampler.turn("whole", response=called, finish_reason="tool_calls")]
+    publish_shard(run, "a", [(turn, 1.0, None) for turn in turns])
+    feed = make_feed(run, sampler, batch_turns=1)
+    assert ids_of(feed.take(0)) == ["whole"]
+    assert told(run)["refused"] == {"cut tool call": 1}
+
+
 def test_staleness_is_bounded_inclusively_and_grows_while_a_turn_waits(run: RunDir, sampler: Sampler) -> None:
     publish_shard(run, "a", [(sampler.turn("x", policy_version=2), 1.0, None)])
     feed = make_feed(run, sampler, batch_turns=2, max_staleness=8)

@@ -54,6 +54,7 @@ def test_the_ids_are_those_of_a_server_that_had_sampled_the_text(sampler: Sample
         {"response": {"role": "assistant", "content": [{"type": "text", "text": "a"}]}},
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]},
         {"messages": [{"content": "nobody says it"}]},
+        {"messages": [{"role": "user", "content": "a prompt that no template made", "plain": True}]},
     ],
 )
 def test_what_the_template_does_not_show_as_the_file_has_it_is_refused_and_counted(

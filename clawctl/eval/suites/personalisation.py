@@ -75,7 +75,8 @@ async def _answer(client: httpx.AsyncClient, endpoint: Endpoint, config: EvalCon
     messages = [{"role": "user", "content": prompt}]
     for attempt in range(1, _TRIES + 1):
         try:
-            reply = await ask(client, endpoint, messages, {"X-Capture": "off"}, temperature=config.temperature)
+            sampling = {"temperature": config.temperature, "max_tokens": config.max_tokens}
+            reply = await ask(client, endpoint, messages, {"X-Capture": "off"}, **sampling)
             return Answered(task.task_id, task.role, prompt, reply, satisfaction(task, reply), is_correct(task, reply))
         except Refused as refused:
             problem = f"{endpoint.model} at {endpoint.url}: {refused}"

@@ -38,6 +38,7 @@ class Sampled:
     reasoning_tokens: int = 0  # of the completion's
     finish_reason: str | None = None  # "stop", "length", "tool_calls"
     stop_sequence: str | None = None  # the one of the ask's stops that ended it
+    cut_call: bool | None = None  # a limit or a stop ended it within a tool call; None: only the engine has seen the markup
     first_at: float | None = None  # unix seconds when its first token was there; None: when its first piece was shown
     usage: dict[str, Any] | None = None  # in chat form, as an upstream told it
     extras: Extras | None = None  # what else an upstream told

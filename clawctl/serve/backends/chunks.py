@@ -144,7 +144,7 @@ class UpstreamReply:
 class ChatSaying:
     """See `Saying`: of a chat completion."""
 
-    in_chat_form = None
+    in_chat_form: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
     def __init__(self, show_logprobs: bool) -> None:
         self._show_logprobs = show_logprobs

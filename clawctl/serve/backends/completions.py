@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from clawctl.serve.backends import Sampled
+from clawctl.serve.backends.chunks import ChatSaying
 from clawctl.serve.backends.wire import Chunk, Entry
-from clawctl.serve.dialects import Ask, Shown
+from clawctl.serve.dialects import Ask, Prompt, Shown
 from clawctl.serve.reading import Reading
 
 if TYPE_CHECKING:
@@ -37,6 +38,43 @@ def as_completion(chat: dict[str, Any], prompt_ids: list[int]) -> dict[str, Any]
     top = body.pop("top_logprobs", 0)
     body["max_tokens"] = body.get("max_tokens")  # where it is absent, completions have 16
     return {**body, "prompt": prompt_ids, "logprobs": top, "return_tokens_as_token_ids": True}
+
+
+def as_plain(chat: dict[str, Any], prompt: Prompt, add_special_tokens: bool) -> dict[str, Any]:
+    """The body of a client's own plain completion, in the place of a chat completion's."""
+    asks_logprobs = chat.get("logprobs") is True
+    body = as_completion(chat, [])
+    del body["return_tokens_as_token_ids"]
+    if not asks_logprobs:
+        del body["logprobs"]
+    if not add_special_tokens:
+        body["add_special_tokens"] = False
+    return {**body, "prompt": prompt}
+
+
+class PlainSaying(ChatSaying):
+    """See `clawctl.serve.backends.chunks.Saying`: of a plain completion, whose text the upstream tells."""
+
+    def in_chat_form(self, told: dict[str, Any]) -> dict[str, Any]:
+        for choice in told.get("choices") or ():
+            choice["delta"] = {"content": choice.pop("text", None)}
+            choice.pop("prompt_logprobs", None)
+            if (prompt_ids := choice.pop("prompt_token_ids", None)) is not None:
+                told["prompt_token_ids"] = prompt_ids
+            if logprobs := choice.get("logprobs"):
+                choice["logprobs"] = {"content": _in_chat_form(logprobs)}
+        return told
+
+
+def _in_chat_form(logprobs: dict[str, Any]) -> list[dict[str, Any]]:
+    texts, tops = logprobs.get("tokens") or repeat(""), logprobs.get("top_logprobs") or repeat(None)
+    return [
+        {
+            "token": text, "logprob": logprob, "bytes": None,
+            "top_logprobs": [{"token": other, "logprob": told, "bytes": None} for other, told in (top or {}).items()],
+        }
+        for text, logprob, top in zip(texts, logprobs.get("token_logprobs") or (), tops, strict=False)
+    ]  # fmt: skip
 
 
 class CompletionSaying:
@@ -77,6 +115,7 @@ class CompletionSaying:
     def end(self, sampled: Sampled) -> Shown | None:
         shown = self._reading.end()
         sampled.reasoning_tokens = self._reading.reasoning_tokens
+        sampled.cut_call = self._reading.ended_in_call and not self._reading.ended_by_token
         if sampled.finish_reason == "stop" and self._reading.called:
             sampled.finish_reason = "tool_calls"
         return shown

@@ -16,7 +16,7 @@ from clawctl.serve.dialects import Ask, Refusal, Shown
 from clawctl.serve.dialects.fields import steering
 from clawctl.serve.dialects.settings import check_known
 from clawctl.serve.engines import Engine, EngineFailure, Generation, Sampling, Swap, Token
-from clawctl.serve.prompt import Rendered, render_beside
+from clawctl.serve.prompt import Rendered, plain_beside, render_beside
 from clawctl.serve.reading import Reading
 from clawctl.serve.sampling import altered, beyond_embedded
 from clawctl.serve.switches import switches
@@ -56,6 +56,8 @@ class Embedded:
             raise Refusal(400, f"the embedded engine cannot hold to '{param}': leave it out, or serve with --engine vllm", param)
         engine = self._engine if version is None else await stack.enter_async_context(self._pins.lease(version, ask.key))
         prompt = await self._rendered(ask)
+        if any(not 0 <= token < engine.vocabulary for token in prompt.ids):
+            raise Refusal(400, f"a token id of the prompt is not below {engine.vocabulary}", "prompt")
         sampling = self._sampling(ask, len(prompt.ids), engine)
         replies: list[Reply] = []
         try:
@@ -63,7 +65,7 @@ class Embedded:
                 seed = None if sampling.seed is None else sampling.seed + i
                 generation = engine.generate(prompt.ids, replace(sampling, seed=seed))
                 stack.callback(generation.cancel)
-                reading = Reading(self._tokenizer, ask, prompt.thinking)
+                reading = Reading(self._tokenizer, ask, prompt.thinking, prompt.ids if ask.prompts else ())
                 reason = altered(sampling.temperature, sampling.top_p, sampling.top_k, None, ask.engine_fields)
                 sampled = Sampled(sampling.temperature, sampling.top_p, sampling.top_k, prompt.ids, [], [], untrainable=reason)
                 replies.append(EmbeddedReply(generation, reading, prompt, sampled, engine.eos_ids, engine.version))
@@ -75,6 +77,8 @@ class Embedded:
         return len((await self._rendered(ask)).ids)
 
     async def _rendered(self, ask: Ask) -> Rendered:
+        if ask.prompts:
+            return await plain_beside(self._tokenizer, ask, self._lines)
         check_known(ask.template_settings, self._switches)
         return await render_beside(self._tokenizer, ask, self._lines, self._recipe.serve.splice)
 
@@ -88,14 +92,14 @@ class Embedded:
                 400,
                 f"This model's maximum context length is {longest} tokens. However, you requested {prompt + asked} tokens "
                 f"({prompt} in the messages, {asked} in the completion). Please reduce the length of the messages or completion.",
-                "messages",
+                "prompt" if ask.prompts else "messages",
                 "context_length_exceeded",
             )
         return Sampling(
             temperature=serve.temperature if ask.temperature is None else ask.temperature,
             top_p=serve.top_p if ask.top_p is None else ask.top_p,
             top_k=ask.top_k,
-            max_tokens=min(serve.max_tokens if ask.max_tokens is None else ask.max_tokens, longest - prompt),
+            max_tokens=min(ask.max_tokens or serve.max_tokens or longest, longest - prompt),
             top_logprobs=ask.top_logprobs if ask.logprobs else 0,
             **steering(ask.engine_fields, engine.vocabulary),
         )
@@ -135,6 +139,7 @@ class EmbeddedReply:
     ) -> None:
         self._generation, self._reading, self._eos_ids, self._version = generation, reading, eos_ids, version
         self._stopped = self._cancelled = False
+        self._ended = False  # by the model itself
         self._versions = {version}  # that sampled something
         self.sampled = sampled
         sampled.prompt_tokens = len(prompt.ids)
@@ -155,6 +160,7 @@ class EmbeddedReply:
             sampled.finish_reason = "tool_calls" if reading.called else "stop"
         elif not self._cancelled:
             sampled.finish_reason = "length"
+        sampled.cut_call = reading.ended_in_call and not self._ended
 
     def _take(self, tokens: list[Token]) -> None:
         reading, sampled = self._reading, self.sampled
@@ -168,7 +174,7 @@ class EmbeddedReply:
             self._versions.add(token.version)
             if sampled.version is None:  # a prompt that was begun before a swap may be computed half by the old weights: it counts
                 sampled.version = self._version
-            self._stopped = token.id in self._eos_ids
+            self._stopped = self._ended = token.id in self._eos_ids
             reading.take(token.id, token.logprob, token.top, self._stopped)
             if reading.hit:
                 self._stopped, sampled.stop_sequence = True, reading.hit

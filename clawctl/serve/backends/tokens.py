@@ -78,7 +78,7 @@ class Tokens:
             self._trouble = self._trouble or "ids and logprobs differ in number"
         if choice.finish_reason:
             self._sampled.finish_reason = choice.finish_reason if choice.finish_reason in _FINISHES else "stop"
-            if choice.finish_reason == "abort":
+            if choice.finish_reason not in _FINISHES:  # "abort", "content_filter", "repetition", …
                 self._trouble = "the engine broke it off"
 
     def _take_at_end(self, told: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
@@ -17,7 +18,7 @@ from clawctl.http_client import Broken, Client
 from clawctl.run_dir import RunDir
 from clawctl.serve.backends import Capabilities, Reply, Sampled
 from clawctl.serve.backends.chunks import Saying, UpstreamReply
-from clawctl.serve.backends.completions import PATH, CompletionSaying, How, as_completion
+from clawctl.serve.backends.completions import PATH, CompletionSaying, How, PlainSaying, as_completion, as_plain
 from clawctl.serve.backends.control import Control
 from clawctl.serve.backends.multiplex import Multiplexed
 from clawctl.serve.backends.places import Places
@@ -42,6 +43,7 @@ _UNKNOWN = Capabilities(ids=False, logprobs=False, processed=False, adapters=Fal
 _CHAT = "/v1/chat/completions"
 _SPACED = "control tokens of the client with a space in them"
 _RENDERED = ("chat_template_kwargs", "documents")  # of an ask's fields, those that enter the template
+_WANTS_LIMIT = re.compile(r"max_(completion_|output_)?tokens")
 _NOT_THERE = {404, 405, 501}
 # Of an answer that nobody reads along vLLM may send so many at once, which saves it most of the work of a stream; a cancelled one
 # lacks fewer than so many. Not where weights change below running requests: there each token is dated as it comes.
@@ -97,8 +99,8 @@ class Upstream:
         if version is not None:
             await stack.enter_async_context(self._places.one(version, ask.key))
         target = await stack.enter_async_context(self._targets.lease(version))
-        how = How() if self._splicer is None else await self._splicer.how(ask, target.name)
-        safe = self._without_control(ask) if how.prompt is None else ask
+        how = How() if self._splicer is None or ask.prompts else await self._splicer.how(ask, target.name)
+        safe = self._without_control(ask) if how.prompt is None and not ask.prompts else ask
         replies = [self._reply(safe, target, how) for _ in range(safe.n)]
         for reply in replies:
             reply.sampled.adapted = reply.sampled.adapted or (None if safe is ask else _SPACED)
@@ -114,6 +116,8 @@ class Upstream:
         return UpstreamReply(sampled, target.clock, ask.logprobs, ids, ask.stream, self._saying(ask, how))
 
     def _saying(self, ask: Ask, how: How) -> Saying | None:
+        if ask.prompts:
+            return PlainSaying(ask.logprobs)
         if self._splicer is None or how.prompt is None:
             return None
         return CompletionSaying(self._splicer.tokenizer, ask, how.prompt.thinking)
@@ -155,15 +159,17 @@ class Upstream:
         """Raises Refusal."""
         limit = body.get("max_tokens")
         if limit is not None and ask.max_tokens_may_shrink and self.max_context is not None and limit >= self.max_context:
-            body["max_tokens"] = None
+            body = _without_limit(body)
         try:
             await post(body)
         except Refusal as refused:
             may_shrink = ask.max_tokens_may_shrink or ask.max_tokens is None
-            if refused.code == "context_length_exceeded" and may_shrink and body["max_tokens"] is not None:
-                body["max_tokens"] = None
-                await post(body)  # the engine's own limit is what the context has left
+            if refused.code == "context_length_exceeded" and may_shrink and body.get("max_tokens") is not None:
+                await post(_without_limit(body))  # the engine's own limit is what the context has left
                 return
+            if refused.status in (400, 422) and body.get("max_tokens") is None and _WANTS_LIMIT.search(refused.message):
+                told = f"{refused.message} (this upstream needs a limit: name one, or set serve.max_tokens in the recipe)"
+                raise Refusal(refused.status, told, "max_tokens", refused.code) from refused
             moved = later_system_as_user(ask.messages)
             if refused.status != 400 or refused.code is not None or moved == ask.messages or "messages" not in body:
                 raise
@@ -182,6 +188,8 @@ class Upstream:
             told = await self._client.rest(call)
         except Broken as broken:
             raise _unreachable(broken) from broken
+        if _path(body) == PATH and status in _NOT_THERE and b"model" not in told.lower():
+            raise Refusal(501, "this upstream speaks no plain completions (/v1/completions)")
         raise refusal(status, told)
 
     def _body(self, ask: Ask, target: Target, how: How, sampled: Sampled, i: int) -> dict[str, Any]:
@@ -195,8 +203,9 @@ class Upstream:
             "stream_options": {"include_usage": True},
             "temperature": sampled.temperature,
             "top_p": sampled.top_p,
-            "max_tokens": self._recipe.serve.max_tokens if ask.max_tokens is None else ask.max_tokens,
         }
+        if (most := ask.max_tokens or self._recipe.serve.max_tokens) is not None:
+            body["max_tokens"] = most  # else the engine's own limit: what the context has left
         if ask.stop:
             body["stop"] = ask.stop
         functions = [tool for tool in ask.tools or () if tool.get("type") == "function" and isinstance(tool.get("function"), dict)]
@@ -216,6 +225,8 @@ class Upstream:
             body |= {"model": self._targets.base, "lora_path": target.name}
         if self._kind == "vllm" and target.steady and not ask.stream:
             body["stream_interval"] = _UNREAD_TOKENS
+        if ask.prompts:
+            return as_plain(body, ask.prompts[0], ask.add_special_tokens)
         return body if how.prompt is None else as_completion(body, how.prompt.ids)
 
     async def count(self, ask: Ask) -> int:
@@ -293,6 +304,12 @@ class Upstream:
     def stop(self) -> None:
         self._client.close()
         self._control.close()
+
+
+def _without_limit(body: dict[str, Any]) -> dict[str, Any]:
+    """Plain completions have 16 tokens where the limit is absent, and none where it is null."""
+    rest = {name: value for name, value in body.items() if name != "max_tokens"}
+    return {**rest, "max_tokens": None} if "prompt" in body else rest
 
 
 def _splicer(tokenizer: Any, client: Client) -> "Splicer":

@@ -1,5 +1,6 @@
 """The dialect seam: an API's words become an `Ask`, and events become that API's words. Nothing else knows an API."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -24,11 +25,14 @@ class Remembered:
     prompt: bytes  # digest of the prompt's ids, see `clawctl.serve.recent`
 
 
+Prompt = str | tuple[int, ...]  # text, or token ids
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One request, whatever API it came through."""
 
-    api: Literal["chat", "responses", "messages"]
+    api: Literal["chat", "responses", "messages", "completions"]
     model: str
     messages: list[Message]  # in OpenAI chat form, known roles; content is text, or parts where there are images
     sent_messages: list[Message]  # in OpenAI chat form, as the client sent them: what is captured
@@ -52,6 +56,8 @@ class Ask:
     echo: dict[str, Any] = field(default_factory=dict)  # fields of the body that the answer repeats or is written by
     key: str = ""  # name of the API key that asks
     size: int = 0  # bytes of the request's body
+    prompts: tuple[Prompt, ...] = ()  # of plain completions: what enters the engine in place of the messages
+    add_special_tokens: bool = True  # to a prompt that is text, as the tokenizer is set to
     answers: dict[int, list[Remembered]] | None = None  # which of `messages` we may have given; None: nothing is put back
 
     @property
@@ -98,6 +104,8 @@ class Choice:
     reasoning_tokens: int = 0  # of the completion's
     stop_sequence: str | None = None  # the one of the ask's stops that ended the answer
     cached_tokens: int | None = None  # of the prompt, found computed already; None: the engine does not tell
+    prompt_ids: Sequence[int] | None = None
+    completion_ids: Sequence[int] | None = None
     usage: dict[str, Any] | None = None  # as an upstream told it
     extras: Extras | None = None
 

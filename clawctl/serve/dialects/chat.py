@@ -47,6 +47,7 @@ def read(body: dict[str, Any], live_name: str) -> Ask:
         top_p=fields.number(body, "top_p", 0, 1),
         top_k=max(0, fields.whole_number(body, "top_k", -1, 1 << 31) or 0),
         max_tokens=fields.whole_number(body, "max_tokens" if longest is None else "max_completion_tokens", 1, 1 << 31),
+        max_tokens_may_shrink=True,
         logprobs=bool(fields.flag(body, "logprobs")),
         top_logprobs=top,
         template_settings=settings,

@@ -30,7 +30,7 @@ def whole_number(body: Object, name: str, least: int, most: int) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise wrong(name, f"a whole number, at least {least}")
+        raise wrong(name, f"a whole number, at least {least}" if most >= 1 << 31 else f"a whole number from {least} to {most}")
     return value
 
 

@@ -1,0 +1,135 @@
+"""Plain completions: a prompt that begins with the prompt and the answer of another continues it. What it adds is what came back.
+
+A client that sends text may not know the ids, and one that sends ids may have left the end token out: so both are compared, and ids
+with and without the last one, where the answer came to its end.
+"""
+
+import re
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Literal
+
+from clawctl.types import Exchange, Message, is_plain
+
+if TYPE_CHECKING:
+    from clawctl.collect.parents import Node
+
+_Data = str | bytes
+# How the templates of common models begin a message, with its role, and their other marks.
+_TURN = re.compile(
+    r"<\|im_start\|>(\w+)\n?|<\|start_header_id\|>(\w+)<\|end_header_id\|>\s*|<start_of_turn>(\w+)\n?|<\|(user|assistant|system|observation)\|>\n?"
+    r"|\[(INST)\]"
+)
+_MARK = re.compile(r"<\|[^<>|\s]{1,40}\|>|<(?:start|end)_of_turn>|</s>|<eos>|\[/?INST\]")
+_ROLES = {
+    "assistant": "assistant",
+    "model": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "ipython": "tool",
+    "observation": "tool",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """How a prompt begins that continues a turn."""
+
+    kind: Literal["text", "ids"]
+    length: int  # characters, or bytes of ids
+    digest: bytes
+
+
+def beginnings(exchange: Exchange) -> tuple[Beginning, ...]:
+    """Of prompts that continue this exchange, its text first; none of one that is no plain completion, or that said nothing."""
+    answer = None if exchange.response is None else exchange.response.get("content")
+    if not is_plain(exchange.messages) or not isinstance(answer, str) or not answer or exchange.status == "error":
+        return ()
+    text = _text(exchange) + answer
+    found = [Beginning("text", len(text), _digest(text))]
+    if exchange.prompt_ids and exchange.completion_ids:
+        ids = array("i", [*exchange.prompt_ids, *exchange.completion_ids])
+        parts = [ids, ids[:-1]] if exchange.finish_reason == "stop" else [ids]
+        found += [Beginning("ids", len(part.tobytes()), _digest(part.tobytes())) for part in parts]
+    return tuple(found)
+
+
+class PlainIndex:
+    """Open turns by the beginnings of what would continue them."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, dict[Beginning, list[Node]]] = defaultdict(lambda: defaultdict(list))  # by user
+
+    def add(self, node: "Node") -> None:
+        for beginning in node.beginnings:
+            self._nodes[node.user][beginning].append(node)
+
+    def remove(self, node: "Node") -> None:
+        for beginning in node.beginnings:
+            self._nodes[node.user][beginning].remove(node)
+            if not self._nodes[node.user][beginning]:
+                del self._nodes[node.user][beginning]
+        if not self._nodes.get(node.user, True):
+            del self._nodes[node.user]
+
+    def find(self, exchange: Exchange) -> "Iterator[tuple[Node, str | None]]":
+        """Turns that this prompt continues, each with the text that the prompt adds; None where that is not known."""
+        known = self._nodes.get(exchange.key)
+        if not known:
+            return
+        text = _text(exchange)
+        told: dict[str, _Data] = {"text": text, "ids": array("i", exchange.prompt_ids or ()).tobytes()}
+        for kind, data in told.items():
+            lengths = sorted({each.length for each in known if each.kind == kind and each.length <= len(data)})
+            for length, digest in _digests(data, lengths):
+                for node in known.get(Beginning(kind, length, digest), ()):  # type: ignore[arg-type]
+                    own = node.beginnings[0]
+                    begins = own.length <= len(text) and _digest(text[: own.length]) == own.digest
+                    yield node, text[own.length :] if begins else None
+
+
+def came_back(added: str | None) -> list[Message] | None:
+    """What a prompt adds, as messages. Of a conversation that the client rendered: what was said up to the next answer, without
+    the template's marks. Of any other text: the text. None where nothing was said."""
+    if added is None:
+        return None
+    marks = list(_TURN.finditer(added))
+    begun = _MARK.sub("", added[: marks[0].start()] if marks else added)
+    said: list[Message] = [{"role": "user", "content": begun}] if begun.strip() else []
+    for place, mark in enumerate(marks):
+        role = _ROLES.get(next(filter(None, mark.groups()), "user").strip(), "user")
+        within = added[mark.end() : marks[place + 1].start() if place + 1 < len(marks) else len(added)]
+        within, _, answered = within.partition("[/INST]")
+        text = _MARK.sub("", within).strip()
+        if role == "assistant":
+            break
+        if text and role != "system":
+            said.append({"role": role, "content": text})
+        if answered.strip():
+            break
+    return said or None
+
+
+def _digests(data: _Data, lengths: list[int]) -> Iterator[tuple[int, bytes]]:
+    """The digest of each beginning; the data is read once."""
+    running, done = blake2b(digest_size=16), 0
+    for length in lengths:
+        running.update(_bytes(data[done:length]))
+        done = length
+        yield length, running.digest()
+
+
+def _digest(data: _Data) -> bytes:
+    return blake2b(_bytes(data), digest_size=16).digest()
+
+
+def _bytes(data: _Data) -> bytes:
+    return data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass")
+
+
+def _text(exchange: Exchange) -> str:
+    content = exchange.messages[0].get("content")
+    return content if isinstance(content, str) else ""

@@ -1,0 +1,114 @@
+"""Whether a tool call of an answer was cut off: by the length limit, by a stop string, or because the stream broke off.
+
+The client cannot parse such a call, and what comes back speaks of that. Where it parses by luck, it is still not the call that the
+policy was writing. So a turn with a cut call is never trained.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import orjson
+
+CUT_CALL = "cut tool call"
+
+Decode = Callable[[list[int]], str]  # token ids to text, special tokens included; "" where no tokenizer is known
+
+# How models write calls: what begins one, and what ends it. None: the end of the answer does.
+_MARKS: tuple[tuple[str, str | None], ...] = (
+    ("<tool_call>", "</tool_call>"),  # Qwen, Hermes, GLM
+    ("<function=", "</function>"),  # Qwen Coder, Llama's custom form
+    ("<function_call>", "</function_call>"),
+    ("<tool_calls>", "</tool_calls>"),  # Jamba
+    ("<minimax:tool_call>", "</minimax:tool_call>"),
+    ("<start_function_call>", "<end_function_call>"),  # FunctionGemma
+    ("<|tool_call_start|>", "<|tool_call_end|>"),  # LFM2
+    ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),  # Kimi
+    ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),  # DeepSeek
+    ("[TOOL_CALLS]", None),  # Mistral
+    ("<|python_tag|>", None),  # Llama
+    ("<|tool_call|>", None),  # Granite
+    ("functools[", None),  # Phi
+)
+_OF_CLIENTS = (("<code>", "</code>"), ("<invoke", "</invoke>"))  # in the text, where a client parses it: smolagents, Claude's XML
+_FINISHED = ("stop", "tool_calls", "function_call")
+_END_TOKEN = re.compile(r"(<\|[^<>|\s]{1,40}\|>|<｜[^<>\s]{1,40}｜>|</s>|<eos>|<end_of_turn>|\[EOS\])\s*$")
+_NOT_SHOWN = re.compile(r"</?think>|\s|\ufffd")  # what engines leave out of the text that they show
+
+
+def has_cut_call(
+    tools: Sequence[Any] | None,
+    response: dict[str, Any] | None,
+    finish_reason: str | None,
+    ids: Sequence[int] | None = None,
+    decode: Decode | None = None,
+) -> bool:
+    """Whether a call in `response` was cut, or may have been. `finish_reason`: None where it is not known. `ids`: what was sampled;
+    with `decode` the text that the client did not see counts as well."""
+    if response is None:
+        return False
+    calls = list(_arguments(response))
+    if finish_reason not in (None, *_FINISHED):
+        shown = _shown(response)
+        if calls or _is_open_at_limit(shown):
+            return True
+        if not tools or not ids:
+            return False
+        return not shown.strip() or (decode is not None and _holds_more(decode(list(ids)), shown))
+    if ids and decode is not None:
+        if _END_TOKEN.search(decode(list(ids[-1:]))):
+            return False  # the policy ended the answer itself: a malformed call is its own
+        if _is_open(decode(list(ids)), _MARKS):
+            return True
+    return any(map(_is_unclosed, calls))
+
+
+def _shown(response: dict[str, Any]) -> str:
+    return "".join(map(_text, (response.get("reasoning_content"), response.get("content"))))
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):
+        return "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
+    return content if isinstance(content, str) else ""
+
+
+def _arguments(response: dict[str, Any]) -> Iterator[Any]:
+    calls = response.get("tool_calls")
+    for call in calls if isinstance(calls, list) else []:
+        function = call.get("function") if isinstance(call, dict) else None
+        yield function.get("arguments") if isinstance(function, dict) else None
+    if isinstance(response.get("function_call"), dict):
+        yield response["function_call"].get("arguments")
+
+
+def _is_unclosed(arguments: Any) -> bool:
+    """Whether the text of a call's arguments begins an object, or nothing at all, and does not come to its end."""
+    if not isinstance(arguments, str):
+        return False
+    if not arguments.strip():
+        return True
+    try:
+        orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return arguments.lstrip()[:1] in ("{", "[") and not arguments.rstrip().endswith(("}", "]"))
+    return False
+
+
+def _is_open(text: str, marks: Sequence[tuple[str, str | None]]) -> bool:
+    """Whether a call begins in `text` and does not end there."""
+    begun = ((end, at) for begin, end in marks if (at := text.rfind(begin)) >= 0)
+    return any(end is None or text.find(end, at) < 0 for end, at in begun)
+
+
+def _is_open_at_limit(text: str) -> bool:
+    """As `_is_open`, also of a call of which only the beginning of its first mark stands there."""
+    marks = (*_MARKS, *_OF_CLIENTS)
+    return _is_open(text, marks) or any(text.endswith(begin[:length]) for begin, _ in marks for length in range(2, len(begin)))
+
+
+def _holds_more(sampled: str, shown: str) -> bool:
+    """Whether the engine has held something back behind the text that it showed, as it does with what may become a call. Where the
+    two do not begin alike, the ids are of another tokenizer than `decode` knows, and only marks count."""
+    sampled, shown = _NOT_SHOWN.sub("", _END_TOKEN.sub("", sampled)), _NOT_SHOWN.sub("", shown)
+    return _is_open(sampled, _MARKS) or (sampled.startswith(shown) and len(sampled) > len(shown))

@@ -1,0 +1,51 @@
+"""Web pages that may read our answers: those that the recipe names (`serve.cors_origins`), none else.
+
+A browser sends no key by itself, and cookies are never used here: a page needs a key of its own, as any client does. With `*` a
+page of any origin may read what a key is answered, and nothing that is told without one.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from clawctl.serve.dialects import Refusal
+
+Headers = list[tuple[bytes, bytes]]
+_ANY = "*"
+_AGE_S = b"600"  # a browser need not ask again so long
+_TOLD = b"x-request-id, request-id, retry-after, allow"  # of our headers, those that a page may read beside the usual ones
+_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+(\s*,\s*[A-Za-z0-9!#$%&'*+.^_`|~-]+)*")
+_LONGEST = 4096  # characters of the list of headers that a page wants to send
+
+
+class Cors:
+    """What is said to pages of which origin."""
+
+    def __init__(self, origins: Sequence[str]) -> None:
+        self._origins = {origin.lower() for origin in origins}
+
+    def marks(self, origin: str | None, has_key: bool) -> Headers:
+        """The headers of an answer to a request with this `Origin`."""
+        if not self._origins:
+            return []
+        vary = [(b"vary", b"Origin")]
+        if origin is None or not self._allows(origin, has_key):
+            return vary
+        return [*vary, (b"access-control-allow-origin", origin.encode("latin-1")), (b"access-control-expose-headers", _TOLD)]
+
+    def preflight(self, headers: Mapping[str, str], allowed: str) -> Headers:
+        """The headers that answer a browser's question before it asks, besides `marks`. Raises Refusal for a page that may not."""
+        origin = headers.get("origin")
+        if not self._origins or origin is None or "access-control-request-method" not in headers:
+            return []
+        if not self._allows(origin, True):
+            raise Refusal(403, f"pages of {origin[:100]!r} may not ask here: name it in serve.cors_origins", code="unknown_origin")
+        told: Headers = [(b"access-control-allow-methods", allowed.encode()), (b"access-control-max-age", _AGE_S)]
+        wanted = headers.get("access-control-request-headers", "").strip()
+        if len(wanted) <= _LONGEST and _NAMES.fullmatch(wanted):
+            told.append((b"access-control-allow-headers", wanted.encode("latin-1")))
+        if headers.get("access-control-request-private-network") == "true":
+            told.append((b"access-control-allow-private-network", b"true"))
+        return told
+
+    def _allows(self, origin: str, has_key: bool) -> bool:
+        return origin.lower() in self._origins or (_ANY in self._origins and has_key)

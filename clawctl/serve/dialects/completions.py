@@ -1,0 +1,216 @@
+"""OpenAI's plain completions, https://platform.openai.com/docs/api-reference/completions, as vLLM speaks them: token in, token out.
+
+A prompt is text or token ids, and enters the engine as it is: no template is applied, and control tokens in it are control tokens.
+"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from clawctl.serve.dialects import Ask, Choice, Prompt, Refusal, Shown, ShownToken, fields
+from clawctl.serve.dialects.blocks import chat_message
+from clawctl.serve.dialects.chat import envelope as envelope
+from clawctl.serve.dialects.fields import Object, wrong
+from clawctl.serve.hints import read_claims
+from clawctl.serve.sampling import engine_fields
+from clawctl.serve.text import Said
+from clawctl.types import Message, plain_prompt
+
+DEFAULT_TOKENS = 16  # of an answer: OpenAI's default, and vLLM's
+MOST_ANSWERS = 128  # of one request: prompts times `n`
+_MOST_TOP = 20
+_MOST_ID = 1 << 31
+_CHAT_ONLY = ("chat_template_kwargs", "reasoning_effort", "parallel_tool_calls")
+# What this API has and what is not done here: the value that asks for nothing, and what to do instead.
+_REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "suffix": (("",), "text is only continued here, never filled in"),
+    "prompt_logprobs": ((False,), "prompts are not scored here"),
+    "prompt_embeds": ((), "a prompt is text or token ids"),
+    "use_beam_search": ((False,), "answers are sampled"),
+    "truncate_prompt_tokens": ((), "a prompt is never cut; send a shorter one"),
+    "return_tokens_as_token_ids": ((False,), "send return_token_ids instead"),
+    "include_stop_str_in_output": ((False,), "the text ends before a stop string"),
+    "skip_special_tokens": ((True,), "control tokens are never shown; send return_token_ids"),
+}
+
+
+def read(body: dict[str, Any], live_name: str) -> Ask:
+    """One ask for all prompts; `each_prompt` makes one of each. Raises Refusal for what cannot be understood or done here."""
+    prompts = _prompts(body.get("prompt"))
+    n = fields.whole_number(body, "n", 1, MOST_ANSWERS) or 1
+    if n * len(prompts) > MOST_ANSWERS:
+        raise Refusal(400, f"'prompt' times 'n' may ask for at most {MOST_ANSWERS} answers", "prompt")
+    best_of = fields.whole_number(body, "best_of", 1, MOST_ANSWERS)
+    if best_of not in (None, n):
+        raise Refusal(400, "'best_of' is not done here: leave it out, and choose among the 'n' answers", "best_of")
+    for name, (nothing, cure) in _REFUSED.items():
+        if body.get(name) is not None and body[name] not in nothing:
+            raise Refusal(400, f"'{name}' is not done here: {cure}", name)
+    echo, top = bool(fields.flag(body, "echo")), fields.whole_number(body, "logprobs", 0, _MOST_TOP)
+    if echo and top is not None:
+        raise Refusal(400, "'logprobs' with 'echo' is not done here: prompts are not scored", "logprobs")
+    limit = fields.whole_number(body, "max_tokens", 1, 1 << 31)
+    special = fields.flag(body, "add_special_tokens")
+    passed = {name: value for name, value in engine_fields(body).items() if name not in _CHAT_ONLY}
+    messages = [plain_prompt(prompt) if isinstance(prompt, str) else plain_prompt(_shown(prompt)) for prompt in prompts]
+    return Ask(
+        api="completions",
+        model=fields.model_name(body, live_name),
+        messages=messages,
+        sent_messages=messages,
+        tools=None,
+        tool_choice=None,
+        stream=bool(fields.flag(body, "stream")),
+        include_usage=bool(fields.flag(fields.object_or_none(body, "stream_options"), "include_usage")),
+        n=n,
+        stop=fields.stops(body.get("stop"), "stop"),
+        temperature=fields.number(body, "temperature", 0, 100),
+        top_p=fields.number(body, "top_p", 0, 1),
+        top_k=max(0, fields.whole_number(body, "top_k", -1, 1 << 31) or 0),
+        max_tokens=limit if "max_tokens" in body else DEFAULT_TOKENS,  # null: what the context has left
+        max_tokens_may_shrink=True,
+        logprobs=top is not None,
+        top_logprobs=top or 0,
+        engine_fields=passed,
+        claims=read_claims(body, messages),
+        echo={
+            "echo": echo,
+            "return_token_ids": bool(fields.flag(body, "return_token_ids")),
+        },
+        prompts=tuple(prompts),
+        add_special_tokens=special is not False,
+    )
+
+
+def each_prompt(ask: Ask) -> list[Ask]:
+    """An ask of each prompt."""
+    paired = zip(ask.prompts, ask.messages, strict=True)
+    return [replace(ask, prompts=(prompt,), messages=[said], sent_messages=[said]) for prompt, said in paired]
+
+
+def _prompts(given: Any) -> list[Prompt]:
+    if isinstance(given, str):
+        return [_text(given)]
+    if not isinstance(given, list) or not given:
+        raise wrong("prompt", "a string, a list of strings, a list of token ids, or a list of such lists")
+    if all(type(each) is int for each in given):
+        return [_ids(given, "prompt")]
+    if len(given) > MOST_ANSWERS:
+        raise Refusal(400, f"'prompt' may hold at most {MOST_ANSWERS} prompts", "prompt")
+    prompts: list[Prompt] = []
+    for i, each in enumerate(given):
+        if isinstance(each, str):
+            prompts.append(_text(each))
+        elif isinstance(each, list) and each and all(type(number) is int for number in each):
+            prompts.append(_ids(each, f"prompt[{i}]"))
+        else:
+            raise wrong(f"prompt[{i}]", "a string or a list of token ids")
+    return prompts
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise wrong("prompt", "a text of at least one character")
+    return text
+
+
+def _ids(numbers: list[int], where: str) -> tuple[int, ...]:
+    if min(numbers) < 0 or max(numbers) >= _MOST_ID:
+        raise wrong(where, "a list of token ids, none of them negative")
+    return tuple(numbers)
+
+
+def _shown(ids: tuple[int, ...]) -> str:
+    """Stands for the text of ids where no tokenizer here can read them."""
+    return f"[{len(ids)} token ids: {' '.join(map(str, ids[-32:]))}]"
+
+
+class Completions:
+    """See `clawctl.serve.dialects.Dialect`. Choices are numbered over all prompts: those of the first come first."""
+
+    def __init__(self, ask: Ask, exchange_id: str, prompts: Iterable[str] = ()) -> None:
+        """`prompts`: their texts, where they are to be repeated."""
+        self._ask, self._prompts = ask, list(prompts)
+        self._created, self._id = int(time.time()), f"cmpl{exchange_id}"
+        self._offsets: dict[int, int] = {}  # of each choice: characters that were streamed
+
+    def message(self, choice: Choice) -> Message:
+        return chat_message(choice)
+
+    def whole(self, choices: list[Choice]) -> bytes:
+        answers = []
+        for choice in choices:
+            text = "".join(event.text for shown in choice.shown for event in shown.events if isinstance(event, Said))
+            tokens = [token for shown in choice.shown for token in shown.tokens]
+            logprobs = told_logprobs(tokens, 0) if self._ask.logprobs else None
+            answers.append({**self._answer(choice, self._echoed(choice) + text, logprobs), **self._end_of(choice)})
+        return orjson.dumps({**self._head(), "choices": answers, "usage": _usage(choices, self._ask.n)})
+
+    def begin(self, choice: Choice) -> bytes:
+        echoed = self._echoed(choice)
+        return self._chunk(self._answer(choice, echoed, None)) if echoed else b""
+
+    def piece(self, choice: Choice, shown: Shown) -> bytes:
+        text = "".join(event.text for event in shown.events if isinstance(event, Said))
+        before = self._offsets.get(choice.index, 0)
+        self._offsets[choice.index] = before + len(text)
+        logprobs = told_logprobs(shown.tokens, before) if self._ask.logprobs else None
+        return self._chunk(self._answer(choice, text, logprobs))
+
+    def finish(self, choice: Choice) -> bytes:
+        return self._chunk({**self._answer(choice, "", None), **self._end_of(choice)})
+
+    def end(self, choices: list[Choice]) -> bytes:
+        done = b"data: [DONE]\n\n"
+        if not self._ask.include_usage:
+            return done
+        return _frame({**self._head(), "choices": [], "usage": _usage(choices, self._ask.n)}) + done
+
+    def failed(self, refusal: Refusal) -> bytes:
+        return _frame(envelope(refusal))
+
+    def _echoed(self, choice: Choice) -> str:
+        return self._prompts[choice.index // self._ask.n] if self._ask.echo["echo"] else ""
+
+    def _head(self) -> Object:
+        return {"id": self._id, "object": "text_completion", "created": self._created, "model": self._ask.model}
+
+    def _answer(self, choice: Choice, text: str, logprobs: Object | None) -> Object:
+        return {"index": choice.index, "text": text, "logprobs": logprobs, "finish_reason": None}
+
+    def _end_of(self, choice: Choice) -> Object:
+        told: Object = {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_sequence}
+        if self._ask.echo["return_token_ids"]:
+            told |= {"prompt_token_ids": choice.prompt_ids, "token_ids": choice.completion_ids}
+        return told
+
+    def _chunk(self, answer: Object) -> bytes:
+        return _frame({**self._head(), "choices": [answer]})
+
+
+def told_logprobs(tokens: list[ShownToken], offset: int) -> Object:
+    """In the form of this API. `offset`: characters of the answer before the first token."""
+    offsets = []
+    for token in tokens:
+        offsets.append(offset)
+        offset += len(token.text)
+    tops = [{**{each["token"]: each["logprob"] for each in reversed(token.top)}, token.text: token.logprob} for token in tokens]
+    return {
+        "tokens": [token.text for token in tokens],
+        "token_logprobs": [token.logprob for token in tokens],
+        "top_logprobs": tops,
+        "text_offset": offsets,
+    }
+
+
+def _usage(choices: list[Choice], n: int) -> Object:
+    asked = sum(choice.prompt_tokens for choice in choices[::n])
+    answered = sum(choice.completion_tokens for choice in choices)
+    return {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}
+
+
+def _frame(data: Object) -> bytes:
+    return b"data: " + orjson.dumps(data) + b"\n\n"

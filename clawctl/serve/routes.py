@@ -1,0 +1,67 @@
+"""Which route a path means, and what is said of those that are not here.
+
+Clients write base URLs with `/v1`, without it, with it twice, or with a slash at the end. What is meant is clear, so it is
+answered.
+"""
+
+import re
+from typing import Any
+
+from starlette.requests import Request
+
+from clawctl.serve.dialects import Refusal, chat, messages
+from clawctl.serve.replies import Envelope
+
+_SLASHES = re.compile(r"/{2,}")
+_VERSIONS = re.compile(r"^(/v1)+(?=/|$)")
+_API = re.compile(r"^/(chat/completions|completions|responses|messages|models|feedback)(/|$)")
+_SAME = {"/healthz": "/health", "/livez": "/health/live", "/ping": "/health/live", "/readyz": "/health/ready"}
+_SPOKEN = "POST /v1/chat/completions, /v1/responses, /v1/messages, /v1/completions, and GET /v1/models; docs: /openapi.json"
+_ABSENT = (  # what the path begins with, and what is said of it
+    ("/v1/embeddings", "this model writes text and makes no embeddings"),
+    ("/v1/audio", "no audio is read or made here"),
+    ("/v1/images", "no images are made here"),
+    ("/v1/moderations", "nothing is moderated here"),
+    ("/v1/files", "files are not kept here: put their text into a message"),
+    ("/v1/batches", "there are no batches here: send the requests, as many at a time as you like"),
+    ("/v1/messages/batches", "there are no batches here: send the requests, as many at a time as you like"),
+    ("/v1/conversations", "conversations are not kept here: send the whole input, or previous_response_id"),
+    ("/v1/assistants", "there are no assistants and threads here"),
+    ("/v1/threads", "there are no assistants and threads here"),
+    ("/v1/fine_tuning", "this server learns from its use; there are no jobs to make"),
+    ("/v1/realtime", "there is no realtime session here"),
+    ("/v1/complete", "Anthropic's text completions are not spoken here: use /v1/messages"),
+    ("/v1/responses/", "of a response that was given there are GET and DELETE; none runs in the background"),
+    ("/api/", "Ollama's API is not spoken here: use the OpenAI-compatible one of your client, with a base URL that ends with /v1"),
+)
+_ANTHROPIC = ("/v1/messages", "/v1/complete")
+
+
+def meant(path: str) -> str:
+    """The route that a path means: single slashes, `/v1` once, none at the end."""
+    path = _SLASHES.sub("/", path)
+    path = path.rstrip("/") or "/"
+    path = _VERSIONS.sub("/v1", path)
+    if _API.match(path):
+        path = f"/v1{path}"
+    return _SAME.get(path, path)
+
+
+def envelope_of(request: Request) -> Envelope:
+    """The error body of the dialect that a request speaks."""
+    path = meant(request.scope["path"])
+    if path.startswith("/api/"):
+        return _ollamas
+    anthropic = any(path == each or path.startswith(f"{each}/") for each in _ANTHROPIC)
+    return messages.envelope if anthropic or "anthropic-version" in request.headers else chat.envelope
+
+
+def absent(path: str) -> Refusal:
+    """The refusal of a route that is not here. 404, not 501: clients repeat what a 5xx answers."""
+    here = f"{meant(path)}/"
+    why = next((f": {said}" for begin, said in _ABSENT if here.startswith(f"{begin.rstrip('/')}/")), "")
+    return Refusal(404, f"there is no {path[:200]} here{why}. Spoken here: {_SPOKEN}", code="unknown_route")
+
+
+def _ollamas(refusal: Refusal) -> dict[str, Any]:
+    return {"error": refusal.message}

@@ -1,0 +1,88 @@
+"""Plain completions in a row: which prompt continues which, and what came back."""
+
+from typing import Any
+
+from clawctl.collect.plain import came_back
+from clawctl.types import Exchange, plain_prompt
+from tests.collect.made_exchanges import answer, asked
+from tests.collect.stitching import stitch
+
+
+def complete(prompt: str, text: str, ids: tuple[list[int], list[int]] | None = None, **changes: Any) -> Exchange:
+    told = {} if ids is None else {"prompt_ids": ids[0], "completion_ids": ids[1], "logprobs": [-0.5] * len(ids[1])}
+    return asked([plain_prompt(prompt)], answer(text), api="completions", **{**told, **changes})
+
+
+def came(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def test_what_the_next_prompt_adds_is_the_next_state_and_the_last_one_has_none() -> None:
+    first = complete("Q: 2+2? A:", " 4")
+    second = complete("Q: 2+2? A: 4\nRight. Q: 3+3? A:", " 6")
+    third = complete("Q: 2+2? A: 4\nRight. Q: 3+3? A: 6\nWell done. Q:", " 5")
+    rows = stitch(first, second, third)
+    ids = [each.exchange_id for each in (first, second, third)]
+    assert [rows[i].parent_turn_id for i in ids] == [None, *ids[:2]]
+    assert [rows[i].next_state for i in ids] == [came("\nRight. Q: 3+3? A:"), came("\nWell done. Q:"), None]
+    assert [rows[i].untrainable_reason for i in ids] == [None, None, "no next state"]
+    assert len({rows[i].session_id for i in ids}) == 1
+
+
+def test_ids_tell_it_where_the_text_was_tokenised_otherwise_also_without_the_end_token() -> None:
+    first = complete("ab", "cd", ([1, 2], [3, 9]))
+    for prompt in ([1, 2, 3, 9, 5], [1, 2, 3, 5]):
+        second = complete("abcd!", "x", (prompt, [7]))
+        assert stitch(first, second)[first.exchange_id].next_state == came("!")
+    garbled = complete("a\ufffdcd!", "x", ([1, 2, 3, 9, 5], [7]))
+    rows = stitch(first, garbled)
+    assert rows[garbled.exchange_id].parent_turn_id == first.exchange_id
+    assert rows[first.exchange_id].next_state is None, "what was added is not known"
+
+
+def test_an_answer_that_was_cut_is_continued_by_its_whole_ids_alone() -> None:
+    first = complete("ab", "cd", ([1, 2], [3, 4]), finish_reason="length")
+    second = complete("other", "x", ([1, 2, 3, 5], [7]))
+    assert stitch(first, second)[second.exchange_id].parent_turn_id is None
+
+
+def test_what_only_looks_alike_stays_apart() -> None:
+    first = complete("Q: 2+2? A:", " 4")
+    others = [
+        complete("Q: 2+2? A:", " 5"),  # the same again: a sibling
+        complete("Q: 2+2? A: 5\nNo.", " sorry"),  # continues that one
+        complete("Q: 2+3? A: 4\nNo.", " sorry"),
+        complete("Q: 2+2? A: 4\nNo.", " sorry", key="anna"),
+        complete("Q: 2+2? A: 4\nNo.", " sorry", session_id="s2"),
+    ]
+    named = complete("Q: 2+2? A:", " 4", session_id="s1")
+    rows = stitch(first, named, *others)
+    assert rows[others[1].exchange_id].parent_turn_id == others[0].exchange_id
+    assert rows[others[2].exchange_id].parent_turn_id is None
+    assert rows[others[3].exchange_id].parent_turn_id is None
+    assert rows[others[4].exchange_id].parent_turn_id == first.exchange_id  # it claims no other session
+    assert rows[named.exchange_id].next_state is None
+
+
+def test_an_answer_of_nothing_is_continued_by_nobody() -> None:
+    first, second = complete("Q:", ""), complete("Q: more", " x")
+    assert stitch(first, second)[second.exchange_id].parent_turn_id is None
+
+
+def test_of_two_beginnings_the_longer_one_is_the_parent() -> None:
+    short, long = complete("a", "b"), complete("ab", "cd")
+    last = complete("abcd and on", "x")
+    assert stitch(short, long, last)[last.exchange_id].parent_turn_id == long.exchange_id
+
+
+def test_of_a_conversation_that_its_client_renders_the_words_come_back_without_the_templates_marks() -> None:
+    chatml = "<|im_end|>\n<|im_start|>tool\n42<|im_end|>\n<|im_start|>user\nthanks <b><|im_end|>\n<|im_start|>assistant\n"
+    assert came_back(chatml) == [{"role": "tool", "content": "42"}, {"role": "user", "content": "thanks <b>"}]
+    assert came_back(chatml + "so<|im_end|>\n<|im_start|>user\nlater<|im_end|>") == came_back(chatml)
+    llama = "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nno<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+    assert came_back(llama) == came("no")
+    assert came_back("<end_of_turn>\n<start_of_turn>user\nno<end_of_turn>\n<start_of_turn>model\n") == came("no")
+    assert came_back("</s>[INST] no [/INST]") == came_back("</s>[INST] no [/INST] sorry</s>[INST] later [/INST]") == came("no")
+    assert came_back("\nRight. Q:") == came("\nRight. Q:")
+    for nothing in ("", "  \n", "<|im_end|>\n<|im_start|>assistant\n", "<|im_end|>\n<|im_start|>system\nbe kind<|im_end|>", None):
+        assert came_back(nothing) is None

@@ -46,6 +46,7 @@ class Answer:
         self.first_at: float | None = None  # unix seconds when its first token was there
         for choice, reply in zip(self.choices, replies, strict=True):
             choice.prompt_tokens = reply.sampled.prompt_tokens
+            choice.prompt_ids, choice.completion_ids = reply.sampled.prompt_ids, reply.sampled.completion_ids
 
     def cancel(self) -> None:
         """The client is gone: stop sampling. What was sampled so far is captured as cancelled."""
@@ -149,4 +150,5 @@ def _tell(choice: Choice, sampled: Sampled) -> None:
     choice.prompt_tokens, choice.completion_tokens = sampled.prompt_tokens, sampled.completion_tokens
     choice.cached_tokens, choice.reasoning_tokens = sampled.cached_tokens, sampled.reasoning_tokens
     choice.finish_reason, choice.stop_sequence = sampled.finish_reason, sampled.stop_sequence
+    choice.prompt_ids, choice.completion_ids = sampled.prompt_ids, sampled.completion_ids
     choice.usage, choice.extras = sampled.usage, sampled.extras

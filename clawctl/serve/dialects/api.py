@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from clawctl.serve.dialects import Ask, Refusal
-from clawctl.serve.dialects.rows import Engine, Row, Table
+from clawctl.serve.dialects.rows import JUDGED, Engine, Row, Table
 from clawctl.serve.dialects.tables import TABLES
 
 MOST_NAMED: Final = 64  # names of unknown things of one request
@@ -25,10 +25,11 @@ def used(body: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def refuse_beyond(ask: Ask, engine: Engine) -> None:
-    """Raises Refusal for a field that this engine cannot do, though others can."""
+    """Raises Refusal for a field that this engine cannot do, though others can. What `clawctl.serve.sampling` judges by its value
+    is left to it."""
     for name in ask.fields:
         row = TABLES[ask.api].row(name)
-        if row is not None and row.at(engine) == "refused" != row.treatment:
+        if row is not None and name not in JUDGED and row.at(engine) == "refused" != row.treatment:
             told = {"upstream": "this upstream", "embedded": "the embedded engine"}.get(engine, engine)
             raise Refusal(400, f"{told} cannot do '{name}': leave it out, or serve with another engine", name)
 

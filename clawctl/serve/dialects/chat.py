@@ -25,7 +25,11 @@ _NOTHING = Extras()
 
 def read(body: dict[str, Any], live_name: str) -> Ask:
     """Raises Refusal for what cannot be understood; unknown fields, message keys and tool types are welcome."""
-    body, unknown = known("chat", body)
+    return read_known(*known("chat", body), live_name)
+
+
+def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> Ask:
+    """As `read`, of the fields that stand in the table."""
     given = body.get("messages")
     if not isinstance(given, list) or not given:
         raise Refusal(400, "'messages' must be a list with at least one message", "messages")

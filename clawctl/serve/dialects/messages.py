@@ -28,12 +28,16 @@ _TOO_LONG = re.compile(r"maximum context length is (\d+) tokens.*?\((\d+) in the
 
 def read_count(body: dict[str, Any], live_name: str) -> Ask:
     """As `read`, of a request that counts."""
-    return read(body, live_name, "count_tokens")
+    return read_known(*known("count_tokens", body), live_name)
 
 
-def read(body: dict[str, Any], live_name: str, table: str = "messages") -> Ask:
+def read(body: dict[str, Any], live_name: str) -> Ask:
     """Raises Refusal for what cannot be understood; betas, fields, blocks and tool types that we do not know are welcome."""
-    body, unknown = known(table, body)
+    return read_known(*known("messages", body), live_name)
+
+
+def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> Ask:
+    """As `read`, of the fields that stand in the table."""
     sent = read_system(body.get("system")) + read_messages(body.get("messages"))
     tools = read_tools(body.get("tools"), body.get("messages"))
     choice = _tool_choice(body, tools)

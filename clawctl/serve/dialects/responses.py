@@ -27,7 +27,11 @@ _LOGPROBS = "message.output_text.logprobs"
 
 def read(body: dict[str, Any], live_name: str) -> Ask:
     """Raises Refusal for what cannot be understood. With `previous_response_id`, the messages are only the new ones."""
-    body, unknown = known("responses", body)
+    return read_known(*known("responses", body), live_name)
+
+
+def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> Ask:
+    """As `read`, of the fields that stand in the table."""
     previous = fields.text(body, "previous_response_id")
     instructions = fields.text(body, "instructions")
     tools = read_tools(body.get("tools"), body.get("input"))

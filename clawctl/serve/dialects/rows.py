@@ -76,22 +76,24 @@ def together(*parts: Iterable[Row]) -> tuple[Row, ...]:
     return tuple(row for part in parts for row in part)
 
 
-_WANTED: Final[dict[str, Any]] = {  # a value of each field that an engine may lack, to ask whether it lacks it
+JUDGED: Final[dict[str, Any]] = {  # a value of each field that `beyond_embedded` judges, to ask whether the engine lacks it
     "presence_penalty": 1, "frequency_penalty": 1, "repetition_penalty": 2, "logit_bias": {"1": 1}, "min_p": 0.5, "min_tokens": 1,
     "bad_words": ["x"], "allowed_token_ids": [1], "ignore_eos": True, "response_format": {"type": "json_object"},
     "structured_outputs": {"json_object": True}, "guided_json": {}, "guided_regex": "x", "guided_choice": ["x"],
     "guided_grammar": "x", "stop_token_ids": [1],
 }  # fmt: skip
+_SHARED: Final = ("cache_salt",)  # the embedded engine shares the prefixes of all requests
 _SAID: Final[dict[str, str]] = {
     "seed": "each answer of `n` gets the next one",
     "parallel_tool_calls": "false: at most one call is shown",
     "reasoning_effort": "what the template makes of it; `none` switches thinking off where the template can",
+    "cache_salt": "only requests with the same salt share cached prefixes",
     "chat_template_kwargs": "the switches of the model's template; any other name is refused",
 }
 
 
 def embedded_lacks(name: str) -> bool:
-    return name in _WANTED and beyond_embedded(None, {name: _WANTED[name]}, True) is not None
+    return name in JUDGED and beyond_embedded(None, {name: JUDGED[name]}, True) is not None
 
 
 def of_engines(without: str = "") -> list[Row]:
@@ -101,7 +103,7 @@ def of_engines(without: str = "") -> list[Row]:
             name,
             "passed on",
             "; ".join(filter(None, [_SAID.get(name), f"not trained: {each.reason}" if each.reason else None])),
-            engines={"embedded": "refused" if embedded_lacks(name) else "honoured"},
+            engines={"embedded": "refused" if embedded_lacks(name) or name in _SHARED else "honoured"},
         )
         for name, each in ENGINE_FIELDS.items()
         if name not in without.split()

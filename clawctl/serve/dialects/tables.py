@@ -45,6 +45,16 @@ _NOT_OF_CHAT = [
     *refused("truncate_prompt_tokens", "shorten the messages", unless=(-1,)),
     *refused("include_stop_str_in_output", "the stop is never part of the answer", unless=(False,)),
     *refused("skip_special_tokens", "end tokens are never shown; `return_token_ids` gives them", unless=(True,)),
+    *refused("thinking_token_budget", "`max_tokens` bounds reasoning and answer together"),
+    *refused("logprob_token_ids", "`top_logprobs` gives the likeliest tokens"),
+    *refused("return_prompt_text return_token_offsets return_mm_kwargs", "`return_token_ids` gives the ids", unless=(False,)),
+    *refused(
+        "vllm_xargs kv_transfer_params ec_transfer_params mm_processor_kwargs media_io_kwargs mm_payload",
+        "the recipe sets up the engine",
+    ),
+    *refused("add_special_tokens", "the chat template writes them", unless=(False,)),
+    *refused("spaces_between_special_tokens", "end tokens are never shown", unless=(True,)),
+    *refused("watermarking repetition_detection routed_experts_prompt_start truncation_side", "the engine is not asked for it"),
     *refused("length_penalty", "it belongs to beam search; answers are sampled", unless=(1,)),
 ]
 _BREAKPOINT = idle("prompt_cache_breakpoint cache_control", "the engine caches prefixes by itself")
@@ -84,7 +94,7 @@ _CHAT = together(
     _ROUTERS,
     idle("store", "OpenAI's own logs; what is captured here is the recipe's and `X-Capture`'s"),
     idle("prediction", "it only makes an answer faster"),
-    idle("cache_salt priority request_id", "of vLLM's scheduling"),
+    idle("priority request_id stream_interval", "of vLLM's scheduling"),
     refused("modalities", "answers are text", unless=([], ["text"])),
     refused("audio", "answers are text"),
     refused("web_search_options", "nothing here searches the web; offer a tool"),
@@ -233,7 +243,7 @@ _RESPONSES = together(
     done("tool_choice", "a forced call needs guided decoding", of="responses.tool_choice"),
     done("include", "`message.output_text.logprobs`; `reasoning.encrypted_content` is always given"),
     done("stream"),
-    done("stream_options", of="responses.stream_options"),
+    idle("stream_options", "padding against eavesdroppers; streams here have none"),
     _SAMPLED,
     done("max_output_tokens", "cut to what the context has left"),
     done("top_logprobs", "at most 20; shown with `include: [message.output_text.logprobs]`"),
@@ -404,9 +414,6 @@ _RESPONSES_TABLES = {
     ),
     "responses.tool_choice.named": Table("A named tool", together(done("type name namespace"))),
     "responses.tool_choice.allowed": Table("`allowed_tools`", together(done("type mode tools"))),
-    "responses.stream_options": Table(
-        "`stream_options`", together(idle("include_obfuscation", "padding against eavesdroppers; streams here have none"))
-    ),
     "responses.text": Table(
         "`text`",
         together(

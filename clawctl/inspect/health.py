@@ -296,7 +296,9 @@ def _server_line(serve: dict[str, Any]) -> str:
 
 
 def _unknown_line(unknown: dict[str, Any]) -> str:
-    named = [f"{api} {name} ({count})" for api, names in unknown.items() if isinstance(names, dict) for name, count in names.items()]
+    named = [
+        f"{api} {name} ({count})" for api, names in unknown.items() if isinstance(names, dict) for name, count in names.items()
+    ]
     return "sent by clients, without effect: " + ", ".join(named)
 
 

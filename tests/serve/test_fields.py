@@ -40,7 +40,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory, upstream: Rehearsal, model
 
 
 def post(server: Server, path: str = "/chat/completions", **body: Any) -> httpx.Response:
-    asked = {"model": "tiny", "max_tokens": 8, "max_output_tokens": 8, "messages": [HELLO], **body}
+    asked: dict[str, Any] = {"model": "tiny", "max_tokens": 8, "messages": [HELLO], **body}
+    if path == "/responses":
+        asked = {"model": "tiny", "max_output_tokens": 8, "input": "hello", **body}
     return httpx.post(server.url + path, json=asked, headers={"x-api-key": "key", "authorization": "Bearer key"}, timeout=60)
 
 
@@ -337,7 +339,7 @@ def test_responses_tell_logprobs_where_they_are_included(server: Server) -> None
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name_with_the_cure(server: Server, path: str, field: str, value: Any, cure: str) -> None:
-    refused = post(server, path, input="hello", **{field: value})
+    refused = post(server, path, **{field: value})
     error = refused.json()["error"]
     assert refused.status_code == 400
     assert f"'{field}'" in error["message"]
@@ -349,7 +351,7 @@ def test_what_cannot_be_done_is_refused_by_name_with_the_cure(server: Server, pa
 def test_values_that_ask_for_nothing_are_no_reason_to_refuse(server: Server) -> None:
     idle = {"modalities": ["text"], "audio": None, "echo": False, "best_of": 1, "top_logprobs": 0, "documents": []}
     assert post(server, **idle, user="u", store=True, metadata={"a": "b"}, provider={"order": ["x"]}).status_code == 200
-    assert post(server, "/responses", input="hello", background=False, prompt=None, truncation="auto").status_code == 200
+    assert post(server, "/responses", background=False, prompt=None, truncation="auto").status_code == 200
 
 
 # ---- unknown -----------------------------------------------------------------------------------------------------------------

@@ -208,6 +208,8 @@ def _message(message: Any, i: int) -> Message:
     read = {**message, "role": role, "content": _content(message.get("content"), f"{where}.content")}
     if isinstance(message.get("function_call"), dict) and not calls:
         read["tool_calls"] = [{"type": "function", "function": message["function_call"]}]
+    if not read["content"] and isinstance(message.get("refusal"), str):
+        read["content"] = message["refusal"]
     if isinstance(message.get("reasoning"), str) and "reasoning_content" not in message:
         read["reasoning_content"] = message["reasoning"]
     return read

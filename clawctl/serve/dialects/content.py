@@ -161,6 +161,7 @@ def read_tools(given: Any, messages: Any) -> list[Object]:
         else:
             schema = {"parameters": tool["input_schema"]} if tool.get("input_schema") is not None else {}
             about = {"description": tool["description"]} if tool.get("description") is not None else {}
+            about |= {"strict": True} if tool.get("strict") is True else {}
             tools.append({"type": "function", "function": {"name": _text(tool, "name", f"tools.{i}"), **about, **schema}})
     return tools
 

@@ -12,7 +12,7 @@ Engine = Literal["embedded", "vllm", "upstream"]
 MEANING: Final[dict[Treatment, str]] = {
     "honoured": "It does what its documentation says.",
     "passed on": "The engine gets it and does it.",
-    "no effect": "It is accepted, and keeps its promise without effect.",
+    "no effect": "It is accepted and has no effect. The note says why that does no harm.",
     "a note": "The model cannot read it. The prompt says what was left out.",
     "never called": "It is accepted. Only its vendor can run it, so the model is not offered it.",
     "refused": "Status 400. The message names the field and the cure.",
@@ -79,7 +79,7 @@ def together(*parts: Iterable[Row]) -> tuple[Row, ...]:
 JUDGED: Final[dict[str, Any]] = {  # a value of each field that `beyond_embedded` judges, to ask whether the engine lacks it
     "presence_penalty": 1, "frequency_penalty": 1, "repetition_penalty": 2, "logit_bias": {"1": 1}, "min_p": 0.5, "min_tokens": 1,
     "bad_words": ["x"], "allowed_token_ids": [1], "ignore_eos": True, "response_format": {"type": "json_object"},
-    "structured_outputs": {"json_object": True}, "guided_json": {}, "guided_regex": "x", "guided_choice": ["x"],
+    "structured_outputs": {"json_object": True}, "guided_json": {"type": "object"}, "guided_regex": "x", "guided_choice": ["x"],
     "guided_grammar": "x", "stop_token_ids": [1],
 }  # fmt: skip
 _SHARED: Final = ("cache_salt",)  # the embedded engine shares the prefixes of all requests
@@ -96,13 +96,18 @@ def embedded_lacks(name: str) -> bool:
     return name in JUDGED and beyond_embedded(None, {name: JUDGED[name]}, True) is not None
 
 
+def forced_choice_note() -> str:
+    lacks = beyond_embedded("required", {}, True) is not None
+    return "a forced call needs guided decoding" + (", which the embedded engine lacks: there it is refused" if lacks else "")
+
+
 def of_engines(without: str = "") -> list[Row]:
     """The fields of `clawctl.serve.sampling`, which says what each engine can."""
     return [
         Row(
             name,
             "passed on",
-            "; ".join(filter(None, [_SAID.get(name), f"not trained: {each.reason}" if each.reason else None])),
+            "; ".join(filter(None, [_SAID.get(name), "such turns are not trained" if each.reason else None])),
             engines={"embedded": "refused" if embedded_lacks(name) or name in _SHARED else "honoured"},
         )
         for name, each in ENGINE_FIELDS.items()

@@ -6,7 +6,20 @@ The tables whose names are those of APIs are of a request's body; rows name the 
 
 from typing import Final
 
-from clawctl.serve.dialects.rows import Row, Table, done, embedded_lacks, idle, never, noted, of_engines, refused, rows, together
+from clawctl.serve.dialects.rows import (
+    Row,
+    Table,
+    done,
+    embedded_lacks,
+    forced_choice_note,
+    idle,
+    never,
+    noted,
+    of_engines,
+    refused,
+    rows,
+    together,
+)
 
 
 def _structured(names: str) -> list[Row]:
@@ -31,7 +44,7 @@ _OPENAI_IDLE = [
     *idle("prompt_cache_retention prompt_cache_options", "the engine caches prefixes by itself"),
     *idle("verbosity", "a wish; the model has no such switch"),
 ]
-_ROUTERS = idle("provider transforms models route plugins usage", "a router's choice among providers; here is one")
+_ROUTERS = idle("provider transforms models route usage", "a router's choice among providers; here is one")
 _NOT_OF_CHAT = [
     *refused(
         "prompt_logprobs", "log-probabilities of a prompt are not given; `logprobs` gives those of the answer", unless=(False,)
@@ -66,7 +79,7 @@ _CHAT = together(
     done("model", "any name is answered; `NAME@VERSION` pins a version"),
     done("messages", of="chat.message"),
     done("tools", "with `tool_choice: none` the model is not shown them", of="chat.tool"),
-    done("tool_choice", "a forced call needs guided decoding", of="chat.tool_choice"),
+    done("tool_choice", forced_choice_note(), of="chat.tool_choice"),
     done("functions", "as it was before `tools`; the answer has a `function_call`", of="chat.function"),
     done("function_call", of="chat.function_call"),
     done("stream"),
@@ -120,7 +133,7 @@ _CHAT_TABLES = {
     ),
     "chat.message.plain": Table(
         "A message of `system`, `developer` or `user`",
-        together(done("role"), _WORDS, idle("name", "the template decides whether the model sees it")),
+        together(done("role"), _WORDS, rows("passed on", "name", "the template decides whether the model sees it")),
     ),
     "chat.message.assistant": Table(
         "A message of `assistant`",
@@ -131,14 +144,14 @@ _CHAT_TABLES = {
             done("function_call", of="chat.function_call.made"),
             done("reasoning_content reasoning", "where the template shows earlier reasoning"),
             done("prefix", "true on the last message: the answer continues it"),
-            idle("refusal", "a refusal's words are said in `content`"),
+            done("refusal", "as its text, where it has no other"),
             idle("audio", "OpenAI's handle of an answer in audio, which no server here gave"),
             idle("name annotations provider_specific_fields reasoning_details", "what other servers say of an answer"),
         ),
     ),
     "chat.message.tool": Table(
         "A message of `tool` or `function`",
-        together(done("role tool_call_id"), _WORDS, idle("name", "the template decides whether the model sees it")),
+        together(done("role tool_call_id"), _WORDS, rows("passed on", "name", "the template decides whether the model sees it")),
     ),
     "chat.part": Table(
         "`content`, by type",
@@ -240,7 +253,7 @@ _RESPONSES = together(
     done("instructions"),
     done("previous_response_id", "of the last 512 responses of a key"),
     done("tools", "with `tool_choice: none` the model is not shown them", of="responses.tool"),
-    done("tool_choice", "a forced call needs guided decoding", of="responses.tool_choice"),
+    done("tool_choice", forced_choice_note(), of="responses.tool_choice"),
     done("include", "`message.output_text.logprobs`; `reasoning.encrypted_content` is always given"),
     done("stream"),
     idle("stream_options", "padding against eavesdroppers; streams here have none"),
@@ -440,7 +453,7 @@ _MESSAGES = together(
     done("messages", "where the assistant's text comes last, the answer continues it", of="messages.message"),
     done("system", of="messages.system"),
     done("tools", "with `tool_choice: none` the model is not shown them", of="messages.tool"),
-    done("tool_choice", "a forced call needs guided decoding", of="messages.tool_choice"),
+    done("tool_choice", forced_choice_note(), of="messages.tool_choice"),
     done("max_tokens", "cut to what the context has left"),
     done("stop_sequences", "at most 64 texts of 256 characters"),
     done("stream"),
@@ -474,7 +487,7 @@ _SERVERS = (
 )
 _TOOL_ABOUT = together(
     _CACHED,
-    idle("strict", "a call is not held to its schema"),
+    rows("passed on", "strict", "vLLM holds a call to its schema if so", engines={"embedded": "no effect"}),
     idle("allowed_callers", "calls are the model's own"),
     idle("eager_input_streaming", "input is streamed as it comes"),
     done("defer_loading", "it is offered once a result has named it"),
@@ -613,7 +626,7 @@ _MESSAGES_TABLES = {
         "How it thinks",
         together(
             done("type", "`disabled` switches thinking off, any other on, where the template can"),
-            idle("budget_tokens", "the model has no such switch"),
+            idle("budget_tokens", "a most, which `max_tokens` bounds"),
             idle("display", "reasoning is shown, so that it can come back"),
             idle("block_binding", "signatures here bind nothing"),
         ),

@@ -23,7 +23,7 @@ class Reading:
 
     def __init__(self, tokenizer: Any, ask: Ask, thinking: bool) -> None:
         self._detokenizer, self._cutter = Detokenizer(tokenizer), StopCutter(ask.stop)
-        self._parser, self._logprobs = Parser(thinking, bool(ask.tools)), ask.logprobs
+        self._parser, self._logprobs = Parser(thinking, bool(ask.functions)), ask.logprobs
         self._tops = Tops(tokenizer)
         self._barred = ask.bars_calls
         self._one_call = ask.engine_fields.get("parallel_tool_calls") is False

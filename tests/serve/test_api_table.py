@@ -15,6 +15,7 @@ from anthropic.types import message_count_tokens_params, message_create_params
 from anthropic.types.beta import message_count_tokens_params as beta_count_params
 from anthropic.types.beta import message_create_params as beta_create_params
 from one_conversation import AS_CHAT, AS_MESSAGES, AS_RESPONSES
+from openai.types import completion_create_params as completion_params
 from openai.types.chat import completion_create_params
 from openai.types.responses import response_create_params
 
@@ -28,6 +29,10 @@ WRAPPERS = (typing.Annotated, typing_extensions.Required, typing_extensions.NotR
 MODELS: dict[str, tuple[Any, ...]] = {
     "chat": (completion_create_params.CompletionCreateParamsNonStreaming, completion_create_params.CompletionCreateParamsStreaming),
     "responses": (response_create_params.ResponseCreateParamsNonStreaming, response_create_params.ResponseCreateParamsStreaming),
+    "completions": (
+        completion_params.CompletionCreateParamsNonStreaming,
+        completion_params.CompletionCreateParamsStreaming,
+    ),
     "messages": (
         message_create_params.MessageCreateParamsStreaming,
         beta_create_params.MessageCreateParamsNonStreaming,
@@ -96,7 +101,7 @@ def whole(row: Row) -> bool:
     return row.name in ("input_schema", "action", "operation", "image_url", "tools", "output", "summary", "content", "skills")
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", MODELS)
 def test_every_field_and_kind_of_the_official_sdks_is_in_a_row(api: str) -> None:
     found = {each for model in MODELS[api] for each in lacking(TABLES, TABLES[api], model, api, frozenset())}
     assert sorted(found) == []
@@ -131,6 +136,10 @@ def test_every_field_of_vllms_chat_completions_is_in_a_row() -> None:
     names = [line.target.id for line in lines if isinstance(line.target, ast.Name) and not line.target.id.startswith("_")]
     assert len(names) > 40
     assert [name for name in names if TABLES["chat"].row(name) is None] == []
+
+
+def test_every_api_that_is_served_is_compared() -> None:
+    assert set(APIS) <= set(MODELS)
 
 
 def test_rows_name_tables_that_exist_and_stand_once() -> None:

@@ -117,6 +117,8 @@ class Upstream:
             refuse_beyond(ask, "upstream")
             if ask.continues:
                 raise Refusal(400, "this upstream cannot continue a message: let the user speak last", "messages")
+        if self._kind == "sglang" and not ask.prompted and not ask.continues:
+            raise Refusal(400, "SGLang cannot do 'add_generation_prompt': leave it out", "add_generation_prompt")
         if ask.return_ids and not self.capabilities.ids:
             raise Refusal(400, "this engine does not tell token ids: leave 'return_token_ids' out", "return_token_ids")
 
@@ -211,7 +213,7 @@ class Upstream:
         }
         if ask.stop:
             body["stop"] = ask.stop
-        functions = replace(ask, tool_choice=None).shown_tools if self._kind == "openai" else ask.shown_tools
+        functions = ask.functions if self._kind == "openai" else ask.shown_tools
         if functions:  # a server that we know shows them to the model even where it must not call any
             body["tools"] = functions
             if ask.tool_choice is not None:

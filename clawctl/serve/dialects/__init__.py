@@ -65,15 +65,18 @@ class Ask:
 
     @property
     def bars_calls(self) -> bool:
-        """Whether there are tools that the model must not call."""
-        return bool(self.tools) and self.tool_choice == "none"
+        """Whether there are functions that the model must not call."""
+        return self.tool_choice == "none" and bool(self.functions)
+
+    @property
+    def functions(self) -> list[dict[str, Any]]:
+        """The tools that can be called here."""
+        return [tool for tool in self.tools or () if tool.get("type") == "function" and isinstance(tool.get("function"), dict)]
 
     @property
     def shown_tools(self) -> list[dict[str, Any]]:
         """The functions that the model is shown: none where it must not call any."""
-        if self.tool_choice == "none":
-            return []
-        return [tool for tool in self.tools or () if tool.get("type") == "function" and isinstance(tool.get("function"), dict)]
+        return [] if self.tool_choice == "none" else self.functions
 
 
 class ShownToken(NamedTuple):

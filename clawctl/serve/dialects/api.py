@@ -40,7 +40,10 @@ def _check(table: Table, value: Any, path: str, unknown: dict[str, None], depth:
             if isinstance(each, dict):
                 _check(table, each, f"{path}[]", unknown, depth)
     elif isinstance(value, dict) and depth <= _DEEPEST:
-        (_check_kind if table.by else _check_fields)(table, value, path, unknown, depth)
+        if table.by:
+            _check_kind(table, value, path, unknown, depth)
+        else:
+            _check_fields(table, value, path, unknown, depth)
 
 
 def _check_kind(table: Table, value: dict[str, Any], path: str, unknown: dict[str, None], depth: int) -> None:
@@ -51,20 +54,25 @@ def _check_kind(table: Table, value: dict[str, Any], path: str, unknown: dict[st
     if row is None:
         _name(unknown, f"{path}[{kind}]")
         return
-    _refuse(row, f"{path}.{table.by}", f"'{path}' of type {kind[:_LONGEST]!r}")
+    if row.treatment == "refused":
+        _refuse(row, f"{path}.{table.by}", f"'{path}' of type {kind[:_LONGEST]!r}")
     if row.of:
         _check(TABLES[row.of], value, path, unknown, depth + 1)
 
 
 def _check_fields(table: Table, value: dict[str, Any], path: str, unknown: dict[str, None], depth: int) -> None:
     for name, inner in value.items():
-        below = f"{path}.{name}" if path else name
         row = table.row(name)
+        if row is not None and (inner is None or (not row.of and row.treatment not in ("refused", "ignored"))):
+            continue
+        below = f"{path}.{name}" if path else name
         if row is None:
             _name(unknown, below)
-        elif inner is not None:
+        else:
             if inner not in row.unless:
                 _refuse(row, below, f"'{below}'")
+                if row.treatment == "ignored":
+                    _name(unknown, below)
             if row.of:
                 _check(TABLES[row.of], inner, below, unknown, depth + 1)
 

@@ -287,7 +287,9 @@ class Chat:
             tokens = shown.tokens if i == len(shown.events) - 1 else []
             if not isinstance(event, CallSaid):
                 frames.append(self._free_input(choice))
-            frames.append(self._chunk(choice, self._delta(choice, event), tokens=tokens))
+            delta = self._delta(choice, event)
+            if delta or tokens or self._ask.return_ids:  # else it is nothing that the client sees
+                frames.append(self._chunk(choice, delta, tokens=tokens))
         return b"".join(frames)
 
     def finish(self, choice: Choice) -> bytes:

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from clawctl.serve.sampling import ENGINE_FIELDS, beyond_embedded
 
-Treatment = Literal["honoured", "passed on", "no effect", "a note", "never called", "refused"]
+Treatment = Literal["honoured", "passed on", "no effect", "a note", "never called", "ignored", "refused"]
 Engine = Literal["embedded", "vllm", "upstream"]
 MEANING: Final[dict[Treatment, str]] = {
     "honoured": "It does what its documentation says.",
@@ -15,6 +15,7 @@ MEANING: Final[dict[Treatment, str]] = {
     "no effect": "It is accepted and has no effect. The note says why that does no harm.",
     "a note": "The model cannot read it. The prompt says what was left out.",
     "never called": "It is accepted. Only its vendor can run it, so the model is not offered it.",
+    "ignored": "It is accepted, and would have an effect elsewhere. The answer names it, as it names an unknown field.",
     "refused": "Status 400. The message names the field and the cure.",
 }
 
@@ -28,7 +29,7 @@ class Row:
     note: str = ""  # what it does; of a refused one: what to do instead
     of: str = ""  # name of the table of its objects; without one the row speaks for all that is below
     engines: Mapping[Engine, Treatment] = field(default_factory=dict)  # where an engine differs
-    unless: tuple[Any, ...] = ()  # of a refused one: values that are accepted, besides null
+    unless: tuple[Any, ...] = ()  # of a refused or ignored one: values that ask for nothing, besides null
 
     def at(self, engine: Engine) -> Treatment:
         return self.engines.get(engine, self.treatment)
@@ -43,9 +44,16 @@ class Table:
     by: str = ""
     otherwise: str = ""  # the kind of an object that does not name one
 
+    _named: dict[str, Row] = field(init=False, repr=False, compare=False)
+    _patterns: tuple[Row, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_named", {row.name: row for row in self.rows})
+        object.__setattr__(self, "_patterns", tuple(row for row in self.rows if "*" in row.name))
+
     def row(self, name: str) -> Row | None:
-        exact = next((row for row in self.rows if row.name == name), None)
-        return exact or next((row for row in self.rows if "*" in row.name and fnmatchcase(name, row.name)), None)
+        found = self._named.get(name)
+        return found or next((row for row in self._patterns if fnmatchcase(name, row.name)), None)
 
 
 def rows(treatment: Treatment, names: str, note: str = "", **more: Any) -> list[Row]:
@@ -66,6 +74,10 @@ def noted(names: str, note: str = "") -> list[Row]:
 
 def never(names: str, note: str = "") -> list[Row]:
     return rows("never called", names, note)
+
+
+def ignored(names: str, note: str, **more: Any) -> list[Row]:
+    return rows("ignored", names, note, **more)
 
 
 def refused(names: str, cure: str, **more: Any) -> list[Row]:

@@ -13,6 +13,7 @@ from clawctl.serve.dialects.rows import (
     embedded_lacks,
     forced_choice_note,
     idle,
+    ignored,
     never,
     noted,
     of_engines,
@@ -45,6 +46,7 @@ _OPENAI_IDLE = [
     *idle("verbosity", "a wish; the model has no such switch"),
 ]
 _ROUTERS = idle("provider transforms models route usage", "a router's choice among providers; here is one")
+_OF_THE_ENGINE = "vLLM's own; send it to vLLM, or set it in `serve.engine_args`"
 _NOT_OF_CHAT = [
     *refused(
         "prompt_logprobs", "log-probabilities of a prompt are not given; `logprobs` gives those of the answer", unless=(False,)
@@ -57,18 +59,15 @@ _NOT_OF_CHAT = [
     *refused("documents", "put them into a message", unless=([],)),
     *refused("truncate_prompt_tokens", "shorten the messages", unless=(-1,)),
     *refused("include_stop_str_in_output", "the stop is never part of the answer", unless=(False,)),
-    *refused("skip_special_tokens", "end tokens are never shown; `return_token_ids` gives them", unless=(True,)),
-    *refused("thinking_token_budget", "`max_tokens` bounds reasoning and answer together"),
     *refused("logprob_token_ids", "`top_logprobs` gives the likeliest tokens"),
-    *refused("return_prompt_text return_token_offsets return_mm_kwargs", "`return_token_ids` gives the ids", unless=(False,)),
-    *refused(
-        "vllm_xargs kv_transfer_params ec_transfer_params mm_processor_kwargs media_io_kwargs mm_payload",
-        "the recipe sets up the engine",
-    ),
-    *refused("add_special_tokens", "the chat template writes them", unless=(False,)),
-    *refused("spaces_between_special_tokens", "end tokens are never shown", unless=(True,)),
-    *refused("watermarking repetition_detection routed_experts_prompt_start truncation_side", "the engine is not asked for it"),
-    *refused("length_penalty", "it belongs to beam search; answers are sampled", unless=(1,)),
+    *ignored("skip_special_tokens", "end tokens are never shown; `return_token_ids` gives them", unless=(True,)),
+    *ignored("spaces_between_special_tokens", "end tokens are never shown", unless=(True,)),
+    *ignored("add_special_tokens", "the chat template writes them", unless=(False,)),
+    *ignored("return_prompt_text return_token_offsets return_mm_kwargs", "`return_token_ids` gives the ids", unless=(False,)),
+    *ignored("thinking_token_budget", "`max_tokens` bounds reasoning and answer together"),
+    *ignored("length_penalty", "it belongs to beam search", unless=(1,)),
+    *ignored("vllm_xargs kv_transfer_params ec_transfer_params mm_processor_kwargs media_io_kwargs mm_payload", _OF_THE_ENGINE),
+    *ignored("watermarking repetition_detection routed_experts_prompt_start truncation_side", _OF_THE_ENGINE),
 ]
 _BREAKPOINT = idle("prompt_cache_breakpoint cache_control", "the engine caches prefixes by itself")
 _NEVER_HERE = "offered, it is accepted and never called; forced, it is refused"
@@ -641,6 +640,25 @@ _MESSAGES_TABLES = {
     "messages.format": Table("`format`, by type", together(_structured("json_schema")), "type"),
     "messages.metadata": Table("`metadata`", together(done("user_id", "names the conversation where Claude Code wrote it"))),
 }
+_COMPLETIONS = together(
+    done("model", "any name is answered; `NAME@VERSION` pins a version"),
+    done("prompt", "text or token ids, one or several; no template is applied"),
+    done("stream stop echo return_token_ids"),
+    done("stream_options", of="chat.stream_options"),
+    done("n", "at most 128, times the prompts"),
+    _SAMPLED,
+    done("max_tokens", "16 where it is absent, as OpenAI has it; null: what the context has left"),
+    done("logprobs", "at most 20; not together with `echo`"),
+    done("add_special_tokens"),
+    of_engines("chat_template_kwargs reasoning_effort parallel_tool_calls"),
+    _CLAIMS,
+    [row for row in _OPENAI_IDLE if row.name in ("user", "metadata")],
+    _ROUTERS,
+    idle("priority request_id", "of vLLM's scheduling"),
+    refused("best_of", "use `n` and choose", unless=(0, 1)),
+    refused("suffix", "text is only continued here, never filled in", unless=("",)),
+    [row for row in _NOT_OF_CHAT if row.name not in ("echo", "best_of", "add_special_tokens", "chat_template", "documents")],
+)
 _COUNTED: Final = ("model", "messages", "system", "tools", "tool_choice", "thinking", "chat_template_kwargs", "enable_thinking")
 _COUNT = tuple(
     row if row.name in _COUNTED or row.treatment not in ("honoured", "passed on") else Row(row.name, "no effect", "of an answer")
@@ -651,6 +669,7 @@ TABLES: Final[dict[str, Table]] = {
     **_CHAT_TABLES,
     **_RESPONSES_TABLES,
     **_MESSAGES_TABLES,
+    "completions": Table("Plain completions: `POST /v1/completions`", _COMPLETIONS),
     "count_tokens": Table("Counting: `POST /v1/messages/count_tokens`", _COUNT),
 }
-APIS: Final = ("chat", "responses", "messages", "count_tokens")
+APIS: Final = ("chat", "responses", "messages", "count_tokens")  # that are served, in the order of docs/api.md

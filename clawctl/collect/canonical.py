@@ -112,6 +112,15 @@ def message_digest(message: Message) -> bytes:
     return digest.digest()
 
 
+def continued_digest(messages: Sequence[Message], answer: Message) -> bytes | None:
+    """Of the last message and the answer as one message, where the last message is the assistant's text: an answer that continues
+    it is shown so by the client. None where it is no such message."""
+    last = messages[-1] if messages else {}
+    if role_of(last) != "assistant" or _calls(last):
+        return None
+    return message_digest({**answer, "content": text_of(last.get("content")) + text_of(answer.get("content"))})
+
+
 @dataclass(frozen=True, slots=True)
 class AnswerText:
     """The text of an answer, for comparison with the beginning of another."""

@@ -3,7 +3,7 @@
 The search goes from the last assistant message backwards. For each it tries the kinds of evidence in the order of `Evidence`:
 
 handle        the id of a tool call, or another handle that serve issued, comes back
-conversation  the answer of a known turn follows the same conversation
+conversation  the answer of a known turn follows the same conversation; if it continues the last message, joined with it or alone
 context       the same, but up to two user messages of that turn's request are missing: context that the client removed
 merged        two answers of one conversation stand in one message
 prefix        the same request is followed by a message that begins with the answer: the client appended, or removed a tool call
@@ -91,6 +91,7 @@ class Node:
     pending: "list[Node]" = field(default_factory=list)  # continuations that may be asides, in order of arrival
     claim: "Claim | None" = None  # while it may be an aside
     beginnings: tuple[Beginning, ...] = ()  # of prompts that continue it, if it is a plain completion
+    continued_paths: tuple[bytes, ...] = ()  # of the conversation with an answer that continues the last message: as one, or alone
 
     @property
     def user(self) -> str:
@@ -151,6 +152,7 @@ class Index:
             places.append((self._by_prompt, (node.user, node.path)))
             places.append((self._by_path, (node.user, extend_path(node.path, node.answer))))
             places.append((self._by_answer, (node.user, node.answer)))
+            places += [(self._by_path, (node.user, path)) for path in node.continued_paths]
         return places + [(self._by_handle, (node.user, handle)) for handle in dict.fromkeys(node.handles)]
 
     def twins(self, user: str, hint: str | None, path: bytes) -> list[Node]:

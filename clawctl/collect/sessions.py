@@ -25,7 +25,16 @@ from array import array
 from collections import OrderedDict, defaultdict
 from urllib.parse import quote
 
-from clawctl.collect.canonical import Conversation, handles, lines_of, message_digest, read_answer_text, read_conversation
+from clawctl.collect.canonical import (
+    Conversation,
+    continued_digest,
+    extend_path,
+    handles,
+    lines_of,
+    message_digest,
+    read_answer_text,
+    read_conversation,
+)
 from clawctl.collect.held import Arrived, Held
 from clawctl.collect.parents import Claim, Index, Match, Node, Tree
 from clawctl.collect.plain import beginnings
@@ -198,6 +207,7 @@ class Sessions:
             text=None if exchange.status == "error" else read_answer_text(exchange.response),
             lines=_last_user_lines(conversation, exchange.messages),
             beginnings=beginnings(exchange),
+            continued_paths=_continued_paths(conversation, exchange),
         )
         tree.nodes.append(node)
         self._index.add(node)
@@ -308,6 +318,15 @@ def _has_aside_words(node: Node) -> bool:
     """Whether the conversation did not go on with these words, somewhere else in this tree."""
     own = 1 if node.claim is not None and node.claim.parent.exchange is None else 0  # counted when its parent closed
     return node.said is not None and node.tree.aside_words[node.said] > own
+
+
+def _continued_paths(conversation: Conversation, exchange: Exchange) -> tuple[bytes, ...]:
+    """Of the conversation as a client shows it that continues an answer: in one message with its beginning, or without that."""
+    joined = continued_digest(exchange.messages, exchange.response) if exchange.response is not None else None
+    if joined is None or exchange.response is None:
+        return ()
+    before = conversation.paths[-2] if len(conversation.paths) > 1 else b""
+    return extend_path(before, joined), extend_path(before, message_digest(exchange.response))
 
 
 def _last_user_lines(conversation: Conversation, messages: list[Message]) -> "tuple[int, array[int]] | None":

@@ -238,6 +238,9 @@ def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
         *([("keys", one_line(_keys_line(found["keys"]), 300))] if found["keys"] else []),
         ("shards", Text(f"{found['shards_without_verdicts']} without verdicts")),
     ]
+    unknown = (found["serve"]["health"] or {}).get("unknown_fields")
+    if isinstance(unknown, dict) and unknown:
+        lines.append(("unknown fields", one_line(_unknown_line(unknown), 300)))
     lines += _training_lines(found["training"])
     if feed:
         lines.append(("trainer says", one_line(_feed_line(feed), 200)))
@@ -290,6 +293,13 @@ def _server_line(serve: dict[str, Any]) -> str:
         )
         parts.append(str(capture.get("last_error") or ""))
     return ", ".join(part for part in (*parts, str(health.get("last_swap_error") or "")) if part)
+
+
+def _unknown_line(unknown: dict[str, Any]) -> str:
+    named = [
+        f"{api} {name} ({count})" for api, names in unknown.items() if isinstance(names, dict) for name, count in names.items()
+    ]
+    return "sent by clients, without effect: " + ", ".join(named)
 
 
 def _feed_line(feed: dict[str, Any]) -> str:

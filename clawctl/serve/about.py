@@ -107,6 +107,7 @@ class About:
             "swaps": [asdict(swap) for swap in versions.swaps],
             "last_swap_error": versions.last_swap_error,
             "requests": self._requests(),
+            "unknown_fields": self._metrics.unknown.told(),
             "uptime_s": time.time() - self._started_at,
         })  # fmt: skip
 

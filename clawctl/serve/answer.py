@@ -50,6 +50,7 @@ class Answer:
         self.first_at: float | None = None  # unix seconds when its first token was there
         for choice, reply in zip(self.choices, replies, strict=True):
             choice.prompt_tokens = reply.sampled.prompt_tokens
+            choice.prompt_ids, choice.completion_ids = reply.sampled.prompt_ids, reply.sampled.completion_ids
 
     def cancel(self) -> None:
         """The client is gone: stop sampling. What was sampled so far is captured as cancelled."""

@@ -34,6 +34,7 @@ from clawctl.serve.replies import LARGE, Stream, Visit, json_response, read_body
 from clawctl.serve.routes import absent, envelope_of, meant
 from clawctl.serve.stored import Stored
 from clawctl.serve.turns import SHORT, Lines
+from clawctl.serve.unknown import header
 from clawctl.serve.versions import Versions
 from clawctl.serve.vetting import LONG_BODY, Vetting
 from clawctl.tokenizer_files import tokenizer_file
@@ -44,12 +45,12 @@ _LONGEST_RATING = 64 << 10  # bytes
 _LARGE_PER_KEY = 16  # requests with more than a megabyte that are read or answered at a time
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 Speaker = Callable[[Ask, str], Dialect]
-_DIALECTS: dict[str, tuple[Any, Speaker]] = {
-    "chat": (chat, chat.Chat),
-    "responses": (responses, responses.Responses),
-    "messages": (messages, messages.Messages),
-    "count_tokens": (messages, messages.Messages),
-    "completions": (completions, completions.Completions),
+_DIALECTS: dict[str, tuple[Callable[[dict[str, Any], str], Ask], Speaker]] = {
+    "chat": (chat.read, chat.Chat),
+    "responses": (responses.read, responses.Responses),
+    "messages": (messages.read, messages.Messages),
+    "count_tokens": (messages.read_count, messages.Messages),
+    "completions": (completions.read, completions.Completions),
 }
 _RESPONSES = "/v1/responses/"
 _CAPTURED = ("", "on", "true", "yes", "1")  # values of X-Capture; any other, "off" or "false", keeps the request out
@@ -248,7 +249,7 @@ class Gateway:
     async def _read(self, request: Request, visit: Visit, held: ExitStack) -> tuple[Ask, Speaker]:
         """The ask, checked. `held` ends when it is answered or refused. Raises Refusal."""
         live, key = self._versions.live, visit.key
-        dialect, speaks = _DIALECTS[visit.api]
+        read, speaks = _DIALECTS[visit.api]
 
         def large() -> None:
             held.enter_context(self._large_bodies.one_more(key))
@@ -261,7 +262,9 @@ class Gateway:
         body = await self._lines.run(key, length, partial(parse, raw))
         if visit.api == "responses":
             body = self._stored.with_items(key, body)
-        ask = await self._lines.run(key, length, partial(dialect.read, body, self._recipe.model_name))
+        ask = await self._lines.run(key, length, partial(read, body, self._recipe.model_name))
+        visit.unknown = ask.unknown
+        self._metrics.unknown.count(visit.api, ask.unknown)
         if not length:
             check_ask(ask)
         return replace(ask, key=key, size=len(raw)), speaks
@@ -296,7 +299,7 @@ def _visit(request: Request) -> Visit:
 
 def _marks(visit: Visit) -> list[tuple[bytes, bytes]]:
     request_id = visit.request_id.encode()
-    return [(b"x-request-id", request_id), (b"request-id", request_id)]
+    return [(b"x-request-id", request_id), (b"request-id", request_id), *header(visit.unknown)]
 
 
 def _given_key(request: Request) -> str:

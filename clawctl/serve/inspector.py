@@ -20,7 +20,7 @@ _READERS: dict[str, Any] = {
     "chat": chat.read,
     "responses": responses.read,
     "messages": messages.read,
-    "count_tokens": messages.read,
+    "count_tokens": messages.read_count,
     "completions": completions.read,
 }
 

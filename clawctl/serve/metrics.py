@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from clawctl.serve.unknown import Unknown
+
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 Labels = tuple[str, ...]
 
@@ -38,6 +40,7 @@ class Metrics:
     first_token: Histogram = field(default_factory=Histogram)  # (api,)
     latency: Histogram = field(default_factory=Histogram)
     ratings: Counter[Labels] = field(default_factory=Counter)  # (outcome,): "kept", "lost"
+    unknown: Unknown = field(default_factory=Unknown)
     running: int = 0
 
 

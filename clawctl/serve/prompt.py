@@ -1,5 +1,7 @@
 """From a chat to the ids that enter the engine: the model's own template, nothing added."""
 
+import re
+import secrets
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,13 +13,14 @@ from transformers import AutoTokenizer
 from clawctl.control_tokens import Guarded, guard, prepare
 from clawctl.errors import ClawError
 from clawctl.serve.dialects import Ask, Refusal, Remembered
-from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, later_system_as_user
+from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, TOOLS_UNSHOWN, later_system_as_user
 from clawctl.serve.splicing import splice
-from clawctl.serve.text import THINK
+from clawctl.serve.text import END_THINK, THINK
 from clawctl.serve.turns import Lines
 from clawctl.types import Message
 
 UNCERTAIN = "the template does not show for certain where an answer stands"
+_EMPTY_THOUGHT = re.compile(r"<think>\s*</think>\s*$")
 _OBJECTIONS = (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError, RecursionError)
 
 
@@ -68,18 +71,17 @@ def render(tokenizer: Any, ask: Ask, splicing: bool = False) -> Rendered:
     if any(isinstance(message.get("content"), list) for message in ask.messages):
         raise Refusal(400, NO_IMAGES, "messages")
     messages = [_for_template(message) for message in ask.messages]
-    tools = [tool for tool in ask.tools or [] if tool.get("type") == "function" and isinstance(tool.get("function"), dict)]
     settings = {key: value for key, value in ask.template_settings.items() if key not in ("tokenize", "return_dict")}
-    settings.setdefault("add_generation_prompt", True)
-    safe = guard(tokenizer, messages, tools or None, settings)
+    settings["add_generation_prompt"] = ask.prompted and not ask.continues
+    safe = guard(tokenizer, messages, ask.shown_tools or None, settings)
     asked = {"tools": safe.tools, "tokenize": False, **safe.settings}
     try:
-        messages, text = _apply(tokenizer, safe.messages, asked)
+        messages, text = (_apply_continued if ask.continues else _apply)(tokenizer, safe.messages, asked)
     except _OBJECTIONS as error:
         raise Refusal(400, f"the model's chat template cannot render these messages: {error}", "messages") from error
     plain = safe.encode(text)
     ids, spliced, unspliced = plain, 0 if splicing else None, None
-    if splicing and ask.answers and settings["add_generation_prompt"] is True and not settings.get("continue_final_message"):
+    if splicing and ask.answers and settings["add_generation_prompt"]:
         found = _splice(tokenizer, messages, asked, text, ask.answers, safe)
         if found is None:
             unspliced = UNCERTAIN
@@ -87,7 +89,16 @@ def render(tokenizer: Any, ask: Ask, splicing: bool = False) -> Rendered:
             ids, spliced = found
     moved = _roles(messages) != _roles(ask.messages)
     rendered = later_system_as_user(ask.messages) if moved else ask.messages
-    return Rendered(ids, text.rstrip().endswith(THINK), spliced, unspliced, plain, rendered, LATER_SYSTEM if moved else None)
+    adapted = [LATER_SYSTEM] * moved + [TOOLS_UNSHOWN] * ask.bars_calls
+    return Rendered(ids, _thinking(ask, text), spliced, unspliced, plain, rendered, "; ".join(adapted) or None)
+
+
+def _thinking(ask: Ask, text: str) -> bool:
+    """Whether the answer begins within reasoning."""
+    if not ask.continues:
+        return text.rstrip().endswith(THINK)
+    said = str(ask.messages[-1]["content"])
+    return said.lstrip().startswith(THINK) and END_THINK not in said
 
 
 def _roles(messages: list[Message]) -> list[str]:
@@ -104,6 +115,19 @@ def _apply(tokenizer: Any, messages: list[Message], asked: dict[str, Any]) -> tu
         if moved == messages:
             raise
         return moved, str(tokenizer.apply_chat_template(moved, **asked))
+
+
+def _apply_continued(tokenizer: Any, messages: list[Message], asked: dict[str, Any]) -> tuple[list[Message], str]:
+    """The template's text up to the end of what the last message says, every character as it was sent: the answer goes on there.
+    Whatever a template does to the ends of a text, it does to a mark in its place."""
+    mark, last = secrets.token_hex(12), messages[-1]
+    rendered, text = _apply(tokenizer, [*messages[:-1], {**last, "content": mark}], asked)
+    before, found, _ = text.rpartition(mark)
+    if not found:
+        raise ValueError("the template does not show the last message")
+    if last["content"].lstrip().startswith(THINK):
+        before = _EMPTY_THOUGHT.sub("", before)
+    return [*rendered[:-1], last], before + last["content"]
 
 
 def _splice(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from clawctl.serve.dialects import Ask, Shown, ShownToken
-from clawctl.serve.text import CALL, CallBegun, CallSaid, Detokenizer, Event, Parser, PlainText, StopCutter, joined
+from clawctl.serve.text import CALL, CallBegun, CallSaid, Detokenizer, Event, Parser, PlainText, Said, StopCutter, joined
 
 _HEADER, _OTHER_CALLS = "<|im_start|>", "<function="
 
@@ -24,9 +24,10 @@ class Reading:
     def __init__(self, tokenizer: Any, ask: Ask, thinking: bool, before: Sequence[int] = ()) -> None:
         """`before`: the ids of a prompt that the answer goes on from, without a template."""
         self._detokenizer, self._cutter = Detokenizer(tokenizer, before), StopCutter(ask.stop)
-        self._parser = PlainText() if ask.prompts else Parser(thinking, ask.use_tools)
+        self._parser = PlainText() if ask.prompts else Parser(thinking, bool(ask.functions))
         self._logprobs = ask.logprobs
         self._tops = Tops(tokenizer)
+        self._barred = ask.bars_calls
         self._one_call = ask.engine_fields.get("parallel_tool_calls") is False
         self._events: list[Event] = []
         self._unseen: list[ShownToken] = []  # visible tokens of text that is held back
@@ -69,8 +70,15 @@ class Reading:
         return self.shown()
 
     def _may_show(self, event: Event) -> bool:
+        if self._barred and is_of_a_call(event):
+            return False
         self._calls += isinstance(event, CallBegun)
         return not (self._one_call and self._calls > 1 and isinstance(event, CallBegun | CallSaid))
+
+
+def is_of_a_call(event: Event) -> bool:
+    """Whether it is a call or a piece of one, well formed or not: a client that forbids calls is not shown it."""
+    return isinstance(event, CallBegun | CallSaid) or (isinstance(event, Said) and event.text.startswith(CALL))
 
 
 class Tops:

@@ -37,6 +37,7 @@ ENGINE_FIELDS: Final[dict[str, EngineField]] = {
     "reasoning_effort": EngineField(),
     "chat_template_kwargs": EngineField(),
     "stop_token_ids": EngineField(neutral=([],)),
+    "cache_salt": EngineField(),
 }
 
 

@@ -165,3 +165,25 @@ def test_an_answer_of_another_conversation_is_not_found_by_its_words_alone() -> 
     prefix = asked([user("something else"), answer("Certainly. And more"), user("no")], answer("Sorry."))
     rows = stitch(first, other, prefix)
     assert [rows[e.exchange_id].parent_turn_id for e in (other, prefix)] == [None, None]
+
+
+def test_an_answer_that_continues_the_last_message_is_found_however_the_client_keeps_the_two() -> None:
+    """Joined, as Anthropic's clients do; as two messages; or the answer alone."""
+    for shown in ([answer('{"city": "Paris"}')], [answer('{"city"'), answer(': "Paris"}')], [answer(': "Paris"}')]):
+        first = asked([user("hi")], answer("hello"))
+        begun = [user("hi"), answer("hello"), user("as JSON"), answer('{"city"')]
+        second = asked(begun, answer(': "Paris"}'))
+        third = asked([*begun[:3], *shown, user("thanks")], answer("!"))
+        rows = stitch(first, second, third)
+        assert rows[second.exchange_id].parent_turn_id == first.exchange_id
+        assert rows[first.exchange_id].next_state == [user("as JSON")]
+        assert rows[third.exchange_id].parent_turn_id == second.exchange_id, shown
+        assert rows[second.exchange_id].next_state == [user("thanks")]
+
+
+def test_a_message_that_only_begins_like_a_continued_one_is_not_its_answer() -> None:
+    first = asked([user("as JSON"), answer("{")], answer('"city": "Paris"}'))
+    other = asked([user("as JSON"), answer('{"city": "Rome"}'), user("thanks")], answer("!"))
+    rows = stitch(first, other)
+    assert rows[other.exchange_id].parent_turn_id is None
+    assert rows[first.exchange_id].next_state is None

@@ -95,7 +95,6 @@ def test_structured_output_and_effort_reach_the_engine() -> None:
         ("auto", "auto"),
         ("none", "none"),
         ({"type": "function", "name": "look"}, {"type": "function", "function": {"name": "look"}}),
-        ({"type": "web_search"}, "auto"),
         ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "look"}]}, "required"),
     ],
 )

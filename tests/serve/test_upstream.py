@@ -52,6 +52,20 @@ def test_the_upstreams_refusal_is_the_clients(through: Server) -> None:
     assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
+def test_what_only_some_servers_can_do_is_refused_by_name(through: Server) -> None:
+    hello = {"role": "user", "content": "hi"}
+    begun = [hello, {"role": "assistant", "content": "well"}]
+    for path, body, named in (
+        ("/chat/completions", {"messages": begun, "continue_final_message": True}, "continue_final_message"),
+        ("/chat/completions", {"messages": [hello], "return_token_ids": True}, "return_token_ids"),
+        ("/messages", {"messages": begun}, "continue a message"),
+    ):
+        asked = {"model": "m", "max_tokens": 4, **body}
+        answer = httpx.post(through.url + path, json=asked, headers={"x-api-key": "key"}, timeout=60)
+        assert answer.status_code == 400
+        assert named in answer.json()["error"]["message"]
+
+
 def test_a_version_that_an_upstream_cannot_take_up_is_an_alarm(through: Server) -> None:
     publish_policy(through.run, Policy(1, 0, 1, None, "adapter", "x", [], None, {}, 0.0), lambda folder: None)
     move_live(through.run, 1)

@@ -69,6 +69,22 @@ def test_what_alters_the_sampling_is_kept_untrained_with_the_reason(vllm: Server
     assert last(vllm)["untrainable_reason"] is None
 
 
+def test_an_answer_continues_a_message_and_shows_no_call_where_none_is_allowed(vllm: Server, base: Any) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(DEMO_MODEL)
+    messages: Any = [{"role": "user", "content": "how many apples?"}, {"role": "assistant", "content": "There are "}]
+    body = {"model": "m", "max_tokens": 12, "messages": messages}
+    assert httpx.post(vllm.url + "/messages", json=body, headers={"x-api-key": "key"}, timeout=60).status_code == 200
+    line = last(vllm)
+    prompt = "<|im_start|>user\nhow many apples?<|im_end|>\n<|im_start|>assistant\nThere are "
+    assert line["prompt_ids"] == tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    assert_exact(base, line)
+    tool: Any = {"type": "function", "function": {"name": "submit", "parameters": {"type": "object", "properties": {}}}}
+    answer = vllm.say("What is 3 + 4? Submit it.", tools=[tool], tool_choice="none", max_tokens=48)
+    assert "<tool_call>" not in answer.choices[0].message.content
+    assert "submit" not in tokenizer.decode(last(vllm)["prompt_ids"])
+    assert_exact(base, last(vllm))
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
 def test_what_a_client_wrote_anew_enters_the_engine_as_it_was_sampled(vllm: Server, base: Any, dialect: str, stream: bool) -> None:

@@ -13,7 +13,8 @@ from clawctl.serve.backends.tokens import Clock, Tokens
 from clawctl.serve.backends.wire import Chunk, Entry, Wire, Words
 from clawctl.serve.dialects import Shown, ShownToken
 from clawctl.serve.engines import EngineFailure
-from clawctl.serve.text import CallBegun, CallSaid, Event, Said, Thought
+from clawctl.serve.reading import is_of_a_call
+from clawctl.serve.text import CallBegun, CallSaid, Event, Parser, Said, Thought
 
 _MISUSE = range(400, 500)  # statuses of errors that are the client's
 
@@ -146,8 +147,10 @@ class ChatSaying:
 
     in_chat_form: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
-    def __init__(self, show_logprobs: bool) -> None:
+    def __init__(self, show_logprobs: bool, barred: bool = False) -> None:
+        """`barred`: the client forbids calls; what the model writes of one all the same is not shown."""
         self._show_logprobs = show_logprobs
+        self._barred = Parser(False, True) if barred else None
         self._runs: list[tuple[type[Event], list[str]]] = []  # not shown yet
         self._tokens: list[ShownToken] = []  # of what is not shown yet
         self._call_index = -1  # of the call that began last
@@ -165,11 +168,22 @@ class ChatSaying:
                     if thought := words.reasoning or words.reasoning_content:
                         _add(runs, Thought, thought)
                     if words.content:
-                        _add(runs, Said, words.content)
-                    if words.tool_calls:
+                        self._say(words.content)
+                    if words.tool_calls and self._barred is None:
                         self._take_calls(words)
                 if self._show_logprobs and choice.logprobs is not None:
                     self._tokens += map(_shown, choice.logprobs.content or ())
+
+    def _say(self, text: str) -> None:
+        if self._barred is None:
+            _add(self._runs, Said, text)
+        else:
+            self._add_allowed(self._barred.feed(text))
+
+    def _add_allowed(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if isinstance(event, Said | Thought) and not is_of_a_call(event):
+                _add(self._runs, type(event), event.text)
 
     def _take_calls(self, words: Words) -> None:
         for i, call in enumerate(words.tool_calls or ()):
@@ -188,7 +202,12 @@ class ChatSaying:
         return shown
 
     def end(self, sampled: Sampled) -> Shown | None:
-        return None
+        if self._barred is None:
+            return None
+        self._add_allowed(self._barred.end())
+        if sampled.finish_reason == "tool_calls":
+            sampled.finish_reason = "stop"
+        return self.shown()
 
 
 def _add(runs: list[tuple[type[Event], list[str]]], kind: type[Event], text: str) -> None:

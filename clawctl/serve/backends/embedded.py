@@ -13,6 +13,7 @@ from clawctl.serve.backends import THERE_AND_BACK, Capabilities, Reply, Sampled
 from clawctl.serve.backends.pins import Pins
 from clawctl.serve.canary import check_canary
 from clawctl.serve.dialects import Ask, Refusal, Shown
+from clawctl.serve.dialects.api import refuse_beyond
 from clawctl.serve.dialects.fields import steering
 from clawctl.serve.dialects.settings import check_known
 from clawctl.serve.engines import Engine, EngineFailure, Generation, Sampling, Swap, Token
@@ -54,6 +55,7 @@ class Embedded:
         if param := beyond_embedded(ask.tool_choice if ask.use_tools else None, ask.engine_fields, self._engine.steers):
             param = _SAID_AS.get((ask.api, param), param)
             raise Refusal(400, f"the embedded engine cannot hold to '{param}': leave it out, or serve with --engine vllm", param)
+        refuse_beyond(ask, "embedded")
         engine = self._engine if version is None else await stack.enter_async_context(self._pins.lease(version, ask.key))
         prompt = await self._rendered(ask)
         if any(not 0 <= token < engine.vocabulary for token in prompt.ids):

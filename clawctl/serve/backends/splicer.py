@@ -29,7 +29,7 @@ class Splicer:
 
     async def how(self, ask: Ask, model: str) -> How:
         """As ids where that changes the prompt; else the engine's own chat call makes it, and reads the answer."""
-        if not ask.answers:
+        if not ask.answers or ask.continues or not ask.prompted:
             return How(spliced=0)
         ask = _as_rendered_there(ask)
         try:
@@ -45,7 +45,7 @@ class Splicer:
 
     async def _rendered_there(self, ask: Ask, rendered: Rendered, model: str) -> list[int] | None:
         body = {"model": model, "messages": rendered.messages, "chat_template_kwargs": ask.template_settings}
-        body |= {"tools": ask.tools} if ask.tools else {}
+        body |= {"tools": ask.shown_tools} if ask.shown_tools else {}
         with suppress(Broken, orjson.JSONDecodeError, KeyError, TypeError):
             answer = await self._client.post("/tokenize", orjson.dumps(body))
             if answer.status == 200:
@@ -58,9 +58,9 @@ def _as_rendered_there(ask: Ask) -> Ask:
     settings = dict(ask.template_settings)
     if (effort := ask.engine_fields.get("reasoning_effort")) is not None:
         settings = {"reasoning_effort": effort, "enable_thinking": effort != "none", **settings}
-    tools = [tool for tool in ask.tools or () if tool.get("type") == "function" and isinstance(tool.get("function"), dict)]
-    filled = [{**tool, "function": {**dict.fromkeys(("name", "description", "parameters")), **tool["function"]}} for tool in tools]
-    return replace(ask, template_settings=settings, tools=filled or None)
+    names = ("name", "description", "parameters")
+    filled = [{**tool, "function": {**dict.fromkeys(names), **tool["function"]}} for tool in ask.shown_tools]
+    return replace(ask, template_settings=settings, tools=filled or ask.tools)
 
 
 def _steered(ask: Ask) -> str | None:

@@ -17,7 +17,7 @@ from clawctl.errors import ClawError
 from clawctl.http_client import Broken, Client
 from clawctl.run_dir import RunDir
 from clawctl.serve.backends import Capabilities, Reply, Sampled
-from clawctl.serve.backends.chunks import Saying, UpstreamReply
+from clawctl.serve.backends.chunks import ChatSaying, Saying, UpstreamReply
 from clawctl.serve.backends.completions import PATH, CompletionSaying, How, PlainSaying, as_completion, as_plain
 from clawctl.serve.backends.control import Control
 from clawctl.serve.backends.multiplex import Multiplexed
@@ -28,7 +28,8 @@ from clawctl.serve.backends.sglang import SglangControl
 from clawctl.serve.backends.targets import Target, Targets
 from clawctl.serve.backends.tokens import IDS_WANTED
 from clawctl.serve.dialects import Ask, Refusal
-from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, later_system_as_user
+from clawctl.serve.dialects.api import refuse_beyond
+from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, TOOLS_UNSHOWN, later_system_as_user
 from clawctl.serve.engines import Swap
 from clawctl.serve.sampling import altered
 
@@ -96,6 +97,7 @@ class Upstream:
         await self._ready()
         if self._images is False and any(isinstance(message["content"], list) for message in ask.messages):
             raise Refusal(400, NO_IMAGES, "messages")
+        self._refuse_beyond(ask)
         if version is not None:
             await stack.enter_async_context(self._places.one(version, ask.key))
         target = await stack.enter_async_context(self._targets.lease(version))
@@ -111,6 +113,17 @@ class Upstream:
         await (sends[0] if len(sends) == 1 else asyncio.gather(*sends))  # a task less on the way to the first token
         return list(replies)
 
+    def _refuse_beyond(self, ask: Ask) -> None:
+        """Raises Refusal for what only some servers can do."""
+        if self._kind == "openai":
+            refuse_beyond(ask, "upstream")
+            if ask.continues:
+                raise Refusal(400, "this upstream cannot continue a message: let the user speak last", "messages")
+        if self._kind == "sglang" and not ask.prompted and not ask.continues:
+            raise Refusal(400, "SGLang cannot do 'add_generation_prompt': leave it out", "add_generation_prompt")
+        if ask.return_ids and not self.capabilities.ids:
+            raise Refusal(400, "this engine does not tell token ids: leave 'return_token_ids' out", "return_token_ids")
+
     def _reply(self, ask: Ask, target: Target, how: How) -> UpstreamReply:
         sampled, ids = self._sampled(ask, how), bool(self.capabilities.ids)
         return UpstreamReply(sampled, target.clock, ask.logprobs, ids, ask.stream, self._saying(ask, how))
@@ -119,7 +132,7 @@ class Upstream:
         if ask.prompts:
             return PlainSaying(ask.logprobs)
         if self._splicer is None or how.prompt is None:
-            return None
+            return ChatSaying(ask.logprobs, ask.bars_calls)
         return CompletionSaying(self._splicer.tokenizer, ask, how.prompt.thinking)
 
     def _without_control(self, ask: Ask) -> Ask:
@@ -150,7 +163,8 @@ class Upstream:
             reason = "the engine tells logprobs before temperature"
         sampled = Sampled(temperature, top_p, ask.top_k, untrainable=reason)
         sampled.spliced, sampled.unspliced = how.spliced, how.unspliced
-        sampled.adapted = how.prompt.adapted if how.prompt else None
+        hidden = TOOLS_UNSHOWN if ask.bars_calls and self._kind != "openai" else None
+        sampled.adapted = how.prompt.adapted if how.prompt else hidden
         return sampled
 
     async def _send(
@@ -177,7 +191,7 @@ class Upstream:
                 await post({**body, "messages": moved})
             except Refusal:
                 raise refused from None  # it was something else
-            sampled.adapted = LATER_SYSTEM
+            sampled.adapted = "; ".join(filter(None, [LATER_SYSTEM, sampled.adapted]))
 
     async def _post(self, reply: UpstreamReply, body: dict[str, Any]) -> None:
         try:
@@ -208,11 +222,17 @@ class Upstream:
             body["max_tokens"] = most  # else the engine's own limit: what the context has left
         if ask.stop:
             body["stop"] = ask.stop
-        functions = [tool for tool in ask.tools or () if tool.get("type") == "function" and isinstance(tool.get("function"), dict)]
-        if functions:
+        functions = ask.functions if self._kind == "openai" else ask.shown_tools
+        if functions:  # a server that we know shows them to the model even where it must not call any
             body["tools"] = functions
             if ask.tool_choice is not None:
                 body["tool_choice"] = ask.tool_choice
+        if ask.continues:
+            body |= {"continue_final_message": True, "add_generation_prompt": False}
+        elif not ask.prompted:
+            body["add_generation_prompt"] = False
+        if ask.top_k:
+            body["top_k"] = ask.top_k
         if "seed" in body and i:
             body["seed"] += i
         if self.capabilities.logprobs or ask.logprobs:
@@ -232,12 +252,13 @@ class Upstream:
     async def count(self, ask: Ask) -> int:
         await self._ready()
         ask = self._without_control(ask)
-        body = {"model": self._targets.base, "messages": ask.messages}
-        tools = [tool for tool in ask.tools or () if tool.get("type") == "function"]
+        body: dict[str, Any] = {"model": self._targets.base, "messages": ask.messages}
+        tools = ask.shown_tools
         status, told = 404, b""
         if self._kind != "openai":
             with suppress(Broken):
                 body = {**body, "tools": tools} if tools else body
+                body |= {"continue_final_message": True, "add_generation_prompt": False} if ask.continues else {}
                 answer = await self._client.post("/tokenize", orjson.dumps(body))
                 status, told = answer.status, answer.body
         if status in _NOT_THERE:

@@ -58,11 +58,31 @@ class Ask:
     size: int = 0  # bytes of the request's body
     prompts: tuple[Prompt, ...] = ()  # of plain completions: what enters the engine in place of the messages
     add_special_tokens: bool = True  # to a prompt that is text, as the tokenizer is set to
+    fields: tuple[str, ...] = ()  # of the body that ask for something, for engines that cannot do all
+    unknown: tuple[str, ...] = ()  # what of the body stands in no table: accepted, and named to the client
+    continues: bool = False  # the answer continues the last message, which is the assistant's
+    prompted: bool = True  # the prompt ends with the header of an answer
+    return_ids: bool = False  # the client is told the token ids
     answers: dict[int, list[Remembered]] | None = None  # which of `messages` we may have given; None: nothing is put back
 
     @property
     def use_tools(self) -> bool:
         return bool(self.tools) and self.tool_choice != "none"
+
+    @property
+    def bars_calls(self) -> bool:
+        """Whether there are functions that the model must not call."""
+        return self.tool_choice == "none" and bool(self.functions)
+
+    @property
+    def functions(self) -> list[dict[str, Any]]:
+        """The tools that can be called here."""
+        return [tool for tool in self.tools or () if tool.get("type") == "function" and isinstance(tool.get("function"), dict)]
+
+    @property
+    def shown_tools(self) -> list[dict[str, Any]]:
+        """The functions that the model is shown: none where it must not call any."""
+        return [] if self.tool_choice == "none" else self.functions
 
 
 class ShownToken(NamedTuple):
@@ -103,9 +123,9 @@ class Choice:
     completion_tokens: int = 0
     reasoning_tokens: int = 0  # of the completion's
     stop_sequence: str | None = None  # the one of the ask's stops that ended the answer
+    prompt_ids: list[int] | None = None  # as far as the engine tells them; they grow
+    completion_ids: list[int] | None = None
     cached_tokens: int | None = None  # of the prompt, found computed already; None: the engine does not tell
-    prompt_ids: Sequence[int] | None = None
-    completion_ids: Sequence[int] | None = None
     usage: dict[str, Any] | None = None  # as an upstream told it
     extras: Extras | None = None
 

@@ -7,9 +7,11 @@ from typing import Any
 import orjson
 
 from clawctl.serve.dialects import Ask, Choice, Extras, Refusal, Shown, ShownToken, fields
+from clawctl.serve.dialects.api import known, used
 from clawctl.serve.dialects.blocks import chat_message
 from clawctl.serve.dialects.fields import Object, wrong
 from clawctl.serve.dialects.handles import call_id
+from clawctl.serve.dialects.items import CUSTOM_INPUT, custom_function, free_text
 from clawctl.serve.dialects.settings import check_settings
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
@@ -23,15 +25,27 @@ _NOTHING = Extras()
 
 def read(body: dict[str, Any], live_name: str) -> Ask:
     """Raises Refusal for what cannot be understood; unknown fields, message keys and tool types are welcome."""
-    sent = body.get("messages")
-    if not isinstance(sent, list) or not sent:
+    return read_known(*known("chat", body), live_name)
+
+
+def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> Ask:
+    """As `read`, of the fields that stand in the table."""
+    given = body.get("messages")
+    if not isinstance(given, list) or not given:
         raise Refusal(400, "'messages' must be a list with at least one message", "messages")
+    sent = [_with_functions(message) for message in given]
     messages = [_message(message, i) for i, message in enumerate(sent)]
-    tools = _tools(body)
+    tools, custom = _tools(body)
     choice, offered = _tool_choice(body, tools)
     settings = _template_settings(body)
     longest = body.get("max_completion_tokens")
     top = fields.whole_number(body, "top_logprobs", 0, 20) or 0
+    if top and not fields.flag(body, "logprobs"):
+        raise Refusal(400, "'top_logprobs' needs 'logprobs': true", "top_logprobs")
+    continues, prompted = _ending(body, messages)
+    passed = {**body, "chat_template_kwargs": settings or None}
+    if passed.get("reasoning_effort") is None:
+        passed["reasoning_effort"] = fields.text(fields.object_or_none(body, "reasoning"), "effort", "reasoning.effort")
     return Ask(
         api="chat",
         model=fields.model_name(body, live_name),
@@ -51,40 +65,112 @@ def read(body: dict[str, Any], live_name: str) -> Ask:
         logprobs=bool(fields.flag(body, "logprobs")),
         top_logprobs=top,
         template_settings=settings,
-        engine_fields=engine_fields({**body, "chat_template_kwargs": settings or None}),
+        engine_fields=engine_fields(passed),
         claims=read_claims(body, messages),
-        echo={"function_call": body.get("tools") is None and bool(body.get("functions"))},
+        echo={
+            "function_call": body.get("tools") is None and bool(body.get("functions")),
+            "custom": custom,
+            "no_reasoning": _hides_reasoning(body),
+        },
+        fields=used(body) if body.get("add_generation_prompt") is not False else (*used(body), "add_generation_prompt"),
+        unknown=unknown,
+        continues=continues,
+        prompted=prompted,
+        return_ids=bool(fields.flag(body, "return_token_ids")),
     )
 
 
-def _tools(body: Object) -> list[Object]:
+def _tools(body: Object) -> tuple[list[Object], list[str]]:
+    """The tools, and the names of those that the client knows as custom ones."""
     if body.get("tools") is None and body.get("functions") is not None:  # as it was before there were tools
-        return [{"type": "function", "function": each} for each in fields.objects(body["functions"], "functions")]
-    return fields.objects([] if body.get("tools") is None else body["tools"], "tools")
+        return [{"type": "function", "function": each} for each in fields.objects(body["functions"], "functions")], []
+    tools, custom = [], []
+    for i, tool in enumerate(fields.objects([] if body.get("tools") is None else body["tools"], "tools")):
+        if tool.get("type") != "custom" or not isinstance(tool.get("custom"), dict):
+            tools.append(tool)
+            continue
+        about = tool["custom"]
+        name = fields.text(about, "name", f"tools[{i}].custom.name")
+        if not name:
+            raise wrong(f"tools[{i}].custom.name", "a string")
+        form = about.get("format")
+        tools.append(custom_function(name, about.get("description"), form.get("grammar") if isinstance(form, dict) else None))
+        custom.append(name)
+    return tools, custom
+
+
+def _with_functions(message: Any) -> Any:
+    """The message, with calls of custom tools as calls of the functions that the model knows."""
+    calls = message.get("tool_calls") if isinstance(message, dict) else None
+    if not isinstance(calls, list) or not any(isinstance(call, dict) and call.get("type") == "custom" for call in calls):
+        return message
+    return {**message, "tool_calls": [_as_function(call) for call in calls]}
+
+
+def _as_function(call: Any) -> Any:
+    custom = call.get("custom") if isinstance(call, dict) else None
+    if not isinstance(custom, dict):
+        return call
+    rest = {name: value for name, value in call.items() if name != "custom"}
+    arguments = orjson.dumps({CUSTOM_INPUT: str(custom.get("input") or "")}).decode()
+    return {**rest, "type": "function", "function": {"name": str(custom.get("name")), "arguments": arguments}}
+
+
+def _ending(body: Object, messages: list[Message]) -> tuple[bool, bool]:
+    """Whether the answer continues the last message, and whether the prompt ends with the header of an answer."""
+    last = messages[-1]
+    wanted = fields.flag(body, "continue_final_message") or (last["role"] == "assistant" and last.get("prefix") is True)
+    prompted = fields.flag(body, "add_generation_prompt")
+    if not wanted:
+        return False, prompted is not False
+    if prompted and body.get("continue_final_message"):
+        told = "'continue_final_message' and 'add_generation_prompt' exclude each other"
+        raise Refusal(400, told, "continue_final_message")
+    if last["role"] != "assistant" or not isinstance(last["content"], str) or not last["content"] or last.get("tool_calls"):
+        told = "an answer can continue the last message only where that is the assistant's text, without tool calls"
+        raise Refusal(400, told, "continue_final_message")
+    return True, False
+
+
+def _hides_reasoning(body: Object) -> bool:
+    exclude = fields.object_or_none(body, "reasoning").get("exclude")
+    return fields.flag(body, "include_reasoning") is False or exclude is True
 
 
 def _tool_choice(body: Object, tools: list[Object]) -> tuple[Any, list[Object]]:
     """The choice in one form, and the tools that may be called."""
     old = body.get("tools") is None and body.get("functions") is not None
     choice = body.get("function_call" if old else "tool_choice")
-    if choice is None or not tools:
+    if choice is None or (not tools and choice in ("auto", "none")):
         return None, tools
     where = "function_call" if old else "tool_choice"
     if isinstance(choice, str):
         if choice not in ("auto", "none", "required"):
             raise wrong(where, "auto, none, required or an object")
-        return choice, tools
+        return check_callable(choice, tools), tools
     kind = fields.an_object(choice, where).get("type", "function")
     if kind == "allowed_tools":
         allowed = fields.object_or_none(choice, "allowed_tools")
         named = (_name(each) for each in fields.objects(allowed.get("tools"), "tool_choice.allowed_tools.tools"))
         names = {name for name in named if isinstance(name, str)}
-        return allowed.get("mode", "auto"), [tool for tool in tools if _name(tool) in names]
+        offered = [tool for tool in tools if _name(tool) in names]
+        return check_callable(allowed.get("mode", "auto"), offered), offered
     return forced_choice(str(choice["name"] if old and "name" in choice else _name(choice)), tools), tools
+
+
+def check_callable(choice: Any, tools: Sequence[Object]) -> Any:
+    """The choice. Raises Refusal if it forces a call, and no tool can be called here."""
+    if choice == "required" and all(_name(tool) is None for tool in tools):
+        told = "'tool_choice' forces a call, but none of 'tools' can be called here: offer a function"
+        raise Refusal(400, told, "tool_choice")
+    return choice
 
 
 def forced_choice(name: str, tools: Sequence[Object]) -> Object:
     """A named tool that must be called, in chat form. Raises Refusal if it was not offered."""
+    if any(tool.get("name") == name and _name(tool) is None for tool in tools):
+        told = f"'tool_choice' forces {name[:80]!r}, which only its vendor's servers can run: offer a tool of your own"
+        raise Refusal(400, told, "tool_choice")
     if name not in map(_name, tools):
         raise Refusal(400, f"'tool_choice' names {name[:80]!r}, which is not among 'tools'", "tool_choice")
     return {"type": "function", "function": {"name": name}}
@@ -98,8 +184,15 @@ def _name(tool: Object) -> Any:
 
 
 def _template_settings(body: Object) -> Object:
-    settings = check_settings(fields.object_or_none(body, "chat_template_kwargs"))
-    return {"enable_thinking": False, **settings} if body.get("reasoning_effort") == "none" else settings
+    settings = fields.switched(body, check_settings(fields.object_or_none(body, "chat_template_kwargs")))
+    kind, reasoning = fields.object_or_none(body, "thinking").get("type"), fields.object_or_none(body, "reasoning")
+    if isinstance(kind, str):
+        settings = {"enable_thinking": kind != "disabled", **settings}
+    if isinstance(reasoning.get("enabled"), bool):
+        settings = {"enable_thinking": reasoning["enabled"], **settings}
+    if "none" in (body.get("reasoning_effort"), reasoning.get("effort")):
+        settings = {"enable_thinking": False, **settings}
+    return settings
 
 
 def _message(message: Any, i: int) -> Message:
@@ -116,6 +209,8 @@ def _message(message: Any, i: int) -> Message:
     read = {**message, "role": role, "content": _content(message.get("content"), f"{where}.content")}
     if isinstance(message.get("function_call"), dict) and not calls:
         read["tool_calls"] = [{"type": "function", "function": message["function_call"]}]
+    if not read["content"] and isinstance(message.get("refusal"), str):
+        read["content"] = message["refusal"]
     if isinstance(message.get("reasoning"), str) and "reasoning_content" not in message:
         read["reasoning_content"] = message["reasoning"]
     return read
@@ -163,6 +258,10 @@ class Chat:
         self._id = f"chatcmpl{exchange_id}"
         self._before_tools = bool(ask.echo.get("function_call"))  # the client knows functions, not tools
         self._calls: dict[int, int] = {}  # tool calls of each choice that were streamed so far
+        self._custom = set(ask.echo.get("custom") or ())  # tools that the client knows as custom ones
+        self._free: dict[int, list[str]] = {}  # what a call of one says so far, of each choice
+        self._told_ids: dict[int, int] = {}  # how many of each choice's ids were streamed; missing: nor the prompt's
+        self._thinks = not ask.echo.get("no_reasoning")
 
     def message(self, choice: Choice) -> Message:
         return chat_message(choice)
@@ -174,9 +273,11 @@ class Chat:
             tokens = (token for shown in choice.shown for token in shown.tokens)
             logprobs = {"content": told_logprobs(tokens)} if self._ask.logprobs else None
             answer = {"index": choice.index, "message": message, "finish_reason": self._finish_reason(choice), "logprobs": logprobs}
+            if self._ask.return_ids:
+                answer["token_ids"] = choice.completion_ids
             answers.append({**_extras(choice).choice, **answer})
         told = {**_extras(choices[0]).answer, **self._head("chat.completion"), "choices": answers, "usage": _usage(choices)}
-        return orjson.dumps(told)
+        return orjson.dumps(told | ({"prompt_token_ids": choices[0].prompt_ids} if self._ask.return_ids else {}))
 
     def begin(self, choice: Choice) -> bytes:
         return self._chunk(choice, {"role": "assistant", "content": ""})
@@ -185,12 +286,25 @@ class Chat:
         frames = []
         for i, event in enumerate(shown.events):
             tokens = shown.tokens if i == len(shown.events) - 1 else []
-            frames.append(self._chunk(choice, self._delta(choice, event), tokens=tokens))
+            if not isinstance(event, CallSaid):
+                frames.append(self._free_input(choice))
+            delta = self._delta(choice, event)
+            if delta or tokens or self._ask.return_ids:  # else it is nothing that the client sees
+                frames.append(self._chunk(choice, delta, tokens=tokens))
         return b"".join(frames)
 
     def finish(self, choice: Choice) -> bytes:
         extras = _extras(choice)
-        return self._chunk(choice, extras.message, self._finish_reason(choice), extras=extras)
+        told = self._chunk(choice, extras.message, self._finish_reason(choice), extras=extras)
+        return self._free_input(choice) + told
+
+    def _free_input(self, choice: Choice) -> bytes:
+        """What the last call gives to a custom tool: it stands inside JSON, so it is certain only at the call's end."""
+        pieces = self._free.pop(choice.index, None)
+        if pieces is None:
+            return b""
+        said = {"index": self._calls[choice.index] - 1, "custom": {"input": free_text("".join(pieces))}}
+        return self._chunk(choice, {"tool_calls": [said]})
 
     def end(self, choices: list[Choice]) -> bytes:
         done = b"data: [DONE]\n\n"
@@ -207,6 +321,12 @@ class Chat:
 
     def _told(self, choice: Choice) -> Message:
         message = chat_message(choice)
+        if not self._thinks:
+            message.pop("reasoning_content", None)
+        for call in message.get("tool_calls", ()):
+            if call["function"]["name"] in self._custom:
+                function = call.pop("function")
+                call |= {"type": "custom", "custom": {"name": function["name"], "input": free_text(function["arguments"])}}
         if self._before_tools and (calls := message.pop("tool_calls", [])):
             message["function_call"] = calls[0]["function"]
         return message
@@ -218,13 +338,20 @@ class Chat:
         if isinstance(event, Said):
             return {"content": event.text}
         if isinstance(event, Thought):
-            return {"reasoning_content": event.text}
+            return {"reasoning_content": event.text} if self._thinks else {}
         if isinstance(event, CallBegun):
             self._calls[choice.index] = self._calls.get(choice.index, 0) + 1
         i = self._calls[choice.index] - 1
         function = {"name": event.name, "arguments": ""} if isinstance(event, CallBegun) else {"arguments": event.text}
         if self._before_tools:
             return {"function_call": function} if i == 0 else {}
+        if isinstance(event, CallBegun) and event.name in self._custom:
+            self._free[choice.index] = []
+            custom = {"name": event.name, "input": ""}
+            return {"tool_calls": [{"index": i, "id": call_id(choice.exchange_id, i), "type": "custom", "custom": custom}]}
+        if isinstance(event, CallSaid) and choice.index in self._free:
+            self._free[choice.index].append(event.text)
+            return {}
         if isinstance(event, CallSaid):
             return {"tool_calls": [{"index": i, "function": function}]}
         return {"tool_calls": [{"index": i, "id": call_id(choice.exchange_id, i), "type": "function", "function": function}]}
@@ -240,7 +367,18 @@ class Chat:
         said = {**extras.choice, "index": choice.index, "delta": delta, "finish_reason": finish}
         if self._ask.logprobs and (content := told_logprobs(tokens)):
             said["logprobs"] = {"content": content}
-        return _frame({**extras.answer, **self._head("chat.completion.chunk"), "choices": [said]})
+        prompt = self._tell_ids(choice, said) if self._ask.return_ids else {}
+        return _frame({**extras.answer, **self._head("chat.completion.chunk"), **prompt, "choices": [said]})
+
+    def _tell_ids(self, choice: Choice, said: dict[str, Any]) -> dict[str, Any]:
+        """Puts the ids that are new into a chunk's choice; the prompt's, if they were not told yet. vLLM names them so."""
+        ids, begun = choice.completion_ids or [], choice.index in self._told_ids
+        told = self._told_ids.get(choice.index, 0)
+        said["token_ids"] = ids[told:]
+        if choice.prompt_ids is None:
+            return {}
+        self._told_ids[choice.index] = len(ids)
+        return {} if begun else {"prompt_token_ids": choice.prompt_ids}
 
 
 def told_logprobs(tokens: Iterable[ShownToken]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import orjson
 
 from clawctl.serve.dialects.fields import Object, as_content, image_part, left_out, objects, strings, text_part, wrong
 from clawctl.serve.dialects.handles import exchange_of
+from clawctl.serve.dialects.vendor_tools import client_tool
 from clawctl.types import Message
 
 _ROLES = ("user", "assistant", "system")
@@ -146,18 +147,21 @@ def _text(block: Object, name: str, where: str) -> str:
 
 
 def read_tools(given: Any, messages: Any) -> list[Object]:
-    """Tools of the client become functions; those of Anthropic's servers stay as they were sent. A deferred one is offered once a
-    result has named it, as its API does."""
+    """Tools that a client runs become functions; those of Anthropic's servers stay as they were sent. A deferred one is offered
+    once a result has named it, as its API does."""
     if given is None:
         return []
     named = set(_references(messages))
     tools = []
     for i, tool in enumerate(objects(given, "tools")):
+        if tool.get("defer_loading") is True and tool.get("name") not in named:
+            continue
         if tool.get("type") not in (None, "custom"):
-            tools.append(tool)
-        elif tool.get("defer_loading") is not True or tool.get("name") in named:
+            tools.append(client_tool(tool) or tool)
+        else:
             schema = {"parameters": tool["input_schema"]} if tool.get("input_schema") is not None else {}
             about = {"description": tool["description"]} if tool.get("description") is not None else {}
+            about |= {"strict": True} if tool.get("strict") is True else {}
             tools.append({"type": "function", "function": {"name": _text(tool, "name", f"tools.{i}"), **about, **schema}})
     return tools
 

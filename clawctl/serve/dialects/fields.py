@@ -6,6 +6,7 @@ from clawctl.serve.dialects import Refusal
 
 Object = dict[str, Any]
 LATER_SYSTEM = "later system messages as user"
+TOOLS_UNSHOWN = "tools not shown: tool_choice is none"
 NO_IMAGES = "this model takes no images"
 MOST_STOPS, LONGEST_STOP = 64, 256  # each is looked for after each token
 MOST_BIASES = 4096
@@ -91,6 +92,12 @@ def model_name(body: Object, live_name: str) -> str:
     if len(model) > LONGEST_NAME:
         raise Refusal(404, f"no model has a name of more than {LONGEST_NAME} characters", "model", "model_not_found")
     return model
+
+
+def switched(body: Object, settings: Object) -> Object:
+    """The template's settings, with `enable_thinking` as some clients send it: beside them."""
+    thinking = flag(body, "enable_thinking")
+    return settings if thinking is None else {"enable_thinking": thinking, **settings}
 
 
 Parts = str | list[Object]  # a message's content in OpenAI chat form: text, or parts where there are images

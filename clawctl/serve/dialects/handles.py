@@ -2,7 +2,7 @@
 
 import re
 
-_HANDLE = re.compile(r"(?:call|resp|turn|msg|rs|fc|ctc|chatcmpl|cmpl)([A-Za-z0-9]{24})[0-9]{0,3}")
+_HANDLE = re.compile(r"(?:call|resp|turn|msg|rs|fc|ctc|lsh|shc|apc|chatcmpl|cmpl)([A-Za-z0-9]{24})[0-9]{0,3}")
 
 
 def call_id(exchange_id: str, i: int) -> str:

@@ -4,8 +4,9 @@ All that an assistant did between two messages of others (reasoning, text, calls
 and tools that only OpenAI's own servers can run are passed over, never refused.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -21,10 +22,14 @@ from clawctl.serve.dialects.fields import (
     wrong,
 )
 from clawctl.serve.dialects.handles import exchange_of
+from clawctl.serve.dialects.vendor_tools import LOCAL, call_arguments, local_tool, output_text
 from clawctl.types import Message
 
 CUSTOM_INPUT = "input"  # a custom tool takes free text; as a function it takes an object with this one string
 _ROLES = ("user", "assistant", "system", "developer")
+_LOCAL_CALLS = {f"{kind}_call": kind for kind in LOCAL}
+_OUTPUTS = ("function_call_output", "custom_tool_call_output", *(f"{kind}_call_output" for kind in LOCAL))
+_LEFT_OUT = ("mcp_call", "computer_call_output", "compaction")  # what a model would miss
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,7 @@ class Named:
 
     name: str
     namespace: str | None = None
-    custom: bool = False
+    kind: Literal["function", "custom", "local_shell", "shell", "apply_patch"] = "function"
 
 
 @dataclass(slots=True)
@@ -48,21 +53,42 @@ class Tools:
         spaced = f"{namespace}__{name}"
         return spaced if isinstance(namespace, str) and spaced in self.named else name
 
+    def local(self, kind: str) -> str:
+        """The name that the model knows a shell or the like by."""
+        return next((name for name, each in self.named.items() if each.kind == kind), kind)
 
-def read_tools(tools: Any) -> Tools:
-    """Functions, custom tools and those in namespaces become functions; what is none of these stays as it was sent."""
+
+def read_tools(tools: Any, given: Any = None) -> Tools:
+    """Functions, custom tools, those in namespaces and those that a client runs become functions; what is none of these stays as
+    it was sent. `given`: the input, whose items may bring tools as well."""
     found = Tools()
-    for i, tool in enumerate(objects([] if tools is None else tools, "tools")):
+    _read_tools(found, objects([] if tools is None else tools, "tools"))
+    for more in _brought(given):
+        fresh = [tool for tool in more if tool.get("name") not in found.named]  # a client may name one in both places
+        _read_tools(found, fresh)
+    return found
+
+
+def _brought(given: Any) -> Iterator[list[Object]]:
+    for i, item in enumerate(given if isinstance(given, list) else ()):
+        if isinstance(item, dict) and item.get("type") in ("additional_tools", "tool_search_output") and item.get("tools"):
+            yield objects(item["tools"], f"input[{i}].tools")
+
+
+def _read_tools(found: Tools, tools: list[Object]) -> None:
+    for i, tool in enumerate(tools):
         if tool.get("type") == "namespace" and isinstance(tool.get("tools"), list):
             for each in objects(tool["tools"], f"tools[{i}].tools"):
                 _add(found, each, f"tools[{i}].tools", tool.get("name"))
         else:
             _add(found, tool, f"tools[{i}]", None)
-    return found
 
 
 def _add(found: Tools, tool: Object, where: str, namespace: Any) -> None:
     kind = tool.get("type")
+    if kind in LOCAL:
+        _add_local(found, tool, kind)
+        return
     if kind not in ("function", "custom"):
         found.chat.append(tool)
         return
@@ -73,11 +99,41 @@ def _add(found: Tools, tool: Object, where: str, namespace: Any) -> None:
     flat = f"{space}__{name}" if name in found.named else name
     if flat in found.named:
         raise wrong(f"{where}.name", f"given once: there are two tools {name!r}")
-    found.named[flat] = Named(name, space, kind == "custom")
-    function = {key: tool[key] for key in ("description", "parameters", "strict") if tool.get(key) is not None}
+    found.named[flat] = Named(name, space, kind)
     if kind == "custom":
-        function = {"description": str(tool.get("description") or ""), "parameters": _free_text(tool.get("format"))}
+        found.chat.append(custom_function(flat, tool.get("description"), tool.get("format")))
+        return
+    function = {key: tool[key] for key in ("description", "parameters", "strict") if tool.get(key) is not None}
     found.chat.append({"type": "function", "function": {"name": flat, **function}})
+
+
+def _add_local(found: Tools, tool: Object, kind: Any) -> None:
+    """A shell or the like, under the name of its kind; under another where the client's own function has that."""
+    if any(each.kind == kind for each in found.named.values()):
+        return
+    name = kind if kind not in found.named else f"builtin_{kind}"
+    function = local_tool(tool, name)
+    if function is not None:
+        found.named[name] = Named(kind, None, kind)
+    found.chat.append(tool if function is None else function)
+
+
+def custom_function(name: str, description: Any, form: Any) -> Object:
+    """The function for a tool that takes free text. `form`: {"type": "grammar", "syntax", "definition"}, or none."""
+    return {
+        "type": "function",
+        "function": {"name": name, "description": str(description or ""), "parameters": _free_text(form)},
+    }
+
+
+def free_text(arguments: str) -> str:
+    """What a custom tool is given; arguments that are not as described go to it as they are."""
+    try:
+        value = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return arguments
+    text = value.get(CUSTOM_INPUT) if isinstance(value, dict) else None
+    return text if isinstance(text, str) else arguments
 
 
 def _free_text(form: Any) -> Object:
@@ -118,8 +174,13 @@ class _Reading:
             self._reasoning(item, where)
         elif kind in ("function_call", "custom_tool_call"):
             self._call(item, kind, where)
-        elif kind in ("function_call_output", "custom_tool_call_output"):
+        elif kind in _LOCAL_CALLS:
+            self._local_call(item, _LOCAL_CALLS[kind], where)
+        elif kind in _OUTPUTS:
             self._output(item, where)
+        elif kind in _LEFT_OUT:
+            self.end()
+            self.messages.append({"role": "user", "content": left_out(f"an item of type {kind}", None)["text"]})
 
     def end(self) -> None:
         """Of the assistant's turn."""
@@ -172,12 +233,21 @@ class _Reading:
         calls = self._assistant(item, "call_id").setdefault("tool_calls", [])
         calls.append({"id": handle, "type": "function", "function": function})
 
+    def _local_call(self, item: Object, kind: str, where: str) -> None:
+        handle = item.get("call_id")
+        if not isinstance(handle, str):
+            raise wrong(f"{where}.call_id", "a string")
+        function = {"name": self._tools.local(kind), "arguments": orjson.dumps(call_arguments(item)).decode()}
+        calls = self._assistant(item, "call_id").setdefault("tool_calls", [])
+        calls.append({"id": handle, "type": "function", "function": function})
+
     def _output(self, item: Object, where: str) -> None:
-        if not isinstance(item.get("call_id"), str):
+        handle = item.get("call_id", item.get("id") if item["type"] == "local_shell_call_output" else None)
+        if not isinstance(handle, str):
             raise wrong(f"{where}.call_id", "a string")
         self.end()
-        content = read_content(item.get("output"), f"{where}.output")
-        self.messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": content})
+        content = read_content(output_text(item), f"{where}.output")
+        self.messages.append({"role": "tool", "tool_call_id": handle, "content": content})
 
 
 def read_content(content: Any, where: str) -> Parts:

@@ -6,8 +6,9 @@ from typing import Any
 import orjson
 
 from clawctl.serve.dialects import Ask, Choice, Refusal, Shown, fields
+from clawctl.serve.dialects.api import known, used
 from clawctl.serve.dialects.blocks import Block, Blocks, chat_message
-from clawctl.serve.dialects.chat import forced_choice
+from clawctl.serve.dialects.chat import check_callable, forced_choice
 from clawctl.serve.dialects.content import read_messages, read_system, read_tools
 from clawctl.serve.dialects.fields import Object, wrong
 from clawctl.serve.dialects.handles import call_id, turn_handle
@@ -25,16 +26,28 @@ _STOP_REASONS = {"tool_calls": "tool_use", "length": "max_tokens", "content_filt
 _TOO_LONG = re.compile(r"maximum context length is (\d+) tokens.*?\((\d+) in the messages", re.DOTALL)
 
 
+def read_count(body: dict[str, Any], live_name: str) -> Ask:
+    """As `read`, of a request that counts."""
+    return read_known(*known("count_tokens", body), live_name)
+
+
 def read(body: dict[str, Any], live_name: str) -> Ask:
     """Raises Refusal for what cannot be understood; betas, fields, blocks and tool types that we do not know are welcome."""
+    return read_known(*known("messages", body), live_name)
+
+
+def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> Ask:
+    """As `read`, of the fields that stand in the table."""
     sent = read_system(body.get("system")) + read_messages(body.get("messages"))
     tools = read_tools(body.get("tools"), body.get("messages"))
     choice = _tool_choice(body, tools)
     settings, passed = _engine_settings(body, tools)
+    messages = fields.join_leading_system(for_engine(sent))
+    last = messages[-1]
     return Ask(
         api="messages",
         model=fields.model_name(body, live_name),
-        messages=fields.join_leading_system(for_engine(sent)),
+        messages=messages,
         sent_messages=sent,
         tools=tools or None,
         tool_choice=choice,
@@ -51,24 +64,30 @@ def read(body: dict[str, Any], live_name: str) -> Ask:
         template_settings=settings,
         engine_fields=passed,
         claims=read_claims(body, sent),
+        fields=used(body),
+        unknown=unknown,
+        continues=last["role"] == "assistant"
+        and isinstance(last["content"], str)
+        and bool(last["content"])
+        and "tool_calls" not in last,
     )
 
 
 def _tool_choice(body: Object, tools: list[Object]) -> Any:
     choice = fields.object_or_none(body, "tool_choice")
     kind = choice.get("type")
-    if not choice or not tools:
+    if not choice or (not tools and kind not in ("any", "tool")):
         return None
     if kind == "tool":
         return forced_choice(fields.text(choice, "name", "tool_choice.name") or "", tools)
     if kind not in ("auto", "any", "none"):
         raise wrong("tool_choice.type", "auto, any, tool or none")
-    return "required" if kind == "any" else kind
+    return check_callable("required", tools) if kind == "any" else kind
 
 
 def _engine_settings(body: Object, tools: list[Object]) -> tuple[Object, Object]:
     """What the template is told, and what an upstream is given as it is."""
-    settings = check_settings(fields.object_or_none(body, "chat_template_kwargs"))
+    settings = fields.switched(body, check_settings(fields.object_or_none(body, "chat_template_kwargs")))
     thinking = fields.text(fields.object_or_none(body, "thinking"), "type", "thinking.type")
     if thinking is not None:
         settings = {"enable_thinking": thinking != "disabled", **settings}

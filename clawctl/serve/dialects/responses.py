@@ -7,13 +7,15 @@ from typing import Any
 import orjson
 
 from clawctl.serve.dialects import Ask, Choice, Refusal, Shown, ShownToken, fields
+from clawctl.serve.dialects.api import known, used
 from clawctl.serve.dialects.blocks import Block, Blocks, chat_message
+from clawctl.serve.dialects.chat import check_callable, forced_choice, told_logprobs
 from clawctl.serve.dialects.chat import envelope as envelope
-from clawctl.serve.dialects.chat import forced_choice, told_logprobs
 from clawctl.serve.dialects.fields import Object, wrong
 from clawctl.serve.dialects.handles import call_id, exchange_of, turn_handle
-from clawctl.serve.dialects.items import CUSTOM_INPUT, Named, Tools, for_engine, read_items, read_tools
+from clawctl.serve.dialects.items import Named, Tools, for_engine, free_text, read_items, read_tools
 from clawctl.serve.dialects.settings import check_settings
+from clawctl.serve.dialects.vendor_tools import ITEM_PREFIXES, LOCAL, call_item
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
 from clawctl.types import Message
@@ -25,11 +27,14 @@ _LOGPROBS = "message.output_text.logprobs"
 
 def read(body: dict[str, Any], live_name: str) -> Ask:
     """Raises Refusal for what cannot be understood. With `previous_response_id`, the messages are only the new ones."""
-    if body.get("conversation") is not None:
-        raise Refusal(400, "conversations are not kept here: send the whole input, or previous_response_id", "conversation")
+    return read_known(*known("responses", body), live_name)
+
+
+def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> Ask:
+    """As `read`, of the fields that stand in the table."""
     previous = fields.text(body, "previous_response_id")
     instructions = fields.text(body, "instructions")
-    tools = read_tools(body.get("tools"))
+    tools = read_tools(body.get("tools"), body.get("input"))
     given = [] if body.get("input") is None and previous is not None else body.get("input")
     sent: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
     sent += read_items(given, tools)
@@ -61,6 +66,8 @@ def read(body: dict[str, Any], live_name: str) -> Ask:
         parent=previous and (exchange_of(previous) or previous),
         claims=read_claims(body, sent) | {"parent": exchange_of(previous)},
         echo={name: body.get(name) for name in _REPEATED} | {"tools": body.get("tools") or [], "named": tools.named},
+        fields=used(body),
+        unknown=unknown,
     )
 
 
@@ -70,25 +77,29 @@ def messages_for_engine(sent: list[Message]) -> list[Message]:
 
 def _tool_choice(choice: Any, tools: Tools) -> tuple[Any, list[Object]]:
     """The choice in chat form, and the tools that may be called."""
-    if not tools.chat:
+    if not tools.chat and not isinstance(choice, dict) and choice != "required":
         return None, []
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        named = (each.get("name") for each in fields.objects(choice.get("tools"), "tool_choice.tools"))
+        listed = fields.objects(choice.get("tools"), "tool_choice.tools")
+        named = (tools.local(str(each["type"])) if each.get("type") in LOCAL else each.get("name") for each in listed)
         allowed = {name for name in named if isinstance(name, str)}
-        return choice.get("mode", "auto"), [tool for tool in tools.chat if tool.get("function", {}).get("name") in allowed]
+        offered = [tool for tool in tools.chat if tool.get("function", {}).get("name") in allowed]
+        return check_callable(choice.get("mode", "auto"), offered), offered
     if isinstance(choice, dict) and choice.get("type") in ("function", "custom"):
         name = fields.text(choice, "name", "tool_choice.name")
         return forced_choice(tools.flat(name or "", choice.get("namespace")), tools.chat), tools.chat
+    if isinstance(choice, dict) and choice.get("type") in LOCAL:
+        return forced_choice(tools.local(choice["type"]), tools.chat), tools.chat
     if isinstance(choice, dict):
-        return "auto", tools.chat  # a tool of OpenAI's own servers
+        raise wrong("tool_choice.type", f"function, custom, allowed_tools, {', '.join(LOCAL)}")
     if choice not in (None, "auto", "none", "required"):
         raise wrong("tool_choice", "auto, none, required or an object")
-    return choice, tools.chat
+    return check_callable(choice, tools.chat), tools.chat
 
 
 def _engine_settings(body: Object, with_tools: bool) -> tuple[Object, Object]:
     """What the template is told, and what an upstream is given as it is."""
-    settings = check_settings(fields.object_or_none(body, "chat_template_kwargs"))
+    settings = fields.switched(body, check_settings(fields.object_or_none(body, "chat_template_kwargs")))
     effort = fields.text(fields.object_or_none(body, "reasoning"), "effort", "reasoning.effort")
     if effort == "none":
         settings = {"enable_thinking": False, **settings}
@@ -204,11 +215,21 @@ class Responses:
         named = {"name": known.name, "call_id": call_id(self._exchange_id, block.call)}
         if known.namespace is not None:
             named["namespace"] = known.namespace
-        if known.custom:
-            text = "" if begun else _free_text(block.text)
-            return {"id": f"ctc_{number}", "type": "custom_tool_call", "status": status, **named, "input": text}
-        said = "" if begun else block.text
-        return {"id": f"fc_{number}", "type": "function_call", "status": status, **named, "arguments": said}
+        name = f"{ITEM_PREFIXES[known.kind]}_{number}"
+        if known.kind in LOCAL:
+            del named["name"]
+            return {
+                "id": name,
+                "type": f"{known.kind}_call",
+                "status": status,
+                **named,
+                **call_item(known.kind, "{}" if begun else block.text),
+            }
+        if known.kind == "custom":
+            text = "" if begun else free_text(block.text)
+            return {"id": name, "type": "custom_tool_call", "status": status, **named, "input": text}
+        text = "" if begun else block.text
+        return {"id": name, "type": "function_call", "status": status, **named, "arguments": text}
 
     def _text(self, block: Block) -> Object:
         tokens = told_logprobs(block.tokens) if self._ask.logprobs else []
@@ -235,7 +256,7 @@ class Responses:
         return added + self._frame("response.content_part.added", **self._place(block), content_index=0, part=part)
 
     def _place(self, block: Block) -> Object:
-        kind = {"thought": "rs", "said": "msg", "call": "ctc" if self._known(block).custom else "fc"}[block.kind]
+        kind = {"thought": "rs", "said": "msg", "call": ITEM_PREFIXES[self._known(block).kind]}[block.kind]
         return {"item_id": f"{kind}_{self._exchange_id}{block.number}", "output_index": block.number}
 
     def _grow(self, block: Block, text: str, tokens: list[ShownToken]) -> bytes:
@@ -245,7 +266,7 @@ class Responses:
         if block.kind == "said":
             told = told_logprobs(tokens) if self._ask.logprobs else []
             return self._frame("response.output_text.delta", **place, content_index=0, delta=text, logprobs=told)
-        if self._known(block).custom:
+        if self._known(block).kind != "function":
             return b""  # its text is inside the JSON that is still growing
         return self._frame("response.function_call_arguments.delta", **place, delta=text)
 
@@ -260,21 +281,13 @@ class Responses:
             told = {"text": part["text"]} | ({"logprobs": part["logprobs"]} if block.kind == "said" else {})
             done = self._frame(f"response.{part['type']}.done", **place, content_index=0, **told)
             return done + self._frame("response.content_part.done", **place, content_index=0, part=part)
-        if self._known(block).custom:
+        if self._known(block).kind in LOCAL:
+            return b""
+        if self._known(block).kind == "custom":
             kind = "response.custom_tool_call_input"
             grown = self._frame(f"{kind}.delta", **place, delta=item["input"])
             return grown + self._frame(f"{kind}.done", **place, input=item["input"])
         return self._frame("response.function_call_arguments.done", **place, name=item["name"], arguments=block.text)
-
-
-def _free_text(arguments: str) -> str:
-    """What a custom tool is given; arguments that are not as described go to it as they are."""
-    try:
-        value = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
-        return arguments
-    text = value.get(CUSTOM_INPUT) if isinstance(value, dict) else None
-    return text if isinstance(text, str) else arguments
 
 
 def _usage(choice: Choice) -> Object:

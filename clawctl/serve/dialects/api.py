@@ -1,0 +1,87 @@
+"""A request's body against its table: what is refused, what is read, and what nobody knows."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from clawctl.serve.dialects import Ask, Refusal
+from clawctl.serve.dialects.rows import JUDGED, Engine, Row, Table
+from clawctl.serve.dialects.tables import TABLES
+
+MOST_NAMED: Final = 64  # names of unknown things of one request
+_LONGEST: Final = 64  # characters of such a name
+_DEEPEST: Final = 12  # tables within one another: documents may be nested without end
+
+
+def known(api: str, body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The fields that stand in the table of `api`, and the names of all that stands in none. Raises Refusal for what is refused."""
+    table, unknown = TABLES[api], dict[str, None]()
+    _check(table, body, "", unknown, 0)
+    return {name: value for name, value in body.items() if table.row(name) is not None}, tuple(unknown)
+
+
+def used(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields of a body that ask for something."""
+    return tuple(name for name, value in body.items() if value is not None and value is not False)
+
+
+def refuse_beyond(ask: Ask, engine: Engine) -> None:
+    """Raises Refusal for a field that this engine cannot do, though others can. What `clawctl.serve.sampling` judges by its value
+    is left to it."""
+    for name in ask.fields:
+        row = TABLES[ask.api].row(name)
+        if row is not None and name not in JUDGED and row.at(engine) == "refused" != row.treatment:
+            told = {"upstream": "this upstream", "embedded": "the embedded engine"}.get(engine, engine)
+            raise Refusal(400, f"{told} cannot do '{name}': leave it out, or serve with another engine", name)
+
+
+def _check(table: Table, value: Any, path: str, unknown: dict[str, None], depth: int) -> None:
+    if isinstance(value, list):
+        for each in value:
+            if isinstance(each, dict):
+                _check(table, each, f"{path}[]", unknown, depth)
+    elif isinstance(value, dict) and depth <= _DEEPEST:
+        if table.by:
+            _check_kind(table, value, path, unknown, depth)
+        else:
+            _check_fields(table, value, path, unknown, depth)
+
+
+def _check_kind(table: Table, value: dict[str, Any], path: str, unknown: dict[str, None], depth: int) -> None:
+    kind = value.get(table.by) or table.otherwise
+    if not isinstance(kind, str):
+        return
+    row = table.row(kind)
+    if row is None:
+        _name(unknown, f"{path}[{kind}]")
+        return
+    if row.treatment == "refused":
+        _refuse(row, f"{path}.{table.by}", f"'{path}' of type {kind[:_LONGEST]!r}")
+    if row.of:
+        _check(TABLES[row.of], value, path, unknown, depth + 1)
+
+
+def _check_fields(table: Table, value: dict[str, Any], path: str, unknown: dict[str, None], depth: int) -> None:
+    for name, inner in value.items():
+        row = table.row(name)
+        if row is not None and (inner is None or (not row.of and row.treatment not in ("refused", "ignored"))):
+            continue
+        below = f"{path}.{name}" if path else name
+        if row is None:
+            _name(unknown, below)
+        else:
+            if inner not in row.unless:
+                _refuse(row, below, f"'{below}'")
+                if row.treatment == "ignored":
+                    _name(unknown, below)
+            if row.of:
+                _check(TABLES[row.of], inner, below, unknown, depth + 1)
+
+
+def _refuse(row: Row, path: str, told: str) -> None:
+    if row.treatment == "refused":
+        raise Refusal(400, f"{told} is not possible here: {row.note}", path.replace("[]", ""))
+
+
+def _name(unknown: dict[str, None], path: str) -> None:
+    if len(unknown) < MOST_NAMED:
+        unknown["".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in path[:_LONGEST])] = None

@@ -1,0 +1,38 @@
+"""What clients send that no table of fields knows: accepted, counted, and named once in the log."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+_log = logging.getLogger("clawctl.serve")
+_MOST_NAMES: Final = 256  # of all APIs; what comes later is counted without its name
+_MOST_IN_HEADER: Final = 16
+_REST: Final = "(more)"
+
+
+class Unknown:
+    """Requests that named a field, by API and name."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    def count(self, api: str, names: Iterable[str]) -> None:
+        for name in names:
+            known = (api, name) in self._counts
+            place = (api, name if known or len(self._counts) < _MOST_NAMES else _REST)
+            self._counts[place] += 1
+            if not known and place[1] != _REST:
+                _log.warning("%s: no table of fields knows %r, which a client sends: it has no effect", api, name)
+
+    def told(self) -> dict[str, dict[str, int]]:
+        """{"chat": {"provider_x": 3}}, the most frequent first."""
+        told: dict[str, dict[str, int]] = {}
+        for (api, name), count in self._counts.most_common():
+            told.setdefault(api, {})[name] = count
+        return told
+
+
+def header(names: tuple[str, ...]) -> list[tuple[bytes, bytes]]:
+    """What names them to the client. They are printable ASCII, see `clawctl.serve.dialects.api`."""
+    return [(b"x-clawctl-ignored", ", ".join(names[:_MOST_IN_HEADER]).encode())] if names else []

@@ -47,6 +47,7 @@ class Exchange:
     spliced: int | None = None  # earlier answers that stand in the prompt as sampled, not as rendered; None: not asked for
     unspliced: str | None = None  # why earlier answers of ours do not: "the engine renders these messages otherwise"
     adapted: str | None = None  # what serve changed for the template's sake: "later system messages as user"
+    asked: dict[str, Any] | None = None  # what the client asked of the sampling where the recipe changed it: {"temperature": 0.0}
 
     def __post_init__(self) -> None:
         if self.completion_ids is not None and self.logprobs is not None and len(self.completion_ids) != len(self.logprobs):

@@ -103,6 +103,7 @@ class About:
             "swaps": [asdict(swap) for swap in versions.swaps],
             "last_swap_error": versions.last_swap_error,
             "requests": self._requests(),
+            "sampling_changed": self._metrics.enforced.told(),
             "uptime_s": time.time() - self._started_at,
         })  # fmt: skip
 

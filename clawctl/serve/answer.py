@@ -139,6 +139,7 @@ class Answer:
                 spliced=sampled.spliced,
                 unspliced=sampled.unspliced,
                 adapted=sampled.adapted,
+                asked=self.ask.asked or None,
             ),
             self.ask.template_settings,
         )

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from clawctl.serve.sampling import Enforced
+
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 Labels = tuple[str, ...]
 
@@ -38,6 +40,7 @@ class Metrics:
     first_token: Histogram = field(default_factory=Histogram)  # (api,)
     latency: Histogram = field(default_factory=Histogram)
     ratings: Counter[Labels] = field(default_factory=Counter)  # (outcome,): "kept", "lost"
+    enforced: Enforced = field(default_factory=lambda: Enforced(Counter(), Counter()))
     running: int = 0
 
 
@@ -49,6 +52,8 @@ def exposition(metrics: Metrics, now: Mapping[str, tuple[str, str, float | None]
     lines += _counted("clawctl_prompt_tokens", "Tokens that entered the engine.", ("api", "key"), metrics.tokens_in)
     lines += _counted("clawctl_completion_tokens", "Tokens that the engine sampled.", ("api", "key"), metrics.tokens_out)
     lines += _counted("clawctl_ratings", "Ratings that clients gave.", ("outcome",), metrics.ratings)
+    changed = Counter({(client, name): count for (client, name), count in metrics.enforced.settings.items()})
+    lines += _counted("clawctl_sampling_changed", "Requests sampled otherwise than asked.", ("client", "setting"), changed)
     lines += _measured(
         "clawctl_time_to_first_token_seconds",
         "From the request to the first piece of its answer, or to the first token of a whole one.",

@@ -33,6 +33,7 @@ class Visit:
     began: float = field(default_factory=time.perf_counter)
     key: str = ""  # name of the API key; empty before it was checked
     status: int = 500
+    sampling: str = ""  # what of the request's sampling the recipe changed: "temperature 0.7 instead of 0"
     first_at: float | None = None  # unix seconds of the first piece or, of a whole answer, of its first token
 
 

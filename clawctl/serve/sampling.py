@@ -67,16 +67,18 @@ def altered(temperature: float, top_p: float, top_k: int, tool_choice: Any, fiel
 
 
 def beyond_embedded(tool_choice: Any, fields: dict[str, Any], steers: bool) -> str | None:
-    """The parameter that only an engine with guided decoding or other logits processors can honour, or None. `steers`: the engine
-    bends its own distribution."""
-    if tool_choice == "required" or isinstance(tool_choice, dict):
+    """The parameter that only an engine with other logits processors can honour, or None. `steers`: the engine bends its own
+    distribution, and follows grammars."""
+    if not steers and (tool_choice == "required" or isinstance(tool_choice, dict)):
         return "tool_choice"
     beyond = _BENDING - _STEERED if steers else _BENDING
     return next((name for name in fields if name in beyond and fields[name] not in ENGINE_FIELDS[name].neutral), None)
 
 
 _BENDING: Final = frozenset(name for name, field in ENGINE_FIELDS.items() if field.reason is not None) | {"stop_token_ids"}
-_STEERED: Final = frozenset(("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_p"))
+_STEERED: Final = frozenset(
+    ("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_p", "response_format")
+)
 
 
 # ---- what the recipe changes -------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def exposition(metrics: Metrics, now: Mapping[str, tuple[str, str, float | None]
     lines += _counted("clawctl_prompt_tokens", "Tokens that entered the engine.", ("api", "key"), metrics.tokens_in)
     lines += _counted("clawctl_completion_tokens", "Tokens that the engine sampled.", ("api", "key"), metrics.tokens_out)
     lines += _counted("clawctl_ratings", "Ratings that clients gave.", ("outcome",), metrics.ratings)
-    changed = Counter({(client, name): count for (client, name), count in metrics.enforced.settings.items()})
+    changed: Counter[Labels] = Counter({(client, name): n for (client, name), n in metrics.enforced.settings.items()})
     lines += _counted("clawctl_sampling_changed", "Requests sampled otherwise than asked.", ("client", "setting"), changed)
     lines += _measured(
         "clawctl_time_to_first_token_seconds",

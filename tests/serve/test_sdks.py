@@ -127,7 +127,7 @@ def test_the_embedded_engine_says_what_it_cannot_hold_to(server: Server) -> None
         with pytest.raises(openai.BadRequestError, match=rf"the embedded engine cannot hold to '{name}'.*vllm"):
             server.say("hello", extra_body={name: value})
     asked: Any = {"model": "tiny", "max_tokens": 8, "messages": [{"role": "user", "content": "x"}]}
-    wanted = {"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}
+    wanted = {"output_config": {"format": {"type": "json_schema", "schema": {"enum": []}}}}
     with pytest.raises(anthropic.BadRequestError, match=r"'output_config\.format'"):  # each API's own name for it
         claude(server).messages.create(**asked, extra_body=wanted)
     assert server.say("hello", tools=[tool], tool_choice="none").choices

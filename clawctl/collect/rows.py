@@ -100,6 +100,7 @@ def make_turn(
         feedback=feedback,
         trainable=reason is None,
         untrainable_reason=reason,
+        allowed=exchange.allowed,
         parent_evidence=evidence,
     )
 

@@ -144,7 +144,7 @@ class Answer:
                 allowed=sampled.allowed,
                 asked=self.ask.asked or None,
             ),
-            self.ask.template_settings,
+            [self.ask.template_settings, self.ask.engine_fields.get("response_format")],
         )
 
 

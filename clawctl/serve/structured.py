@@ -62,7 +62,11 @@ def _arguments(schema: Any) -> Any:
     """The schema of a call's arguments. A plain list of properties is taken for all of them: no client expects others."""
     if not isinstance(schema, dict) or not schema:
         return _ANY_OBJECT
-    plain = isinstance(schema.get("properties"), dict) and not schema.keys() & {"additionalProperties", "patternProperties", *_COMBINED}
+    plain = isinstance(schema.get("properties"), dict) and not schema.keys() & {
+        "additionalProperties",
+        "patternProperties",
+        *_COMBINED,
+    }
     return {**schema, "additionalProperties": False} if plain else schema
 
 

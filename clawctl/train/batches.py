@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from clawctl.train.attention import Visible, visible
+from clawctl.train.masks import Masks, masks_of
 from clawctl.train.trees import Branch, Ints, Packing, lay, pack, sort_branches
 
 Merge = Literal["tree", "prefix", "none"]
@@ -34,6 +35,7 @@ class Microbatch:
     temperature_N: Tensor
     lengths: list[int]  # scored tokens of each branch: cuts a [N] stream back into turns
     tokens: int  # that are computed, padding not counted
+    masks: Masks | None = None  # what could be drawn in the place of each scored token; None: anything everywhere
 
 
 def share_out(branches: Sequence[Branch], merge: Merge, tokens: int, parts: int = 1) -> Packing:
@@ -77,7 +79,8 @@ def _as_tree(branches: Sequence[Branch], device: torch.device) -> Microbatch:
     tree = lay(branches)
     ids, positions = torch.from_numpy(tree.ids_T)[None], torch.from_numpy(tree.positions_T)[None]
     scored = _scored(branches, tree.places, device)
-    return Microbatch(ids.to(device), positions.to(device), visible(tree, device), *scored, len(tree.ids_T))
+    masks = masks_of([branch.allowed for branch in branches], scored[3], device)
+    return Microbatch(ids.to(device), positions.to(device), visible(tree, device), *scored, len(tree.ids_T), masks)
 
 
 def _as_rows(branches: Sequence[Branch], merge: Merge, device: torch.device) -> Microbatch:
@@ -91,7 +94,8 @@ def _as_rows(branches: Sequence[Branch], merge: Merge, device: torch.device) -> 
         for index in row:
             places[index] = at * width + np.arange(branches[index].scored - 1, len(branches[index].ids) - 1)
     scored = _scored(branches, [places[index] for index in range(len(branches))], device)
-    return Microbatch(ids_BT.to(device), None, None, *scored, sum(len(branches[row[0]].ids) for row in rows))
+    masks = masks_of([branch.allowed for branch in branches], scored[3], device)
+    return Microbatch(ids_BT.to(device), None, None, *scored, sum(len(branches[row[0]].ids) for row in rows), masks)
 
 
 def _rows(branches: Sequence[Branch], merge: Merge) -> list[list[int]]:

@@ -10,12 +10,12 @@ from clawctl.train.trees import Branch, make_branch, tokens_in
 
 def turn_branches(samples: Sequence[Sample]) -> list[Branch]:
     """The turns as they were sampled."""
-    return [make_branch(sample.prompt_ids, sample.completion_ids, sample.temperature) for sample in samples]
+    return [make_branch(sample.prompt_ids, sample.completion_ids, sample.temperature, sample.allowed) for sample in samples]
 
 
 def teacher_branches(samples: Sequence[Sample]) -> list[Branch]:
-    """The same completions behind the hinted prompts; all samples have one."""
-    return [make_branch(s.teacher_prompt_ids or [], s.completion_ids, s.temperature) for s in samples]
+    """The same completions behind the hinted prompts, over the same sets of tokens; all samples have one."""
+    return [make_branch(s.teacher_prompt_ids or [], s.completion_ids, s.temperature, s.allowed) for s in samples]
 
 
 def asking(samples: Sequence[Sample]) -> list[Sample]:

@@ -57,6 +57,8 @@ class Exchange:
     spliced: int | None = None  # earlier answers that stand in the prompt as sampled, not as rendered; None: not asked for
     unspliced: str | None = None  # why earlier answers of ours do not: "the engine renders these messages otherwise"
     adapted: str | None = None  # what serve changed for the template's sake: "later system messages as user"
+    allowed: str | None = None  # which tokens could be drawn in each place, see `clawctl.allowed`; None: any, the form was free
+    asked: dict[str, Any] | None = None  # what the client asked of the sampling where the recipe changed it: {"temperature": 0.0}
 
     def __post_init__(self) -> None:
         if self.completion_ids is not None and self.logprobs is not None and len(self.completion_ids) != len(self.logprobs):
@@ -114,6 +116,7 @@ class Turn:
     feedback: float | None  # the user's explicit rating, -1..1
     trainable: bool
     untrainable_reason: str | None  # "side turn", "no next state", "regenerated", "truncated", …; None exactly if trainable
+    allowed: str | None = None  # of a structured answer, which tokens could be drawn in each place (`clawctl.allowed`); None: any
     parent_evidence: str | None = None  # how its parent was found: "handle", "conversation", "prefix", …; see collect/parents.py
 
     @property

@@ -81,6 +81,8 @@ def _section(section: type[BaseModel], prefix: str) -> list[str]:
 
 
 def _inner_section(annotation: Any) -> type[Section] | None:
+    if typing.get_origin(annotation) is dict:
+        return None  # its values have the keys of a section that stands elsewhere
     for part in (annotation, *typing.get_args(annotation)):
         if isinstance(part, type) and issubclass(part, Section):
             return part
@@ -96,12 +98,14 @@ def _type_name(annotation: Any) -> str:
         return " \\| ".join("none" if part is type(None) else _type_name(part) for part in typing.get_args(annotation))
     if typing.get_origin(annotation) in (list, tuple):
         return "list of " + " ".join(dict.fromkeys(_type_name(part) for part in typing.get_args(annotation)))
-    plain = {"int": "whole number", "float": "number", "str": "text", "bool": "true or false"}
+    if typing.get_origin(annotation) is dict:
+        return f"{_type_name(typing.get_args(annotation)[1])} by name"
+    plain = {"SamplingRule": "sampling rule", "int": "whole number", "float": "number", "str": "text", "bool": "true or false"}
     return plain.get(annotation.__name__, str(annotation.__name__))
 
 
 def _plain(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else "none" if value == {} else str(value)
 
 
 _ENGINES: tuple[Engine, ...] = ("embedded", "vllm", "upstream")

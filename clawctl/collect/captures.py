@@ -147,6 +147,7 @@ def _wrong_shape(exchange: Exchange) -> str | None:
         "tools": exchange.tools is None or _are_objects(exchange.tools),
         "response": exchange.response is None or isinstance(exchange.response, dict),
         "hints": isinstance(exchange.hints, dict),
+        "allowed": exchange.allowed is None or isinstance(exchange.allowed, str),
         "policy_version": all(version is None or (type(version) is int and 0 <= version < 2**63) for version in versions),
         "a reason": all(reason is None or isinstance(reason, str) for reason in reasons),
         "logprobs": exchange.logprobs is None or _of_types(exchange.logprobs, {float, int}),

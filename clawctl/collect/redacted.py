@@ -18,4 +18,6 @@ def redacted(turn: Turn, redactor: Redactor) -> Turn:
     same = [messages, tools, response] == said and not redactor.told_by_ids(turn)
     if same or turn.untrainable_reason in (SIDE_TURN, NOT_WANTED):
         return clean
-    return replace(clean, prompt_ids=None, completion_ids=None, logprobs=None, trainable=False, untrainable_reason=REDACTED)
+    return replace(
+        clean, prompt_ids=None, completion_ids=None, logprobs=None, allowed=None, trainable=False, untrainable_reason=REDACTED
+    )

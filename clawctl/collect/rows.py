@@ -108,6 +108,7 @@ def make_turn(
         feedback=feedback,
         trainable=reason is None,
         untrainable_reason=reason,
+        allowed=exchange.allowed,
         parent_evidence=evidence,
     )
 

@@ -2,7 +2,8 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from clawctl.config.section import HttpUrl, Origin, Section
 
@@ -37,6 +38,42 @@ class UpstreamConfig(Section):
     """Its key. Unset: `CLAWCTL_UPSTREAM_KEY`, else none."""
 
 
+class TemperatureConfig(Section):
+    at_least: float | None = Field(None, ge=0, le=100)
+    """A lower temperature is raised to this one."""
+    always: float | None = Field(None, ge=0, le=100)
+    """This temperature is used, whatever the client asks for."""
+
+    @model_validator(mode="after")
+    def _one(self) -> "TemperatureConfig":
+        if (self.at_least is None) == (self.always is None):
+            raise PydanticCustomError("one_of_two", "write either at_least or always")
+        return self
+
+
+Ignorable = Literal[
+    "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_tokens",
+    "bad_words", "allowed_token_ids", "ignore_eos", "seed",
+]  # fmt: skip
+
+
+class SamplingRule(Section):
+    temperature: TemperatureConfig | None = None
+    """`{at_least: 0.7}` or `{always: 1.0}`. Unset: as the client asks."""
+    ignore: list[Ignorable] | Literal["all"] | None = None
+    """Settings of a request that are ignored, as if the client had not sent them: `[top_p, top_k]`; `all` names all of them. A turn
+    that was sampled with any of them, but for `seed`, cannot be trained. Unset: none."""
+
+
+class SamplingConfig(SamplingRule):
+    per_client: dict[str, SamplingRule] = {}
+    """Rules for some clients, each with `temperature` and `ignore`: `{aider: {temperature: {at_least: 0.7}}}`. A name is one of the
+    known clients in docs/clients.md, or what the client's `User-Agent` begins with. What the rule leaves out is taken from the
+    general rule (`serve.sampling.temperature`, `serve.sampling.ignore`)."""
+    per_key: dict[str, SamplingRule] = {}
+    """Rules for some API keys, by the key's name: `{ci: {temperature: {always: 1.0}}}`. They come before the rules for clients."""
+
+
 class ServeConfig(Section):
     host: str = "127.0.0.1"
     """Address to listen on. Elsewhere 0.0.0.0; here only this machine, for conversations are private."""
@@ -62,6 +99,9 @@ class ServeConfig(Section):
     """Used where the client names none."""
     top_p: float = Field(1.0, gt=0, le=1)
     """Used where the client names none. Below 1 a turn is kept but not trained: its logprobs are not the policy's."""
+    sampling: SamplingConfig = SamplingConfig()
+    """What the server changes in the sampling that clients ask for. Some clients always send temperature 0, and what is sampled at
+    temperature 0 cannot be trained. Every change is named in the answer's `X-Clawctl-Sampling` header and counted in `/health`."""
     max_tokens: int | None = Field(None, gt=0)
     """Longest answer, in tokens, where the client names no limit. Unset: what the context has left. Set it where a model may write
     without end, or where an upstream refuses requests without a limit."""

@@ -225,6 +225,7 @@ def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
     lines = [
         ("running", stages),
         ("server", one_line(_server_line(found["serve"]), 300)),
+        *([("sampling", one_line(sampled, 300))] if (sampled := _sampling_line(found["serve"])) else []),
         ("policy", Text(versions)),
         (
             "captures",
@@ -300,6 +301,18 @@ def _unknown_line(unknown: dict[str, Any]) -> str:
         f"{api} {name} ({count})" for api, names in unknown.items() if isinstance(names, dict) for name, count in names.items()
     ]
     return "sent by clients, without effect: " + ", ".join(named)
+
+
+def _sampling_line(serve: dict[str, Any]) -> str:
+    """How many requests of each client were sampled otherwise than they asked; empty where none was."""
+    changed = (serve["health"] or {}).get("sampling_changed")
+    if not isinstance(changed, dict) or not changed:
+        return ""
+    told = []
+    for client, counts in changed.items():
+        of = ", ".join(f"{name} {count}" for name, count in counts.items() if name != "requests")
+        told.append(f"{counted(counts.get('requests', 0), 'request')} of {client} ({of})")
+    return f"changed by serve.sampling: {', '.join(told)}"
 
 
 def _feed_line(feed: dict[str, Any]) -> str:

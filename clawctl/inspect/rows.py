@@ -32,6 +32,8 @@ _FEW = (
     "user",
     "created_at",
     "policy_version",
+    "top_p",
+    "top_k",
     "group_id",
     "outcome_reward",
     "feedback",

@@ -22,6 +22,10 @@ _OF_STEP = (
     "loss", "grad_norm", "clip_grad", "lr", "turns", "trained_tokens", "reward_mean", "reward_std", "masked_fraction",
     "mismatch_mean",
 )  # fmt: skip
+_IGNORABLE = (
+    "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_tokens",
+    "bad_words", "allowed_token_ids", "ignore_eos",
+)  # fmt: skip
 
 
 def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
@@ -47,7 +51,7 @@ def explain(row: Row, record: dict[str, Any] | None, step: dict[str, Any] | None
     """The turn, what its step was like, and its own part in it."""
     of_step = {name: step.get(name) for name in (*_OF_STEP, "correction")} if step else None
     turn = as_dict(row)
-    told: dict[str, Any] = {"turn": turn, "worth": row.worth.words, "step": of_step, "numbers": None}
+    told: dict[str, Any] = {"turn": turn, "worth": row.worth.words, "cure": cure_of(row), "step": of_step, "numbers": None}
     if record is None:
         return told
     turn["reward"], told["worth"] = record["reward"], record.get("worth") or told["worth"]  # as it was trained
@@ -63,6 +67,18 @@ def explain(row: Row, record: dict[str, Any] | None, step: dict[str, Any] | None
             "terms": {term["name"]: _term(term) for term in record["terms"]},
         },
     }
+
+
+def cure_of(row: Row) -> str | None:
+    """The recipe keys that make later turns like this one trainable; None where its sampling is not the reason."""
+    turn, reason = row.turn, row.turn["untrainable_reason"]
+    if reason != "greedy" and reason not in _IGNORABLE:
+        return None
+    cut = [name for name, cuts in (("top_p", turn["top_p"] < 1), ("top_k", turn["top_k"] > 0)) if cuts or reason == name]
+    ignored = list(dict.fromkeys([*cut, *([reason] if reason != "greedy" else [])]))
+    keys = ["serve.sampling.temperature: {at_least: 0.7}"] if reason == "greedy" else []
+    keys += [f"serve.sampling.ignore: [{', '.join(ignored)}]"] if ignored else []
+    return f"set {' and '.join(keys)} in the recipe; the server then samples later requests so, whatever the client asks for"
 
 
 def _term(term: dict[str, Any]) -> dict[str, Any]:
@@ -152,6 +168,8 @@ def _lines(found: dict[str, Any]) -> list[Text]:
     lines = [_line("is worth", found["worth"])]
     if found["turn"]["parent_evidence"] is not None:
         lines.append(_line("continues", f"turn {found['turn']['parent'][:8]}, by {found['turn']['parent_evidence']}"))
+    if found["cure"] is not None:
+        lines.append(_line("cure", found["cure"]))
     lines.append(Text(""))
     if found["turn"]["dead_steps"]:
         steps = ", ".join(map(str, found["turn"]["dead_steps"]))

@@ -134,10 +134,10 @@ class Redactor:
         if found or hints != exchange.hints or self._known(unwritten) != unwritten or self.told_by_ids(exchange):
             return replace(
                 exchange, messages=messages, tools=tools, response=response, hints=hints, model=model, prompt_ids=None,
-                completion_ids=None, logprobs=None, untrainable_reason=REDACTED,
+                completion_ids=None, logprobs=None, allowed=None, untrainable_reason=REDACTED,
             )  # fmt: skip
         if response is None and exchange.completion_ids:  # tokens of an answer whose text nobody has looked through
-            return replace(exchange, completion_ids=None, logprobs=None)
+            return replace(exchange, completion_ids=None, logprobs=None, allowed=None)
         return exchange
 
     def messages(self, messages: list[Message]) -> list[Message]:

@@ -108,6 +108,7 @@ class About:
             "last_swap_error": versions.last_swap_error,
             "requests": self._requests(),
             "unknown_fields": self._metrics.unknown.told(),
+            "sampling_changed": self._metrics.enforced.told(),
             "uptime_s": time.time() - self._started_at,
         })  # fmt: skip
 

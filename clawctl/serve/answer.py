@@ -11,7 +11,7 @@ from clawctl.cut_calls import CUT_CALL, has_cut_call
 from clawctl.serve.backends import Reply, Sampled
 from clawctl.serve.capture import Capture
 from clawctl.serve.dialects import Ask, Choice, Dialect, Refusal, Shown
-from clawctl.serve.engines import EngineFailure
+from clawctl.serve.engines import CannotFollow, EngineFailure
 from clawctl.serve.recent import Recent
 from clawctl.serve.text import CallBegun, CallSaid
 from clawctl.types import Exchange, Message
@@ -95,6 +95,8 @@ class Answer:
         except Refusal as refusal:  # the engine refused only now, and nothing was sampled
             self.failed = refusal
             return
+        except CannotFollow as problem:
+            status, self.failed = "error", Refusal(400, f"the form that was asked for cannot be held to: {problem}")
         except EngineFailure as failure:
             _log.error("the engine failed: %s", failure)
             status, self.failed = "error", Refusal(500, "the engine failed while it answered")
@@ -147,8 +149,10 @@ class Answer:
                 spliced=sampled.spliced,
                 unspliced=sampled.unspliced,
                 adapted=sampled.adapted,
+                allowed=sampled.allowed,
+                asked=self.ask.asked or None,
             ),
-            ask.template_settings,
+            [self.ask.template_settings, self.ask.engine_fields.get("response_format")],
         )
 
 

@@ -20,6 +20,7 @@ from clawctl.serve.about import About
 from clawctl.serve.answer import Answer, new_handle
 from clawctl.serve.backends import Reply
 from clawctl.serve.capture import Capture
+from clawctl.serve.clients import agent_of, client_of
 from clawctl.serve.cors import Cors
 from clawctl.serve.dialects import Ask, Dialect, Refusal, chat, completions, messages, responses
 from clawctl.serve.encodings import encoding_of, unpacked
@@ -32,10 +33,11 @@ from clawctl.serve.rating import Rating
 from clawctl.serve.recent import Recent
 from clawctl.serve.replies import LARGE, Stream, Visit, json_response, read_body, refused, whole
 from clawctl.serve.routes import absent, envelope_of, meant
+from clawctl.serve.sampling import changes_nothing, enforce, rule_for
 from clawctl.serve.stored import Stored
 from clawctl.serve.turns import SHORT, Lines
 from clawctl.serve.unknown import header
-from clawctl.serve.versions import Versions
+from clawctl.serve.versions import Versions, is_pinned
 from clawctl.serve.vetting import LONG_BODY, Vetting
 from clawctl.tokenizer_files import tokenizer_file
 from clawctl.types import plain_prompt
@@ -72,6 +74,7 @@ class Gateway:
         self._rating = Rating(run if capture.on else None, recipe, self._metrics.ratings)
         self._stored = Stored()
         self._recent = Recent() if recipe.serve.splice else None
+        self._samples_as_asked = changes_nothing(recipe.serve.sampling)
         self._running: set[Answer] = set()
         self._about = About(run, recipe, versions, capture, self._metrics)
         self._routes: dict[str, tuple[str, str, bool, Handler]] = {  # path: method, API, whether a key is needed, handler
@@ -197,6 +200,8 @@ class Gateway:
         headers = dict(reversed(request.headers.items()))  # the first of each name, to be looked up many times
         hints = read_hints(headers, ask.claims) | self._rating.hint(headers)
         wanted = headers.get("x-capture", "on").strip().lower() in _CAPTURED
+        if wanted and not is_pinned(ask):
+            ask = self._as_the_recipe_samples(ask, headers, visit)
         handle = new_handle()
         async with AsyncExitStack() as stack:
             stack.enter_context(self._concurrency.one_more(visit.key))
@@ -229,6 +234,25 @@ class Gateway:
                     ask = replace(ask, messages=said, sent_messages=said)
             found.append(ask)
         return found
+
+    def _as_the_recipe_samples(self, ask: Ask, headers: dict[str, str], visit: Visit) -> Ask:
+        """The ask under `serve.sampling`. What is not for training (`X-Capture: off`, a pinned version) is sampled as it asks."""
+        config = self._recipe.serve.sampling
+        if self._samples_as_asked:
+            return ask
+        client = client_of(headers, ask.sent_messages)
+        rule = rule_for(config, visit.key, client, agent_of(headers))
+        used, changes = enforce(ask.sampling, rule, self._recipe.serve.temperature)
+        if not changes:
+            return ask
+        visit.sampling = "; ".join(map(str, changes))
+        if new := self._metrics.enforced.count(client, changes):
+            told = "; ".join(map(str, new))
+            _log.info("serve.sampling: requests of %s are sampled with %s (/health counts them)", client, told)
+        return replace(
+            ask, temperature=used.temperature, top_p=used.top_p, top_k=used.top_k, engine_fields=dict(used.fields),
+            asked={change.name: change.asked if isinstance(change.asked, float | int | None) else True for change in changes},
+        )  # fmt: skip
 
     async def _stored_response(self, request: Request, visit: Visit) -> Response:
         name = meant(request.scope["path"]).removeprefix(_RESPONSES)
@@ -299,7 +323,8 @@ def _visit(request: Request) -> Visit:
 
 def _marks(visit: Visit) -> list[tuple[bytes, bytes]]:
     request_id = visit.request_id.encode()
-    return [(b"x-request-id", request_id), (b"request-id", request_id), *header(visit.unknown)]
+    marks = [(b"x-request-id", request_id), (b"request-id", request_id), *header(visit.unknown)]
+    return [*marks, (b"x-clawctl-sampling", visit.sampling.encode())] if visit.sampling else marks
 
 
 def _given_key(request: Request) -> str:

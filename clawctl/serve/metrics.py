@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from clawctl.serve.sampling import Enforced
 from clawctl.serve.unknown import Unknown
 
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -41,6 +42,7 @@ class Metrics:
     latency: Histogram = field(default_factory=Histogram)
     ratings: Counter[Labels] = field(default_factory=Counter)  # (outcome,): "kept", "lost"
     unknown: Unknown = field(default_factory=Unknown)
+    enforced: Enforced = field(default_factory=lambda: Enforced(Counter(), Counter()))
     running: int = 0
 
 
@@ -52,6 +54,8 @@ def exposition(metrics: Metrics, now: Mapping[str, tuple[str, str, float | None]
     lines += _counted("clawctl_prompt_tokens", "Tokens that entered the engine.", ("api", "key"), metrics.tokens_in)
     lines += _counted("clawctl_completion_tokens", "Tokens that the engine sampled.", ("api", "key"), metrics.tokens_out)
     lines += _counted("clawctl_ratings", "Ratings that clients gave.", ("outcome",), metrics.ratings)
+    changed: Counter[Labels] = Counter({(client, name): n for (client, name), n in metrics.enforced.settings.items()})
+    lines += _counted("clawctl_sampling_changed", "Requests sampled otherwise than asked.", ("client", "setting"), changed)
     lines += _measured(
         "clawctl_time_to_first_token_seconds",
         "From the request to the first piece of its answer, or to the first token of a whole one.",

@@ -34,6 +34,7 @@ class Visit:
     key: str = ""  # name of the API key; empty before it was checked
     status: int = 500
     unknown: tuple[str, ...] = ()  # names of what its body holds and no table of fields knows
+    sampling: str = ""  # what of the request's sampling the recipe changed: "temperature 0.7 instead of 0"
     first_at: float | None = None  # unix seconds of the first piece or, of a whole answer, of its first token
 
 

@@ -1,7 +1,11 @@
-"""What a client may ask of the sampling, and what of it changes the distribution so that the turn cannot be trained."""
+"""What a client may ask of the sampling, what the recipe changes of it, and what makes a turn untrainable."""
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, get_args
+
+from clawctl.config.serve import Ignorable, SamplingConfig, SamplingRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +68,114 @@ def altered(temperature: float, top_p: float, top_k: int, tool_choice: Any, fiel
 
 
 def beyond_embedded(tool_choice: Any, fields: dict[str, Any], steers: bool) -> str | None:
-    """The parameter that only an engine with guided decoding or other logits processors can honour, or None. `steers`: the engine
-    bends its own distribution."""
-    if tool_choice == "required" or isinstance(tool_choice, dict):
+    """The parameter that only an engine with other logits processors can honour, or None. `steers`: the engine bends its own
+    distribution, and follows grammars."""
+    if not steers and (tool_choice == "required" or isinstance(tool_choice, dict)):
         return "tool_choice"
     beyond = _BENDING - _STEERED if steers else _BENDING
     return next((name for name in fields if name in beyond and fields[name] not in ENGINE_FIELDS[name].neutral), None)
 
 
 _BENDING: Final = frozenset(name for name, field in ENGINE_FIELDS.items() if field.reason is not None) | {"stop_token_ids"}
-_STEERED: Final = frozenset(("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_p"))
+_STEERED: Final = frozenset(
+    ("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_p", "response_format")
+)
+
+
+# ---- what the recipe changes -------------------------------------------------------------------------------------------------
+
+
+class Settings(NamedTuple):
+    """The sampling that somebody asks for. None: not named, the server's default holds."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int = 0  # 0: off
+    fields: Mapping[str, Any] = {}  # see `engine_fields`
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One setting that is not as it was asked for."""
+
+    name: str
+    asked: Any  # None: not named
+    used: Any  # None: ignored
+
+    def __str__(self) -> str:
+        if self.used is None:
+            return f"{self.name} ignored"
+        return f"{self.name} {self.used:g} instead of " + ("the default" if self.asked is None else f"{self.asked:g}")
+
+
+def enforce(asked: Settings, rule: SamplingRule, default_temperature: float) -> tuple[Settings, list[Change]]:
+    """The settings to sample with, and what was changed. `default_temperature` is used where none was asked for."""
+    changes: list[Change] = []
+    temperature = _temperature(asked.temperature, rule, default_temperature)
+    if temperature != asked.temperature:
+        changes.append(Change("temperature", asked.temperature, temperature))
+    ignored = get_args(Ignorable) if rule.ignore == "all" else rule.ignore or ()
+    used = asked._replace(temperature=temperature, fields={n: v for n, v in asked.fields.items() if n not in ignored})
+    if "top_p" in ignored and asked.top_p not in (None, 1):
+        changes.append(Change("top_p", asked.top_p, None))
+    if "top_k" in ignored and asked.top_k > 0:
+        changes.append(Change("top_k", asked.top_k, None))
+    changes += [
+        Change(name, value, None)
+        for name, value in asked.fields.items()
+        if name in ignored and value not in ENGINE_FIELDS[name].neutral
+    ]
+    if "top_p" in ignored:
+        used = used._replace(top_p=None)
+    return (used._replace(top_k=0) if "top_k" in ignored else used), changes
+
+
+def _temperature(asked: float | None, rule: SamplingRule, default: float) -> float | None:
+    if rule.temperature is None:
+        return asked
+    effective = default if asked is None else asked
+    wanted = rule.temperature.always if rule.temperature.at_least is None else max(effective, rule.temperature.at_least)
+    return asked if wanted == effective else wanted
+
+
+def rule_for(config: SamplingConfig, key: str, client: str, agent: str) -> SamplingRule:
+    """The rule for a request, setting by setting: the key's, else the client's, else the general one. `client` is a known client's
+    name, `agent` what the request calls itself."""
+    by_client = config.per_client.get(client)
+    if by_client is None:
+        named = [name for name in config.per_client if name and agent.startswith(name.lower())]
+        by_client = config.per_client[max(named, key=len)] if named else None
+    rules = [rule for rule in (config.per_key.get(key), by_client, config) if rule is not None]
+    return SamplingRule(
+        temperature=next((rule.temperature for rule in rules if rule.temperature is not None), None),
+        ignore=next((rule.ignore for rule in rules if rule.ignore is not None), None),
+    )
+
+
+def changes_nothing(config: SamplingConfig) -> bool:
+    """Whether requests are sampled as they ask, whoever sends them."""
+    return all(
+        rule.temperature is None and not rule.ignore for rule in (config, *config.per_client.values(), *config.per_key.values())
+    )
+
+
+@dataclass(slots=True)
+class Enforced:
+    """How many requests of each client were sampled otherwise than they asked, by setting."""
+
+    requests: Counter[str]
+    settings: Counter[tuple[str, str]]  # (client, setting)
+
+    def count(self, client: str, changes: list[Change]) -> list[Change]:
+        """Those of `changes` that are new for this client."""
+        self.requests[client] += 1
+        new = [change for change in changes if not self.settings[client, change.name]]
+        self.settings.update((client, change.name) for change in changes)
+        return new
+
+    def told(self) -> dict[str, dict[str, int]]:
+        """{"aider": {"requests": 12, "temperature": 12}}, the client with most requests first."""
+        return {
+            client: {"requests": count} | {name: n for (of, name), n in sorted(self.settings.items()) if of == client}
+            for client, count in self.requests.most_common()
+        }

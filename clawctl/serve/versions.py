@@ -25,6 +25,11 @@ _LONGEST_PROBLEM = 500  # characters; the log has all of what was not expected
 _TRIES = 3  # of a version, as long as it fails only because the engine did not answer; that may be this version's doing
 
 
+def is_pinned(ask: Ask) -> bool:
+    """Whether the request names a version: `NAME@3`."""
+    return _PINNED.search(ask.model) is not None
+
+
 class Versions:
     """Keeps a backend on the version that LIVE names."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
+from clawctl.allowed import Allowed, unpack
 from clawctl.config import TrainConfig
 from clawctl.cut_calls import CUT_CALL, has_cut_call
 from clawctl.reward import Worth, worth
@@ -81,7 +82,7 @@ class Admission:
             None if turn.logprobs is None else list(turn.logprobs), turn.temperature, sampled_by, reward,
             prompts[0] if prompts else None, turn.policy_version_end,
             other_prompts=tuple(map(tuple, prompts[1:])), session_id=turn.session_id, imported=imported,
-            worth=earned.words,
+            allowed=self._allowed(turn), worth=earned.words,
         )  # fmt: skip
 
     def _decoded(self, ids: list[int]) -> str:
@@ -113,6 +114,20 @@ class Admission:
         if reward is None and not hinted:
             raise Refused("no reward" if verdict.hint else "neutral")
         return reward
+
+    def _allowed(self, turn: Turn) -> Allowed | None:
+        """The sets that a structured answer was drawn from. Raises Refused where they are not those of this answer and model."""
+        if turn.allowed is None:
+            return None
+        try:
+            allowed = unpack(turn.allowed)
+        except ValueError as error:
+            raise Refused("the sets of allowed tokens cannot be read") from error
+        if allowed.vocabulary != self.vocabulary:
+            raise Refused("the sets of allowed tokens are of another vocabulary")
+        if not allowed.admits(turn.completion_ids or []):
+            raise Refused("a sampled token is not among the allowed ones")
+        return allowed
 
     def _check_numbers(self, turn: Turn) -> None:
         """Raises Refused where the ids or logprobs are not those of the distribution that the trainer computes."""

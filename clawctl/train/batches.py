@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from clawctl.train.attention import Visible, visible
+from clawctl.train.masks import Masks, masks_of
 from clawctl.train.trees import Branch, Ints, Packing, lay, pack, sort_branches
 
 Merge = Literal["tree", "prefix", "none"]
@@ -35,6 +36,7 @@ class Microbatch:
     lengths: list[int]  # scored tokens of each branch: cuts a [N] stream back into turns
     own: list[Tensor]  # of each branch, where its own tokens lie in the flattened B T
     tokens: int  # that are computed, padding not counted
+    masks: Masks | None = None  # what could be drawn in the place of each scored token; None: anything everywhere
 
 
 def share_out(branches: Sequence[Branch], merge: Merge, tokens: int, parts: int = 1) -> Packing:
@@ -79,7 +81,8 @@ def _as_tree(branches: Sequence[Branch], device: torch.device) -> Microbatch:
     ids, positions = torch.from_numpy(tree.ids_T)[None], torch.from_numpy(tree.positions_T)[None]
     scored = _scored(branches, tree.places, device)
     own = [torch.from_numpy(places).to(device) for places in tree.own]
-    return Microbatch(ids.to(device), positions.to(device), visible(tree, device), *scored, own, len(tree.ids_T))
+    masks = masks_of([branch.allowed for branch in branches], scored[3], device)
+    return Microbatch(ids.to(device), positions.to(device), visible(tree, device), *scored, own, len(tree.ids_T), masks)
 
 
 def _as_rows(branches: Sequence[Branch], merge: Merge, device: torch.device) -> Microbatch:
@@ -97,7 +100,8 @@ def _as_rows(branches: Sequence[Branch], merge: Merge, device: torch.device) -> 
             own[index] = torch.arange(at * width + branch.own, at * width + len(branch.ids), device=device)
     scored = _scored(branches, [places[index] for index in range(len(branches))], device)
     tokens = sum(len(branches[row[0]].ids) for row in rows)
-    return Microbatch(ids_BT.to(device), None, None, *scored, [own[index] for index in range(len(branches))], tokens)
+    masks = masks_of([branch.allowed for branch in branches], scored[3], device)
+    return Microbatch(ids_BT.to(device), None, None, *scored, [own[index] for index in range(len(branches))], tokens, masks)
 
 
 def _rows(branches: Sequence[Branch], merge: Merge) -> list[list[int]]:

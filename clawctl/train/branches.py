@@ -11,12 +11,12 @@ from clawctl.train.trees import Branch, make_branch, tokens_in
 def turn_branches(samples: Sequence[Sample], own: Mapping[str, int] | None = None) -> list[Branch]:
     """The turns as they were sampled. `own`: where each begins that is its own, by turn id."""
     own = own or {}
-    return [make_branch(s.prompt_ids, s.completion_ids, s.temperature, own.get(s.turn_id, 0)) for s in samples]
+    return [make_branch(s.prompt_ids, s.completion_ids, s.temperature, s.allowed, own.get(s.turn_id, 0)) for s in samples]
 
 
 def teacher_branches(samples: Sequence[Sample]) -> list[Branch]:
-    """The same completions behind the hinted prompts; all samples have one."""
-    return [make_branch(s.teacher_prompt_ids or [], s.completion_ids, s.temperature) for s in samples]
+    """The same completions behind the hinted prompts, over the same sets of tokens; all samples have one."""
+    return [make_branch(s.teacher_prompt_ids or [], s.completion_ids, s.temperature, s.allowed) for s in samples]
 
 
 def asking(samples: Sequence[Sample]) -> list[Sample]:

@@ -53,11 +53,13 @@ def _check(found: Any, config: TrainConfig, where: str) -> None:
 
 
 def logits_of(policy: PolicyModel, batch: Microbatch, causal: Any = None) -> Tensor:
-    """[N, vocabulary], whole: that is what a custom loss is given, and costs what a step otherwise avoids."""
+    """[N, vocabulary], whole: that is what a custom loss is given, and costs what a step otherwise avoids. A token
+    that could not be drawn in its place has the logit `masks.HIDDEN`."""
     causal = causal if causal is not None else policy.causal
     head = causal.get_output_embeddings()
     logits_NV: Tensor = policy.compute(lambda: head(policy.hidden(batch, causal)).float(), causal)
-    return logits_NV / batch.temperature_N[:, None]
+    logits_NV = logits_NV / batch.temperature_N[:, None]
+    return logits_NV if batch.masks is None else batch.masks.hide(logits_NV, slice(None))
 
 
 def sampled_logprobs(logits_NV: Tensor, batch: Microbatch) -> Tensor:

@@ -72,7 +72,8 @@ class PolicyModel:
         """Of the tokens that the microbatch scores: [N], with gradient if the caller records one."""
         causal = causal if causal is not None else self.causal
         head = causal.get_output_embeddings()
-        return self.compute(lambda: token_logprobs(self.hidden(batch, causal), head, batch.targets_N, batch.temperature_N), causal)
+        asked = head, batch.targets_N, batch.temperature_N, batch.masks
+        return self.compute(lambda: token_logprobs(self.hidden(batch, causal), *asked), causal)
 
     def compute(self, work: Callable[[], T], causal: Any = None) -> T:
         """What a pass through the model returns, a tensor or a tuple of tensors. Where weights are sharded all ranks must make the

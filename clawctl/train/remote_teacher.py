@@ -42,6 +42,8 @@ class RemoteTeacher:
     def _answer(self, sample: Sample) -> tuple[float, ...] | str | None:
         if sample.teacher_prompt_ids is None:
             return None
+        if sample.allowed is not None:
+            return "the teacher's server scores over the whole vocabulary, and the form of this answer was given"
         try:
             return self._logprobs(sample.teacher_prompt_ids, sample.completion_ids, sample.temperature)
         except Unanswered as reason:

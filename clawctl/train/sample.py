@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from clawctl.allowed import Allowed
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -27,6 +29,7 @@ class Sample:
     other_prompts: tuple[tuple[int, ...], ...] = ()  # with the other hints, for a method that chooses among them
     session_id: str = ""  # turns of a session share prefixes
     teacher_logprobs: tuple[float, ...] | None = None  # of the completion, as a teacher behind a URL told; None: not asked there
+    allowed: Allowed | None = None  # which tokens could be drawn in each place: all logprobs of the turn are over these; None: any
     worth: str = ""  # what `reward` is the sum of, in words
     imported: bool = False  # off-policy: somebody else's words, scored by us
 
@@ -39,6 +42,8 @@ class Sample:
             raise ValueError(f"turn {self.turn_id}: {len(self.completion_ids)} ids but {len(self.logprobs)} logprobs")
         if self.teacher_logprobs is not None and len(self.teacher_logprobs) != len(self.completion_ids):
             raise ValueError(f"turn {self.turn_id}: the teacher tells {len(self.teacher_logprobs)} logprobs")
+        if self.allowed is not None and not self.allowed.admits(self.completion_ids):
+            raise ValueError(f"turn {self.turn_id}: a sampled token is not among those that could be drawn")
         if self.temperature <= 0:
             raise ValueError(f"turn {self.turn_id}: sampled at temperature {self.temperature}")
         if self.reward is None and self.teacher_prompt_ids is None:

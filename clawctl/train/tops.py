@@ -50,9 +50,9 @@ def look(policy: PolicyModel, batch: Microbatch, k: int, ids_NK: Tensor | None =
 
     def work() -> tuple[Tensor, Tensor]:
         hidden_ND = policy.hidden(batch)
-        named_NK = likeliest(hidden_ND.detach(), head, batch.temperature_N, k)[0] if ids_NK is None else ids_NK
+        named_NK = likeliest(hidden_ND.detach(), head, batch.temperature_N, k, batch.masks)[0] if ids_NK is None else ids_NK
         asked = torch.cat([named_NK, batch.targets_N[:, None]], 1)
-        return token_logprobs(hidden_ND, head, asked, batch.temperature_N), named_NK
+        return token_logprobs(hidden_ND, head, asked, batch.temperature_N, batch.masks), named_NK
 
     found, named_NK = policy.compute(work)
     return Look(found[:, k], named_NK, found[:, :k])
@@ -62,7 +62,10 @@ def look(policy: PolicyModel, batch: Microbatch, k: int, ids_NK: Tensor | None =
 def teachers_of(policy: PolicyModel, samples: Sequence[Sample], ids: Sequence[Tensor], how: Asking) -> list[Teachers]:
     """For each turn (all have a hint) the teachers with each of its hints, asked for the tokens `ids` [T, K] at its positions."""
     asked = [(turn, prompt) for turn, sample in enumerate(samples) for prompt in hinted_prompts(sample)]
-    branches = [make_branch(prompt, samples[turn].completion_ids, samples[turn].temperature) for turn, prompt in asked]
+    branches = [
+        make_branch(prompt, samples[turn].completion_ids, samples[turn].temperature, samples[turn].allowed)
+        for turn, prompt in asked
+    ]
     told: dict[int, Teachers] = {}
     groups = share_out(branches, policy.merge, how.tokens).groups if branches else []
     policy.keep_pace(len(groups), how.causal)
@@ -83,8 +86,8 @@ def _told(policy: PolicyModel, batch: Microbatch, ids_NK: Tensor, causal: Any) -
 
     def work() -> tuple[Tensor, Tensor]:
         hidden_ND = policy.hidden(batch, causal)
-        own_NK, _ = likeliest(hidden_ND, head, batch.temperature_N, ids_NK.shape[1])
-        return token_logprobs(hidden_ND, head, ids_NK, batch.temperature_N), overlap(ids_NK, own_NK)
+        own_NK, _ = likeliest(hidden_ND, head, batch.temperature_N, ids_NK.shape[1], batch.masks)
+        return token_logprobs(hidden_ND, head, ids_NK, batch.temperature_N, batch.masks), overlap(ids_NK, own_NK)
 
     return policy.compute(work, causal)
 

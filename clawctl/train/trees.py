@@ -15,6 +15,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from clawctl.allowed import Allowed
+
 Ints = NDArray[np.int64]
 
 
@@ -25,15 +27,20 @@ class Branch:
     ids: Ints  # [L]
     scored: int  # the first token whose logprob is asked, at least 1; all from there on are asked
     temperature: float
+    allowed: Allowed | None = None  # which tokens could be drawn in the place of each scored one; None: any
     own: int = 0  # the first token that no other branch has, but those that go on from this one: see `own_starts`
 
     def __post_init__(self) -> None:
+        if self.allowed is not None and len(self.allowed.which) != len(self.ids) - self.scored:
+            raise ValueError(f"{len(self.allowed.which)} sets of tokens for {len(self.ids) - self.scored} scored tokens")
         if not 1 <= self.scored < len(self.ids):
             raise ValueError(f"tokens {self.scored} to {len(self.ids)} cannot be scored: each needs one before it")
 
 
-def make_branch(prompt: list[int], completion: list[int], temperature: float, own: int = 0) -> Branch:
-    return Branch(np.array(prompt + completion, dtype=np.int64), len(prompt), temperature, own)
+def make_branch(
+    prompt: list[int], completion: list[int], temperature: float, allowed: Allowed | None = None, own: int = 0
+) -> Branch:
+    return Branch(np.array(prompt + completion, dtype=np.int64), len(prompt), temperature, allowed, own)
 
 
 @dataclass(frozen=True, slots=True)

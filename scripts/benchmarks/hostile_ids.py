@@ -41,7 +41,7 @@ class Scripted:
         self.eos_ids = frozenset({tokenizer.eos_token_id})
         self.said = ""
 
-    def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> "_Saying":
+    def generate(self, prompt_ids: Sequence[int], sampling: Sampling, grammar: Any = None) -> "_Saying":
         return _Saying([*self._tokenizer(self.said, add_special_tokens=False)["input_ids"], self._tokenizer.eos_token_id])
 
     def stage(self, version: int) -> Any:
@@ -69,6 +69,9 @@ class _Saying:
 
     def cancel(self) -> None:
         self._cancelled = True
+
+    def allowed(self, count: int) -> None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,3 +50,15 @@ def test_a_rating_of_0_takes_a_turn_out_although_its_environment_liked_it(tmp_pa
     rate(run, "t0", 0.0)
     (row,) = read_rows(run).rows
     assert (row.worth.words, row.why_not) == ("0 by rating", "neutral")
+
+
+def test_a_turn_that_its_sampling_keeps_out_names_the_recipe_keys_that_cure_it(tmp_path) -> None:
+    run: RunDir = open_run(tmp_path / "run")
+    cut = turn("copilot", reason="greedy", temperature=0.0, top_p=0.95)
+    write_turns(
+        run.trajectories / "a.parquet", [cut, turn("biased", index=1, reason="min_p"), turn("side", index=2, reason="side turn")]
+    )
+    cures = {row.turn["turn_id"]: explain(row, None, None)["cure"] for row in read_rows(run, words=True).rows}
+    assert "serve.sampling.temperature: {at_least: 0.7} and serve.sampling.ignore: [top_p]" in cures["copilot"]
+    assert "serve.sampling.ignore: [min_p]" in cures["biased"]
+    assert cures["side"] is None

@@ -21,10 +21,14 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_model(tmp_path_factory.mktemp("model"))
 
 
+# The server changes the sampling of a client with this User-Agent, and of no other.
+FORCED: dict[str, Any] = {"per_client": {"forced-": {"temperature": {"at_least": 0.7}, "ignore": "all"}}}
+
+
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterator[Server]:
     """One server that stays on version 0, shared by the tests that only talk to it."""
-    with Server(tmp_path_factory.mktemp("shared") / "run", model_path) as running:
+    with Server(tmp_path_factory.mktemp("shared") / "run", model_path, sampling=FORCED) as running:
         yield running
         assert running.stop() == 0, running.log.read_text()
 
@@ -34,7 +38,7 @@ def rehearsed(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Ite
     """A server in front of a scripted upstream that speaks as vLLM does."""
     with serving(Rehearsal().app()) as url:
         upstream = {"url": url, "kind": "vllm"}
-        with Server(tmp_path_factory.mktemp("rehearsed") / "run", model_path, upstream=upstream) as server:
+        with Server(tmp_path_factory.mktemp("rehearsed") / "run", model_path, upstream=upstream, sampling=FORCED) as server:
             yield server
             assert server.stop() == 0, server.log.read_text()
 

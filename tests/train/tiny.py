@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from clawctl.allowed import Allowed
 from clawctl.config import Recipe
 from clawctl.run_dir import RunDir
 from clawctl.shards import write_turns, write_verdicts
@@ -65,16 +67,19 @@ class Sampler:
         self.tokenizer = AutoTokenizer.from_pretrained(self.path)
 
     @torch.no_grad()
-    def turn(self, name: str, tokens: int = 12, temperature: float = 0.8, seed: int = 0, **changes: Any) -> Turn:
+    def turn(
+        self, name: str, tokens: int = 12, temperature: float = 0.8, seed: int = 0, sets: Allowed | None = None, **changes: Any
+    ) -> Turn:
+        """`sets`: of a structured answer, which tokens may be drawn in each place."""
         messages = [{"role": "system", "content": "hello"}, {"role": "user", "content": f"please solve the homework {name}"}]
         prompt = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         generator = torch.Generator().manual_seed(seed)
         ids, logprobs, cache = list(prompt), [], None
         step = torch.tensor([ids])
-        for _ in range(tokens):
+        for place in range(tokens if sets is None else len(sets.which)):
             out = self.model(input_ids=step, past_key_values=cache, use_cache=True)
             cache = out.past_key_values
-            scaled = (out.logits[0, -1].float() / temperature).log_softmax(-1)
+            scaled = (only(out.logits[0, -1].float(), sets, place) / temperature).log_softmax(-1)
             token = int(torch.multinomial(scaled.exp(), 1, generator=generator))
             logprobs.append(float(scaled[token]))
             ids.append(token)
@@ -86,9 +91,28 @@ class Sampler:
             response={"role": "assistant", "content": text}, next_state=[{"role": "user", "content": "no"}],
             prompt_ids=list(prompt), completion_ids=ids[len(prompt) :], logprobs=logprobs, policy_version=0,
             policy_version_end=0, temperature=temperature, top_p=1.0, top_k=0, finish_reason="length", outcome_reward=None,
-            feedback=None, trainable=True, untrainable_reason=None,
+            feedback=None, trainable=True, untrainable_reason=None, allowed=None if sets is None else sets.packed(),
         )  # fmt: skip
         return replace(turn, **changes)
+
+
+def only(logits_V: torch.Tensor, sets: Allowed | None, place: int) -> torch.Tensor:
+    """The logits, with minus infinity for what may not be drawn in a place."""
+    if sets is None or sets.which[place] < 0:
+        return logits_V
+    bits = np.unpackbits(np.frombuffer(sets.sets[sets.which[place]], np.uint8), bitorder="little", count=len(logits_V))
+    return logits_V.masked_fill(torch.from_numpy(bits == 0), float("-inf"))
+
+
+def make_sets(vocabulary: int, sizes: list[int], seed: int = 0) -> Allowed:
+    """Random sets of so many tokens, one for each place of an answer; 0: any token."""
+    choose, distinct = np.random.default_rng(seed), []
+    for size in sizes:
+        bits = np.zeros(32 * ((vocabulary + 31) // 32), np.uint8)
+        bits[choose.permutation(vocabulary)[:size]] = 1
+        distinct.append(np.packbits(bits, bitorder="little").tobytes())
+    which = [-1 if size == 0 else place for place, size in enumerate(sizes)]
+    return Allowed(vocabulary, tuple(which), tuple(distinct))
 
 
 def verdict(turn: Turn, reward: float | None = 1.0, hint: str | None = None) -> Verdict:

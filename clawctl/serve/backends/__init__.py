@@ -43,6 +43,7 @@ class Sampled:
     usage: dict[str, Any] | None = None  # in chat form, as an upstream told it
     extras: Extras | None = None  # what else an upstream told
     untrainable: str | None = None  # why the turn cannot be trained, as far as the engine is concerned
+    allowed: str | None = None  # what could be drawn in the place of each token, see `clawctl.allowed`; None: any
     spliced: int | None = None  # earlier answers that were put back as sampled; None: not asked for
     unspliced: str | None = None  # why earlier answers that were known were not put back
     adapted: str | None = None  # what was changed in the messages for the template's sake

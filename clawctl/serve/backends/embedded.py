@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,14 +16,17 @@ from clawctl.serve.dialects import Ask, Refusal, Shown
 from clawctl.serve.dialects.api import refuse_beyond
 from clawctl.serve.dialects.fields import steering
 from clawctl.serve.dialects.settings import check_known
-from clawctl.serve.engines import Engine, EngineFailure, Generation, Sampling, Swap, Token
+from clawctl.serve.engines import CannotFollow, Engine, EngineFailure, Generation, Sampling, Swap, Token
+from clawctl.serve.engines.grammars import Grammar, Grammars
 from clawctl.serve.prompt import Rendered, plain_beside, render_beside
 from clawctl.serve.reading import Reading
 from clawctl.serve.sampling import altered, beyond_embedded
+from clawctl.serve.structured import asked_by, specification
 from clawctl.serve.switches import switches
-from clawctl.serve.turns import Lines
+from clawctl.serve.turns import Lines, Turns
 
 _WATCH_S = 1.0
+_STRUCTURED_PER_KEY, _STRUCTURED = 32, 96  # requests whose form is given, at a time; each has processes of its own, others wait
 _SAID_AS = {  # what we know by chat's name, as the client said it
     ("responses", "response_format"): "text.format",
     ("messages", "response_format"): "output_config.format",
@@ -38,6 +41,8 @@ class Embedded:
     def __init__(self, run: RunDir, recipe: Recipe, tokenizer: Any, make: Callable[[int], Engine]) -> None:
         self._run, self._recipe, self._tokenizer = run, recipe, tokenizer
         self._engine = make(0)
+        self._grammars = Grammars(tokenizer, self._engine.vocabulary, sorted(self._engine.eos_ids))
+        self._compiling, self._room = Turns(), _Room()
         self._lines = Lines()
         self._switches = switches(tokenizer.chat_template)
         self._up = False
@@ -53,7 +58,7 @@ class Embedded:
 
     async def begin(self, ask: Ask, version: int | None, stack: AsyncExitStack) -> list[Reply]:
         if param := beyond_embedded(ask.tool_choice if ask.use_tools else None, ask.engine_fields, self._engine.steers):
-            param = _SAID_AS.get((ask.api, param), param)
+            param = _said_as(ask, param)
             raise Refusal(400, f"the embedded engine cannot hold to '{param}': leave it out, or serve with --engine vllm", param)
         refuse_beyond(ask, "embedded")
         engine = self._engine if version is None else await stack.enter_async_context(self._pins.lease(version, ask.key))
@@ -61,19 +66,44 @@ class Embedded:
         if any(not 0 <= token < engine.vocabulary for token in prompt.ids):
             raise Refusal(400, f"a token id of the prompt is not below {engine.vocabulary}", "prompt")
         sampling = self._sampling(ask, len(prompt.ids), engine)
+        grammars = await self._opened(ask, prompt.thinking, stack)
         replies: list[Reply] = []
         try:
             for i in range(ask.n):
                 seed = None if sampling.seed is None else sampling.seed + i
-                generation = engine.generate(prompt.ids, replace(sampling, seed=seed))
+                generation = engine.generate(prompt.ids, replace(sampling, seed=seed), grammars[i] if grammars else None)
                 stack.callback(generation.cancel)
                 reading = Reading(self._tokenizer, ask, prompt.thinking, prompt.ids if ask.prompts else ())
-                reason = altered(sampling.temperature, sampling.top_p, sampling.top_k, None, ask.engine_fields)
+                fields = {name: value for name, value in ask.engine_fields.items() if name != "response_format"}
+                reason = altered(sampling.temperature, sampling.top_p, sampling.top_k, None, fields)
                 sampled = Sampled(sampling.temperature, sampling.top_p, sampling.top_k, prompt.ids, [], [], untrainable=reason)
                 replies.append(EmbeddedReply(generation, reading, prompt, sampled, engine.eos_ids, engine.version))
         except EngineFailure as failure:
             raise Refusal(500, str(failure)) from failure
         return replies
+
+    async def _opened(self, ask: Ask, thinking: bool, stack: AsyncExitStack) -> list[Grammar]:
+        """The grammar of each answer; none where their form is free. A schema takes what time its client likes: it is compiled by
+        another process, and keys take turns. Raises Refusal."""
+        wanted = specification(ask, self._tokenizer, thinking)
+        if wanted is None:
+            return []
+        await stack.enter_async_context(self._room.one(ask.key))
+        opened: list[Grammar] = []
+        for _ in range(ask.n):
+            async with self._compiling.of(ask.key):
+                working = asyncio.ensure_future(asyncio.to_thread(self._grammars.open, wanted))
+                try:
+                    opened.append(await asyncio.shield(working))
+                except CannotFollow as problem:
+                    param = _said_as(ask, asked_by(ask))
+                    raise Refusal(400, f"'{param}' cannot be held to: {problem}", param) from problem
+                except asyncio.CancelledError:  # its turn ends with the work, not with its client
+                    with suppress(CannotFollow):
+                        (await working).close()
+                    raise
+            stack.callback(opened[-1].close)
+        return opened
 
     async def count(self, ask: Ask) -> int:
         return len((await self._rendered(ask)).ids)
@@ -130,7 +160,25 @@ class Embedded:
 
     def stop(self) -> None:
         self._pins.stop()
+        self._grammars.stop()
         self._engine.stop()
+
+
+class _Room:
+    """Of structured requests at a time: those of one key leave room for other keys, and wait for one another."""
+
+    def __init__(self) -> None:
+        self._all = asyncio.Semaphore(_STRUCTURED)
+        self._of_key: dict[str, asyncio.Semaphore] = {}
+
+    @asynccontextmanager
+    async def one(self, key: str) -> AsyncIterator[None]:
+        async with self._of_key.setdefault(key, asyncio.Semaphore(_STRUCTURED_PER_KEY)), self._all:
+            yield
+
+
+def _said_as(ask: Ask, param: str) -> str:
+    return _SAID_AS.get((ask.api, param), param)
 
 
 class EmbeddedReply:
@@ -163,6 +211,16 @@ class EmbeddedReply:
         elif not self._cancelled:
             sampled.finish_reason = "length"
         sampled.cut_call = reading.ended_in_call and not self._ended
+        self._keep_sets()
+
+    def _keep_sets(self) -> None:
+        """What could be drawn in the place of each token: the trainer needs it."""
+        sampled = self.sampled
+        allowed = self._generation.allowed(len(sampled.completion_ids or ()))
+        if allowed is not None:
+            sampled.allowed = allowed.packed()
+            if sampled.allowed is None:
+                sampled.untrainable = sampled.untrainable or "structured output: its sets of tokens are too large"
 
     def _take(self, tokens: list[Token]) -> None:
         reading, sampled = self._reading, self.sampled

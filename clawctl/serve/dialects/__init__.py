@@ -1,9 +1,9 @@
 """The dialect seam: an API's words become an `Ask`, and events become that API's words. Nothing else knows an API."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
+from clawctl.serve.sampling import Settings
 from clawctl.serve.text import Event
 from clawctl.types import Message
 
@@ -54,6 +54,7 @@ class Ask:
     claims: dict[str, Any] = field(default_factory=dict)  # session_id and the like, from the body
     max_tokens_may_shrink: bool = False  # to what the context has left; else a request for more is refused
     echo: dict[str, Any] = field(default_factory=dict)  # fields of the body that the answer repeats or is written by
+    asked: dict[str, Any] = field(default_factory=dict)  # settings that the recipe changed, as the client sent them; None: unsent
     key: str = ""  # name of the API key that asks
     size: int = 0  # bytes of the request's body
     prompts: tuple[Prompt, ...] = ()  # of plain completions: what enters the engine in place of the messages
@@ -64,6 +65,10 @@ class Ask:
     prompted: bool = True  # the prompt ends with the header of an answer
     return_ids: bool = False  # the client is told the token ids
     answers: dict[int, list[Remembered]] | None = None  # which of `messages` we may have given; None: nothing is put back
+
+    @property
+    def sampling(self) -> Settings:
+        return Settings(self.temperature, self.top_p, self.top_k, self.engine_fields)
 
     @property
     def use_tools(self) -> bool:

@@ -4,6 +4,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from clawctl.allowed import Allowed
+
 
 class Token(NamedTuple):
     """One sampled token, as the engine sampled it."""
@@ -45,6 +50,10 @@ class EngineFailure(Exception):
     """The engine could not go on; the message may be shown."""
 
 
+class CannotFollow(EngineFailure):
+    """A grammar that a client asked for cannot be compiled or followed within the limits; the message is for the client."""
+
+
 class Generation(Protocol):
     """One running request."""
 
@@ -55,6 +64,20 @@ class Generation(Protocol):
     def cancel(self) -> None:
         """Stop sampling: the iteration ends after what has been delivered. Harmless when it has ended already."""
         ...
+
+    def allowed(self, count: int) -> Allowed | None:
+        """Which tokens could be drawn in the place of each of the first `count`; None: any, for no grammar was asked for."""
+        ...
+
+
+class Following(Protocol):
+    """Which tokens may come next in one answer: see `clawctl.serve.engines.grammars.Grammar`."""
+
+    def mask(self) -> NDArray[np.uint8] | None: ...
+
+    def take(self, token: int) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Staged(Protocol):
@@ -80,10 +103,10 @@ class Engine(Protocol):
     max_context: int  # tokens of prompt and answer together
     eos_ids: frozenset[int]
     vocabulary: int
-    steers: bool  # whether it honours more of a Sampling than its first four fields
+    steers: bool  # whether it honours more of a Sampling than its first four fields, and grammars
 
-    def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        """Begin to sample. Raises EngineFailure."""
+    def generate(self, prompt_ids: Sequence[int], sampling: Sampling, grammar: Following | None = None) -> Generation:
+        """Begin to sample; `grammar` then belongs to the answer. Raises EngineFailure."""
         ...
 
     def stage(self, version: int) -> Staged:

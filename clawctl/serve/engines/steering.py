@@ -1,7 +1,7 @@
 """What a few requests ask of the sampling beyond temperature, top_k and top_p. It costs nothing where no running one asks.
 
-As vLLM does it: logit_bias and penalties before the temperature, min_p after it; the draw, and the likeliest tokens that are told,
-are of what is left.
+As vLLM does it: logit_bias, penalties and the mask of a grammar before the temperature, min_p after it; the draw, and the likeliest
+tokens that are told, are of what is left. A grammar's next mask is worked out by another process while the model computes.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
+import numpy as np
 import torch
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
 
-from clawctl.serve.engines import Sampling
+from clawctl.serve.engines import CannotFollow, Following, Sampling
+from clawctl.serve.engines.grammars import Bits, Sets
 
 _NOTHING = torch.empty(0, dtype=torch.int32)
 Draw = Callable[[torch.Tensor, torch.Tensor], None]
@@ -78,11 +80,32 @@ class Steered:
     bias_V: torch.Tensor | None
     seen_V: torch.Tensor | None
     counts_V: torch.Tensor | None
+    eos_ids: frozenset[int] = frozenset()
+    grammar: Following | None = None
+    sets: Sets | None = None  # of `grammar`
+    failed: str | None = None  # why the grammar cannot go on
     place: int = 0  # tokens sampled so far
     tops: list[list[tuple[int, float]]] = field(default_factory=list)
 
+    def mask(self) -> Bits | None:
+        """Which tokens may come now; None: any. Where the grammar fails the answer ends."""
+        if self.grammar is None or self.failed is not None:
+            return None
+        try:
+            return self.grammar.mask()
+        except CannotFollow as problem:
+            self.failed = str(problem)
+            return None
+
     def took(self, token: int) -> None:
         self.place += 1
+        if self.grammar is not None and self.sets is not None and self.failed is None:
+            self.sets.add(self.mask())
+            if token not in self.eos_ids:
+                try:
+                    self.grammar.take(token)
+                except CannotFollow as problem:
+                    self.failed = str(problem)
         if self.seen_V is not None and self.counts_V is not None:
             self.seen_V[token] = True
             self.counts_V[token] += 1
@@ -96,17 +119,27 @@ class Steering:
         self._requests: dict[str, Steered] = {}
         self._rows: list[tuple[int, Steered]] = []
 
-    def register(self, request_id: str, prompt_ids: list[int], sampling: Sampling) -> Steered:
+    def register(
+        self,
+        request_id: str,
+        prompt_ids: list[int],
+        sampling: Sampling,
+        grammar: Following | None = None,
+        eos_ids: frozenset[int] = frozenset(),
+    ) -> Steered:
         penalises = _penalises(sampling)
         seen_V = torch.zeros(self._vocabulary, dtype=torch.bool) if penalises else None
         if seen_V is not None:
             seen_V[torch.tensor(prompt_ids)] = True
         counts_V = torch.zeros(self._vocabulary) if penalises else None
-        steered = self._requests[request_id] = Steered(sampling, _bias(sampling.logit_bias, self._vocabulary), seen_V, counts_V)
+        bias_V, sets = _bias(sampling.logit_bias, self._vocabulary), None if grammar is None else Sets(self._vocabulary)
+        steered = self._requests[request_id] = Steered(sampling, bias_V, seen_V, counts_V, eos_ids, grammar, sets)
         return steered
 
     def forget(self, request_id: str) -> None:
-        self._requests.pop(request_id, None)
+        steered = self._requests.pop(request_id, None)
+        if steered is not None and steered.grammar is not None:
+            steered.grammar.close()
 
     def begin(self, request_ids: list[str]) -> None:
         """The rows of the step that comes."""
@@ -129,6 +162,10 @@ class Steering:
             counts_BV = torch.stack([steered.counts_V for _, steered in some if steered.counts_V is not None])
             weights = torch.tensor([[each.repetition_penalty, each.presence_penalty, each.frequency_penalty] for each in asked])
             logits_BV[rows] = penalised(logits_BV[rows], seen_BV, counts_BV, *weights.unbind(1))
+        for row, steered in self._rows:
+            if (mask := steered.mask()) is not None:
+                bits_V = np.unpackbits(mask, count=self._vocabulary, bitorder="little")
+                logits_BV[row].masked_fill_(torch.from_numpy(bits_V) == 0, float("-inf"))
         return logits_BV
 
     def cut(self, logits_BV: torch.Tensor) -> torch.Tensor:

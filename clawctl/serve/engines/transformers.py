@@ -10,10 +10,11 @@ from uuid import uuid4
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
+from clawctl.allowed import Allowed
 from clawctl.config import Recipe
 from clawctl.run_dir import RunDir
 from clawctl.serve.canary import check_canary
-from clawctl.serve.engines import EngineFailure, Sampling, Staged, Token
+from clawctl.serve.engines import CannotFollow, EngineFailure, Following, Sampling, Staged, Token
 from clawctl.serve.engines.batching import Outputs, can_steer, forget_prefixes, start_batching
 from clawctl.serve.engines.padding import pad_linears
 from clawctl.serve.engines.steering import Steered, Steering, steers
@@ -61,9 +62,11 @@ class TransformersEngine:
             per_request_processors=True,
         )
 
-    def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> "TransformersGeneration":
+    def generate(self, prompt_ids: Sequence[int], sampling: Sampling, grammar: Following | None = None) -> "TransformersGeneration":
         name = uuid4().hex
-        steered = self.steering.register(name, list(prompt_ids), sampling) if self.steers and steers(sampling) else None
+        steered = None
+        if self.steers and (grammar is not None or steers(sampling)):
+            steered = self.steering.register(name, list(prompt_ids), sampling, grammar, self.eos_ids)
         generation = TransformersGeneration(self, name, steered)
         self.outputs.register(generation.request_id, generation.deliver)
         added = self.manager.add_request(
@@ -125,7 +128,7 @@ class TransformersGeneration:
         self._seen = 0
         self._tokens: list[Token] = []
         self._ended = False
-        self._error: str | None = None
+        self._error: EngineFailure | None = None
         self._news = asyncio.Event()
 
     def deliver(self, output: Any) -> None:
@@ -138,11 +141,15 @@ class TransformersGeneration:
             if self._steered is not None and self._steered.tops:
                 tops = self._steered.tops[self._seen : self._seen + new]
                 tokens = [token._replace(top=top) for token, top in zip(tokens, tops, strict=True)]
+            if self._steered is not None and self._steered.failed is not None:
+                self._error = CannotFollow(self._steered.failed)
+                self.cancel()
+                return
             self._tokens += tokens
             self._seen += new
-        if output.is_finished():
+        if output.is_finished() and not self._ended:
             self._ended = True
-            self._error = output.error
+            self._error = None if output.error is None else EngineFailure(output.error)
         self._news.set()
 
     async def __aiter__(self) -> AsyncIterator[list[Token]]:
@@ -156,9 +163,13 @@ class TransformersGeneration:
                 if self._ended:
                     self._news.set()
             if self._error is not None:
-                raise EngineFailure(self._error)
+                raise self._error
         finally:
             self.cancel()
+
+    def allowed(self, count: int) -> Allowed | None:
+        sets = None if self._steered is None else self._steered.sets
+        return None if sets is None else sets.first(count)
 
     def cancel(self) -> None:
         if not self._ended:

@@ -1,0 +1,235 @@
+"""The process that follows grammars: which tokens may come next, so that an answer matches a JSON schema or is a tool call.
+
+A client chooses the schema, and a schema can take any amount of time and memory (llguidance 1.7.6 tries to allocate 15 GB for a
+hundred patterns, and aborts). So each answer has a process of its own, forked from this one, which holds the tokenizer. Limits of
+processor time and memory end it, and nothing else with it.
+
+It imports nothing but llguidance, so that a fork costs little. Messages are in `grammars`.
+"""
+
+import array
+import json
+import os
+import re
+import resource
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any
+
+COMPILE_S = 0.5  # of processor time, until the first mask
+STEP_S = 0.1  # of processor time, for one token
+_ALLOWANCE_S, _MEAN_STEP_S = 0.5, 0.004  # of processor time in all: a request that needs more slows the others down
+_MEMORY = 160 << 20  # bytes beside what the tokenizer takes
+_LIMITS: dict[str, Any] = {
+    "initial_lexer_fuel": 500_000, "step_lexer_fuel": 50_000, "step_max_items": 20_000, "max_lexer_states": 20_000,
+    "max_grammar_size": 200_000, "precompute_large_lexemes": False, "verbose_errors": False,
+}  # fmt: skip
+# One space at most where JSON may have any number of blanks: an answer cannot lose itself in them.
+_SPACING = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?", "coerce_one_of": True}
+_MOST_BLANKS = 4  # tokens
+_TOO_MUCH = ("too big", "too large", "too complex", "limit", "fuel")
+FREE, MASK, FAILED = b"f", b"m", b"e"
+
+
+class CannotCompile(Exception):
+    """The message is for the client."""
+
+
+def lark(spec: dict[str, Any], markers: dict[str, str]) -> str:
+    """The grammar of an answer: tool calls, or a JSON value. `markers`: how the grammar writes the tokens around a call."""
+    ways, rules = [], ["%llguidance {}"]
+    if spec["calls"]:
+        for i, call in enumerate(spec["calls"]):
+            head = json.dumps('{"name": ' + json.dumps(call["name"], ensure_ascii=False) + ', "arguments": ', ensure_ascii=False)
+            rules.append(f"call_{i}: {head} arguments_{i} {json.dumps('}')}")
+            rules.append(f"arguments_{i}: %json {_schema(call['schema'], call['strict'])}")
+        one = " | ".join(f"call_{i}" for i in range(len(spec["calls"])))
+        rules.append(f"call: {markers['begin']} BLANK? ({one}) BLANK? {markers['end']}")
+        ways.append("call" if spec["most"] == 1 else f"call (BLANK? call){{0,{spec['most'] - 1}}}")
+    if spec["json"] is not None:
+        rules.append(f"value: %json {_schema(spec['json'], spec['strict'])}")
+        ways.append("value")
+    return "\n".join([*rules, f"start: {' | '.join(ways)}", "BLANK: /[ \\n]{1,2}/"])
+
+
+def _schema(schema: Any, strict: bool) -> str:
+    schema = schema if isinstance(schema, dict) else {"anyOf": [{}]} if schema is True else {"enum": []}
+    return json.dumps({**schema, "x-guidance": {**_SPACING, "lenient": not strict}})
+
+
+class Following:
+    """One answer. Each method returns the message for the other side."""
+
+    def __init__(self, llguidance: Any, tokens: "Tokens", spec: dict[str, Any]) -> None:
+        """Raises CannotCompile."""
+        self._tokens, self._tokenizer = tokens, tokens.tokenizer
+        self._words = (tokens.vocabulary + 31) // 32
+        self._blanks = 0  # tokens of white space that may still come between reasoning and answer
+        self._think, self._end_think = spec["think"], spec["end_think"].encode()
+        self._thinking, self._may_think, self._said = bool(spec["thinking"]), bool(spec["may_think"]), b""
+        self._just_thought = False
+        self._began, self._steps = time.process_time(), 0
+        limits = llguidance.LLParserLimits(**_LIMITS)
+        markers = {name: _marker(self._tokenizer, spec[name]) for name in ("begin", "end")}
+        for call in spec["calls"]:
+            self._check_call(llguidance, call, limits)
+        self._matcher = llguidance.LLMatcher(self._tokenizer, lark(spec, markers), log_level=0, limits=limits)
+        self._check()
+
+    def _check_call(self, llguidance: Any, call: dict[str, Any], limits: Any) -> None:
+        """Arguments whose schema cannot be expressed are any object, unless the client asked for `strict`."""
+        grammar = llguidance.LLMatcher.grammar_from_json_schema(_schema(call["schema"], call["strict"]))
+        problem = llguidance.LLMatcher.validate_grammar(grammar, self._tokenizer, limits=limits)
+        if not problem or problem.startswith("WARNING"):
+            return
+        if call["strict"] or any(word in problem for word in _TOO_MUCH):
+            raise CannotCompile(f"the parameters of tool {call['name'][:80]!r}: {_short(problem)}")
+        call["schema"] = {"type": "object"}
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise CannotCompile(_short(self._matcher.get_error()))
+
+    def next(self) -> bytes:
+        """What may come now."""
+        if self._thinking:
+            return FREE
+        matcher = self._matcher
+        if matcher.is_stopped() and not matcher.is_error() and matcher.is_accepting():
+            return MASK + self._with(array.array("I", bytes(4 * self._words)), self._tokens.eos_ids)
+        data = array.array("I", matcher.compute_bitmask()[: 4 * self._words].ljust(4 * self._words, b"\0"))
+        if matcher.is_error():
+            return _failure(_short(matcher.get_error()))
+        if not any(data):
+            return _failure("no token can continue the answer")
+        return MASK + self._with(data, ([self._think] if self._may_think else []) + (self._tokens.blanks if self._blanks else []))
+
+    def take(self, token: int) -> bytes:
+        """What may come after `token`."""
+        self._steps += 1
+        if time.process_time() - self._began > _ALLOWANCE_S + _MEAN_STEP_S * self._steps:
+            return _failure("it takes too much processor time to follow")
+        if self._may_think and token == self._think:
+            self._thinking = True
+        elif self._thinking:
+            self._think_on(token)
+        elif self._blanks and token in self._tokens.blanks:
+            self._blanks -= 1
+            return self.next()
+        elif not self._matcher.consume_token(token):
+            return _failure(_short(self._matcher.get_error()) or "a token that was not allowed")
+        self._may_think = False
+        self._blanks = _MOST_BLANKS if self._just_thought else 0
+        self._just_thought = False
+        return self.next()
+
+    def _think_on(self, token: int) -> None:
+        self._said = self._said[-len(self._end_think) :] + self._tokenizer.decode_bytes([token])
+        at = self._said.find(self._end_think)
+        if at < 0:
+            return
+        self._thinking, self._just_thought = False, True
+        behind = self._said[at + len(self._end_think) :]
+        if behind.strip():
+            self._matcher.consume_tokens(self._tokenizer.tokenize_bytes(behind))
+
+    def _with(self, data: "array.array[int]", ids: Iterable[int]) -> bytes:
+        """The mask with `ids` as well."""
+        for token in ids:
+            data[token >> 5] |= 1 << (token & 31)
+        return data.tobytes()
+
+
+def _marker(tokenizer: Any, text: str) -> str:
+    """How a grammar writes a piece of the model's own markup: one token where the tokenizer has it as a special one."""
+    ids = tokenizer.tokenize_str(text, parse_special=True)
+    return f"<[{ids[0]}]>" if len(ids) == 1 and tokenizer.is_special_token(ids[0]) else json.dumps(text)
+
+
+def _short(problem: str) -> str:
+    """A problem in one line, without the places in the grammar that the library adds to it."""
+    plain = " ".join(problem.replace("<non-verbose/>", "").split())
+    return re.sub(r"^at \d+\(\d+\): |failed to compile JSON schema: | 1 \| %llguidance.*$", "", plain)[:200]
+
+
+def _failure(problem: str) -> bytes:
+    told = problem.encode()[:1000]
+    return FAILED + struct.pack(">H", len(told)) + told
+
+
+class Tokens:
+    """The model's vocabulary."""
+
+    def __init__(self, llguidance: Any, settings: dict[str, Any]) -> None:
+        self.vocabulary: int = settings["vocabulary"]
+        self.eos_ids: list[int] = settings["eos_ids"]
+        self.tokenizer: Any = llguidance.LLTokenizer(settings["tokenizer"], n_vocab=self.vocabulary, eos_token=self.eos_ids)
+        self.blanks = [token for token in range(self.vocabulary) if self._is_blank(token)]
+
+    def _is_blank(self, token: int) -> bool:
+        said = self.tokenizer.decode_bytes([token])
+        return bool(said) and not said.strip(b" \n") and not self.tokenizer.is_special_token(token)
+
+
+def follow(llguidance: Any, tokens: Tokens, own: socket.socket) -> None:
+    """Serve one answer on `own`, within the limits, until the other side closes."""
+    _limit_memory()
+    signal.setitimer(signal.ITIMER_PROF, COMPILE_S)  # SIGPROF ends the process
+    with own, own.makefile("rb") as reading:
+        spec = json.loads(reading.read(struct.unpack(">I", reading.read(4))[0]))
+        try:
+            following = Following(llguidance, tokens, spec)
+            own.sendall(following.next())
+        except (CannotCompile, ValueError) as error:
+            own.sendall(_failure(_short(str(error))))
+            return
+        while len(told := reading.read(4)) == 4:
+            signal.setitimer(signal.ITIMER_PROF, STEP_S)
+            own.sendall(following.take(struct.unpack(">I", told)[0]))
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _limit_memory() -> None:
+    try:
+        with open("/proc/self/statm") as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + _MEMORY, used + _MEMORY))
+    except (OSError, ValueError):
+        pass  # no /proc: macOS, where the limit of processor time bounds what can be touched
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def main(descriptor: int) -> None:
+    """Read the tokenizer, then fork for each socket that comes."""
+    control = socket.socket(fileno=descriptor)
+    with control.makefile("rb") as reading:
+        settings = json.loads(reading.read(struct.unpack(">I", reading.read(4))[0]))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what a dying child prints is a schema's text
+    try:
+        import llguidance
+
+        tokens = Tokens(llguidance, settings)
+    except Exception as error:  # noqa: BLE001 - the edge of a process: the other side says it
+        control.sendall(_failure(f"{type(error).__name__}: {str(error)[:300]}"))
+        return
+    control.sendall(FREE)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries them
+    while True:
+        told, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        if not told:
+            return
+        if os.fork() == 0:
+            control.close()
+            try:
+                follow(llguidance, tokens, socket.socket(fileno=descriptors[0]))
+            finally:
+                os._exit(0)
+        os.close(descriptors[0])
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

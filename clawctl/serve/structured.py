@@ -1,0 +1,93 @@
+"""What a request demands of its answer's form: a tool call, JSON, or JSON of a schema. What a grammar is made of."""
+
+from typing import Any, Final
+
+from clawctl.serve.dialects import Ask, Refusal
+from clawctl.serve.text import CALL, END_CALL, END_THINK, THINK
+
+MOST_CALLS: Final = 32  # in one answer
+MOST_CHOICES: Final = 8  # of one request: each is followed by a process
+_ANY_OBJECT: Final = {"type": "object"}
+_COMBINED: Final = ("allOf", "anyOf", "oneOf", "$ref", "if")
+_OTHER_CALLS: Final = "<function="  # of a template whose calls are not JSON
+
+
+def specification(ask: Ask, tokenizer: Any, thinking: bool) -> dict[str, Any] | None:
+    """What `Grammars.open` is given; None where the answer may have any form. `thinking`: the answer begins within reasoning, which
+    stays free. Raises Refusal for a form that is none."""
+    calls, form = _calls(ask), _form(ask)
+    forced = _forced(ask)
+    if not forced and form is None:
+        return None
+    if ask.n > MOST_CHOICES:
+        raise Refusal(400, f"'n' may be at most {MOST_CHOICES} where the form of the answer is given", "n")
+    if (forced or calls) and _OTHER_CALLS in (tokenizer.chat_template or ""):
+        raise Refusal(
+            400, "the embedded engine forces only tool calls as Qwen and Hermes write them; serve with --engine vllm", "tool_choice"
+        )
+    think = tokenizer.get_vocab().get(THINK) if THINK in (tokenizer.chat_template or "") else None
+    return {
+        "calls": calls,
+        "most": 1 if ask.engine_fields.get("parallel_tool_calls") is False or isinstance(ask.tool_choice, dict) else MOST_CALLS,
+        "json": None if forced or form is None else form[0],
+        "strict": form is not None and form[1],
+        "thinking": thinking,
+        "may_think": not thinking and think is not None and ask.template_settings.get("enable_thinking") is not False,
+        "think": think,
+        "end_think": END_THINK,
+        "begin": CALL,
+        "end": END_CALL,
+    }
+
+
+def _forced(ask: Ask) -> bool:
+    return ask.use_tools and (ask.tool_choice == "required" or isinstance(ask.tool_choice, dict))
+
+
+def _calls(ask: Ask) -> list[dict[str, Any]]:
+    """The tools that may be called."""
+    if not ask.use_tools:
+        return []
+    functions = [tool["function"] for tool in ask.tools or () if isinstance(tool.get("function"), dict)]
+    if isinstance(ask.tool_choice, dict):
+        functions = [each for each in functions if each.get("name") == ask.tool_choice["function"]["name"]]
+    return [
+        {"name": each["name"], "schema": _arguments(each.get("parameters")), "strict": each.get("strict") is True}
+        for each in functions
+        if isinstance(each.get("name"), str)
+    ]
+
+
+def _arguments(schema: Any) -> Any:
+    """The schema of a call's arguments. A plain list of properties is taken for all of them: no client expects others."""
+    if not isinstance(schema, dict) or not schema:
+        return _ANY_OBJECT
+    plain = isinstance(schema.get("properties"), dict) and not schema.keys() & {
+        "additionalProperties",
+        "patternProperties",
+        *_COMBINED,
+    }
+    return {**schema, "additionalProperties": False} if plain else schema
+
+
+def _form(ask: Ask) -> tuple[Any, bool] | None:
+    """The schema of `response_format`, and whether every word of it must hold."""
+    form = ask.engine_fields.get("response_format")
+    if not isinstance(form, dict) or form.get("type") in (None, "text"):
+        if form is not None and not isinstance(form, dict):
+            raise Refusal(400, "'response_format' must be an object", "response_format")
+        return None
+    if form["type"] == "json_object":
+        return _ANY_OBJECT, False
+    if form["type"] != "json_schema":
+        raise Refusal(400, "'response_format.type' must be text, json_object or json_schema", "response_format")
+    told = form.get("json_schema")
+    schema = told.get("schema") if isinstance(told, dict) else None
+    if not isinstance(schema, dict | bool):
+        raise Refusal(400, "'response_format.json_schema.schema' must be a JSON schema", "response_format")
+    return schema, isinstance(told, dict) and told.get("strict") is True
+
+
+def asked_by(ask: Ask) -> str:
+    """The parameter that demands the form, in chat's words."""
+    return "tool_choice" if _forced(ask) else "response_format"

@@ -19,7 +19,7 @@ from openai.types import completion_create_params as completion_params
 from openai.types.chat import completion_create_params
 from openai.types.responses import response_create_params
 
-from clawctl.serve.dialects import chat, messages, responses
+from clawctl.serve.dialects import chat, completions, messages, responses
 from clawctl.serve.dialects.rows import Row, Table
 from clawctl.serve.dialects.tables import APIS, TABLES
 from clawctl.serve.sampling import ENGINE_FIELDS
@@ -170,13 +170,14 @@ class Watched(dict[str, Any]):
         return super().__contains__(name)
 
 
-READERS: dict[str, Any] = {"chat": chat, "responses": responses, "messages": messages}
+READERS: dict[str, Any] = {"chat": chat, "responses": responses, "messages": messages, "completions": completions}
+AS_COMPLETIONS: dict[str, Any] = {"prompt": "a", "n": 2, "best_of": 2}
 
 
 @pytest.mark.parametrize("api", READERS)
 def test_the_reader_looks_at_every_field_that_a_row_calls_honoured_and_at_no_other(api: str) -> None:
     looked_up: set[str] = set()
-    body = {"chat": AS_CHAT, "responses": AS_RESPONSES, "messages": AS_MESSAGES}[api]
+    body = {"chat": AS_CHAT, "responses": AS_RESPONSES, "messages": AS_MESSAGES, "completions": AS_COMPLETIONS}[api]
     for more in (
         {},
         {

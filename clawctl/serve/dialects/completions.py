@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from clawctl.serve.dialects import Ask, Choice, Prompt, Refusal, Shown, ShownToken, fields
+from clawctl.serve.dialects.api import known, used
 from clawctl.serve.dialects.blocks import chat_message
 from clawctl.serve.dialects.chat import envelope as envelope
 from clawctl.serve.dialects.fields import Object, wrong
@@ -24,21 +25,15 @@ MOST_ANSWERS = 128  # of one request: prompts times `n`
 _MOST_TOP = 20
 _MOST_ID = 1 << 31
 _CHAT_ONLY = ("chat_template_kwargs", "reasoning_effort", "parallel_tool_calls")
-# What this API has and what is not done here: the value that asks for nothing, and what to do instead.
-_REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "suffix": (("",), "text is only continued here, never filled in"),
-    "prompt_logprobs": ((False,), "prompts are not scored here"),
-    "prompt_embeds": ((), "a prompt is text or token ids"),
-    "use_beam_search": ((False,), "answers are sampled"),
-    "truncate_prompt_tokens": ((), "a prompt is never cut; send a shorter one"),
-    "return_tokens_as_token_ids": ((False,), "send return_token_ids instead"),
-    "include_stop_str_in_output": ((False,), "the text ends before a stop string"),
-    "skip_special_tokens": ((True,), "control tokens are never shown; send return_token_ids"),
-}
 
 
 def read(body: dict[str, Any], live_name: str) -> Ask:
     """One ask for all prompts; `each_prompt` makes one of each. Raises Refusal for what cannot be understood or done here."""
+    return read_known(*known("completions", body), live_name)
+
+
+def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> Ask:
+    """As `read`, of the fields that stand in the table."""
     prompts = _prompts(body.get("prompt"))
     n = fields.whole_number(body, "n", 1, MOST_ANSWERS) or 1
     if n * len(prompts) > MOST_ANSWERS:
@@ -46,9 +41,6 @@ def read(body: dict[str, Any], live_name: str) -> Ask:
     best_of = fields.whole_number(body, "best_of", 1, MOST_ANSWERS)
     if best_of not in (None, n):
         raise Refusal(400, "'best_of' is not done here: leave it out, and choose among the 'n' answers", "best_of")
-    for name, (nothing, cure) in _REFUSED.items():
-        if body.get(name) is not None and body[name] not in nothing:
-            raise Refusal(400, f"'{name}' is not done here: {cure}", name)
     echo, top = bool(fields.flag(body, "echo")), fields.whole_number(body, "logprobs", 0, _MOST_TOP)
     if echo and top is not None:
         raise Refusal(400, "'logprobs' with 'echo' is not done here: prompts are not scored", "logprobs")
@@ -82,6 +74,8 @@ def read(body: dict[str, Any], live_name: str) -> Ask:
         },
         prompts=tuple(prompts),
         add_special_tokens=special is not False,
+        fields=used(body),
+        unknown=unknown,
     )
 
 

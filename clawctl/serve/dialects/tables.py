@@ -655,7 +655,8 @@ _COMPLETIONS = together(
     [row for row in _OPENAI_IDLE if row.name in ("user", "metadata")],
     _ROUTERS,
     idle("priority request_id", "of vLLM's scheduling"),
-    refused("best_of", "use `n` and choose", unless=(0, 1)),
+    done("best_of", "refused unless it is `n`: choose among the `n` answers"),
+    refused("prompt_embeds", "a prompt is text or token ids"),
     refused("suffix", "text is only continued here, never filled in", unless=("",)),
     [row for row in _NOT_OF_CHAT if row.name not in ("echo", "best_of", "add_special_tokens", "chat_template", "documents")],
 )

@@ -5,6 +5,7 @@ The tasks are of the split that simulated people never ask, and the same for eac
 
 import asyncio
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import httpx
 
@@ -75,7 +76,7 @@ async def _answer(client: httpx.AsyncClient, endpoint: Endpoint, config: EvalCon
     messages = [{"role": "user", "content": prompt}]
     for attempt in range(1, _TRIES + 1):
         try:
-            sampling = {"temperature": config.temperature, "max_tokens": config.max_tokens}
+            sampling: dict[str, Any] = {"temperature": config.temperature, "max_tokens": config.max_tokens}
             reply = await ask(client, endpoint, messages, {"X-Capture": "off"}, **sampling)
             return Answered(task.task_id, task.role, prompt, reply, satisfaction(task, reply), is_correct(task, reply))
         except Refused as refused:

@@ -32,7 +32,7 @@ _MARKS: tuple[tuple[str, str | None], ...] = (
 )
 _OF_CLIENTS = (("<code>", "</code>"), ("<invoke", "</invoke>"))  # in the text, where a client parses it: smolagents, Claude's XML
 _FINISHED = ("stop", "tool_calls", "function_call")
-_END_TOKEN = re.compile(r"(<\|[^<>|\s]{1,40}\|>|<｜[^<>\s]{1,40}｜>|</s>|<eos>|<end_of_turn>|\[EOS\])\s*$")
+_END_TOKEN = re.compile(r"(<\|[^<>|\s]{1,40}\|>|<｜[^<>\s]{1,40}｜>|</s>|<eos>|<end_of_turn>|<\w{1,20}\|>|\[EOS\])\s*$")
 _NOT_SHOWN = re.compile(r"</?think>|\s|\ufffd")  # what engines leave out of the text that they show
 
 

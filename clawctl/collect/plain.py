@@ -6,7 +6,6 @@ with and without the last one, where the answer came to its end.
 
 import re
 from array import array
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -61,31 +60,33 @@ class PlainIndex:
     """Open turns by the beginnings of what would continue them."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, dict[Beginning, list[Node]]] = defaultdict(lambda: defaultdict(list))  # by user
+        # by user and kind, then by length: a prompt is compared once for each length, however many turns have it
+        self._nodes: dict[tuple[str, str], dict[int, dict[bytes, list[Node]]]] = {}
 
     def add(self, node: "Node") -> None:
-        for beginning in node.beginnings:
-            self._nodes[node.user][beginning].append(node)
+        for each in node.beginnings:
+            lengths = self._nodes.setdefault((node.user, each.kind), {})
+            lengths.setdefault(each.length, {}).setdefault(each.digest, []).append(node)
 
     def remove(self, node: "Node") -> None:
-        for beginning in node.beginnings:
-            self._nodes[node.user][beginning].remove(node)
-            if not self._nodes[node.user][beginning]:
-                del self._nodes[node.user][beginning]
-        if not self._nodes.get(node.user, True):
-            del self._nodes[node.user]
+        for each in node.beginnings:
+            lengths = self._nodes[node.user, each.kind]
+            lengths[each.length][each.digest].remove(node)
+            if not lengths[each.length][each.digest]:
+                del lengths[each.length][each.digest]
+            if not lengths[each.length]:
+                del lengths[each.length]
+            if not lengths:
+                del self._nodes[node.user, each.kind]
 
     def find(self, exchange: Exchange) -> "Iterator[tuple[Node, str | None]]":
         """Turns that this prompt continues, each with the text that the prompt adds; None where that is not known."""
-        known = self._nodes.get(exchange.key)
-        if not known:
-            return
         text = _text(exchange)
         told: dict[str, _Data] = {"text": text, "ids": array("i", exchange.prompt_ids or ()).tobytes()}
         for kind, data in told.items():
-            lengths = sorted({each.length for each in known if each.kind == kind and each.length <= len(data)})
-            for length, digest in _digests(data, lengths):
-                for node in known.get(Beginning(kind, length, digest), ()):  # type: ignore[arg-type]
+            known = self._nodes.get((exchange.key, kind), {})
+            for length, digest in _digests(data, sorted(length for length in known if length <= len(data))):
+                for node in known[length].get(digest, ()):
                     own = node.beginnings[0]
                     begins = own.length <= len(text) and _digest(text[: own.length]) == own.digest
                     yield node, text[own.length :] if begins else None

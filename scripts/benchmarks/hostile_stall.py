@@ -137,7 +137,7 @@ class Attack(NamedTuple):
         return f"{self.path} {self.field} ({getattr(self.grow, '__name__', '')}) {self.size_mb:g} MB"
 
     def body(self) -> bytes:
-        plain = {"messages": [_USER], "input": "hi", "max_tokens": 4, "stream": True}
+        plain = {"messages": [_USER], "input": "hi", "max_tokens": 4, "max_output_tokens": 4, "stream": True}
         return orjson.dumps({**plain, self.field: self.grow(int(self.size_mb * _MB) - 2000)})
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from asking import post
+from asking import body, post
 from served import Server, logprobs_of
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -152,15 +152,25 @@ def test_what_a_later_prompt_adds_is_what_came_back(server: Server) -> None:
 
 
 class Plain:
-    """An upstream with plain completions, as vLLM streams them: two tokens, "so" and " it", with ids 5 and 6."""
+    """An upstream with plain completions, as vLLM streams them: two tokens, "so" and " it", with ids 5 and 6. Its chat wants a
+    limit."""
 
-    def __init__(self, speaks: bool = True) -> None:
+    def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
-        models = Route("/v1/models", self._models)
-        self.app = Starlette(routes=[models, *([Route("/v1/completions", self._complete, methods=["POST"])] if speaks else [])])
+        self.app = Starlette(
+            routes=[
+                Route("/v1/models", self._models),
+                Route("/v1/completions", self._complete, methods=["POST"]),
+                Route("/v1/chat/completions", self._chat, methods=["POST"]),
+            ]
+        )
 
     async def _models(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [{"id": "theirs", "object": "model", "max_model_len": 4096}]})
+
+    async def _chat(self, request: Request) -> Response:
+        self.asked.append(await request.json())
+        return JSONResponse({"error": {"message": "max_tokens: Field required"}}, 400)
 
     async def _complete(self, request: Request) -> Response:
         self.asked.append(await request.json())
@@ -190,9 +200,14 @@ def test_an_upstream_gets_the_prompt_as_it_is_and_its_ids_are_kept(tmp_path: Pat
             line = server.captured()[-1]
             assert (line["prompt_ids"], line["completion_ids"], line["logprobs"]) == ([1, 2, 3], [5, 6], [-0.5, -0.5])
             assert line["response"]["content"] == "so it"
+        ask(server, max_tokens=None, logit_bias=None)
+        assert plain.asked[-1]["max_tokens"] is None, "what the context has left: without the field it would be 16"
+        assert_one_that_needs_a_limit_is_told_of(server, plain)
 
 
-def test_an_upstream_without_plain_completions_is_named(tmp_path: Path, model_path: Path) -> None:
-    with serving(Plain(speaks=False).app) as url, Server(tmp_path / "run", model_path, upstream={"url": url}) as server:
-        answer = ask(server, logit_bias=None)
-        assert (answer.status_code, "/v1/completions" in answer.json()["error"]["message"]) == (501, True)
+def assert_one_that_needs_a_limit_is_told_of(server: Server, plain: Plain) -> None:
+    refused = post(server, b'{"messages": [{"role": "user", "content": "hello"}]}')
+    assert refused.status_code == 400
+    assert "serve.max_tokens" in refused.json()["error"]["message"]
+    assert "max_tokens" not in plain.asked[-1]
+    assert "serve.max_tokens" not in post(server, body()).json()["error"]["message"]

@@ -1,7 +1,7 @@
 """How long an answer may be where its client names no limit, and what becomes of a tool call that a limit cuts."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -9,20 +9,19 @@ import anthropic
 import httpx
 import orjson
 import pytest
-from asking import body, post
+from asking import post
 from served import Server
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 from test_sdks import rows_since
 from transformers import AutoTokenizer
 
+from clawctl.config import PrivacyConfig
 from clawctl.cut_calls import CUT_CALL
-from clawctl.serve.dialects import Ask, chat
+from clawctl.serve.answer import Answer, new_handle
+from clawctl.serve.backends import Sampled
+from clawctl.serve.capture import Capture
+from clawctl.serve.dialects import Ask, Shown, chat
 from clawctl.serve.reading import Reading
-from scripts.asgi import serving
-from scripts.rehearsal import Rehearsal
+from clawctl.serve.text import CallBegun, CallSaid, Event
 from tests.waiting import until
 
 LOOK = {"name": "look", "parameters": {"type": "object", "properties": {}}}
@@ -30,75 +29,42 @@ AS_CHAT = {"type": "function", "function": LOOK}
 LUCKY = '[[tool:look {"city": "Paris"} ]]'  # a token of blanks comes after what is a whole object
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterator[Server]:
-    """An engine whose cache holds 512 tokens, of all running requests together."""
-    with Server(tmp_path_factory.mktemp("small") / "run", model_path, kv_cache_tokens=512) as server:
-        yield server
-        assert server.stop() == 0, server.log.read_text()
-
-
 # ---- without a limit -------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_limit_an_answer_may_take_what_the_context_has_left(small: Server) -> None:
-    never_ends = {"2": -100}  # the id of the end token
+NEVER_ENDS = {"2": -100}  # the id of the end token
+CONTEXT = 4096  # tokens; the cache of the engine holds two of them
+
+
+def nearly_full(word: str) -> dict[str, Any]:
+    """A conversation that leaves a hundred tokens or two."""
+    return {"messages": [{"role": "user", "content": word + " hello" * 1985}], "logit_bias": NEVER_ENDS}
+
+
+def test_without_a_limit_an_answer_may_take_what_the_context_has_left(server: Server) -> None:
     for limit in ({}, {"max_tokens": 100_000}):  # a client's own limit is cut to that
-        answer = post(small, orjson.dumps({**asked(), "logit_bias": never_ends, **limit})).json()
-        assert (answer["choices"][0]["finish_reason"], answer["usage"]["total_tokens"]) == ("length", 512)
+        answer = post(server, orjson.dumps({**nearly_full("one"), **limit})).json()
+        assert (answer["choices"][0]["finish_reason"], answer["usage"]["total_tokens"]) == ("length", CONTEXT)
+        assert 10 < answer["usage"]["completion_tokens"] < 1000
 
 
-def test_answers_without_end_that_fill_the_cache_together_all_come_to_an_end_and_leave_room_for_others(small: Server) -> None:
+def test_answers_without_end_that_overfill_the_cache_together_all_come_to_an_end(server: Server) -> None:
     async def main() -> list[httpx.Response]:
         async with httpx.AsyncClient(headers={"x-api-key": "key"}, timeout=120) as client:
-            endless = {**asked(), "logit_bias": {"2": -100}}
-            return list(await asyncio.gather(*(client.post(f"{small.url}/chat/completions", json=endless) for _ in range(3))))
+            asks = (client.post(f"{server.url}/chat/completions", json=nearly_full(word)) for word in ("two", "three", "four"))
+            return list(await asyncio.gather(*asks))
 
     answers = asyncio.run(main())
-    assert [answer.json()["usage"]["total_tokens"] for answer in answers] == [512] * 3
-    assert post(small, body()).status_code == 200
+    assert [answer.json()["usage"]["total_tokens"] for answer in answers] == [CONTEXT] * 3
 
 
-def test_a_client_that_leaves_ends_an_answer_without_end(small: Server) -> None:
-    before = len(small.captured())
+def test_a_client_that_leaves_ends_an_answer_without_end(server: Server) -> None:
+    before, endless = len(server.captured()), {**asked(), "logit_bias": NEVER_ENDS}
     with pytest.raises(httpx.ReadTimeout):
-        httpx.post(
-            f"{small.url}/chat/completions", json={**asked(), "logit_bias": {"2": -100}}, headers={"x-api-key": "key"}, timeout=0.2
-        )
-    until(lambda: len(small.captured()) > before)
-    line = small.captured()[-1]
-    assert line["status"] == "cancelled" or len(line["completion_ids"]) < 600
-    until(lambda: small.health()["requests"]["running"] == 0)
-
-
-def test_the_recipes_limit_holds_where_the_client_names_none(tmp_path: Path, model_path: Path) -> None:
-    with (
-        serving(Rehearsal().app()) as url,
-        Server(tmp_path / "run", model_path, upstream={"url": url, "kind": "vllm"}, max_tokens=3) as server,
-    ):
-        said = server.client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "[[say:a b c d e]]"}])
-        assert (said.choices[0].message.content, said.choices[0].finish_reason) == ("a b c", "length")
-        longer = server.say("[[say:a b c d e]]", max_tokens=4)
-        assert longer.choices[0].message.content == "a b c d", "a client's own limit is the client's"
-
-
-def test_an_upstream_is_asked_for_no_limit_and_one_that_needs_it_is_told_of(tmp_path: Path, model_path: Path) -> None:
-    asked_for: list[dict[str, Any]] = []
-
-    async def models(request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [{"id": "theirs", "object": "model"}]})
-
-    async def strict(request: Request) -> Response:
-        asked_for.append(await request.json())
-        return JSONResponse({"error": {"message": "max_tokens: Field required"}}, 400)
-
-    app = Starlette(routes=[Route("/v1/models", models), Route("/v1/chat/completions", strict, methods=["POST"])])
-    with serving(app) as url, Server(tmp_path / "run", model_path, upstream={"url": url}) as server:
-        refused = post(server, orjson.dumps(asked()))
-        assert refused.status_code == 400
-        assert "serve.max_tokens" in refused.json()["error"]["message"]
-        assert "max_tokens" not in asked_for[-1]
-        assert "serve.max_tokens" not in post(server, body()).json()["error"]["message"]
+        httpx.post(f"{server.url}/chat/completions", json=endless, headers={"x-api-key": "key"}, timeout=0.3)
+    until(lambda: len(server.captured()) > before)
+    line = server.captured()[-1]
+    assert (line["status"], len(line["completion_ids"]) < CONTEXT - 100) == ("cancelled", True)
 
 
 def asked(**settings: Any) -> dict[str, Any]:
@@ -167,3 +133,48 @@ def test_the_embedded_engine_knows_where_an_answer_ended(model_path: Path, sampl
             break
     reading.end()
     assert reading.ended_in_call == cut
+
+
+def test_an_upstream_without_plain_completions_is_named(rehearsed: Server) -> None:
+    answer = post(rehearsed, b'{"prompt": "hi"}', path="/completions")
+    assert (answer.status_code, "/v1/completions" in answer.json()["error"]["message"]) == (501, True)
+
+
+class Said:
+    """A reply that an engine has parsed itself."""
+
+    def __init__(self, sampled: Sampled, *events: Event) -> None:
+        self.sampled, self._events = sampled, list(events)
+
+    async def __aiter__(self) -> AsyncIterator[Shown]:
+        yield Shown(self._events, [])
+
+    def cancel(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("finish", "stop", "arguments", "reason"),
+    [
+        ("tool_calls", None, "{}", None),
+        ("tool_calls", "\n", "{}", CUT_CALL),  # the stop string may stand in the call: the engine does not say
+        ("tool_calls", None, '{"a', CUT_CALL),
+        ("length", None, "{}", CUT_CALL),
+        (None, None, "{}", CUT_CALL),  # the stream ended in order, without an end of the answer
+    ],
+)
+def test_what_an_engine_parses_itself_is_captured_with_the_reason(
+    tmp_path: Path, finish: str | None, stop: str | None, arguments: str, reason: str | None
+) -> None:
+    async def main() -> None:
+        ask = chat.read({**asked(), "tools": [AS_CHAT]}, "tiny")
+        sampled = Sampled(1.0, 1.0, 0, [1], [2], [-0.5], 0, 0, finish_reason=finish, stop_sequence=stop)
+        capture, handle = Capture(tmp_path, PrivacyConfig()), new_handle()
+        reply = Said(sampled, CallBegun("look"), CallSaid(arguments))
+        answer = Answer(ask, chat.Chat(ask, handle), [reply], handle, 0.0, {}, "default", capture)
+        async for _ in answer.pieces():
+            pass
+        capture.close()
+
+    asyncio.run(main())
+    (line,) = next(tmp_path.glob("*.jsonl")).read_bytes().splitlines()
+    assert orjson.loads(line)["untrainable_reason"] == reason

@@ -59,7 +59,7 @@ def test_a_switch_that_the_template_does_not_read_is_refused_by_name_unless_clie
 
 @pytest.mark.parametrize("path", ["chat/completions", "responses", "messages", "messages/count_tokens"])
 def test_a_served_model_renders_with_its_own_template_only(server: Server, path: str) -> None:
-    body = {"messages": [{"role": "user", "content": "hi"}], "input": "hi", "max_tokens": 1}
+    body = {"messages": [{"role": "user", "content": "hi"}], "input": "hi", "max_tokens": 1, "max_output_tokens": 1}
     headers = {"authorization": "Bearer key"}
     for settings in ({"chat_template": BOMB}, {"colour": "red"}):
         answer = httpx.post(f"{server.url}/{path}", json=body | {"chat_template_kwargs": settings}, headers=headers, timeout=60)

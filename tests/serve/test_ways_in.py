@@ -18,6 +18,8 @@ from clawctl.config import Recipe
 from clawctl.serve.cors import Cors
 from clawctl.serve.dialects import Refusal
 from clawctl.serve.encodings import unpacked
+from scripts.asgi import serving
+from scripts.rehearsal import Rehearsal
 
 KEY = {"x-api-key": "key"}
 TEXTS = orjson.loads(body())
@@ -172,7 +174,7 @@ def test_what_cannot_be_unpacked_is_refused_with_the_reason(server: Server) -> N
 
 
 def test_a_bomb_is_refused_before_it_is_unpacked(server: Server) -> None:
-    for name, data in packed(b'{"messages": "' + b"a" * (64 << 20) + b'"}'):
+    for name, data in packed(b'{"messages": "' + b"a" * (8 << 20) + b'"}'):
         answer = httpx.post(f"{server.url}/chat/completions", content=data, headers={**KEY, "Content-Encoding": name}, timeout=60)
         assert (answer.status_code, "MB" in answer.json()["error"]["message"]) == (413, True), name
     with pytest.raises(Refusal, match="more than 10 values"):
@@ -193,7 +195,11 @@ def leave(answer: httpx.Response) -> str | None:
 
 
 def test_pages_that_the_recipe_names_may_read_what_their_key_is_answered(tmp_path: Path, model_path: Path) -> None:
-    with Server(tmp_path / "run", model_path, cors_origins=[PAGE]) as server:
+    with (
+        serving(Rehearsal().app()) as url,
+        Server(tmp_path / "run", model_path, upstream={"url": url, "kind": "vllm"}, cors_origins=[PAGE], max_tokens=3) as server,
+    ):
+        assert_the_recipes_limit_holds_where_the_client_names_none(server)
         chat = f"{server.url}/chat/completions"
         asked = httpx.options(chat, headers={"Origin": PAGE, **WANTS})
         assert (asked.status_code, leave(asked), asked.headers["vary"]) == (204, PAGE, "Origin")
@@ -211,6 +217,14 @@ def test_pages_that_the_recipe_names_may_read_what_their_key_is_answered(tmp_pat
             assert leave(httpx.post(chat, json=TEXTS, headers={"Origin": origin, **KEY})) is None, origin
         assert httpx.get(f"{root(server)}/health", headers={"Origin": PAGE}).status_code == 403
         assert httpx.get(f"{root(server)}/health", headers={"Host": "evil.example"}).status_code == 421
+
+
+def assert_the_recipes_limit_holds_where_the_client_names_none(server: Server) -> None:
+    said = [{"role": "user", "content": "[[say:a b c d e]]"}]
+    answer = server.client.chat.completions.create(model="tiny", messages=said).choices[0]  # type: ignore[arg-type]
+    assert (answer.message.content, answer.finish_reason) == ("a b c", "length")
+    longer = server.client.chat.completions.create(model="tiny", messages=said, max_tokens=4).choices[0]  # type: ignore[arg-type]
+    assert longer.message.content == "a b c d", "a client's own limit is the client's"
 
 
 def test_any_page_may_read_what_a_key_is_answered_where_all_are_named() -> None:

@@ -102,7 +102,7 @@ def odd_json(chance: random.Random) -> bytes:
     )
     body: dict[str, Any] = {**_VALID[path], chance.choice(names): odd_value(chance)}
     for name in ("max_tokens", "max_output_tokens"):
-        if isinstance(body.get(name), int) and body[name] > 2:
+        if name in body and (body[name] is None or (isinstance(body[name], int) and body[name] > 2)):
             body[name] = 2
     return request(path, json.dumps(body, ensure_ascii=chance.random() < 0.5).encode("utf-8", "surrogatepass"))
 

@@ -142,7 +142,7 @@ _CHAT_TABLES = {
             done("tool_calls", of="chat.call"),
             done("function_call", of="chat.function_call.made"),
             done("reasoning_content reasoning", "where the template shows earlier reasoning"),
-            done("prefix", "true on the last message: the answer continues it"),
+            done("prefix", "true on the last message: the answer continues it", engines={"upstream": "refused"}),
             done("refusal", "as its text, where it has no other"),
             idle("audio", "OpenAI's handle of an answer in audio, which no server here gave"),
             idle("name annotations provider_specific_fields reasoning_details", "what other servers say of an answer"),
@@ -150,7 +150,12 @@ _CHAT_TABLES = {
     ),
     "chat.message.tool": Table(
         "A message of `tool` or `function`",
-        together(done("role tool_call_id"), _WORDS, rows("passed on", "name", "the template decides whether the model sees it")),
+        together(
+            done("role tool_call_id"),
+            _WORDS,
+            rows("passed on", "name", "the template decides whether the model sees it"),
+            idle("__copilotMessageSource", "what Copilot says of itself"),
+        ),
     ),
     "chat.part": Table(
         "`content`, by type",

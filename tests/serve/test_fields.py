@@ -395,6 +395,14 @@ def test_thinking_can_be_switched_off_as_each_vendor_has_it() -> None:
     assert chat.read({"messages": [HELLO], "reasoning": {"effort": "low"}}, "m").engine_fields == {"reasoning_effort": "low"}
 
 
+def test_a_template_that_reads_an_effort_is_given_it(model_path: Path) -> None:
+    tokenizer = load_tokenizer(str(model_path))
+    tokenizer.chat_template = "{{ reasoning_effort | default('usual') }}" + tokenizer.chat_template
+    for way in ({"reasoning_effort": "low"}, {"reasoning": {"effort": "low"}}, {"reasoning_effort": {"not": "a text"}}, {}):
+        text = tokenizer.decode(render(tokenizer, chat.read({"messages": [HELLO], **way}, "m")).ids)
+        assert text.startswith("low" if way.get("reasoning_effort", "low") == "low" and way else "usual")
+
+
 def test_reasoning_that_a_client_does_not_want_is_not_shown_and_still_captured(watched: Server) -> None:
     for way in ({"include_reasoning": False}, {"reasoning": {"exclude": True}}):
         for stream in (False, True):

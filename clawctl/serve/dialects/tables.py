@@ -454,7 +454,11 @@ _RESPONSES_TABLES = {
 _CACHED = idle("cache_control", "the engine caches prefixes by itself")
 _MESSAGES = together(
     done("model", "any name is answered; `NAME@VERSION` pins a version"),
-    done("messages", "where the assistant's text comes last, the answer continues it", of="messages.message"),
+    done(
+        "messages",
+        "where the assistant's text comes last, the answer continues it; an *upstream* refuses that",
+        of="messages.message",
+    ),
     done("system", of="messages.system"),
     done("tools", "with `tool_choice: none` the model is not shown them", of="messages.tool"),
     done("tool_choice", forced_choice_note(), of="messages.tool_choice"),

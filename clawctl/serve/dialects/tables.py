@@ -470,7 +470,7 @@ _MESSAGES = together(
     done("output_config", of="messages.output_config"),
     done("output_format", "as `output_config.format`", of="messages.format"),
     done("metadata", of="messages.metadata"),
-    of_engines("response_format reasoning_effort parallel_tool_calls"),
+    of_engines("response_format parallel_tool_calls"),
     _THINKS,
     _CLAIMS,
     _CACHED,

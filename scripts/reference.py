@@ -127,6 +127,7 @@ def api_page() -> str:
         _UNKNOWN,
         "",
         "The columns are the engines: *embedded*; *vllm*, started by clawctl or somebody else's; *upstream*, any other server.",
+        "What is passed on, an upstream does, refuses or ignores by itself. SGLang also continues messages and tells token ids.",
     ]
     shown: set[str] = set()
     for api in APIS:

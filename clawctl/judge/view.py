@@ -9,6 +9,7 @@ beginning and its end.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 from unicodedata import normalize
 
 from clawctl.judge.evidence import Evidence
@@ -53,8 +54,9 @@ def view_turn(turn: Evidence, history_chars: int, chars: int = VIEW_CHARS, plain
     and where a person replied, tools' results beside the reply and tool calls beside the answer's words are left out.
     """
     said = [message for message in turn.messages if message.get("role") not in ("system", "developer")]
+    said, answered = _whole_answer(said, turn.response or {})
     begin = max((at + 1 for at, message in enumerate(said) if message.get("role") == "assistant"), default=0)
-    came_back, response = turn.next_state, turn.response or {}
+    came_back, response = turn.next_state, answered
     if plain and (people := [message for message in came_back or [] if message.get("role") == "user" and _words(message).strip()]):
         came_back, response = people, _seen_by_people(response)
     blocks = [said[:begin], said[begin:], [{"role": "assistant", **response}], came_back or []]
@@ -72,6 +74,19 @@ def view_turn(turn: Evidence, history_chars: int, chars: int = VIEW_CHARS, plain
         role=" and ".join(dict.fromkeys(map(_speaker, came_back or []))) or "user",
         earlier=earlier,
     )
+
+
+def _whole_answer(said: list[Message], response: Message) -> tuple[list[Message], Message]:
+    """An answer that continues the last message is read together with it: the client began it, and the model went on."""
+    if not said or said[-1].get("role") != "assistant" or said[-1].get("tool_calls"):
+        return said, response
+    return said[:-1], {**response, "content": _text(said[-1].get("content")) + _text(response.get("content"))}
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):
+        return "".join(str(part["text"]) for part in content if isinstance(part, dict) and "text" in part)
+    return str(content or "")
 
 
 def _seen_by_people(response: Message) -> Message:

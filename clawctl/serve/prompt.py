@@ -72,6 +72,8 @@ def render(tokenizer: Any, ask: Ask, splicing: bool = False) -> Rendered:
         raise Refusal(400, NO_IMAGES, "messages")
     messages = [_for_template(message) for message in ask.messages]
     settings = {key: value for key, value in ask.template_settings.items() if key not in ("tokenize", "return_dict")}
+    if isinstance(effort := ask.engine_fields.get("reasoning_effort"), str):
+        settings.setdefault("reasoning_effort", effort)  # as vLLM does; most templates do not read it
     settings["add_generation_prompt"] = ask.prompted and not ask.continues
     safe = guard(tokenizer, messages, ask.shown_tools or None, settings)
     asked = {"tools": safe.tools, "tokenize": False, **safe.settings}

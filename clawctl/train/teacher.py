@@ -1,5 +1,6 @@
 """The prompt of the teacher: the turn's own prompt, with the hint where the user would have given it."""
 
+import secrets
 from typing import Any
 
 from clawctl.control_tokens import guard
@@ -24,14 +25,21 @@ def teacher_prompt_ids(tokenizer: Any, turn: Turn, hint: str) -> list[int] | Non
 
     The prompt is rendered with and without the hint. From the first id where the two differ, the plain rendering must be the end
     of what was recorded; that end is replaced by the hinted rendering's. What stands before stays as recorded, so the teacher
-    differs from the policy by the hint alone.
+    differs from the policy by the hint alone. Where the assistant speaks last, the answer may continue that message.
     """
-    recorded = turn.prompt_ids or []
     if not turn.messages:
         return None
+    found = _with_hint_in_it(tokenizer, turn, hint, continued=False)
+    if found is None and turn.messages[-1].get("role") == "assistant":
+        found = _with_hint_in_it(tokenizer, turn, hint, continued=True)
+    return found
+
+
+def _with_hint_in_it(tokenizer: Any, turn: Turn, hint: str, continued: bool) -> list[int] | None:
+    recorded = turn.prompt_ids or []
     try:
-        plain = _render(tokenizer, turn.messages, turn.tools)
-        hinted = _render(tokenizer, with_hint(turn.messages, hint), turn.tools)
+        plain = _render(tokenizer, turn.messages, turn.tools, continued)
+        hinted = _render(tokenizer, with_hint(turn.messages, hint), turn.tools, continued)
     except (ValueError, TypeError, KeyError, AttributeError, template_error()):  # a template may refuse any conversation
         return None
     start = next((i for i, (a, b) in enumerate(zip(plain, hinted, strict=False)) if a != b), min(len(plain), len(hinted)))
@@ -41,8 +49,14 @@ def teacher_prompt_ids(tokenizer: Any, turn: Turn, hint: str) -> list[int] | Non
     return [*recorded[: len(recorded) - len(tail)], *hinted[start:]]
 
 
-def _render(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]] | None) -> list[int]:
+def _render(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]] | None, continued: bool) -> list[int]:
     safe = guard(tokenizer, messages, tools)
+    if continued:  # up to the end of what the last message says, as serve renders a prompt whose answer continues it
+        mark, last = secrets.token_hex(12), safe.messages[-1]
+        marked = [*safe.messages[:-1], {**last, "content": mark}]
+        return safe.encode(
+            tokenizer.apply_chat_template(marked, tools=safe.tools, tokenize=False).rpartition(mark)[0] + last["content"]
+        )
     return safe.encode(tokenizer.apply_chat_template(safe.messages, tools=safe.tools, add_generation_prompt=True, tokenize=False))
 
 

@@ -28,6 +28,13 @@ def test_history_is_cut_from_its_beginning_and_has_no_system_prompt() -> None:
     assert view_turn(turn(messages, "6", None), 0).earlier == ""
 
 
+def test_an_answer_that_continues_a_message_is_shown_with_it_and_the_request_before_it() -> None:
+    messages = [said("user", "hi"), said("assistant", "hello"), said("user", "as JSON"), said("assistant", '{"a"')]
+    for begun in (messages[-1], said("assistant", [{"type": "text", "text": '{"a"'}])):
+        seen = view_turn(turn([*messages[:-1], begun], ": 1}", [said("user", "thanks")]), 4000)
+        assert (seen.request, seen.answer, seen.earlier) == ("as JSON", '{"a": 1}', "user: hi\n\nassistant: hello")
+
+
 def test_a_turn_after_tools_shows_their_results_as_request_and_its_own_calls_as_answer() -> None:
     messages = [said("user", "look"), said("assistant", None, tool_calls=CALLS), said("tool", "a"), said("tool", "b")]
     answered = {"role": "assistant", "content": "I look again.", "tool_calls": CALLS}

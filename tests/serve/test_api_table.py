@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 import typing_extensions
 from anthropic.types import message_count_tokens_params, message_create_params
@@ -20,6 +21,7 @@ from openai.types.chat import completion_create_params
 from openai.types.responses import response_create_params
 
 from clawctl.serve.dialects import chat, completions, messages, responses
+from clawctl.serve.dialects.api import known
 from clawctl.serve.dialects.rows import Row, Table
 from clawctl.serve.dialects.tables import APIS, TABLES
 from clawctl.serve.sampling import ENGINE_FIELDS
@@ -140,6 +142,14 @@ def test_every_field_of_vllms_chat_completions_is_in_a_row() -> None:
 
 def test_every_api_that_is_served_is_compared() -> None:
     assert set(APIS) <= set(MODELS)
+
+
+def test_what_the_recorded_clients_send_is_in_the_tables() -> None:
+    apis = {"/v1/chat/completions": "chat", "/v1/responses": "responses", "/v1/messages": "messages"}
+    for path in sorted((Path(__file__).parents[1] / "recordings").glob("*/*.json")):
+        recorded = orjson.loads(path.read_bytes())
+        body, unknown = known(apis.get(recorded["path"].partition("?")[0], "count_tokens"), recorded["request"])
+        assert (unknown, body) == ((), recorded["request"]), path.name
 
 
 def test_rows_name_tables_that_exist_and_stand_once() -> None:

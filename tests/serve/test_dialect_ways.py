@@ -212,3 +212,75 @@ def test_functions_as_they_were_before_tools() -> None:
         choice["delta"]["function_call"] for chunk in chunks for choice in chunk["choices"] if "function_call" in choice["delta"]
     ]
     assert "".join(each["arguments"] for each in said) == "{}"
+
+
+# ---- tools that a vendor defined ---------------------------------------------------------------------------------------------
+
+
+def named(ask: Ask) -> list[str | None]:
+    return [tool.get("function", {}).get("name") for tool in ask.tools or []]
+
+
+def test_tools_that_come_within_the_input_are_offered_once() -> None:
+    function = {"type": "function", "name": "far", "parameters": {}}
+    items = [
+        {"role": "user", "content": "hi"},
+        {"type": "additional_tools", "role": "developer", "tools": [function, {"type": "shell"}]},
+        {"type": "tool_search_call", "arguments": {}, "call_id": "s"},
+        {"type": "tool_search_output", "call_id": "s", "tools": [function]},
+    ]
+    ask = responses.read({"input": items, "tools": [{"type": "function", "name": "near"}, {"type": "tool_search"}]}, "m")
+    assert named(ask) == ["near", None, "far", "shell"]
+    assert [message["role"] for message in ask.messages] == ["user"]
+
+
+def test_a_shell_beside_a_function_of_that_name_has_another_name() -> None:
+    tools = [{"type": "function", "name": "shell"}, {"type": "shell"}, {"type": "shell", "environment": {"type": "local"}}]
+    call = {"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"], "timeout_ms": None}}
+    ask = responses.read(
+        {"input": [{"role": "user", "content": "hi"}, call], "tools": tools, "tool_choice": {"type": "shell"}}, "m"
+    )
+    assert named(ask) == ["shell", "builtin_shell"]
+    assert ask.tool_choice == {"type": "function", "function": {"name": "builtin_shell"}}
+    assert ask.messages[1]["tool_calls"][0]["function"] == {"name": "builtin_shell", "arguments": '{"commands":["ls"]}'}
+    _, whole = speak(responses.Responses(ask, EXCHANGE), [[CallBegun("builtin_shell"), CallSaid('{"commands": ["ls"]}')]])
+    assert [item["type"] for item in whole["output"]] == ["shell_call"]
+    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "shell"}]}
+    assert named(responses.read({"input": "hi", "tools": tools, "tool_choice": allowed}, "m")) == ["builtin_shell"]
+
+
+@pytest.mark.parametrize("environment", ["container_auto", "container_reference"])
+def test_a_shell_in_openais_containers_is_never_called(environment: str) -> None:
+    tools = [{"type": "shell", "environment": {"type": environment}}]
+    ask = responses.read({"input": "hi", "tools": tools}, "m")
+    assert (ask.tools, ask.functions) == (tools, [])
+    with pytest.raises(Refusal) as refused:
+        responses.read({"input": "hi", "tools": tools, "tool_choice": {"type": "shell"}}, "m")
+    assert refused.value.param == "tool_choice"
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "said"),
+    [
+        ("local_shell", '{"command": "ls -l"}', {"type": "exec", "command": ["bash", "-lc", "ls -l"], "env": {}}),
+        ("local_shell", "no JSON", {"type": "exec", "command": [], "env": {}}),
+        ("shell", '{"command": "ls"}', {"commands": ["ls"], "timeout_ms": None, "max_output_length": None}),
+        ("shell", "[1]", {"commands": [], "timeout_ms": None, "max_output_length": None}),
+        ("apply_patch", '{"type": "delete_file", "path": "a"}', {"type": "delete_file", "path": "a"}),
+        ("apply_patch", "*** a", {"type": "update_file", "path": "", "diff": "*** a"}),
+    ],
+)
+def test_a_call_that_does_not_fit_is_still_an_item_of_its_kind(kind: str, arguments: str, said: Any) -> None:
+    ask = responses.read({"input": "hi", "tools": [{"type": kind}]}, "m")
+    frames, whole = speak(responses.Responses(ask, EXCHANGE), [[CallBegun(kind), CallSaid(arguments)]])
+    [item] = whole["output"]
+    assert item["type"] == f"{kind}_call"
+    assert item["operation" if kind == "apply_patch" else "action"] == said
+    assert [frame["item"] for frame in frames if frame["type"] == "response.output_item.done"] == [item]
+
+
+def test_what_a_model_would_miss_leaves_a_note_and_a_refusal_is_its_words() -> None:
+    items = [{"role": "user", "content": "hi"}, {"type": "compaction", "encrypted_content": "x"}]
+    assert "an item of type compaction was left out" in responses.read({"input": items}, "m").messages[1]["content"]
+    said = {"role": "assistant", "content": None, "refusal": "No."}
+    assert chat.read({"messages": [said, {"role": "user", "content": "why?"}]}, "m").messages[0]["content"] == "No."

@@ -27,6 +27,16 @@ def test_the_teacher_reads_the_recorded_prompt_with_the_hint_in_it(sampler: Samp
     assert sampler.tokenizer.decode(ids) == plain.replace("homework one<|im_end|>", f"homework one{BLOCK}<|im_end|>")
 
 
+def test_the_teacher_of_an_answer_that_continues_a_message_continues_it_as_well(sampler: Sampler) -> None:
+    turn = sampler.turn("one")
+    begun = {"role": "assistant", "content": "Well, homework "}
+    prefilled = sampler.tokenizer(begun["content"], add_special_tokens=False)["input_ids"]
+    continued = replace(turn, messages=[*turn.messages, begun], prompt_ids=[*(turn.prompt_ids or []), *prefilled])
+    ids = teacher_prompt_ids(sampler.tokenizer, continued, HINT)
+    plain = teacher_prompt_ids(sampler.tokenizer, turn, HINT)
+    assert ids == [*(plain or []), *prefilled]
+
+
 def test_what_was_recorded_before_the_hint_stays_as_recorded(sampler: Sampler) -> None:
     turn = sampler.turn("one")
     assert turn.prompt_ids

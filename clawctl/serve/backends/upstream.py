@@ -259,6 +259,7 @@ class Upstream:
             with suppress(Broken):
                 body = {**body, "tools": tools} if tools else body
                 body |= {"continue_final_message": True, "add_generation_prompt": False} if ask.continues else {}
+                body |= {"chat_template_kwargs": ask.template_settings} if ask.template_settings else {}
                 answer = await self._client.post("/tokenize", orjson.dumps(body))
                 status, told = answer.status, answer.body
         if status in _NOT_THERE:

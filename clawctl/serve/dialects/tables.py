@@ -142,7 +142,7 @@ _CHAT_TABLES = {
             done("tool_calls", of="chat.call"),
             done("function_call", of="chat.function_call.made"),
             done("reasoning_content reasoning", "where the template shows earlier reasoning"),
-            done("prefix", "true on the last message: the answer continues it"),
+            done("prefix", "true on the last message: the answer continues it", engines={"upstream": "refused"}),
             done("refusal", "as its text, where it has no other"),
             idle("audio", "OpenAI's handle of an answer in audio, which no server here gave"),
             idle("name annotations provider_specific_fields reasoning_details", "what other servers say of an answer"),
@@ -150,7 +150,12 @@ _CHAT_TABLES = {
     ),
     "chat.message.tool": Table(
         "A message of `tool` or `function`",
-        together(done("role tool_call_id"), _WORDS, rows("passed on", "name", "the template decides whether the model sees it")),
+        together(
+            done("role tool_call_id"),
+            _WORDS,
+            rows("passed on", "name", "the template decides whether the model sees it"),
+            idle("__copilotMessageSource", "what Copilot says of itself"),
+        ),
     ),
     "chat.part": Table(
         "`content`, by type",
@@ -449,7 +454,11 @@ _RESPONSES_TABLES = {
 _CACHED = idle("cache_control", "the engine caches prefixes by itself")
 _MESSAGES = together(
     done("model", "any name is answered; `NAME@VERSION` pins a version"),
-    done("messages", "where the assistant's text comes last, the answer continues it", of="messages.message"),
+    done(
+        "messages",
+        "where the assistant's text comes last, the answer continues it; an *upstream* refuses that",
+        of="messages.message",
+    ),
     done("system", of="messages.system"),
     done("tools", "with `tool_choice: none` the model is not shown them", of="messages.tool"),
     done("tool_choice", forced_choice_note(), of="messages.tool_choice"),
@@ -461,7 +470,7 @@ _MESSAGES = together(
     done("output_config", of="messages.output_config"),
     done("output_format", "as `output_config.format`", of="messages.format"),
     done("metadata", of="messages.metadata"),
-    of_engines("response_format reasoning_effort parallel_tool_calls"),
+    of_engines("response_format parallel_tool_calls"),
     _THINKS,
     _CLAIMS,
     _CACHED,

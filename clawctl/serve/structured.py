@@ -19,6 +19,8 @@ def specification(ask: Ask, tokenizer: Any, thinking: bool) -> dict[str, Any] | 
     forced = _forced(ask)
     if not forced and form is None:
         return None
+    if forced and not calls:
+        raise Refusal(400, "'tool_choice' wants a call, and 'tools' holds no function that can be called here", "tool_choice")
     if ask.n > MOST_CHOICES:
         raise Refusal(400, f"'n' may be at most {MOST_CHOICES} where the form of the answer is given", "n")
     if (forced or calls) and _OTHER_CALLS in (tokenizer.chat_template or ""):

@@ -87,6 +87,41 @@ def in_message(name: str, grow: Grow, role: str = "user") -> Grow:
     return lambda size: [{"role": role, "content": "hi", name: grow(size)}, _USER]
 
 
+# Schemas that are expensive to compile or to follow; their size is not what makes them so.
+
+
+def _form(schema: Any) -> Any:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+
+
+def schema_of_patterns(_: int) -> Any:
+    return _form({"allOf": [{"type": "string", "pattern": f".*{i}.*"} for i in range(100)]})
+
+
+def schema_of_choices(_: int) -> Any:
+    schema: Any = {"type": "string"}
+    for _level in range(16):
+        schema = {"anyOf": [schema, {"type": "array", "items": schema}]}
+    return _form(schema)
+
+
+def schema_of_properties(_: int) -> Any:
+    return _form({"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(5000)}})
+
+
+def schema_of_an_automaton(_: int) -> Any:
+    return _form({"type": "array", "items": {"type": "string", "pattern": "^(.*[a-z].{30}){20}$"}})
+
+
+def schema_of_formats(_: int) -> Any:
+    kinds = ("date-time", "email", "uri", "ipv6", "uuid")
+    return _form({"type": "array", "items": {"anyOf": [{"type": "string", "format": kind} for kind in kinds]}})
+
+
+_SCHEMAS: list[tuple[str, Grow]] = [
+    ("response_format", grow)
+    for grow in (schema_of_patterns, schema_of_choices, schema_of_properties, schema_of_an_automaton, schema_of_formats)
+]
 _SHARED: list[tuple[str, Grow]] = [
     ("stop", items("x")), ("stop", items("a" * 200)), ("metadata", keys), ("metadata", text), ("user", text), ("model", text),
     ("logit_bias", biases), ("chat_template_kwargs", keys), ("chat_template_kwargs", lambda size: {"chat_template": text(size)}),
@@ -94,7 +129,7 @@ _SHARED: list[tuple[str, Grow]] = [
 ]  # fmt: skip
 _FIELDS: dict[str, list[tuple[str, Grow]]] = {
     "chat/completions": [
-        *_SHARED, ("messages", items(_USER)), ("messages", in_message("content", text)),
+        *_SHARED, *_SCHEMAS, ("messages", items(_USER)), ("messages", in_message("content", text)),
         ("messages", in_message("content", spaces)),
         ("messages", in_message("content", escapes)), ("messages", in_message("content", items({"type": "text", "text": "x"}))),
         ("messages", in_message("extra", keys)), ("messages", in_message("tool_calls", arguments, "assistant")),
@@ -137,7 +172,8 @@ class Attack(NamedTuple):
         return f"{self.path} {self.field} ({getattr(self.grow, '__name__', '')}) {self.size_mb:g} MB"
 
     def body(self) -> bytes:
-        plain = {"messages": [_USER], "input": "hi", "max_tokens": 4, "max_output_tokens": 4, "stream": True}
+        most = 64 if self.field == "response_format" else 4
+        plain = {"messages": [_USER], "input": "hi", "max_tokens": most, "max_output_tokens": most, "stream": True}
         return orjson.dumps({**plain, self.field: self.grow(int(self.size_mb * _MB) - 2000)})
 
 

@@ -5,6 +5,7 @@ import pytest
 from made_exchanges import answer, append, asked, line, user
 
 from clawctl.collect.captures import BadLine, Captures, parse_exchange
+from clawctl.collect.rows import make_turn
 from clawctl.lines import CHUNK
 from clawctl.run_dir import RunDir, open_run
 
@@ -119,3 +120,11 @@ def test_a_line_without_a_field_that_every_exchange_has_is_refused() -> None:
     del row["prompt_ids"]
     with pytest.raises(BadLine, match="prompt_ids"):
         parse_exchange(orjson.dumps(row))
+
+
+def test_what_could_be_drawn_comes_with_the_turn() -> None:
+    exchange = parse_exchange(line(asked([user("hi")], answer("{}"), allowed="c2V0cw==")).rstrip())
+    turn = make_turn(exchange, "s1", None, 0, "main", [user("thanks")], repeated=False)
+    assert (turn.allowed, turn.trainable) == ("c2V0cw==", True)
+    with pytest.raises(BadLine, match="allowed"):
+        parse_exchange(line(asked([user("hi")], answer("{}"), allowed=["sets"])).rstrip())

@@ -82,6 +82,14 @@ def test_ids_do_not_tell_what_entered_the_prompt_by_the_template_alone() -> None
     assert Redactor(ALWAYS).exchange(told, unwritten={"enable_thinking": False}) is told
 
 
+def test_what_could_be_drawn_goes_with_the_ids() -> None:
+    told = exchange([user("hi")], allowed="c2V0cw==")
+    form = {"type": "json_schema", "json_schema": {"schema": {"enum": [KEY, "other"]}}}
+    clean = Redactor(ALWAYS).exchange(told, unwritten=[{}, form])
+    assert (clean.allowed, clean.prompt_ids, clean.untrainable_reason) == (None, None, "redacted")
+    assert Redactor(ALWAYS).exchange(told, unwritten=[{}, None]).allowed == "c2V0cw=="
+
+
 def test_without_kinds_nothing_is_looked_at() -> None:
     told = exchange([user(f"use {KEY}")])
     assert Redactor([]).exchange(told) is told

@@ -682,4 +682,4 @@ TABLES: Final[dict[str, Table]] = {
     "completions": Table("Plain completions: `POST /v1/completions`", _COMPLETIONS),
     "count_tokens": Table("Counting: `POST /v1/messages/count_tokens`", _COUNT),
 }
-APIS: Final = ("chat", "responses", "messages", "count_tokens")  # that are served, in the order of docs/api.md
+APIS: Final = ("chat", "responses", "messages", "count_tokens", "completions")  # that are served, in the order of docs/api.md

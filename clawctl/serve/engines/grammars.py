@@ -7,7 +7,6 @@ first), or `e`, a length in 2 bytes and a sentence (it cannot go on).
 
 import contextlib
 import importlib.util
-import json
 import logging
 import socket
 import struct
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from clawctl.serve.engines import Allowed, CannotFollow
@@ -40,7 +40,7 @@ class Grammar:
         self._said = bytearray()
         self._mask: Bits | None = None
         self._waits = True
-        told = json.dumps(specification).encode()
+        told = orjson.dumps(specification)
         own.settimeout(_COMPILE_S)
         self._send(struct.pack(">I", len(told)) + told)
         self.mask()
@@ -134,7 +134,7 @@ class Grammars:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[its.fileno()], start_new_session=True)
         self._control = ours
         settings = {"tokenizer": _as_json(self._tokenizer), "vocabulary": self._vocabulary, "eos_ids": self._eos_ids}
-        told = json.dumps(settings).encode()
+        told = orjson.dumps(settings)
         ours.settimeout(_START_S)
         try:
             ours.sendall(struct.pack(">I", len(told)) + told)

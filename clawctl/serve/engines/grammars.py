@@ -34,15 +34,14 @@ Bits = NDArray[np.uint8]
 class Grammar:
     """What may come next in one answer. `mask` and `take` belong to the thread that samples."""
 
-    def __init__(self, own: socket.socket, vocabulary: int, specification: dict[str, Any]) -> None:
+    def __init__(self, own: socket.socket, vocabulary: int, specification: bytes) -> None:
         """Blocks until the first mask is there. Raises CannotFollow."""
         self._socket, self._bytes = own, 4 * ((vocabulary + 31) // 32)
         self._said = bytearray()
         self._mask: Bits | None = None
         self._waits = True
-        told = orjson.dumps(specification)
         own.settimeout(_COMPILE_S)
-        self._send(struct.pack(">I", len(told)) + told)
+        self._send(struct.pack(">I", len(specification)) + specification)
         self.mask()
         own.settimeout(_STEP_S)
 
@@ -107,6 +106,10 @@ class Grammars:
 
     def open(self, specification: dict[str, Any]) -> Grammar:
         """Raises CannotFollow where the grammar cannot be compiled within the limits, or llguidance is missing."""
+        try:
+            told = orjson.dumps(specification)
+        except orjson.JSONEncodeError as error:
+            raise CannotFollow("the schema is nested too deeply") from error
         with self._starting:
             if self._process is None or self._process.poll() is not None:
                 self._start()
@@ -119,7 +122,7 @@ class Grammars:
                     ours.close()
                     raise CannotFollow(f"its process has ended: {error}") from error
         try:
-            return Grammar(ours, self._vocabulary, specification)
+            return Grammar(ours, self._vocabulary, told)
         except CannotFollow:
             ours.close()
             raise

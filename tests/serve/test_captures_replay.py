@@ -101,3 +101,13 @@ def test_hints_of_the_clients_are_what_they_meant() -> None:
     agents = [hint for hint in hints if "agent_id" in hint]
     assert agents
     assert all(hint["session_id"].endswith("." + hint["agent_id"]) for hint in agents)
+
+
+def test_an_upstream_is_asked_for_the_settings_of_the_recipe(rehearsed: Server) -> None:
+    body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4, "temperature": 0, "top_p": 0.9}
+    headers = {"x-api-key": "key", "User-Agent": "forced-1.0"}
+    answer = httpx.post(rehearsed.url + "/chat/completions", json=body, headers=headers, timeout=60)
+    assert answer.headers["x-clawctl-sampling"] == "temperature 0.7 instead of 0; top_p ignored"
+    line = rehearsed.captured()[-1]
+    assert (line["temperature"], line["top_p"], line["untrainable_reason"]) == (0.7, 1.0, None)
+    assert line["asked"] == {"temperature": 0, "top_p": 0.9}

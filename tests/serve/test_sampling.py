@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 from served import Server
-from test_gateway import captured_for, raw
+from test_gateway import raw
 
 from clawctl.config import load_recipe
 from clawctl.config.serve import SamplingConfig, SamplingRule
@@ -174,10 +174,3 @@ def test_a_stream_has_the_header_and_what_is_not_captured_is_sampled_as_it_asks(
     counted = raw(server, body, path="/messages/count_tokens", **{"User-Agent": "forced-1.0"})
     assert counted.status_code == 200
     assert "x-clawctl-sampling" not in counted.headers
-
-
-def test_an_upstream_is_asked_for_the_changed_settings(rehearsed: Server) -> None:
-    answer = rehearsed.say("hello", temperature=0, top_p=0.9, extra_headers={"User-Agent": "forced-1.0"})
-    line = captured_for(rehearsed, answer)
-    assert (line["temperature"], line["top_p"]) == (0.7, 1.0)
-    assert line["untrainable_reason"] not in ("greedy", "top_p")

@@ -77,7 +77,7 @@ def test_masked_logprobs_and_their_gradients_are_those_of_whole_logits_with_infi
 
 @pytest.mark.parametrize(
     "changes",
-    [{"method": "binary"}, {"method": "combine"}, {"method": "opd"}, {"method": "opd_topk"}, {"method": "hybrid"},
+    [{"method": "combine"}, {"method": "opd_topk"}, {"method": "hybrid"},
      {"method": "opd", "teacher": "base", "lora": {"rank": 4}}, {"method": "combine", "teacher": "ema"}],
 )  # fmt: skip
 def test_trainer_and_sampler_agree_on_structured_turns_in_every_method(

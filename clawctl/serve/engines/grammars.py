@@ -7,7 +7,6 @@ first), or `e`, a length in 2 bytes and a sentence (it cannot go on).
 
 import contextlib
 import importlib.util
-import json
 import logging
 import socket
 import struct
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from clawctl.serve.engines import Allowed, CannotFollow
@@ -34,15 +34,14 @@ Bits = NDArray[np.uint8]
 class Grammar:
     """What may come next in one answer. `mask` and `take` belong to the thread that samples."""
 
-    def __init__(self, own: socket.socket, vocabulary: int, specification: dict[str, Any]) -> None:
+    def __init__(self, own: socket.socket, vocabulary: int, specification: bytes) -> None:
         """Blocks until the first mask is there. Raises CannotFollow."""
         self._socket, self._bytes = own, 4 * ((vocabulary + 31) // 32)
         self._said = bytearray()
         self._mask: Bits | None = None
         self._waits = True
-        told = json.dumps(specification).encode()
         own.settimeout(_COMPILE_S)
-        self._send(struct.pack(">I", len(told)) + told)
+        self._send(struct.pack(">I", len(specification)) + specification)
         self.mask()
         own.settimeout(_STEP_S)
 
@@ -107,6 +106,10 @@ class Grammars:
 
     def open(self, specification: dict[str, Any]) -> Grammar:
         """Raises CannotFollow where the grammar cannot be compiled within the limits, or llguidance is missing."""
+        try:
+            told = orjson.dumps(specification)
+        except orjson.JSONEncodeError as error:
+            raise CannotFollow("the schema is nested too deeply") from error
         with self._starting:
             if self._process is None or self._process.poll() is not None:
                 self._start()
@@ -119,7 +122,7 @@ class Grammars:
                     ours.close()
                     raise CannotFollow(f"its process has ended: {error}") from error
         try:
-            return Grammar(ours, self._vocabulary, specification)
+            return Grammar(ours, self._vocabulary, told)
         except CannotFollow:
             ours.close()
             raise
@@ -134,7 +137,7 @@ class Grammars:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[its.fileno()], start_new_session=True)
         self._control = ours
         settings = {"tokenizer": _as_json(self._tokenizer), "vocabulary": self._vocabulary, "eos_ids": self._eos_ids}
-        told = json.dumps(settings).encode()
+        told = orjson.dumps(settings)
         ours.settimeout(_START_S)
         try:
             ours.sendall(struct.pack(">I", len(told)) + told)

@@ -145,13 +145,13 @@ def _text_digest(text: str) -> bytes:
 
 
 def lines_of(message: Message) -> "array[int]":
-    """A hash of each line of a message that is not empty, for comparison in this process. Each part begins a line. Empty for a
-    message of more than MOST_LINES lines."""
+    """A hash of each line of a message that is not empty, for comparison in this process; odd for a line that begins with a tag.
+    Each part begins a line. Empty for a message of more than MOST_LINES lines."""
     content = message.get("content")
     parts = content if isinstance(content, list) else [content]
     text = "\n".join(text_of([part]) if isinstance(part, dict) else text_of(part) for part in parts)
     lines = [line.strip() for line in text.split("\n", MOST_LINES + 1)]
-    return array("q", (hash(line) for line in lines if line) if len(lines) <= MOST_LINES else ())
+    return array("q", ((hash(line) & ~1) | (line[0] == "<") for line in lines if line) if len(lines) <= MOST_LINES else ())
 
 
 def text_of(content: Any) -> str:

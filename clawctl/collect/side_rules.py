@@ -83,25 +83,20 @@ def without_revision(claim: str) -> str:
     return found[1] if found else claim
 
 
-def turn_kind(turn_type: Any, messages: Sequence[Message]) -> Literal["main", "side"]:
+def turn_kind(turn_type: Any, messages: Sequence[Message], rules: Sequence[SideRule] = SIDE_RULES) -> Literal["main", "side"]:
     """What the client says, if we know the word; else what the rules say; a request without any sign is main."""
     said = turn_type.strip().lower() if isinstance(turn_type, str) else ""
     if said in SIDE_TYPES:
         return "side"
     if said in MAIN_TYPES:
         return "main"
-    return "side" if side_rule(messages) else "main"
+    return "side" if side_rule(messages, rules) else "main"
 
 
-def is_certain(hints: Mapping[str, Any], brings: str) -> bool:
-    """Whether a request that continues a turn is the conversation itself, and no call that the client makes for itself. `brings`
-    holds the roles of what is new in it.
-
-    Tool results come from the conversation. So does what its client calls a main turn, or what rates the turn before.
-    """
+def is_named(hints: Mapping[str, Any]) -> bool:
+    """Whether the client says that this request is the conversation itself: it calls it a main turn, or rates the turn before."""
     said = hints.get("turn_type")
-    named = isinstance(said, str) and said.strip().lower() in _SURE_TYPES
-    return named or "t" in brings or hints.get("feedback") is not None
+    return (isinstance(said, str) and said.strip().lower() in _SURE_TYPES) or hints.get("feedback") is not None
 
 
 def tool_names(tools: Sequence[Mapping[str, Any]] | None) -> frozenset[str]:
@@ -120,13 +115,13 @@ def opening_of(messages: Sequence[Message]) -> str:
     return "" if first is None else _DIGITS.sub("", _opening(first, 80))
 
 
-def side_rule(messages: Sequence[Message]) -> SideRule | None:
+def side_rule(messages: Sequence[Message], rules: Sequence[SideRule] = SIDE_RULES) -> SideRule | None:
     """The first rule that knows this request."""
     openings = {
         "system": next((_opening(m) for m in messages if m.get("role") in ("system", "developer")), ""),
         "user": next((_opening(m) for m in reversed(messages) if _is_said(m)), ""),
     }
-    return next((rule for rule in SIDE_RULES if openings[rule.where].startswith(rule.opener)), None)
+    return next((rule for rule in rules if openings[rule.where].startswith(rule.opener)), None)
 
 
 def _is_said(message: Message) -> bool:

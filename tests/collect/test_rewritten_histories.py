@@ -24,7 +24,7 @@ def test_an_answer_to_which_the_client_appends_is_found_by_its_beginning() -> No
 
 def test_of_two_answers_to_one_request_the_longest_beginning_is_the_parent() -> None:
     tries = [asked([user("go")], answer(text)) for text in ("I print", "I print it")]
-    second = asked([user("go"), answer("I print it now."), user("ok")], answer("Done"))
+    second = asked([user("go"), answer("I print it\n</code>"), user("ok")], answer("Done"))
     assert stitch(*tries, second)[second.exchange_id].parent_turn_id == tries[1].exchange_id
 
 

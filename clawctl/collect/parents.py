@@ -6,7 +6,8 @@ handle        the id of a tool call, or another handle that serve issued, comes 
 conversation  the answer of a known turn follows the same conversation
 context       the same, but up to two user messages of that turn's request are missing: context that the client removed
 merged        two answers of one conversation stand in one message
-prefix        the same request is followed by a message that begins with the answer: the client appended, or removed a tool call
+prefix        the same request is followed by a message that begins with the answer: the client appended, or removed a tool call; or
+              the message is a text that holds the id of the answer's tool call
 reminder      one user message of that turn's request has lost some of its lines: a reminder that the client removed
 final         the tool calls and tool results of that turn's request are missing: the client keeps final answers only
 window        the last messages of that turn's request: the client cut off, summarised or renewed what stood before them
@@ -221,6 +222,9 @@ class Index:
             return []
         asked = self._by_prompt.get((user, conversation.paths[at - 1]), [])[-MOST_COMPARED:]
         shown = answer_text(messages[conversation.at[at]])
+        named = [node for node in asked if any(handle in shown for handle in node.handles[1:])]
+        if named:
+            return named  # the client wrote the call into the text, with its id
         found = [node for node in asked if node.text is not None and begins_with(shown, node.text)]
         found = [
             node

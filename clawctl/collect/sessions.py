@@ -191,7 +191,8 @@ class Sessions:
             if match.replies:
                 self._answered(parent, came_back, exchange)
         else:
-            alike = node.opening in ("", parent.opening) and node.drawn == parent.drawn  # Responses may leave instructions out
+            alike = node.opening in ("", parent.opening)  # a request of the Responses API may leave its instructions out
+            alike = alike and (node.drawn == parent.drawn or node.answer is None)
             node.said = _said(conversation, match.at + 1)
             node.samples = samples_of(exchange.response)
             node.claim = Claim(parent, came_back, alike and parent.tools <= node.tools)

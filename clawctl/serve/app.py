@@ -176,7 +176,13 @@ class Gateway:
         handle = new_handle()
         async with AsyncExitStack() as stack:
             stack.enter_context(self._concurrency.one_more(visit.key))
-            replies, pinned = await self._versions.begin(ask, stack)
+            try:
+                replies, pinned = await self._versions.begin(ask, stack)
+            except Refusal as refusal:
+                if self._capture.on and wanted and not self._versions.is_pinned(ask):
+                    unanswered = Answer(ask, speaks(ask, handle), [], handle, visit.arrived, hints, visit.key, self._capture)
+                    await unanswered.keep_refused(refusal)
+                raise
             capture = self._capture if self._capture.on and wanted and not pinned else None
             answer = Answer(ask, speaks(ask, handle), replies, handle, visit.arrived, hints, visit.key, capture, self._recent)
             for choice in answer.choices if capture is not None else ():

@@ -54,6 +54,10 @@ class Versions:
             raise Refusal(404, f"version {named} of this model is not published", "model", "model_not_found")
         return await self.live.begin(ask, int(found[1]), stack), True
 
+    def is_pinned(self, ask: Ask) -> bool:
+        """Whether the request names a version."""
+        return _PINNED.search(ask.model) is not None
+
     # ---- following LIVE --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""Agent clients as a person uses them: several messages with tool calls between them, and a second run that goes on with the session.
+"""Agent clients as a person uses them: several messages with tool calls between them, and a second run that resumes the session.
 
 Each client has an empty home, no network but the server, and no telemetry. A client whose terminal makes calls of its own is driven
 in a terminal. What each of them asked is measured by `scripts/bench clients`.
@@ -39,8 +39,14 @@ class Stage:
         environment = {name: value for name, value in around["env"].items() if name not in ("CI", "NO_COLOR")}
         return terminal(command, around["cwd"], environment | {"TERM": "xterm-256color", "COLORTERM": "truecolor"})
 
-    def talk(self, at: Terminal, *messages: str) -> None:
-        """Type each message once the one before is answered."""
+    def talk(self, at: Terminal, *messages: str, ready: str = "") -> None:
+        """Type each message once the one before is answered. `ready`: what the terminal shows, without spaces, when it takes input;
+        without it some time is given, and a message is typed again that a notice of the client took."""
+        began = time.monotonic()
+        while ready and ready not in "".join(at.text().split()):
+            if time.monotonic() > began + self.place.patience_s:
+                raise ClawError(f"it never showed {ready!r}: {at.text()[-600:]}", "")
+            time.sleep(0.2)
         at.settle()
         for message in messages:
             at.say(message)
@@ -49,9 +55,9 @@ class Stage:
             while not self.is_answered(name):
                 if time.monotonic() > began + self.place.patience_s:
                     raise ClawError(f"no answer to {name}: {at.text()[-600:]}", "")
-                if time.monotonic() > began + again * TYPED_AGAIN_S and not self.is_asked(name):
+                if not ready and time.monotonic() > began + again * TYPED_AGAIN_S and not self.is_asked(name):
                     again += 1
-                    at.say(message)  # a notice of the client took the first one
+                    at.say(message)
                 time.sleep(0.5)
             time.sleep(PAUSE_S)
 
@@ -174,11 +180,13 @@ def aider(stage: Stage) -> None:
     begin = "git init -q . && git config user.email a@b.c && git config user.name a && git add . && git commit -qm begin"
     subprocess.run(begin, shell=True, cwd=work, check=True, env={"HOME": str(place.home), "PATH": "/usr/local/bin:/usr/bin:/bin"})
     settings = {"OPENAI_API_BASE": place.url, "OPENAI_API_KEY": place.key, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    free = ("--model", "openai/demo", "--no-check-update", "--no-show-model-warnings", "--yes-always", "--no-analytics", "--no-pretty",
+    free = ("--model", "openai/demo", "--no-check-update", "--no-show-model-warnings", "--yes-always", "--no-analytics",
+            "--no-pretty",
             "--no-fancy-input", "--no-show-release-notes", "--no-gitignore")  # fmt: skip
     edit = "#rose-2 Print two. [[say:a.py\\n```\\nprint(2)\\n```]]"
     with stage.open(place.where / "aider" / "bin" / "aider", *free, "a.py", **settings) as at:
-        stage.talk(at, "#rose-1 Hello [[say:hello there]]", edit, "#rose-3 Now what? [[say:all is done]]", "#rose-4 Thanks [[say:welcome]]")  # fmt: skip
+        last = ("#rose-3 Now what? [[say:all is done]]", "#rose-4 Thanks [[say:welcome]]")
+        stage.talk(at, "#rose-1 Hello [[say:hello there]]", edit, *last, ready="tothechat.")
 
 
 def cline(stage: Stage) -> None:
@@ -233,8 +241,8 @@ def node_script(name: str) -> Callable[[Stage], None]:
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """A client, and what it is held to. `talks`: how many requests each message of each conversation takes. `asides`: texts that stand in
-    the calls that it makes for itself (see `scripts/benchmarks/clients_truth.py`)."""
+    """A client, and what it is held to. `talks`: how many requests each message of each conversation takes. `asides`: texts that
+    stand in the calls that it makes for itself (see `scripts/benchmarks/clients_truth.py`)."""
 
     name: str
     version: str
@@ -267,15 +275,16 @@ CLIENTS = (
            ("please reply with a title for the chat",), modules=("@continuedev/cli@1.5.47",)),
     Driven("aider", "0.86.2", "aider/bin/aider", aider, {"rose": (1, 1, 1, 1)}, ("one-line Git commit messages",),
            settings="`serve.sampling`", packages=("aider-chat==0.86.2",)),
-    Driven("smolagents", "1.26.0", "agents/bin/smolagent", script("agents", "smolagents_agents.py"), {"rose": (2, 1), "lily": (2, 1)},
-           prints="sunny", packages=AGENTS),
+    Driven("smolagents", "1.26.0", "agents/bin/smolagent", script("agents", "smolagents_agents.py"),
+           {"rose": (2, 1), "lily": (2, 1)}, prints="sunny", packages=AGENTS),
     Driven("pydantic-ai", "2.66.0", "agents/bin/smolagent", script("agents", "pydantic_agents.py"),
            {"rose": (2, 1, 1), "lily": (2, 1, 1)}, prints="sunny", packages=AGENTS),
-    Driven("ai-sdk", "7.0.173", "node_modules/@ai-sdk/openai-compatible", node_script("ai_sdk.mjs"), {"rose": (2, 1, 1)}, prints="sunny",
-           modules=("ai@7.0.173", "@ai-sdk/openai-compatible", "zod")),
-    Driven("langchain", "1.7.3", "venv/bin/litellm", script("venv", "chat_langchain.py"), {"paris": (2, 1), "rome": (2, 1)}, prints="sunny"),
-    Driven("litellm", "1.106.2", "venv/bin/litellm", script("venv", "chat_litellm.py"), {"chat": (2, 1), "claude": (2,), "asked": (1, 1)},
+    Driven("ai-sdk", "7.0.173", "node_modules/@ai-sdk/openai-compatible", node_script("ai_sdk.mjs"), {"rose": (2, 1, 1)},
+           prints="sunny", modules=("ai@7.0.173", "@ai-sdk/openai-compatible", "zod")),
+    Driven("langchain", "1.7.3", "venv/bin/litellm", script("venv", "chat_langchain.py"), {"paris": (2, 1), "rome": (2, 1)},
            prints="sunny"),
+    Driven("litellm", "1.106.2", "venv/bin/litellm", script("venv", "chat_litellm.py"),
+           {"chat": (2, 1), "claude": (2,), "asked": (1, 1)}, prints="sunny"),
     Driven("openai-agents", "0.20.0", "venv/bin/litellm", script("venv", "openai_agents.py"), {"paris": (2, 1), "rome": (2, 1)},
            prints="sunny"),
     Driven("openai-js", "7.57.0", "node_modules/openai", node_script("openai_js.mjs"), {"chat": (2, 1), "responses": (2, 1)},

@@ -57,7 +57,8 @@ def mini_swe_agent(place: Place) -> None:
     submit = json.dumps({"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"})
     order = json.dumps({"command": f"echo '[''[tool:bash {submit}]'']'"})
     place.run(
-        place.python.with_name("mini"), "-m", "openai/demo", "-y", "--exit-immediately", "-t", f"#mini-1 Look. [[tool:bash {order}]]",
+        place.python.with_name("mini"), "-m", "openai/demo", "-y", "--exit-immediately", "-t",
+        f"#mini-1 Look. [[tool:bash {order}]]",
         OPENAI_API_BASE=place.url, OPENAI_API_KEY=place.key, MSWEA_CONFIGURED="true", MSWEA_COST_TRACKING="ignore_errors",
         LITELLM_LOCAL_MODEL_COST_MAP="True",
     )  # fmt: skip
@@ -105,7 +106,7 @@ CLIENTS = (
 
 @contextmanager
 def serving(run: RunDir, **serve: Any) -> Iterator[tuple[str, str]]:
-    """URL and key of a `clawctl serve` that speaks for a rehearsal. `serve`: further settings of its recipe."""
+    """URL and key of a `clawctl serve` that speaks for a rehearsal. `serve`: more settings of its recipe."""
     with asgi.serving(Rehearsal().app()) as rehearsal:
         recipe = run.root.with_suffix(".yaml")
         upstream = {"url": rehearsal, "kind": "vllm"}

@@ -19,7 +19,7 @@ different session ids never match, and neither do two users.
 """
 
 from array import array
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Literal
@@ -40,7 +40,6 @@ from clawctl.types import Exchange, Message
 
 MOST_DROPPED = 2  # user messages of the parent that may be missing in the child
 MOST_COMPARED = 256  # newest turns with the same words that are looked at one by one
-MOST_UNCERTAIN = 4  # claims of a tree whose answer is looked for in later requests
 SHORTEST_PREFIX = 8  # characters of an answer that is found by its beginning alone
 SHORTEST_END = 48  # characters that messages must have where they are found in other surroundings, or changed
 
@@ -58,7 +57,6 @@ class Tree:
     last_seen: float  # when its newest exchange ended, on the clock of serve
     nodes: list["Node"] = field(default_factory=list)
     among_tools: bool = False  # whether a request of its session had tools
-    uncertain: deque["Node"] = field(default_factory=lambda: deque(maxlen=MOST_UNCERTAIN))  # the latest claims, with long answers
 
 
 @dataclass(slots=True, eq=False)

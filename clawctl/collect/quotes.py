@@ -16,6 +16,7 @@ LONGEST = 120  # characters that are compared
 MOST_LINES = 256  # that are kept of each user
 MOST_MESSAGES = 6  # at the end of a request, that are remembered
 MOST_TREES = 3  # that a line is known to stand in
+LONGEST_PART = 8 << 10  # characters of a message whose lines are looked at
 MOST_READ = 64 << 10  # characters of a request that are searched
 
 
@@ -97,4 +98,4 @@ def _parts(message: Message) -> list[str]:
 
 
 def _longest_line(text: str) -> str:
-    return max((line.strip() for line in text[:MOST_READ].splitlines()), key=len, default="")[:LONGEST]
+    return max((line.strip() for line in text[:LONGEST_PART].splitlines()), key=len, default="")[:LONGEST]

@@ -24,7 +24,7 @@ and one that is not closes as "regenerated".
 """
 
 from array import array
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
@@ -46,34 +46,38 @@ from clawctl.collect.side_rules import (
 from clawctl.types import Exchange, Feedback, Message, Turn
 
 MOST_ASIDE_WORDS = 1 << 14  # messages, of all users
+MOST_UNCERTAIN = 16  # claims of a user whose answer is looked for in later requests
 MOST_WORDS = 8  # new messages of a request that are compared with those of others
 
 
 class AsideWords:
-    """Words that conversations did not go on with although they were a claim, and words that they did go on with."""
+    """Words that claimed to be what came next, though conversations did not go on with them; and words that they did go on with."""
 
     def __init__(self) -> None:
-        self._counts: OrderedDict[tuple[str, bytes], list[int]] = OrderedDict()  # how often lost, and how often won
+        self._counts: OrderedDict[tuple[str, bytes], list[int]] = OrderedDict()  # how often claimed, lost and won
+
+    def claimed(self, user: str, said: Iterable[bytes]) -> None:
+        self._add(user, said, 0)
 
     def lost(self, user: str, said: Iterable[bytes]) -> None:
-        for words in said:
-            self._of(user, words)[0] += 1
+        self._add(user, said, 1)
 
     def won(self, user: str, said: Iterable[bytes]) -> None:
+        self._add(user, said, 2)
+
+    def hold(self, user: str, said: Iterable[bytes], decided: bool) -> bool:
+        """Whether some of these lost and never won. Of a claim that is `decided`, they must have been claimed elsewhere as well:
+        words that lost once may be a message that the user edited."""
+        counts = [self._counts.get((user, words), (0, 0, 0)) for words in said]
+        return any(lost and not won and (claimed > 1 or not decided) for claimed, lost, won in counts)
+
+    def _add(self, user: str, said: Iterable[bytes], place: int) -> None:
         for words in said:
-            self._of(user, words)[1] += 1
-
-    def hold(self, user: str, said: Iterable[bytes], but: int) -> bool:
-        """Whether some of these lost more than `but` times, and never won."""
-        counts = [self._counts.get((user, words), (0, 0)) for words in said]
-        return any(lost > but and not won for lost, won in counts)
-
-    def _of(self, user: str, said: bytes) -> list[int]:
-        counts = self._counts.setdefault((user, said), [0, 0])
-        self._counts.move_to_end((user, said))
-        if len(self._counts) > MOST_ASIDE_WORDS:
-            self._counts.popitem(last=False)
-        return counts
+            counts = self._counts.setdefault((user, words), [0, 0, 0])
+            self._counts.move_to_end((user, words))
+            counts[place] += 1
+            if len(self._counts) > MOST_ASIDE_WORDS:
+                self._counts.popitem(last=False)
 
 
 class Sessions:
@@ -96,6 +100,7 @@ class Sessions:
         self._rules = rules
         self._asides = AsideWords()
         self._quotes = Quotes()
+        self._uncertain: dict[str, deque[Node]] = {}  # of each user, the latest claims with a long answer
 
     @property
     def open_turns(self) -> int:
@@ -194,11 +199,12 @@ class Sessions:
             alike = node.opening in ("", parent.opening)  # a request of the Responses API may leave its instructions out
             alike = alike and (node.drawn == parent.drawn or node.answer is None)
             node.said = _said(conversation, match.at + 1)
+            self._asides.claimed(node.user, node.said)
             node.samples = samples_of(exchange.response)
             node.claim = Claim(parent, came_back, alike and parent.tools <= node.tools)
             parent.pending.append(node)
             if node.samples and node.claim.same_agent:
-                node.tree.uncertain.append(node)
+                self._uncertain.setdefault(node.user, deque(maxlen=MOST_UNCERTAIN)).append(node)
 
     def _speak_behind(self, node: Node) -> None:
         """Somebody says more behind this answer, so the conversation went on with the words that led to it."""
@@ -211,13 +217,12 @@ class Sessions:
 
     def _find_reused(self, node: Node, messages: list[Message]) -> None:
         """Mark claims whose answer this request, which continues none of them, holds as a text: a summary, after a compaction."""
-        for tree in self._trees[node.user].values():
-            for other in tree.uncertain:
-                parent = other.claim.parent if other.claim is not None else None
-                if parent is None or other.spoken_on or not other.samples or other is node:
-                    continue
-                if parent.opening == node.opening and parent.tools <= node.tools and holds(messages, other.samples):
-                    other.reused = True
+        for other in self._uncertain.get(node.user, ()):
+            parent = other.claim.parent if other.claim is not None and not other.spoken_on else None
+            if parent is None or other is node or parent.opening != node.opening or not parent.tools <= node.tools:
+                continue
+            if holds(messages, other.samples):
+                other.reused = True
 
     def tick(self, now: float) -> None:
         """Close trees that were not seen for `timeout_s`."""
@@ -365,7 +370,7 @@ class Sessions:
         """Whether the conversation did not go on with these words somewhere else, and never did."""
         if node.claim is None or node.spoken_on:
             return False
-        return self._asides.hold(node.user, node.said, but=1 if node.claim.parent.exchange is None else 0)
+        return self._asides.hold(node.user, node.said, decided=node.claim.parent.exchange is None)
 
     def _end_session(self, user: str, session_id: str) -> None:
         trees = list(self._of_session.get((user, session_id), []))
@@ -388,6 +393,7 @@ class Sessions:
         if not self._trees[tree.user]:
             del self._trees[tree.user]
             self._quotes.forget(tree.user)
+            self._uncertain.pop(tree.user, None)
         of_session = self._of_session[tree.user, tree.session_id]
         of_session.remove(tree)
         if not of_session:

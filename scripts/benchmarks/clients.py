@@ -1,12 +1,12 @@
 """Are the conversations of real clients read correctly? Every request has a parent, a kind and a next state that are true.
 
-Part `recordings`: what clients sent, as recorded on the wire (`tests/recordings`), with the tree that each had. Part `driven`: clients
-that are installed and driven as a person would (`scripts/driven_clients.py`); the truth comes from the driver, see
-`clients_truth.py`. Part `look-alikes`: conversations that look alike and must stay apart, drawn at random (`clients_look_alikes.py`).
-Part `families`: simulated clients of many families, with the rules of known clients switched off (`clients_families.py`).
+- recordings: what clients sent, as recorded on the wire (`tests/recordings`), with the tree that each had.
+- driven clients: installed, and used as a person would (`scripts/driven_clients.py`). The driver has the truth (`clients_truth`).
+- `families`: simulated clients of many families, read with the rules of known clients switched off (`clients_families.py`).
+- `look-alikes`: conversations that look alike and must stay apart, drawn at random (`clients_look_alikes.py`).
 
-Of each client: `requests`, `sessions_wrong`, `parents_wrong`, `next_states_wrong`, `kinds_wrong`, and `trainable_share` of the turns
-that have a next state. The command exits with code 1 when a count of wrong ones is not 0, or when less than 0.9 is trainable.
+Of each client: `requests`, `sessions_wrong`, `parents_wrong`, `next_states_wrong`, `kinds_wrong`, and `trainable_share` of the
+turns that have a next state. The command exits with code 1 when a count of wrong ones is not 0, or when less than 0.9 is trainable.
 
 Clients are installed once, into `--where`. What cannot be installed is named and left out.
 """

@@ -1,13 +1,13 @@
 """What is true of the requests of a driven client, told from what the person typed and not from what collect made of them.
 
 Each message that the driver types names its conversation and its number: `#rose-2 Tell me more`. Whatever a client does to its
-history, the person's words stay in it. So a request belongs to the last such name that stands in a user's message, and to the step
-that the number of answers behind that message tells: after `#rose-1` comes the call of a tool, after that its result, and so on. The
-driver scripts the model, so it knows how many steps each message takes, and what the tool prints.
+history, the person's words stay in it. So a request belongs to the last such name that stands in a user's message. The number of
+answers behind that message is its step: `#rose-1` is answered by a tool call, the result of the call by a text. The driver scripts
+the model, so it knows how many steps each message takes, and what the tool prints.
 
-Of the requests with one name and step, one is the turn; the others are calls that the client makes for itself. Which ones is labelled
-by hand: `asides` are texts that stand in such calls of this client, written down after looking at them. Where two requests without such
-a text claim one step, or a step has none, the truth is not known and the run fails: Unclear. Nothing of collect is used.
+Of the requests with one name and step, one is the turn; the others are calls that the client makes for itself. These are labelled
+by hand: `asides` are texts that stand in such calls of this client, written down after looking at them. Where two requests without
+such a text claim one step, or a step has none, the truth is not known and the run fails: Unclear. Nothing of collect is used.
 """
 
 import re
@@ -54,8 +54,8 @@ class Counts:
 def facts_of(
     exchanges: Sequence[Exchange], talks: Mapping[str, Sequence[int]], asides: Sequence[str], prints: str = PRINTS
 ) -> dict[str, Fact]:
-    """What is true of each request by its id. `talks`: how many steps each message of each conversation takes. `prints`: what stands
-    in the result of a tool; `{}` is the name of its message."""
+    """What is true of each request by its id. `talks`: how many steps each message of each conversation takes. `prints`: what
+    stands in the result of a tool; `{}` is the name of its message."""
     order = [
         (talk, number + 1, step) for talk, steps in talks.items() for number, count in enumerate(steps) for step in range(count)
     ]

@@ -41,6 +41,7 @@ from clawctl.types import Exchange, Message
 MOST_DROPPED = 2  # user messages of the parent that may be missing in the child
 MOST_COMPARED = 256  # newest turns with the same words that are looked at one by one
 SHORTEST_PREFIX = 8  # characters of an answer that is found by its beginning alone
+LONG_REMINDER = 6  # lines
 SHORTEST_END = 48  # characters that messages must have where they are found in other surroundings, or changed
 
 
@@ -316,16 +317,15 @@ def _merges(node: Node, first: bytes, conversation: Conversation, at: int) -> bo
 
 def _lost_a_reminder(node: Node, conversation: Conversation, messages: list[Message], at: int) -> bool:
     """Whether what stands before `at` is the node's request, with some lines missing from its last user message. They begin and end
-    with a tag, or an earlier answer proves that it is the same conversation."""
+    with a tag, or are many, or an earlier answer proves that it is the same conversation."""
     if node.lines is None or not len(node.digests) == at == _common_end(node, conversation, messages, at):
         return False
     place, theirs = node.lines
     kept = Counter(lines_of(messages[conversation.at[place]]))
     lost = [line for line in theirs if kept[line] == 0]
     tagged = bool(lost) and lost[0] % 2 == lost[-1] % 2 == 1
-    return _length(conversation, messages, 0, at) >= (SHORTEST_END // 2 if tagged else SHORTEST_END) and (
-        tagged or "a" in node.roles
-    )
+    long = _length(conversation, messages, 0, at) >= (SHORTEST_END // 2 if tagged else SHORTEST_END)
+    return long and (tagged or len(lost) >= LONG_REMINDER or "a" in node.roles)
 
 
 def _is_same_end(conversation: Conversation, messages: list[Message], end: int, at: int) -> bool:

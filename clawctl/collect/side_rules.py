@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from clawctl.types import Message
 
-VERSION = 4
+VERSION = 5
 
 # What a client's X-Turn-Type (or body's turn_type) says. "user" and "unknown" are what OpenClaw's provider plugin sends.
 MAIN_TYPES = frozenset({"main", "user", "turn", "unknown"})
@@ -49,6 +49,17 @@ TRANSIENT = (
     ("<environment_context>", "</environment_context>"),  # Codex, whenever it has changed
 )
 
+# A user message that begins so, followed by such an answer, was written by the client: both come and go, and nobody said them.
+PAIRS = (
+    ("I have *added these files to the chat*", "Ok, any changes I propose will be to those files."),  # all of aider
+    ("Here are summaries of some files present in my git repository", "Ok, I won't try and edit those files"),
+    ("Here are some READ ONLY files, provided for your reference.", "Ok, I will use these files as references."),
+    ("I committed the changes with git hash", "Ok."),
+    ("I updated the files.", "Ok."),
+    ("I didn't update the files.", "Ok."),
+    ("I switched to a new code base.", "Ok."),
+)
+
 # OpenClaw names its session in the system prompt or in the first user message: "Runtime: agent=main | … | sessionId=c388bb34-… |".
 _RUNTIME = re.compile(r"^Runtime: [^\n]*\| sessionId=([0-9A-Za-z-]{8,64})", re.MULTILINE)
 _REVISION = re.compile(r"^([0-9a-f]{8}-[0-9a-f-]{27}):\d+$")  # and counts its compactions behind the id: "c86d8302-…:1"
@@ -60,6 +71,12 @@ _STAMP = re.compile(r"\[[^\]\n]{1,40}\]\s*")  # "[Sat 2026-11-21 07:28 UTC] "
 def is_transient(text: str) -> bool:
     text = text.strip()
     return text[:1] == "<" and any(text.startswith(begin) and text.endswith(end) for begin, end in TRANSIENT)
+
+
+def is_pair(said: str, answered: str) -> bool:
+    """Whether a client wrote both messages itself."""
+    said, answered = said[:200].lstrip(), answered[:200].lstrip()
+    return any(said.startswith(begin) and answered.startswith(answer) for begin, answer in PAIRS)
 
 
 def session_in_prompt(messages: Sequence[Message]) -> str | None:

@@ -268,7 +268,10 @@ class Index:
         begun = [node for node in long if node.text and begins_with(shown, node.text)]
         alike = self._alike(user, conversation.digests[at])
         said = conversation.digests[at - 1] if conversation.roles[at - 1] == "u" else None  # a tool's result may have been cleared
-        likely = [node for node in dict.fromkeys([*alike, *begun]) if said is None or node.digests[-1:] == (said,)]
+        found = dict.fromkeys([*alike, *begun])
+        likely = [
+            node for node in found if (node.digests[-1:] == (said,) if said else node.roles[-1:] == conversation.roles[at - 1])
+        ]
         return [node for node in likely if named and self._descends(node, named.keys())]
 
     def _descends(self, node: Node, named: Set[str]) -> bool:
@@ -325,7 +328,9 @@ def _lost_a_reminder(node: Node, conversation: Conversation, messages: list[Mess
     lost = [line for line in theirs if kept[line] == 0]
     tagged = bool(lost) and lost[0] % 2 == lost[-1] % 2 == 1
     long = _length(conversation, messages, 0, at) >= (SHORTEST_END // 2 if tagged else SHORTEST_END)
-    return long and (tagged or len(lost) >= LONG_REMINDER or "a" in node.roles)
+    if any(line % 2 for line in lost):
+        return long and tagged  # words in front of a tag, or behind it, are the user's
+    return long and (len(lost) >= LONG_REMINDER or "a" in node.roles)
 
 
 def _is_same_end(conversation: Conversation, messages: list[Message], end: int, at: int) -> bool:

@@ -280,7 +280,7 @@ CLIENTS = (
     Driven("pydantic-ai", "2.66.0", "agents/bin/smolagent", script("agents", "pydantic_agents.py"),
            {"rose": (2, 1, 1), "lily": (2, 1, 1)}, prints="sunny", packages=AGENTS),
     Driven("ai-sdk", "7.0.173", "node_modules/@ai-sdk/openai-compatible", node_script("ai_sdk.mjs"), {"rose": (2, 1, 1)},
-           prints="sunny", modules=("ai@7.0.173", "@ai-sdk/openai-compatible", "zod")),
+           prints="sunny", modules=("ai@7.0.173", "@ai-sdk/openai-compatible@2.0.91")),
     Driven("langchain", "1.7.3", "venv/bin/litellm", script("venv", "chat_langchain.py"), {"paris": (2, 1), "rome": (2, 1)},
            prints="sunny"),
     Driven("litellm", "1.106.2", "venv/bin/litellm", script("venv", "chat_litellm.py"),

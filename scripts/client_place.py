@@ -34,7 +34,7 @@ class Place:
     def run(self, *command: str | Path, **more: str) -> str:
         """What it printed. Raises ClawError if it fails."""
         done = subprocess.run(
-            [str(word) for word in command], **self._surroundings(more), capture_output=True,
+            [str(word) for word in command], **self.surroundings(more), capture_output=True,
             text=True, timeout=self.patience_s, check=False,
         )  # fmt: skip
         if done.returncode:
@@ -51,7 +51,7 @@ class Place:
         told = self.home / "server.log"
         with told.open("wb") as log:
             words = [str(word) for word in command]
-            server = subprocess.Popen(words, **self._surroundings(more), stdout=log, stderr=log)
+            server = subprocess.Popen(words, **self.surroundings(more), stdout=log, stderr=log)
         try:
             yield server
         except ClawError as error:
@@ -77,8 +77,8 @@ class Place:
                 raise ClawError(f"{url} was not ready after {self.patience_s:.0f} s", "")
             time.sleep(0.5)
 
-    def _surroundings(self, more: dict[str, str]) -> dict[str, Any]:
-        """None of the settings of whoever started this."""
+    def surroundings(self, more: dict[str, str]) -> dict[str, Any]:
+        """Folder, variables and input of a command, without the settings of whoever started this."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_THEIRS)}
         home = {"HOME": str(self.home), "CLAWCTL_URL": self.url, "CLAWCTL_KEY": self.key, "NO_COLOR": "1"}
         work = self.home / "work"

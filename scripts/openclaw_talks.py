@@ -80,6 +80,8 @@ def _configure(place: Place, config: dict[str, object]) -> None:
 
 def _talk(place: Place, openclaw: Path, *how: str) -> None:
     say: tuple[str | Path, ...] = (openclaw, "agent", *how, "--agent", "main", "--json", "--message")
-    must_say(place.run(*say, 'Run it. [[think]] [[tool:exec {"command": "echo hi-from-tool"}]]', **_QUIET), "hi-from-tool")
-    must_say(place.run(*say, 'And again. [[tool:exec {"command": "echo once-more"}]]', **_QUIET), "once-more")
-    must_say(place.run(*say, "Thanks [[say:Bye now]]", **_QUIET), "Bye now")
+    must_say(
+        place.run(*say, '#claw-1 Run it. [[think]] [[tool:exec {"command": "echo claw hi-from-tool"}]]', **_QUIET), "hi-from-tool"
+    )
+    must_say(place.run(*say, '#claw-2 And again. [[tool:exec {"command": "echo claw once-more"}]]', **_QUIET), "once-more")
+    must_say(place.run(*say, "#claw-3 Thanks [[say:Bye now]]", **_QUIET), "Bye now")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 import yaml
@@ -52,11 +53,12 @@ def _openai_js(place: Place) -> None:
     place.run(place.node, script)
 
 
-def _mini_swe_agent(place: Place) -> None:
+def mini_swe_agent(place: Place) -> None:
     submit = json.dumps({"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"})
     order = json.dumps({"command": f"echo '[''[tool:bash {submit}]'']'"})
     place.run(
-        place.python.with_name("mini"), "-m", "openai/demo", "-y", "--exit-immediately", "-t", f"Look. [[tool:bash {order}]]",
+        place.python.with_name("mini"), "-m", "openai/demo", "-y", "--exit-immediately", "-t",
+        f"#mini-1 Look. [[tool:bash {order}]]",
         OPENAI_API_BASE=place.url, OPENAI_API_KEY=place.key, MSWEA_CONFIGURED="true", MSWEA_COST_TRACKING="ignore_errors",
         LITELLM_LOCAL_MODEL_COST_MAP="True",
     )  # fmt: skip
@@ -90,7 +92,7 @@ CLIENTS = (
     Client("litellm", "venv/bin/litellm", _python("chat_litellm.py"), 7, 3),
     Client("langchain", "venv/bin/litellm", _python("chat_langchain.py"), 6, 2),
     Client("openai-agents", "venv/bin/litellm", _python("openai_agents.py"), 6, 2),
-    Client("mini-swe-agent", "venv/bin/mini", _mini_swe_agent, 2, 1),
+    Client("mini-swe-agent", "venv/bin/mini", mini_swe_agent, 2, 1),
     Client("openai-js", "node_modules/openai", _openai_js, 6, 2),
     Client("codex", "node_modules/@openai/codex", _codex, 3, 1),
     Client("claude-code", "node_modules/@anthropic-ai/claude-code", _claude_code, 3, 1),
@@ -103,12 +105,12 @@ CLIENTS = (
 
 
 @contextmanager
-def serving(run: RunDir) -> Iterator[tuple[str, str]]:
-    """URL and key of a `clawctl serve` that speaks for a rehearsal."""
+def serving(run: RunDir, **serve: Any) -> Iterator[tuple[str, str]]:
+    """URL and key of a `clawctl serve` that speaks for a rehearsal. `serve`: more settings of its recipe."""
     with asgi.serving(Rehearsal().app()) as rehearsal:
         recipe = run.root.with_suffix(".yaml")
         upstream = {"url": rehearsal, "kind": "vllm"}
-        recipe.write_text(yaml.safe_dump({"serve": {"port": 0, "api_key": "key-of-the-clients", "upstream": upstream}}))
+        recipe.write_text(yaml.safe_dump({"serve": {"port": 0, "api_key": "key-of-the-clients", "upstream": upstream, **serve}}))
         command = [sys.executable, "-m", "clawctl", "serve", "--run", str(run.root), "--recipe", str(recipe), "--intercept"]
         with run.root.with_suffix(".log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
             try:

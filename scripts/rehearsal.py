@@ -1,9 +1,10 @@
-"""A chat-completions server that says what it is told to say, so that real clients can be rehearsed without a model.
+r"""A chat-completions server that says what it is told to say, so that real clients can be rehearsed without a model.
 
     python -m scripts.rehearsal --port 8123
 
 It speaks as vLLM does: token ids, logprobs, usage, streamed and not. What it answers stands in what came last, of a user or a tool:
-`[[tool:NAME {"a": 1}]]` calls that tool, if it was offered (two call two); `[[think]]` thinks first; `[[say:TEXT]]` says TEXT.
+`[[tool:NAME {"a": 1}]]` calls that tool, if it was offered (two call two); `[[think]]` thinks first; `[[say:TEXT]]` says TEXT, in
+which `\n` begins a line.
 After the results of tools it says the first words of each. Its tokens are words; their logprobs are made up, all -0.5.
 """
 
@@ -53,7 +54,7 @@ def reply_to(body: dict[str, Any]) -> tuple[str, str, list[tuple[str, str]]]:
     calls = [(name, arguments) for name, _, arguments in (said.partition(" ") for kind, said in orders if kind == "tool")]
     calls = [(name, _unescaped(arguments or "{}")) for name, arguments in calls if name in offered]
     heard = "" if calls else f"I heard {sum(map(len, map(_text, new)))} characters."
-    said = next((said for kind, said in orders if kind == "say"), heard)
+    said = next((said.replace("\\n", "\n") for kind, said in orders if kind == "say"), heard)
     return "I think about it." if any(kind == "think" for kind, _ in orders) else "", said, calls
 
 

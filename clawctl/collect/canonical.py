@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from clawctl.collect.side_rules import is_transient
+from clawctl.collect.side_rules import is_pair, is_transient
 from clawctl.types import Message
 
 SHORTEST_HANDLE = 16  # characters of a tool-call id
@@ -59,6 +59,8 @@ def read_conversation(messages: Sequence[Message]) -> Conversation:
             system.update(digest)
         elif role == "user" and is_transient(text_of(message.get("content"))):
             transient_at.append(len(items))
+        elif _is_of_pair(messages, at, role):
+            continue
         else:
             if role != "tool":
                 run_start = len(items) + 1
@@ -77,6 +79,17 @@ def read_conversation(messages: Sequence[Message]) -> Conversation:
         whole=whole,
         transient_at=tuple(transient_at),
     )
+
+
+def _is_of_pair(messages: Sequence[Message], at: int, role: str) -> bool:
+    """Whether this message of a user and the answer behind it, or this answer and the message before it, are the client's own."""
+    first = at if role == "user" else at - 1
+    if role not in ("user", "assistant") or first < 0 or first + 1 >= len(messages):
+        return False
+    said, answered = messages[first], messages[first + 1]
+    if role_of(said) != "user" or role_of(answered) != "assistant" or answered.get("tool_calls"):
+        return False
+    return is_pair(text_of(said.get("content")), text_of(answered.get("content")))
 
 
 def _paths(digests: Sequence[bytes]) -> tuple[bytes, ...]:
@@ -154,13 +167,13 @@ def _text_digest(text: str) -> bytes:
 
 
 def lines_of(message: Message) -> "array[int]":
-    """A hash of each line of a message that is not empty, for comparison in this process. Each part begins a line. Empty for a
-    message of more than MOST_LINES lines."""
+    """A hash of each line of a message that is not empty, for comparison in this process; odd for a line that begins with a tag.
+    Each part begins a line. Empty for a message of more than MOST_LINES lines."""
     content = message.get("content")
     parts = content if isinstance(content, list) else [content]
     text = "\n".join(text_of([part]) if isinstance(part, dict) else text_of(part) for part in parts)
     lines = [line.strip() for line in text.split("\n", MOST_LINES + 1)]
-    return array("q", (hash(line) for line in lines if line) if len(lines) <= MOST_LINES else ())
+    return array("q", ((hash(line) & ~1) | (line[0] == "<") for line in lines if line) if len(lines) <= MOST_LINES else ())
 
 
 def text_of(content: Any) -> str:

@@ -6,9 +6,11 @@ handle        the id of a tool call, or another handle that serve issued, comes 
 conversation  the answer of a known turn follows the same conversation; if it continues the last message, joined with it or alone
 context       the same, but up to two user messages of that turn's request are missing: context that the client removed
 merged        two answers of one conversation stand in one message
-prefix        the same request is followed by a message that begins with the answer: the client appended, or removed a tool call
+prefix        the same request is followed by a message that begins with the answer: the client appended, or removed a tool call; or
+              the message is a text that holds the id of the answer's tool call
 reminder      one user message of that turn's request has lost some of its lines: a reminder that the client removed
 final         the tool calls and tool results of that turn's request are missing: the client keeps final answers only
+window        the last messages of that turn's request: the client cut off, summarised or renewed what stood before them
 descendant    an earlier message has the handle of a turn, and the answer is that of one of its descendants
 session       the answer belongs to the session that the client names: what stood before it was compacted or edited
 completion    of a plain completion: the prompt begins with the turn's prompt and answer
@@ -32,6 +34,8 @@ from clawctl.collect.canonical import (
     extend_path,
     handles,
     lines_of,
+    read_conversation,
+    text_of,
 )
 from clawctl.collect.plain import Beginning, PlainIndex
 from clawctl.types import Exchange, Message
@@ -39,11 +43,13 @@ from clawctl.types import Exchange, Message
 MOST_DROPPED = 2  # user messages of the parent that may be missing in the child
 MOST_COMPARED = 256  # newest turns with the same words that are looked at one by one
 SHORTEST_PREFIX = 8  # characters of an answer that is found by its beginning alone
+LONG_REMINDER = 6  # lines
+SHORTEST_END = 48  # characters that messages must have where they are found in other surroundings, or changed
 
 
 Relation = Literal["exact", "tail-drop", "mid-drop", "diverged"]
 Evidence = Literal[
-    "handle", "conversation", "context", "merged", "prefix", "reminder", "final", "descendant", "session", "completion"
+    "handle", "conversation", "context", "merged", "prefix", "reminder", "final", "window", "descendant", "session", "completion"
 ]
 
 
@@ -56,7 +62,6 @@ class Tree:
     last_seen: float  # when its newest exchange ended, on the clock of serve
     nodes: list["Node"] = field(default_factory=list)
     among_tools: bool = False  # whether a request of its session had tools
-    aside_words: Counter[bytes] = field(default_factory=Counter)  # what requests said that the conversation did not go on with
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +87,7 @@ class Node:
     exchange: Exchange | None
     tools: frozenset[str]  # names of the tools that its request offers
     opening: str  # how its system prompt begins
-    said: bytes | None  # digest of the last message of its request
+    drawn: tuple[str, float, float, int]  # the model that was asked for, and the temperature, top_p and top_k of its answer
     evidence: "Evidence | None" = None  # of its parent
     text: AnswerText | None = None  # of its answer; None: it has none
     lines: "tuple[int, array[int]] | None" = None  # of the last user message of its request: its place, and a hash of each line
@@ -92,6 +97,11 @@ class Node:
     claim: "Claim | None" = None  # while it may be an aside
     beginnings: tuple[Beginning, ...] = ()  # of prompts that continue it, if it is a plain completion
     continued_paths: tuple[bytes, ...] = ()  # of the conversation with an answer that continues the last message: as one, or alone
+    said: tuple[bytes, ...] = ()  # digests of its words behind the answer that it continues
+    brings_results: bool = False  # whether tool results follow the answer that it continues
+    spoken_on: bool = False  # whether somebody said more behind it, or behind tool results that follow it
+    samples: tuple[str, ...] = ()  # of its answer, while it has a claim
+    reused: bool = False  # whether its answer came back as a text, so that it was a call of the client's own
 
     @property
     def user(self) -> str:
@@ -104,7 +114,7 @@ class Claim:
 
     parent: Node
     next_state: list[Message] | None
-    same_agent: bool  # it offers the tools of its parent's request, under a system prompt that begins the same
+    same_agent: bool  # it offers the tools of its parent's request, under a system prompt that begins the same, to the same model
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +178,9 @@ class Index:
         for at in reversed(answers):
             for evidence, candidates in self._candidates(conversation, messages, at, user, hint):
                 found = [node for node in candidates if _is_open(node, hint, since)]
+                if found and evidence != "handle":
+                    named = self._named_trees(conversation, messages, at, user, hint, since)
+                    found = [node for node in found if not named or node.tree in named]
                 if not found:
                     continue
                 if evidence == "session":
@@ -176,7 +189,8 @@ class Index:
                 else:
                     replies = True
                 best = max(found, key=lambda node: _evidence(node, conversation, at, twins))
-                return Match(best, at, _dropped(best, conversation, at), _relation(best, conversation, at), evidence, replies)
+                dropped = _dropped(best, conversation, at) if evidence != "window" else frozenset[bytes]()
+                return Match(best, at, dropped, _relation(best, conversation, at), evidence, replies)
         return None
 
     def find_plain_parent(self, exchange: Exchange, hint: str | None, since: float) -> Match | None:
@@ -200,22 +214,63 @@ class Index:
         yield "merged", [node for first, node in merged if _merges(node, first, conversation, at)]
         if at != conversation.roles.rfind("a"):
             return
-        yield "prefix", self._longest_prefix(conversation, answer, at, user)
+        yield "prefix", self._longest_prefix(conversation, messages, at, user)
         yield "reminder", [node for node in alike if _lost_a_reminder(node, conversation, messages, at)]
         yield "final", [node for node in alike if _kept_final_answers(node, conversation, at)]
+        yield "window", self._with_the_same_end(alike, conversation, messages, at)
         yield "descendant", self._descendants(conversation, messages, at, user)
         if hint is not None:
             yield "session", [node for node in alike if node.hint == hint]
 
-    def _longest_prefix(self, conversation: Conversation, answer: Message, at: int, user: str) -> list[Node]:
+    def _named_trees(
+        self, conversation: Conversation, messages: list[Message], at: int, user: str, hint: str | None, since: float
+    ) -> list[Tree]:
+        """The trees of the last turn before `at` that a handle names: two runs of one prompt have the same words."""
+        for i in range(at - 1, max(at - MOST_COMPARED, 0) - 1, -1):
+            if conversation.roles[i] == "a":
+                known = (self._by_handle.get((user, handle), []) for handle in handles(messages[conversation.at[i]]))
+                trees = [node.tree for nodes in known for node in nodes if _is_open(node, hint, since)]
+                if trees:
+                    return trees
+        return []
+
+    def _longest_prefix(self, conversation: Conversation, messages: list[Message], at: int, user: str) -> list[Node]:
         """Of the turns with this request, those whose answer begins the message. The longest: an answer may begin another."""
         if at == 0:
             return []
         asked = self._by_prompt.get((user, conversation.paths[at - 1]), [])[-MOST_COMPARED:]
-        shown = answer_text(answer)
+        shown = answer_text(messages[conversation.at[at]])
+        named = [node for node in asked if any(handle in shown for handle in node.handles[1:])]
+        if named:
+            return named  # the client wrote the call into the text, with its id
         found = [node for node in asked if node.text is not None and begins_with(shown, node.text)]
+        found = [
+            node
+            for node in found
+            if node.text is not None
+            and (node.text.length >= SHORTEST_END or not _goes_on(shown[node.text.length :]))  # "one two" begins "one two three"
+        ]
         longest = max((node.text.length for node in found if node.text), default=0)
         return [node for node in found if node.text and node.text.length == longest]
+
+    def _with_the_same_end(self, alike: list[Node], conversation: Conversation, messages: list[Message], at: int) -> list[Node]:
+        """Of the nodes with this answer, those whose request ends like what stands before `at`. Of several, those with the longest
+        common end. What stands in front of it may be new (a summary, a file), but must hold no answer of another conversation."""
+        ends = {node: _common_end(node, conversation, messages, at) for node in alike}
+        longest = max(ends.values(), default=0)
+        if not longest or not _is_same_end(conversation, messages, longest, at):
+            return []
+        front = [conversation.digests[i] for i in range(at - longest) if conversation.roles[i] == "a"][-MOST_COMPARED:]
+        return [
+            node
+            for node, end in ends.items()
+            if end == longest
+            and _may_be_renewed(node, conversation, messages, at - longest - 1, len(node.digests) - longest - 1)
+            and all(
+                not known or any(own.tree is node.tree and own is not node for own in known)
+                for known in (self._alike(node.user, each) for each in front)
+            )
+        ]
 
     def _descendants(self, conversation: Conversation, messages: list[Message], at: int, user: str) -> list[Node]:
         """Turns with this answer among the descendants of a turn whose handle stands in an earlier message."""
@@ -231,7 +286,12 @@ class Index:
         long = [node for node in newest if node.text is not None and node.text.length >= SHORTEST_PREFIX]
         begun = [node for node in long if node.text and begins_with(shown, node.text)]
         alike = self._alike(user, conversation.digests[at])
-        return [node for node in dict.fromkeys([*alike, *begun]) if named and self._descends(node, named.keys())]
+        said = conversation.digests[at - 1] if conversation.roles[at - 1] == "u" else None  # a tool's result may have been cleared
+        found = dict.fromkeys([*alike, *begun])
+        likely = [
+            node for node in found if (node.digests[-1:] == (said,) if said else node.roles[-1:] == conversation.roles[at - 1])
+        ]
+        return [node for node in likely if named and self._descends(node, named.keys())]
 
     def _descends(self, node: Node, named: Set[str]) -> bool:
         above = node.parent_id
@@ -244,6 +304,11 @@ class Index:
 
     def _alike(self, user: str, answer: bytes) -> list[Node]:
         return self._by_answer.get((user, answer), [])[-MOST_COMPARED:]
+
+
+def _goes_on(rest: str) -> bool:
+    """Whether a text goes on with further words, as another answer may. A client appends a line or a tag."""
+    return rest[:1] == " " or rest[:1].isalnum()
 
 
 def _is_open(node: Node, hint: str | None, since: float) -> bool:
@@ -273,15 +338,65 @@ def _merges(node: Node, first: bytes, conversation: Conversation, at: int) -> bo
 
 
 def _lost_a_reminder(node: Node, conversation: Conversation, messages: list[Message], at: int) -> bool:
-    """Whether what stands before `at` is the node's request, with some lines missing from its last user message."""
-    if node.lines is None or len(node.digests) != at:
+    """Whether what stands before `at` is the node's request, with some lines missing from its last user message. They begin and end
+    with a tag, or are many, or an earlier answer proves that it is the same conversation."""
+    if node.lines is None or not len(node.digests) == at == _common_end(node, conversation, messages, at):
         return False
     place, theirs = node.lines
-    if any(ours != own for i, (ours, own) in enumerate(zip(conversation.digests[:at], node.digests, strict=True)) if i != place):
+    kept = Counter(lines_of(messages[conversation.at[place]]))
+    lost = [line for line in theirs if kept[line] == 0]
+    tagged = bool(lost) and lost[0] % 2 == lost[-1] % 2 == 1
+    long = _length(conversation, messages, 0, at) >= (SHORTEST_END // 2 if tagged else SHORTEST_END)
+    if any(line % 2 for line in lost):
+        return long and tagged  # words in front of a tag, or behind it, are the user's
+    return long and (len(lost) >= LONG_REMINDER or "a" in node.roles)
+
+
+def _is_same_end(conversation: Conversation, messages: list[Message], end: int, at: int) -> bool:
+    """Whether so many messages before `at` are enough to be no coincidence: an answer and a message of the user, and long."""
+    lengths = [(conversation.roles[i], len(text_of(messages[conversation.at[i]].get("content")))) for i in range(at - end, at + 1)]
+    answers = [length for role, length in lengths if role == "a"]
+    said = [length for role, length in lengths if role == "u"]
+    if len(answers) < 2 or not said or sorted(answers)[-2] < SHORTEST_PREFIX:
         return False
-    kept = lines_of(messages[conversation.at[place]])
+    return sum(answers) >= SHORTEST_END // 2 and sum(answers + said) >= SHORTEST_END
+
+
+def _may_be_renewed(node: Node, conversation: Conversation, messages: list[Message], ours: int, theirs: int) -> bool:
+    """Whether the message in front of a common end may be the node's, renewed. One of the user keeps a line of it (a file that
+    changed); words that have no line in common belong to another conversation."""
+    if min(ours, theirs) < 0 or (conversation.roles[ours], node.roles[theirs]) != ("u", "u"):
+        return True
+    if node.exchange is None:
+        return False
+    before = node.exchange.messages[read_conversation(node.exchange.messages).at[theirs]]
+    return not set(lines_of(before)).isdisjoint(lines_of(messages[conversation.at[ours]]))
+
+
+def _common_end(node: Node, conversation: Conversation, messages: list[Message], at: int) -> int:
+    """How many messages before `at` are the last ones of the node's request. Its last user message may have lost lines."""
+    end = 0
+    while end < min(at, len(node.digests)):
+        end += 1
+        if node.digests[-end] != conversation.digests[at - end] and not (
+            node.lines is not None
+            and node.lines[0] == len(node.digests) - end
+            and conversation.roles[at - end] == "u"
+            and _has_lost_lines(node.lines[1], messages[conversation.at[at - end]])
+        ):
+            return end - 1
+    return end
+
+
+def _length(conversation: Conversation, messages: list[Message], begin: int, at: int) -> int:
+    """Characters of the messages from `begin` to the answer at `at`."""
+    return sum(len(text_of(messages[place].get("content"))) for place in conversation.at[begin : at + 1])
+
+
+def _has_lost_lines(theirs: "array[int]", message: Message) -> bool:
+    kept = lines_of(message)
     left = iter(theirs)
-    return conversation.roles[place] == "u" and bool(kept) and len(kept) < len(theirs) and all(line in left for line in kept)
+    return bool(kept) and len(kept) < len(theirs) and all(line in left for line in kept)
 
 
 def _kept_final_answers(node: Node, conversation: Conversation, at: int) -> bool:

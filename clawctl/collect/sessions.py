@@ -7,14 +7,16 @@ The next state of a turn is what its conversation went on with. Clients also con
 title, a suggestion of what the user may type, an extraction of memories. Such a request looks like the user's next message. So the
 words of a request are only claimed as the next state of the turn before, until one of these settles it:
 
-- The request brings tool results, names itself a main turn, or rates the turn before. It counts at once.
-- Another request continues it. It counts then, if it comes from the same agent: it offers the tools of the turn before, under a
-  system prompt that begins the same.
-- The session ends. Of the claims that are left, the latest one of the same agent counts, but not one whose words stood in a request
-  that the conversation did not go on with before. Without any, the latest one of another agent counts that was continued.
+- The request brings tool results and nothing else, names itself a main turn, or rates the turn before. It counts at once.
+- Somebody says more behind it: behind its answer, or behind the tool results that follow its answer. It counts then, if it comes
+  from the same agent: it offers the tools of the turn before, under a system prompt that begins the same, to the same model. Tool
+  results alone settle nothing, because a client's own call may use tools.
+- The session ends. The latest claim counts that comes from the same agent, or behind which somebody said more. Two kinds never
+  count: words that lost against others before and never won, and a request whose answer came back to the same agent as a text.
 
-A claim that does not count is an aside. It closes as a side turn if it came from another agent, or if its words were repeated; else
-it may be a message that the user edited and sent again, and stays a main turn without a next state.
+A claim that does not count is an aside. It closes as a side turn if it came from another agent, or if its words lost elsewhere;
+else it may be a message that the user edited and sent again, and stays a main turn without a next state. A request that begins a
+conversation closes as a side turn if it has no tools, nothing continues it, and it quotes another conversation of its key.
 
 Of two continued requests, the first one's messages are the next state; the other is a branch. A request that repeats another's
 messages is a sibling with the same parent and no evidence of its quality. Of such siblings, those that are continued are trainable,
@@ -22,7 +24,8 @@ and one that is not closes as "regenerated".
 """
 
 from array import array
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
 from clawctl.collect.canonical import (
@@ -39,17 +42,68 @@ from clawctl.collect.held import Arrived, Held
 from clawctl.collect.parents import Claim, Index, Match, Node, Tree
 from clawctl.collect.plain import beginnings
 from clawctl.collect.plain import came_back as said_in
+from clawctl.collect.quotes import Quotes, holds, samples_of
 from clawctl.collect.rows import make_turn, next_state
-from clawctl.collect.side_rules import is_certain, opening_of, session_in_prompt, tool_names, turn_kind, without_revision
+from clawctl.collect.side_rules import (
+    SIDE_RULES,
+    SideRule,
+    is_named,
+    opening_of,
+    session_in_prompt,
+    tool_names,
+    turn_kind,
+    without_revision,
+)
 from clawctl.cut_calls import Decode
 from clawctl.types import Exchange, Feedback, Message, Turn, is_plain
+
+MOST_ASIDE_WORDS = 1 << 14  # messages, of all users
+MOST_UNCERTAIN = 16  # claims of a user whose answer is looked for in later requests
+MOST_WORDS = 8  # new messages of a request that are compared with those of others
+
+
+class AsideWords:
+    """Words that claimed to be what came next, though conversations did not go on with them; and words that they did go on with."""
+
+    def __init__(self) -> None:
+        self._counts: OrderedDict[tuple[str, bytes], list[int]] = OrderedDict()  # how often claimed, lost and won
+
+    def claimed(self, user: str, said: Iterable[bytes]) -> None:
+        self._add(user, said, 0)
+
+    def lost(self, user: str, said: Iterable[bytes]) -> None:
+        self._add(user, said, 1)
+
+    def won(self, user: str, said: Iterable[bytes]) -> None:
+        self._add(user, said, 2)
+
+    def hold(self, user: str, said: Iterable[bytes], decided: bool) -> bool:
+        """Whether some of these lost and never won. Of a claim that is `decided`, they must have been claimed elsewhere as well:
+        words that lost once may be a message that the user edited."""
+        counts = [self._counts.get((user, words), (0, 0, 0)) for words in said]
+        return any(lost and not won and (claimed > 1 or not decided) for claimed, lost, won in counts)
+
+    def _add(self, user: str, said: Iterable[bytes], place: int) -> None:
+        for words in said:
+            counts = self._counts.setdefault((user, words), [0, 0, 0])
+            self._counts.move_to_end((user, words))
+            counts[place] += 1
+            if len(self._counts) > MOST_ASIDE_WORDS:
+                self._counts.popitem(last=False)
 
 
 class Sessions:
     """The live trees of one run. `published`: the turns whose rows exist already, with their parents. They are linked as they were,
-    or not at all where their parent's session is over, and give no row again. `decode`: what token ids say."""
+    or not at all where their parent's session is over, and give no row again. `decode`: what token ids say. `rules`: of the calls
+    that known clients make."""
 
-    def __init__(self, timeout_s: float, published: dict[str, str | None] | None = None, decode: Decode | None = None) -> None:
+    def __init__(
+        self,
+        timeout_s: float,
+        published: dict[str, str | None] | None = None,
+        decode: Decode | None = None,
+        rules: Sequence[SideRule] = SIDE_RULES,
+    ) -> None:
         self.timeout_s, self._decode = timeout_s, decode
         self.unsure = Held()  # see `add`
         self._published = published if published is not None else {}
@@ -60,6 +114,10 @@ class Sessions:
         self._ended: list[str] = []
         self._late: list[Feedback] = []
         self._early: OrderedDict[tuple[str, str], Feedback] = OrderedDict()  # ratings of turns that were not read yet
+        self._rules = rules
+        self._asides = AsideWords()
+        self._quotes = Quotes()
+        self._uncertain: dict[str, deque[Node]] = {}  # of each user, the latest claims with a long answer
 
     @property
     def open_turns(self) -> int:
@@ -122,6 +180,8 @@ class Sessions:
             return None
         self._end_unseen(exchange.key, arrived.time)
         node = self._plant(exchange, conversation, hint, match, arrived.time)
+        if match is None or match.relation == "diverged":
+            self._find_reused(node, exchange.messages)
         if match is not None:
             self._continue(match, node, conversation, exchange)
         early = self._early.pop((exchange.key, exchange.exchange_id), None)
@@ -140,24 +200,53 @@ class Sessions:
         """Note that `node` continues its parent, and what it says to it."""
         parent = match.node
         parent.continued = True
-        if parent.claim is not None and parent.claim.same_agent:
-            self._settle(parent)
         if node.kind == "side":
             return
+        first, *others = conversation.roles[match.at + 1 :].split("a") if match.evidence != "completion" else ["u"]
         if match.evidence == "completion":
             came_back = said_in(match.added)
         else:
             came_back = next_state(conversation, exchange.messages, match) if match.replies else None
-        if not match.replies or is_certain(exchange.hints, conversation.roles[match.at + 1 :]):
+        certain = is_named(exchange.hints) or set(first) == {"t"}
+        node.brings_results = "t" in first
+        if is_named(exchange.hints) or any("t" not in some for some in (first, *others)):
+            self._speak_behind(parent)
+        if not match.replies or certain:
             if exchange.hints.get("feedback") is not None:
                 self._settle(parent)  # its user rated it
             parent.successors += 1
+            if parent.exchange is not None:
+                self._lose_others(parent, node)
             if match.replies:
                 self._answered(parent, came_back, exchange)
         else:
             alike = node.opening in ("", parent.opening)  # a request of the Responses API may leave its instructions out
+            alike = alike and (node.drawn == parent.drawn or node.answer is None)
+            node.said = _said(conversation, match.at + 1)
+            self._asides.claimed(node.user, node.said)
+            node.samples = samples_of(exchange.response)
             node.claim = Claim(parent, came_back, alike and parent.tools <= node.tools)
             parent.pending.append(node)
+            if node.samples and node.claim.same_agent:
+                self._uncertain.setdefault(node.user, deque(maxlen=MOST_UNCERTAIN)).append(node)
+
+    def _speak_behind(self, node: Node) -> None:
+        """Somebody says more behind this answer, so the conversation went on with the words that led to it."""
+        above: Node | None = node
+        while above is not None and not above.spoken_on:
+            above.spoken_on = True
+            if above.claim is not None and above.claim.same_agent:
+                self._settle(above)
+            above = self._index.by_id.get(above.parent_id or "") if above.brings_results else None
+
+    def _find_reused(self, node: Node, messages: list[Message]) -> None:
+        """Mark claims whose answer this request, which continues none of them, holds as a text: a summary, after a compaction."""
+        for other in self._uncertain.get(node.user, ()):
+            parent = other.claim.parent if other.claim is not None and not other.spoken_on else None
+            if parent is None or other is node or parent.opening != node.opening or not parent.tools <= node.tools:
+                continue
+            if holds(messages, other.samples):
+                other.reused = True
 
     def tick(self, now: float) -> None:
         """Close trees that were not seen for `timeout_s`."""
@@ -187,7 +276,7 @@ class Sessions:
             hint=hint,
             parent_id=parent.turn_id if parent else None,
             index=parent.index + 1 if parent else 0,
-            kind=turn_kind(exchange.hints.get("turn_type"), exchange.messages),
+            kind=turn_kind(exchange.hints.get("turn_type"), exchange.messages, self._rules),
             tree=tree,
             created_at=exchange.created_at,
             digests=conversation.digests,
@@ -203,7 +292,7 @@ class Sessions:
             exchange=exchange,
             tools=parent.tools if parent and parent.tools == tools else tools,  # one copy for a whole conversation
             opening=parent.opening if parent and parent.opening == opening else opening,
-            said=conversation.digests[-1] if conversation.digests else None,
+            drawn=(exchange.model, exchange.temperature, exchange.top_p, exchange.top_k),
             text=None if exchange.status == "error" else read_answer_text(exchange.response),
             lines=_last_user_lines(conversation, exchange.messages),
             beginnings=beginnings(exchange),
@@ -211,6 +300,8 @@ class Sessions:
         )
         tree.nodes.append(node)
         self._index.add(node)
+        if node.kind == "main":
+            self._quotes.note(node.user, id(tree), exchange.messages, exchange.response, bool(tools))
         return node
 
     def _new_tree(self, exchange: Exchange, hint: str | None, seen: float) -> Tree:
@@ -226,6 +317,7 @@ class Sessions:
         """The conversation goes on with this turn: its words are the next state of the turn before."""
         if node.claim is not None:
             parent, came_back = node.claim.parent, node.claim.next_state
+            self._asides.won(node.user, node.said)
             self._count(node)
             if came_back is not None:
                 self._close_for_good(parent, came_back)
@@ -235,9 +327,12 @@ class Sessions:
         claim, node.claim = node.claim, None
         assert claim is not None
         claim.parent.successors += 1
-        for other in claim.parent.pending:
-            if other.claim is not None and other.said is not None and other.said != node.said:
-                node.tree.aside_words[other.said] += 1
+        self._lose_others(claim.parent, node)
+
+    def _lose_others(self, parent: Node, winner: Node) -> None:
+        for other in parent.pending:
+            if other is not winner and other.claim is not None and not other.spoken_on:
+                self._asides.lost(other.user, set(other.said) - set(winner.said))
 
     def _answered(self, node: Node, came_back: list[Message] | None, by: Exchange) -> None:
         """Close an open turn with what came back and what the request said of it; with nothing it stays open. What another branch
@@ -256,7 +351,7 @@ class Sessions:
         if node.turn_id in self._published:
             del self._published[node.turn_id]
             return
-        if came_back is None and (best := _best_claim(node)) is not None:
+        if came_back is None and (best := self._best_claim(node)) is not None:
             assert best.claim is not None
             came_back = best.claim.next_state
             self._count(best)
@@ -265,11 +360,42 @@ class Sessions:
             twin is not node and twin.parent_id == node.parent_id and (twin.successors or twin.created_at > node.created_at)
             for twin in twins
         )
-        if came_back is None and rating is None and _is_aside(node):
+        if came_back is None and rating is None and self._is_aside(node, exchange):
             node.kind = "side"
         session_id = node.tree.session_id
         place = session_id, node.parent_id, node.index
         self._rows.append(make_turn(exchange, *place, node.kind, came_back, repeated, rating, node.evidence, self._decode))
+
+    def _best_claim(self, parent: Node) -> Node | None:
+        """Of the continuations of a turn that may be asides, the one that its user most likely wrote."""
+        claims = [(node, node.claim) for node in parent.pending if node.claim is not None and node.claim.next_state is not None]
+        likely = [node for node, claim in claims if claim.same_agent or node.spoken_on]
+        return next((node for node in reversed(likely) if not node.reused and not self._has_aside_words(node)), None)
+
+    def _is_aside(self, node: Node, exchange: Exchange) -> bool:
+        """Of a turn that closes without a next state: whether it was a request that the client made for itself."""
+        if node.answer is None:
+            return False
+        first = node  # of the tool loop that it stands in
+        while first.brings_results and first.claim is None and (above := self._index.by_id.get(first.parent_id or "")) is not None:
+            first = above
+        if first.claim is not None:
+            lost = node is first or first.claim.parent.exchange is None
+            known = (
+                self._has_aside_words(first)
+                if first.claim.same_agent
+                else not first.spoken_on and (node is not first or not node.continued)
+            )
+            return lost and (first.reused or known)
+        if node.parent_id is not None or node.continued or node.tools:
+            return False
+        return node.tree.among_tools or self._quotes.are_about(node.user, id(node.tree), exchange.messages, exchange.response)
+
+    def _has_aside_words(self, node: Node) -> bool:
+        """Whether the conversation did not go on with these words somewhere else, and never did."""
+        if node.claim is None or node.spoken_on:
+            return False
+        return self._asides.hold(node.user, node.said, decided=node.claim.parent.exchange is None)
 
     def _end_session(self, user: str, session_id: str) -> None:
         trees = list(self._of_session.get((user, session_id), []))
@@ -291,33 +417,18 @@ class Sessions:
         del self._trees[tree.user][id(tree)]
         if not self._trees[tree.user]:
             del self._trees[tree.user]
+            self._quotes.forget(tree.user)
+            self._uncertain.pop(tree.user, None)
         of_session = self._of_session[tree.user, tree.session_id]
         of_session.remove(tree)
         if not of_session:
             del self._of_session[tree.user, tree.session_id]
 
 
-def _best_claim(parent: Node) -> Node | None:
-    """Of the continuations of a turn that may be asides, the one that its user most likely wrote."""
-    claims = [(node, node.claim) for node in parent.pending if node.claim is not None and node.claim.next_state is not None]
-    own = [node for node, claim in claims if claim.same_agent and not _has_aside_words(node)]
-    others = [node for node, claim in claims if not claim.same_agent and node.continued]
-    return next(reversed(own or others), None)
-
-
-def _is_aside(node: Node) -> bool:
-    """Of a turn that closes without a next state: whether it was a request that the client made for itself."""
-    if node.answer is None:
-        return False
-    if node.claim is not None:
-        return _has_aside_words(node) if node.claim.same_agent else not node.continued
-    return node.parent_id is None and node.tree.among_tools and not node.tools and not node.continued
-
-
-def _has_aside_words(node: Node) -> bool:
-    """Whether the conversation did not go on with these words, somewhere else in this tree."""
-    own = 1 if node.claim is not None and node.claim.parent.exchange is None else 0  # counted when its parent closed
-    return node.said is not None and node.tree.aside_words[node.said] > own
+def _said(conversation: Conversation, begin: int) -> tuple[bytes, ...]:
+    """Digests of the words of a user from there on."""
+    new = zip(conversation.roles[begin:], conversation.digests[begin:], strict=True)
+    return tuple(digest for role, digest in new if role == "u")[:MOST_WORDS]
 
 
 def _continued_paths(conversation: Conversation, exchange: Exchange) -> tuple[bytes, ...]:

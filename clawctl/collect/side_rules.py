@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from clawctl.types import Message
 
-VERSION = 4
+VERSION = 5
 
 # What a client's X-Turn-Type (or body's turn_type) says. "user" and "unknown" are what OpenClaw's provider plugin sends.
 MAIN_TYPES = frozenset({"main", "user", "turn", "unknown"})
@@ -49,6 +49,17 @@ TRANSIENT = (
     ("<environment_context>", "</environment_context>"),  # Codex, whenever it has changed
 )
 
+# A user message that begins so, followed by such an answer, was written by the client: both come and go, and nobody said them.
+PAIRS = (
+    ("I have *added these files to the chat*", "Ok, any changes I propose will be to those files."),  # all of aider
+    ("Here are summaries of some files present in my git repository", "Ok, I won't try and edit those files"),
+    ("Here are some READ ONLY files, provided for your reference.", "Ok, I will use these files as references."),
+    ("I committed the changes with git hash", "Ok."),
+    ("I updated the files.", "Ok."),
+    ("I didn't update the files.", "Ok."),
+    ("I switched to a new code base.", "Ok."),
+)
+
 # OpenClaw names its session in the system prompt or in the first user message: "Runtime: agent=main | … | sessionId=c388bb34-… |".
 _RUNTIME = re.compile(r"^Runtime: [^\n]*\| sessionId=([0-9A-Za-z-]{8,64})", re.MULTILINE)
 _REVISION = re.compile(r"^([0-9a-f]{8}-[0-9a-f-]{27}):\d+$")  # and counts its compactions behind the id: "c86d8302-…:1"
@@ -60,6 +71,12 @@ _STAMP = re.compile(r"\[[^\]\n]{1,40}\]\s*")  # "[Sat 2026-11-21 07:28 UTC] "
 def is_transient(text: str) -> bool:
     text = text.strip()
     return text[:1] == "<" and any(text.startswith(begin) and text.endswith(end) for begin, end in TRANSIENT)
+
+
+def is_pair(said: str, answered: str) -> bool:
+    """Whether a client wrote both messages itself."""
+    said, answered = said[:200].lstrip(), answered[:200].lstrip()
+    return any(said.startswith(begin) and answered.startswith(answer) for begin, answer in PAIRS)
 
 
 def session_in_prompt(messages: Sequence[Message]) -> str | None:
@@ -83,25 +100,20 @@ def without_revision(claim: str) -> str:
     return found[1] if found else claim
 
 
-def turn_kind(turn_type: Any, messages: Sequence[Message]) -> Literal["main", "side"]:
+def turn_kind(turn_type: Any, messages: Sequence[Message], rules: Sequence[SideRule] = SIDE_RULES) -> Literal["main", "side"]:
     """What the client says, if we know the word; else what the rules say; a request without any sign is main."""
     said = turn_type.strip().lower() if isinstance(turn_type, str) else ""
     if said in SIDE_TYPES:
         return "side"
     if said in MAIN_TYPES:
         return "main"
-    return "side" if side_rule(messages) else "main"
+    return "side" if side_rule(messages, rules) else "main"
 
 
-def is_certain(hints: Mapping[str, Any], brings: str) -> bool:
-    """Whether a request that continues a turn is the conversation itself, and no call that the client makes for itself. `brings`
-    holds the roles of what is new in it.
-
-    Tool results come from the conversation. So does what its client calls a main turn, or what rates the turn before.
-    """
+def is_named(hints: Mapping[str, Any]) -> bool:
+    """Whether the client says that this request is the conversation itself: it calls it a main turn, or rates the turn before."""
     said = hints.get("turn_type")
-    named = isinstance(said, str) and said.strip().lower() in _SURE_TYPES
-    return named or "t" in brings or hints.get("feedback") is not None
+    return (isinstance(said, str) and said.strip().lower() in _SURE_TYPES) or hints.get("feedback") is not None
 
 
 def tool_names(tools: Sequence[Mapping[str, Any]] | None) -> frozenset[str]:
@@ -120,13 +132,13 @@ def opening_of(messages: Sequence[Message]) -> str:
     return "" if first is None else _DIGITS.sub("", _opening(first, 80))
 
 
-def side_rule(messages: Sequence[Message]) -> SideRule | None:
+def side_rule(messages: Sequence[Message], rules: Sequence[SideRule] = SIDE_RULES) -> SideRule | None:
     """The first rule that knows this request."""
     openings = {
         "system": next((_opening(m) for m in messages if m.get("role") in ("system", "developer")), ""),
         "user": next((_opening(m) for m in reversed(messages) if _is_said(m)), ""),
     }
-    return next((rule for rule in SIDE_RULES if openings[rule.where].startswith(rule.opener)), None)
+    return next((rule for rule in rules if openings[rule.where].startswith(rule.opener)), None)
 
 
 def _is_said(message: Message) -> bool:

@@ -18,6 +18,8 @@ from clawctl.types import Exchange, Message
 
 _log = logging.getLogger("clawctl.serve")
 
+KEPT_REFUSALS = (400, 413, 422)  # statuses of an engine's refusal of a request's contents
+
 
 def new_handle() -> str:
     """24 alphanumeric characters: clients that rewrite ids leave these alone."""
@@ -42,6 +44,7 @@ class Answer:
     ) -> None:
         self.ask, self.dialect = ask, dialect
         self._asks = asks or [ask] * len(replies)
+        self._exchange_id = exchange_id
         self.choices = [Choice(i, exchange_id if i == 0 else new_handle()) for i in range(len(replies))]
         self._replies, self._created_at, self._hints, self._key, self._capture = replies, created_at, hints, key, capture
         self._recent = recent
@@ -94,6 +97,7 @@ class Answer:
                 yield shown
         except Refusal as refusal:  # the engine refused only now, and nothing was sampled
             self.failed = refusal
+            await self.keep_refused(refusal)
             return
         except CannotFollow as problem:
             status, self.failed = "error", Refusal(400, f"the form that was asked for cannot be held to: {problem}")
@@ -113,6 +117,14 @@ class Answer:
         await self._keep(choice, sampled, status, first_at)
         if status == "ok":
             yield None
+
+    async def keep_refused(self, refusal: Refusal) -> None:
+        """Capture a request that the engine refused for what it says, too long for example: it is still the user's word. What is
+        refused because of load or rights comes again, or never was a part of the conversation."""
+        if refusal.status in KEPT_REFUSALS:
+            ask = self.ask
+            temperature, top_p = (1.0 if value is None else value for value in (ask.temperature, ask.top_p))
+            await self._keep(Choice(0, self._exchange_id), Sampled(temperature, top_p, ask.top_k), "error", None)
 
     async def _keep(
         self, choice: Choice, sampled: Sampled, status: Literal["ok", "cancelled", "error"], first_at: float | None

@@ -193,22 +193,28 @@ class Gateway:
         recent = None if ask.prompts else self._recent
         if recent is not None:
             ask = recent.known(visit.key, ask)
-        asks = [ask]
-        if ask.prompts:
-            asks = await self._with_texts(completions.each_prompt(ask))
-            speaks = partial(completions.Completions, prompts=[each.messages[0]["content"] for each in asks])
         headers = dict(reversed(request.headers.items()))  # the first of each name, to be looked up many times
         hints = read_hints(headers, ask.claims) | self._rating.hint(headers)
         wanted = headers.get("x-capture", "on").strip().lower() in _CAPTURED
         if wanted and not is_pinned(ask):
             ask = self._as_the_recipe_samples(ask, headers, visit)
+        asks = [ask]
+        if ask.prompts:
+            asks = await self._with_texts(completions.each_prompt(ask))
+            speaks = partial(completions.Completions, prompts=[each.messages[0]["content"] for each in asks])
         handle = new_handle()
         async with AsyncExitStack() as stack:
             stack.enter_context(self._concurrency.one_more(visit.key))
             replies, pinned = list[Reply](), False
-            for each in asks:
-                begun, pinned = await self._versions.begin(each, stack)
-                replies += begun
+            try:
+                for each in asks:
+                    begun, pinned = await self._versions.begin(each, stack)
+                    replies += begun
+            except Refusal as refusal:
+                if self._capture.on and wanted and not is_pinned(ask):
+                    unanswered = Answer(ask, speaks(ask, handle), [], handle, visit.arrived, hints, visit.key, self._capture)
+                    await unanswered.keep_refused(refusal)
+                raise
             capture = self._capture if self._capture.on and wanted and not pinned else None
             of_replies = [each for each in asks for _ in range(ask.n)]
             answer = Answer(ask, speaks(ask, handle), replies, handle, visit.arrived, hints, visit.key, capture, recent, of_replies)

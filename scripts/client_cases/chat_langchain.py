@@ -17,7 +17,7 @@ for responses, city in ((False, "Paris"), (True, "Rome")):
     model = ChatOpenAI(
         model="demo", base_url=os.environ["CLAWCTL_URL"], api_key=os.environ["CLAWCTL_KEY"], use_responses_api=responses
     ).bind_tools([look])
-    messages = [HumanMessage(f'How is it? [[tool:look {{"city":"{city}"}}]]')]
+    messages = [HumanMessage(f'#{city.lower()}-1 How is it? [[tool:look {{"city":"{city}"}}]]')]
     messages.append(model.invoke(messages))
     messages += [ToolMessage(look.invoke(call["args"]), tool_call_id=call["id"]) for call in messages[-1].tool_calls]
     chunks = list(model.stream(messages))
@@ -25,5 +25,5 @@ for responses, city in ((False, "Paris"), (True, "Rome")):
     for chunk in chunks[1:]:
         answer += chunk
     assert str(answer.text) == f"It says: sunny in {city}", answer
-    messages += [answer, HumanMessage("Thanks [[say:Bye]]")]
+    messages += [answer, HumanMessage(f"#{city.lower()}-2 Thanks [[say:Bye]]")]
     assert str(model.invoke(messages).text) == "Bye"

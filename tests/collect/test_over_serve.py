@@ -169,3 +169,34 @@ def test_a_late_rating_of_a_judged_turn_and_of_the_last_turn_reach_the_rows_that
     rows = stitched(server)
     assert (rows[talk.turns[0]].feedback, rows[talk.turns[1]].feedback) == (None, 1.0)  # a row that is published is never edited
     assert rows[talk.turns[1]].next_state == [user("I mean it.")]
+
+
+@pytest.mark.parametrize("api", ["chat/completions", "responses", "messages"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_the_engine_refuses_as_too_long_is_the_next_state_of_the_turn_before(
+    server: Server, api: str, stream: bool
+) -> None:
+    field, limit = ("input", "max_output_tokens") if api == "responses" else ("messages", "max_tokens")
+    headers = {"Authorization": "Bearer key", "X-Session-Id": f"refused-{api.replace('/', '-')}-{stream}"}
+
+    def ask(said: list[Message]) -> httpx.Response:
+        body = {"model": "tiny", field: said, limit: 6, "stream": stream and len(said) > 1}
+        return httpx.post(f"{server.url}/{api}", json=body, headers=headers, timeout=120)
+
+    opening = user(f"hello {api} {stream}")
+    first = ask([opening])
+    assert first.status_code == 200, first.text
+    told = first.json()
+    answer = {
+        "chat/completions": lambda: told["choices"][0]["message"]["content"],
+        "responses": lambda: told["output"][-1]["content"][0]["text"],
+        "messages": lambda: told["content"][0]["text"],
+    }[api]()
+    words = "and now this: " + "word " * 2500
+    assert ask([opening, {"role": "assistant", "content": answer}, user(words)]).status_code == 400
+    until(lambda: len([line for line in server.captured() if line["hints"]["session_id"] == headers["X-Session-Id"]]) == 2)
+    collect(server.run, Recipe(), once=True, end_sessions=True)
+    rows = [row for path in published(server.run.trajectories, ".parquet") for row in read_turns(path)]
+    (row, refused) = sorted((row for row in rows if row.session_id == headers["X-Session-Id"]), key=lambda row: row.turn_index)
+    assert (row.next_state, row.trainable) == ([user(words)], True)
+    assert refused.untrainable_reason == "error"

@@ -24,7 +24,7 @@ def test_an_answer_to_which_the_client_appends_is_found_by_its_beginning() -> No
 
 def test_of_two_answers_to_one_request_the_longest_beginning_is_the_parent() -> None:
     tries = [asked([user("go")], answer(text)) for text in ("I print", "I print it")]
-    second = asked([user("go"), answer("I print it now."), user("ok")], answer("Done"))
+    second = asked([user("go"), answer("I print it\n</code>"), user("ok")], answer("Done"))
     assert stitch(*tries, second)[second.exchange_id].parent_turn_id == tries[1].exchange_id
 
 
@@ -187,3 +187,30 @@ def test_a_message_that_only_begins_like_a_continued_one_is_not_its_answer() -> 
     rows = stitch(first, other)
     assert rows[other.exchange_id].parent_turn_id is None
     assert rows[first.exchange_id].next_state is None
+
+
+def test_messages_that_a_client_wrote_for_both_sides_are_neither_a_break_nor_a_next_state() -> None:
+    """aider: files stand in front of the newest message, and a note on the commit behind the answer."""
+    front = [
+        user("I have *added these files to the chat* so:\na.py\nprint(1)"),
+        answer("Ok, any changes I propose will be to those files."),
+    ]
+    renewed = [user("I have *added these files to the chat* so:\na.py\nprint(2)"), front[1]]
+    rules = "\n".join(f"Rule {number}: reply with whole files." for number in range(8))
+    note = [user("I committed the changes with git hash 1 & commit msg: two"), answer("Ok.")]
+    first = asked([*front, user(f"print two\n\n{rules}")], answer("a.py\nprint(2), as you asked me to in your message."))
+    talk = [user("print two"), answer("a.py\nprint(2), as you asked me to in your message.")]
+    second = asked([*talk, *note, *renewed, user(f"thanks\n\n{rules}")], answer("welcome"))
+    rows = stitch(first, second)
+    assert rows[second.exchange_id].parent_turn_id == first.exchange_id
+    assert rows[first.exchange_id].next_state == [user(f"thanks\n\n{rules}")]
+
+
+def test_a_call_that_a_client_writes_into_the_text_is_found_by_its_id() -> None:
+    """smolagents: two agents that were given one task, each with its own call."""
+    calls = [answer(None, (f"call{new_id()}0", "look", "{}")) for _ in range(2)]
+    firsts = [asked([user("Task: look")], call) for call in calls]
+    shown = [answer(f"Calling tools:\n[{{'id': '{call['tool_calls'][0]['id']}', 'name': 'look'}}]") for call in calls]
+    seconds = [asked([user("Task: look"), text, user("Observation: sunny")], answer("It is sunny.")) for text in shown]
+    rows = stitch(*firsts, *reversed(seconds))
+    assert [rows[second.exchange_id].parent_turn_id for second in seconds] == [first.exchange_id for first in firsts]

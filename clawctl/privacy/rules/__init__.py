@@ -8,7 +8,7 @@ sets (detect-secrets, gitleaks, trufflehog) list; the expressions are ours.
 from clawctl.privacy.rules.beside import in_named
 from clawctl.privacy.rules.commands import in_addresses, in_calls, in_commands, in_lines
 from clawctl.privacy.rules.encoded import encoded, is_login
-from clawctl.privacy.rules.formats import keys
+from clawctl.privacy.rules.formats import keys, of_providers
 from clawctl.privacy.rules.forms import in_chains, in_constructors, in_forms
 from clawctl.privacy.rules.headers import tokens
 from clawctl.privacy.rules.names import is_secret_under
@@ -31,6 +31,7 @@ _FINDERS: tuple[tuple[Kind, Finder], ...] = (
         ("password", whole(find))
         for find in (in_named, in_addresses, in_commands, in_calls, in_lines, in_forms, in_constructors, in_chains)
     ),
+    ("api_key", of_providers),
     ("card", cards),
     ("email", emails),
     ("phone", phones),

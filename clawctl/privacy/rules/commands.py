@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from clawctl.privacy.rules.pieces import Span, Text, places
-from clawctl.privacy.rules.values import TECHNICAL, has_dense_run, is_placeholder, is_stand_in, is_strong_password, is_wordy
+from clawctl.privacy.rules.values import DIGIT, TECHNICAL, has_dense_run, is_placeholder, is_stand_in, is_strong_password, is_wordy
 
 _ADDRESS = re.compile(
     r"""://(?:[^\s/:@'"<>\\]{0,96}:(?P<value>[^\s"'<>\\]{3,128})@(?=[\w.$\[{-])|(?P<token>[A-Za-z0-9_-]{20,255})(?::x-oauth-basic)?@)"""
@@ -23,6 +23,9 @@ def in_addresses(piece: Text) -> Iterator[Span]:
             yield Span(*match.span("token"), "password")
         elif match and match["value"]:
             value, user = match["value"], text[at + 3 : match.start("value") - 1]
+            if user.startswith("["):  # an IPv6 address
+                at = text.find("://", at + 3)
+                continue
             port = re.match(r"\d{1,5}(?:[/?#]|$)", value) and "/" in value
             if not port and not is_placeholder(value) and (value.lower() != user.lower()) and not value.startswith("//"):
                 yield Span(*match.span("value"), "password")
@@ -50,7 +53,7 @@ def in_lines(piece: Text) -> Iterator[Span]:
             yield Span(*match.span("value"), "password")
 
 
-_SECRET = r"[\"']?(?P<value>[^\s\"'-][^\s\"']{3,128})"
+_SECRET = r"[\"']?(?P<value>(?!--?[A-Za-z][A-Za-z-]{0,24}(?:[\s=\"']|$))[^\s\"']{4,129})"  # what looks like an option is one
 # A flag and what stands behind it, tried only in a line that names the command before.
 _FLAGS = re.compile(r" -(?:[paPwUuN]|-user|-auth|-proxy-user|-pass)")
 _FLAGGED = tuple(
@@ -85,8 +88,8 @@ _COMMANDS: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = tuple(
         ("--", r"(?i)--(?=[a-z])[\w-]{0,24}(?:password|passwd|passphrase|pass|token|secret|api-?key|access-?key|secret-?key|auth)[ =]\\{0,3}[\"']?(?P<value>[^\s\"'\\-][^\s\"'\\]{3,256})"),
         ("pass", r"passwd\b[^\n]{0,80}?-\w{0,4}b\w{0,4} \S{1,80} \S{1,64} (?P<value>[^\s\"']{4,128})"),
         ("pass", r"PASS (?P<value>[^\s\"']{6,128})"),
-        ("cred,login,zugangsdaten",
-         r"(?i)(?:creds?|credentials|logins?|zugangsdaten)(?:[ ]\w{1,12}){0,2}[ ]{0,2}(?:[:=]|is|are|sind)[ ]{0,2}[\"'`]?[^\s/|:\"'`]{1,64}[\"'`]?[ ]{0,2}[/|:,][ ]{0,2}[\"'`]?(?P<value>[^\s\"'`]{5,128})"),
+        ("cred,login,account,zugang,anmeldung,identifiant,acces,acesso,inloggegevens",
+         r"(?i)(?:creds?|credentials?|logins?|accounts?|zugangsdaten|zugang|anmeldung|identifiants?|credenciales|credenziali|credenciais|acceso|accesso|acesso|inloggegevens|dostęp|доступ|логин)(?:[ ][\w.-]{1,16}){0,4}[ ]{0,2}(?:[:=]|[-=]?>|→|–|—|-|is|are|sind|son|sont|sono|são)[ ]{0,2}[\"'`]?[^\s/|:\"'`]{1,64}[\"'`]?[ ]{0,2}[/|:,][ ]{0,2}[\"'`]?(?P<value>[^\s\"'`]{5,128})"),
     )
 )  # fmt: skip
 _MOST_FLAGS = 24  # in a line
@@ -120,19 +123,39 @@ def is_given(value: str, loose: bool) -> bool:
 
 
 _CALL = re.compile(
-    r"""(?ix)\w{0,24}[ ]{0,2}=?[ ]{0,2}\(\s{0,8}(?:[^\s"'(),]{0,60},\s{0,8}|\\{0,2}["'][^"'\n]{0,120}["'],\s{0,8}){1,3}\\{0,2}["'](?P<value>[^"'\n\\]{4,128})\\{0,2}["']\s{0,8}[,)]"""
+    r"\w{0,24}[ ]{0,2}=?[ ]{0,2}(?:new[ ])?(?:\w{1,24}[.:]{0,2}){0,3}[(\[{]{1,2}(?=(?P<arguments>[^()\n]{0,240}(?:\n[^()\n]{0,120}){0,3}))",
+    re.IGNORECASE,
 )
-_CALLS = ("auth", "login", "cred", "connect", "bind")
+_ARGUMENT = re.compile(r"""\\{0,2}["'](?P<value>[^"'\n\\]{0,128})\\{0,2}["']""")
+_CALLS = ("auth", "login", "cred", "connect", "bind", "logon", "signin", "sign_in")
+_SURE_CALL = re.compile(
+    r"""(?ix) (?:basic_?auth|_?login|log_?on|sign_?in|\bauth|credentials?|ldap\w{0,8}_?bind|simple_bind\w{0,2}|(?:mysqli?|pg|oci|odbc|mssql|sqlsrv|ssh2|ftp|imap)_\w{0,6}(?:connect|auth\w{0,10}|login)|getconnection|createconnection) [ ]{0,2}(?:=[ ]{0,2})?(?:new[ ])?(?:\w{1,24}[.:]{0,2}){0,3}[(\[]$"""
+)
 
 
 def in_calls(piece: Text) -> Iterator[Span]:
+    """Literals behind the first argument of what logs in: `login("ann", "…")`, `auth=("ann", "…")`."""
     text, lower = piece.text, piece.ascii
     for at in places(lower, _CALLS):
         match = _CALL.match(text, at)
-        if (
-            match
-            and " " not in match["value"]
-            and is_strong_password(match["value"], 6)
-            and not is_wordy(match["value"].rstrip("!?"))
-        ):
-            yield Span(*match.span("value"), "password")
+        if match is None:
+            continue
+        start = match.start("arguments")
+        sure = _SURE_CALL.search(text, max(0, at - 12), start) is not None
+        first, comma = True, match["arguments"].find(",")
+        for argument in _ARGUMENT.finditer(text, start, match.end("arguments")):
+            if comma < 0 or argument.start() < start + comma:
+                continue
+            value = argument["value"]
+            before = text[max(start, argument.start() - 4) : argument.start()].rstrip()
+            if first and before[-1:] in (",", "(", "[") and _is_argument(value, sure):
+                yield Span(*argument.span("value"), "password")
+                first = False
+
+
+def _is_argument(value: str, sure: bool) -> bool:
+    if " " in value or not 4 <= len(value) <= 128 or is_stand_in(value):
+        return False
+    if sure:
+        return DIGIT.search(value) is not None and is_strong_password(value, 5) and value.count("/") < 2
+    return is_strong_password(value, 6) and not is_wordy(value.rstrip("!?"))

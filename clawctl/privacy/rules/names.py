@@ -112,6 +112,4 @@ _EXACT = re.compile(
     "|".join(map(re.escape, [word for word in (*LONGEST_FIRST, *KEYS_LONGEST_FIRST) if not word.isascii()])), re.IGNORECASE
 )
 _EARLIER = re.compile(r"(?<![\w-])[A-Za-z]{1,14}[ ]$")
-_PHRASE = re.compile(
-    r"(?:passe|kata sandi|kata laluan|mat khau|mật khẩu|كلمة المرور|كلمة السر|رمز عبور)(?!\w)", re.IGNORECASE
-)
+_PHRASE = re.compile(r"(?:passe|kata sandi|kata laluan|mat khau|mật khẩu|كلمة المرور|كلمة السر|رمز عبور)(?!\w)", re.IGNORECASE)

@@ -21,6 +21,44 @@ def mixed(text: str) -> bool:
     return DIGIT.search(text) is not None and _LETTER.search(text) is not None
 
 
+def is_drawn(key: str) -> bool:
+    """Whether what has the format of a key is one: names that begin as a key does (`sk-learn-contrib-estimators`) are made of words."""
+    if _UUID_IN.search(key):
+        return True
+    body = "".join(_ALNUMS.findall(key[:256]))
+    letters = "".join(_LETTERS.findall(body))
+    upper = sum(map(str.isupper, letters))
+    if mixed(body) and (
+        entropy(body) >= 4.2 or has_dense_run(key) or (len(key) <= 30 and entropy(body) >= 2.8 and not is_wordy(key))
+    ):
+        return True
+    return len(letters) >= 12 and (0.25 <= upper / len(letters) <= 0.75 or (letters.isupper() and " " not in key))
+
+
+_UUID_IN = re.compile(r"(?i)(?<![0-9a-f])[0-9a-z]{8}-(?:[0-9a-z]{4}-){3}[0-9a-z]{12}(?![0-9a-z])")
+_ALNUMS, _LETTERS = re.compile(r"[A-Za-z0-9]+"), re.compile(r"[A-Za-z]+")
+
+
+def is_letters_drawn(value: str) -> bool:
+    """16 letters or more of both cases, about as many of each: a random key may lack digits, a name has few capitals."""
+    letters = "".join(_LETTERS.findall(value[:256]))
+    upper = sum(map(str.isupper, letters))
+    return len(letters) >= 16 and 0.3 * len(letters) <= upper <= 0.7 * len(letters) and turns(letters) * 8 >= len(letters)
+
+
+_TURN = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Za-z])")
+
+
+def turns(text: str) -> int:
+    """How often a capital follows a small letter, or a digit a letter or the other way round: often in keys, rarely in names."""
+    return len(_TURN.findall(text))
+
+
+def is_dense(run: str) -> bool:
+    """Letters and digits in turn, as in hex and in keys of one case."""
+    return mixed(run) and entropy(run[:128]) >= 2.8 and turns(run[:128]) * 5 >= len(run[:128])
+
+
 def has_dense_run(text: str) -> bool:
     """A run of letters and digits that is no word: names with a key's prefix (`sk-learn-…`) have none."""
     return any(mixed(run) and entropy(run) >= 3.0 for run in RUN.findall(text[:512]))
@@ -49,7 +87,7 @@ def is_opaque(value: str) -> bool:
 _WORD_5 = re.compile(r"[a-z]{7}")
 
 _TEMPLATE = re.compile(
-    r"""(?ix) <[^>]*>?$ | \{ | \$ (?:[({A-Z_a-z]|\w+$) | %\w+% $ | %(?![0-9a-f]{2})\w+ $ | % [({] | \[redacted: | @\w+@ $ | \.{3} | x{3,} | your | my[_-]?(?:password|secret|token|key)
+    r"""(?ix) <[^>]*>?$ | \{ | \$ (?:[({A-Z_a-z]|\w+$) | %\w+% $ | %[a-z]{1,3} $ | % [({] | \[redacted: | @\w+@ $ | \.{3} | x{3,} | your | my[_-]?(?:password|secret|token|key)
     | (?:sk|pk)-(?:x+|\.+|your) | [*•.\#x·-]+ $ | \[?redact | (?:enter|insert|replace|change|put|add|set|todo|fixme|example|dummy|placeholder|sample|secrets?\.)[_. -]? (?=[a-z]|$)
     | \(\s | \(?(?:optional|again|required|hidden|empty|none)\b | &lt; | \#\{ | !(?:vault|secret|ref|sub|env) | op:// | vault: | env[.:] | process\.env | arn: | projects/ | enc\[ | keyring"""
 )
@@ -58,7 +96,7 @@ CODE = re.compile(
     r"""(?x) [A-Za-z_]{1,40}(?:(?:\.|->|::|\?\.)[A-Za-z_]{1,40}){1,8}[\W_]*$ (?<!!) | [A-Za-z_][\w.]{0,80}(?:[(\[]|<[A-Za-z_\[{(]) | self\. | os\. | [A-Za-z_]\w*:$
     | ~?\.{0,2}/[a-z0-9_.-]+(?:/[\w./-]*)?$  # a path
     | \w{2,12}:// | [A-Z]:\\ | [\w.+-]{1,64}@[\w-]{1,63}\.[a-z.]{2,24}$ | [a-z]+(?:[A-Z][a-z]+){1,6}$ | [a-z_]+(?:_[a-z]+)+[;,)]*$ | (?:new|await|function|lambda|async)\b | \w+\s?=> | [!=<>]=
-    | &[a-z_]+$ | \*\w+$ | \w+\)+;?$ | \w{1,40}\|\w"""
+    | &[a-z_]+$ | \*[a-z_]+$ | \w+\)+;?$ | \w{1,40}\|\w"""
 )
 TECHNICAL = re.compile(
     r"""(?ix) \W*(?: (?:sha|md|rsa|oauth|base|utf|aes|bcrypt|scrypt|argon|pbkdf|ed|ecdsa|hs|rs|es|ps|rfc|iso|http|tls|ssl|v|h|ipv|nist|fips|cve|gpt|page|line|step|section|col|row|type|test|user|attempt|issue|pr|php|python|py|node|win|k8s|s|p|ip|x|b|e2e|i18n|l10n|a11y|oauth|owasp|web|db|saml|crypt|des|wpa|mp|log4j|level|error|err|var|foo|bar|arg|param|field|column|case|item)
@@ -136,7 +174,7 @@ _IDEOGRAPHS = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
 def is_strong_key(value: str) -> bool:
     """Random letters and digits."""
     value = value.strip("\"'`“”«»,;")
-    if len(value) < 12 or " " in value or not mixed(value) or EXAMPLE.search(value[:64]):
+    if len(value) < 12 or " " in value or EXAMPLE.search(value[:64]) or not (mixed(value) or is_letters_drawn(value)):
         return False
     return entropy(value[:256]) >= 3.0 and not is_wordy(value) and not CODE.match(value[:256])
 

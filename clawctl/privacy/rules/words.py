@@ -76,3 +76,41 @@ ver version vm vol volume vs web worker workspace ws blake2 blake3 md integrity
 """)
 )
 KEY_PARTS = frozenset(_words("ak api apikey auth key keys lic license pat sdk sec secret sk tok token"))
+
+# Who issues keys, as in the names of variables; the public rule sets list them.
+PROVIDERS = frozenset(
+    _words("""
+ably adafruit adobe airbrake airtable aiven algolia alibaba aliyun amplitude anthropic apify appcenter artifactory asana
+assemblyai atlassian auth0 aws azure backblaze bamboohr bandwidth baseten beamer bitbucket bitly bittrex braintree brave brevo
+browserstack bugsnag buildkite cartesia cerebras circleci clarifai clearbit clickup clockify cloudconvert cloudflare cloudinary
+cloudns cloudsmith codacy codeclimate codecov cohere coinapi coinbase confluent contentful convertkit coveralls crowdin daily
+databricks datadog datarobot deepgram deepl deepseek detectify digitalocean discord disqus dnkey dnsimple docusign doppler
+dronaci droneci dropbox duffel dynatrace easypost elastic elasticsearch elevenlabs etherscan etsy eventbrite exa exoscale
+facebook fal fastly figma finicity finnhub firebase fireworks flickr flutterwave foursquare freshbooks freshdesk fullstory gandi
+gemini ghost giphy github gitlab gitter gocardless godaddy grafana groq hasura helpscout heroku hetzner honeybadger honeycomb
+hubspot huggingface infracost infura instagram intercom ionos ipinfo ipstack jenkins jfrog jina jira jumpcloud kaggle kagi
+klaviyo kraken kucoin lambdalabs langfuse langsmith launchdarkly linear linkedin linode liveblocks livekit logdna loggly logzio
+looker luma mailchimp mailerlite mailgun mailjet mandrill mapbox mapquest mattermost maxmind meraki messagebird mistral mixpanel
+modal monday mux namecheap nasa nessus netlify newrelic newsapi nexmo ngrok notion npm nytimes okta onesignal openai openrouter
+openweather openweathermap opsgenie ovh pagerduty papertrail paypal perplexity pinecone plaid planetscale playht plivo porkbun
+posthog postman postmark prefect privateai pubnub pulumi pusher quay rapidapi razorpay recaptcha recurly redmine render
+replicate resend revai rollbar runpod salesforce scaleway segment semaphore sendbird sendgrid sendinblue sentry serpapi shippo
+shodan shopify signalwire slack smartsheet snowflake snyk sonar sonarcloud sonarqube sourcegraph sparkpost splunk spotify square
+squarespace stability statuspage storyblok strava stripe sumo sumologic supabase tableau tavily telegram telnyx tencent
+terraform tiingo todoist together tomtom travis trello twilio twitch twitter typeform upcloud uploadcare uptimerobot vastai
+vercel virustotal vonage voyage vultr wakatime wandb wasabi weaviate webflow weights wepay wistia wrike yandex yelp youtube
+zapier zendesk zeplin zerobounce zoho zoom
+""")
+)
+# The last word of a name whose value is no secret however random it looks.
+NAMES_OF_IDS = frozenset(
+    _words("""
+account artifact base board bucket build channel charge checksum class commit commits container count cursor customer database
+dataset date db deployment digest domain email etag event events file fingerprint format hash head host hostname id ids image
+import index integrity invoice job kind label layer length mail md5 message model models module name names nonce order org
+organisation organization package page path payment pipeline pkg plan port price product project pub public publishable ref refs
+region release repo repository request response rev revision run runs schema session sha sha1 sha256 sha512 site size slug
+snapshot space span subscription table tag team thread time timestamp title trace transfer type uri url urls user username ver
+version workspace zone
+""")
+)

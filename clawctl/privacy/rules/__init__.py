@@ -9,7 +9,7 @@ from clawctl.privacy.rules.beside import in_named
 from clawctl.privacy.rules.commands import in_addresses, in_calls, in_commands, in_lines
 from clawctl.privacy.rules.encoded import encoded, is_login
 from clawctl.privacy.rules.formats import keys, of_providers
-from clawctl.privacy.rules.forms import in_chains, in_constructors, in_forms
+from clawctl.privacy.rules.forms import in_chains, in_constructors, in_forms, in_inserts
 from clawctl.privacy.rules.headers import tokens
 from clawctl.privacy.rules.names import is_secret_under
 from clawctl.privacy.rules.people import cards, emails, passes_luhn, phones
@@ -29,7 +29,7 @@ _FINDERS: tuple[tuple[Kind, Finder], ...] = (
     ("token", whole(tokens)),
     *(
         ("password", whole(find))
-        for find in (in_named, in_addresses, in_commands, in_calls, in_lines, in_forms, in_constructors, in_chains)
+        for find in (in_named, in_addresses, in_commands, in_calls, in_lines, in_forms, in_constructors, in_chains, in_inserts)
     ),
     ("api_key", of_providers),
     ("card", cards),

@@ -24,18 +24,19 @@ _MOST_NAMES = 400  # in one piece
 _Q = r"""\\{0,3}["'`“”«»„]"""
 _QUOTED = rf"""(?P<quote>{_Q})(?P<quoted>(?:(?!(?P=quote))(?:\\.|[^\n\\])){{3,256}}+)(?:(?P=quote)|(?=[”»“]))"""
 _BARE = r"""(?P<bare>(?:[^\s"'`<>,;&\\|]|[,;&|<>](?![\s/]|$|[\w .-]{1,30}=)|\\(?![nrt"'`\\\s])|["'`](?=\w)){3,256}+)"""
-_TYPE = r"(?:[ ]?:[ ]?[&\w<>\[\].?*]{1,24}[ ]{0,2}(?==))?"
-_WRAP = r"""(?:(?:\[\]byte|Buffer\.from|SecureString|String|str|bytes|literal|plain|secret)?\((?=\\{0,3}["']))?(?:[bruf]{1,2}(?=\\{0,3}["']))?"""
+_TYPE = r"(?:[ ]?:[ ]?[&\w<>\[\].?*]{1,24}[ ]{0,2}(?==)|[ ]<\w{1,12}>[ ]{0,2}(?==))?"
+_WRAP = r"""(?:(?:\[\]byte|Buffer\.from|SecureString|String|str|bytes|literal|plain|secret)?\(\s{0,12}(?=[bruf]?\\{0,3}["'])|\(\s{0,12}(?=[bruf]?\\{0,3}["']))?(?:[bruf]{1,2}(?=\\{0,3}["']))?"""
 _ASSIGN = re.compile(
-    rf"""(?:{_Q})?[\])}}*_]{{0,3}}{_TYPE}[ \t]{{0,12}}(?::=|=>|->|={{1,3}}|\?=|\|\|=|:{{1,2}}(?!/)|→|➜|%=)[*_]{{0,2}}[ \t]{{0,12}}"""
+    rf"""(?:{_Q})?[\])}}*_]{{0,3}}{_TYPE}[ \t]{{0,12}}(?::=|=>|->|<-|={{1,3}}|\?=|\|\|=|:{{1,2}}(?!/)|→|➜|%=)[*_]{{0,2}}[ \t]{{0,12}}"""
     rf"""(?:(?:[|>][+-]?|!!?\w{{1,8}})?[ \t]{{0,8}}(?:\r?\n[ \t>]{{1,16}})?)?{_WRAP}(?:{_QUOTED}|{_Q}?{_BARE})"""
 )
 _ENCODED = re.compile(
     r"(?i)(?:%22|%27|%5D){0,2}(?:%3D|%3A|=)(?:%20|\+)?(?:%22|%27)?(?P<value>(?:[\w.~!*()$@/+-]|%(?!26|22|27|3B|7D|2C)[0-9a-f]{2}){4,512})"
 )
 _COPULA = (
-    r"(?:[ \t]{1,3}(?:is now|is still|is|was|ist jetzt|ist|lautet|war|est|es|era|é|è|er|är|ær|on|jest|to|это|был|adalah|ialah|là|je|van|im|zu|para"
-    r"|है|คือ|هي|هو|είναι|heißt|reads|becomes)(?=[ \t:])|[ \t]{0,3}(?:=|:|-(?=[ ])|–|—|→|は|が|を|是|为|為|는|은|이|가))"
+    r"(?:[ \t]{1,3}(?:is now|is still|is|was|ist jetzt|ist|lautet|war|wäre|est|es|era|será|serà|sera|é|è|e|este|sunt|er|är|ær|var|on|oli|jest|to|brzmi|je|zní|bude|yra|ir|это|был|такой|такий|це|є|е|је"
+    r"|van|im|zu|to|para|adalah|ialah|yaitu|yakni|là|ni|ay|da|és|eh|est[áa]|olarak|olan|mó|bị|है|কি|হল|হলো|คือ|هي|هو|است|הוא|היא|είναι|ήταν|heißt|luidt|lyder|kuuluu|reads|becomes|equals|set to|changed to|now)(?=[ \t:])"
+    r"|[ \t]{0,3}(?:=|:|-(?=[ ])|–|—|→|->|は|が|を|是|为|為|는|은|이|가|คือ|：))"
 )
 _PROSE = re.compile(
     rf"""(?:{_Q})?[*_]{{0,2}}(?:(?<![\"'`])(?:[ \t]{{1,3}}[\w'’@.-]{{1,20}}){{1,4}}?)??{_COPULA}[ \t]{{0,3}}[:*_]{{0,3}}[ \t]{{0,3}}[*_]{{0,2}}(?P<open>{_Q})?(?P<value>[^\s"`“”«»„\\]{{4,128}})""",
@@ -47,14 +48,17 @@ _PAIR = re.compile(
     re.IGNORECASE,
 )
 _DEFAULT = re.compile(rf"""(?:{_Q})?\s{{0,4}}\{{[^{{}}]{{0,160}}?\b(?:default|value)\s{{0,4}}=\s{{0,4}}{_QUOTED}""")
-_ELEMENT = re.compile(r"""[^<>\n]{0,60}>\s{0,8}(?:<!\[CDATA\[)?(?P<value>[^<>\n]{3,256})(?:</|\]\]>)""")
+_ELEMENT = re.compile(r"""[^<>\n]{0,60}>\s{0,8}(?:<!\[CDATA\[)?(?P<value>[^<>\n]{3,256})\s{0,12}(?:</|\]\]>)""")
 _NEXT_ELEMENT = re.compile(
     r"""(?:[ :]{0,2}(?:</\w{1,12}>\s{0,20}){1,2}|[^<>\n]{0,80}>\s{0,20}(?=<value|<string))<\w{1,12}[^<>\n]{0,60}>(?:<\w{1,8}>)?(?P<value>[^<>\s]{4,256})</"""
 )
-_COMMA = re.compile(rf"""{_Q}\s{{0,4}},\s{{0,4}}{_QUOTED}""")
+_COMMA = re.compile(rf"""(?:{_Q})?\s{{0,4}},\s{{0,4}}{_QUOTED}""")
 _SPACE = re.compile(
-    rf"""(?:{_Q})?(?:[ \t]{{1,2}}(?=[^\x00-\x7f])[^\W\d_]{{1,16}}){{0,3}}[ \t]{{1,12}}{_Q}?(?P<value>[^\s"'`“”«»„]{{4,256}})"""
+    rf"""(?:{_Q})?(?:[ \t]{{1,2}}(?=[^\x00-\x7f])[^\W\d_]{{1,16}}){{0,3}}[ \t]{{1,12}}(?:\d[ ])?{_Q}?(?P<value>[^\s"'`“”«»„]{{4,256}})"""
 )
+_QUOTED_NEXT = re.compile(rf"""[ \t]{{1,4}}{_QUOTED}""")
+_CALLED = re.compile(rf"""\(\s{{0,4}}{_QUOTED}\s{{0,4}}\)""")
+_NEXT_LINE = re.compile(r"[^\n:]{0,40}:[ \t]{0,4}\r?\n(?P<value>[^\s\"'`]{6,128})[ \t]*(?:\r?\n|$)")  # what was typed at a prompt
 _COPULAS = frozenset(["is", "as", "ist", "als", "est", "es"])
 
 
@@ -106,7 +110,7 @@ def _assigned(text: str, begin: int, end: int, name: str, kind: str) -> Span | N
         group = "quoted" if quoted else "bare"
         value = match[group]
         if not quoted:
-            value = value.rstrip(".:)]}") if "." in value[-1:] or value[-1:] in ":)]}" else value
+            value = value.rstrip(".:)]}")
         if pattern is _PAIR and kind == "password" and not (is_odd(value) or len(value) >= 8):
             continue
         if is_secret_under(name, value, quoted) or (not quoted and _is_env_word(text, begin, match, value, kind)):
@@ -131,8 +135,11 @@ def _is_env_word(text: str, begin: int, match: re.Match[str], value: str, kind: 
     return (
         match[0][1] == value[0]
         and re.fullmatch(r"(?:export |set )?[A-Za-z_.-]{0,32}", line) is not None
-        and text[match.end() : match.end() + 1] in ("", "\n", "\r")
+        and (text[match.end() : match.end() + 1] in ("", "\n", "\r") or (line.isupper() and _COMMAND.match(text, match.end())))
     )
+
+
+_COMMAND = re.compile(r" [a-z][\w./-]{1,40}(?: |$)")
 
 
 def _near(text: str, lower: str, begin: int, end: int, name: str, kind: str) -> Iterator[Span]:
@@ -154,13 +161,18 @@ def _near(text: str, lower: str, begin: int, end: int, name: str, kind: str) -> 
         (_PROSE, strict),
         (_CJK if not text[end - 1 : end].isascii() else None, strict),
         (_SPACE, is_stronger_password if kind == "password" else is_long_key),
+        (_QUOTED_NEXT, strict),
+        (_CALLED, strict),
+        (_NEXT_LINE if kind == "password" else None, is_stronger_password),
     ):
         match = pattern.match(text, end) if pattern else None
         if match is None:
             continue
         group = "quoted" if "quoted" in match.re.groupindex else "value"
         value = match[group]
-        if check(value) and not (pattern is _COMMA and kind == "password" and re.fullmatch(r"[a-z_]+\d?", value)):
+        if pattern in (_COMMA, _CALLED, _QUOTED_NEXT) and (" " in value or re.fullmatch(r"[a-z_]+\d?", value)):
+            continue
+        if check(value):
             start = match.start(group)
             kept = len(value.rstrip(".,;:)]}>\"'`*_")) if pattern not in (_DEFAULT, _COMMA) else len(value)
             yield Span(start, start + kept, "password")
@@ -177,8 +189,9 @@ def _before(text: str, begin: int) -> Iterator[Span]:
     words = text[max(0, begin - 96) : begin].split()
     for place in range(len(words) - 1, max(0, len(words) - 5), -1):
         if words[place].lower() in _COPULAS:
-            value = words[place - 1].strip("\"'`")
-            if is_stronger_password(value):
+            word = words[place - 1]
+            value = word.strip("\"'`")
+            if is_stronger_password(value) or (word != value and is_strong_password(value, 6)):
                 start = text.rfind(value, max(0, begin - 96), begin)
                 yield Span(start, start + len(value), "password")
             return

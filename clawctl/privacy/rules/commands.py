@@ -70,7 +70,7 @@ _FLAGGED = tuple(
             rf" -[pPN][ =]?{_SECRET}",
         ),
         (
-            r"ldap\w{3,8}|sqlcmd|bcp|mosquitto_\w{3}|zip|unzip|7z\w?|rar|isql|influx\w?|cqlsh|impala-shell|snowsql",
+            r"ipmitool|ldap\w{3,8}|sqlcmd|bcp|mosquitto_\w{3}|zip|unzip|7z\w?|rar|isql|influx\w?|cqlsh|impala-shell|snowsql",
             rf" -[wPp][ =]?{_SECRET}",
         ),
         (r"smbclient|smbmap|rpcclient|nmblookup", r" -U[ =]?[\"']?[^\s%\"']{1,64}%(?P<value>[^\s\"']{3,128})"),
@@ -89,7 +89,7 @@ _COMMANDS: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = tuple(
         ("pass", r"passwd\b[^\n]{0,80}?-\w{0,4}b\w{0,4} \S{1,80} \S{1,64} (?P<value>[^\s\"']{4,128})"),
         ("pass", r"PASS (?P<value>[^\s\"']{6,128})"),
         ("cred,login,account,zugang,anmeldung,identifiant,acces,acesso,inloggegevens",
-         r"(?i)(?:creds?|credentials?|logins?|accounts?|zugangsdaten|zugang|anmeldung|identifiants?|credenciales|credenziali|credenciais|acceso|accesso|acesso|inloggegevens|dostęp|доступ|логин)(?:[ ][\w.-]{1,16}){0,4}[ ]{0,2}(?:[:=]|[-=]?>|→|–|—|-|is|are|sind|son|sont|sono|são)[ ]{0,2}[\"'`]?[^\s/|:\"'`]{1,64}[\"'`]?[ ]{0,2}[/|:,][ ]{0,2}[\"'`]?(?P<value>[^\s\"'`]{5,128})"),
+         r"(?i)(?:creds?|credentials?|logins?|accounts?|zugangsdaten|zugang|anmeldung|identifiants?|credenciales|credenziali|credenciais|acceso|accesso|acesso|inloggegevens|dostęp|доступ|логин)(?:[ ][\w.-]{1,16}){0,4}[ ]{0,2}(?:[:=]|[-=]?>|→|–|—|[ ]-[ ]|is|are|sind|son|sont|sono|são)[ ]{0,2}[\"'`]?[^\s/|:\"'`]{1,64}[\"'`]?[ ]{0,2}[/|:,][ ]{0,2}[\"'`]?(?P<value>[^\s\"'`]{5,128})"),
     )
 )  # fmt: skip
 _MOST_FLAGS = 24  # in a line
@@ -118,7 +118,11 @@ def in_commands(piece: Text) -> Iterator[Span]:
 
 def is_given(value: str, loose: bool) -> bool:
     """Whether what a command is given is a password; `loose`: its flag may take other things too."""
-    good = is_strong_password(value) and not value.isalpha() if loose else not (value[0].isdigit() and TECHNICAL.match(value))
+    good = (
+        is_strong_password(value) and not value.isalpha() and value.count("/") < 2
+        if loose
+        else not (value[0].isdigit() and TECHNICAL.match(value))
+    )
     return bool(good) and not is_stand_in(value) and not SAFE_FLAG.match(value)
 
 

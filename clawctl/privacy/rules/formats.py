@@ -79,7 +79,7 @@ def is_key(match: re.Match[str]) -> bool:
         return False
     if _WHOLLY.match(found) and match.string[match.end() : match.end() + 1].isalnum():
         return False
-    return "/" in found[:60] or is_drawn(found) and (found[:2] != "00" or is_random(found.replace("-", "").replace("_", "")))
+    return "/" in found[:60] or (is_drawn(found) and (found[:2] != "00" or is_random(found.replace("-", "").replace("_", ""))))
 
 
 # A key of any issuer: short names, then what no name looks like. Ids look the same, so their names are listed.

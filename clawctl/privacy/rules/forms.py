@@ -54,6 +54,22 @@ _FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], Callable[[str], bool]], ..
         ("networkcredential", r"(?i)networkcredential\([ ]?[^\"',()\n]{0,3}[\"']?[^\"',()\n]{1,60}[\"']?,[ ]?@?[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
         ("session(", r"(?i)session\(\s{0,4}\{[^{}]{0,200}?\bsecret[\"']?:[ ]?[\[]?[\"'`](?P<value>[^\"'`\n]{4,128})[\"'`]", _is_loose),
         ("pin", r"(?:(?<![A-Za-z])PIN|(?<![A-Za-z])[Pp]in)(?:[- ](?i:code|number|nummer))?(?:[ ](?:for|to|of|on|für)[ ](?:[\w'-]{1,20}[ ]){1,4})?(?:[ ]{0,2}(?i:is now|is still|is|was|ist|lautet|est|es)[ ]:?|(?<=PIN)[ ]?[:=][ ]?|(?<=code)[ ]?[:=]?[ ]?)[ ]?[\"'`*]{0,2}(?P<value>\d{4,8})(?![\w.])", bool),
+        ("code", r"(?i)codes?(?:[ ](?:for|to|of|on|from)[ ](?:[\w'-]{1,20}[ ]){1,4})?[ ]{0,2}(?:is now|is|was|are|:|=|ist|lautet)[ ]{0,2}[\"'`*]{0,2}(?P<value>\d{4,10}(?:[ -]\d{3,6})?|[^\s\"'`]{6,64})", lambda value: value.replace("-", "").replace(" ", "").isdigit() or is_stronger_password(value)),
+        ("u:,u=,user:,user=,user ,l:", r"(?i)(?<![a-z])(?:u|user|l|login)[:= ][ ]?[^\s,;:/]{1,40}[ ,;/|]{1,3}(?:and[ ])?(?:p|pw|pass|pwd)[:= ][ ]?[\"'`]?(?P<value>[^\s\"'`]{4,64})", is_strong_password),
+        ("root:,admin:,administrator:,sa:", r"(?i)(?<![\w:/.@-])(?:root|admin|administrator|sa):(?P<value>[^\s:\"'`]{6,64})(?![\w:])", is_stronger_password),
+        ("user,passw,login", r"(?i)(?:add|create|change|set|update|reset|new)[ _-]?(?:user|passw(?:or)?d|login)[ ]+[\w.@-]{1,40}[ ]+[\"']?(?P<value>[^\s\"'-][^\s\"']{4,64})", is_stronger_password),
+        ("net user", r"(?i)net user[ ][\w.@-]{1,40}[ ][\"']?(?P<value>[^\s\"'/]{4,64})", _is_loose),
+        ("openssl", r"openssl[ ][^\n|;&]{0,120}?[ ]-(?:k|K|pass)[ ][\"']?(?!pass:|file:|env:|stdin)(?P<value>[^\s\"'-][^\s\"']{4,128})", _is_loose),
+        ("/p:", r"(?<=[ ])/p:[\"']?(?P<value>[^\s\"']{4,64})", _is_loose),
+        ("auth ", r"(?i)(?<![\w.@-])auth (?:plain|login|xoauth2|cram-md5|ntlm) (?P<value>[A-Za-z0-9+/]{12,1024}={0,2})", bool),
+        ("auth ", r"(?i)(?<![\w.@-])auth (?:\w{1,24} )?(?P<value>[^\s\"']{6,128})(?=\s|$)", lambda value: is_stronger_password(value) and value.count("/") < 2),
+        (" login ", r"(?<=\w) LOGIN [\w.@+-]{1,64} [\"']?(?P<value>[^\s\"']{4,128})", _is_loose),
+        ("machine ", r"machine\s{1,4}[\w.-]{1,80}\s{1,4}login\s{1,4}\S{1,80}\s{1,4}password\s{1,4}(?P<value>\S{3,128})", _is_loose),
+        ("community", r"(?i)community[ ](?:string[ ])?[\"']?(?P<value>[^\s\"']{6,64})", is_stronger_password),
+        ("pypi-token.", r"pypi-token\.\w{1,24}[ ](?P<value>[^\s]{12,400})", bool),
+        ("secret set", r"(?i)secret[ ]set[ ][\w-]{1,60}[ ][^\n]{0,60}?(?:--body|-b)[ =][\"']?(?P<value>[^\s\"'$][^\s\"']{5,2000})", _is_loose),
+        ("begin(,pdo(", r"(?i)(?:begin|pdo)\((?:[\"'][^\"'\n]{0,120}[\"']|[$@\w.]{1,40}),[ ]?(?:[\"'][^\"'\n]{0,60}[\"'],[ ]?)?[\"'](?P<value>[^\"'\s]{4,128})[\"']", lambda value: is_strong_password(value, 6)),
+        (".auth(", r"(?i)\.auth\([\"'](?P<value>[^\"'\s]{4,128})[\"']\)", _is_loose),
         ("passcode,cvv,cvc", r"(?i)(?:passcode|cvv2?|cvc2?)(?:[ ](?:for|to|of|on)[ ](?:[\w'-]{1,20}[ ]){1,4})?[ ]?(?:is|:|=|ist)?[ ][\"'`*]{0,2}(?P<value>\d{3,8})(?![\w.])", bool),
         ("log in,login,sign in,signin,account,user,ssh,access,credential", r"(?i)(?:log[ ]?in|sign[ ]?in|account|user(?:name)?|ssh|access|credentials?)\b(?:[ :]{1,2}[\w.@-]{1,24}){0,4}?[ :]{1,2}[\"'`]?[\w.@-]{2,48}[\"'`]?[ ](?:/|\||and|with)[ ](?:pw[ ])?[\"'`]?(?P<value>[^\s\"'`/|]{6,64})", is_stronger_password),
         ("__", r"__(?:COM|ORG|IO|NET|DEV|CO|AI|APP|CLOUD|DE)(?:__\w{1,30})?[\"']?[=:][ ]?[\"']?(?P<value>[^\s:\"'=]{1,64}:[^\s\"']{6,128})", _is_pair),
@@ -65,15 +81,20 @@ _FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], Callable[[str], bool]], ..
 _WALLET = re.compile(rf"(?<![A-Za-z0-9+/=_-])(?:5[HJK]{_B58}{{49}}|[KLc]{_B58}{{51}})(?![A-Za-z0-9+/=_-])")
 _HEX_PAIR = re.compile(r"(?:=|\.[a-z]{2,6}[\"']?[ :=]{1,3})[\"']?(?P<value>[0-9a-f]{8,64}:[0-9a-f]{8,64})(?![\w:])")
 _OPTION = re.compile(r"(?:^|[\s\"'\[,])-{1,2}[\w-]{0,24}$")
+_CODE_OF = re.compile(
+    r"(?i)(?:access|door|entry|gate|alarm|security|unlock|login|sign-?in|verification|confirmation|wi-?fi|wlan|vault|garage|one-time|2fa|otp|sms"
+    r"|backup|recovery|transfer|safe|lock|gift|card|zugangs|tür|pin)[ -]?$"
+)
+_NEEDED_BEFORE = {"pass": _OPTION, "code": _CODE_OF}
 _JWK = re.compile(r"""(?:d|p|q|dp|dq|qi|k)\\{0,3}["']\s{0,3}:\s{0,3}\\{0,3}["'](?P<value>[\w-]{20,2048})""")
 
 
 def in_forms(piece: Text) -> Iterator[Span]:
     text, lower = piece.text, piece.ascii
     for words, pattern, check in _FORMS:
-        option = words[0] == "pass"
+        needed = _NEEDED_BEFORE.get(words[0])
         for at in places(lower, words):
-            if option and not _OPTION.search(text, max(0, at - 26), at):
+            if needed and not needed.search(text, max(0, at - 26), at):
                 continue
             if (match := pattern.match(text, at)) and check(match["value"]):
                 yield Span(*match.span("value"), "password")
@@ -91,10 +112,10 @@ def in_forms(piece: Text) -> Iterator[Span]:
                     yield Span(*match.span("value"), "password")
 
 
-_ARGUMENT = re.compile(r"""\(\s{0,4}["'`](?P<value>[A-Za-z0-9_-]{24,80})["'`]\s{0,4}[,)]""")
+_ARGUMENT = re.compile(r"""\(\s{0,4}(?:[\w.]{1,24},[ ]?)?b?["'`](?P<value>[A-Za-z0-9_-]{24,80}={0,2})["'`]\s{0,4}[,)]""")
 _CONSTRUCTOR = re.compile(
     r"(?:(?i:client|api|sdk|service|connection|connector|init|initialize|configure|setup|authenticate|login|tracker|analytics|gateway|mailer"
-    r"|geocoder|provider|auth|connect|identify|activate)|\bnew[ ](?:\w+\.)?[A-Z]\w{1,30})$"
+    r"|geocoder|provider|auth|connect|identify|activate|fernet|hmac(?:\.new)?|sign|verify|cipher|crypt|secretbox|aes)|\bnew[ ](?:\w+\.)?[A-Z]\w{1,30})$"
 )
 _NO_CLIENT = re.compile(
     r"(?i)(?:id|guid|hash|digest|sha\d*|md5|commit|checksum|etag|version|error|exception|regexp?|string|url|date|buffer|test|file|name|image|blob)$"
@@ -133,3 +154,30 @@ def in_chains(piece: Text) -> Iterator[Span]:
             for start, literal in literals:
                 if literal:
                     yield Span(start, start + len(literal), "password")
+
+
+_INSERT = re.compile(
+    r"(?i)insert[ ]into[ ][^\s(]{1,80}\s{0,4}\((?P<columns>[^()]{1,400})\)\s{0,4}values\s{0,4}(?P<rows>(?:\((?:[^()'\"]|'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"){1,600}\)\s{0,4},?\s{0,4}){1,8})"
+)
+_CELL = re.compile(r"""\s*(?:'(?P<one>[^'\n]{0,200})'|"(?P<two>[^"\n]{0,200})"|(?P<other>[^,()'"]{0,80}))\s*(?P<end>[,)])""")
+
+
+def in_inserts(piece: Text) -> Iterator[Span]:
+    """`INSERT INTO users (name, password) VALUES ('ann', '…')`: the values of the columns whose names announce a secret."""
+    for at in places(piece.ascii, ("insert into ",)):
+        match = _INSERT.match(piece.text, at)
+        if match is None:
+            continue
+        names = [column.strip(" \t\n`\"'[]") for column in match["columns"].split(",")]
+        place, cursor = 0, match.start("rows")
+        while cursor < match.end("rows"):
+            if piece.text[cursor] in "(, \t\r\n" and place == 0:
+                cursor += 1
+                continue
+            cell = _CELL.match(piece.text, cursor, match.end("rows"))
+            if cell is None:
+                break
+            group = "one" if cell["one"] is not None else "two"
+            if cell[group] and place < len(names) and is_secret_under(names[place], cell[group], True):
+                yield Span(*cell.span(group), "password")
+            place, cursor = (0 if cell["end"] == ")" else place + 1), cell.end()

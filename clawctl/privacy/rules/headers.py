@@ -12,11 +12,11 @@ _JWT = re.compile(
 )
 _JWT_REST = re.compile(r"(?:\r?\n[ >]{0,8}(?=[\w.-]{0,200}\d)(?=[\w.-]{0,200}[A-Z])[\w-]{16,1000}(?:\.[\w-]{16,1000})?)")
 _HEADER = re.compile(
-    r"""(?i)(?:\bbearer[ ]+(?:token[ ]+)?|\b(?:proxy-)?authorization\\{0,3}["']?\s{0,3}[:=,]\s{0,3}\\{0,3}["']?(?:basic|token|digest|apikey|key|bot|bearer|)[ ]*)"""
+    r"""(?i)(?:\bbearer[ ]+(?:token[ ]+)?|\b(?:proxy-)?authorization\\{0,3}["']?(?:\s{0,3}[:=,]\s{0,3}\\{0,3}["']?(?:basic|token|digest|apikey|key|bot|bearer|)[ ]*|\s{1,3}["']?(?:basic|token|digest|apikey|key|bot|bearer)[ ]+))"""
     r"""(?P<value>[\w.~+/=%-]{8,4096})"""
 )
 _COOKIE = re.compile(r"""[ \t"']{0,4}(?P<name>[\w.-]{1,64})=(?P<value>[^\s;,"'\\<>]{16,2048})""")
-_SESSION = re.compile(r"(?i)sess(?:ion)?_?(?:id\w{0,8}|token|key|secret)=(?P<value>[\w%.+/=-]{16,512})")
+_SESSION = re.compile(r"(?i)(?:sess(?:ion)?_?(?:id\w{0,8}|token|key|secret)?|sid)=(?P<value>[\w%.+/=-]{16,512})")
 _QUERY = re.compile(
     r"(?i)[?&;](?:sig|key|code|sign|auth|hash|x-amz-signature|x-goog-signature|signature|token|t|st|apikey|appid|subscription-key)=(?P<value>[\w%.~+/=-]{20,1024})"
 )
@@ -44,7 +44,7 @@ def tokens(piece: Text) -> Iterator[Span]:
             yield Span(*match.span("value"), "token")
     for at in places(lower, ("cookie",)):
         yield from _cookies(text, at)
-    for at in places(lower, ("sess",)):
+    for at in places(lower, ("sess", "sid=")):
         match = _SESSION.match(text, at)
         if match and "_" not in text[at : at + 9] and is_strong_key(match["value"]) and not UUID_ALONE.fullmatch(match["value"]):
             yield Span(*match.span("value"), "token")

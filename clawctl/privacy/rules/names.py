@@ -4,17 +4,25 @@
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Literal
 
 from clawctl.privacy.rules.values import is_bare_password, is_password, is_stand_in, is_strong_key
-from clawctl.privacy.rules.words import ANCHORS_BEYOND, KEYS_LONGEST_FIRST, LONGEST_FIRST, SHORT
+from clawctl.privacy.rules.words import ANCHORS_BEYOND, ENGLISH, KEYS_LONGEST_FIRST, LONGEST_FIRST, NO_VALUES, SHORT
 
 BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 NEEDED = {word: frozenset(letter for letter in word if letter > "\x7f") for word in ANCHORS_BEYOND}
 _SUFFIX = r"(?:[_.-]?(?:\d{1,3}|prod|dev|test|stage|live|old|new|value|hash|b64|base64|base|data|string|text|plain|field|file_content|access[_-]?key|id_key|key|primary|secondary))?"
 _P, _K = "|".join(map(re.escape, LONGEST_FIRST)), "|".join(map(re.escape, KEYS_LONGEST_FIRST))
-_NAME = re.compile(rf"(?:(?P<password>{_P})|(?P<key>{_K}))(?P<suffix>{_SUFFIX}{_SUFFIX})$", re.IGNORECASE)
-_BORDER = re.compile(r"(?:^|[^a-z0-9]|db|my|root|user|admin|smtp|mysql|ftp)$")
+_NAME = re.compile(rf"(?:(?P<password>{_P})|(?P<key>{_K}))(?P<suffix>{_SUFFIX}{_SUFFIX})(?P<ending>)$", re.IGNORECASE)
+# Words of other languages have endings: `паролата`, `parolanız`, `salasanani`.
+_FOREIGN = "|".join(map(re.escape, [word for word in LONGEST_FIRST if word not in ENGLISH]))
+_INFLECTED = re.compile(
+    rf"(?<![^\W\d_])(?P<password>{_FOREIGN})(?P<suffix>)(?P<key>(?!))?(?P<ending>[^\W\d_]{{1,5}})$", re.IGNORECASE
+)
+_BORDER = re.compile(
+    r"(?:^|[^a-z0-9]|db|my|root|user|admin|smtp|mysql|ftp|require|master|store|key|ssh|wifi|wlan|mail|imap|sudo|vpn|sql)$"
+)
 _BEFORE_KEY = re.compile(
     r"(?:secret|api|access|auth|account|encryption|encrypt|signing|sign|private|priv|service|master|app|storage|client|admin|deploy|ssh|crypto"
     r"|cipher|aes|hmac|validation|decryption|decrypt|machine|recovery|activation|webhook|license|licence|shared|subscription|function|consumer|session|jwt|server|write|root|host|bot|integration"
@@ -48,9 +56,9 @@ def is_secret_under(name: str, value: str, quoted: bool) -> bool:
 def kind_of_name(name: str) -> Literal["password", "key"] | None:
     """What a name says of its value. `compass` names no password and `keyboard_key` no key."""
     name = name[-64:]
-    found = _NAME.search(name)
+    found = _NAME.search(name) or _INFLECTED.search(name)
     if found is None:
-        return None
+        return "key" if _speaks_of_secret(name) else None
     word, before = (found["password"] or found["key"]).lower(), name[: found.start()]
     if found["suffix"].lower().lstrip("_.-") in ("hash", "string") and found["key"] is not None:
         return None
@@ -61,14 +69,30 @@ def kind_of_name(name: str) -> Literal["password", "key"] | None:
             or (word == "pass" and found[0][0].isupper())
             or _BORDER.search(before.lower()) is not None
         )
-        return "password" if free else None
+        return "password" if free and (not found["ending"] or (len(word) >= 4 and not found["ending"].isupper())) else None
     if word in ("key", "keys"):
         strong = _BEFORE_KEY.search(before) is not None
         vendor = before.isupper() and before.endswith("_") and len(before) > 2
         return "key" if (strong or vendor) and not _NOT_KEY.search(before) else None
     if word == "auth":
+        if before.lower().endswith(("master", "smtp", "basic")):
+            return "password"
         return "key" if not before or before[-1] in "_-. " else None
     return None if _NOT_KEY.search(before) else "key"
+
+
+_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_SPEAKS = frozenset(
+    ["password", "passwd", "pwd", "passphrase", "secret", "token", "apikey", "accesskey", "secretkey", "privatekey"]
+)
+
+
+def _speaks_of_secret(name: str) -> bool:
+    """`API_KEY_OPENAI`, `tokenForDeploy`: the word stands inside, and the last word names nothing else."""
+    parts = [part.lower() for part in _PARTS.findall(name)]
+    if len(parts) < 2 or parts[-1] in NO_VALUES or _NOT_KEY.search(parts[0] + "_"):
+        return False
+    return any(part in _SPEAKS for part in parts) or any(first + second in _SPEAKS for first, second in pairwise(parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,4 +136,4 @@ _EXACT = re.compile(
     "|".join(map(re.escape, [word for word in (*LONGEST_FIRST, *KEYS_LONGEST_FIRST) if not word.isascii()])), re.IGNORECASE
 )
 _EARLIER = re.compile(r"(?<![\w-])[A-Za-z]{1,14}[ ]$")
-_PHRASE = re.compile(r"(?:passe|kata sandi|kata laluan|mat khau|mật khẩu|كلمة المرور|كلمة السر|رمز عبور)(?!\w)", re.IGNORECASE)
+_PHRASE = re.compile(rf"(?:passe|{'|'.join(word for word in LONGEST_FIRST if ' ' in word)})(?!\w)", re.IGNORECASE)

@@ -162,7 +162,7 @@ def is_stronger_password(value: str) -> bool:
     if not is_strong_password(value, 6) or bare.isdigit():
         return False
     signs = re.search(r"\w[!@#$%^&*?~+=§]+\w|[!#$%^&*?]", value) is not None
-    if not mixed(bare) or len(bare) < 7 or bare.count("/") > 2:
+    if not mixed(bare) or len(bare) < 6 + (not signs) or bare.count("/") > 2:
         return False
     return signs or _SHUFFLED.search(bare) is not None or (len(bare) >= 12 and entropy(bare) >= 3.2 and not is_wordy(bare))
 

@@ -27,8 +27,8 @@ _BARE = r"""(?P<bare>(?:[^\s"'`<>,;&\\|]|[,;&|<>](?![\s/]|$|[\w .-]{1,30}=)|\\(?
 _TYPE = r"(?:[ ]?:[ ]?[&\w<>\[\].?*]{1,24}[ ]{0,2}(?==)|[ ]<\w{1,12}>[ ]{0,2}(?==))?"
 _WRAP = r"""(?:(?:\[\]byte|Buffer\.from|SecureString|String|str|bytes|literal|plain|secret)?\(\s{0,12}(?=[bruf]?\\{0,3}["'])|\(\s{0,12}(?=[bruf]?\\{0,3}["']))?(?:[bruf]{1,2}(?=\\{0,3}["']))?"""
 _ASSIGN = re.compile(
-    rf"""(?:{_Q})?[\])}}*_]{{0,3}}{_TYPE}[ \t]{{0,12}}(?::=|=>|->|<-|={{1,3}}|\?=|\|\|=|:{{1,2}}(?!/)|→|➜|%=)[*_]{{0,2}}[ \t]{{0,12}}"""
-    rf"""(?:(?:[|>][+-]?|!!?\w{{1,8}})?[ \t]{{0,8}}(?:\r?\n[ \t>]{{1,16}})?)?{_WRAP}(?:{_QUOTED}|{_Q}?{_BARE})"""
+    rf"""(?:{_Q})?[\])}}*_]{{0,3}}{_TYPE}(?:[ \t]{{0,12}}|\s{{1,12}}(?=:\s{{0,12}}"))(?::=|=>|->|<-|={{1,3}}|\?=|\|\|=|:{{1,2}}(?!/)|→|➜|%=)[*_]{{0,2}}[ \t]{{0,12}}"""
+    rf"""(?:(?:[|>][+-]?|!!?\w{{1,8}}(?=[ ]))?[ \t]{{0,8}}(?:\r?\n(?:[ \t>]{{1,16}}|(?=")))?)?{_WRAP}(?:{_QUOTED}|{_Q}?{_BARE})"""
 )
 _ENCODED = re.compile(
     r"(?i)(?:%22|%27|%5D){0,2}(?:%3D|%3A|=)(?:%20|\+)?(?:%22|%27)?(?P<value>(?:[\w.~!*()$@/+-]|%(?!26|22|27|3B|7D|2C)[0-9a-f]{2}){4,512})"
@@ -54,8 +54,9 @@ _NEXT_ELEMENT = re.compile(
 )
 _COMMA = re.compile(rf"""(?:{_Q})?\s{{0,4}},\s{{0,4}}{_QUOTED}""")
 _SPACE = re.compile(
-    rf"""(?:{_Q})?(?:[ \t]{{1,2}}(?=[^\x00-\x7f])[^\W\d_]{{1,16}}){{0,3}}[ \t]{{1,12}}(?:\d[ ])?{_Q}?(?P<value>[^\s"'`“”«»„]{{4,256}})"""
+    rf"""(?:{_Q}|[*_]{{1,2}})?(?:[ \t]{{1,2}}(?=[^\x00-\x7f])[^\W\d_]{{1,16}}){{0,3}}[ \t]{{1,12}}(?:\d[ ])?{_Q}?(?P<value>[^\s"'`“”«»„]{{4,256}})"""
 )
+_ROW = re.compile(r"[,;\t](?P<value>[^\s,;\"']{6,128})(?=\r?\n|$)")  # of two columns
 _QUOTED_NEXT = re.compile(rf"""[ \t]{{1,4}}{_QUOTED}""")
 _CALLED = re.compile(rf"""\(\s{{0,4}}{_QUOTED}\s{{0,4}}\)""")
 _NEXT_LINE = re.compile(r"[^\n:]{0,40}:[ \t]{0,4}\r?\n(?P<value>[^\s\"'`]{6,128})[ \t]*(?:\r?\n|$)")  # what was typed at a prompt
@@ -92,7 +93,7 @@ def _beside(text: str, lower: str, named: Named) -> Iterator[Span]:
         return
     if found := _assigned(text, named.begin, named.end, named.name, named.kind):
         yield found
-    else:
+    elif named.kind != "part":
         yield from _near(text, lower, named.begin, named.end, named.name, named.kind)
 
 
@@ -107,6 +108,8 @@ def _assigned(text: str, begin: int, end: int, name: str, kind: str) -> Span | N
         if match is None:
             continue
         quoted = match["quoted"] is not None
+        if not quoted and "==" in text[end : match.start("bare")]:  # a comparison
+            continue
         group = "quoted" if quoted else "bare"
         value = match[group]
         if not quoted:
@@ -135,7 +138,10 @@ def _is_env_word(text: str, begin: int, match: re.Match[str], value: str, kind: 
     return (
         match[0][1] == value[0]
         and re.fullmatch(r"(?:export |set )?[A-Za-z_.-]{0,32}", line) is not None
-        and (text[match.end() : match.end() + 1] in ("", "\n", "\r") or (line.isupper() and _COMMAND.match(text, match.end())))
+        and (
+            text[match.end() : match.end() + 1] in ("", "\n", "\r")
+            or (text[begin : begin + 4].isupper() and _COMMAND.match(text, match.end()))
+        )
     )
 
 
@@ -161,12 +167,13 @@ def _near(text: str, lower: str, begin: int, end: int, name: str, kind: str) -> 
         (_PROSE, strict),
         (_CJK if not text[end - 1 : end].isascii() else None, strict),
         (_SPACE, is_stronger_password if kind == "password" else is_long_key),
-        (_QUOTED_NEXT, strict),
+        (_QUOTED_NEXT if name.lower() != "pass" else None, strict),
         (_CALLED, strict),
+        (_ROW if kind == "password" and text[begin - 1 : begin] in ("", "\n") else None, is_stronger_password),
         (_NEXT_LINE if kind == "password" else None, is_stronger_password),
     ):
         match = pattern.match(text, end) if pattern else None
-        if match is None:
+        if match is None or (pattern is _SPACE and name.lower() == "pass" and "`" in match[0]):
             continue
         group = "quoted" if "quoted" in match.re.groupindex else "value"
         value = match[group]

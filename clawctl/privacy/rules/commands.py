@@ -48,7 +48,7 @@ def in_lines(piece: Text) -> Iterator[Span]:
     for line in _PGPASS.finditer(text):
         if not is_placeholder(line["value"]) and not line["value"].isdigit():
             yield Span(*line.span("value"), "password")
-    for at in places(lower, ("phrase", "mnemonic", "seed")):
+    for at in places(lower, ("phrase", "mnemonic", "seed", "words")):
         if match := _SEED.match(text, at):
             yield Span(*match.span("value"), "password")
 
@@ -63,14 +63,14 @@ _FLAGGED = tuple(
             r"curl|wget|https?|xh",
             r" -(?:u|-user|a|-auth|-proxy-user|U)[ =]{0,2}[\"']?[^\s:\"'/-][^\s:\"'/]{0,63}:(?P<value>[^\s\"']{3,128})",
         ),
-        (r"mysql\w{0,12}|mariadb\w{0,12}", r" -p(?P<value>[^\s\"'-][^\s\"']{3,128})"),
+        (r"mysql\w{0,12}|mariadb\w{0,12}", r" -p[\"']?(?P<value>[^\s\"'-][^\s\"']{3,128})"),
         (r"redis-cli", rf" (?:-a|--pass)[ =]{_SECRET}"),
         (
             r"(?:docker|podman|az|oc|nerdctl|cf|eb) login|twine|helm|skopeo|mongo\w{0,8}|expo|ssh-keygen|keytool|rsync|lftp",
             rf" -[pPN][ =]?{_SECRET}",
         ),
         (
-            r"ipmitool|ldap\w{3,8}|sqlcmd|bcp|mosquitto_\w{3}|zip|unzip|7z\w?|rar|isql|influx\w?|cqlsh|impala-shell|snowsql",
+            r"security [a-z-]{3,40}|ipmitool|ldap\w{3,8}|sqlcmd|bcp|mosquitto_\w{3}|zip|unzip|7z\w?|rar|isql|influx\w?|cqlsh|impala-shell|snowsql",
             rf" -[wPp][ =]?{_SECRET}",
         ),
         (r"smbclient|smbmap|rpcclient|nmblookup", r" -U[ =]?[\"']?[^\s%\"']{1,64}%(?P<value>[^\s\"']{3,128})"),
@@ -133,7 +133,7 @@ _CALL = re.compile(
 _ARGUMENT = re.compile(r"""\\{0,2}["'](?P<value>[^"'\n\\]{0,128})\\{0,2}["']""")
 _CALLS = ("auth", "login", "cred", "connect", "bind", "logon", "signin", "sign_in")
 _SURE_CALL = re.compile(
-    r"""(?ix) (?:basic_?auth|_?login|log_?on|sign_?in|\bauth|credentials?|ldap\w{0,8}_?bind|simple_bind\w{0,2}|(?:mysqli?|pg|oci|odbc|mssql|sqlsrv|ssh2|ftp|imap)_\w{0,6}(?:connect|auth\w{0,10}|login)|getconnection|createconnection) [ ]{0,2}(?:=[ ]{0,2})?(?:new[ ])?(?:\w{1,24}[.:]{0,2}){0,3}[(\[]$"""
+    r"""(?ix) (?:basic_?auth|_?login|log_?on|sign_?in|\bauth|credentials?|ldap\w{0,8}_?bind|simple_bind\w{0,2}|(?:mysqli?|pg|oci|odbc|mssql|sqlsrv|ssh2|ftp|imap)_\w{0,6}(?:connect|auth\w{0,10}|login)|getconnection|createconnection|(?:ssh\w{0,6}|client|conn\w{0,8}|db|mysql\w{0,6}|ftp|imap|smtp|session)\.connect) [ ]{0,2}(?:=[ ]{0,2})?(?:new[ ])?(?:\w{1,24}[.:]{0,2}){0,3}[(\[]$"""
 )
 
 
@@ -145,7 +145,7 @@ def in_calls(piece: Text) -> Iterator[Span]:
         if match is None:
             continue
         start = match.start("arguments")
-        sure = _SURE_CALL.search(text, max(0, at - 12), start) is not None
+        sure = _SURE_CALL.search(text, max(0, at - 16), start) is not None
         first, comma = True, match["arguments"].find(",")
         for argument in _ARGUMENT.finditer(text, start, match.end("arguments")):
             if comma < 0 or argument.start() < start + comma:

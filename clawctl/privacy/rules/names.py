@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
-from clawctl.privacy.rules.values import is_bare_password, is_password, is_stand_in, is_strong_key
+from clawctl.privacy.rules.values import is_bare_password, is_password, is_phrase, is_stand_in, is_strong_key
 from clawctl.privacy.rules.words import ANCHORS_BEYOND, ENGLISH, KEYS_LONGEST_FIRST, LONGEST_FIRST, NO_VALUES, SHORT
 
 BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
@@ -16,9 +16,11 @@ _SUFFIX = r"(?:[_.-]?(?:\d{1,3}|prod|dev|test|stage|live|old|new|value|hash|b64|
 _P, _K = "|".join(map(re.escape, LONGEST_FIRST)), "|".join(map(re.escape, KEYS_LONGEST_FIRST))
 _NAME = re.compile(rf"(?:(?P<password>{_P})|(?P<key>{_K}))(?P<suffix>{_SUFFIX}{_SUFFIX})(?P<ending>)$", re.IGNORECASE)
 # Words of other languages have endings: `паролата`, `parolanız`, `salasanani`.
-_FOREIGN = "|".join(map(re.escape, [word for word in LONGEST_FIRST if word not in ENGLISH]))
+_FOREIGN = [word for word in LONGEST_FIRST if word not in ENGLISH and max(word) < "\u0e00"]
+_LATIN, _OTHER = ("|".join(word for word in _FOREIGN if (max(word) < "\u0250") == latin) for latin in (True, False))
 _INFLECTED = re.compile(
-    rf"(?<![^\W\d_])(?P<password>{_FOREIGN})(?P<suffix>)(?P<key>(?!))?(?P<ending>[^\W\d_]{{1,5}})$", re.IGNORECASE
+    rf"(?<![^\W\d_])(?P<password>(?:{_LATIN})(?=[^\W\d_]{{1,5}}$)|(?:{_OTHER})(?=[^\W\d_A-Za-z]{{1,5}}$))(?P<suffix>)(?P<key>(?!))?(?P<ending>[^\W\d_]{{1,5}})$",
+    re.IGNORECASE,
 )
 _BORDER = re.compile(
     r"(?:^|[^a-z0-9]|db|my|root|user|admin|smtp|mysql|ftp|require|master|store|key|ssh|wifi|wlan|mail|imap|sudo|vpn|sql)$"
@@ -27,7 +29,7 @@ _BEFORE_KEY = re.compile(
     r"(?:secret|api|access|auth|account|encryption|encrypt|signing|sign|private|priv|service|master|app|storage|client|admin|deploy|ssh|crypto"
     r"|cipher|aes|hmac|validation|decryption|decrypt|machine|recovery|activation|webhook|license|licence|shared|subscription|function|consumer|session|jwt|server|write|root|host|bot|integration"
     r"|project|ingest|rest|app|test|live|prod|openai|anthropic|stripe|azure|google|gemini|mistral|datadog|dd|newrelic|sendgrid|twilio|mailgun"
-    r"|airtable|algolia|maps|deepl|groq|cohere|heroku|x|clé|cle)[_ .-]?$", re.IGNORECASE,
+    r"|airtable|algolia|maps|deepl|groq|cohere|heroku|x|clé|cle|functions|x-[\w-]{1,40})[_ .-]?$", re.IGNORECASE,
 )  # fmt: skip
 _NOT_KEY = re.compile(
     r"(?:^|[^A-Za-z]|(?-i:(?<=[a-z])(?=[A-Z])))(?:primary|foreign|cache|sort|partition|public|pub|row|group|index|lookup|hash|idempotency|object|dedup|unique|map|registry|next|page|next[_-]?page"
@@ -49,16 +51,21 @@ def is_secret_under(name: str, value: str, quoted: bool) -> bool:
     value = value.strip()
     if kind == "password":
         return is_password(value) if quoted else is_bare_password(value)
-    return is_strong_key(value) and not is_stand_in(value)
+    if is_stand_in(value):
+        return False
+    phrased = name.lower().endswith("secret") and (quoted or name.isupper()) and is_phrase(value)
+    return phrased or is_strong_key(value)
 
 
 @lru_cache(maxsize=4096)
-def kind_of_name(name: str) -> Literal["password", "key"] | None:
-    """What a name says of its value. `compass` names no password and `keyboard_key` no key."""
+def kind_of_name(name: str) -> Literal["password", "key", "part"] | None:
+    """What a name says of its value. `compass` names no password and `keyboard_key` no key. `part`: its words are not the last."""
     name = name[-64:]
+    if name.lower().endswith(("secret_id", "secretid", "secret-id")):
+        return "key"
     found = _NAME.search(name) or _INFLECTED.search(name)
     if found is None:
-        return "key" if _speaks_of_secret(name) else None
+        return "part" if _speaks_of_secret(name) else None
     word, before = (found["password"] or found["key"]).lower(), name[: found.start()]
     if found["suffix"].lower().lstrip("_.-") in ("hash", "string") and found["key"] is not None:
         return None
@@ -90,7 +97,7 @@ _SPEAKS = frozenset(
 def _speaks_of_secret(name: str) -> bool:
     """`API_KEY_OPENAI`, `tokenForDeploy`: the word stands inside, and the last word names nothing else."""
     parts = [part.lower() for part in _PARTS.findall(name)]
-    if len(parts) < 2 or parts[-1] in NO_VALUES or _NOT_KEY.search(parts[0] + "_"):
+    if len(parts) < 2 or (name[0].isupper() and not name.isupper()) or parts[-1] in NO_VALUES or _NOT_KEY.search(parts[0] + "_"):
         return False
     return any(part in _SPEAKS for part in parts) or any(first + second in _SPEAKS for first, second in pairwise(parts))
 
@@ -102,7 +109,7 @@ class Named:
     begin: int
     end: int
     name: str
-    kind: Literal["password", "key"]
+    kind: Literal["password", "key", "part"]
 
 
 def named_at(text: str, lower: str, at: int) -> Named | None:

@@ -81,10 +81,14 @@ def is_random(run: str) -> bool:
 def is_opaque(value: str) -> bool:
     """A key without any format: 24 letters and digits or more that are random, or hex."""
     run = max(RUN.findall(value), key=len, default="")
-    return len(run) >= 20 and (is_random(run) or (run.islower() and mixed(run) and entropy(run) >= 3.0 and not _WORD_5.search(run)))
+    return (
+        len(run) >= 20
+        and not is_name(run)
+        and (is_random(run) or is_letters_drawn(run) or (is_dense(run) and not _WORD_9.search(run)))
+    )
 
 
-_WORD_5 = re.compile(r"[a-z]{7}")
+_WORD_9 = re.compile(r"[a-z]{9}")
 
 _TEMPLATE = re.compile(
     r"""(?ix) <[^>]*>?$ | \{ | \$ (?:[({A-Z_a-z]|\w+$) | %\w+% $ | %[a-z]{1,3} $ | % [({] | \[redacted: | @\w+@ $ | \.{3} | x{3,} | your | my[_-]?(?:password|secret|token|key)
@@ -94,7 +98,7 @@ _TEMPLATE = re.compile(
 _HOLE = re.compile(r"\$\{|\{\{|\.\.\.$|…$|%[({]\w+|\}\}$|\$\(")
 CODE = re.compile(
     r"""(?x) [A-Za-z_]{1,40}(?:(?:\.|->|::|\?\.)[A-Za-z_]{1,40}){1,8}[\W_]*$ (?<!!) | [A-Za-z_][\w.]{0,80}(?:[(\[]|<[A-Za-z_\[{(]) | self\. | os\. | [A-Za-z_]\w*:$
-    | ~?\.{0,2}/[a-z0-9_.-]+(?:/[\w./-]*)?$  # a path
+    | ~?\.{0,2}/{1,2}[a-z0-9_.-]+(?:/[\w./-]*)?$  # a path
     | \w{2,12}:// | [A-Z]:\\ | [\w.+-]{1,64}@[\w-]{1,63}\.[a-z.]{2,24}$ | [a-z]+(?:[A-Z][a-z]+){1,6}$ | [a-z_]+(?:_[a-z]+)+[;,)]*$ | (?:new|await|function|lambda|async)\b | \w+\s?=> | [!=<>]=
     | &[a-z_]+$ | \*[a-z_]+$ | \w+\)+;?$ | \w{1,40}\|\w"""
 )
@@ -173,10 +177,10 @@ _IDEOGRAPHS = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
 
 def is_strong_key(value: str) -> bool:
     """Random letters and digits."""
-    value = value.strip("\"'`“”«»,;")
+    value = value.strip("\"'`“”«»,;[]()")
     if len(value) < 12 or " " in value or EXAMPLE.search(value[:64]) or not (mixed(value) or is_letters_drawn(value)):
         return False
-    return entropy(value[:256]) >= 3.0 and not is_wordy(value) and not CODE.match(value[:256])
+    return entropy(value[:256]) >= 3.0 and not is_wordy(value) and not is_name(value) and not CODE.match(value[:256])
 
 
 def is_wordy(value: str) -> bool:
@@ -184,6 +188,18 @@ def is_wordy(value: str) -> bool:
     return len(value) < 60 and all(
         re.fullmatch(r"[A-Za-z]{0,14}\d{0,2}|\d{1,4}|v\d+", part) for part in re.split(r"[-_./:@#]", value)
     )
+
+
+def is_phrase(value: str) -> bool:
+    """Words that somebody chose as a secret: with two digits or a sign, and no name of a thing (`shop-db-2`)."""
+    signs = len(DIGIT.findall(value)) >= 2 or re.search(r"[!#$%&*+=?@^~]", value) is not None
+    return " " not in value and len(value) >= 8 and signs and is_strong_password(value, 8)
+
+
+def is_name(value: str) -> bool:
+    """Words in camel case with few digits (`DeepseekV2ForCausalLM`)."""
+    digits = sum(map(str.isdigit, value))
+    return len(value) < 80 and digits * 8 <= len(value) and len(WORD_IN.sub("", value)) * 3 <= len(value) + 2
 
 
 def is_long_key(value: str) -> bool:

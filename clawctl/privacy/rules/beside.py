@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from clawctl.privacy.rules.encoded import is_login
 from clawctl.privacy.rules.names import BEYOND_ASCII, NEEDED, Named, is_secret_under, named_at
-from clawctl.privacy.rules.pieces import Span, Text, places
+from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
 from clawctl.privacy.rules.values import (
     DIGIT,
     is_long_key,
@@ -19,6 +19,7 @@ from clawctl.privacy.rules.values import (
 )
 from clawctl.privacy.rules.words import ANCHORS, PLACEHOLDERS
 
+_ANCHORS = Anchors(*ANCHORS)
 _MOST_NAMES = 400  # in one piece
 
 _Q = r"""\\{0,3}["'`“”«»„]"""
@@ -66,10 +67,11 @@ _COPULAS = frozenset(["is", "as", "ist", "als", "est", "es"])
 def in_named(piece: Text) -> Iterator[Span]:
     """Values beside the names of secrets."""
     text, lower = piece.text, piece.ascii
-    done, names, anchors = 0, 0, set(places(lower, ANCHORS))
+    done, names, anchors = 0, 0, set(_ANCHORS.places(piece))
     if not text.isascii():
         letters = set("".join(BEYOND_ASCII.findall(piece.lower)))
-        anchors.update(places(piece.lower, tuple(word for word, needed in NEEDED.items() if needed <= letters)))
+        for word in [word for word, needed in NEEDED.items() if needed <= letters]:
+            anchors.update(places(piece.lower, word))
     for at in sorted(anchors):
         if at < done:
             continue

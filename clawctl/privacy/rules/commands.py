@@ -5,12 +5,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from clawctl.privacy.rules.pieces import Span, Text, places
+from clawctl.privacy.rules.pieces import Anchors, Span, Text
 from clawctl.privacy.rules.values import DIGIT, TECHNICAL, has_dense_run, is_placeholder, is_stand_in, is_strong_password, is_wordy
 
 _ADDRESS = re.compile(
     r"""://(?:[^\s/:@'"<>\\]{0,96}:(?P<value>[^\s"'<>\\]{3,128})@(?=[\w.$\[{-])|(?P<token>[A-Za-z0-9_-]{20,255})(?::x-oauth-basic)?@)"""
 )
+_ORACLES = Anchors("thin:", "oci:", "sqlplus ")
 _ORACLE = re.compile(r"(?i)(?:thin|oci|sqlplus|sqlldr)[: ][^\s/@:]{1,64}/(?P<value>[^\s/@\"']{3,128})@")
 
 
@@ -31,12 +32,13 @@ def in_addresses(piece: Text) -> Iterator[Span]:
                 yield Span(*match.span("value"), "password")
         at = text.find("://", at + 3)
     if "@" in text:
-        for at in places(text, ("thin:", "oci:", "sqlplus ")):
+        for at in _ORACLES.places(piece):
             if (match := _ORACLE.match(text, at)) and not is_placeholder(match["value"]):
                 yield Span(*match.span("value"), "password")
 
 
 _PGPASS = re.compile(r":(?:\d{4,5}|\*):[^\s:]{1,64}:[^\s:]{1,64}:(?P<value>[^\s:]{3,128})(?=\s|$)")
+_WALLETS = Anchors("phrase", "mnemonic", "seed", "words")
 _SEED = re.compile(
     r"(?i)(?:phrase|mnemonic|seed|words)s?(?:[ ]{0,2}(?:is|are|:|=|ist)){0,2}[\s\"'`:]{1,4}(?P<value>(?:[a-z]{3,8}[ ,]{1,2}){11,23}[a-z]{3,8})"
 )
@@ -44,11 +46,11 @@ _SEED = re.compile(
 
 def in_lines(piece: Text) -> Iterator[Span]:
     """`.pgpass`, and the words that open a wallet."""
-    text, lower = piece.text, piece.ascii
+    text = piece.text
     for line in _PGPASS.finditer(text):
         if not is_placeholder(line["value"]) and not line["value"].isdigit():
             yield Span(*line.span("value"), "password")
-    for at in places(lower, ("phrase", "mnemonic", "seed", "words")):
+    for at in _WALLETS.places(piece):
         if match := _SEED.match(text, at):
             yield Span(*match.span("value"), "password")
 
@@ -76,8 +78,8 @@ _FLAGGED = tuple(
         (r"smbclient|smbmap|rpcclient|nmblookup", r" -U[ =]?[\"']?[^\s%\"']{1,64}%(?P<value>[^\s\"']{3,128})"),
     )
 )
-_COMMANDS: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = tuple(
-    (tuple(words.split(",")), re.compile(pattern))
+_COMMANDS: tuple[tuple[bool, Anchors, re.Pattern[str]], ...] = tuple(
+    (words in ("--", "echo ,printf ") or words.startswith("cred") or pattern.startswith("PASS"), Anchors(*words.split(",")), re.compile(pattern))
     for words, pattern in (
         ("pass", r"pass\s+-p ?[\"']?(?P<value>[^\s\"']{3,128})"),
         ("pass", r"pass:(?P<value>[^\s\"']{4,128})"),
@@ -97,15 +99,13 @@ SAFE_FLAG = re.compile(r"(?i)(?:stdin|file|env|prompt|ask|from|[\w-]+file)\b")
 
 
 def in_commands(piece: Text) -> Iterator[Span]:
-    text, lower = piece.text, piece.ascii
-    passes = list(places(lower, ("pass",)))
-    for words, pattern in _COMMANDS:
-        loose = words[0] in ("--", "echo ", "cred") or pattern.pattern.startswith("PASS")
-        for at in passes if words[0] == "pass" else places(lower, words):
+    text = piece.text
+    for loose, anchors, pattern in _COMMANDS:
+        for at in () if anchors.absent(piece) else anchors.places(piece):
             if (match := pattern.match(text, at)) and is_given(match["value"], loose):
                 yield Span(*match.span("value"), "password")
     tried: Counter[int] = Counter()
-    for at in [found.start() for found in _FLAGS.finditer(text)]:
+    for at in [found.start() for found in _FLAGS.finditer(text)] if " -" in text else ():
         line = max(text.rfind("\n", max(0, at - 300), at) + 1, at - 300)
         tried[line >> 8] += 1
         if tried[line >> 8] > _MOST_FLAGS:
@@ -131,7 +131,7 @@ _CALL = re.compile(
     re.IGNORECASE,
 )
 _ARGUMENT = re.compile(r"""\\{0,2}["'](?P<value>[^"'\n\\]{0,128})\\{0,2}["']""")
-_CALLS = ("auth", "login", "cred", "connect", "bind", "logon", "signin", "sign_in")
+_CALLS = Anchors("auth", "login", "cred", "connect", "bind", "logon", "signin", "sign_in")
 _SURE_CALL = re.compile(
     r"""(?ix) (?:basic_?auth|_?login|log_?on|sign_?in|\bauth|credentials?|ldap\w{0,8}_?bind|simple_bind\w{0,2}|(?:mysqli?|pg|oci|odbc|mssql|sqlsrv|ssh2|ftp|imap)_\w{0,6}(?:connect|auth\w{0,10}|login)|getconnection|createconnection|(?:ssh\w{0,6}|client|conn\w{0,8}|db|mysql\w{0,6}|ftp|imap|smtp|session)\.connect) [ ]{0,2}(?:=[ ]{0,2})?(?:new[ ])?(?:\w{1,24}[.:]{0,2}){0,3}[(\[]$"""
 )
@@ -139,8 +139,8 @@ _SURE_CALL = re.compile(
 
 def in_calls(piece: Text) -> Iterator[Span]:
     """Literals behind the first argument of what logs in: `login("ann", "…")`, `auth=("ann", "…")`."""
-    text, lower = piece.text, piece.ascii
-    for at in places(lower, _CALLS):
+    text = piece.text
+    for at in _CALLS.places(piece):
         match = _CALL.match(text, at)
         if match is None:
             continue

@@ -3,6 +3,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import pairwise
 
 from clawctl.privacy.rules.pieces import Span, Text
@@ -112,6 +113,7 @@ def is_issued(match: re.Match[str]) -> bool:
 
 # The name of a provider, and what it is set to: keys of most providers have no format of their own.
 _OPAQUE = re.compile(r"(?<![A-Za-z0-9+/_.~-])[A-Za-z0-9][A-Za-z0-9+/_.~-]{14,200}={0,2}")
+_SIGN = re.compile("[=:,>|]")
 _SET_TO = re.compile(r"""([A-Za-z][\w.-]{1,48})["'`\])]{0,2}[ \t]{0,4}(?::=|=>|->|[=:,>]|\|\|)[ \t"'`=(]{0,5}$""")
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
@@ -120,11 +122,9 @@ def of_providers(piece: Text) -> Iterator[Span]:
     """`airtable = "…"`, `MY_DATADOG: …`: an opaque value under the name of somebody who issues keys."""
     for start, end in piece.blobs:
         for match in _OPAQUE.finditer(piece.text, start, end):
-            value = match[0]
-            if not (is_opaque_under(value)):
-                continue
-            named = _SET_TO.search(piece.text, max(0, match.start() - 64), match.start())
-            if named and is_provider(named[1]):
+            at = match.start()
+            named = _SIGN.search(piece.text, max(0, at - 7), at) and _SET_TO.search(piece.text, max(0, at - 64), at)
+            if named and is_provider(named[1]) and is_opaque_under(match[0]):
                 yield Span(*match.span(), "api_key")
 
 
@@ -136,6 +136,7 @@ def is_opaque_under(value: str) -> bool:
     return len(bare) >= 15 and is_strong_key(value) and max(map(len, RUN.findall(value)), default=0) >= 12
 
 
+@lru_cache(maxsize=4096)
 def is_provider(name: str) -> bool:
     parts = [part.lower() for part in _PART.findall(name[-48:])]
     if not parts or parts[-1] in NAMES_OF_IDS:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from clawctl.privacy.rules.commands import SAFE_FLAG, is_given
 from clawctl.privacy.rules.formats import FORMAT, ISSUED, is_issued, is_key
 from clawctl.privacy.rules.names import is_secret_under
-from clawctl.privacy.rules.pieces import Span, Text, places
+from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
 from clawctl.privacy.rules.values import (
     DIGIT,
     entropy,
@@ -39,9 +39,22 @@ def _is_loose(value: str) -> bool:
     return not is_stand_in(value) and not SAFE_FLAG.match(value)
 
 
+# What must stand before some of the words.
+_OPTION = re.compile(r"(?:^|[\s\"'\[,])-{1,2}[\w-]{0,24}$")
+_CODE_OF = re.compile(
+    r"(?i)(?:access|door|entry|gate|alarm|security|unlock|login|sign-?in|verification|confirmation|wi-?fi|wlan|vault|garage|one-time|2fa|otp|sms"
+    r"|backup|recovery|transfer|safe|lock|gift|card|zugangs|tür|pin)[ -]?$"
+)
+_NEEDED_BEFORE = {
+    "pass": _OPTION,
+    "code": _CODE_OF,
+    "user": re.compile(r"(?i)(?:add|create|change|set|update|reset|new)[ _-]?$"),
+    "<<<": re.compile(r"(?i)(?:sudo|passwd|login|keyring|kinit|cryptsetup|openssl|gpg|htpasswd|auth|passphrase)\b[^\n]{0,60}$"),
+    "send": re.compile(r"(?i)pass(?:word|phrase|wd)?\b[^\n]{0,30}(?:\n[^\n]{0,30})?$"),
+}
 # Words, the form that stands where one of them does, and what its value must be.
-_FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], Callable[[str], bool]], ...] = tuple(
-    (tuple(words.split(",")), re.compile(pattern), check)
+_FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[str], bool]], ...] = tuple(
+    (Anchors(*words.split(",")), _NEEDED_BEFORE.get(words.split(",")[0]), re.compile(pattern), check)
     for words, pattern, check in (
         ("prv", rf"prv(?P<value>{_B58}{{90,112}})(?![A-Za-z0-9])", is_random),
         ("otp,2fa,mfa,authenticator,seed", rf"(?i:otp|2fa|mfa|authenticator|seed)(?:[ _-]?(?i:secret|seed|key|code|token|app|backup|setup|manual|entry|base32)){{0,3}}[\"'`]{{0,2}}(?:[ ]?(?i:is|are|with|the|for [\w.]{{1,20}}|:|=|=>|,|\()[ ]?){{0,3}}[ ]{{0,2}}[\"'`]{{0,2}}(?P<value>{_BASE32})(?![A-Za-z0-9+/=_-])", _is_seed),
@@ -87,40 +100,29 @@ _FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], Callable[[str], bool]], ..
 )  # fmt: skip
 _WALLET = re.compile(rf"(?<![A-Za-z0-9+/=_-])(?:5[HJK]{_B58}{{49}}|[KLc]{_B58}{{51}})(?![A-Za-z0-9+/=_-])")
 _HEX_PAIR = re.compile(r"(?:=|\.[a-z]{2,6}[\"']?[ :=]{1,3})[\"']?(?P<value>[0-9a-f]{8,64}:[0-9a-f]{8,64})(?![\w:])")
-_OPTION = re.compile(r"(?:^|[\s\"'\[,])-{1,2}[\w-]{0,24}$")
-_CODE_OF = re.compile(
-    r"(?i)(?:access|door|entry|gate|alarm|security|unlock|login|sign-?in|verification|confirmation|wi-?fi|wlan|vault|garage|one-time|2fa|otp|sms"
-    r"|backup|recovery|transfer|safe|lock|gift|card|zugangs|tür|pin)[ -]?$"
-)
-_NEEDED_BEFORE = {
-    "pass": _OPTION,
-    "code": _CODE_OF,
-    "user": re.compile(r"(?i)(?:add|create|change|set|update|reset|new)[ _-]?$"),
-    "<<<": re.compile(r"(?i)(?:sudo|passwd|login|keyring|kinit|cryptsetup|openssl|gpg|htpasswd|auth|passphrase)\b[^\n]{0,60}$"),
-    "send": re.compile(r"(?i)pass(?:word|phrase|wd)?\b[^\n]{0,30}(?:\n[^\n]{0,30})?$"),
-}
 _JWK = re.compile(r"""(?:d|p|q|dp|dq|qi|k)\\{0,3}["']\s{0,3}:\s{0,3}\\{0,3}["'](?P<value>[\w-]{20,2048})""")
 
 
 def in_forms(piece: Text) -> Iterator[Span]:
-    text, lower = piece.text, piece.ascii
-    for words, pattern, check in _FORMS:
-        needed = _NEEDED_BEFORE.get(words[0])
-        for at in places(lower, words):
-            if needed and not needed.search(text, max(0, at - 64), at):
+    text = piece.text
+    for anchors, before, pattern, check in _FORMS:
+        for at in () if anchors.absent(piece) else anchors.places(piece):
+            if before and not before.search(text, max(0, at - 64), at):
                 continue
             if (match := pattern.match(text, at)) and check(match["value"]):
                 yield Span(*match.span("value"), "password")
-    for match in _WALLET.finditer(text):
-        if is_random(match[0]):
-            yield Span(*match.span(), "password")
-    if ":" in text:
-        for match in _HEX_PAIR.finditer(text):
-            if all(mixed(part) for part in match["value"].split(":")):
-                yield Span(*match.span("value"), "password")
+    for start, end in piece.blobs:
+        if end - start >= 51:
+            for match in _WALLET.finditer(text, start, end):
+                if is_random(match[0]):
+                    yield Span(*match.span(), "password")
+        if text.find(":", start, end) >= 0:
+            pair = _HEX_PAIR.search(text, max(0, start - 4), end)
+            if pair and all(mixed(part) for part in pair["value"].split(":")):
+                yield Span(*pair.span("value"), "password")
     if "kty" in text:
         for quote in "\"'":
-            for at in places(text, tuple(f"{quote}{name}" for name in "dpqk")):
+            for at in [at for name in "dpqk" for at in places(text, quote + name)]:
                 if (match := _JWK.match(text, at + 1)) and entropy(match["value"][:128]) >= 3.5:
                     yield Span(*match.span("value"), "password")
 
@@ -138,7 +140,7 @@ _NO_CLIENT = re.compile(
 def in_constructors(piece: Text) -> Iterator[Span]:
     """`new Client("…")`, `sdk.init('…')`: an opaque value as the first argument of what reaches a service."""
     text = piece.text
-    for at in places(text, ("(",)):
+    for at in places(text, "("):
         if match := _ARGUMENT.match(text, at):
             before = text[max(0, at - 48) : at]
             if _CONSTRUCTOR.search(before) and not _NO_CLIENT.search(before) and is_opaque(match["value"]):
@@ -147,6 +149,7 @@ def in_constructors(piece: Text) -> Iterator[Span]:
 
 _LITERAL = r"""(?:"[^"\n\\]{0,200}"|'[^'\n\\]{0,200}')"""
 _CHAIN = re.compile(rf"""{_LITERAL}(?:\s{{0,12}}(?:\+|\.{{1,2}}|&|\|\||\\)?\s{{0,12}}[bfru]?{_LITERAL}){{1,12}}""")
+_JOIN = re.compile(r"""["'](?<!["'].)\s{0,12}(?:\+|\.{1,2}|&|\|\||\\)?\s{0,12}[bfru]?["'](?!["'])""")
 _PARTS = re.compile(_LITERAL)
 _ASSIGNED_TO = re.compile(
     r"([A-Za-z_][\w.-]{1,60})[\"'\])]{0,2}(?:[ ]?:[ ]?\w{1,20})?[ ]{0,4}(?::=|=>|=|:)\s{0,12}\(?\s{0,12}[bfru]?$"
@@ -156,6 +159,8 @@ _ASSIGNED_TO = re.compile(
 def in_chains(piece: Text) -> Iterator[Span]:
     """A secret cut into literals that the source joins: each of them."""
     text = piece.text
+    if not _JOIN.search(text):
+        return
     for match in _CHAIN.finditer(text):
         literals = [(match.start() + each.start() + 1, each[0][1:-1]) for each in _PARTS.finditer(match[0])]
         joined = "".join(literal for _, literal in literals)
@@ -169,6 +174,7 @@ def in_chains(piece: Text) -> Iterator[Span]:
                     yield Span(start, start + len(literal), "password")
 
 
+_INSERTS = Anchors("insert into ")
 _INSERT = re.compile(
     r"(?i)insert[ ]into[ ][^\s(]{1,80}\s{0,4}\((?P<columns>[^()]{1,400})\)\s{0,4}values\s{0,4}(?P<rows>(?:\((?:[^()'\"]|'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"){1,600}\)\s{0,4},?\s{0,4}){1,8})"
 )
@@ -177,7 +183,7 @@ _CELL = re.compile(r"""\s*(?:'(?P<one>[^'\n]{0,200})'|"(?P<two>[^"\n]{0,200})"|(
 
 def in_inserts(piece: Text) -> Iterator[Span]:
     """`INSERT INTO users (name, password) VALUES ('ann', '…')`: the values of the columns whose names announce a secret."""
-    for at in places(piece.ascii, ("insert into ",)):
+    for at in _INSERTS.places(piece):
         match = _INSERT.match(piece.text, at)
         if match is None:
             continue

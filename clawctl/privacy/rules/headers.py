@@ -4,7 +4,7 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.privacy.rules.pieces import Span, Text, places
+from clawctl.privacy.rules.pieces import Anchors, Span, Text
 from clawctl.privacy.rules.values import CODE, EXAMPLE, UUID_ALONE, entropy, is_opaque, is_stand_in, is_strong_key, mixed
 
 _JWT = re.compile(
@@ -22,6 +22,12 @@ _QUERY = re.compile(
 )
 _SIGNED = re.compile(r"(?i)sig(?:nature)?(?:=|%3d)(?P<value>[\w%+/=-]{24,512})")
 
+_AUTH = Anchors("bearer", "authorization")
+_HOOKS = Anchors("hook", "/services/t", "/bot", "/key/")
+_COOKIES = Anchors("cookie")
+_SESSIONS = Anchors("sess", "sid=")
+_SIGS = Anchors("sig")
+
 
 def tokens(piece: Text) -> Iterator[Span]:
     text, lower = piece.text, piece.ascii
@@ -32,26 +38,26 @@ def tokens(piece: Text) -> Iterator[Span]:
             rest = _JWT_REST.match(text, match.end()) if match.end() == len(text) or text[match.end()] in "\r\n" else None
             yield Span(at, rest.end() if rest else match.end(), "token")
         at = text.find("eyJ", match.end() if match else at + 1)
-    for at in places(lower, ("bearer", "authorization")):
+    for at in _AUTH.places(piece):
         if (match := _HEADER.match(text, at)) and _is_credential(match):
             yield Span(*match.span("value"), "token")
         if lower.startswith("a", at) and (match := _SCHEME.match(text, at)):
             yield from _parameters(text, match.end())
             if match["value"] and is_strong_key(match["value"]) and not is_stand_in(match["value"]):
                 yield Span(*match.span("value"), "token")
-    for at in places(lower, ("hook", "/services/t", "/bot", "/key/")):
+    for at in _HOOKS.places(piece):
         if (match := _HOOK.match(text, at)) and _in_link(text, at) and _has_opaque_part(match["value"]):
             yield Span(*match.span("value"), "token")
-    for at in places(lower, ("cookie",)):
+    for at in _COOKIES.places(piece):
         yield from _cookies(text, at)
-    for at in places(lower, ("sess", "sid=")):
+    for at in _SESSIONS.places(piece):
         match = _SESSION.match(text, at)
         if match and "_" not in text[at : at + 9] and is_strong_key(match["value"]) and not UUID_ALONE.fullmatch(match["value"]):
             yield Span(*match.span("value"), "token")
     for match in _in_queries(piece.text):
         if is_strong_key(match["value"]) and not EXAMPLE.search(match["value"][:200]):
             yield Span(*match.span("value"), "token")
-    for at in places(lower, ("sig",)):
+    for at in _SIGS.places(piece):
         if (match := _SIGNED.match(text, at)) and is_strong_key(match["value"]):
             yield Span(*match.span("value"), "token")
 

@@ -116,7 +116,9 @@ def named_at(text: str, lower: str, at: int) -> Named | None:
     """The name around the word at `at`, if it names a secret."""
     if lower.endswith("[redacted:", 0, at):
         return None
-    found = _WORDISH.match(text, at) or _EXACT.match(text, at)
+    beyond = not lower[at : at + 24].isascii() or "?" in lower[at : at + 24]  # letters of other scripts
+    exact = _EXACT.match(text, at) if beyond else None
+    found = _WORDISH.match(text, at) or exact
     if found is None:
         return None
     begin, end = at, found.end()
@@ -126,7 +128,7 @@ def named_at(text: str, lower: str, at: int) -> Named | None:
     tries = [(begin, name)]
     if "." in name:
         tries.append((begin, name[: name.rfind(".")]))
-    if exact := _EXACT.match(text, at):
+    if exact:
         tries.append((begin, text[begin : exact.end()]))
     if name.lower() in ("key", "keys") and (earlier := _EARLIER.search(text, max(0, begin - 16), begin)):
         tries.append((earlier.start(), text[earlier.start() : end]))
@@ -134,7 +136,7 @@ def named_at(text: str, lower: str, at: int) -> Named | None:
         kind = kind_of_name(name)
         if kind is not None:
             return Named(begin, begin + len(name), name, kind)
-    phrase = _PHRASE.match(text, at)
+    phrase = _PHRASE.match(text, at) if beyond or lower.startswith(_PHRASE_STARTS, at) else None
     return Named(begin, phrase.end(), phrase[0], "password") if phrase else None
 
 
@@ -143,4 +145,5 @@ _EXACT = re.compile(
     "|".join(map(re.escape, [word for word in (*LONGEST_FIRST, *KEYS_LONGEST_FIRST) if not word.isascii()])), re.IGNORECASE
 )
 _EARLIER = re.compile(r"(?<![\w-])[A-Za-z]{1,14}[ ]$")
+_PHRASE_STARTS = ("passe", *(word[:4] for word in LONGEST_FIRST if " " in word and word[:4].isascii()))
 _PHRASE = re.compile(rf"(?:passe|{'|'.join(word for word in LONGEST_FIRST if ' ' in word)})(?!\w)", re.IGNORECASE)

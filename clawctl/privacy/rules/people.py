@@ -29,7 +29,7 @@ def cards(piece: Text) -> Iterator[Span]:
 
 def emails(piece: Text) -> Iterator[Span]:
     text, done = piece.text, 0
-    for at in places(text, ("@",)):
+    for at in places(text, "@"):
         start = at
         while start > done and at - start < 64 and (text[start - 1].isalnum() or text[start - 1] in "_.%+-"):
             start -= 1

@@ -24,7 +24,7 @@ def private_keys(piece: Text) -> Iterator[Span]:
             closing = _PEM_END.match(text, end)
             done = closing.end() if closing else len(text[:end].rstrip())
             yield Span(start, done, "private_key")
-    for at in places(text, ("Private-Lines: ",)):
+    for at in places(text, "Private-Lines: "):
         if match := _PUTTY.match(text, at):
             yield Span(*match.span("value"), "private_key")
 

@@ -46,6 +46,7 @@ class Exchange:
     ttft_s: float | None = None
     spliced: int | None = None  # earlier answers that stand in the prompt as sampled, not as rendered; None: not asked for
     unspliced: str | None = None  # why earlier answers of ours do not: "the engine renders these messages otherwise"
+    redacted_by: str | None = None  # the rule and the place: "a key with a known format, in the tool descriptions"
     adapted: str | None = None  # what serve changed for the template's sake: "later system messages as user"
 
     def __post_init__(self) -> None:
@@ -104,6 +105,7 @@ class Turn:
     feedback: float | None  # the user's explicit rating, -1..1
     trainable: bool
     untrainable_reason: str | None  # "side turn", "no next state", "regenerated", "truncated", …; None exactly if trainable
+    redacted_by: str | None = None  # which rule found a secret, and where, if serve knew
     parent_evidence: str | None = None  # how its parent was found: "handle", "conversation", "prefix", …; see collect/parents.py
 
     @property

@@ -38,7 +38,8 @@ def collect_custom(run: RunDir, recipe: Recipe, rollout: str, generate: str | No
         raise ClawError(problem, "name it, or let the agent talk to `clawctl serve --intercept`: its calls are captured", 2)
     sample = _checked(load_function(generate, "--custom-generate", GENERATE), generate)
     origin = origin_of(recipe.model.path, recipe.model_path)
-    redactor, published = Redactor(recipe.privacy.redact, decode=IdReader(recipe.model_path)), 0
+    privacy, published = recipe.privacy, 0
+    redactor = Redactor(privacy.redact, decode=IdReader(recipe.model_path), not_secrets=privacy.not_secrets)
     for episode in range(episodes):
         turns = [redacted(turn, redactor) for turn in _played(play, partial(sample, config=recipe.collect), episode, recipe)]
         if turns:

@@ -101,6 +101,7 @@ def make_turn(
         trainable=reason is None,
         untrainable_reason=reason,
         parent_evidence=evidence,
+        redacted_by=exchange.redacted_by,
     )
 
 

@@ -142,7 +142,7 @@ def _is_env_word(text: str, begin: int, match: re.Match[str], value: str, kind: 
         and re.fullmatch(r"(?:export |set )?[A-Za-z_.-]{0,32}", line) is not None
         and (
             text[match.end() : match.end() + 1] in ("", "\n", "\r")
-            or (text[begin : begin + 4].isupper() and _COMMAND.match(text, match.end()))
+            or (text[begin : begin + 4].isupper() and _COMMAND.match(text, match.end()) is not None)
         )
     )
 

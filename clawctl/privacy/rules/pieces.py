@@ -8,6 +8,7 @@ from itertools import chain
 from typing import ClassVar, Literal, get_args
 
 Kind = Literal["api_key", "token", "password", "private_key", "card", "email", "phone"]
+BESIDE_A_NAME = "a value beside a name like password or key"
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
@@ -16,6 +17,7 @@ class Span:
     start: int
     end: int
     kind: Kind
+    rule: str = ""  # the name of the rule that found it
 
 
 @dataclass(frozen=True, slots=True)

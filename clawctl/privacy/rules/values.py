@@ -196,6 +196,14 @@ def is_phrase(value: str) -> bool:
     return " " not in value and len(value) >= 8 and signs and is_strong_password(value, 8)
 
 
+_PLAIN_WORDS = re.compile(r"[A-Za-z]{1,16}(?:[_. -][A-Za-z]{1,16}){0,4}")
+
+
+def is_plain_words(value: str) -> bool:
+    """Letters alone, in words or in camel case: nothing that a generator of passwords or keys makes."""
+    return _PLAIN_WORDS.fullmatch(value) is not None and not is_letters_drawn(value)
+
+
 def is_name(value: str) -> bool:
     """Words in camel case with few digits (`DeepseekV2ForCausalLM`)."""
     digits = sum(map(str.isdigit, value))

@@ -117,7 +117,7 @@ NAMES_OF_IDS = frozenset(
     _words("""
 account artifact base board bucket build channel charge checksum class commit commits container count cursor customer
 database dataset date db deployment digest domain email etag event events file fingerprint format hash head host
-hostname id ids image import index integrity invoice job kind label layer length mail md5 message model models module
+hostname id ids sid image import index integrity invoice job kind label layer length mail md5 message model models module
 name names nonce order org organisation organization package page path payment pipeline pkg plan port price product
 project pub public publishable ref refs region release repo repository request response rev revision run runs schema
 session sha sha1 sha256 sha512 site size slug snapshot space span subscription table tag team thread time timestamp

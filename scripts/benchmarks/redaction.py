@@ -21,7 +21,7 @@ from clawctl.config import PrivacyConfig
 from clawctl.privacy.redaction import Redactor
 from clawctl.privacy.rules import KINDS, Kind
 from scripts.benchmarks.labelled_lines import Line, labelled_lines
-from scripts.benchmarks.labelled_templates import FRESH, HALVES, lines_of
+from scripts.benchmarks.labelled_templates import FRESH, HALVES, SEEN, lines_of
 from scripts.benchmarks.table import Row, arguments, report
 
 _DEFAULT = PrivacyConfig().redact
@@ -80,7 +80,7 @@ def half_rows(rounds: int, seed: int) -> list[Row]:
     """Each template of all three parts `rounds` times: our rates, those of detect-secrets, and ours over both halves."""
     halves = {half: lines_of(half, rounds, seed) for half in HALVES}
     rows = []
-    for half, lines in (halves | {FRESH: lines_of(FRESH, rounds, seed)}).items():
+    for half, lines in (halves | {part: lines_of(part, rounds, seed) for part in (SEEN, FRESH)}).items():
         rows += our_rows(lines, half.replace("_", " "))
         rows += peer_rows(lines_of(half, 1, seed), f"detect-secrets, {half.replace('_', ' ')}")
     return rows + our_rows([line for lines in halves.values() for line in lines], "both halves")

@@ -25,10 +25,10 @@ _MOST_NAMES = 400  # in one piece
 _Q = r"""\\{0,3}["'`“”«»„]"""
 _QUOTED = rf"""(?P<quote>{_Q})(?P<quoted>(?:(?!(?P=quote))(?:\\.|[^\n\\])){{3,256}}+)(?:(?P=quote)|(?=[”»“]))"""
 _BARE = r"""(?P<bare>(?:[^\s"'`<>,;&\\|]|[,;&|<>](?![\s/]|$|[\w .-]{1,30}=)|\\(?![nrt"'`\\\s])|["'`](?=\w)){3,256}+)"""
-_TYPE = r"(?:[ ]?:[ ]?[&\w<>\[\].?*]{1,24}[ ]{0,2}(?==)|[ ]<\w{1,12}>[ ]{0,2}(?==))?"
+_TYPE = r"(?:[ ]?:[ ]?(?:[&\w<>\[\].?*]{1,24}[ ]{1,2}|(?:str|string|bytes|String)(?:\?|<\w+>)?)(?==)|[ ]<\w{1,12}>[ ]{0,2}(?==))?"
 _WRAP = r"""(?:(?:\[\]byte|Buffer\.from|SecureString|String|str|bytes|literal|plain|secret)?\(\s{0,12}(?=[bruf]?\\{0,3}["'])|\(\s{0,12}(?=[bruf]?\\{0,3}["']))?(?:[bruf]{1,2}(?=\\{0,3}["']))?"""
 _ASSIGN = re.compile(
-    rf"""(?:{_Q})?[\])}}*_]{{0,3}}{_TYPE}(?:[ \t]{{0,12}}|\s{{1,12}}(?=:\s{{0,12}}"))(?::=|=>|->|<-|={{1,3}}|\?=|\|\|=|:{{1,2}}(?!/)|→|➜|%=)[*_]{{0,2}}[ \t]{{0,12}}"""
+    rf"""(?:{_Q})?(?:[ ]\d{{1,2}}(?=:))?[\])}}*_]{{0,3}}{_TYPE}(?:[ \t]{{0,12}}|\s{{1,12}}(?=:\s{{0,12}}"))(?::=|=>|->|<-|={{1,3}}|\?=|\|\|=|:{{1,2}}(?!/)|→|➜|%=)[*_]{{0,2}}[ \t]{{0,12}}"""
     rf"""(?:(?:[|>][+-]?|!!?\w{{1,8}}(?=[ ]))?[ \t]{{0,8}}(?:\r?\n(?:[ \t>]{{1,16}}|(?=")))?)?{_WRAP}(?:{_QUOTED}|{_Q}?{_BARE})"""
 )
 _ENCODED = re.compile(
@@ -36,11 +36,11 @@ _ENCODED = re.compile(
 )
 _COPULA = (
     r"(?:[ \t]{1,3}(?:is now|is still|is|was|ist jetzt|ist|lautet|war|wäre|est|es|era|será|serà|sera|é|è|e|este|sunt|er|är|ær|var|on|oli|jest|to|brzmi|je|zní|bude|yra|ir|это|был|такой|такий|це|є|е|је"
-    r"|van|im|zu|to|para|adalah|ialah|yaitu|yakni|là|ni|ay|da|és|eh|est[áa]|olarak|olan|mó|bị|है|কি|হল|হলো|คือ|هي|هو|است|הוא|היא|είναι|ήταν|heißt|luidt|lyder|kuuluu|reads|becomes|equals|set to|changed to|now)(?=[ \t:])"
+    r"|van|im|zu|to|para|adalah|ialah|yaitu|yakni|là|ni|ay|da|és|eh|est[áa]|olarak|olan|mó|bị|है|কি|হল|হলো|คือ|هي|هو|است|הוא|היא|είναι|ήταν|heißt|luidt|lyder|kuuluu|reads|becomes|contains|holds|gave me|prints|printed|changed from|from|equals|set to|changed to|now)(?=[ \t:])"
     r"|[ \t]{0,3}(?:=|:|-(?=[ ])|–|—|→|->|は|が|を|是|为|為|는|은|이|가|คือ|：))"
 )
 _PROSE = re.compile(
-    rf"""(?:{_Q})?[*_]{{0,2}}(?:(?<![\"'`])(?:[ \t]{{1,3}}[\w'’@.-]{{1,20}}){{1,4}}?)??{_COPULA}[ \t]{{0,3}}[:*_]{{0,3}}[ \t]{{0,3}}[*_]{{0,2}}(?P<open>{_Q})?(?P<value>[^\s"`“”«»„\\]{{4,128}})""",
+    rf"""(?:{_Q})?[*_]{{0,2}}(?:(?<![\"'`])(?:[ \t]{{1,3}}(?:[\w'’@.-]{{1,20}}|\([^()\n]{{1,30}}\))){{1,4}}?)??{_COPULA}[ \t]{{0,3}}[:*_]{{0,3}}[ \t]{{0,3}}[*_]{{0,2}}(?P<open>{_Q})?(?P<value>[^\s"`“”«»„\\]{{4,128}})""",
     re.IGNORECASE,
 )
 _CJK = re.compile(rf"""[ \t]{{0,2}}(?:は|が|を|是|为|為|는|은|이|가|:|=)?[ \t]{{0,2}}(?:{_Q}|[「『])?(?P<value>[!-~]{{4,128}})""")
@@ -49,7 +49,7 @@ _PAIR = re.compile(
     re.IGNORECASE,
 )
 _DEFAULT = re.compile(rf"""(?:{_Q})?\s{{0,4}}\{{[^{{}}]{{0,160}}?\b(?:default|value)\s{{0,4}}=\s{{0,4}}{_QUOTED}""")
-_ELEMENT = re.compile(r"""[^<>\n]{0,60}>\s{0,8}(?:<!\[CDATA\[)?(?P<value>[^<>\n]{3,256})\s{0,12}(?:</|\]\]>)""")
+_ELEMENT = re.compile(r"""[^<>\n]{0,180}>\s{0,8}(?:<!\[CDATA\[)?(?P<value>[^<>\n]{3,256})\s{0,12}(?:</|\]\]>)""")
 _NEXT_ELEMENT = re.compile(
     r"""(?:[ :]{0,2}(?:</\w{1,12}>\s{0,20}){1,2}|[^<>\n]{0,80}>\s{0,20}(?=<value|<string))<\w{1,12}[^<>\n]{0,60}>(?:<\w{1,8}>)?(?P<value>[^<>\s]{4,256})</"""
 )
@@ -89,7 +89,7 @@ def in_named(piece: Text) -> Iterator[Span]:
 
 def _beside(text: str, lower: str, named: Named) -> Iterator[Span]:
     """The values beside a name, whichever way they are written."""
-    if _NO_VALUE.search(text, max(0, named.begin - 12), named.begin) or (
+    if _NO_VALUE.search(text, max(0, named.begin - 90), named.begin) or (
         text.endswith("${", 0, named.begin) and text.startswith(("?", ":?", "+", ":+"), named.end)
     ):
         return
@@ -99,7 +99,7 @@ def _beside(text: str, lower: str, named: Named) -> Iterator[Span]:
         yield from _near(text, lower, named.begin, named.end, named.name, named.kind)
 
 
-_NO_VALUE = re.compile(r"\b(?:type|interface|struct|enum|trait)[ ]$")  # what follows is a type's name
+_NO_VALUE = re.compile(r"\b(?:type|interface|struct|enum|trait)[ ]$|arn:[\w:-]{4,80}:$")  # what follows is a type's name
 
 
 def _assigned(text: str, begin: int, end: int, name: str, kind: str) -> Span | None:

@@ -6,7 +6,16 @@ from collections import Counter
 from collections.abc import Iterator
 
 from clawctl.privacy.rules.pieces import Anchors, Span, Text
-from clawctl.privacy.rules.values import DIGIT, TECHNICAL, has_dense_run, is_placeholder, is_stand_in, is_strong_password, is_wordy
+from clawctl.privacy.rules.values import (
+    DIGIT,
+    TECHNICAL,
+    has_dense_run,
+    is_passphrase,
+    is_placeholder,
+    is_stand_in,
+    is_strong_password,
+    is_wordy,
+)
 
 _ADDRESS = re.compile(
     r"""://(?:[^\s/:@'"<>\\]{0,96}:(?P<value>[^\s"'<>\\]{3,128})@(?=[\w.$\[{-])|(?P<token>[A-Za-z0-9_-]{20,255})(?::x-oauth-basic)?@)"""
@@ -40,7 +49,7 @@ def in_addresses(piece: Text) -> Iterator[Span]:
 _PGPASS = re.compile(r":(?:\d{4,5}|\*):[^\s:]{1,64}:[^\s:]{1,64}:(?P<value>[^\s:]{3,128})(?=\s|$)")
 _WALLETS = Anchors("phrase", "mnemonic", "seed", "words")
 _SEED = re.compile(
-    r"(?i)(?:phrase|mnemonic|seed|words)s?(?:[ ]{0,2}(?:is|are|:|=|ist)){0,2}[\s\"'`:]{1,4}(?P<value>(?:[a-z]{3,8}[ ,]{1,2}){11,23}[a-z]{3,8})"
+    r"(?i)(?:phrase|mnemonic|seed|words)s?(?:[ ][a-z]{1,12}){0,5}?(?:[ ]{0,2}(?:is|are|:|=|ist)){0,2}[\s\"'`:]{1,4}(?P<value>(?:[a-z]{3,8}[ ,]{1,2}){11,23}[a-z]{3,8})"
 )
 
 
@@ -57,7 +66,7 @@ def in_lines(piece: Text) -> Iterator[Span]:
 
 _SECRET = r"[\"']?(?P<value>(?!--?[A-Za-z][A-Za-z-]{0,24}(?:[\s=\"']|$))[^\s\"']{4,129})"  # what looks like an option is one
 # A flag and what stands behind it, tried only in a line that names the command before.
-_FLAGS = re.compile(r" -(?:[paPwUuN]|-user|-auth|-proxy-user|-pass)")
+_FLAGS = re.compile(r" -(?:[paPwUuNAXktT]|-user|-auth|-proxy-user|-pass)")
 _FLAGGED = tuple(
     (re.compile(rf"(?:^|[^\w-])(?:{command})"), re.compile(flag))
     for command, flag in (
@@ -75,6 +84,14 @@ _FLAGGED = tuple(
             r"security [a-z-]{3,40}|ipmitool|ldap\w{3,8}|sqlcmd|bcp|mosquitto_\w{3}|zip|unzip|7z\w?|rar|isql|influx\w?|cqlsh|impala-shell|snowsql",
             rf" -[wPp][ =]?{_SECRET}",
         ),
+        (r"lftp", r" -u[ ][\"']?[^\s,\"']{1,64},(?P<value>[^\s\"']{3,128})"),
+        (r"curl", r" -u[ ][\"']?(?P<value>[A-Za-z0-9_-]{20,80}):[\"']?(?=\s|$)"),
+        (r"snmp\w{2,8}", r" -[AX][ ][\"'](?P<value>[^\s\"']{4,128})"),
+        (r"unrar|altool|notarytool|psexec\w{0,3}|evil-winrm|crackmapexec|netexec|sshuttle|vncviewer", rf" -p[ ]?{_SECRET}"),
+        (
+            r"cloudsmith|codecov|snyk|sentry-cli|heroku|netlify|vercel|wrangler|flyctl|railway|doctl|linode-cli|hcloud|scw|ngrok|pulumi|doppler|gh|glab|bash",
+            r" -[ktT][ =][\"']?(?P<value>[A-Za-z0-9_-]{20,80})(?![\w./:])",
+        ),
         (r"smbclient|smbmap|rpcclient|nmblookup", r" -U[ =]?[\"']?[^\s%\"']{1,64}%(?P<value>[^\s\"']{3,128})"),
     )
 )
@@ -84,7 +101,7 @@ _COMMANDS: tuple[tuple[bool, Anchors, re.Pattern[str]], ...] = tuple(
         ("pass", r"pass\s+-p ?[\"']?(?P<value>[^\s\"']{3,128})"),
         ("pass", r"pass:(?P<value>[^\s\"']{4,128})"),
         ("net use", r"(?i)net use\b[^\n]{0,120}?/user:\S{1,64} (?P<value>[^\s\"'/]{4,128})"),
-        ("echo ,printf ", r"""(?i)(?:echo|printf)(?:[ ]-\w)?[ ][\"']?(?P<value>[^\s\"'|$]{4,128})[\"']?[ ]{0,2}\|[ ]{0,2}(?:sudo[ ]-S|docker login|passwd|smbpasswd|gh auth|sudo[ ]--stdin|openssl|podman login|helm registry|cryptsetup|kinit)"""),
+        ("echo ,printf ", r"""(?i)(?:echo|printf)(?:[ ]-\w)?(?:[ ]'%s(?:\\n)?')?[ ][\"']?(?P<value>[^\s\"'|$]{4,128})[\"']?[ ]{0,2}\|[ ]{0,2}(?:sudo[ ]-S|docker login|passwd|smbpasswd|gh auth|sudo[ ]--stdin|openssl|podman login|helm registry|cryptsetup|kinit)"""),
         ("identified ", r"(?i)identified(?:[ ]with[ ]\w{1,40})?[ ]by[ ]\\{0,3}[\"'](?P<value>[^\s\"'\\]{4,256})"),
         ("pass", r"(?i)password[ ]\\{0,3}'(?P<value>[^\s\"'\\]{4,256})'"),
         ("--", r"(?i)--(?=[a-z])[\w-]{0,24}(?:password|passwd|passphrase|pass|token|secret|api-?key|access-?key|secret-?key|auth)[ =]\\{0,3}[\"']?(?P<value>[^\s\"'\\-][^\s\"'\\]{3,256})"),
@@ -119,7 +136,7 @@ def in_commands(piece: Text) -> Iterator[Span]:
 def is_given(value: str, loose: bool) -> bool:
     """Whether what a command is given is a password; `loose`: its flag may take other things too."""
     good = (
-        is_strong_password(value) and not value.isalpha() and value.count("/") < 2
+        (is_strong_password(value) and not value.isalpha() and value.count("/") < 2)
         if loose
         else not (value[0].isdigit() and TECHNICAL.match(value))
     )
@@ -158,6 +175,8 @@ def in_calls(piece: Text) -> Iterator[Span]:
 
 
 def _is_argument(value: str, sure: bool) -> bool:
+    if is_passphrase(value):
+        return sure or value[4:5] != " " or len(value) == 19
     if " " in value or not 4 <= len(value) <= 128 or is_stand_in(value):
         return False
     if sure:

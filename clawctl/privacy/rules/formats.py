@@ -18,8 +18,8 @@ _FORMATS = "|".join(
         r"(?:gsk_|xai-|pplx-|nvapi-|tgp_v1_|tvly-|csk-|fw_|r8_|fc-|jina_|lsv2_(?:pt|sk)_|ABSK|bedrock-api-key-)[\w+/=-]{20,300}",
         r"hf_[A-Za-z0-9]{30,40}", r"api_org_[A-Za-z0-9]{34}",
         # clouds
-        r"(?:AKIA|ASIA|ABIA|ACCA|A3T[A-Z0-9])[A-Z2-7]{16}", r"AIza[\w-]{35}", r"(?:GOCSPX-|ya29\.)[\w.-]{20,400}", r"LTAI[A-Za-z0-9]{16,24}",
-        r"AKID[A-Za-z0-9]{32}", r"da2-[a-z0-9]{26}", r"[A-Za-z0-9+/]{42}\+ACR[A-Za-z0-9]{6}", r"[A-Za-z0-9+/]{76}(?:\+ASt|ACDb|AzCa|AzFu|APIM|AIoT|\+ABa|\+AMC|AzSe)[A-Za-z0-9+/]{4,7}(?:==|[AQgw]==)?",
+        r"(?:AKIA|ASIA|ABIA|ACCA|A3T[A-Z0-9])[A-Z0-9]{16}", r"AIza[\w-]{35}", r"(?:GOCSPX-|ya29\.)[\w.-]{20,400}", r"LTAI[A-Za-z0-9]{16,24}",
+        r"AKID[A-Za-z0-9]{32}", r"[A-Za-z0-9]{60,80}AZDO[A-Za-z0-9]{4}", r"K00\d[A-Za-z0-9+/]{27}", r"eyJhIjoi[A-Za-z0-9+/=]{100,400}", r"amzn\.mws\.[0-9a-f-]{36}", r"da2-[a-z0-9]{26}", r"[A-Za-z0-9+/]{42}\+ACR[A-Za-z0-9]{6}", r"[A-Za-z0-9+/]{76}(?:\+ASt|ACDb|AzCa|AzFu|APIM|AIoT|\+ABa|\+AMC|AzSe)[A-Za-z0-9+/]{4,7}(?:==|[AQgw]==)?",
         r"[01]\.A[\w-]{50,300}\.Ag[\w-]{100,800}", r"(?:eu01xx[a-f0-9]{26}|[a-f0-9]{32})(?:FFFF)?[a-f0-9]{0,4}NRAL", r"(?:AA[0-9a-f]{40}|eu01xx[0-9a-f]{36})-NRMA", r"YC[A-Za-z0-9_-]{38}", r"AQVN[\w-]{35,38}", r"t1\.[\w-]{10,300}=*\.[\w-]{80,90}",
         r"[A-Za-z0-9_~.]{3}\dQ~[A-Za-z0-9_~.-]{31,34}", r"(?:dop|doo|dor)_v1_[a-f0-9]{64}",
         r"(?:HRKU-[A-Za-z0-9_-]{36,64})", r"(?:fm1[ar]_|fm2_|fo1_)[A-Za-z0-9+/_-]{40,800}={0,3}", r"FlyV1[ ]?fm\d_[A-Za-z0-9+/]{40,800}",
@@ -32,10 +32,10 @@ _FORMATS = "|".join(
         # money
         r"(?:sk|rk)_(?:live|test|prod)_[A-Za-z0-9]{10,247}", r"whsec_[A-Za-z0-9+/=]{24,128}", r"sq0(?:csp|atp|idp)-[\w-]{22,60}", r"EAAA[\w-]{22,64}", r"(?:pi|seti)_[A-Za-z0-9]{14,30}_secret_[A-Za-z0-9]{20,40}", r"FLWPUBK(?:_TEST)?-[A-Za-z0-9]{20,40}-X",
         r"shp(?:at|ca|pa|ss)_[a-fA-F0-9]{32}", r"EZ[AT]K[A-Za-z0-9]{54}", r"FLWSECK(?:_TEST|_LIVE)?-[A-Za-z0-9]{12,40}(?:-X)?",
-        r"access_token\$production\$[a-z0-9]{16}\$[a-f0-9]{32}", r"access-(?:sandbox|development|production)-[0-9a-f-]{36}", r"rzp_(?:live|test)_[A-Za-z0-9]{14,24}",
+        r"access_token\$(?:production|sandbox)\$[a-z0-9]{16}\$[a-f0-9]{32}", r"access-(?:sandbox|development|production)-[0-9a-f-]{36}", r"rzp_(?:live|test)_[A-Za-z0-9]{14,24}",
         # chat and mail
         r"xox[abdposre](?:\.xox[a-z])?-[A-Za-z0-9%-]{10,500}", r"xapp-\d-[A-Za-z0-9-]{20,200}", r"[MNO][A-Za-z0-9_-]{23,27}\.[\w-]{6,7}\.[\w-]{27,45}",
-        r"SG\.[\w=.-]{60,72}", r"key-[a-f0-9]{32}", r"[a-f0-9]{32}-[a-f0-9]{8}-[a-f0-9]{8}", r"[a-f0-9]{32}-us\d{1,2}", r"xkeysib-[a-f0-9]{64}-[A-Za-z0-9]{16}",
+        r"SG\.[\w=.-]{60,72}", r"md-[\w-]{22}", r"AAAA[\w-]{7}:[\w-]{130,180}", r"\d{12,18}\|[\w-]{20,40}", r"_\|WARNING:-DO-NOT-SHARE-THIS[^\s]{60,1200}", r"key-[a-f0-9]{32}", r"[a-f0-9]{32}-[a-f0-9]{8}-[a-f0-9]{8}", r"[a-f0-9]{32}-us\d{1,2}", r"xkeysib-[a-f0-9]{64}-[A-Za-z0-9]{16}",
         r"\d{8,10}:AA[\w-]{33}", r"SK(?:[a-f0-9]{32}|[A-Za-z0-9]{32})", r"EAA[A-Z][A-Za-z0-9]{80,250}", r"sl\.(?:u\.)?[\w=-]{130,1200}", r"s\.[A-Za-z0-9]{24}", r"00D[A-Za-z0-9]{12,15}![\w.]{90,120}", r"5Aep861[\w.=]{60,120}", r"3MVG9[\w.+/=]{60,200}", r"KEY01[0-9A-F]{32}_[A-Za-z0-9]{22}", r"re_[A-Za-z0-9]{8}_[A-Za-z0-9]{20,30}",
         r"(?:https?://)?hooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9+/_]{30,80}", r"(?:https?://)?(?:\w{1,8}\.)?discord(?:app)?\.com/api/webhooks/\d{16,20}/[\w-]{60,80}",
         r"(?:https?://)?(?:[\w-]{1,40}\.)?webhook\.office\.com/webhookb2/[a-z0-9@-]{20,90}/IncomingWebhook/[a-z0-9]{32}/[a-z0-9-]{36}",
@@ -45,14 +45,14 @@ _FORMATS = "|".join(
         r"dp\.(?:pt|st|ct|sa|scim|audit)\.[\w.-]{40,60}", r"pscale_(?:pw|tkn|oauth)_[\w=.-]{32,64}", r"pat[A-Za-z0-9]{14}\.[a-f0-9]{64}", r"sm_[aps]at_[A-Za-z0-9]{16}",
         r"sk\.eyJ[\w-]{20,300}\.[\w-]{20,40}", r"(?i:dt0[a-z]\d\d\.[A-Z0-9]{24}\.[A-Z0-9]{64})", r"1000\.[a-f0-9]{32}\.[a-f0-9]{32}", r"pat\.[A-Za-z0-9_-]{22}\.[a-f0-9A-F]{24}\.[A-Za-z0-9]{20}", r"VF\.(?:(?:DM|WS)\.)?[a-fA-F0-9]{24}\.[A-Za-z0-9]{16}", r"v1\.0-[a-f0-9]{24}-[a-f0-9]{146}", r"[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk",
         r"eyJrIjoi[A-Za-z0-9+/=]{60,400}", r"AGE-SECRET-KEY-1[A-Z0-9]{50,60}", r"(?:sc|ext|scauth|authress)_[a-z0-9]{5,30}\.[a-z0-9]{4,6}\.acc[_-][a-z0-9-]{10,32}\.[\w+/=-]{30,120}",
-        r"API-[A-Z0-9]{26,36}", r"na1\.[A-Za-z0-9+/]{100}", r"[A-Za-z0-9+/]{22}==:[A-Za-z0-9]{32}", r"[A-Za-z0-9]{64}_[A-Za-z0-9]{4}_[a-f0-9-]{36}", r"pk_\d{6,9}_[A-Z0-9]{32}", r"(?:sec|pub|sub)-c-[a-z0-9]{8}-(?:[a-z0-9]{4}-){3}[a-z0-9]{12}",
+        r"API-[A-Z0-9]{26,36}", r"[a-z]{2,10}(?:at|pat|tok|key|sk)_[a-f0-9]{8}-(?:[a-f0-9]{4}-){3}[a-f0-9]{12}", r"secret-(?:live|test)-[\w=-]{36}", r"nsec1[a-z0-9]{58}", r"6P[A-Za-z0-9]{56}", r"ak[a-z]{2}-[a-z0-9]{16}-[a-z0-9]{16}", r"na1\.[A-Za-z0-9+/]{100}", r"[A-Za-z0-9+/]{22}==:[A-Za-z0-9]{32}", r"[A-Za-z0-9]{64}_[A-Za-z0-9]{4}_[a-f0-9-]{36}", r"pk_\d{6,9}_[A-Z0-9]{32}", r"(?:sec|pub|sub)-c-[a-z0-9]{8}-(?:[a-z0-9]{4}-){3}[a-z0-9]{12}",
         r"(?:https?://)?hooks\.zapier\.com/hooks/catch/\d{4,12}/\w{5,32}", r"cloudinary://\d{10,20}:[\w-]{20,40}(?:@[\w-]{1,40})?", r"00[A-Za-z0-9_-]{40}", r"4b1d[A-Za-z0-9]{38}", r"(?:sdk|api|mob)-[a-z0-9]{8}-(?:[a-z0-9]{4}-){3}[a-z0-9]{12}",
         # the bodies of private keys without their first line (PKCS 8, PKCS 1, SEC 1, OpenSSH)
         r"MII[A-Za-z0-9]{2,5}IBA(?:DANBgkqhkiG9w0BAQEFAASC|AKCA)[A-Za-z0-9+/=]{40,4000}", r"MHcCAQEE[A-Za-z0-9+/=]{60,200}", r"MI[GH][A-Za-z0-9]AgEAMB[A-Za-z0-9+/=]{60,300}",
         r"MC4CAQAwBQYDK2V[A-Za-z0-9+/=]{40,60}", r"b3BlbnNzaC1rZXktdjE[A-Za-z0-9+/=]{40,4000}",
     )
 )  # fmt: skip
-FORMAT = re.compile(rf"(?<![A-Za-z0-9])(?=[A-Za-z0-9])(?:{_FORMATS})")
+FORMAT = re.compile(rf"(?<![A-Za-z0-9])(?=[A-Za-z0-9_])(?:{_FORMATS})")
 _SOLID = re.compile(r"[A-Za-z0-9]{6}")
 _WHOLLY = re.compile(
     r"(?:[a-f0-9]{32}-[a-f0-9]{8}-[a-f0-9]{8}|[a-f0-9]{32}-us\d|key-|SK[a-f0-9]|AIza|hf_|api-|sdk-|mob-|live_|test_|4b1d|API-|oy2)"
@@ -80,7 +80,11 @@ def is_key(match: re.Match[str]) -> bool:
         return False
     if _WHOLLY.match(found) and match.string[match.end() : match.end() + 1].isalnum():
         return False
-    return "/" in found[:60] or (is_drawn(found) and (found[:2] != "00" or is_random(found.replace("-", "").replace("_", ""))))
+    return (
+        "/" in found[:60]
+        or found[0] == "_"
+        or (is_drawn(found) and (found[:2] != "00" or is_random(found.replace("-", "").replace("_", ""))))
+    )
 
 
 # A key of any issuer: short names, then what no name looks like. Ids look the same, so their names are listed.

@@ -12,6 +12,7 @@ from clawctl.privacy.rules.values import (
     DIGIT,
     entropy,
     is_opaque,
+    is_passphrase,
     is_random,
     is_stand_in,
     is_strong_key,
@@ -49,8 +50,10 @@ _NEEDED_BEFORE = {
     "pass": _OPTION,
     "code": _CODE_OF,
     "user": re.compile(r"(?i)(?:add|create|change|set|update|reset|new)[ _-]?$"),
-    "<<<": re.compile(r"(?i)(?:sudo|passwd|login|keyring|kinit|cryptsetup|openssl|gpg|htpasswd|auth|passphrase)\b[^\n]{0,60}$"),
-    "send": re.compile(r"(?i)pass(?:word|phrase|wd)?\b[^\n]{0,30}(?:\n[^\n]{0,30})?$"),
+    "<<<": re.compile(
+        r"(?i)(?:sudo|passwd|login|keyring|kinit|cryptsetup|openssl|gpg|htpasswd|auth|passphrase|read)\b[^\n]{0,60}$"
+    ),
+    "send": re.compile(r"(?i)(?:p?ass(?:word|phrase|wd)?)\b[^\n]{0,30}(?:\n[^\n]{0,30})?$"),
 }
 # Words, the form that stands where one of them does, and what its value must be.
 _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[str], bool]], ...] = tuple(
@@ -69,14 +72,29 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("session(", r"(?i)session\(\s{0,4}\{[^{}]{0,200}?\bsecret[\"']?:[ ]?[\[]?[\"'`](?P<value>[^\"'`\n]{4,128})[\"'`]", _is_loose),
         ("pin", r"(?:(?<![A-Za-z])PIN|(?<![A-Za-z])[Pp]in)(?:[- ](?i:code|number|nummer))?(?:[ ](?:for|to|of|on|für)[ ](?:[\w'-]{1,20}[ ]){1,4})?(?:[ ]{0,2}(?i:is now|is still|is|was|ist|lautet|est|es)[ ]:?|(?<=PIN)[ ]?[:=][ ]?|(?<=code)[ ]?[:=]?[ ]?)[ ]?[\"'`*]{0,2}(?P<value>\d{4,8})(?![\w.])", bool),
         ("code", r"(?i)codes?(?:[ ](?:for|to|of|on|from)[ ](?:[\w'-]{1,20}[ ]){1,4})?[ ]{0,2}(?:is now|is|was|are|:|=|ist|lautet)[ ]{0,2}[\"'`*]{0,2}(?P<value>\d{4,10}(?:[ -]\d{3,6})?|[^\s\"'`]{6,64})", lambda value: value.replace("-", "").replace(" ", "").isdigit() or is_stronger_password(value)),
-        ("u:,u=,user:,user=,user ,l:", r"(?i)(?<![a-z])(?:u|user|l|login)[:= ][ ]?[^\s,;:/]{1,40}[ ,;/|]{1,3}(?:and[ ])?(?:p|pw|pass|pwd)[:= ][ ]?[\"'`]?(?P<value>[^\s\"'`]{4,64})", is_strong_password),
+        ("u:,u=,user:,user=,user ,l:", r"(?i)(?<![a-z])(?:u|user|l|login)[:= ][ ]?[^\s,;:/]{1,40}[ ,;/|]{1,3}(?:and[ ])?(?:p|pw|pass|pwd|password|passwort|kennwort)[:= ][ ]?[\"'`]?(?P<value>[^\s\"'`]{4,64})", is_strong_password),
         ("root:,admin:,administrator:,sa:", r"(?i)(?<![\w:/.@-])(?:root|admin|administrator|sa):(?P<value>[^\s:\"'`]{6,64})(?![\w:])", is_stronger_password),
         ("user,passw,login", r"(?i)(?:user|passw(?:or)?d|login)[ ]+[\w.@-]{1,40}[ ]+[\"']?(?P<value>[^\s\"'-][^\s\"']{4,64})", is_stronger_password),
         ("<<<", r"<<<[ ]{0,2}[\"']?(?P<value>[^\s\"'$]{4,128})", _is_loose),
-        ("send", r"send(?:line)?\(?[ ]?[\"'](?P<value>[^\"'\n\\]{4,128})(?:\\[rn]){0,2}[\"']", _is_loose),
+        ("send", r"send(?:line)?\(?[ ]?(?:--[ ])?[\"'](?P<value>[^\"'\n\\]{4,128})(?:\\[rn]){0,2}[\"']", _is_loose),
         ("wpa_passphrase ", r"wpa_passphrase (?:[\"'][^\"'\n]{1,40}[\"']|\S{1,40}) [\"']?(?P<value>[^\s\"']{8,64})", _is_loose),
         ("key", r"(?i)key[\"']?\s{0,3}[:=]\s{0,3}(?:(?:bytes|bytearray)\.fromhex\(|unhexlify\(|b)[\"'](?P<value>[^\"'\n]{16,256})[\"']", is_strong_key),
         ("key", r"(?i)key[ ]{0,3}[:=][ ]{0,3}[\"'](?P<value>[^\"'\n]{16,256})[\"']\.(?:getbytes|tobytearray|encode|data)\(", is_strong_key),
+        ("passphrase,passwor", r"(?i)pass(?:phrase|word|wort)s?\b[^\n:=]{0,60}?(?:[:=]|[ ]is|[ ]ist)[ ]{0,2}[\"'`]?(?P<value>[a-z]{3,10}(?:[ ][a-z]{3,10}){3,7})(?=[\"'`]|$|\n)", is_passphrase),
+        ("securestring", r"(?i)securestring[ ]+--value[ =]+[\"']?(?P<value>[^\s\"']{4,128})", _is_loose),
+        ("password", r"(?i)password\w{0,12}(?::[ ]?\w{1,16})?[ ](?:by|=)[ ]\w{1,16}\([\"'](?P<value>[^\"'\s]{4,128})[\"']\)", is_strong_password),
+        ("user ", r"(?i)user[ ]\w{1,32}[ ](?:[\w+@~*-]{1,20}[ ]){0,4}>(?P<value>[^\s]{4,128})", is_strong_password),
+        ("isakmp key ", r"(?i)isakmp key (?:\d )?(?P<value>\S{4,64})[ ]+(?:address|hostname)", _is_loose),
+        (": eap,: psk,: xauth", r"(?i): (?:eap|psk|xauth)[ ]+\"(?P<value>[^\"\n]{4,128})\"", _is_loose),
+        ("community ", r"(?i)community (?!public\b|private\b)[\"']?(?P<value>[^\s\"']{4,64})[\"']?[ ](?:ro|rw)\b", _is_loose),
+        ("register ", r"register[ ][\w.@-]{1,40}[ ][\w.-]{3,60}[ ](?P<value>[^\s\"']{6,64})(?=\s|$)", is_strong_password),
+        (" /p ", r"[ ]/p[ ][\"']?(?P<value>[^\s\"']{6,64})", is_stronger_password),
+        ("_pw ", r"_pw[ ](?P<value>[^\s\"']{4,64})(?=\s|$)", _is_loose),
+        ("openssl passwd", r"openssl[ ]passwd[ ](?:-\w{1,8}[ ]){0,3}[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
+        ("private-key ", r"private-key[ ]<\((?:echo|printf)[ ][\"']?(?P<value>[A-Za-z0-9+/]{40,60}={0,2})", bool),
+        ("pass", r"(?i)pass\w{0,12}=\$\(cat[ ]<<-?[ ]?[\"']?\w{2,12}[\"']?\n(?P<value>[^\n]{4,128})\n", _is_loose),
+        ("oathtool", r"oathtool[ ](?:-[\w=-]{1,12}[ ]){0,6}(?P<value>[A-Z2-7]{16,64}=*)", bool),
+        ("<d>,<p>,<q>,<dp>,<dq>,<inverseq>", r"(?i)<(?:d|p|q|dp|dq|inverseq)>(?P<value>[A-Za-z0-9+/]{40,1024}={0,2})</", bool),
         ("secret ,password ", r"(?i)(?:secret|password) \d (?P<value>[^\s\"']{4,128})", is_strong_password),
         ("net user", r"(?i)net user[ ][\w.@-]{1,40}[ ][\"']?(?P<value>[^\s\"'/]{4,64})", _is_loose),
         ("openssl", r"openssl[ ][^\n|;&]{0,120}?[ ]-(?:k|K|pass)[ ][\"']?(?!pass:|file:|env:|stdin)(?P<value>[^\s\"'-][^\s\"']{4,128})", _is_loose),
@@ -127,10 +145,12 @@ def in_forms(piece: Text) -> Iterator[Span]:
                     yield Span(*match.span("value"), "password")
 
 
-_ARGUMENT = re.compile(r"""\(\s{0,4}(?:[\w.]{1,24},[ ]?)?b?["'`](?P<value>[A-Za-z0-9_-]{24,80}={0,2})["'`]\s{0,4}[,)]""")
+_ARGUMENT = re.compile(
+    r"""\(\s{0,4}(?:[\w.]{1,24},[ ]?|["'][^"'\n]{1,40}["'],[ ]?)?b?["'`](?P<value>[A-Za-z0-9_-]{20,400}={0,2})["'`]\s{0,4}[,)]"""
+)
 _CONSTRUCTOR = re.compile(
     r"(?:(?i:client|api|sdk|service|connection|connector|init|initialize|configure|setup|authenticate|login|tracker|analytics|gateway|mailer"
-    r"|geocoder|provider|auth|connect|identify|activate|fernet|hmac(?:\.new)?|sign|verify|cipher|crypt|secretbox|aes)|\bnew[ ](?:\w+\.)?[A-Z]\w{1,30})$"
+    r"|geocoder|provider|auth|connect|identify|activate|fernet|hmac(?:\.new)?|sign|verify|cipher|crypt|secretbox|aes|stringsession|algoliasearch|mandrill|mailchimp|stripe|twilio|pusher|sentry|segment|mixpanel)|\bnew[ ](?:\w+\.)?[A-Z]\w{1,30})$"
 )
 _NO_CLIENT = re.compile(
     r"(?i)(?:id|guid|hash|digest|sha\d*|md5|commit|checksum|etag|version|error|exception|regexp?|string|url|date|buffer|test|file|name|image|blob)$"
@@ -172,6 +192,17 @@ def in_chains(piece: Text) -> Iterator[Span]:
             for start, literal in literals:
                 if literal:
                     yield Span(start, start + len(literal), "password")
+
+
+_KEY_BYTES = re.compile(r"\[[ \n]{0,4}(?:\d{1,3},[ \n]{0,4}){63}\d{1,3}[ \n]{0,4}\]")  # 64 bytes: a key pair of a wallet
+
+
+def in_bytes(piece: Text) -> Iterator[Span]:
+    """Keys as lists of bytes."""
+    if "," in piece.text and "[" in piece.text:
+        for at in places(piece.text, "["):
+            if match := _KEY_BYTES.match(piece.text, at):
+                yield Span(*match.span(), "password")
 
 
 _INSERTS = Anchors("insert into ")

@@ -16,7 +16,9 @@ _HEADER = re.compile(
     r"""(?P<value>[\w.~+/=%-]{8,4096})"""
 )
 _COOKIE = re.compile(r"""[ \t"']{0,4}(?P<name>[\w.-]{1,64})=(?P<value>[^\s;,"'\\<>]{16,2048})""")
-_SESSION = re.compile(r"(?i)(?:sess(?:ion)?_?(?:id\w{0,8}|token|key|secret)?|(?<![A-Za-z0-9_-])sid)=(?P<value>[\w%.+/=-]{16,512})")
+_SESSION = re.compile(
+    r"(?i)(?:sess(?:ion)?_?(?:id\w{0,8}|token|key|secret)?|(?<![A-Za-z0-9_-])sid)=[\x22\x27]?(?P<value>[\w%.+/=-]{16,512})"
+)
 _QUERY = re.compile(
     r"(?i)[?&;](?:sig|key|code|sign|auth|hash|x-amz-signature|x-goog-signature|signature|token|t|st|apikey|appid|subscription-key)=(?P<value>[\w%.~+/=-]{20,1024})"
 )

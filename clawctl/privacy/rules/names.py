@@ -29,7 +29,7 @@ _BEFORE_KEY = re.compile(
     r"(?:secret|api|access|auth|account|encryption|encrypt|signing|sign|private|priv|service|master|app|storage|client|admin|deploy|ssh|crypto"
     r"|cipher|aes|hmac|validation|decryption|decrypt|machine|recovery|activation|webhook|license|licence|shared|subscription|function|consumer|session|jwt|server|write|root|host|bot|integration"
     r"|project|ingest|rest|app|test|live|prod|openai|anthropic|stripe|azure|google|gemini|mistral|datadog|dd|newrelic|sendgrid|twilio|mailgun"
-    r"|airtable|algolia|maps|deepl|groq|cohere|heroku|x|clé|cle|functions|x-[\w-]{1,40})[_ .-]?$", re.IGNORECASE,
+    r"|airtable|algolia|maps|deepl|groq|cohere|heroku|x|clé|cle|functions|unseal|application|(?<![a-z])s|x-[\w-]{1,40})[_ .-]?$", re.IGNORECASE,
 )  # fmt: skip
 _NOT_KEY = re.compile(
     r"(?:^|[^A-Za-z]|(?-i:(?<=[a-z])(?=[A-Z])))(?:primary|foreign|cache|sort|partition|public|pub|row|group|index|lookup|hash|idempotency|object|dedup|unique|map|registry|next|page|next[_-]?page"
@@ -61,7 +61,7 @@ def is_secret_under(name: str, value: str, quoted: bool) -> bool:
 def kind_of_name(name: str) -> Literal["password", "key", "part"] | None:
     """What a name says of its value. `compass` names no password and `keyboard_key` no key. `part`: its words are not the last."""
     name = name[-64:]
-    if name.lower().endswith(("secret_id", "secretid", "secret-id")):
+    if name.lower().endswith(("secret_id", "secretid", "secret-id", "api_hash", "apihash")):
         return "key"
     found = _NAME.search(name) or _INFLECTED.search(name)
     if found is None:
@@ -146,4 +146,4 @@ _EXACT = re.compile(
 )
 _EARLIER = re.compile(r"(?<![\w-])[A-Za-z]{1,14}[ ]$")
 _PHRASE_STARTS = ("passe", *(word[:4] for word in LONGEST_FIRST if " " in word and word[:4].isascii()))
-_PHRASE = re.compile(rf"(?:passe|{'|'.join(word for word in LONGEST_FIRST if ' ' in word)})(?!\w)", re.IGNORECASE)
+_PHRASE = re.compile(rf"(?:passe|{'|'.join(word for word in LONGEST_FIRST if ' ' in word)})(?:nya|mu|ku)?(?!\w)", re.IGNORECASE)

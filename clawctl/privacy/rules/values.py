@@ -93,14 +93,14 @@ _WORD_9 = re.compile(r"[a-z]{9}")
 _TEMPLATE = re.compile(
     r"""(?ix) <[^>]*>?$ | \{ | \$ (?:[({A-Z_a-z]|\w+$) | %\w+% $ | %[a-z]{1,3} $ | % [({] | \[redacted: | @\w+@ $ | \.{3} | x{3,} | your | my[_-]?(?:password|secret|token|key)
     | (?:sk|pk)-(?:x+|\.+|your) | [*•.\#x·-]+ $ | \[?redact | (?:enter|insert|replace|change|put|add|set|todo|fixme|example|dummy|placeholder|sample|secrets?\.)[_. -]? (?=[a-z]|$)
-    | \(\s | \(?(?:optional|again|required|hidden|empty|none)\b | &lt; | \#\{ | !(?:vault|secret|ref|sub|env) | op:// | vault: | env[.:] | process\.env | arn: | projects/ | enc\[ | keyring"""
+    | \(\s | \(?(?:optional|again|required|hidden|empty|none)\b | &lt; | \#\{ | !(?:vault|secret|ref|sub|env) | op:// | vault: | env[.:] | process\.env | arn: | projects/ | enc\[ | keyring | \.[*+]"""
 )
 _HOLE = re.compile(r"\$\{|\{\{|\.\.\.$|…$|%[({]\w+|\}\}$|\$\(")
 CODE = re.compile(
     r"""(?x) [A-Za-z_]{1,40}(?:(?:\.|->|::|\?\.)[A-Za-z_]{1,40}){1,8}[\W_]*$ (?<!!) | [A-Za-z_][\w.]{0,80}(?:[(\[]|<[A-Za-z_\[{(]) | self\. | os\. | [A-Za-z_]\w*:$
     | ~?\.{0,2}/{1,2}[a-z0-9_.-]+(?:/[\w./-]*)?$  # a path
     | \w{2,12}:// | [A-Z]:\\ | [\w.+-]{1,64}@[\w-]{1,63}\.[a-z.]{2,24}$ | [a-z]+(?:[A-Z][a-z]+){1,6}$ | [a-z_]+(?:_[a-z]+)+[;,)]*$ | (?:new|await|function|lambda|async)\b | \w+\s?=> | [!=<>]=
-    | &[a-z_]+$ | \*[a-z_]+$ | \w+\)+;?$ | \w{1,40}\|\w"""
+    | &[a-z_]+$ | \*[a-z_]+$ | \w+\)+;?$ | \d\}|\w+\{ | \w{1,40}\|\w"""
 )
 TECHNICAL = re.compile(
     r"""(?ix) \W*(?: (?:sha|md|rsa|oauth|base|utf|aes|bcrypt|scrypt|argon|pbkdf|ed|ecdsa|hs|rs|es|ps|rfc|iso|http|tls|ssl|v|h|ipv|nist|fips|cve|gpt|page|line|step|section|col|row|type|test|user|attempt|issue|pr|php|python|py|node|win|k8s|s|p|ip|x|b|e2e|i18n|l10n|a11y|oauth|owasp|web|db|saml|crypt|des|wpa|mp|log4j|level|error|err|var|foo|bar|arg|param|field|column|case|item)
@@ -118,12 +118,32 @@ def is_stand_in(value: str) -> bool:
     )
 
 
+_PHRASE = re.compile(r"[a-z]{3,10}(?:([-_. ])[a-z]{3,10})(?:\1[a-z]{3,10}){1,6}")
+_IN_PROSE = frozenset(
+    """
+the and for not with from that this your you are was must should case sensitive non empty too short long reset required only read write set yet
+ref see use used file none null env var key name value secret token password passphrase has have been can will may when which who what how why
+than then they them their there here where into over under again already before after changed change expired invalid incorrect wrong missing
+correct same new old different first last some any all none more most least less many few protected stored saved hashed encrypted plain text
+optional default example sample placeholder dummy fake test string user admin root login auth manager policy field input form page prompt
+strength length type hash salt
+""".split()  # noqa: SIM905 - a list of so many words is no easier to read
+)
+
+
+def is_passphrase(value: str) -> bool:
+    """Three words or more that make no sentence, or four letters four times: what generators of passphrases make."""
+    return _PHRASE.fullmatch(value) is not None and _IN_PROSE.isdisjoint(re.split("[-_. ]", value))
+
+
 def is_password(value: str) -> bool:
     """Of a quoted value under a password's name: anything that is no placeholder, no code and no sentence."""
     if not 4 <= len(value) <= 256 or is_stand_in(value):
         return False
     if " " in value:
-        return value.count(" ") <= 6 and is_odd(value.replace(" ", "")) and value[-1] not in ".:" and not _looks_prose(value)
+        return is_passphrase(value) or (
+            value.count(" ") <= 6 and is_odd(value.replace(" ", "")) and value[-1] not in ".:" and not _looks_prose(value)
+        )
     return not (value.isalpha() and len(set(value)) == 1)
 
 
@@ -138,7 +158,11 @@ def _looks_prose(value: str) -> bool:
 
 def is_bare_password(value: str) -> bool:
     value = value.rstrip(".:!?,;)")
-    return len(value) + 1 > 4 and len(value) >= 4 and is_odd(value) and not is_stand_in(value) and not _TIME.match(value)
+    return (
+        len(value) + 1 > 4
+        and len(value) >= 4
+        and ((is_odd(value) and not is_stand_in(value) and not _TIME.match(value)) or is_passphrase(value))
+    )
 
 
 _TIME = re.compile(r"\d{1,4}[-:/.]\d{1,2}([-:/.]\d{1,4})*(?:T.*)?$|\d{1,3}$")
@@ -152,6 +176,8 @@ def is_odd(value: str) -> bool:
 def is_strong_password(value: str, least: int = 4) -> bool:
     """Of a value that stands near a password's name: it must look like nothing else."""
     bare = value.rstrip(".,;:?!)]}*_\"'`”»")
+    if is_passphrase(bare):
+        return True
     if not least <= len(bare) <= 128 or is_stand_in(value) or TECHNICAL.match(bare):
         return False
     if bare.isdigit() or _IDEOGRAPHS.search(bare):
@@ -180,6 +206,8 @@ def is_strong_key(value: str) -> bool:
     value = value.strip("\"'`“”«»,;[]()")
     if len(value) < 12 or " " in value or EXAMPLE.search(value[:64]) or not (mixed(value) or is_letters_drawn(value)):
         return False
+    if len(value) >= 24 and len(set(_SIGNS.findall(value))) >= 6:  # a salt of letters, digits and all signs
+        return True
     return entropy(value[:256]) >= 3.0 and not is_wordy(value) and not is_name(value) and not CODE.match(value[:256])
 
 
@@ -188,6 +216,9 @@ def is_wordy(value: str) -> bool:
     return len(value) < 60 and all(
         re.fullmatch(r"[A-Za-z]{0,14}\d{0,2}|\d{1,4}|v\d+", part) for part in re.split(r"[-_./:@#]", value)
     )
+
+
+_SIGNS = re.compile(r"[^\w\s]")
 
 
 def is_phrase(value: str) -> bool:
@@ -204,10 +235,13 @@ def is_plain_words(value: str) -> bool:
     return _PLAIN_WORDS.fullmatch(value) is not None and not is_letters_drawn(value)
 
 
+_WORD_OF_NAME = re.compile(r"[A-Z]?[a-z]{3,14}(?![a-z])")
+
+
 def is_name(value: str) -> bool:
     """Words in camel case with few digits (`DeepseekV2ForCausalLM`)."""
     digits = sum(map(str.isdigit, value))
-    return len(value) < 80 and digits * 8 <= len(value) and len(WORD_IN.sub("", value)) * 3 <= len(value) + 2
+    return len(value) < 80 and digits * 8 <= len(value) and len(_WORD_OF_NAME.sub("", value)) * 3 <= len(value) + 2
 
 
 def is_long_key(value: str) -> bool:

@@ -11,7 +11,7 @@ from clawctl.privacy.rules.beside import in_named
 from clawctl.privacy.rules.commands import in_addresses, in_calls, in_commands, in_lines
 from clawctl.privacy.rules.encoded import encoded, is_login
 from clawctl.privacy.rules.formats import keys, of_providers
-from clawctl.privacy.rules.forms import in_chains, in_constructors, in_forms, in_inserts
+from clawctl.privacy.rules.forms import in_bytes, in_chains, in_constructors, in_forms, in_inserts
 from clawctl.privacy.rules.headers import tokens
 from clawctl.privacy.rules.names import is_secret_under
 from clawctl.privacy.rules.people import cards, emails, passes_luhn, phones
@@ -48,6 +48,7 @@ RULES = (
     Rule("a PIN, code or login in a sentence", "password", whole(in_forms), by_words=True),
     Rule("the key that a client is made with", "password", whole(in_constructors)),
     Rule("a secret in joined literals", "password", whole(in_chains)),
+    Rule("a key as a list of bytes", "password", in_bytes),
     Rule("a password in an INSERT statement", "password", whole(in_inserts), by_words=True),
     Rule("a value under a provider's name", "api_key", of_providers),
     Rule("a card number", "card", cards),

@@ -175,11 +175,13 @@ def _near(text: str, lower: str, begin: int, end: int, name: str, kind: str) -> 
         (_NEXT_LINE if kind == "password" else None, is_stronger_password),
     ):
         match = pattern.match(text, end) if pattern else None
-        if match is None or (pattern is _SPACE and name.lower() == "pass" and "`" in match[0]):
+        if match is None or (name.lower() == "pass" and "`" in match[0]):
             continue
         group = "quoted" if "quoted" in match.re.groupindex else "value"
         value = match[group]
-        if pattern in (_COMMA, _CALLED, _QUOTED_NEXT) and (" " in value or re.fullmatch(r"[a-z_]+\d?", value)):
+        if pattern in (_COMMA, _CALLED, _QUOTED_NEXT) and (
+            (" " in value and kind == "password") or re.fullmatch(r"[a-z_]+\d?|[A-Z0-9]+(?:_[A-Z0-9]+)+", value)
+        ):
             continue
         if check(value):
             start = match.start(group)

@@ -133,10 +133,13 @@ def in_commands(piece: Text) -> Iterator[Span]:
                 yield Span(*match.span("value"), "password")
 
 
+_SETTING = re.compile(r"[a-z_]{2,24}=\w*,?$")
+
+
 def is_given(value: str, loose: bool) -> bool:
     """Whether what a command is given is a password; `loose`: its flag may take other things too."""
     good = (
-        (is_strong_password(value) and not value.isalpha() and value.count("/") < 2)
+        (is_strong_password(value) and not value.isalpha() and value.count("/") < 2 and not _SETTING.match(value))
         if loose
         else not (value[0].isdigit() and TECHNICAL.match(value))
     )

@@ -76,7 +76,7 @@ def keys(piece: Text) -> Iterator[Span]:
 
 def is_key(match: re.Match[str]) -> bool:
     found = match[0]
-    if EXAMPLE.search(found):
+    if found[0] != "_" and EXAMPLE.search(found):
         return False
     if _WHOLLY.match(found) and match.string[match.end() : match.end() + 1].isalnum():
         return False
@@ -143,7 +143,7 @@ def is_opaque_under(value: str) -> bool:
 @lru_cache(maxsize=4096)
 def is_provider(name: str) -> bool:
     parts = [part.lower() for part in _PART.findall(name[-48:])]
-    if not parts or parts[-1] in NAMES_OF_IDS:
+    if not parts or (parts[-1] in NAMES_OF_IDS and parts[-2:] != ["api", "hash"]):
         return False
     joined = [*parts, *(first + second for first, second in pairwise(parts))]
     return not PROVIDERS.isdisjoint(joined)

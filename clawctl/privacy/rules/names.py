@@ -61,7 +61,7 @@ def is_secret_under(name: str, value: str, quoted: bool) -> bool:
 def kind_of_name(name: str) -> Literal["password", "key", "part"] | None:
     """What a name says of its value. `compass` names no password and `keyboard_key` no key. `part`: its words are not the last."""
     name = name[-64:]
-    if name.lower().endswith(("secret_id", "secretid", "secret-id", "api_hash", "apihash")):
+    if name.lower().endswith(("api_hash", "apihash", "secret_id", "secretid", "secret-id")):
         return "key"
     found = _NAME.search(name) or _INFLECTED.search(name)
     if found is None:

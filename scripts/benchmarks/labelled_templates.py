@@ -1,9 +1,9 @@
 # ruff: noqa: E501 - expressions and templates stay lines
-"""Lines made from templates: many formats in many contexts, with and without a secret, in two halves that share no template.
+"""Lines made from templates: many formats in many contexts, with and without a secret, in parts that share no template.
 
-`labelled_tuned.txt` is the half that the rules were written against. `labelled_held_out.txt` was written before those rules, and nobody
-looked at its failures while the rules were changed. `labelled_fresh.txt` is by an author who has not read the rules or the other two files;
-a rule may be changed for the classes of what it shows, not for one of its lines. Each line of a file is one template, below the heading `# secret` or `# harmless`:
+`labelled_tuned.txt` was written beside the rules. `labelled_held_out.txt` was written before them, by the same author. `labelled_seen.txt`
+and `labelled_fresh.txt` are by two authors who had read neither the rules nor the other files. The failures of all four have been read
+since, and rules were changed for their classes, not for one of their lines. Each line of a file is one template, below the heading `# secret` or `# harmless`:
 
     <<NAME>>            a drawn secret: nothing of it may be left
     <<NAME|FORM>>       the same, written in another form (`FORMS`)

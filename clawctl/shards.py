@@ -31,7 +31,7 @@ _TURN = pa.schema([
     ("policy_version", pa.int64()), ("policy_version_end", pa.int64()), ("temperature", pa.float64()), ("top_p", pa.float64()),
     ("top_k", pa.int32()), ("finish_reason", pa.string()), ("outcome_reward", pa.float64()), ("feedback", pa.float64()),
     ("trainable", pa.bool_()), ("untrainable_reason", pa.string()), ("parent_evidence", pa.string()),
-    ("allowed", pa.string()),
+    ("allowed", pa.string()), ("redacted_by", pa.string()),
 ])  # fmt: skip
 _VERDICT = pa.schema([
     ("turn_id", pa.string()), ("reward", pa.float64()), ("votes", pa.list_(pa.int8())), ("hint", pa.string()),
@@ -41,7 +41,7 @@ _VERDICT = pa.schema([
 # a dictionary's packed indices would hide it, so only columns with few values have one.
 _FEW_VALUES = [
     "session_id", "kind", "source", "task_id", "group_id", "user", "finish_reason", "untrainable_reason", "judge", "reason",
-    "parent_evidence",
+    "parent_evidence", "redacted_by",
 ]  # fmt: skip
 _COMPRESSION = {"compression": "zstd", "compression_level": 3, "use_dictionary": _FEW_VALUES, "data_page_size": 8 << 20}
 # A merged shard is written once and seldom read: Brotli's entropy coder takes 4 % off what zstd -9 leaves in the same time.
@@ -50,7 +50,7 @@ _LOGPROBS = "logprobs.list.element"
 _MERGED = {**_COMPRESSION, "compression": "brotli", "compression_level": 5, "column_encoding": {_LOGPROBS: "BYTE_STREAM_SPLIT"}}
 _ARRAYS = {pa.list_(pa.int32()): "i", pa.list_(pa.float32()): "f"}  # how long lists of numbers are packed
 _NOT_THE_FILES_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EACCES)
-_LATER = frozenset(("parent_evidence", "allowed"))  # columns that older shards of this version lack; None there
+_LATER = frozenset(("parent_evidence", "allowed", "redacted_by"))  # columns that older shards of this version lack; None there
 _JSON_FIELDS = ("messages", "tools", "response", "next_state")
 ROWS_AT_ONCE = 64  # as Python objects a row takes about five times what it takes in a table
 
@@ -127,8 +127,8 @@ def read_turns(path: Path) -> list[Turn]:
 def read_columns(path: Path, kind: str, columns: Sequence[str]) -> list[dict[str, Any]]:
     """Some columns of each row of a shard of `kind` ("turns", "verdicts"), for readers that need no token ids: those are most of
     a shard. Raises UnreadableShard."""
-    names = read_schema(path).names
-    there = [name for name in columns if name not in _LATER or name in names]
+    lacking = _LATER.difference(read_schema(path).names)
+    there = [name for name in columns if name not in lacking]
     rows = _read(path, kind, there)
     with _reading(path):
         return [dict.fromkeys(columns) | _parsed(row) for row in rows]

@@ -56,6 +56,7 @@ class Exchange:
     ttft_s: float | None = None
     spliced: int | None = None  # earlier answers that stand in the prompt as sampled, not as rendered; None: not asked for
     unspliced: str | None = None  # why earlier answers of ours do not: "the engine renders these messages otherwise"
+    redacted_by: str | None = None  # the rule and the place: "a key with a known format, in the tool descriptions"
     adapted: str | None = None  # what serve changed for the template's sake: "later system messages as user"
     allowed: str | None = None  # which tokens could be drawn in each place, see `clawctl.allowed`; None: any, the form was free
     asked: dict[str, Any] | None = None  # what the client asked of the sampling where the recipe changed it: {"temperature": 0.0}
@@ -117,6 +118,7 @@ class Turn:
     trainable: bool
     untrainable_reason: str | None  # "side turn", "no next state", "regenerated", "truncated", …; None exactly if trainable
     allowed: str | None = None  # of a structured answer, which tokens could be drawn in each place (`clawctl.allowed`); None: any
+    redacted_by: str | None = None  # which rule found a secret, and where, if serve knew
     parent_evidence: str | None = None  # how its parent was found: "handle", "conversation", "prefix", …; see collect/parents.py
 
     @property

@@ -138,9 +138,15 @@ def test_a_shard_that_lost_rows_is_as_dense_as_before(tmp_path: Path) -> None:
 
 
 def test_a_shard_that_lacks_a_later_column_has_nothing_in_it(tmp_path: Path) -> None:
-    """Shards that were written before the evidence of a parent was kept."""
+    """Shards that were written before the evidence of a parent was kept, or before the rule that found a secret was."""
     write_turns(tmp_path / "now.parquet", [replace(TURN, parent_evidence="handle")])
-    write_table(tmp_path / "before.parquet", read_table(tmp_path / "now.parquet").drop_columns(["parent_evidence"]))
+    table = read_table(tmp_path / "now.parquet")
+    write_table(tmp_path / "before.parquet", table.drop_columns(["parent_evidence", "redacted_by"]))
+    write_table(tmp_path / "between.parquet", table.drop_columns(["redacted_by"]))
+    assert read_turns(tmp_path / "between.parquet") == [replace(TURN, parent_evidence="handle")]
+    assert read_columns(tmp_path / "between.parquet", "turns", ("parent_evidence", "redacted_by")) == [
+        {"parent_evidence": "handle", "redacted_by": None}
+    ]
     columns = ("turn_id", "parent_evidence")
     assert read_columns(tmp_path / "now.parquet", "turns", columns) == [{"turn_id": "t1", "parent_evidence": "handle"}]
     assert read_columns(tmp_path / "before.parquet", "turns", columns) == [{"turn_id": "t1", "parent_evidence": None}]

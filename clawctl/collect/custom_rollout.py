@@ -39,8 +39,8 @@ def collect_custom(run: RunDir, recipe: Recipe, rollout: str, generate: str | No
         raise ClawError(problem, "name it, or let the agent talk to `clawctl serve --intercept`: its calls are captured", 2)
     sample = _checked(load_function(generate, "--custom-generate", GENERATE), generate)
     origin = origin_of(recipe.model.path, recipe.model_path)
-    decode, published = IdReader(recipe.model_path), 0
-    redactor = Redactor(recipe.privacy.redact, decode=decode)
+    privacy, decode, published = recipe.privacy, IdReader(recipe.model_path), 0
+    redactor = Redactor(privacy.redact, decode=decode, not_secrets=privacy.not_secrets)
     for episode in range(episodes):
         played = _played(play, partial(sample, config=recipe.collect), episode, recipe, decode)
         turns = [redacted(turn, redactor) for turn in played]

@@ -121,7 +121,8 @@ def _read_all(file: Path, rating: float | None, privacy: PrivacyConfig | None) -
     if rating is not None and not -1 <= rating <= 1:
         raise ClawError(f"a rating of {rating} is not within -1 and 1", "give --rating a number from -1 (bad) to 1 (good)", 2)
     data, begun = read_file(file), file.stat().st_mtime
-    redactor = Redactor((privacy or PrivacyConfig()).redact)
+    privacy = privacy or PrivacyConfig()
+    redactor = Redactor(privacy.redact, not_secrets=privacy.not_secrets)
     turns: list[tuple[Turn, str | None]] = []
     for number, where, value in values(file, data):
         try:

@@ -110,6 +110,7 @@ def make_turn(
         untrainable_reason=reason,
         allowed=exchange.allowed,
         parent_evidence=evidence,
+        redacted_by=exchange.redacted_by,
     )
 
 

@@ -12,6 +12,8 @@ class PrivacyConfig(Section):
         "api_key", "token", "password", "private_key", "card",
     ]  # fmt: skip
     """What is replaced by `[redacted:KIND]` before an exchange is written. A turn that held any of it is kept but never trained."""
+    not_secrets: list[str] = []
+    """Texts that look like a secret and are none, to the letter, such as an example in your client's instructions. They stay."""
     capture_keys: list[str] | None = None
     """Names of API keys whose conversations are captured (`team-*` works); unset: all."""
     skip_keys: list[str] = []

@@ -23,6 +23,10 @@ from clawctl.printing import answers, counted, one_line, print_json
 from clawctl.run_dir import FOLDERS, RunDir, claimed, published
 
 _LITTLE_ROOM = 16 << 20  # bytes
+REDACTION_CURE = (
+    "`clawctl inspect turns` shows the place as [redacted:…]. If a client sends a secret with every request, take it out of its "
+    "instructions; if it is none, name the text in privacy.not_secrets"
+)
 _NOT_WAITING = ("waiting for the judge", "waiting for the trainer")
 
 
@@ -69,6 +73,7 @@ def look(run: RunDir) -> dict[str, Any]:
         "keys": shares_of_keys(joined),
         "shards_without_verdicts": len(unjudged(run)),
         "not_trained": not_trained(joined),
+        "redacted_by": redacted_by(joined),
         "feed": feed,
         "quarantine": quarantined(run),
         "disk_bytes": {name: disk_bytes(run.root / name) for name in FOLDERS},
@@ -95,6 +100,12 @@ def not_trained(joined: Joined) -> dict[str, int]:
     """How many turns each reason has kept out of training, the commonest first."""
     reasons = Counter(row.why_not for row in joined.rows if row.why_not is not None)
     return {str(reason): count for reason, count in reasons.most_common() if reason not in _NOT_WAITING}
+
+
+def redacted_by(joined: Joined) -> dict[str, int]:
+    """How many turns each rule of redaction has kept out of training, and where it found something; the commonest first."""
+    found = Counter(row.turn["redacted_by"] for row in joined.rows if row.turn["redacted_by"] and row.step is None)
+    return dict(found.most_common())
 
 
 def shares_of_keys(joined: Joined) -> dict[str, dict[str, float]]:
@@ -333,6 +344,10 @@ def _reasons(found: dict[str, Any]) -> Sequence[Table | Text]:
         for reason, count in found["not_trained"].items():
             table.add_row(one_line(reason, 60), str(count))
         parts.append(table)
+    if found["redacted_by"]:
+        rule, count = next(iter(found["redacted_by"].items()))
+        said = f"{counted(count, 'turn')}, most of those redacted, because of {rule}; {REDACTION_CURE}"
+        parts.append(Text.assemble(("redacted: ", "yellow"), one_line(said, 400)))
     parts += [
         Text.assemble(("put aside: ", "yellow"), one_line(f"quarantine/{entry['file']}: {entry['reason']}", 300))
         for entry in found["quarantine"]

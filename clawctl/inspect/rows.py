@@ -39,6 +39,7 @@ _FEW = (
     "feedback",
     "trainable",
     "untrainable_reason",
+    "redacted_by",
 )
 _WORDS = ("messages", "response", "next_state")
 _VERDICT = ("turn_id", "reward", "votes", "hint", "hints", "judge", "reason")

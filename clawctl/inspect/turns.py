@@ -52,6 +52,7 @@ def as_dict(row: Row) -> dict[str, Any]:
         "session": turn["session_id"],
         "parent": turn["parent_turn_id"],
         "parent_evidence": turn["parent_evidence"],
+        "redacted_by": turn["redacted_by"],
         "index": turn["turn_index"],
         "kind": turn["kind"],
         "user": turn["user"],

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clawctl.errors import ClawError
+from clawctl.inspect.health import REDACTION_CURE
 from clawctl.inspect.rows import Row, json_lines, read_rows
 from clawctl.inspect.tables import problem_lines
 from clawctl.inspect.turns import as_dict, whole_turn
@@ -170,6 +171,8 @@ def _lines(found: dict[str, Any]) -> list[Text]:
         lines.append(_line("continues", f"turn {found['turn']['parent'][:8]}, by {found['turn']['parent_evidence']}"))
     if found["cure"] is not None:
         lines.append(_line("cure", found["cure"]))
+    if found["turn"]["redacted_by"] is not None:
+        lines.append(_line("redacted", f"{found['turn']['redacted_by']}; {REDACTION_CURE}"))
     lines.append(Text(""))
     if found["turn"]["dead_steps"]:
         steps = ", ".join(map(str, found["turn"]["dead_steps"]))

@@ -14,7 +14,7 @@ import re
 import threading
 import time
 from array import array
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from hashlib import blake2b
@@ -22,7 +22,9 @@ from typing import Any
 
 import orjson
 
-from clawctl.privacy.rules import PEM_BODY, Kind, Span, encoded, finders, is_login, is_secret_under, make_text
+from clawctl.privacy.rules import PEM_BODY, RULES, Kind, Span, encoded, is_login, is_secret_under, make_text
+from clawctl.privacy.rules.pieces import BESIDE_A_NAME
+from clawctl.privacy.static_text import PUNCTUATION, SYSTEM, TOOLS, Recurring, StaticText
 from clawctl.privacy.views import ESCAPES, View, folded, plain_view, unescaped_view
 from clawctl.types import Exchange, Message, Turn
 
@@ -41,6 +43,8 @@ _IDS_OVERLAP = 512  # ids before the new ones that are looked at again: a secret
 _DECODE_AT_ONCE = 4096  # ids
 _TEXTS = ("text", "refusal", "thinking", "reasoning", "input_text", "output_text")  # what a part of a message may say its words in
 _CONTENTS = ("", "content", "parts", "text", "input", "output", "summary")  # lists whose bare strings are one text
+_STATIC_REMEMBERED = 64  # tools and system prompts in which something was found
+_SYSTEM_ROLES = ("system", "developer")
 _LONG_RUN = re.compile(r"[A-Za-z0-9_+/=-]*")
 
 
@@ -91,11 +95,21 @@ def _go_on() -> None:
     """The pause of those who have nobody beside them."""
 
 
+class _AtWork(threading.local):
+    """What one thread is about: threads take turns within one exchange."""
+
+    def __init__(self) -> None:
+        self.rules: Counter[str] = Counter()  # that found something
+        self.static: StaticText | None = None  # that is looked through
+        self.let_through: set[str] = set()  # while token ids are looked through: what static texts of the exchange may say
+
+
 class Redactor:
     """Redaction by the rules of some kinds. Remembers, by digest alone, which messages and ids it has seen.
 
     For one thread at a time. It may change in `pause`, if no two are ever outside their pauses. `decode`: what token ids say;
     without it ids are judged by the text alone.
+    `not_secrets`: texts that the user has named as none.
     """
 
     def __init__(
@@ -104,12 +118,18 @@ class Redactor:
         remembered: int = _REMEMBERED,
         decode: Decode | None = None,
         pause: Callable[[], None] = _go_on,
+        not_secrets: Collection[str] = (),
     ) -> None:
-        self._finders = finders(frozenset(kinds))
+        self._rules = [(rule.name, rule.find) for rule in RULES if rule.kind in kinds]
         self._on = bool(kinds)
         self._names = "password" in kinds
         self._remembered, self._decode, self._pause = remembered, decode, pause
-        self._seen: OrderedDict[bytes, Any] = OrderedDict()  # digest → what stands for it; None: itself, it is clean
+        self._not_secrets = frozenset(not_secrets)
+        self._recurring = Recurring()
+        self._static_seen: OrderedDict[bytes, tuple[Any, Counter[str], set[str]]] = OrderedDict()
+        self._at_work = _AtWork()  # of each thread
+        # digest → what stands for it (None: itself, it is clean), and the rules that found something in it
+        self._seen: OrderedDict[bytes, tuple[Any, Counter[str]]] = OrderedDict()
         self._clean_ids: OrderedDict[bytes, None] = OrderedDict()  # digests of beginnings of token ids that tell no secret
 
     def exchange(self, exchange: Exchange, unwritten: Any = None) -> Exchange:
@@ -123,22 +143,74 @@ class Redactor:
             raise RedactionFailed(f"redaction failed with {type(error).__name__}") from None
 
     def _exchange(self, exchange: Exchange, unwritten: Any) -> Exchange:
-        messages = self.messages(exchange.messages)
-        tools = None if exchange.tools is None else self._known(exchange.tools)
-        response = None if exchange.response is None else self._known(exchange.response)
-        hints = {key: value for key, value in exchange.hints.items() if self._known({key: value}) == {key: value}}
-        model = self.text(exchange.model)
-        found = (messages, tools, response, model) != (exchange.messages, exchange.tools, exchange.response, exchange.model)
+        found: dict[str, Counter[str]] = {}
+        let_through: set[str] = set()
+        tools = None if exchange.tools is None else self._static(exchange.tools, TOOLS, exchange, found, let_through)
+        messages = [
+            self._static(message, SYSTEM, exchange, found, let_through)
+            if message.get("role") in _SYSTEM_ROLES
+            else self._at(message, "the conversation", found)
+            for message in exchange.messages
+        ]
+        response = None if exchange.response is None else self._at(exchange.response, "the answer", found)
+        claims = {key: self._at({key: value}, "what the client claims", found) for key, value in exchange.hints.items()}
+        model = self._at(exchange.model, "the name of the model", found)
+        clean_unwritten = self._at(unwritten, "the settings of the template", found)
+        told = (messages, tools, response, model) != (exchange.messages, exchange.tools, exchange.response, exchange.model)
         # A claim with a secret in it is dropped: a session named by a placeholder would be everybody's.
-        hints = {key: hints.get(key) for key in exchange.hints}
-        if found or hints != exchange.hints or self._known(unwritten) != unwritten or self.told_by_ids(exchange):
+        hints = {key: value if claims[key] == {key: value} else None for key, value in exchange.hints.items()}
+        if told or hints != exchange.hints or clean_unwritten != unwritten or self._ids_tell(exchange, found, let_through):
             return replace(
                 exchange, messages=messages, tools=tools, response=response, hints=hints, model=model, prompt_ids=None,
-                completion_ids=None, logprobs=None, allowed=None, untrainable_reason=REDACTED,
+                completion_ids=None, logprobs=None, allowed=None, untrainable_reason=REDACTED, redacted_by=_named_first(found),
             )  # fmt: skip
         if response is None and exchange.completion_ids:  # tokens of an answer whose text nobody has looked through
             return replace(exchange, completion_ids=None, logprobs=None, allowed=None)
         return exchange
+
+    def _at(self, value: Any, place: str, found: dict[str, Counter[str]]) -> Any:
+        """`value` redacted; the rules that found something in it are noted under `place`."""
+        self._at_work.rules = Counter()
+        clean = self._known(value)
+        if self._at_work.rules:
+            found.setdefault(place, Counter()).update(self._at_work.rules)
+        return clean
+
+    def _static(self, value: Any, place: str, exchange: Exchange, found: dict[str, Counter[str]], let_through: set[str]) -> Any:
+        """As `_at`, without what is certainly no secret (`static_text.py`). What was let through is added to `let_through`."""
+        self._at_work.rules = Counter()
+        if self._known(value) == value:
+            return value
+        of = [value, place, exchange.key, exchange.tools, self._recurring.changes]
+        digest = blake2b(orjson.dumps(of, option=orjson.OPT_NON_STR_KEYS), digest_size=16).digest()
+        if digest not in self._static_seen:
+            self._static_seen[digest] = self._looked_through(
+                value, StaticText(place, exchange.key, exchange.tools, self._recurring)
+            )
+            if len(self._static_seen) > _STATIC_REMEMBERED:
+                self._static_seen.popitem(last=False)
+        clean, rules, harmless = self._static_seen[digest]
+        let_through |= harmless
+        if rules:
+            found.setdefault(place, Counter()).update(rules)
+        return clean
+
+    def _looked_through(self, value: Any, static: StaticText) -> tuple[Any, Counter[str], set[str]]:
+        self._at_work.static, self._at_work.rules = static, Counter()
+        try:
+            return self.value(value), self._at_work.rules, static.let_through
+        finally:
+            self._at_work.static = None
+
+    def _ids_tell(self, exchange: Exchange, found: dict[str, Counter[str]], let_through: set[str]) -> bool:
+        self._at_work.rules, self._at_work.let_through = Counter(), let_through
+        try:
+            tell = self.told_by_ids(exchange)
+        finally:
+            self._at_work.let_through = set()
+        if tell:
+            found["the token ids"] = self._at_work.rules
+        return tell
 
     def messages(self, messages: list[Message]) -> list[Message]:
         """A conversation, redacted; a message that was seen before costs its digest."""
@@ -149,12 +221,16 @@ class Redactor:
         digest = blake2b(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS), digest_size=16).digest()
         if digest in self._seen:
             self._seen.move_to_end(digest)
-            kept = self._seen[digest]
+            kept, rules = self._seen[digest]
+            self._at_work.rules.update(rules)
             return value if kept is None else kept
+        before, self._at_work.rules = self._at_work.rules, Counter()
         clean = self.value(value)
+        rules, self._at_work.rules = self._at_work.rules, before
+        before.update(rules)
         if clean != value and len(orjson.dumps(clean, option=orjson.OPT_NON_STR_KEYS)) > _LONGEST_REMEMBERED:
             return clean
-        self._seen[digest] = None if clean == value else clean
+        self._seen[digest] = None if clean == value else clean, rules
         if len(self._seen) > self._remembered:
             self._seen.popitem(last=False)
         return clean
@@ -222,6 +298,9 @@ class Redactor:
 
     def _named(self, name: str, text: str, depth: int) -> str:
         if self._names and len(text) >= 3 and name and (is_secret_under(name, text, quoted=True) or is_login(name, text)):
+            if not self._not_secrets.isdisjoint((text, text.strip(PUNCTUATION))):
+                return text
+            self._at_work.rules[BESIDE_A_NAME] += 1
             return "[redacted:password]"
         if text[:1] in ("{", "[") and text[-1:] in ("}", "]", "\n", " ") and len(text) >= _SHORTEST and depth <= _DEEPEST:
             try:  # arguments of a tool: JSON in a text, which must stay JSON
@@ -249,7 +328,18 @@ class Redactor:
             found = list(self._found(text))
         else:
             found = [span for start in range(0, len(text), _PIECE) for span in self._found_from(text, start)]
-        return _merged(sorted(found, key=lambda span: span.start)) if found else []
+        if not found:
+            return []
+        secret = [span for span in found if not self._lets_through(text, span)]
+        self._at_work.rules.update(span.rule for span in secret)
+        return _merged(sorted(secret, key=lambda span: span.start)) if secret else []
+
+    def _lets_through(self, text: str, span: Span) -> bool:
+        found = text[span.start : span.end]
+        value = found.strip(PUNCTUATION)
+        if not self._not_secrets.isdisjoint((found, value)) or value in self._at_work.let_through:
+            return True
+        return self._at_work.static is not None and self._at_work.static.lets_through(text, span)
 
     def _found_from(self, text: str, start: int) -> Iterator[Span]:
         """The secrets that begin in the piece at `start`. One that goes on behind what was looked at goes on as its letters do."""
@@ -261,7 +351,7 @@ class Redactor:
                 if last == end < len(text):
                     pattern = PEM_BODY if span.kind == "private_key" else _LONG_RUN
                     last = _end_of(pattern, text, last, self._pause)
-                yield Span(first, last, span.kind)
+                yield Span(first, last, span.kind, span.rule)
 
     def _found(self, text: str, depth: int = 0) -> Iterator[Span]:
         """In one piece: as its reader sees it, with escapes undone, and in base64."""
@@ -275,18 +365,24 @@ class Redactor:
 
     def _seen_in(self, text: str, depth: int) -> Iterator[Span]:
         piece = make_text(text, folded(text))
-        for find in self._finders:
-            yield from find(piece)
+        for rule, find in self._rules:
+            for span in find(piece):
+                yield Span(span.start, span.end, span.kind, rule)
         if depth < _DECODED_DEPTH:
             for start, end, said in encoded(piece):
-                kind = next((span.kind for span in self._found(said, depth + 1)), None)
-                if kind is not None:
-                    yield Span(start, end, kind)
+                first = next(self._found(said, depth + 1), None)
+                if first is not None:
+                    yield Span(start, end, first.kind, first.rule)
+
+
+def _named_first(found: dict[str, Counter[str]]) -> str | None:
+    """The rule that found most in the first place where something was found."""
+    return next((f"{rules.most_common(1)[0][0]}, in {place}" for place, rules in found.items() if rules), None)
 
 
 def _back(view: View, span: Span, offset: int) -> Span:
     start, end = view.back(span.start + offset, span.end + offset)
-    return Span(start, end, span.kind)
+    return Span(start, end, span.kind, span.rule)
 
 
 def _escaped(text: str) -> list[tuple[int, int]]:
@@ -340,5 +436,5 @@ def _merged(spans: list[Span]) -> list[Span]:
         if span.start >= last.end:
             merged.append(span)
         elif span.end > last.end:
-            merged[-1] = Span(last.start, span.end, last.kind)
+            merged[-1] = Span(last.start, span.end, last.kind, last.rule)
     return merged

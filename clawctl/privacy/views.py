@@ -61,7 +61,10 @@ def replaced(below: View, pattern: re.Pattern[str], by: Callable[[re.Match[str]]
 def plain_view(text: str) -> View:
     """`text` with compatible letters, digits and spaces as ASCII, and without characters that show nothing."""
     view = View(text, [], [])
-    return view if text.isascii() else replaced(view, _ODD, lambda match: _PLAIN.get(match[0], match[0]))
+    if text.isascii() or _LOOKED_AT.isdisjoint("".join(_BEYOND_ASCII.findall(text))):
+        return view
+    plain = replaced(view, _ODD, lambda match: _PLAIN.get(match[0], match[0]))
+    return replaced(plain, _FOREIGN_IN_WORD, lambda match: match[0].translate(_TWINS))
 
 
 def unescaped_view(view: View) -> View | None:
@@ -121,6 +124,11 @@ def _plain_forms() -> dict[str, str]:
     return forms
 
 
+# Letters of other scripts that look like Latin ones, within words that are Latin otherwise.
+_TWINS = str.maketrans("аеорсухіјѕԁһԛԝАВЕКМНОРСТХЅІЈοαενρτυικΟΑΕΡΤ", "aeopcyxijsdhqwABEKMHOPCTXSIJoaevptuikOAEPT")
+_FOREIGN_IN_WORD = re.compile(f"(?<=[A-Za-z])[{''.join(map(chr, _TWINS))}]{{1,3}}(?=[A-Za-z])")
 _PLAIN = _plain_forms()
+_LOOKED_AT = frozenset(_PLAIN) | frozenset(map(chr, _TWINS))
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 # Beyond the first plane any character: a set with such characters in it is searched one by one.
 _ODD = re.compile(f"[{''.join(re.escape(letter) for letter in _PLAIN if letter < chr(0x10000))}]|[\U00010000-\U0010ffff]")

@@ -44,7 +44,7 @@ class Capture:
         """`decode`: what token ids say, so that they are looked through as well; None where no tokenizer is known here."""
         self._folder, self._privacy = folder, privacy
         self._baton, self._decode = Baton(), decode
-        self._redactor = Redactor(privacy.redact, decode=decode, pause=self._baton.pass_on)
+        self._redactor = Redactor(privacy.redact, decode=decode, pause=self._baton.pass_on, not_secrets=privacy.not_secrets)
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._number = 0
         self._descriptor: int | None = None

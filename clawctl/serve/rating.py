@@ -48,7 +48,11 @@ class Rating:
         self._known = None if run is None else KnownTurns(run)
         self._pace = Pace()
         self._times: OrderedDict[tuple[str, str], int] = OrderedDict()  # so often turns were rated lately
-        self._recipe, self._redactor, self._counts = recipe, Redactor(recipe.privacy.redact), counts
+        self._recipe, self._redactor, self._counts = (
+            recipe,
+            Redactor(recipe.privacy.redact, not_secrets=recipe.privacy.not_secrets),
+            counts,
+        )
         self._writing = asyncio.Lock()  # one line after the other
 
     async def keep(self, body: Any, key: str) -> dict[str, Any]:

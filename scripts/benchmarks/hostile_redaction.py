@@ -3,6 +3,11 @@
 
 Adversarial texts come from generators: each rule nearly matches at every place, or long runs have to be read again and again. Further
 ones are drawn at random from the same building blocks. The exponent of a generator is the slope of log time over log size.
+
+A long text is looked through in pieces of bounded length, so a slow rule would show only within a piece. Each generator is therefore
+measured twice: at sizes within one piece, and at sizes of many. Times are processor time, the best of some tries. On a machine with
+other work a few of hundreds of slopes come out too steep. A slope above `_SUSPICIOUS` is measured again, with more sizes and more
+tries, and the second measurement counts. A rule that is quadratic is steep both times; a test plants one.
 """
 
 import argparse
@@ -10,7 +15,8 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from clawctl.config import PrivacyConfig
@@ -23,6 +29,12 @@ from scripts.benchmarks.table import Row
 Generator = Callable[[int], str]
 _SIZES = (64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20)  # characters
 _QUICK_SIZES = (64 << 10, 256 << 10)
+WITHIN = (2400, 4800, 9600)  # characters; the longest that is looked through at once
+_AGAIN = (32 << 10, 48 << 10, 64 << 10, 96 << 10, 128 << 10, 192 << 10, 256 << 10)
+_WITHIN_AGAIN = (1600, 2400, 3200, 4800, 6400, 8000, 9600)
+_EVERY_RULE = partial(Redactor, KINDS)
+_SUSPICIOUS = 1.15
+_REPEATS_AGAIN = 3
 _DRAWN, _QUICK_DRAWN = 40, 8
 _REPEATS = 2
 _OTHERS = 20  # exchanges of the other key while a hostile one is redacted
@@ -95,11 +107,11 @@ def generators(seed: int, quick: bool) -> dict[str, Generator]:
     return made
 
 
-def seconds(text: str, repeats: int = _REPEATS) -> float:
+def seconds(text: str, repeats: int = _REPEATS, make: Callable[[], Redactor] = _EVERY_RULE) -> float:
     """Processor time to redact `text` as the content of a message and as plain text, the best of some tries."""
     best = math.inf
     for _ in range(repeats):
-        redactor = Redactor(KINDS)
+        redactor = make()
         began = time.process_time()
         redactor.value({"role": "user", "content": text})
         best = min(best, time.process_time() - began)
@@ -115,16 +127,29 @@ def exponent(sizes: list[int], times: list[float]) -> float:
     return sum((x - middle) * (y - level) for x, y in zip(xs, ys, strict=True)) / sum((x - middle) ** 2 for x in xs)
 
 
+def slope(make: Generator, sizes: Sequence[int], repeats: int, redactor: Callable[[], Redactor]) -> tuple[float, float]:
+    """The exponent of a generator over these sizes, and its seconds at the largest."""
+    texts = [make(size) for size in sizes]
+    times = [seconds(text, repeats, redactor) for text in texts]
+    return exponent([len(text) for text in texts], times), times[-1]
+
+
 def growth(
-    made: dict[str, Generator], sizes: tuple[int, ...], repeats: int = _REPEATS
-) -> tuple[dict[str, float], dict[str, float]]:
-    """The exponent of each generator, and its seconds at the largest size."""
-    exponents, last = {}, {}
+    made: dict[str, Generator], sizes: Sequence[int], redactor: Callable[[], Redactor] = _EVERY_RULE
+) -> tuple[dict[str, float], dict[str, float], int]:
+    """The exponent of each generator, its seconds at the largest size, and how many slopes were measured again."""
+    exponents, last, again = {}, {}, 0
     for name, make in made.items():
-        texts = [make(size) for size in sizes]
-        times = [seconds(text, repeats) for text in texts]
-        exponents[name], last[name] = exponent([len(text) for text in texts], times), times[-1]
-    return exponents, last
+        steepest, last[name] = slope(make, sizes, _REPEATS, redactor)
+        if steepest > _SUSPICIOUS:
+            again += 1
+            steepest, _ = slope(make, _AGAIN, _REPEATS_AGAIN, redactor)
+        within, _ = slope(make, WITHIN, _REPEATS, redactor)
+        if within > _SUSPICIOUS:
+            again += 1
+            within, _ = slope(make, _WITHIN_AGAIN, 3 * _REPEATS_AGAIN, redactor)
+        exponents[name] = max(steepest, within)
+    return exponents, last, again
 
 
 def _exchange(key: str, number: int, text: str) -> Exchange:
@@ -157,13 +182,14 @@ async def other_capture_ms(folder: Path, hostile: str, keys: int = 4) -> float:
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     sizes = _QUICK_SIZES if options.quick else _SIZES
     made = generators(options.seed, options.quick)
-    exponents, last = growth(made, sizes)
+    exponents, last, again = growth(made, sizes)
     steepest, slowest = max(exponents, key=exponents.__getitem__), max(last, key=last.__getitem__)
     waited = asyncio.run(other_capture_ms(folder / "captures", made[slowest](sizes[-1])))
     return [
         Row("redaction", "growth_exponent_max", exponents[steepest], "exponent"),
         Row("redaction", f"worst_s_at_{sizes[-1] >> 10}_k", last[slowest], "s"),
         Row("redaction", "generators", len(made), "texts"),
+        Row("redaction", "measured_again", again, "slopes"),
         Row("redaction", "other_capture_ms_max", waited, "ms"),
         Row(f"redaction, steepest: {steepest[:40]}", "growth_exponent", exponents[steepest], "exponent"),
         Row(f"redaction, slowest: {slowest[:40]}", "seconds", last[slowest], "s"),

@@ -1,9 +1,9 @@
 # ruff: noqa: E501 - expressions and templates stay lines
-"""Lines made from templates: many formats in many contexts, with and without a secret, in two halves that share no template.
+"""Lines made from templates: many formats in many contexts, with and without a secret, in parts that share no template.
 
-`labelled_tuned.txt` is the half that the rules were written against. `labelled_held_out.txt` was written before those rules, and nobody
-looked at its failures while the rules were changed. `labelled_fresh.txt` is by an author who has not read the rules or the other two files;
-a rule may be changed for the classes of what it shows, not for one of its lines. Each line of a file is one template, below the heading `# secret` or `# harmless`:
+`labelled_tuned.txt` was written beside the rules. `labelled_held_out.txt` was written before them, by the same author. `labelled_seen.txt`
+and `labelled_fresh.txt` are by two authors who had read neither the rules nor the other files. The failures of all four have been read
+since, and rules were changed for their classes, not for one of their lines. Each line of a file is one template, below the heading `# secret` or `# harmless`:
 
     <<NAME>>            a drawn secret: nothing of it may be left
     <<NAME|FORM>>       the same, written in another form (`FORMS`)
@@ -20,13 +20,14 @@ import re
 import string
 import uuid
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from urllib.parse import quote
 
 from scripts.benchmarks.labelled_lines import _SECRETS, Line, _failing_card, _password
 
 HALVES = ("tuned", "held_out")
-FRESH = "fresh"
+SEEN, FRESH = "seen", "fresh"
 _ALNUM = string.ascii_letters + string.digits
 _HEX = "0123456789abcdef"
 _UPPER = string.ascii_uppercase + string.digits
@@ -233,6 +234,13 @@ def templates(half: str) -> dict[str, list[str]]:
     return found
 
 
+@cache
+def _drawn() -> dict[str, _Draw]:
+    from scripts.benchmarks.labelled_drawers import SECOND  # late: it is made of the pieces above
+
+    return DRAWN | SECOND
+
+
 def filled(template: str, draw: random.Random) -> Line:
     """One line of a template. Its kind is the template, so that a report can name it."""
     secrets: list[str] = []
@@ -240,10 +248,11 @@ def filled(template: str, draw: random.Random) -> Line:
     def put(match: re.Match[str]) -> str:
         secret, form, plain = match.groups()
         if plain is not None:
-            return DRAWN[plain](draw) if plain in DRAWN else match[0]
-        secrets.append(FORMS[form](DRAWN[secret](draw)) if form else DRAWN[secret](draw))
+            return drawn[plain](draw) if plain in drawn else match[0]
+        secrets.append(FORMS[form](drawn[secret](draw)) if form else drawn[secret](draw))
         return secrets[-1]
 
+    drawn = _drawn()
     text = _PLACE.sub(put, template.replace("⏎", "\n"))
     return Line(text, secrets[0] if secrets else None, template)
 

@@ -1,10 +1,11 @@
 """How many secrets are taken out, how often something else is, and what it costs.
 
-500 labelled lines (`labelled_lines.py`), and the lines of two halves of templates (`labelled_templates.py`). The rules were changed
-by the failures of the half `tuned`; nobody looked at those of the half `held out`. The author of the part `fresh` has not read the
-rules. Beside them stands what detect-secrets finds in
-the same lines with all its own detectors. A secret counts as found when nothing of it that is longer than 4 characters is left. The
-cost, in processor time, is measured on conversations as agents send them: the whole history again with each turn.
+500 labelled lines (`labelled_lines.py`), and the lines of four parts of templates (`labelled_templates.py`). The rules were
+changed by the failures of all four. The authors of the parts `seen` and `fresh` had not read the rules: the first run of each
+is the honest figure, and docs/benchmarks.md keeps it. Beside them stands what detect-secrets finds in the same lines with all
+its own detectors. It comes with the extra `test`, and is left out where it is not installed. A secret counts as found when
+nothing of it that is longer than 4 characters is left. The cost, in processor time, is measured on conversations as agents send
+them: the whole history again with each turn.
 """
 
 import random
@@ -12,6 +13,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from clawctl.config import PrivacyConfig
 from clawctl.privacy.redaction import Redactor
 from clawctl.privacy.rules import KINDS, Kind
 from scripts.benchmarks.labelled_lines import Line, labelled_lines
-from scripts.benchmarks.labelled_templates import FRESH, HALVES, lines_of
+from scripts.benchmarks.labelled_templates import FRESH, HALVES, SEEN, lines_of
 from scripts.benchmarks.table import Row, arguments, report
 
 _DEFAULT = PrivacyConfig().redact
@@ -57,6 +59,8 @@ def our_rows(lines: list[Line], case: str = "clawctl") -> list[Row]:
 
 def peer_rows(lines: list[Line], case: str = "detect-secrets") -> list[Row]:
     """detect-secrets with every detector it has, as `detect-secrets scan` reads a file. It asks no service."""
+    if find_spec("detect_secrets") is None:
+        return []
     from detect_secrets.core.scan import scan_file
     from detect_secrets.settings import default_settings
 
@@ -77,10 +81,10 @@ def peer_rows(lines: list[Line], case: str = "detect-secrets") -> list[Row]:
 
 
 def half_rows(rounds: int, seed: int) -> list[Row]:
-    """Each template of all three parts `rounds` times: our rates, those of detect-secrets, and ours over both halves."""
+    """Each template of all parts `rounds` times: our rates, those of detect-secrets, and ours over both halves."""
     halves = {half: lines_of(half, rounds, seed) for half in HALVES}
     rows = []
-    for half, lines in (halves | {FRESH: lines_of(FRESH, rounds, seed)}).items():
+    for half, lines in (halves | {part: lines_of(part, rounds, seed) for part in (SEEN, FRESH)}).items():
         rows += our_rows(lines, half.replace("_", " "))
         rows += peer_rows(lines_of(half, 1, seed), f"detect-secrets, {half.replace('_', ' ')}")
     return rows + our_rows([line for lines in halves.values() for line in lines], "both halves")

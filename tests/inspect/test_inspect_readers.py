@@ -63,6 +63,7 @@ def test_turns_say_in_which_step_they_were_trained_or_why_not(run: RunDir, capsy
     assert set(first) == {
         "dead_steps",
         "parent_evidence",
+        "redacted_by",
         "turn", "session", "parent", "index", "kind", "user", "created_at", "policy_version", "asked", "answered", "came_back",
         "reward", "votes", "hint", "hints", "judge", "trained_in_step", "why_not_trained",
     }  # fmt: skip

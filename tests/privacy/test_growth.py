@@ -1,6 +1,8 @@
 """Redaction takes time in proportion to its input, whatever the input is, and one key's text delays no other key's capture."""
 
 import asyncio
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -8,9 +10,20 @@ import pytest
 
 from clawctl.config import PrivacyConfig
 from clawctl.privacy.redaction import Baton, Redactor
-from clawctl.privacy.rules import KINDS
+from clawctl.privacy.rules import KINDS, Span, Text
 from clawctl.serve.capture import Capture
-from scripts.benchmarks.hostile_redaction import BLOCKS, drawn, json_in_json, mixed, nested, of_block, of_json, seconds
+from scripts.benchmarks.hostile_redaction import (
+    BLOCKS,
+    WITHIN,
+    drawn,
+    json_in_json,
+    mixed,
+    nested,
+    of_block,
+    of_json,
+    seconds,
+    slope,
+)
 from tests.privacy.made import exchange
 
 SMALL, LARGE = 24 << 10, 96 << 10  # characters
@@ -31,6 +44,25 @@ def test_four_times_the_text_takes_about_four_times_the_time(name: str) -> None:
     small, large = seconds(make(SMALL)), seconds(make(LARGE))
     assert large < MOST_S
     assert large < 4 * 2.5 * max(small, 0.002)  # quadratic would be 16 times
+
+
+def test_the_measure_of_growth_catches_a_rule_that_is_quadratic() -> None:
+    """Pieces bound what a slow rule costs in a long text: only within a piece can it be seen."""
+
+    def planted() -> Redactor:
+        redactor = Redactor(KINDS)
+        redactor._rules.append(("quadratic", _quadratic))
+        return redactor
+
+    steep, _ = slope(of_block("a "), WITHIN, 2, planted)
+    assert steep > 1.4
+    assert slope(of_block("a "), WITHIN, 5, partial(Redactor, KINDS))[0] < 1.35
+
+
+def _quadratic(piece: Text) -> Iterator[Span]:
+    for start in range(0, len(piece.text), 2):
+        if piece.text.count("a", start) > len(piece.text):
+            yield Span(start, start + 1, "password")
 
 
 def test_every_building_block_is_quick() -> None:

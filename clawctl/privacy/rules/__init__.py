@@ -1,0 +1,57 @@
+"""What a secret looks like, kept as data.
+
+Every rule reads a bounded number of characters at a bounded number of places, so its time grows with the length of the text and no
+faster. A rule is tried only where one of its words stands. The formats are facts that the issuers document and that the public rule
+sets (detect-secrets, gitleaks, trufflehog) list; the expressions are ours.
+"""
+
+from dataclasses import dataclass
+
+from clawctl.privacy.rules.beside import in_named
+from clawctl.privacy.rules.commands import in_addresses, in_calls, in_commands, in_lines
+from clawctl.privacy.rules.encoded import encoded, is_login
+from clawctl.privacy.rules.formats import keys, of_providers
+from clawctl.privacy.rules.forms import in_bytes, in_chains, in_constructors, in_forms, in_inserts
+from clawctl.privacy.rules.headers import tokens
+from clawctl.privacy.rules.names import is_secret_under
+from clawctl.privacy.rules.people import cards, emails, passes_luhn, phones
+from clawctl.privacy.rules.pieces import BESIDE_A_NAME, KINDS, Finder, Kind, Span, Text, make_text, whole
+from clawctl.privacy.rules.private_keys import PEM_BODY, private_keys
+from clawctl.privacy.rules.values import entropy, is_plain_words
+
+__all__ = [
+    "KINDS", "PEM_BODY", "RULES", "Kind", "Rule", "Span", "Text", "encoded", "entropy", "is_login", "is_plain_words",
+    "is_secret_under", "make_text", "passes_luhn",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One way to find secrets. `by_words`: it believes the words around a value, so ordinary prose may deceive it."""
+
+    name: str  # as `inspect health` shows it
+    kind: Kind
+    find: Finder
+    by_words: bool = False
+
+
+# In the order in which kinds win where they overlap.
+RULES = (
+    Rule("a private key", "private_key", private_keys),
+    Rule("a key with a known format", "api_key", keys),
+    Rule("a token in a header, cookie or address", "token", whole(tokens)),
+    Rule(BESIDE_A_NAME, "password", whole(in_named), by_words=True),
+    Rule("a login in an address", "password", whole(in_addresses)),
+    Rule("the password of a command or query", "password", whole(in_commands), by_words=True),
+    Rule("the password of a call", "password", whole(in_calls), by_words=True),
+    Rule("a password file or the words of a wallet", "password", whole(in_lines)),
+    Rule("a PIN, code or login in a sentence", "password", whole(in_forms), by_words=True),
+    Rule("the key that a client is made with", "password", whole(in_constructors)),
+    Rule("a secret in joined literals", "password", whole(in_chains)),
+    Rule("a key as a list of bytes", "password", in_bytes),
+    Rule("a password in an INSERT statement", "password", whole(in_inserts), by_words=True),
+    Rule("a value under a provider's name", "api_key", of_providers),
+    Rule("a card number", "card", cards),
+    Rule("an email address", "email", emails),
+    Rule("a phone number", "phone", phones),
+)

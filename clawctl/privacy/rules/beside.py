@@ -1,0 +1,246 @@
+# ruff: noqa: E501 - expressions and templates stay lines
+"""Values beside a name: assignments, pairs, elements, tables and sentences."""
+
+import re
+from collections.abc import Iterator
+from urllib.parse import unquote
+
+from clawctl.privacy.rules.encoded import is_login
+from clawctl.privacy.rules.names import BEYOND_ASCII, NEEDED, Named, is_secret_under, named_at
+from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
+from clawctl.privacy.rules.values import (
+    DIGIT,
+    is_long_key,
+    is_odd,
+    is_password,
+    is_strong_key,
+    is_strong_password,
+    is_stronger_password,
+)
+from clawctl.privacy.rules.words import ANCHORS, PLACEHOLDERS
+
+_ANCHORS = Anchors(*ANCHORS)
+_MOST_NAMES = 400  # in one piece
+
+_Q = r"""\\{0,3}["'`“”«»„]"""
+_QUOTED = rf"""(?P<quote>{_Q})(?P<quoted>(?:(?!(?P=quote))(?:\\.|[^\n\\])){{3,256}}+)(?:(?P=quote)|(?=[”»“]))"""
+_BARE = r"""(?P<bare>(?:[^\s"'`<>,;&\\|]|[,;&|<>](?![\s/]|$|[\w .-]{1,30}=)|\\(?![nrt"'`\\\s])|["'`](?=\w)){3,256}+)"""
+_TYPE = r"(?:[ ]?:[ ]?(?:[&\w<>\[\].?*]{1,24}[ ]{1,2}|(?:str|string|bytes|String)(?:\?|<\w+>)?)(?==)|[ ]<\w{1,12}>[ ]{0,2}(?==))?"
+_WRAP = r"""(?:(?:\[\]byte|Buffer\.from|SecureString|String|str|bytes|literal|plain|secret)?\(\s{0,12}(?=[bruf]?\\{0,3}["'])|\(\s{0,12}(?=[bruf]?\\{0,3}["']))?(?:[bruf]{1,2}(?=\\{0,3}["']))?"""
+_ASSIGN = re.compile(
+    rf"""(?:{_Q})?(?:[ ]\d{{1,2}}(?=:))?[\])}}*_]{{0,3}}{_TYPE}(?:[ \t]{{0,12}}|\s{{1,12}}(?=:\s{{0,12}}"))(?::=|=>|->|<-|={{1,3}}|\?=|\|\|=|:{{1,2}}(?!/)|→|➜|%=)[*_]{{0,2}}[ \t]{{0,12}}"""
+    rf"""(?:(?:[|>][+-]?|!!?\w{{1,8}}(?=[ ]))?[ \t]{{0,8}}(?:\r?\n(?:[ \t>]{{1,16}}|(?=")))?)?{_WRAP}(?:\"\"(?=\")|''(?='))?(?:{_QUOTED}|{_Q}?{_BARE})"""
+)
+_ENCODED = re.compile(
+    r"(?i)(?:%22|%27|%5D){0,2}(?:%3D|%3A|=)(?:%20|\+)?(?:%22|%27)?(?P<value>(?:[\w.~!*()$@/+-]|%(?!26|22|27|3B|7D|2C)[0-9a-f]{2}){4,512})"
+)
+_COPULA = (
+    r"(?:[ \t]{1,3}(?:is now|is still|is|was|ist jetzt|ist|lautet|war|wäre|est|es|era|será|serà|sera|é|è|e|este|sunt|er|är|ær|var|on|oli|jest|to|brzmi|je|zní|bude|yra|ir|это|был|такой|такий|це|є|е|је"
+    r"|van|im|zu|to|para|adalah|ialah|yaitu|yakni|là|ni|ay|da|és|eh|est[áa]|olarak|olan|mó|bị|है|কি|হল|হলো|คือ|هي|هو|است|הוא|היא|είναι|ήταν|heißt|luidt|lyder|kuuluu|reads|becomes|contains|holds|gave me|prints|printed|changed from|from|equals|set to|changed to|now)(?=[ \t:])"
+    r"|[ \t]{0,3}(?:=|:|-(?=[ ])|–|—|→|->|は|が|を|是|为|為|는|은|이|가|คือ|：))"
+)
+_PROSE = re.compile(
+    rf"""(?:{_Q})?[*_]{{0,2}}(?:(?<![\"'`])(?:[ \t]{{1,3}}(?:[\w'’@.-]{{1,20}}|\([^()\n]{{1,30}}\))){{1,4}}?)??{_COPULA}[ \t]{{0,3}}[:*_]{{0,3}}[ \t]{{0,3}}[*_]{{0,2}}(?P<open>{_Q})?(?P<value>[^\s"`“”«»„\\]{{4,128}})""",
+    re.IGNORECASE,
+)
+_CJK = re.compile(rf"""[ \t]{{0,2}}(?:は|が|を|是|为|為|는|은|이|가|:|=)?[ \t]{{0,2}}(?:{_Q}|[「『])?(?P<value>[!-~]{{4,128}})""")
+_PAIR = re.compile(
+    rf"""(?:{_Q})?\s{{0,4}}[,}}>]?\s{{0,60}}(?:-\s{{1,4}})?(?:{_Q})?(?:value|content|default|val)(?:{_Q})?\s{{0,4}}[:=]\s{{0,4}}(?:{_QUOTED}|{_BARE})""",
+    re.IGNORECASE,
+)
+_DEFAULT = re.compile(rf"""(?:{_Q})?\s{{0,4}}\{{[^{{}}]{{0,160}}?\b(?:default|value)\s{{0,4}}=\s{{0,4}}{_QUOTED}""")
+_ELEMENT = re.compile(r"""[^<>\n]{0,180}>\s{0,8}(?:<!\[CDATA\[)?(?P<value>[^<>\n]{3,256})\s{0,12}(?:</|\]\]>)""")
+_NEXT_ELEMENT = re.compile(
+    r"""(?:[ :]{0,2}(?:</\w{1,12}>\s{0,20}){1,2}|[^<>\n]{0,80}>\s{0,20}(?=<value|<string))<\w{1,12}[^<>\n]{0,60}>(?:<\w{1,8}>)?(?P<value>[^<>\s]{4,256})</"""
+)
+_COMMA = re.compile(rf"""(?:{_Q})?\s{{0,4}},\s{{0,4}}{_QUOTED}""")
+_SPACE = re.compile(
+    rf"""(?:{_Q}|[*_]{{1,2}})?(?:[ \t]{{1,2}}(?=[^\x00-\x7f])[^\W\d_]{{1,16}}){{0,3}}[ \t]{{1,12}}(?:\d[ ])?{_Q}?(?P<value>[^\s"'`“”«»„]{{4,256}})"""
+)
+_ROW = re.compile(r"[,;\t](?P<value>[^\s,;\"']{6,128})(?=\r?\n|$)")  # of two columns
+_QUOTED_NEXT = re.compile(rf"""[ \t]{{1,4}}{_QUOTED}""")
+_CALLED = re.compile(rf"""\(\s{{0,4}}{_QUOTED}\s{{0,4}}\)""")
+_NEXT_LINE = re.compile(r"[^\n:]{0,40}:[ \t]{0,4}\r?\n(?P<value>[^\s\"'`]{6,128})[ \t]*(?:\r?\n|$)")  # what was typed at a prompt
+_COPULAS = frozenset(["is", "as", "ist", "als", "est", "es"])
+
+
+def in_named(piece: Text) -> Iterator[Span]:
+    """Values beside the names of secrets."""
+    text, lower = piece.text, piece.ascii
+    done, names, anchors = 0, 0, set(_ANCHORS.places(piece))
+    if not text.isascii():
+        letters = set("".join(BEYOND_ASCII.findall(piece.lower)))
+        for word in [word for word, needed in NEEDED.items() if needed <= letters]:
+            anchors.update(places(piece.lower, word))
+    for at in sorted(anchors):
+        if at < done:
+            continue
+        named = named_at(text, lower, at)
+        if named is None:
+            continue
+        done, names = named.end, names + 1
+        if names > _MOST_NAMES:  # no text that somebody wrote; what hides in it is not looked for but taken out
+            yield Span(0, len(text), "password")
+            return
+        for span in _beside(text, lower, named):
+            done = max(done, min(span.end, at + 300))
+            yield span
+
+
+def _beside(text: str, lower: str, named: Named) -> Iterator[Span]:
+    """The values beside a name, whichever way they are written."""
+    if _NO_VALUE.search(text, max(0, named.begin - 90), named.begin) or (
+        text.endswith("${", 0, named.begin) and text.startswith(("?", ":?", "+", ":+"), named.end)
+    ):
+        return
+    if found := _assigned(text, named.begin, named.end, named.name, named.kind):
+        yield found
+    elif named.kind != "part":
+        yield from _near(text, lower, named.begin, named.end, named.name, named.kind)
+
+
+_NO_VALUE = re.compile(r"\b(?:type|interface|struct|enum|trait)[ ]$|arn:[\w:-]{4,80}:$")  # what follows is a type's name
+
+
+def _assigned(text: str, begin: int, end: int, name: str, kind: str) -> Span | None:
+    if text.startswith("%", end) and (found := _ENCODED.match(text, end)) and is_secret_under(name, unquote(found["value"]), True):
+        return Span(*found.span("value"), "password")
+    for pattern in (_ASSIGN, _PAIR):
+        match = pattern.match(text, end)
+        if match is None:
+            continue
+        quoted = match["quoted"] is not None
+        if not quoted and "==" in text[end : match.start("bare")]:  # a comparison
+            continue
+        group = "quoted" if quoted else "bare"
+        value = match[group]
+        if not quoted:
+            value = value.rstrip(".:)]}")
+        if pattern is _PAIR and kind == "password" and not (is_odd(value) or len(value) >= 8):
+            continue
+        if is_secret_under(name, value, quoted) or (not quoted and _is_env_word(text, begin, match, value, kind)):
+            start = match.start(group)
+            return Span(start, start + len(value), "password")
+        if is_login(name, value):
+            return Span(match.start(group), match.start(group) + len(value), "password")
+    return None
+
+
+def _is_env_word(text: str, begin: int, match: re.Match[str], value: str, kind: str) -> bool:
+    """`DB_PASSWORD=blauwolke` alone on its line: a word, but nothing else can stand there."""
+    if (
+        kind != "password"
+        or not value.isalpha()
+        or not 7 <= len(value) <= 40
+        or value.lower() in PLACEHOLDERS
+        or not match[0].startswith("=")
+    ):
+        return False
+    line = text[text.rfind("\n", max(0, begin - 40), begin) + 1 : begin] if begin else ""
+    return (
+        match[0][1] == value[0]
+        and re.fullmatch(r"(?:export |set )?[A-Za-z_.-]{0,32}", line) is not None
+        and (
+            text[match.end() : match.end() + 1] in ("", "\n", "\r")
+            or (text[begin : begin + 4].isupper() and _COMMAND.match(text, match.end()) is not None)
+        )
+    )
+
+
+_COMMAND = re.compile(r" [a-z][\w./-]{1,40}(?: |$)")
+
+
+def _near(text: str, lower: str, begin: int, end: int, name: str, kind: str) -> Iterator[Span]:
+    """Values that no sign of assignment joins to their name."""
+    if text.rfind("<", max(0, begin - 60), begin) > text.rfind(">", max(0, begin - 60), begin):
+        match = _ELEMENT.match(text, end)
+        if (
+            match
+            and (is_password(match["value"].strip()) if kind == "password" else is_strong_key(match["value"].strip()))
+            and not _is_sentence(match["value"])
+        ):
+            yield Span(*match.span("value"), "password")
+            return
+    strict = is_strong_password if kind == "password" else is_strong_key
+    for pattern, check in (
+        (_DEFAULT, lambda value: is_secret_under(name, value, True)),
+        (_NEXT_ELEMENT, strict),
+        (_COMMA, strict),
+        (_PROSE, strict),
+        (_CJK if not text[end - 1 : end].isascii() else None, strict),
+        (_SPACE, is_stronger_password if kind == "password" else is_long_key),
+        (_QUOTED_NEXT if name.lower() != "pass" else None, strict),
+        (_CALLED, strict),
+        (_ROW if kind == "password" and text[begin - 1 : begin] in ("", "\n") else None, is_stronger_password),
+        (_NEXT_LINE if kind == "password" else None, is_stronger_password),
+    ):
+        match = pattern.match(text, end) if pattern else None
+        if match is None or (name.lower() == "pass" and "`" in match[0]):
+            continue
+        group = "quoted" if "quoted" in match.re.groupindex else "value"
+        value = match[group]
+        if pattern in (_COMMA, _CALLED, _QUOTED_NEXT) and (
+            (" " in value and kind == "password") or re.fullmatch(r"[a-z_]+\d?|[A-Z0-9]+(?:_[A-Z0-9]+)+", value)
+        ):
+            continue
+        if check(value):
+            start = match.start(group)
+            kept = len(value.rstrip(".,;:)]}>\"'`*_")) if pattern not in (_DEFAULT, _COMMA) else len(value)
+            yield Span(start, start + kept, "password")
+            return
+    if kind == "password":
+        yield from _in_table(text, lower, begin, end)
+        yield from _before(text, begin)
+
+
+def _before(text: str, begin: int) -> Iterator[Span]:
+    """`hunter2! is my password`, `use hunter2! as the password`."""
+    if not text.endswith(" ", 0, begin):
+        return
+    words = text[max(0, begin - 96) : begin].split()
+    for place in range(len(words) - 1, max(0, len(words) - 5), -1):
+        if words[place].lower() in _COPULAS:
+            word = words[place - 1]
+            value = word.strip("\"'`")
+            if is_stronger_password(value) or (word != value and is_strong_password(value, 6)):
+                start = text.rfind(value, max(0, begin - 96), begin)
+                yield Span(start, start + len(value), "password")
+            return
+
+
+def _is_sentence(value: str) -> bool:
+    return value.count(" ") > 1 or not (is_odd(value) or len(value) >= 8)
+
+
+_ROWS = 12
+
+
+def _in_table(text: str, lower: str, begin: int, end: int) -> Iterator[Span]:
+    """The column below a heading: Markdown, CSV, TSV or the output of a database's shell."""
+    line_start = text.rfind("\n", max(0, begin - 300), begin) + 1
+    line_end = text.find("\n", end, end + 300)
+    if line_end < 0 or (begin - line_start >= 300):
+        return
+    header = text[line_start:line_end]
+    mark = next((mark for mark in "|\t,;" if mark in header), "")
+    if not mark or len(header.split(mark)) > 24 or (mark in ",;" and (" " in header.strip() or DIGIT.search(header))):
+        return
+    column, columns = header[: begin - line_start].count(mark), header.count(mark)
+    at = line_end + 1
+    for _ in range(_ROWS):
+        stop = text.find("\n", at, at + 600)
+        row = text[at : stop if stop >= 0 else min(len(text), at + 600)]
+        if mark == "|" and row.startswith("+-") and stop >= 0:
+            at = stop + 1
+            continue
+        cells = row.split(mark)
+        if len(cells) != columns + 1:
+            return
+        cell = cells[column].strip(" \"'`*")
+        if not re.fullmatch(r"[-:=+ ]*", cell) and is_strong_password(cell):
+            start = at + sum(len(each) + 1 for each in cells[:column])
+            start = text.find(cell, start)
+            yield Span(start, start + len(cell), "password")
+        if stop < 0:
+            return
+        at = stop + 1

@@ -1,0 +1,134 @@
+# ruff: noqa: E501 - expressions and templates stay lines
+"""Tokens that travel in headers, cookies and addresses."""
+
+import re
+from collections.abc import Iterator
+
+from clawctl.privacy.rules.pieces import Anchors, Span, Text
+from clawctl.privacy.rules.values import CODE, EXAMPLE, UUID_ALONE, entropy, is_opaque, is_stand_in, is_strong_key, mixed
+
+_JWT = re.compile(
+    r"eyJ[\w-]{8,4000}(?:\r?\n[ >]{0,8}[\w-]{8,4000}){0,2}\.[\w-]{8,4000}(?:\r?\n[ >]{0,8}[\w-]{8,4000}){0,2}(?:\.[\w-]{0,4000}){0,3}"
+)
+_JWT_REST = re.compile(r"(?:\r?\n[ >]{0,8}(?=[\w.-]{0,200}\d)(?=[\w.-]{0,200}[A-Z])[\w-]{16,1000}(?:\.[\w-]{16,1000})?)")
+_HEADER = re.compile(
+    r"""(?i)(?:\bbearer[ ]+(?:token[ ]+)?|\b(?:proxy-)?authorization\\{0,3}["']?(?:\s{0,3}[:=,]\s{0,3}\\{0,3}["']?(?:basic|token|digest|apikey|key|bot|bearer|)[ ]*|\s{1,3}["']?(?:basic|token|digest|apikey|key|bot|bearer)[ ]+))"""
+    r"""(?P<value>[\w.~+/=%-]{8,4096})"""
+)
+_COOKIE = re.compile(r"""[ \t"']{0,4}(?P<name>[\w.-]{1,64})=(?P<value>[^\s;,"'\\<>]{16,2048})""")
+_SESSION = re.compile(
+    r"(?i)(?:sess(?:ion)?_?(?:id\w{0,8}|token|key|secret)?|(?<![A-Za-z0-9_-])sid)=[\x22\x27]?(?P<value>[\w%.+/=-]{16,512})"
+)
+_QUERY = re.compile(
+    r"(?i)[?&;](?:sig|key|code|sign|auth|hash|x-amz-signature|x-goog-signature|signature|token|t|st|apikey|appid|subscription-key)=(?P<value>[\w%.~+/=-]{20,1024})"
+)
+_SIGNED = re.compile(r"(?i)sig(?:nature)?(?:=|%3d)(?P<value>[\w%+/=-]{24,512})")
+
+_AUTH = Anchors("bearer", "authorization")
+_HOOKS = Anchors("hook", "/services/t", "/bot", "/key/")
+_COOKIES = Anchors("cookie")
+_SESSIONS = Anchors("sess", "sid=")
+_SIGS = Anchors("sig")
+
+
+def tokens(piece: Text) -> Iterator[Span]:
+    text, lower = piece.text, piece.ascii
+    at = text.find("eyJ")
+    while at >= 0:
+        match = None if at and text[at - 1].isalnum() else _JWT.match(text, at)
+        if match is not None:
+            rest = _JWT_REST.match(text, match.end()) if match.end() == len(text) or text[match.end()] in "\r\n" else None
+            yield Span(at, rest.end() if rest else match.end(), "token")
+        at = text.find("eyJ", match.end() if match else at + 1)
+    for at in _AUTH.places(piece):
+        if (match := _HEADER.match(text, at)) and _is_credential(match):
+            yield Span(*match.span("value"), "token")
+        if lower.startswith("a", at) and (match := _SCHEME.match(text, at)):
+            yield from _parameters(text, match.end())
+            if match["value"] and is_strong_key(match["value"]) and not is_stand_in(match["value"]):
+                yield Span(*match.span("value"), "token")
+    for at in _HOOKS.places(piece):
+        if (match := _HOOK.match(text, at)) and _in_link(text, at) and _has_opaque_part(match["value"]):
+            yield Span(*match.span("value"), "token")
+    for at in _COOKIES.places(piece):
+        yield from _cookies(text, at)
+    for at in _SESSIONS.places(piece):
+        match = _SESSION.match(text, at)
+        if match and "_" not in text[at : at + 9] and is_strong_key(match["value"]) and not UUID_ALONE.fullmatch(match["value"]):
+            yield Span(*match.span("value"), "token")
+    for match in _in_queries(piece.text):
+        if is_strong_key(match["value"]) and not EXAMPLE.search(match["value"][:200]):
+            yield Span(*match.span("value"), "token")
+    for at in _SIGS.places(piece):
+        if (match := _SIGNED.match(text, at)) and is_strong_key(match["value"]):
+            yield Span(*match.span("value"), "token")
+
+
+_SCHEME = re.compile(
+    r"""(?i)authorization\\{0,3}["']?\]?\s{0,3}(?::|=>?|,)\s{0,3}\\{0,3}[bf]?["'`]?[a-z][\w-]{1,30}[ ]+(?=(?P<value>[\w.~+/=:%|$!-]{12,4096})?)"""
+)
+_PARAMETER = re.compile(r"""[ ,]{0,3}(?P<name>[A-Za-z][\w-]{0,30})=\\{0,3}["']?(?P<value>[^\s"',;\\]{0,1024})\\{0,3}["']?""")
+_OPEN_PARAMETERS = frozenset(
+    ("username", "realm", "uri", "algorithm", "qop", "nc", "signedheaders", "keyid", "headers", "oauth_consumer_key")
+)
+_HOOK = re.compile(
+    r"(?i)(?:hooks?(?:b2)?(?:\.[\w.-]{1,60})?(?::\d{1,5})?/(?:[a-z]{1,16}/){0,3}|/key/|/services/(?=T)|/bot(?=\d{5,14}:))(?P<value>[\w@/+.=%:~-]{8,512})"
+)
+
+
+def _parameters(text: str, at: int) -> Iterator[Span]:
+    """`Digest username="x", response="…"`; `AWS4-HMAC-SHA256 Credential=…, Signature=…`."""
+    for _ in range(16):
+        match = _PARAMETER.match(text, at)
+        if match is None:
+            return
+        at = match.end()
+        if match["name"].lower() not in _OPEN_PARAMETERS and is_strong_key(match["value"]) and not is_stand_in(match["value"]):
+            yield Span(*match.span("value"), "token")
+
+
+def _in_link(text: str, at: int) -> bool:
+    """Whether the place is in an address: `://` or a host stands before it without a space between."""
+    before = text[max(0, at - 120) : at + 80]
+    return "://" in re.split(r"[\s\"'<>`]", before[: min(at, 120)])[-1] or text.startswith(("hooks.", "hook."), at)
+
+
+def _has_opaque_part(path: str) -> bool:
+    return any(
+        len(part) >= 16 and (is_opaque(part) or is_strong_key(part) or UUID_ALONE.fullmatch(part))
+        for part in re.split("[/:@]", path)
+    )
+
+
+def _in_queries(text: str) -> Iterator[re.Match[str]]:
+    at = -1
+    while (at := min((found for found in (text.find(mark, at + 1) for mark in "?&") if found >= 0), default=-1)) >= 0:
+        if match := _QUERY.match(text, at):
+            yield match
+
+
+def _cookies(text: str, at: int) -> Iterator[Span]:
+    """The values of one cookie line, the session's above all."""
+    begin = text.find(":", at, at + 10)
+    line_end = text.find("\n", at, at + 2048)
+    end = min(line_end if line_end >= 0 else at + 2048, len(text))
+    if begin < 0:
+        return
+    at = begin + 1
+    while at < end and (match := _COOKIE.match(text, at)):
+        if is_strong_key(match["value"]):
+            yield Span(*match.span("value"), "token")
+        following = text.find(";", match.end(), end)
+        at = following + 1 if following >= 0 else end
+
+
+def _is_credential(match: re.Match[str]) -> bool:
+    """Not prose (`bearer of bad news`); `Basic` credentials are short base64, in which no digit need be."""
+    value, named = match["value"], "authorization" in match[0].lower()
+    if EXAMPLE.search(value) or CODE.match(value):
+        return False
+    return (
+        (mixed(value) and (named or entropy(value) >= 3.0 or len(value) < 16))
+        or (named and " " in match[0] and entropy(value) >= 2.5 and len(value) >= 12 and not value.islower())
+        or ("basic" in match[0].lower() and named and entropy(value) >= 2.5)
+    )

@@ -1,0 +1,45 @@
+"""Cards and people."""
+
+import re
+from collections.abc import Iterator
+
+from clawctl.privacy.rules.pieces import Span, Text, places
+
+_CARD = re.compile(
+    r"(?:4\d{3}|5[1-5]\d{2}|2[2-7]\d{2}|6011|64[4-9]\d|65\d{2}|62\d{2}|35\d{2})\d{12}|3[47]\d{13}|3(?:0[0-5]|[689]\d)\d{11}"
+)  # by issuer: Visa, Mastercard, Discover, UnionPay, JCB; American Express; Diners
+_CARDS = re.compile(r"[2-6](?<![\w.-].)\d{3}([ .-]?)\d{4,6}\1\d{4,5}(?:\1\d{3,4})?(?![\w-]|\.\d)")
+_EMAIL = re.compile(r"(?<![\w.%+-])[\w%+-][\w.%+-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![\w-])")
+_PHONE_PLUS = re.compile(r"\+(?<![\w+.-].)\d{1,3}(?:[ .-]?\(?\d{1,5}\)?){2,6}(?![\w-]|\.\d)")
+_PHONE = re.compile(r"[(\d](?<![\w+.-].)(?:\d{3}\) ?\d{3}[ .-]|\d{2}[-.]\d{3}[-.])\d{4}(?![\w-]|\.\d)")
+
+
+def passes_luhn(digits: str) -> bool:
+    """The checksum of card numbers (ISO/IEC 7812-1)."""
+    doubled = [int(digit) * (2 if place % 2 else 1) for place, digit in enumerate(reversed(digits))]
+    return sum(number - 9 if number > 9 else number for number in doubled) % 10 == 0
+
+
+def cards(piece: Text) -> Iterator[Span]:
+    for match in _CARDS.finditer(piece.text):
+        digits = re.sub(r"\D", "", match[0])
+        if digits.isascii() and len(set(digits)) > 1 and _CARD.fullmatch(digits) is not None and passes_luhn(digits):
+            yield Span(*match.span(), "card")
+
+
+def emails(piece: Text) -> Iterator[Span]:
+    text, done = piece.text, 0
+    for at in places(text, "@"):
+        start = at
+        while start > done and at - start < 64 and (text[start - 1].isalnum() or text[start - 1] in "_.%+-"):
+            start -= 1
+        if start < at and (match := _EMAIL.match(text, start)):
+            yield Span(*match.span(), "email")
+            done = match.end()
+
+
+def phones(piece: Text) -> Iterator[Span]:
+    for pattern in (_PHONE_PLUS, _PHONE):
+        for match in pattern.finditer(piece.text):
+            if 8 <= sum(letter.isdigit() for letter in match[0]) <= 15:
+                yield Span(*match.span(), "phone")

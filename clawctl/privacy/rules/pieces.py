@@ -1,0 +1,133 @@
+"""A piece of text that is looked through, and what a rule finds in it."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from typing import ClassVar, Literal, get_args
+
+Kind = Literal["api_key", "token", "password", "private_key", "card", "email", "phone"]
+BESIDE_A_NAME = "a value beside a name like password or key"
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    start: int
+    end: int
+    kind: Kind
+    rule: str = ""  # the name of the rule that found it
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A piece of text that is looked through, and the same in forms of the same length."""
+
+    text: str
+    lower: str
+    ascii: str  # in lower case too, with `?` for letters beyond ASCII: words are found in it fastest
+    blobs: list[tuple[int, int]]  # where the runs are that may be a key
+    words: frozenset[str]  # the words of all anchors that stand in it
+
+
+def make_text(text: str, lower: str) -> Text:
+    plain = lower if text.isascii() else lower.encode("ascii", "replace").decode()
+    return Text(text, lower, plain, _blobs(text), _anchored(plain))
+
+
+class Anchors:
+    """Strings in lower case that stand where a rule is worth trying. Looked for only where their longest word stands."""
+
+    words: ClassVar[set[str]] = set()  # of all anchors
+
+    def __init__(self, *anchors: str) -> None:
+        self._anchors = [(max(_WORDS.findall(anchor), key=len, default=""), anchor) for anchor in anchors]
+        self._words = frozenset(word for word, _ in self._anchors)
+        Anchors.words.update(self._words - {""})
+
+    def absent(self, piece: Text) -> bool:
+        return self._words.isdisjoint(piece.words)
+
+    def places(self, piece: Text) -> list[int]:
+        """Where they stand, one anchor after the other."""
+        found: list[int] = []
+        for word, anchor in self._anchors:
+            if word in piece.words:
+                found += places(piece.ascii, anchor)
+        return found
+
+
+_WORDS = re.compile(r"[a-z]{2,}")
+_LONGEST_WORD, _MOST_WORDS = 24, 1 << 16  # that are remembered
+
+
+class _Vocabulary(dict[str, tuple[str, ...]]):
+    """Which anchors' words stand in a word. Those of a language come again and again: searching for each anchor costs more."""
+
+    def __missing__(self, word: str) -> tuple[str, ...]:
+        found = tuple(anchor for anchor in Anchors.words if anchor in word) if _any_of(len(Anchors.words)).search(word) else ()
+        if len(word) <= _LONGEST_WORD:
+            if len(self) >= _MOST_WORDS:
+                self.clear()
+            self[word] = found
+        return found
+
+
+@lru_cache(maxsize=1)
+def _any_of(_: int) -> re.Pattern[str]:
+    return re.compile("|".join(sorted(Anchors.words)))
+
+
+_VOCABULARY = _Vocabulary()
+
+
+def _anchored(lower: str) -> frozenset[str]:
+    return frozenset(chain(("",), *set(map(_VOCABULARY.__getitem__, _WORDS.findall(lower)))))
+
+
+Finder = Callable[[Text], Iterator[Span]]
+
+_BLOB = re.compile(r"(?<![A-Za-z0-9_.+/=~:|%$@-])[A-Za-z0-9_.+/=~:|%$@-]{17,}")
+_MEDIA = re.compile(
+    r"(?:iVBORw0KGgo|/9j/|R0lGOD|UklGR|Qk0|SUQz|T2dnUw|AAAA[A-Za-z0-9]{4}ZnR5c|d09G[MR]|AAEAAAA|JVBERi0|T1RUTw|GkXfo)"
+)
+
+
+def _blobs(text: str) -> list[tuple[int, int]]:
+    """The runs that may be a key. What follows `;base64,` and begins as a picture does is none."""
+    return [
+        blob.span()
+        for blob in _BLOB.finditer(text)
+        if not (_MEDIA.match(text, blob.start()) and text.endswith("base64,", 0, blob.start()))
+    ]
+
+
+_REST_OF = re.compile(r"[\w%+/=~.$:-]*")
+
+
+def whole(finder: Finder) -> Finder:
+    """A long value to its end: what is longer than its rule reads leaves no tail."""
+
+    def find(piece: Text) -> Iterator[Span]:
+        reached = 0
+        for span in finder(piece):
+            if span.end - span.start < 100:
+                yield span
+                continue
+            if not span.start < span.end <= reached:
+                rest = _REST_OF.match(piece.text, span.end)
+                reached = rest.end() if rest else span.end
+            yield Span(span.start, max(span.end, reached), span.kind)
+
+    return find
+
+
+def places(text: str, word: str) -> list[int]:
+    """Where `word` stands in `text`."""
+    found: list[int] = []
+    at = text.find(word)
+    while at >= 0:
+        found.append(at)
+        at = text.find(word, at + len(word))
+    return found

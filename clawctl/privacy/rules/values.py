@@ -1,0 +1,259 @@
+# ruff: noqa: E501 - expressions and templates stay lines
+"""What a secret looks like, and what looks like one and is none: words, placeholders, code, dates."""
+
+import math
+import re
+from collections import Counter
+
+from clawctl.privacy.rules.words import PLACEHOLDERS
+
+
+def entropy(text: str) -> float:
+    """Bits per character."""
+    return -sum(count / len(text) * math.log2(count / len(text)) for count in Counter(text).values()) if text else 0.0
+
+
+DIGIT, _LETTER = re.compile(r"\d"), re.compile(r"[^\W\d_]")
+RUN = re.compile(r"[A-Za-z0-9]{12,}")
+
+
+def mixed(text: str) -> bool:
+    return DIGIT.search(text) is not None and _LETTER.search(text) is not None
+
+
+def is_drawn(key: str) -> bool:
+    """Whether what has the format of a key is one: names that begin as a key does (`sk-learn-contrib-estimators`) are made of words."""
+    if _UUID_IN.search(key):
+        return True
+    body = "".join(_ALNUMS.findall(key[:256]))
+    letters = "".join(_LETTERS.findall(body))
+    upper = sum(map(str.isupper, letters))
+    if mixed(body) and (
+        entropy(body) >= 4.2 or has_dense_run(key) or (len(key) <= 30 and entropy(body) >= 2.8 and not is_wordy(key))
+    ):
+        return True
+    return len(letters) >= 12 and (0.25 <= upper / len(letters) <= 0.75 or (letters.isupper() and " " not in key))
+
+
+_UUID_IN = re.compile(r"(?i)(?<![0-9a-f])[0-9a-z]{8}-(?:[0-9a-z]{4}-){3}[0-9a-z]{12}(?![0-9a-z])")
+_ALNUMS, _LETTERS = re.compile(r"[A-Za-z0-9]+"), re.compile(r"[A-Za-z]+")
+
+
+def is_letters_drawn(value: str) -> bool:
+    """16 letters or more of both cases, about as many of each: a random key may lack digits, a name has few capitals."""
+    letters = "".join(_LETTERS.findall(value[:256]))
+    upper = sum(map(str.isupper, letters))
+    return len(letters) >= 16 and 0.3 * len(letters) <= upper <= 0.7 * len(letters) and turns(letters) * 8 >= len(letters)
+
+
+_TURN = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Za-z])")
+
+
+def turns(text: str) -> int:
+    """How often a capital follows a small letter, or a digit a letter or the other way round: often in keys, rarely in names."""
+    return len(_TURN.findall(text))
+
+
+def is_dense(run: str) -> bool:
+    """Letters and digits in turn, as in hex and in keys of one case."""
+    return mixed(run) and entropy(run[:128]) >= 2.8 and turns(run[:128]) * 5 >= len(run[:128])
+
+
+def has_dense_run(text: str) -> bool:
+    """A run of letters and digits that is no word: names with a key's prefix (`sk-learn-…`) have none."""
+    return any(mixed(run) and entropy(run) >= 3.0 for run in RUN.findall(text[:512]))
+
+
+EXAMPLE = re.compile(r"(?i)example|x{6}|your[_-]?|0{12}|1234567890abcdef$|placeholder|dummy|redacted")
+
+UUID_ALONE = re.compile(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}={0,2}")
+WORD_IN = re.compile(r"[A-Z]?[a-z]{3,}|[A-Z]{4,}")
+
+
+def is_random(run: str) -> bool:
+    """Letters of both cases and digits in an order that no name in camel case has."""
+    return (
+        not run.islower() and not run.isupper() and mixed(run) and any(map(str.islower, run)) and any(map(str.isupper, run))
+        and len(WORD_IN.sub("", run[:256])) * 2 >= len(run[:256]) and entropy(run[:256]) >= 3.3
+    )  # fmt: skip
+
+
+def is_opaque(value: str) -> bool:
+    """A key without any format: 24 letters and digits or more that are random, or hex."""
+    run = max(RUN.findall(value), key=len, default="")
+    return (
+        len(run) >= 20
+        and not is_name(run)
+        and (is_random(run) or is_letters_drawn(run) or (is_dense(run) and not _WORD_9.search(run)))
+    )
+
+
+_WORD_9 = re.compile(r"[a-z]{9}")
+
+_TEMPLATE = re.compile(
+    r"""(?ix) <[^>]*>?$ | \{ | \$ (?:[({A-Z_a-z]|\w+$) | %\w+% $ | %[a-z]{1,3} $ | % [({] | \[redacted: | @\w+@ $ | \.{3} | x{3,} | your | my[_-]?(?:password|secret|token|key)
+    | (?:sk|pk)-(?:x+|\.+|your) | [*•.\#x·-]+ $ | \[?redact | (?:enter|insert|replace|change|put|add|set|todo|fixme|example|dummy|placeholder|sample|secrets?\.)[_. -]? (?=[a-z]|$)
+    | \(\s | \(?(?:optional|again|required|hidden|empty|none)\b | &lt; | \#\{ | !(?:vault|secret|ref|sub|env) | op:// | vault: | env[.:] | process\.env | arn: | projects/ | enc\[ | keyring | \.[*+]"""
+)
+_HOLE = re.compile(r"\$\{|\{\d?\}|%s|\{\{|\.\.\.$|…$|%[({]\w+|\}\}$|\$\(")
+CODE = re.compile(
+    r"""(?x) [A-Za-z_]{1,40}(?:(?:\.|->|::|\?\.)[A-Za-z_]{1,40}){1,8}[\W_]*$ (?<!!) | [A-Za-z_][\w.]{0,80}(?:[(\[]|<[A-Za-z_\[{(]) | self\. | os\. | [A-Za-z_]\w*:$
+    | ~?\.{0,2}/{1,2}[a-z0-9_.-]+(?:/[\w./-]*)?$  # a path
+    | \w{2,12}:// | [A-Z]:\\ | [\w.+-]{1,64}@[\w-]{1,63}\.[a-z.]{2,24}$ | [a-z]+(?:[A-Z][a-z]+){1,6}$ | [a-z_]+(?:_[a-z]+)+[;,)]*$ | (?:new|await|function|lambda|async)\b | \w+\s?=> | [!=<>]=
+    | &[a-z_]+$ | \*[a-z_]+$ | \w+\)+;?$ | \d\}|\w+\{ | [\[(][A-Za-z_][\w.]*(?:\(|$|,) | \w{1,40}\|\w"""
+)
+TECHNICAL = re.compile(
+    r"""(?ix) \W*(?: (?:sha|md|rsa|oauth|base|utf|aes|bcrypt|scrypt|argon|pbkdf|ed|ecdsa|hs|rs|es|ps|rfc|iso|http|tls|ssl|v|h|ipv|nist|fips|cve|gpt|page|line|step|section|col|row|type|test|user|attempt|issue|pr|php|python|py|node|win|k8s|s|p|ip|x|b|e2e|i18n|l10n|a11y|oauth|owasp|web|db|saml|crypt|des|wpa|mp|log4j|level|error|err|var|foo|bar|arg|param|field|column|case|item)
+      [-_.]?\d{1,4}[a-z]?(?:[-_.][a-z0-9]+)* | \d+(?:[-–.]?\d+)?[-–]?[a-z]{1,12}\.? | \d+(?:[.:,/_-]\d+)* | \d+(?:st|nd|rd|th) | \d+[%€$£+]? ) \W*$"""
+)
+
+
+def is_stand_in(value: str) -> bool:
+    bare = value.strip("\"'`“”«»„()[]{}<>.,;:!?* ").lower()
+    return (
+        bare in PLACEHOLDERS
+        or bool(_TEMPLATE.match(value))
+        or _HOLE.search(value[:256]) is not None
+        or bool(CODE.match(value[:256]))
+    )
+
+
+_PHRASE = re.compile(r"[a-z]{3,10}(?:([-_. ])[a-z]{3,10})(?:\1[a-z]{3,10}){1,6}")
+_IN_PROSE = frozenset(
+    """
+the and for not with from that this your you are was must should case sensitive non empty too short long reset required only read write set yet
+ref see use used file none null env var key name value secret token password passphrase has have been can will may when which who what how why
+than then they them their there here where into over under again already before after changed change expired invalid incorrect wrong missing
+correct same new old different first last some any all none more most least less many few protected stored saved hashed encrypted plain text
+optional default example sample placeholder dummy fake test string user admin root login auth manager policy field input form page prompt
+strength length type hash salt
+""".split()  # noqa: SIM905 - a list of so many words is no easier to read
+)
+
+
+def is_passphrase(value: str) -> bool:
+    """Three words or more that make no sentence, or four letters four times: what generators of passphrases make."""
+    return _PHRASE.fullmatch(value) is not None and _IN_PROSE.isdisjoint(re.split("[-_. ]", value))
+
+
+def is_password(value: str) -> bool:
+    """Of a quoted value under a password's name: anything that is no placeholder, no code and no sentence."""
+    if not 4 <= len(value) <= 256 or is_stand_in(value):
+        return False
+    if " " in value:
+        return is_passphrase(value) or (
+            value.count(" ") <= 6 and is_odd(value.replace(" ", "")) and value[-1] not in ".:" and not _looks_prose(value)
+        )
+    return not (value.isalpha() and len(set(value)) == 1)
+
+
+def _looks_prose(value: str) -> bool:
+    return bool(
+        re.search(
+            r"(?i)\b(?:must|should|your|please|enter|the|is|for|of|not|with|and|or|at|in|muss|bitte|le|la|el|de|der|die|das|no|wrong|invalid|least)\b",
+            value,
+        )
+    )
+
+
+def is_bare_password(value: str) -> bool:
+    value = value.rstrip(".:!?,;)")
+    return (
+        len(value) + 1 > 4
+        and len(value) >= 4
+        and ((is_odd(value) and not is_stand_in(value) and not _TIME.match(value)) or is_passphrase(value))
+    )
+
+
+_TIME = re.compile(r"\d{1,4}[-:/.]\d{1,2}([-:/.]\d{1,4})*(?:T.*)?$|\d{1,3}$")
+
+
+def is_odd(value: str) -> bool:
+    """Not a word, a name or words with hyphens."""
+    return any(not letter.isalpha() and letter not in "_.-/'’" for letter in value)
+
+
+def is_strong_password(value: str, least: int = 4) -> bool:
+    """Of a value that stands near a password's name: it must look like nothing else."""
+    bare = value.rstrip(".,;:?!)]}*_\"'`”»")
+    if is_passphrase(bare):
+        return True
+    if value[:1] == "(" and ")" not in value:
+        return False
+    if not least <= len(bare) <= 128 or is_stand_in(value) or TECHNICAL.match(bare):
+        return False
+    if bare.isdigit() or _IDEOGRAPHS.search(bare):
+        return bare.isdigit() and len(bare) >= 6 and least <= 6
+    special = re.search(r"\w[!@#$%^&*?~+=|§]+\w|[!@#$%^&*?~+|§]\d|\d[!#$%&*?]|[A-Za-z][#$%^&*]$", value.rstrip(".,;:)\"'"))
+    return _LETTER.search(bare) is not None and (special is not None or DIGIT.search(bare) is not None) and "://" not in bare
+
+
+def is_stronger_password(value: str) -> bool:
+    """Of a value with nothing but a space before it: letters and digits in no order of a word."""
+    bare = value.rstrip(".,;:?!)]}*_\"'`")
+    if not is_strong_password(value, 6) or bare.isdigit():
+        return False
+    signs = re.search(r"\w[!@#$%^&*?~+=§]+\w|[!#$%^&*?]", value) is not None
+    if not mixed(bare) or len(bare) < 6 + (not signs) or bare.count("/") > 2:
+        return False
+    return signs or _SHUFFLED.search(bare) is not None or (len(bare) >= 12 and entropy(bare) >= 3.2 and not is_wordy(bare))
+
+
+_SHUFFLED = re.compile(r"\d[A-Za-z]+\d|[A-Za-z]{2}\d{2,}$")
+_IDEOGRAPHS = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
+
+
+def is_strong_key(value: str) -> bool:
+    """Random letters and digits."""
+    value = value.strip("\"'`“”«»,;[]()")
+    if len(value) < 12 or " " in value or EXAMPLE.search(value[:64]) or not (mixed(value) or is_letters_drawn(value)):
+        return False
+    if len(value) >= 24 and len(set(_SIGNS.findall(value))) >= 6:  # a salt of letters, digits and all signs
+        return True
+    return entropy(value[:256]) >= 3.0 and not is_wordy(value) and not is_name(value) and not CODE.match(value[:256])
+
+
+def is_wordy(value: str) -> bool:
+    """Words and small numbers with separators between them (`my-db-secret-2`), a date, a version: a name, not a key."""
+    return len(value) < 60 and all(
+        re.fullmatch(r"[A-Za-z]{0,14}\d{0,2}|\d{1,4}|v\d+", part) for part in re.split(r"[-_./:@#]", value)
+    )
+
+
+_SIGNS = re.compile(r"[^\w\s]")
+
+
+def is_phrase(value: str) -> bool:
+    """Words that somebody chose as a secret: with two digits or a sign, and no name of a thing (`shop-db-2`)."""
+    signs = len(DIGIT.findall(value)) >= 2 or re.search(r"[!#$%&*+=?@^~]", value) is not None
+    return " " not in value and len(value) >= 8 and signs and is_strong_password(value, 8)
+
+
+_PLAIN_WORDS = re.compile(r"[A-Za-z]{1,16}(?:[_. -][A-Za-z]{1,16}){0,4}")
+
+
+def is_plain_words(value: str) -> bool:
+    """Letters alone, in words or in camel case: nothing that a generator of passwords or keys makes."""
+    return _PLAIN_WORDS.fullmatch(value) is not None and not is_letters_drawn(value)
+
+
+_WORD_OF_NAME = re.compile(r"[A-Z]?[a-z]{3,14}(?![a-z])")
+
+
+def is_name(value: str) -> bool:
+    """Words in camel case with few digits (`DeepseekV2ForCausalLM`)."""
+    digits = sum(map(str.isdigit, value))
+    return len(value) < 80 and digits * 8 <= len(value) and len(_WORD_OF_NAME.sub("", value)) * 3 <= len(value) + 2
+
+
+def is_long_key(value: str) -> bool:
+    value = value.rstrip(".,;:)")
+    return (
+        len(value) >= 20
+        and is_strong_key(value)
+        and re.fullmatch(r"[\w.~+=-]+|(?=.{0,40}[A-Z])(?=.{0,40}[a-z])[\w+=]{1,39}(?:/[\w+=]{0,39}){1,3}", value) is not None
+    )
+
+
+def is_placeholder(value: str) -> bool:
+    return value.lower() in PLACEHOLDERS or _TEMPLATE.match(value) is not None or _HOLE.search(value) is not None

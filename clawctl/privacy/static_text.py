@@ -1,0 +1,96 @@
+"""What a client sends with every request, its system prompt and its tools, holds words that only look like a secret.
+
+`identified by shellId.` in a tool description reads as a password clause of SQL. One such place makes every turn of that client
+untrainable. A finding in static text is let through only if it is certain that nobody keeps it secret:
+
+- It was found by the words around it. A known format, a private key, a card or a login in an address is never let through.
+- It is plain words: letters alone, as no generator of passwords makes them.
+- It is the name of a tool or of a parameter in the same request; or the same place was sent with `KEYS` API keys.
+
+One key counts once, however many sessions it has. On a server with fewer keys nothing is let through because it recurs. A team
+shares its own instructions in the system prompt, so a value beside a name like `password` stays a secret there.
+"""
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+from clawctl.privacy.rules import RULES, Span, is_plain_words
+from clawctl.privacy.rules.pieces import BESIDE_A_NAME
+
+KEYS = 3  # API keys that must have sent the same place
+TOOLS, SYSTEM = "the tool descriptions", "the system prompt"
+PUNCTUATION = "\"'`“”«»„()[]{}<>.,;:!?* "
+_AROUND = 24  # characters before and behind a finding that must recur with it
+_REMEMBERED = 4096  # findings, and half as many that are let through: about 1 MB
+_BY_WORDS = frozenset(rule.name for rule in RULES if rule.by_words)
+
+
+class Recurring:
+    """Which keys have sent a finding, by digests alone. Bounded: what is forgotten is a secret again."""
+
+    def __init__(self, keys: int = KEYS, remembered: int = _REMEMBERED) -> None:
+        self._keys, self._remembered = keys, remembered
+        self._salt = secrets.token_bytes(16)
+        self._sent_by: OrderedDict[bytes, frozenset[bytes]] = OrderedDict()
+        self.changes = 0  # how often something was let through for the first time
+
+    def recurs(self, key: str, finding: str) -> bool:
+        """Note that `key` has sent `finding`. Whether enough keys have."""
+        place, sender = self._digest(finding), self._digest(key)
+        known = self._sent_by.pop(place, frozenset())
+        if sender not in known and len(known) < self._keys:
+            known |= {sender}
+            self.changes += len(known) == self._keys
+        self._sent_by[place] = known
+        if len(self._sent_by) > self._remembered:
+            self._sent_by.popitem(last=False)
+        return len(known) >= self._keys
+
+    def _digest(self, text: str) -> bytes:
+        return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, key=self._salt).digest()
+
+
+@dataclass(slots=True)
+class StaticText:
+    """One static text of one exchange while it is looked through."""
+
+    place: str  # TOOLS or SYSTEM
+    key: str  # the name of the API key
+    tools: Any
+    recurring: Recurring
+    let_through: set[str] = field(default_factory=set)
+    _names: frozenset[str] | None = None
+
+    def lets_through(self, text: str, span: Span) -> bool:
+        value = text[span.start : span.end].strip(PUNCTUATION)
+        if span.rule not in _BY_WORDS or not is_plain_words(value):
+            return False
+        if self._names is None:
+            self._names = frozenset(names_of_tools(self.tools))
+        if value not in self._names:
+            if self.place == SYSTEM and span.rule == BESIDE_A_NAME:
+                return False
+            around = text[max(0, span.start - _AROUND) : span.end + _AROUND]
+            if not self.recurring.recurs(self.key, f"{span.rule}\n{around}"):
+                return False
+        self.let_through.add(value)
+        return True
+
+
+def names_of_tools(value: Any, depth: int = 12) -> Iterator[str]:
+    """The names of tools and parameters in any dialect's list of tools."""
+    if isinstance(value, list):
+        for each in value:
+            yield from names_of_tools(each, depth)
+    elif isinstance(value, dict) and depth:
+        for key, inner in value.items():
+            if key in ("name", "title") and isinstance(inner, str):
+                yield inner
+            if key == "properties" and isinstance(inner, dict):
+                yield from inner
+            if isinstance(inner, dict | list):
+                yield from names_of_tools(inner, depth - 1)

@@ -10,6 +10,7 @@ A long text is looked through in pieces that overlap. Between two pieces `pause`
 time grows with the length of the text and no faster.
 """
 
+import os
 import re
 import threading
 import time
@@ -95,6 +96,9 @@ def _go_on() -> None:
     """The pause of those who have nobody beside them."""
 
 
+_NAMES = {"session_id", "agent_id", "task_id", "group_id", "turn_of_client"}  # claims that only group requests
+
+
 class _AtWork(threading.local):
     """What one thread is about: threads take turns within one exchange."""
 
@@ -125,6 +129,7 @@ class Redactor:
         self._names = "password" in kinds
         self._remembered, self._decode, self._pause = remembered, decode, pause
         self._not_secrets = frozenset(not_secrets)
+        self._salt = os.urandom(32)
         self._recurring = Recurring()
         self._static_seen: OrderedDict[bytes, tuple[Any, Counter[str], set[str]]] = OrderedDict()
         self._at_work = _AtWork()  # of each thread
@@ -157,8 +162,10 @@ class Redactor:
         model = self._at(exchange.model, "the name of the model", found)
         clean_unwritten = self._at(unwritten, "the settings of the template", found)
         told = (messages, tools, response, model) != (exchange.messages, exchange.tools, exchange.response, exchange.model)
-        # A claim with a secret in it is dropped: a session named by a placeholder would be everybody's.
-        hints = {key: value if claims[key] == {key: value} else None for key, value in exchange.hints.items()}
+        suspect = {key for key, value in exchange.hints.items() if claims[key] != {key: value}}
+        hints = {key: self._instead(key, value) if key in suspect else value for key, value in exchange.hints.items()}
+        if suspect <= _NAMES:  # they group requests and are no part of the prompt
+            exchange = replace(exchange, hints=hints) if suspect else exchange
         if told or hints != exchange.hints or clean_unwritten != unwritten or self._ids_tell(exchange, found, let_through):
             return replace(
                 exchange, messages=messages, tools=tools, response=response, hints=hints, model=model, prompt_ids=None,
@@ -167,6 +174,12 @@ class Redactor:
         if response is None and exchange.completion_ids:  # tokens of an answer whose text nobody has looked through
             return replace(exchange, completion_ids=None, logprobs=None, allowed=None)
         return exchange
+
+    def _instead(self, claim: str, value: Any) -> str | None:
+        """What stands for a claim with a secret in it. A session that is named by a placeholder would be everybody's."""
+        if claim not in _NAMES or not isinstance(value, str):
+            return None
+        return f"redacted-{blake2b(value.encode(errors='replace'), key=self._salt, digest_size=12).hexdigest()}"
 
     def _at(self, value: Any, place: str, found: dict[str, Counter[str]]) -> Any:
         """`value` redacted; the rules that found something in it are noted under `place`."""

@@ -53,7 +53,7 @@ def test_a_secret_leaves_no_byte_behind_wherever_it_stands(place: str) -> None:
             "messages": [user("hi"), {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": KEY}]}]
         },
         "tools": {"tools": [{"type": "function", "function": {"name": "f", "description": f"needs {KEY}"}}]},
-        "claim": {"hints": {"session_id": KEY, "turn_type": "main"}},
+        "claim": {"hints": {"session_id": "s1", "turn_type": KEY}},
         "model": {"model": KEY},
     }
     clean = Redactor(ALWAYS).exchange(exchange(**{"messages": [user("hi")], **changes[place]}))
@@ -64,9 +64,17 @@ def test_a_secret_leaves_no_byte_behind_wherever_it_stands(place: str) -> None:
     assert clean.untrainable_reason == "redacted"
 
 
-def test_a_claim_with_a_secret_is_dropped_so_that_two_sessions_never_become_one() -> None:
-    clean = Redactor(ALWAYS).exchange(exchange([user("hi")], hints={"session_id": KEY, "turn_type": "main"}))
-    assert clean.hints == {"session_id": None, "turn_type": "main"}
+def test_a_session_whose_name_looks_like_a_secret_gets_another_name_of_its_own_and_is_trained() -> None:
+    """Clients name sessions by random ids of many forms, and no name of a session enters the prompt."""
+    redactor = Redactor(ALWAYS)
+    first, again, other = (
+        redactor.exchange(exchange([user("hi")], hints={"session_id": name, "turn_type": "main"}))
+        for name in (KEY, KEY, KEY[:-1] + "x")
+    )
+    assert first.hints == again.hints != other.hints
+    assert KEY[10:30].encode() not in orjson.dumps(first)
+    assert (first.hints["turn_type"], first.untrainable_reason) == ("main", None)
+    assert first.prompt_ids is not None
 
 
 def test_tokens_whose_text_nobody_has_seen_are_not_written() -> None:

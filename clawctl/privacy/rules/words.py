@@ -93,14 +93,14 @@ ctr cus customer data deploy deployment dev digest doc docker dp emb embed emoti
 experiment fc file fingerprint font fp ft ftjob gen git group hash
 id ids image img in index inv invoice item job js jsx
 kube layer link log main manifest md5 message model module msg
-node nonce object obj order org page part pi pip pkg plan
-pm po pod pr price proc process prod product proj project py rec ref reference release replicaset req request res
+node nonce object obj order org page part per perm pi pip pkg plan
+pm po pod pr price proc process prod product proj project prt pty py que rec ref reference release replicaset req request res
 resource resp response result rev revision rs run runs sc
-script sess session set seti sha sha1 sha256 sha384 sha512
+script ses sess session set seti sha sha1 sha256 sha384 sha512
 shard si sig snap span src step style sub subnet svc svelte
 tag task tbl team test tests thread tmp toolu tool tr trace
 track transaction ts txn upload user usr uuid v1 v2 v3
-vec vendor ver version vm vol volume vs web worker workspace ws
+vec vendor ver version vm vol volume vs web worker workspace wrk ws
 blake2 blake3 md integrity
 """)
 )

@@ -63,6 +63,9 @@ class PlainIndex:
         # by user and kind, then by length: a prompt is compared once for each length, however many turns have it
         self._nodes: dict[tuple[str, str], dict[int, dict[bytes, list[Node]]]] = {}
 
+    def __len__(self) -> int:
+        return sum(len(nodes) for lengths in self._nodes.values() for of in lengths.values() for nodes in of.values())
+
     def add(self, node: "Node") -> None:
         for each in node.beginnings:
             lengths = self._nodes.setdefault((node.user, each.kind), {})

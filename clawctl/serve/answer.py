@@ -43,7 +43,7 @@ class Answer:
         asks: Sequence[Ask] = (),  # of each reply, where they differ in their prompts
     ) -> None:
         self.ask, self.dialect = ask, dialect
-        self._asks = asks or [ask] * len(replies)
+        self._asks = asks or [ask] * max(1, len(replies))
         self._exchange_id = exchange_id
         self.choices = [Choice(i, exchange_id if i == 0 else new_handle()) for i in range(len(replies))]
         self._replies, self._created_at, self._hints, self._key, self._capture = replies, created_at, hints, key, capture

@@ -212,7 +212,7 @@ class Gateway:
                     replies += begun
             except Refusal as refusal:
                 if self._capture.on and wanted and not is_pinned(ask):
-                    unanswered = Answer(ask, speaks(ask, handle), [], handle, visit.arrived, hints, visit.key, self._capture)
+                    unanswered = Answer(asks[0], speaks(ask, handle), [], handle, visit.arrived, hints, visit.key, self._capture)
                     await unanswered.keep_refused(refusal)
                 raise
             capture = self._capture if self._capture.on and wanted and not pinned else None

@@ -1,5 +1,7 @@
 """The corpora by an author who has not read the defences: their shape, not their results."""
 
+import re
+
 import pytest
 
 from clawctl.judge.cases import Case
@@ -10,7 +12,7 @@ from scripts.benchmarks.labelled_templates import FRESH, lines_of, templates
 
 def test_each_fresh_template_has_its_places_filled_and_its_secret_in_the_line() -> None:
     lines = lines_of(FRESH, 2, seed=5)
-    assert not [line.kind for line in lines if "<<" in line.text]
+    assert not [line.kind for line in lines if re.search(r"<<\w+(\|\w+)?>>", line.text)]
     assert all(line.secret is None or line.secret in line.text for line in lines)
     found = templates(FRESH)
     assert min(len(found["secret"]), len(found["harmless"])) >= 120

@@ -153,11 +153,7 @@ def test_an_engine_that_renders_by_itself_is_sent_no_control_token_of_a_client(t
 # ---- the embedded engine -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "field",
-    [{"min_tokens": 3}, {"bad_words": ["x"]}, {"stop_token_ids": [3]}, {"ignore_eos": True},
-     {"response_format": {"type": "json_object"}}],
-)  # fmt: skip
+@pytest.mark.parametrize("field", [{"min_tokens": 3}, {"bad_words": ["x"]}, {"stop_token_ids": [3]}, {"ignore_eos": True}])
 def test_what_the_embedded_engine_cannot_do_it_refuses_and_names_one_that_can(server: Server, field: dict[str, Any]) -> None:
     refused = ask(server, LATE, **field)
     error = refused.json()["error"]

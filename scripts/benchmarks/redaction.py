@@ -4,7 +4,7 @@
 changed by the failures of all four. The authors of the parts `seen` and `fresh` had not read the rules: the first run of each
 is the honest figure, and docs/benchmarks.md keeps it. Beside them stands what detect-secrets finds in the same lines with all
 its own detectors. It comes with the extra `test`, and is left out where it is not installed. A secret counts as found when
-nothing of it that is longer than 4 characters is left. The cost, in processor time, is measured on conversations as agents send
+nothing of it that is longer than 4 characters is left; what the line holds beside its secret does not count. The cost, in processor time, is measured on conversations as agents send
 them: the whole history again with each turn.
 """
 
@@ -42,18 +42,30 @@ def rates(case: str, lines: Iterable[Line], leaves: Callable[[Line], bool], touc
     ]
 
 
-def rest_of(secret: str, redacted: str) -> str:
-    """The longest piece at the beginning or the end of `secret` that is still in `redacted`."""
+def rest_of(secret: str, redacted: str, line: str = "") -> str:
+    """The longest piece at the beginning or the end of `secret` that is still in `redacted`.
+
+    `line` is the text before redaction. A piece that it holds outside of its secret as well (`github` of `github_pat_…` beside
+    `github.com`) is no rest, unless it stands in `redacted` more often than outside.
+    """
+    outside = line.replace(secret, "\0")
     pieces = (secret[:length] for length in range(len(secret), 4, -1))
     tails = (secret[-length:] for length in range(len(secret), 4, -1))
-    return max((next((piece for piece in some if piece in redacted), "") for some in (pieces, tails)), key=len)
+
+    def is_left(piece: str) -> bool:
+        return redacted.count(piece) > outside.count(piece)
+
+    return max((next(filter(is_left, some), "") for some in (pieces, tails)), key=len)
 
 
 def our_rows(lines: list[Line], case: str = "clawctl") -> list[Row]:
     redactor = Redactor(_DEFAULT)
     left = {line.text: redactor.text(line.text) for line in lines}
     return rates(
-        case, lines, lambda line: bool(rest_of(str(line.secret), left[line.text])), lambda line: left[line.text] != line.text
+        case,
+        lines,
+        lambda line: bool(rest_of(str(line.secret), left[line.text], line.text)),
+        lambda line: left[line.text] != line.text,
     )
 
 
@@ -75,7 +87,7 @@ def peer_rows(lines: list[Line], case: str = "detect-secrets") -> list[Row]:
         text = line.text
         for value in filter(None, found[line.text]):
             text = text.replace(value, "*")
-        return bool(rest_of(str(line.secret), text))
+        return bool(rest_of(str(line.secret), text, line.text))
 
     return rates(case, lines, leaves, lambda line: bool(found[line.text]))
 

@@ -6,6 +6,7 @@ from clawctl.judge.cases import Case
 from scripts.benchmarks.hostile_judge_attacks import draw, encoded
 from scripts.benchmarks.hostile_judge_fresh import CORPUS
 from scripts.benchmarks.labelled_templates import FRESH, lines_of, templates
+from scripts.benchmarks.redaction import rest_of
 
 
 def test_each_fresh_template_has_its_places_filled_and_its_secret_in_the_line() -> None:
@@ -15,6 +16,16 @@ def test_each_fresh_template_has_its_places_filled_and_its_secret_in_the_line() 
     found = templates(FRESH)
     assert min(len(found["secret"]), len(found["harmless"])) >= 120
     assert {line.kind for line in lines if line.secret is None} == set(found["harmless"])
+
+
+def test_a_piece_that_the_line_holds_outside_of_its_secret_is_no_rest_of_it() -> None:
+    line = "git clone https://ci:github_pat_Ab12Cd34@github.com/acme"
+    secret = "github_pat_Ab12Cd34"
+    assert rest_of(secret, "git clone https://ci:*@github.com/acme", line) == ""
+    assert rest_of(secret, "git clone https://ci:github*@github.com/acme", line) == "github"
+    assert rest_of(secret, "git clone https://ci:*Cd34@github.com/acme", line) == ""  # 4 characters
+    assert rest_of(secret, "git clone https://ci:*2Cd34@github.com/acme", line) == "2Cd34"
+    assert rest_of(secret, line, line) == secret
 
 
 def test_an_injection_can_stand_between_two_words_of_its_carrier() -> None:

@@ -1,11 +1,11 @@
 """How many secrets are taken out, how often something else is, and what it costs.
 
-500 labelled lines (`labelled_lines.py`), and the lines of four parts of templates (`labelled_templates.py`). The rules were
-changed by the failures of all four. The authors of the parts `seen` and `fresh` had not read the rules: the first run of each
-is the honest figure, and docs/benchmarks.md keeps it. Beside them stands what detect-secrets finds in the same lines with all
-its own detectors. It comes with the extra `test`, and is left out where it is not installed. A secret counts as found when
-nothing of it that is longer than 4 characters is left; what the line holds beside its secret does not count. The cost, in processor time, is measured on conversations as agents send
-them: the whole history again with each turn.
+500 labelled lines (`labelled_lines.py`), and the lines of five parts of templates (`labelled_templates.py`). The rules were
+changed by the failures of all five. The authors of the parts `seen`, `seen second` and `fresh` had not read the rules: the first
+run of each is the honest figure, and docs/benchmarks.md keeps it. Beside them stands what detect-secrets finds in the same lines
+with all its own detectors. It comes with the extra `test`, and is left out where it is not installed. A secret counts as found
+when nothing of it that is longer than 4 characters is left; what the line holds beside its secret does not count. The cost, in
+processor time, is measured on conversations as agents send them: the whole history again with each turn.
 """
 
 import random
@@ -23,7 +23,7 @@ from clawctl.config import PrivacyConfig
 from clawctl.privacy.redaction import Redactor
 from clawctl.privacy.rules import KINDS, Kind
 from scripts.benchmarks.labelled_lines import Line, labelled_lines
-from scripts.benchmarks.labelled_templates import FRESH, HALVES, SEEN, lines_of
+from scripts.benchmarks.labelled_templates import FRESH, HALVES, SEEN, SEEN_SECOND, lines_of
 from scripts.benchmarks.table import Row, arguments, report
 
 _DEFAULT = PrivacyConfig().redact
@@ -96,7 +96,7 @@ def half_rows(rounds: int, seed: int) -> list[Row]:
     """Each template of all parts `rounds` times: our rates, those of detect-secrets, and ours over both halves."""
     halves = {half: lines_of(half, rounds, seed) for half in HALVES}
     rows = []
-    for half, lines in (halves | {part: lines_of(part, rounds, seed) for part in (SEEN, FRESH)}).items():
+    for half, lines in (halves | {part: lines_of(part, rounds, seed) for part in (SEEN, SEEN_SECOND, FRESH)}).items():
         rows += our_rows(lines, half.replace("_", " "))
         rows += peer_rows(lines_of(half, 1, seed), f"detect-secrets, {half.replace('_', ' ')}")
     return rows + our_rows([line for lines in halves.values() for line in lines], "both halves")

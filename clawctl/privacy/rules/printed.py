@@ -105,7 +105,8 @@ def in_code_lists(piece: Text) -> Iterator[Span]:
         heading = _LIST.match(text, at) if _CODES_OF.search(text, max(0, at - 24), at) else None
         if heading is None:
             continue
-        found, place = [], heading.end()
+        found: list[re.Match[str]] = []
+        place = heading.end()
         while len(found) < _MOST_CODES and (code := _CODE.match(text, place)):
             if len(code["code"]) < 6:
                 break

@@ -45,6 +45,7 @@ _DECODE_AT_ONCE = 4096  # ids
 _TEXTS = ("text", "refusal", "thinking", "reasoning", "input_text", "output_text")  # what a part of a message may say its words in
 _CONTENTS = ("", "content", "parts", "text", "input", "output", "summary")  # lists whose bare strings are one text
 _STATIC_REMEMBERED = 64  # tools and system prompts in which something was found
+_USERS = frozenset(("username", "user_name", "user", "login"))  # names of who logs in
 _SYSTEM_ROLES = ("system", "developer")
 _LONG_RUN = re.compile(r"[A-Za-z0-9_+/=-]*")
 
@@ -284,11 +285,10 @@ class Redactor:
             return value if clean == text else clean
         if isinstance(value, dict):
             paired = value.get("name") or value.get("key")  # {"name": "DB_PASSWORD", "value": "…"}
-            named = paired if isinstance(paired, str) and "value" in value else None
-            return {
-                self.text(str(key)): self.value(inner, named if named and key == "value" else str(key), depth + 1)
-                for key, inner in value.items()
-            }
+            names = {"value": paired} if isinstance(paired, str) and "value" in value else {}
+            if not _USERS.isdisjoint(map(str, value)):
+                names["key"] = "api_key"  # {"username": "ann", "key": "…"}
+            return {self.text(str(key)): self.value(inner, names.get(key) or str(key), depth + 1) for key, inner in value.items()}
         if isinstance(value, list):
             inner = [self.value(each, name, depth + 1) for each in value]
             return self._joined(value, inner, name)

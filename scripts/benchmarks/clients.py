@@ -26,7 +26,6 @@ import orjson
 
 from clawctl.collect.canonical import text_of
 from clawctl.collect.sessions import Sessions
-from clawctl.config.serve import ServeConfig
 from clawctl.errors import ClawError
 from clawctl.run_dir import open_run, published
 from clawctl.shards import read_turns
@@ -102,9 +101,8 @@ def drive(client: Driven, where: Path, patience_s: float, kept: Path | None) -> 
         folder = (kept / client.name) if kept else Path(temporary)
         (folder / "home").mkdir(parents=True)
         run = open_run(folder / "run")
-        # What is sampled at temperature 0 cannot be trained, whoever asks for it.
-        forced = {"sampling": {"temperature": {"at_least": 1.0}}} if "sampling" in ServeConfig.model_fields else {}
-        with serving(run, **forced) as (url, key):
+        # What is sampled at temperature 0, or with top-p, cannot be trained, whoever asks for it.
+        with serving(run, sampling={"temperature": {"at_least": 1.0}, "ignore": ["top_p"]}) as (url, key):
             place = Place(where, folder / "home", run.root, url, key, patience_s)
             client.drive(Stage(place, run))
         place.clawctl("collect", "--run", run.root, "--once", "--end-sessions")

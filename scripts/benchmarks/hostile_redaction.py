@@ -50,6 +50,7 @@ BLOCKS = (
     "value=", "is", " is ", " es", "data:image/png;base64,", "MIIE", "x", "…", "name", "$", "%(", "#{", "Private-Lines: 1", ":5432:a:b:", "iVBORw0KGgo",
     "ab_cd_", "Authorization: x a=b,", "a=b,", "/hooks/", "/services/T/", "session({secret:", "login a b ", "log in a b / ", "bundle config ",
     "PIN for a b ", "otp secret ", "ABCD ", "'a' + ", "''", "new A('", '"kty""d":"', "__COM=a:", "password%3D", "a1b2c3d4:", "-pass ", "PWD={",
+    "$ pass show a\na1b2c3d4\n", "echo $PASSWORD ", "recovery codes: ", "a1b2-c3d4 ", "Enter password for a ", '"user":"a","key":"a1', "'A_KEY', '!", "| password | aB1!",
 )  # fmt: skip
 
 

@@ -1,8 +1,5 @@
 # ruff: noqa: E501 - expressions stay lines
-"""Placeholders of `labelled_second.txt`. No value is a live credential, and none is written down: each is put together when drawn.
-
-Merge into labelled_templates.py (`DRAWN |= SECOND`), or import this module before the lines are made.
-"""
+"""Placeholders of `labelled_seen_second.txt`, in addition to `DRAWN`. No value is a live credential; each is put together when drawn."""
 
 import base64
 import json

@@ -1,9 +1,9 @@
 # ruff: noqa: E501 - expressions and templates stay lines
 """Lines made from templates: many formats in many contexts, with and without a secret, in parts that share no template.
 
-`labelled_tuned.txt` was written beside the rules. `labelled_held_out.txt` was written before them, by the same author. `labelled_seen.txt`
-and `labelled_fresh.txt` are by two authors who had read neither the rules nor the other files. The failures of all four have been read
-since, and rules were changed for their classes, not for one of their lines. Each line of a file is one template, below the heading `# secret` or `# harmless`:
+`labelled_tuned.txt` was written beside the rules. `labelled_held_out.txt` was written before them, by the same author. `labelled_seen.txt`,
+`labelled_seen_second.txt` and `labelled_fresh.txt` are by three authors who had read neither the rules nor the other files. The failures of
+all parts have been read since, and rules were changed for their classes, not for one of their lines. Each line of a file is one template, below the heading `# secret` or `# harmless`:
 
     <<NAME>>            a drawn secret: nothing of it may be left
     <<NAME|FORM>>       the same, written in another form (`FORMS`)
@@ -27,7 +27,7 @@ from urllib.parse import quote
 from scripts.benchmarks.labelled_lines import _SECRETS, Line, _failing_card, _password
 
 HALVES = ("tuned", "held_out")
-SEEN, FRESH = "seen", "fresh"
+SEEN, SEEN_SECOND, FRESH = "seen", "seen_second", "fresh"  # in the order of their authors
 _ALNUM = string.ascii_letters + string.digits
 _HEX = "0123456789abcdef"
 _UPPER = string.ascii_uppercase + string.digits
@@ -235,13 +235,15 @@ def templates(half: str) -> dict[str, list[str]]:
 
 
 @cache
-def _drawn() -> dict[str, _Draw]:
-    from scripts.benchmarks.labelled_drawers import SECOND  # late: it is made of the pieces above
+def _drawn(half: str) -> dict[str, _Draw]:
+    """What the names of a part stand for. Two authors may give different things the same name."""
+    from scripts.benchmarks.labelled_drawers import SECOND  # late: both are made of the pieces above
+    from scripts.benchmarks.labelled_drawers_third import THIRD
 
-    return DRAWN | SECOND
+    return DRAWN | (THIRD if half == FRESH else SECOND)
 
 
-def filled(template: str, draw: random.Random) -> Line:
+def filled(template: str, draw: random.Random, half: str) -> Line:
     """One line of a template. Its kind is the template, so that a report can name it."""
     secrets: list[str] = []
 
@@ -252,7 +254,7 @@ def filled(template: str, draw: random.Random) -> Line:
         secrets.append(FORMS[form](drawn[secret](draw)) if form else drawn[secret](draw))
         return secrets[-1]
 
-    drawn = _drawn()
+    drawn = _drawn(half)
     text = _PLACE.sub(put, template.replace("⏎", "\n"))
     return Line(text, secrets[0] if secrets else None, template)
 
@@ -261,4 +263,4 @@ def lines_of(half: str, rounds: int, seed: int = 0) -> list[Line]:
     """Each template of a half, filled `rounds` times."""
     draw = random.Random(f"{half}:{seed}")
     found = templates(half)
-    return [filled(template, draw) for kind in ("secret", "harmless") for template in found[kind] for _ in range(rounds)]
+    return [filled(template, draw, half) for kind in ("secret", "harmless") for template in found[kind] for _ in range(rounds)]

@@ -1,11 +1,11 @@
 """How many secrets are taken out, how often something else is, and what it costs.
 
-500 labelled lines (`labelled_lines.py`), and the lines of four parts of templates (`labelled_templates.py`). The rules were
-changed by the failures of all four. The authors of the parts `seen` and `fresh` had not read the rules: the first run of each
-is the honest figure, and docs/benchmarks.md keeps it. Beside them stands what detect-secrets finds in the same lines with all
-its own detectors. It comes with the extra `test`, and is left out where it is not installed. A secret counts as found when
-nothing of it that is longer than 4 characters is left. The cost, in processor time, is measured on conversations as agents send
-them: the whole history again with each turn.
+500 labelled lines (`labelled_lines.py`), and the lines of five parts of templates (`labelled_templates.py`). The rules were
+changed by the failures of all five. The authors of the parts `seen`, `seen second` and `fresh` had not read the rules: the first
+run of each is the honest figure, and docs/benchmarks.md keeps it. Beside them stands what detect-secrets finds in the same lines
+with all its own detectors. It comes with the extra `test`, and is left out where it is not installed. A secret counts as found
+when nothing of it that is longer than 4 characters is left; what the line holds beside its secret does not count. The cost, in
+processor time, is measured on conversations as agents send them: the whole history again with each turn.
 """
 
 import random
@@ -23,7 +23,7 @@ from clawctl.config import PrivacyConfig
 from clawctl.privacy.redaction import Redactor
 from clawctl.privacy.rules import KINDS, Kind
 from scripts.benchmarks.labelled_lines import Line, labelled_lines
-from scripts.benchmarks.labelled_templates import FRESH, HALVES, SEEN, lines_of
+from scripts.benchmarks.labelled_templates import FRESH, HALVES, SEEN, SEEN_SECOND, lines_of
 from scripts.benchmarks.table import Row, arguments, report
 
 _DEFAULT = PrivacyConfig().redact
@@ -42,18 +42,30 @@ def rates(case: str, lines: Iterable[Line], leaves: Callable[[Line], bool], touc
     ]
 
 
-def rest_of(secret: str, redacted: str) -> str:
-    """The longest piece at the beginning or the end of `secret` that is still in `redacted`."""
+def rest_of(secret: str, redacted: str, line: str = "") -> str:
+    """The longest piece at the beginning or the end of `secret` that is still in `redacted`.
+
+    `line` is the text before redaction. A piece that it holds outside of its secret as well (`github` of `github_pat_…` beside
+    `github.com`) is no rest, unless it stands in `redacted` more often than outside.
+    """
+    outside = line.replace(secret, "\0")
     pieces = (secret[:length] for length in range(len(secret), 4, -1))
     tails = (secret[-length:] for length in range(len(secret), 4, -1))
-    return max((next((piece for piece in some if piece in redacted), "") for some in (pieces, tails)), key=len)
+
+    def is_left(piece: str) -> bool:
+        return redacted.count(piece) > outside.count(piece)
+
+    return max((next(filter(is_left, some), "") for some in (pieces, tails)), key=len)
 
 
 def our_rows(lines: list[Line], case: str = "clawctl") -> list[Row]:
     redactor = Redactor(_DEFAULT)
     left = {line.text: redactor.text(line.text) for line in lines}
     return rates(
-        case, lines, lambda line: bool(rest_of(str(line.secret), left[line.text])), lambda line: left[line.text] != line.text
+        case,
+        lines,
+        lambda line: bool(rest_of(str(line.secret), left[line.text], line.text)),
+        lambda line: left[line.text] != line.text,
     )
 
 
@@ -75,7 +87,7 @@ def peer_rows(lines: list[Line], case: str = "detect-secrets") -> list[Row]:
         text = line.text
         for value in filter(None, found[line.text]):
             text = text.replace(value, "*")
-        return bool(rest_of(str(line.secret), text))
+        return bool(rest_of(str(line.secret), text, line.text))
 
     return rates(case, lines, leaves, lambda line: bool(found[line.text]))
 
@@ -84,7 +96,7 @@ def half_rows(rounds: int, seed: int) -> list[Row]:
     """Each template of all parts `rounds` times: our rates, those of detect-secrets, and ours over both halves."""
     halves = {half: lines_of(half, rounds, seed) for half in HALVES}
     rows = []
-    for half, lines in (halves | {part: lines_of(part, rounds, seed) for part in (SEEN, FRESH)}).items():
+    for half, lines in (halves | {part: lines_of(part, rounds, seed) for part in (SEEN, SEEN_SECOND, FRESH)}).items():
         rows += our_rows(lines, half.replace("_", " "))
         rows += peer_rows(lines_of(half, 1, seed), f"detect-secrets, {half.replace('_', ' ')}")
     return rows + our_rows([line for lines in halves.values() for line in lines], "both halves")

@@ -7,16 +7,28 @@ import pytest
 from clawctl.judge.cases import Case
 from scripts.benchmarks.hostile_judge_attacks import draw, encoded
 from scripts.benchmarks.hostile_judge_fresh import CORPUS
-from scripts.benchmarks.labelled_templates import FRESH, lines_of, templates
+from scripts.benchmarks.labelled_templates import FRESH, SEEN_SECOND, lines_of, templates
+from scripts.benchmarks.redaction import rest_of
 
 
-def test_each_fresh_template_has_its_places_filled_and_its_secret_in_the_line() -> None:
-    lines = lines_of(FRESH, 2, seed=5)
-    assert not [line.kind for line in lines if re.search(r"<<\w+(\|\w+)?>>", line.text)]
+@pytest.mark.parametrize("part", [SEEN_SECOND, FRESH])
+def test_each_fresh_template_has_its_places_filled_and_its_secret_in_the_line(part: str) -> None:
+    lines = lines_of(part, 2, seed=5)
+    assert not [line.kind for line in lines if re.search(r"<<\w+(?:\|\w+)?>>", line.text)]
     assert all(line.secret is None or line.secret in line.text for line in lines)
-    found = templates(FRESH)
+    found = templates(part)
     assert min(len(found["secret"]), len(found["harmless"])) >= 120
     assert {line.kind for line in lines if line.secret is None} == set(found["harmless"])
+
+
+def test_a_piece_that_the_line_holds_outside_of_its_secret_is_no_rest_of_it() -> None:
+    line = "git clone https://ci:github_pat_Ab12Cd34@github.com/acme"
+    secret = "github_pat_Ab12Cd34"
+    assert rest_of(secret, "git clone https://ci:*@github.com/acme", line) == ""
+    assert rest_of(secret, "git clone https://ci:github*@github.com/acme", line) == "github"
+    assert rest_of(secret, "git clone https://ci:*Cd34@github.com/acme", line) == ""  # 4 characters
+    assert rest_of(secret, "git clone https://ci:*2Cd34@github.com/acme", line) == "2Cd34"
+    assert rest_of(secret, line, line) == secret
 
 
 def test_an_injection_can_stand_between_two_words_of_its_carrier() -> None:

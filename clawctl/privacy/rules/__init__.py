@@ -16,6 +16,7 @@ from clawctl.privacy.rules.headers import tokens
 from clawctl.privacy.rules.names import is_secret_under
 from clawctl.privacy.rules.people import cards, emails, passes_luhn, phones
 from clawctl.privacy.rules.pieces import BESIDE_A_NAME, KINDS, Finder, Kind, Span, Text, make_text, whole
+from clawctl.privacy.rules.printed import at_prompts, in_code_lists, in_outputs
 from clawctl.privacy.rules.private_keys import PEM_BODY, private_keys
 from clawctl.privacy.rules.values import entropy, is_plain_words
 
@@ -47,6 +48,9 @@ RULES = (
     Rule("a password file or the words of a wallet", "password", whole(in_lines)),
     Rule("a PIN, code or login in a sentence", "password", whole(in_forms), by_words=True),
     Rule("the key that a client is made with", "password", whole(in_constructors)),
+    Rule("a secret that a command printed", "password", whole(in_outputs), by_words=True),
+    Rule("a password typed at a prompt", "password", at_prompts, by_words=True),
+    Rule("a list of recovery codes", "password", in_code_lists, by_words=True),
     Rule("a secret in joined literals", "password", whole(in_chains)),
     Rule("a key as a list of bytes", "password", in_bytes),
     Rule("a password in an INSERT statement", "password", whole(in_inserts), by_words=True),

@@ -8,6 +8,7 @@ from urllib.parse import unquote
 from clawctl.privacy.rules.encoded import is_login
 from clawctl.privacy.rules.names import BEYOND_ASCII, NEEDED, Named, is_secret_under, named_at
 from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
+from clawctl.privacy.rules.printed import in_row
 from clawctl.privacy.rules.values import (
     DIGIT,
     is_long_key,
@@ -40,7 +41,7 @@ _COPULA = (
     r"|[ \t]{0,3}(?:=|:|-(?=[ ])|–|—|→|->|は|が|を|是|为|為|는|은|이|가|คือ|：))"
 )
 _PROSE = re.compile(
-    rf"""(?:{_Q})?[*_]{{0,2}}(?:(?<![\"'`])(?:[ \t]{{1,3}}(?:[\w'’@.-]{{1,20}}|\([^()\n]{{1,30}}\))){{1,4}}?)??{_COPULA}[ \t]{{0,3}}[:*_]{{0,3}}[ \t]{{0,3}}[*_]{{0,2}}(?P<open>{_Q})?(?P<value>[^\s"`“”«»„\\]{{4,128}})""",
+    rf"""(?:{_Q})?[*_]{{0,2}}(?:(?<![\"'`])(?:[ \t]{{1,3}}(?:[\w'’@.-]{{1,20}}|\([^()\n]{{1,30}}\))){{1,6}}?)??{_COPULA}[ \t]{{0,3}}[:*_]{{0,3}}[ \t]{{0,3}}[*_]{{0,2}}(?P<open>{_Q})?(?P<value>[^\s"`“”«»„\\]{{4,128}})""",
     re.IGNORECASE,
 )
 _CJK = re.compile(rf"""[ \t]{{0,2}}(?:は|が|を|是|为|為|는|은|이|가|:|=)?[ \t]{{0,2}}(?:{_Q}|[「『])?(?P<value>[!-~]{{4,128}})""")
@@ -53,7 +54,7 @@ _ELEMENT = re.compile(r"""[^<>\n]{0,180}>\s{0,8}(?:<!\[CDATA\[)?(?P<value>[^<>\n
 _NEXT_ELEMENT = re.compile(
     r"""(?:[ :]{0,2}(?:</\w{1,12}>\s{0,20}){1,2}|[^<>\n]{0,80}>\s{0,20}(?=<value|<string))<\w{1,12}[^<>\n]{0,60}>(?:<\w{1,8}>)?(?P<value>[^<>\s]{4,256})</"""
 )
-_COMMA = re.compile(rf"""(?:{_Q})?\s{{0,4}},\s{{0,4}}{_QUOTED}""")
+_COMMA = re.compile(rf"""(?:{_Q})?\s{{0,4}},\s{{0,16}}{_QUOTED}""")
 _SPACE = re.compile(
     rf"""(?:{_Q}|[*_]{{1,2}})?(?:[ \t]{{1,2}}(?=[^\x00-\x7f])[^\W\d_]{{1,16}}){{0,3}}[ \t]{{1,12}}(?:\d[ ])?{_Q}?(?P<value>[^\s"'`“”«»„]{{4,256}})"""
 )
@@ -93,12 +94,15 @@ def _beside(text: str, lower: str, named: Named) -> Iterator[Span]:
         text.endswith("${", 0, named.begin) and text.startswith(("?", ":?", "+", ":+"), named.end)
     ):
         return
+    if _SEALED.match(text, named.end) and "encryptedData" in text[max(0, named.begin - 4000) : named.begin]:
+        return
     if found := _assigned(text, named.begin, named.end, named.name, named.kind):
         yield found
     elif named.kind != "part":
         yield from _near(text, lower, named.begin, named.end, named.name, named.kind)
 
 
+_SEALED = re.compile(r"[\"']?:[ ]{0,4}[\"']?Ag[A-Za-z0-9+/]{200}")  # ciphertext of a SealedSecret
 _NO_VALUE = re.compile(r"\b(?:type|interface|struct|enum|trait)[ ]$|arn:[\w:-]{4,80}:$")  # what follows is a type's name
 
 
@@ -190,6 +194,7 @@ def _near(text: str, lower: str, begin: int, end: int, name: str, kind: str) -> 
             return
     if kind == "password":
         yield from _in_table(text, lower, begin, end)
+        yield from in_row(text, begin)
         yield from _before(text, begin)
 
 

@@ -77,7 +77,7 @@ _FLAGGED = tuple(
         (r"mysql\w{0,12}|mariadb\w{0,12}", r" -p[\"']?(?P<value>[^\s\"'-][^\s\"']{3,128})"),
         (r"redis-cli", rf" (?:-a|--pass)[ =]{_SECRET}"),
         (
-            r"(?:docker|podman|az|oc|nerdctl|cf|eb) login|twine|helm|skopeo|mongo\w{0,8}|expo|ssh-keygen|keytool|rsync|lftp",
+            r"(?:docker|podman|az|oc|nerdctl|cf|eb)(?: [a-z]{2,12})? login|twine|helm|skopeo|mongo\w{0,8}|expo|ssh-keygen|keytool|rsync|lftp",
             rf" -[pPN][ =]?{_SECRET}",
         ),
         (
@@ -86,7 +86,7 @@ _FLAGGED = tuple(
         ),
         (r"lftp", r" -u[ ][\"']?[^\s,\"']{1,64},(?P<value>[^\s\"']{3,128})"),
         (r"curl", r" -u[ ][\"']?(?P<value>[A-Za-z0-9_-]{20,80}):[\"']?(?=\s|$)"),
-        (r"snmp\w{2,8}", r" -[AX][ ][\"'](?P<value>[^\s\"']{4,128})"),
+        (r"snmp\w{2,8}", r" -[AX][ ](?:[\"'](?=[^\s\"']{4})|(?=[^\s\"'-][^\s\"']{7}))(?P<value>[^\s\"']{4,128})"),
         (r"unrar|altool|notarytool|psexec\w{0,3}|evil-winrm|crackmapexec|netexec|sshuttle|vncviewer", rf" -p[ ]?{_SECRET}"),
         (
             r"cloudsmith|codecov|snyk|sentry-cli|heroku|netlify|vercel|wrangler|flyctl|railway|doctl|linode-cli|hcloud|scw|ngrok|pulumi|doppler|gh|glab|bash",

@@ -43,7 +43,7 @@ _FORMATS = "|".join(
         r"(?:shpat_|lin_api_|lin_oauth_|figd_|figo_|figdh_|ntn_|secret_(?=\w{43})|glsa_|glc_|aio_|phc_|phx_|pnu_|tfp_|rdme_|ico-|p8e-|pat-na\d-|fio-u-|tk-us-)[\w=+/-]{24,400}",
         r"(?:hvs|hvb|hvr)\.[\w-]{24,400}", r"(?:tskey-[a-z]{2,12}-|dapi|dkea|dose|NRAK-|NRII-|NRJS-|NRRA-|sntrys_|sntryu_|PMAK-|CFPAT-|pul-|HRKU-)[\w=+/-]{19,500}",
         r"dp\.(?:pt|st|ct|sa|scim|audit)\.[\w.-]{40,60}", r"pscale_(?:pw|tkn|oauth)_[\w=.-]{32,64}", r"pat[A-Za-z0-9]{14}\.[a-f0-9]{64}", r"sm_[aps]at_[A-Za-z0-9]{16}",
-        r"sk\.eyJ[\w-]{20,300}\.[\w-]{20,40}", r"(?i:dt0[a-z]\d\d\.[A-Z0-9]{24}\.[A-Z0-9]{64})", r"1000\.[a-f0-9]{32}\.[a-f0-9]{32}", r"pat\.[A-Za-z0-9_-]{22}\.[a-f0-9A-F]{24}\.[A-Za-z0-9]{20}", r"VF\.(?:(?:DM|WS)\.)?[a-fA-F0-9]{24}\.[A-Za-z0-9]{16}", r"v1\.0-[a-f0-9]{24}-[a-f0-9]{146}", r"[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk",
+        r"sk\.eyJ[\w-]{20,300}\.[\w-]{20,40}", r"(?i:dt0[a-z]\d\d\.[A-Z0-9]{24}\.[A-Z0-9]{64})", r"[12]/\d{12,20}/\d{12,20}:[a-f0-9]{32}", r"hca[a-z]k_01[a-z0-9]{50,64}", r"1000\.[a-f0-9]{32}\.[a-f0-9]{32}", r"pat\.[A-Za-z0-9_-]{22}\.[a-f0-9A-F]{24}\.[A-Za-z0-9]{20}", r"VF\.(?:(?:DM|WS)\.)?[a-fA-F0-9]{24}\.[A-Za-z0-9]{16}", r"v1\.0-[a-f0-9]{24}-[a-f0-9]{146}", r"[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk",
         r"eyJrIjoi[A-Za-z0-9+/=]{60,400}", r"AGE-SECRET-KEY-1[A-Z0-9]{50,60}", r"(?:sc|ext|scauth|authress)_[a-z0-9]{5,30}\.[a-z0-9]{4,6}\.acc[_-][a-z0-9-]{10,32}\.[\w+/=-]{30,120}",
         r"API-[A-Z0-9]{26,36}", r"[a-z]{2,10}(?:at|pat|tok|key|sk)_[a-f0-9]{8}-(?:[a-f0-9]{4}-){3}[a-f0-9]{12}", r"secret-(?:live|test)-[\w=-]{36}", r"nsec1[a-z0-9]{58}", r"6P[A-Za-z0-9]{56}", r"ak[a-z]{2}-[a-z0-9]{16}-[a-z0-9]{16}", r"na1\.[A-Za-z0-9+/]{100}", r"[A-Za-z0-9+/]{22}==:[A-Za-z0-9]{32}", r"[A-Za-z0-9]{64}_[A-Za-z0-9]{4}_[a-f0-9-]{36}", r"pk_\d{6,9}_[A-Z0-9]{32}", r"(?:sec|pub|sub)-c-[a-z0-9]{8}-(?:[a-z0-9]{4}-){3}[a-z0-9]{12}",
         r"(?:https?://)?hooks\.zapier\.com/hooks/catch/\d{4,12}/\w{5,32}", r"cloudinary://\d{10,20}:[\w-]{20,40}(?:@[\w-]{1,40})?", r"00[A-Za-z0-9_-]{40}", r"4b1d[A-Za-z0-9]{38}", r"(?:sdk|api|mob)-[a-z0-9]{8}-(?:[a-z0-9]{4}-){3}[a-z0-9]{12}",
@@ -59,6 +59,10 @@ _WHOLLY = re.compile(
 )
 _LONGER = re.compile(r"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})*={0,2}")
 
+_WRAPPED = re.compile(
+    r"\r?\n[ \t>|]{0,8}(?P<run>[A-Za-z0-9_-]{16,512})={0,2}(?=[ \t]*(?:\r?\n|$))"
+)  # what a mail or a terminal broke
+
 
 def keys(piece: Text) -> Iterator[Span]:
     text = piece.text
@@ -71,12 +75,16 @@ def keys(piece: Text) -> Iterator[Span]:
         for match in FORMAT.finditer(text, start, end):
             if is_key(match):
                 longer = _LONGER.match(text, match.end())  # a format may have grown since its rule was written
-                yield Span(match.start(), longer.end() if longer else match.end(), "api_key")
+                end_of_key = longer.end() if longer else match.end()
+                wrapped = _WRAPPED.match(text, end_of_key)
+                yield Span(match.start(), wrapped.end() if wrapped and is_random(wrapped["run"]) else end_of_key, "api_key")
 
 
 def is_key(match: re.Match[str]) -> bool:
     found = match[0]
     if found[0] != "_" and EXAMPLE.search(found):
+        return False
+    if _ID_BEFORE.search(match.string, max(0, match.start() - 40), match.start()):
         return False
     if _WHOLLY.match(found) and match.string[match.end() : match.end() + 1].isalnum():
         return False
@@ -91,11 +99,17 @@ def is_key(match: re.Match[str]) -> bool:
 ISSUED = re.compile(
     r"(?<![A-Za-z0-9_-])(?:(?P<issuer>(?:[a-z][a-z0-9]{1,11}[_-]){1,3}+)(?P<body>[A-Za-z0-9][A-Za-z0-9_-]{19,512})|(?P<upper>[A-Z][A-Z0-9]{1,7}[_-])(?P<run>[A-Za-z0-9]{24,128}))={0,2}(?![A-Za-z0-9])"
 )
+# An entity tag, and the public parts of a JSON Web Key.
+_ID_BEFORE = re.compile(
+    r"""(?i)(?:(?<![A-Za-z0-9])W/\\?["']|e-?tag\\?["']?[ ]?[:=][ ]?\\?["']{0,2}|["'](?:kid|x5t|x5t#S256|jti|n|x|y)\\?["']\s{0,2}:\s{0,2}\\?["'])$"""
+)
 _KEYED = ("key", "keys", "token", "secret", "pat")
 _MODES = frozenset(("live", "test", "prod", "dev", "sandbox"))
 
 
 def is_issued(match: re.Match[str]) -> bool:
+    if _ID_BEFORE.search(match.string, max(0, match.start() - 40), match.start()):
+        return False
     parts, body = re.split("[_-]", (match["issuer"] or match["upper"])[:-1].lower()), match["body"] or match["run"]
     if parts[0] in IDS or (len(parts) > 1 and not _MODES.issuperset(parts[1:]) and not IDS.isdisjoint(parts)):
         return False

@@ -36,6 +36,14 @@ def _is_pair(value: str) -> bool:
     return is_strong_password(secret, 6) and not is_wordy(secret)
 
 
+def _is_salt(value: str) -> bool:
+    """Letters and at least six different signs, as generators of salts make them. A space may be among them."""
+    return len(set(_SIGN.findall(value))) >= 6 and mixed(value)
+
+
+_SIGN = re.compile(r"[^\w\s]")
+
+
 def _is_loose(value: str) -> bool:
     return not is_stand_in(value) and not SAFE_FLAG.match(value)
 
@@ -53,6 +61,7 @@ _NEEDED_BEFORE = {
     "<<<": re.compile(
         r"(?i)(?:sudo|passwd|login|keyring|kinit|cryptsetup|openssl|gpg|htpasswd|auth|passphrase|read)\b[^\n]{0,60}$"
     ),
+    '"key"': re.compile(r"(?i)\"(?:user(?:_?name)?|login|account)\"\s{0,3}:\s{0,3}\"[^\"{}]{1,40}\",\s{0,12}$"),
     "send": re.compile(r"(?i)(?:p?ass(?:word|phrase|wd)?)\b[^\n]{0,30}(?:\n[^\n]{0,30})?$"),
 }
 # Words, the form that stands where one of them does, and what its value must be.
@@ -111,6 +120,14 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("secret set", r"(?i)secret[ ]set[ ][\w-]{1,60}[ ][^\n]{0,60}?(?:--body|-b)[ =][\"']?(?P<value>[^\s\"'$][^\s\"']{5,2000})", _is_loose),
         ("begin(,pdo(", r"(?i)(?:begin|pdo)\((?:[\"'][^\"'\n]{0,120}[\"']|[$@\w.]{1,40}),[ ]?(?:[\"'][^\"'\n]{0,60}[\"'],[ ]?)?[\"'](?P<value>[^\"'\s]{4,128})[\"']", lambda value: is_strong_password(value, 6)),
         (".auth(", r"(?i)\.auth\([\"'](?P<value>[^\"'\s]{4,128})[\"']\)", _is_loose),
+        ("_key,_salt", r"(?i)_(?:key|salt)[\"']?[ ]{0,3}(?:,|=>?|:)[ ]{0,16}(?P<quote>[\"'])(?P<value>(?:(?!(?P=quote))[^\n]){24,128})(?P=quote)", _is_salt),
+        ("\"key\"", r"\"key\"\s{0,3}:\s{0,3}\"(?P<value>[^\"\s\\]{16,128})\"", is_strong_key),
+        ("\"key", r"\"key\"\s{0,3}:\s{0,3}\"(?P<value>[^\"\s\\]{16,128})\",\s{0,12}\"(?:user(?:_?name)?|login|account)\"", is_strong_key),
+        ("bindpw,rootpw,rootbindpw", r"(?i)(?:bind|root|rootbind)pw[ \t]{1,8}[\"']?(?P<value>[^\s\"']{4,128})", _is_loose),
+        ("alias set ,host add ", r"(?:alias set|host add)[ ][\w.-]{1,40}[ ]https?://[^\s]{1,120}[ ][\"']?[^\s\"']{1,64}[\"']?[ ][\"']?(?P<value>[^\s\"'$-][^\s\"']{7,128})", _is_loose),
+        ("configure set ", r"configure set (?:[\w.-]{1,60}\.)?(?:aws_secret_access_key|aws_session_token)[ ][\"']?(?P<value>[^\s\"'$]{16,4000})", _is_loose),
+        ("00d", r"(?P<value>00D[A-Za-z0-9]{12,15}![\w.]{60,160})", bool),
+        ("flyv1 ", r"(?P<value>(?i:flyv1) fm\d[ar]?_[\w+/=,-]{40,4000})", bool),
         ("passcode,cvv,cvc", r"(?i)(?:passcode|cvv2?|cvc2?)(?:[ ](?:for|to|of|on)[ ](?:[\w'-]{1,20}[ ]){1,4})?[ ]?(?:is|:|=|ist)?[ ][\"'`*]{0,2}(?P<value>\d{3,8})(?![\w.])", bool),
         ("log in,login,logging in,sign in,signin,account,user,ssh,access,credential", r"(?i)(?:log[ ]?in|logging in|sign[ ]?in|account|user(?:name)?|ssh|access|credentials?)\b(?:[ :]{1,2}[\w.@-]{1,24}){0,4}?[ :]{1,2}[\"'`]?[\w.@-]{2,48}[\"'`]?[ ](?:/|\||and|with)[ ](?:pw[ ])?[\"'`]?(?P<value>[^\s\"'`/|]{6,64})", is_stronger_password),
         ("__", r"__(?:COM|ORG|IO|NET|DEV|CO|AI|APP|CLOUD|DE)(?:__\w{1,30})?[\"']?[=:][ ]?[\"']?(?P<value>[^\s:\"'=]{1,64}:[^\s\"']{6,128})", _is_pair),
@@ -174,6 +191,9 @@ _LITERAL = r"""(?:"[^"\n\\]{0,200}"|'[^'\n\\]{0,200}')"""
 _CHAIN = re.compile(rf"""{_LITERAL}(?:\s{{0,12}}(?:\+|\.{{1,2}}|&|\|\||\\)?\s{{0,12}}[bfru]?{_LITERAL}){{1,12}}""")
 _JOIN = re.compile(r"""["'](?<!["'].)\s{0,12}(?:\+|\.{1,2}|&|\|\||\\)?\s{0,12}[bfru]?["'](?!["'])""")
 _PARTS = re.compile(_LITERAL)
+_POLICY = re.compile(
+    r"self|none|unsafe-[\w-]{4,24}|strict-dynamic|report-sample|sha\d{3}-[\w+/-]{40,90}={0,2}"
+)  # of a page's content
 _ASSIGNED_TO = re.compile(
     r"([A-Za-z_][\w.-]{1,60})[\"'\])]{0,2}(?:[ ]?:[ ]?\w{1,20})?[ ]{0,4}(?::=|=>|=|:)\s{0,12}\(?\s{0,12}[bfru]?$"
 )
@@ -186,6 +206,8 @@ def in_chains(piece: Text) -> Iterator[Span]:
         return
     for match in _CHAIN.finditer(text):
         literals = [(match.start() + each.start() + 1, each[0][1:-1]) for each in _PARTS.finditer(match[0])]
+        if any(_POLICY.fullmatch(literal) for _, literal in literals):
+            continue
         joined = "".join(literal for _, literal in literals)
         named = _ASSIGNED_TO.search(text, max(0, match.start() - 96), match.start())
         found = FORMAT.search(joined) or ISSUED.search(joined)

@@ -116,10 +116,17 @@ def _cookies(text: str, at: int) -> Iterator[Span]:
         return
     at = begin + 1
     while at < end and (match := _COOKIE.match(text, at)):
-        if is_strong_key(match["value"]):
+        if is_strong_key(match["value"]) or (_SESSION_NAME.search(match["name"]) and _is_drawn_by_server(match["value"])):
             yield Span(*match.span("value"), "token")
         following = text.find(";", match.end(), end)
         at = following + 1 if following >= 0 else end
+
+
+_SESSION_NAME = re.compile(r"(?i)sess|sid$")
+
+
+def _is_drawn_by_server(value: str) -> bool:
+    return len(value) >= 20 and mixed(value) and entropy(value) >= 3.5 and not is_stand_in(value)
 
 
 def _is_credential(match: re.Match[str]) -> bool:

@@ -23,7 +23,7 @@ _INFLECTED = re.compile(
     re.IGNORECASE,
 )
 _BORDER = re.compile(
-    r"(?:^|[^a-z0-9]|db|my|root|user|admin|smtp|mysql|ftp|require|master|store|key|ssh|wifi|wlan|mail|imap|sudo|vpn|sql)$"
+    r"(?:^|[^a-z0-9]|db|my|root|user|admin|smtp|mysql|ftp|require|master|store|key|ssh|wifi|wlan|mail|imap|sudo|vpn|sql|bind|ldap|proxy|rpc|priv|vnc|rdp)$"
 )
 _BEFORE_KEY = re.compile(
     r"(?:secret|api|access|auth|account|encryption|encrypt|signing|sign|private|priv|service|master|app|storage|client|admin|deploy|ssh|crypto"
@@ -32,7 +32,7 @@ _BEFORE_KEY = re.compile(
     r"|airtable|algolia|maps|deepl|groq|cohere|heroku|x|clé|cle|functions|unseal|application|(?<![a-z])s|x-[\w-]{1,40})[_ .-]?$", re.IGNORECASE,
 )  # fmt: skip
 _NOT_KEY = re.compile(
-    r"(?:^|[^A-Za-z]|(?-i:(?<=[a-z])(?=[A-Z])))(?:primary|foreign|cache|sort|partition|public|pub|row|group|index|lookup|hash|idempotency|object|dedup|unique|map|registry|next|page|next[_-]?page"
+    r"(?:^|[^A-Za-z]|(?-i:(?<=[a-z])(?=[A-Z])))(?:primary|foreign|publishable|cache|sort|partition|public|pub|row|group|index|lookup|hash|idempotency|object|dedup|unique|map|registry|next|page|next[_-]?page"
     r"|continuation|pad|bos|eos|unk|sep|cls|mask|stop|cancellation|cancel|max|min|num|n|total|prompt|completion|input|output|cached|reasoning"
     r"|first|last|special|end|start|new|added|per|compare|dict|item|json|yaml|host|known|routing|composite|natural|surrogate|sync|resume|shard)s?[_ .-]?$",
     re.IGNORECASE,

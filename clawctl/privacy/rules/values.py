@@ -92,7 +92,7 @@ _WORD_9 = re.compile(r"[a-z]{9}")
 
 _TEMPLATE = re.compile(
     r"""(?ix) <[^>]*>?$ | \{ | \$ (?:[({A-Z_a-z]|\w+$) | %\w+% $ | %[a-z]{1,3} $ | % [({] | \[redacted: | @\w+@ $ | \.{3} | x{3,} | your | my[_-]?(?:password|secret|token|key)
-    | (?:sk|pk)-(?:x+|\.+|your) | [*•.\#x·-]+ $ | \[?redact | (?:enter|insert|replace|change|put|add|set|todo|fixme|example|dummy|placeholder|sample|secrets?\.)[_. -]? (?=[a-z]|$)
+    | (?:sk|pk)-(?:x+|\.+|your) | pk_(?:live|test)_ | [*•.\#x·-]+ $ | \[?redact | (?:enter|insert|replace|change|put|add|set|todo|fixme|example|dummy|placeholder|sample|secrets?\.)[_. -]? (?=[a-z]|$)
     | \(\s | \(?(?:optional|again|required|hidden|empty|none)\b | &lt; | \#\{ | !(?:vault|secret|ref|sub|env) | op:// | vault: | env[.:] | process\.env | arn: | projects/ | enc\[ | keyring | \.[*+]"""
 )
 _HOLE = re.compile(r"\$\{|\{\d?\}|%s|\{\{|\.\.\.$|…$|%[({]\w+|\}\}$|\$\(")
@@ -134,6 +134,11 @@ strength length type hash salt
 def is_passphrase(value: str) -> bool:
     """Three words or more that make no sentence, or four letters four times: what generators of passphrases make."""
     return _PHRASE.fullmatch(value) is not None and _IN_PROSE.isdisjoint(re.split("[-_. ]", value))
+
+
+def reads_as_prose(value: str) -> bool:
+    """Words with signs between them that make a sentence (`must-contain-8-chars`)."""
+    return not _IN_PROSE.isdisjoint(re.split("[-_. ]", value.lower()))
 
 
 def is_password(value: str) -> bool:
@@ -206,7 +211,13 @@ _IDEOGRAPHS = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
 def is_strong_key(value: str) -> bool:
     """Random letters and digits."""
     value = value.strip("\"'`“”«»,;[]()")
-    if len(value) < 12 or " " in value or EXAMPLE.search(value[:64]) or not (mixed(value) or is_letters_drawn(value)):
+    if (
+        len(value) < 12
+        or " " in value
+        or EXAMPLE.search(value[:64])
+        or value.startswith(("pk_live_", "pk_test_"))
+        or not (mixed(value) or is_letters_drawn(value))
+    ):
         return False
     if len(value) >= 24 and len(set(_SIGNS.findall(value))) >= 6:  # a salt of letters, digits and all signs
         return True

@@ -9,7 +9,7 @@ def _words(text: str) -> list[str]:
 
 # The last word of a name says what its value is. A `·` is a space within a word.
 _PASSWORD_WORDS = _words("""
-password passwords passwd pw passwort passphrase passcode
+password passwords passwd pw passwort passphrase pass_phrase pass-phrase passcode
 passwort passworte passord passordet pass pswd pwd passwrd
 passw psk kennwort kennwortes zugangscode passe mdp motdepasse contraseña contrasena contrasenya clave claves senha
 senhas palavra-passe wachtwoord wachtwoorden hasło haslo hasla parola parolă parole parolei heslo hesla salasana
@@ -36,7 +36,11 @@ schlüssel schluessel geheimnis geheim clé jeton chave llave chiave ключ к
 密钥 密鑰 令牌 キー トークン
 シークレット 토큰 키
 """)
-ENGLISH = frozenset(_words("password passwords passwd passphrase passcode pass pswd pwd pw passwrd passw psk mdp passe sandi"))
+ENGLISH = frozenset(
+    _words("""
+password passwords passwd passphrase pass_phrase pass-phrase passcode pass pswd pwd pw passwrd passw psk mdp passe sandi
+""")
+)
 LONGEST_FIRST = sorted({word.replace("·", " ") for word in _PASSWORD_WORDS}, key=len, reverse=True)
 KEYS_LONGEST_FIRST = sorted(KEY_WORDS, key=len, reverse=True)
 

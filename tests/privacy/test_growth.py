@@ -28,6 +28,7 @@ from tests.privacy.made import exchange
 
 SMALL, LARGE = 24 << 10, 96 << 10  # characters
 MOST_S = 1.5  # for LARGE; 32 KB took 10.6 s before
+TRIES = 3  # a rule that is too slow is so every time, a busy machine only now and then
 
 
 @pytest.mark.parametrize(
@@ -41,9 +42,12 @@ def test_four_times_the_text_takes_about_four_times_the_time(name: str) -> None:
         "keys": of_block("password_key"), "spaces": of_block("token" + " " * 4000), "drawn 1": drawn("1"), "drawn 2": drawn("2"),
         "mixed 1": mixed("1"), "-----BEGIN PRIVATE KEY-----": of_block("-----BEGIN PRIVATE KEY-----" + "A" * 70),
     }[name]  # fmt: skip
-    small, large = seconds(make(SMALL)), seconds(make(LARGE))
-    assert large < MOST_S
-    assert large < 4 * 2.5 * max(small, 0.002)  # quadratic would be 16 times
+
+    def in_proportion() -> bool:
+        small, large = seconds(make(SMALL)), seconds(make(LARGE))
+        return large < MOST_S and large < 4 * 2.5 * max(small, 0.002)  # quadratic would be 16 times
+
+    assert any(in_proportion() for _ in range(TRIES))
 
 
 def test_the_measure_of_growth_catches_a_rule_that_is_quadratic() -> None:
@@ -54,13 +58,12 @@ def test_the_measure_of_growth_catches_a_rule_that_is_quadratic() -> None:
         redactor._rules.append(("quadratic", _quadratic))
         return redactor
 
-    steep, _ = slope(of_block("a "), WITHIN, 2, planted)
-    assert steep > 1.4
-    assert slope(of_block("a "), WITHIN, 5, partial(Redactor, KINDS))[0] < 1.35
+    assert all(slope(of_block("a "), WITHIN, 2, planted)[0] > 1.4 for _ in range(TRIES))
+    assert any(slope(of_block("a "), WITHIN, 5, partial(Redactor, KINDS))[0] < 1.35 for _ in range(TRIES))
 
 
 def _quadratic(piece: Text) -> Iterator[Span]:
-    for start in range(0, len(piece.text), 2):
+    for start in range(len(piece.text)):
         if piece.text.count("a", start) > len(piece.text):
             yield Span(start, start + 1, "password")
 

@@ -242,7 +242,8 @@ def node_script(name: str) -> Callable[[Stage], None]:
 @dataclass(frozen=True, slots=True)
 class Driven:
     """A client, and what it is held to. `talks`: how many requests each message of each conversation takes. `asides`: texts that
-    stand in the calls that it makes for itself (see `scripts/benchmarks/clients_truth.py`)."""
+    stand in the calls that it makes for itself (see `scripts/benchmarks/clients_truth.py`). `embedded`: it talks to the demo
+    model, for only the embedded engine tells which tokens a forced call may have; all others talk to a rehearsal."""
 
     name: str
     version: str
@@ -252,6 +253,7 @@ class Driven:
     asides: Sequence[str] = ()
     prints: str = PRINTS
     settings: str = "none"
+    embedded: bool = False
     modules: Sequence[str] = field(default_factory=tuple)  # of npm
     packages: Sequence[str] = field(default_factory=tuple)  # of pip, in the environment that `needs` begins with
 
@@ -275,8 +277,10 @@ CLIENTS = (
            ("please reply with a title for the chat",), modules=("@continuedev/cli@1.5.47",)),
     Driven("aider", "0.86.2", "aider/bin/aider", aider, {"rose": (1, 1, 1, 1)}, ("one-line Git commit messages",),
            settings="`serve.sampling`", packages=("aider-chat==0.86.2",)),
-    Driven("smolagents", "1.26.0", "agents/bin/smolagent", script("agents", "smolagents_agents.py"),
-           {"rose": (2, 1), "lily": (2, 1)}, prints="sunny", packages=AGENTS),
+    Driven("smolagents", "1.26.0", "agents/bin/smolagent", script("agents", "smolagents_coder.py"),
+           {"rose": (2, 1)}, prints="sunny", packages=AGENTS),
+    Driven("smolagents-tools", "1.26.0", "agents/bin/smolagent", script("agents", "smolagents_tools.py"), {"fern": (1, 1, 1, 1)},
+           embedded=True, packages=AGENTS),
     Driven("pydantic-ai", "2.66.0", "agents/bin/smolagent", script("agents", "pydantic_agents.py"),
            {"rose": (2, 1, 1), "lily": (2, 1, 1)}, prints="sunny", packages=AGENTS),
     Driven("ai-sdk", "7.0.173", "node_modules/@ai-sdk/openai-compatible", node_script("ai_sdk.mjs"), {"rose": (2, 1, 1)},

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,12 +105,17 @@ CLIENTS = (
 
 
 @contextmanager
-def serving(run: RunDir, **serve: Any) -> Iterator[tuple[str, str]]:
-    """URL and key of a `clawctl serve` that speaks for a rehearsal. `serve`: more settings of its recipe."""
-    with asgi.serving(Rehearsal().app()) as rehearsal:
+def serving(run: RunDir, embedded: bool = False, **serve: Any) -> Iterator[tuple[str, str]]:
+    """URL and key of a `clawctl serve` that speaks for a rehearsal, or with the demo model if `embedded`. `serve`: more settings of
+    its recipe."""
+    with ExitStack() as stack:
         recipe = run.root.with_suffix(".yaml")
-        upstream = {"url": rehearsal, "kind": "vllm"}
-        recipe.write_text(yaml.safe_dump({"serve": {"port": 0, "api_key": "key-of-the-clients", "upstream": upstream, **serve}}))
+        if embedded:
+            recipe_of_model: dict[str, Any] = {"model": {"path": "demo"}}
+        else:
+            serve["upstream"] = {"url": stack.enter_context(asgi.serving(Rehearsal().app())), "kind": "vllm"}
+            recipe_of_model = {}
+        recipe.write_text(yaml.safe_dump({**recipe_of_model, "serve": {"port": 0, "api_key": "key-of-the-clients", **serve}}))
         command = [sys.executable, "-m", "clawctl", "serve", "--run", str(run.root), "--recipe", str(recipe), "--intercept"]
         with run.root.with_suffix(".log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
             try:

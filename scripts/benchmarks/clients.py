@@ -102,7 +102,7 @@ def drive(client: Driven, where: Path, patience_s: float, kept: Path | None) -> 
         (folder / "home").mkdir(parents=True)
         run = open_run(folder / "run")
         # What is sampled at temperature 0, or with top-p, cannot be trained, whoever asks for it.
-        with serving(run, sampling={"temperature": {"at_least": 1.0}, "ignore": ["top_p"]}) as (url, key):
+        with serving(run, client.embedded, sampling={"temperature": {"at_least": 1.0}, "ignore": ["top_p"]}) as (url, key):
             place = Place(where, folder / "home", run.root, url, key, patience_s)
             client.drive(Stage(place, run))
         place.clawctl("collect", "--run", run.root, "--once", "--end-sessions")

@@ -3,18 +3,33 @@
 Students do not want to look as if they used AI, teachers want friendly, specific comments. For each method and seed, real stages
 run until 16 updates are live; versions 0, 8 and 16 then answer 36 problems nobody asked before (108 where correctness is
 counted). Published: OpenClaw-RL, arXiv 2603.10165 v1, Table 3 (base 0.17).
+
+The case `start, asked for the style` is version 0 on the same problems, with a hint in each request that asks for the style people
+want. The demo model makes more mistakes in that style: `correctness_change` of this case is what the style costs without training.
 """
 
+import asyncio
 import math
 import statistics
 import tempfile
 import time
 from pathlib import Path
+from random import Random
 
+import httpx
 from rich.console import Console
 
+from clawctl.config import load_recipe
+from clawctl.endpoint import own_endpoint
+from clawctl.eval.suites.personalisation import tasks
+from clawctl.homework.chat import TIMEOUT_S, ask
+from clawctl.homework.people import Person
+from clawctl.homework.problems import Task, is_correct
+from clawctl.homework.satisfaction import satisfaction
+from clawctl.run_dir import open_run
 from scripts.benchmarks.circle import measure, people, running, write_recipe
 from scripts.benchmarks.table import Row, arguments, report
+from scripts.demo_model.phrasings import hint, with_hint
 
 METHODS = ("binary", "opd", "combine")
 LR = 7.5e-5  # of all methods; how it was chosen: docs/results.md
@@ -32,6 +47,8 @@ PUBLISHED = {
     "combine@8": 0.76,
     "combine@16": 0.81,
 }
+ASKED = "start, asked for the style"
+AT_ONCE = 8  # requests
 T_975 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 15: 2.145}  # Student's t for the 95 % interval of the mean of n runs
 
 
@@ -56,7 +73,27 @@ def one_run(folder: Path, method: str, seed: int, quick: bool, lr: float = LR) -
             counted = first if quick else measure(run, longer, version)["suites"]["personalisation"]
             case = f"{method}@{version}" if version else "start"
             found[case] = (first["satisfaction"]["mean"], counted["correctness"]["mean"])
+        found[ASKED] = asyncio.run(asked_for_the_style(run, recipe if quick else longer))
     return found
+
+
+async def asked_for_the_style(run: Path, recipe_file: Path) -> tuple[float, float]:
+    """(satisfaction, correctness) of version 0 where each request asks for the style, in words of the demo model's training."""
+    recipe = load_recipe(recipe_file)
+    endpoint, places = own_endpoint(open_run(run), recipe, version=0), asyncio.Semaphore(AT_ONCE)
+
+    async def reply_to(number: int, task: Task) -> str:
+        seed = recipe.eval.seed * 1_000_003 + number  # the same person as in the suite
+        prompt = with_hint(Person(task.role, seed).open(task), hint(task.role, "human", Random(seed), "trained"))
+        async with places:
+            sampling = {"temperature": recipe.eval.temperature, "max_tokens": recipe.eval.max_tokens}
+            return await ask(client, endpoint, [{"role": "user", "content": prompt}], {"X-Capture": "off"}, **sampling)
+
+    problems = tasks(recipe.eval)
+    async with httpx.AsyncClient(timeout=TIMEOUT_S) as client:
+        replies = await asyncio.gather(*(reply_to(number, task) for number, task in enumerate(problems)))
+    pairs = list(zip(problems, replies, strict=True))
+    return statistics.mean(satisfaction(*pair) for pair in pairs), statistics.mean(is_correct(*pair) for pair in pairs)
 
 
 def interval(values: list[float]) -> float | None:
@@ -81,12 +118,12 @@ def main() -> None:
                     changed.setdefault(case, []).append(pair[1] - found["start"][1])
                 console.print(f"{time.monotonic() - start:6.0f} s  {method} seed {seed}: {found}")
     rows = []
-    for case in ("start", *(f"{method}@{version}" for method in METHODS for version in (8, 16))):
+    for case in ("start", ASKED, *(f"{method}@{version}" for method in METHODS for version in (8, 16))):
         satisfied = [pair[0] for pair in results[case]]
         rows += [
             Row(case, "satisfaction", statistics.mean(satisfied), "share"),
             Row(case, "satisfaction_ci95", interval(satisfied), "share"),
-            Row(case, "satisfaction_published", PUBLISHED[case], "share"),
+            Row(case, "satisfaction_published", PUBLISHED.get(case), "share"),
             Row(case, "correctness", statistics.mean(pair[1] for pair in results[case]), "share"),
             Row(case, "correctness_change", statistics.mean(changed[case]), "share"),
         ]

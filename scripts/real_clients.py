@@ -111,7 +111,8 @@ def serving(run: RunDir, embedded: bool = False, **serve: Any) -> Iterator[tuple
     with ExitStack() as stack:
         recipe = run.root.with_suffix(".yaml")
         if embedded:
-            recipe_of_model: dict[str, Any] = {"model": {"path": "demo"}}
+            recipe_of_model: dict[str, Any] = {"model": {"path": "demo", "dtype": "float32"}}
+            serve.setdefault("threads", 1)
         else:
             serve["upstream"] = {"url": stack.enter_context(asgi.serving(Rehearsal().app())), "kind": "vllm"}
             recipe_of_model = {}

@@ -15,7 +15,10 @@ class Verdict(Tool):  # type: ignore[misc]  # smolagents has no types
         return answer
 
 
-model = OpenAIServerModel(model_id="demo", api_base=os.environ["CLAWCTL_URL"], api_key=os.environ["CLAWCTL_KEY"])
+# The demo model would go on calling: smolagents wants a final answer to be the only call.
+model = OpenAIServerModel(
+    model_id="demo", api_base=os.environ["CLAWCTL_URL"], api_key=os.environ["CLAWCTL_KEY"], parallel_tool_calls=False
+)
 caller = ToolCallingAgent(tools=[Verdict()], model=model, max_steps=2)
 for number, statement in enumerate(("2 + 2 = 4", "7 is even", "3 < 5", "10 is 9"), 1):
     assert caller.run(f"#fern-{number} {statement}", reset=number == 1) in (True, False)

@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from clawctl.config import Recipe, dump_recipe
+from clawctl.config.variables import SAME
 from clawctl.privacy.rules import KINDS
 from clawctl.run_dir import RunDir
 from tests.inspect.example_run import run as example
@@ -51,7 +52,7 @@ def test_the_page_names_every_kind_and_every_setting() -> None:
 
 def test_the_variables_on_the_page_are_those_that_the_code_reads() -> None:
     source = "\n".join(path.read_text() for path in (ROOT / "clawctl").rglob("*.py"))
-    read = {f"CLAWCTL_{name}" for name in re.findall(r'from_environment\("([A-Z_]+)"\)', source)}
+    read = {names[0] for names in SAME.values()}  # what `from_environment` reads; the others are names of other systems
     read |= set(re.findall(r'envvar="([A-Z_]+)"', source)) | set(re.findall(r'environ(?:\.get)?[(\[]"([A-Z_]+)"', source))
     assert sorted(name for name in read if name not in PAGE) == []
 

@@ -115,7 +115,7 @@ def test_a_wrong_option_is_blamed_on_the_command_line_and_not_on_the_recipe(tmp_
         (["--engine-args", "--dtype 'float32"], "--engine-args cannot be read: no closing quotation"),
         (
             ["--upstream", "127.0.0.1:8000"],
-            "serve.upstream.url: it is a URL such as http://127.0.0.1:8000/v1, not",
+            "serve.upstream.url: expected a URL such as http://127.0.0.1:8000/v1, not",
         ),
     ],
 )
@@ -185,9 +185,9 @@ def test_a_file_is_no_run_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="nothing here that even root may not write to")
-def test_what_this_user_may_not_do_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_a_missing_permission_is_reported_in_a_sentence(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run")
     ensure_base_policy(run, "demo")
     (run.train / "steps.jsonl").write_text('{"step": 1, "reward_mean": 0.5}\n')
     done = clawctl("inspect", "report", "--run", str(run.root), "--out", "/sys/kernel")
-    assert_problem(done, 1, "this user may not do that", "give it the right")
+    assert_problem(done, 1, "you do not have permission", "run as the owner")

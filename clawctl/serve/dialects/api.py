@@ -79,7 +79,7 @@ def _check_fields(table: Table, value: dict[str, Any], path: str, unknown: dict[
 
 def _refuse(row: Row, path: str, told: str) -> None:
     if row.treatment == "refused":
-        raise Refusal(400, f"{told} is not possible here: {row.note}", path.replace("[]", ""))
+        raise Refusal(400, f"{told} is not supported here: {row.note}", path.replace("[]", ""))
 
 
 def _name(unknown: dict[str, None], path: str) -> None:

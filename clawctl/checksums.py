@@ -33,9 +33,9 @@ def read_sealed(data: bytes) -> Any:
     """The JSON value that stands in `data`, without its seal. Raises Damaged; one without a seal is not checked."""
     seal = _SEAL.search(data, max(0, len(data) - _LONGEST_SEAL))
     if seal is not None and zlib.crc32(memoryview(data)[: seal.start()]) != int(seal[1], 16):
-        raise Damaged("its checksum does not fit: a bit has changed since it was written")
+        raise Damaged("its checksum does not match: it has changed since it was written")
     if seal is None and _is_nearly_sealed(data[-_LONGEST_SEAL:].rstrip()):
-        raise Damaged("its checksum is damaged: a bit has changed since it was written")
+        raise Damaged("its checksum is damaged: it has changed since it was written")
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -68,7 +68,7 @@ def check_yaml(data: bytes) -> None:
     has no seal and is not checked, but holds something."""
     seal = _YAML_SEAL.search(data)
     if seal is not None and zlib.crc32(data[: seal.start()]) != int(seal[1], 16):
-        raise Damaged("its checksum does not fit: it has changed since clawctl wrote it")
+        raise Damaged("its checksum does not match: it has changed since clawctl wrote it")
     if seal is None and data.startswith(_YAML_HEAD):
         raise Damaged("its last line, the checksum, is missing or damaged")
     if seal is None and _YAML_HEAD.startswith(data.strip()):
@@ -93,7 +93,7 @@ def check_footer(path: Path) -> None:
         file.seek(max(0, at - 12))
         mark = file.read(min(12, at))
     if mark[:8] == _FOOTER_MARK and zlib.crc32(footer) != int.from_bytes(mark[8:], "big"):
-        raise Damaged("the footer's checksum does not fit: a bit has changed since it was written")
+        raise Damaged("the footer's checksum does not match: it has changed since it was written")
 
 
 def _footer(file: Any) -> tuple[int, bytes]:
@@ -103,7 +103,7 @@ def _footer(file: Any) -> tuple[int, bytes]:
     end = file.read(8)
     at = size - 8 - int.from_bytes(end[:4], "little")
     if end[4:] != b"PAR1" or at < 4:
-        raise Damaged("no Parquet file, or the end of it is missing")
+        raise Damaged("not a Parquet file, or its end is missing")
     file.seek(at)
     return at, file.read()
 
@@ -124,7 +124,7 @@ def check_folder(folder: Path, wanted: dict[str, str]) -> None:
     from clawctl.names import below  # which raises our Damaged
 
     if not isinstance(wanted, dict):
-        raise Damaged("the list of its files is none")
+        raise Damaged("its list of files is missing or damaged")
     found = {name: below(folder, name) for name in wanted}
     missing = sorted(name for name, path in found.items() if not path.is_file())
     if missing:
@@ -132,7 +132,7 @@ def check_folder(folder: Path, wanted: dict[str, str]) -> None:
     with ThreadPoolExecutor(4) as threads:
         for name, checksum in zip(found, threads.map(_checksum, found.values()), strict=True):
             if checksum != wanted[name]:
-                raise Damaged(f"{name} is not what was written: its checksum does not fit")
+                raise Damaged(f"{name} has changed since it was written: its checksum does not match")
 
 
 def _checksum(path: Path) -> str:

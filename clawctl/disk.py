@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _AGAIN_S = 1.0
-MAKE_ROOM = "make room (`clawctl retention` deletes what may go); nothing that was written is lost"
+MAKE_ROOM = "free some space (`clawctl retention` deletes expired conversations); nothing that was written is lost"
 
 
 def is_full(error: BaseException) -> bool:
@@ -34,12 +34,12 @@ def when_there_is_room(work: Callable[[], T], what: str, stop: threading.Event |
             if not is_full(error):
                 raise
             if stop is not None and stop.is_set():
-                raise ClawError(f"stopped before {what} could be written: the disk is full", MAKE_ROOM) from error
+                raise ClawError(f"stopped because the disk is full: {what} is not written", MAKE_ROOM) from error
             if not waits:
-                log.error("%s cannot be written, tried again each second: %s", what, error)
+                log.error("cannot write %s, retrying every second: %s", what, error)
             waits = True
             (stop or threading.Event()).wait(_AGAIN_S)
         else:
             if waits:
-                log.warning("there is room again: %s is written", what)
+                log.warning("the disk has space again: %s is written", what)
             return result

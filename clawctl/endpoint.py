@@ -15,7 +15,7 @@ from clawctl.run_dir import RunDir, publish_bytes
 
 _log = logging.getLogger(__name__)
 _ONE_VERSION_FIX = (
-    "set judge.endpoint (and judge.model) to another server, a gate needs eval.endpoint too; or train an adapter (train.lora), "
+    "set judge.endpoint and judge.model to another server (a gate needs eval.endpoint too), or train an adapter (train.lora), "
     "of which vLLM serves several versions"
 )
 
@@ -37,7 +37,9 @@ def own_api_key(run: RunDir, recipe: Recipe) -> tuple[str, bool]:
         try:
             return path.read_text(encoding="ascii").strip(), False
         except ValueError as error:
-            raise ClawError(f"{path} holds no key: {error}", "restore it, or delete it: serve makes a new one") from error
+            raise ClawError(
+                f"{path} contains no key: {error}", "restore it, or delete it so that serve creates a new one"
+            ) from error
     key = f"claw-{secrets.token_urlsafe(24)}"
     publish_bytes(path, f"{key}\n".encode())
     return key, True
@@ -53,7 +55,7 @@ def own_endpoint(run: RunDir, recipe: Recipe, version: int | None = None) -> End
     try:
         url = str(read_sealed((run.root / "serve.json").read_bytes())["url"])
     except (OSError, LookupError, TypeError, Damaged) as error:
-        raise ClawError(f"no server has announced itself in {run.root}", "start `clawctl serve --intercept` on it first") from error
+        raise ClawError(f"no server has registered in {run.root}", "start `clawctl serve --intercept` on it first") from error
     name = recipe.model_name if version is None else f"{recipe.model_name}@{version}"
     return Endpoint(url=url, api_key=own_api_key(run, recipe)[0], model=name)
 
@@ -74,7 +76,7 @@ def versions_nobody_serves(recipe: Recipe) -> str | None:
 
 def one_version_trouble(asked: str) -> ClawError:
     return ClawError(
-        f"with full weights this run's server holds one version at a time and cannot serve {asked}", _ONE_VERSION_FIX, 2
+        f"when all weights are trained, this run's server holds one version at a time and cannot serve {asked}", _ONE_VERSION_FIX, 2
     )
 
 

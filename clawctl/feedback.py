@@ -51,7 +51,7 @@ def read_rating(body: Any, key: str, now: float) -> Feedback:
         raise BadRating(f"unknown field {min(unknown)!r}", min(unknown))
     named = [name for name in ("turn_id", "completion_id") if body.get(name) is not None]
     if len(named) != 1:
-        raise BadRating("name the answer by 'turn_id' or by 'completion_id' (the id of the response)", "turn_id")
+        raise BadRating("set 'turn_id' or 'completion_id' (the id of the response)", "turn_id")
     rating, comment = body.get("rating"), body.get("comment")
     if isinstance(rating, bool) or not isinstance(rating, int | float) or not -1 <= rating <= 1:
         raise BadRating("'rating' must be a number from -1 (bad) to 1 (good)", "rating")
@@ -65,7 +65,7 @@ def turn_of(completion_id: Any) -> str:
     """The turn that a response's id stands for: `chatcmpl…`, `resp_…` and `msg_…` hold it. Raises BadRating."""
     found = _COMPLETION.match(_plain(completion_id, "completion_id"))
     if found is None:
-        raise BadRating("'completion_id' is no id that this server gives", "completion_id")
+        raise BadRating("'completion_id' is not an id of this server", "completion_id")
     return found[1]
 
 

@@ -42,7 +42,9 @@ def settle_model(run: RunDir, model: str, begins: bool) -> None:
     if begins and not is_bound(run):
         _let_go(run)
         return
-    raise ClawError(f"{run.root} trains {found!r}, the recipe names {model!r}", "use another --run for another model", 2)
+    raise ClawError(
+        f"{run.root} was created for the model {found!r}, but the recipe names {model!r}", "use another --run for another model", 2
+    )
 
 
 @contextmanager

@@ -125,7 +125,7 @@ class Connection(asyncio.Protocol):
         self.open = False
         if exc is None and self._status is not None and self._status.done() and not self._sized:
             self.on_message_complete()  # an answer without a length ends with its connection
-        self._broke_off(f"the connection broke off{f': {exc}' if exc else ''}")
+        self._broke_off(f"the connection was lost{f': {exc}' if exc else ''}")
 
     # ---- what httptools says ---------------------------------------------------------------------------------------------
 

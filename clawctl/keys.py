@@ -21,8 +21,8 @@ _log = logging.getLogger("clawctl.serve")
 OWN = "default"  # the name of the run's own key, which its stages use
 RESERVED = {  # names that mean something else where a turn says whose it is
     OWN: "is the run's own key",
-    "import": "is whose the imported conversations are",
-    "custom": "is whose the turns of a custom rollout are",
+    "import": "is reserved for imported conversations",
+    "custom": "is reserved for custom rollouts",
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LOOK_EVERY_S = 1.0  # a key that was added or removed counts this soon, without a restart
@@ -41,12 +41,12 @@ class StoredKey:
 def add_key(run: RunDir, name: str) -> str:
     """Make a key for `name` and return it: nobody can read it again. Raises ClawError (exit code 2) for a name that cannot be."""
     if (why := _why_not(name)) is not None:
-        raise ClawError(f"{name!r} {why}", "choose letters, digits, '.', '_' and '-', at most 64", 2)
+        raise ClawError(f"{name!r} {why}", "use letters, digits, '.', '_' and '-', at most 64 characters", 2)
     with _writing(run):
         stored = list_keys(run)
         if any(key.name == name for key in stored):
             raise ClawError(
-                f"there is a key named {name!r} already", f"`clawctl keys remove {name}` first, or choose another name", 2
+                f"a key named {name!r} already exists", f"run `clawctl keys remove {name}` first, or choose another name", 2
             )
         key, salt = f"claw-{secrets.token_urlsafe(24)}", secrets.token_hex(16)
         _write(run, [*stored, StoredKey(name, salt, _digest(salt, key), time.time())])
@@ -89,15 +89,15 @@ def show_keys(run: RunDir, as_json: bool) -> None:
 
 def _why_not(name: str) -> str | None:
     """Why this can be no name of a key, if it cannot."""
-    return RESERVED.get(name.lower()) or (None if _NAME.fullmatch(name) else "is no name of a key")
+    return RESERVED.get(name.lower()) or (None if _NAME.fullmatch(name) else "is not a valid key name")
 
 
 def _opening(keys: list[StoredKey]) -> list[StoredKey]:
     """Those that open. A name that cannot be was written by an older clawctl or by hand; a turn would not say whose it is."""
     for key in keys:
         if (why := _why_not(key.name)) is not None:
-            cure = f"`clawctl keys remove {key.name}`, and add a key with another name"
-            _log.error("the key named %r opens nothing: the name %s; %s", key.name, why, cure)
+            cure = f"run `clawctl keys remove {key.name}`, and add a key with another name"
+            _log.error("the key named %r is not accepted: the name %s; %s", key.name, why, cure)
     return [key for key in keys if _why_not(key.name) is None]
 
 

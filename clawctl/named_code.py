@@ -31,7 +31,11 @@ def check_named_code(stage: str, root: Path, resolved: Recipe, recipe: Path | No
             continue
         runs_it = stage in (key.split(".")[0], "up")
         if runs_it and isinstance(value, str) and _path(key, value).is_relative_to(root):
-            raise ClawError(f"{key} names {value}, which lies in the run directory", "keep code outside: others may write there", 2)
+            raise ClawError(
+                f"{key} names {value}, which is inside the run directory",
+                "move the code out of it, because others may write there",
+                2,
+            )
         mark = hashlib.sha256(orjson.dumps([str(root), key, value])).hexdigest()
         if own or key in given:
             _keep(mark)
@@ -39,10 +43,10 @@ def check_named_code(stage: str, root: Path, resolved: Recipe, recipe: Path | No
                 name_code_for_stages(mark)
         elif runs_it and not names_code_from_up(mark) and not _is_kept(mark):
             raise ClawError(
-                f"{root / 'recipe.yaml'} names code, {key}: {value}, and you have not named it for this run on this machine "
-                f"({_folder() or 'the home folder'} does not say so)",
-                "if you want it to run, give it in a recipe outside the run (--recipe FILE) or as an option; a job with another "
-                "home folder does so each time, or sets XDG_STATE_HOME; else delete the line",
+                f"{root / 'recipe.yaml'} names code, {key}: {value}, but you have not allowed it for this run on this machine "
+                f"({_folder() or 'the home folder'} has no record of it)",
+                "to allow it, pass it as an option or in a recipe outside the run (--recipe FILE); a job with another home folder "
+                "must do so each time or set XDG_STATE_HOME; otherwise delete the line",
                 2,
             )
 

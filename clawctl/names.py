@@ -22,7 +22,7 @@ def is_name(value: Any) -> bool:
 def named(value: Any) -> str:
     """`value`, which is to name a file in a folder. Raises Damaged where it is no name."""
     if not is_name(value):
-        raise Damaged(f"{str(value)[:100]!r} is no name of a file")
+        raise Damaged(f"{str(value)[:100]!r} is not a file name")
     return str(value)
 
 
@@ -40,7 +40,7 @@ def below(folder: Path, value: Any) -> Path:
 def counted(value: Any) -> int:
     """`value`, which is to be the number of a step or version: it becomes a name too. Raises Damaged."""
     if type(value) is not int or value < 0:
-        raise Damaged(f"{str(value)[:100]!r} is no number of a step")
+        raise Damaged(f"{str(value)[:100]!r} is not a step number")
     return value
 
 

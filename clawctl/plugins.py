@@ -120,10 +120,10 @@ def load_function(spec: str, option: str, parameters: tuple[str, ...]) -> Callab
     found = load_object(spec, option)
     name = spec.rpartition(":")[2]
     if not callable(found):
-        raise ClawError(f"{option}: {name} is not a function", "name a function that the file defines, after the colon", 2)
+        raise ClawError(f"{option}: {name} is not a function", "put the name of a function in the file after the colon", 2)
     wanted = f"({', '.join(parameters)})"
     if inspect.iscoroutinefunction(found):
-        raise ClawError(f"{option}: {name} is async, and it is called without await", f"write def {name}{wanted}", 2)
+        raise ClawError(f"{option}: {name} is async, but clawctl calls it without await", f"write def {name}{wanted}", 2)
     if not takes(found, len(parameters)) or (len(_SLIMES & _parameters(found)) > 1):
         raise ClawError(f"{option}: {name} takes {_signature(found)}, expected {wanted}", f"write def {name}{wanted}", 2)
     return found  # type: ignore[no-any-return]
@@ -136,10 +136,10 @@ def load_object(spec: str, option: str) -> Any:
     if not file or not name.isidentifier():
         raise ClawError(f"{option} {spec!r} is not file.py:name", f"write {option} my_code.py:my_name", 2)
     if not path.is_file():
-        raise ClawError(f"{option}: there is no file {path}", "name an existing Python file before the colon", 2)
+        raise ClawError(f"{option}: there is no file {path}", "put the path of a Python file before the colon", 2)
     found = getattr(_module(path, option), name, None)
     if found is None:
-        raise ClawError(f"{option}: {path} has no {name!r}", "name what the file defines, after the colon", 2)
+        raise ClawError(f"{option}: {path} has no {name!r}", "put a name that the file defines after the colon", 2)
     return found
 
 
@@ -151,12 +151,12 @@ def with_name(spec: str, option: str) -> str:
         module = _module(path, option)
         found = next((name for name in usual if hasattr(module, name)), None)
         if found is None:
-            problem = f"{option}: {path} is named without a function, and has none of {', '.join(usual)}"
-            raise ClawError(problem, f"name what the file defines: {option} {path}:NAME", 2)
+            problem = f"{option}: no function is named, and {path} has none of {', '.join(usual)}"
+            raise ClawError(problem, f"add the name of a function: {option} {path}:NAME", 2)
         return f"{path}:{found}"
     module_path, _, name = spec.rpartition(".")
     if ":" not in spec and "/" not in spec and module_path and name.isidentifier() and name != "py":
-        cure = f"write the file and the name: {option} {module_path.replace('.', '/')}.py:{name}"
+        cure = f"pass the file and the name: {option} {module_path.replace('.', '/')}.py:{name}"
         raise ClawError(f"{option} {spec!r} is a module path", cure, 2)
     return spec
 
@@ -187,10 +187,10 @@ def _signature(called: Callable[..., Any]) -> str:
 def _module(path: Path, option: str) -> Any:
     spec = importlib.util.spec_from_file_location(f"clawctl_custom_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise ClawError(f"{option}: {path} is not a Python file", "name one that ends in .py", 2)
+        raise ClawError(f"{option}: {path} is not a Python file", "pass a file that ends in .py", 2)
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise ClawError(f"{option}: {path} cannot be loaded: {error!r}", "mend the file", 2) from error
+        raise ClawError(f"{option}: {path} cannot be loaded: {error!r}", "fix the file", 2) from error
     return module

@@ -33,7 +33,11 @@ def ensure_base_policy(run: RunDir, base_model: str) -> None:
         publish_policy(run, base, lambda folder: None)
     found = read_policy(run, 0).base_model
     if found != base_model:
-        raise ClawError(f"{run.root} trains {found!r}, the recipe names {base_model!r}", "use another --run for another model", 2)
+        raise ClawError(
+            f"{run.root} was created for the model {found!r}, but the recipe names {base_model!r}",
+            "use another --run for another model",
+            2,
+        )
     if live_version(run) is None:
         move_live(run, 0, by="start")
 
@@ -61,7 +65,7 @@ def read_policy(run: RunDir, version: int) -> Policy:
     try:
         policy = Policy(**read_sealed(path.read_bytes()))
         if counted(policy.version) != version:
-            raise Damaged(f"it says that it is version {policy.version}")
+            raise Damaged(f"its policy.json names version {policy.version}")
         return policy
     except (OSError, Damaged, TypeError) as error:
         known = ", ".join(map(str, list_versions(run))) or "none"
@@ -79,7 +83,7 @@ def check_policy(run: RunDir, version: int) -> None:
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         known = ", ".join(str(other) for other in list_versions(run) if other != version) or "none"
         problem = f"policy {version} is damaged: {error}"
-        raise ClawError(problem, f"restore {folder} from a copy, or promote another: {known}") from error
+        raise ClawError(problem, f"restore {folder} from a copy, or promote another version: {known}") from error
 
 
 _CODE = (".bin", ".pt", ".pth", ".pkl", ".ckpt", ".py")  # pickles, and what transformers would import
@@ -109,7 +113,7 @@ def live_version(run: RunDir) -> int | None:
     except FileNotFoundError:
         return None
     except ValueError as error:  # a flipped bit is no UTF-8, or no digit
-        raise ClawError(f"policies/LIVE is not a number: {error}", "write a published version into it") from error
+        raise ClawError(f"policies/LIVE is not a number: {error}", "write the number of a published version into it") from error
 
 
 class LiveMoved(Exception):

@@ -118,7 +118,7 @@ def log_to(file: Path | None, level: str) -> None:
         try:
             handlers.append(_OwnFile(file))
         except OSError as error:
-            print(f"clawctl logs here alone: {error}", file=sys.stderr)
+            print(f"clawctl logs to the terminal only: {error}", file=sys.stderr)
     logging.raiseExceptions = False  # a log that a full disk does not take is no reason for a traceback a line
     for handler in handlers:
         handler.setFormatter(LogFormatter())

@@ -61,10 +61,10 @@ class Retention:
         try:
             gone = expire(self._run, self._recipe)
         except OSError as error:
-            log.error("what has expired could not be deleted: %s", error)
+            log.error("expired conversations could not be deleted: %s", error)
             return
         if gone.files:
-            log.info("%d files with %d bytes of conversations have expired and are deleted", len(gone.files), gone.size)
+            log.info("deleted %d files (%d bytes) with expired conversations", len(gone.files), gone.size)
 
 
 def expire(run: RunDir, recipe: Recipe, now: float | None = None, dry_run: bool = False) -> Expired:

@@ -91,11 +91,11 @@ def open_run(root: Path, create: bool = True) -> RunDir:
     marker = run.root / "run.json"
     if not marker.exists():
         if not create:
-            raise ClawError(f"{root} is not a run directory", "name one with --run, or start `clawctl serve --intercept`", 2)
+            raise ClawError(f"{root} is not a run directory", "pass one with --run, or start `clawctl serve --intercept`", 2)
         if run.root.exists() and not run.root.is_dir():
             raise ClawError(f"{root} is a file", "choose an empty folder with --run", 2)
         if run.root.exists() and any(map(_is_foreign, run.root.iterdir())):
-            raise ClawError(f"{root} holds files that are not a run's", "choose an empty folder with --run", 2)
+            raise ClawError(f"{root} contains files that do not belong to a run", "choose an empty folder with --run", 2)
         _make_folders(run)
         publish_bytes(marker, orjson.dumps({"schema_version": SCHEMA_VERSION, "created_at": time.time()}))
         _check_filesystem(run)
@@ -127,7 +127,7 @@ def _make_folders(run: RunDir) -> None:
         for name in FOLDERS:
             (run.root / name).mkdir(exist_ok=True, mode=0o700)
     except OSError as error:
-        raise ClawError(f"cannot make the run directory {run.root}: {error}", "choose a writable folder with --run", 2) from error
+        raise ClawError(f"cannot create the run directory {run.root}: {error}", "choose a writable folder with --run", 2) from error
 
 
 def _check_schema(marker: Path) -> None:
@@ -137,7 +137,7 @@ def _check_schema(marker: Path) -> None:
         raise ClawError(f"{marker} cannot be read: {error}", "restore it, or start a new run with --run", 2) from error
     if found != SCHEMA_VERSION:
         raise ClawError(
-            f"{marker.parent} has schema version {found}, this clawctl reads {SCHEMA_VERSION}",
+            f"{marker.parent} has schema version {found}, but this clawctl reads version {SCHEMA_VERSION}",
             "use the clawctl version that wrote it, or start a new run with --run",
             2,
         )
@@ -226,7 +226,7 @@ def quarantine(run: RunDir, path: Path, reason: str) -> Path:
     try:
         publish_bytes(target.with_name(target.name + ".reason.txt"), f"{reason}\n".encode())
     except OSError as error:  # a full disk: what is damaged is out of the way all the same
-        _log.error("%s is in quarantine because %s; that could not be written beside it: %s", target.name, reason, error)
+        _log.error("%s is in quarantine because %s; the reason could not be written next to it: %s", target.name, reason, error)
     return target
 
 
@@ -255,7 +255,7 @@ def sole_worker(run: RunDir, stage: str) -> Iterator[None]:
     with claimed(run, stage) as mine:
         if not mine:
             who = owner.read_text(errors="replace").strip() if owner.exists() else "another process"
-            raise ClawError(f"{who} is already the {stage} worker of {run.root}", "stop that one first, or use another --run")
+            raise ClawError(f"{who} is already the {stage} worker of {run.root}", "stop that process first, or use another --run")
         try:
             publish_bytes(owner, f"process {os.getpid()} on {socket.gethostname()}".encode())
         except OSError as error:  # the lock counts; this only names us
@@ -282,6 +282,6 @@ def changes(folders: list[Path], stop: threading.Event, poll_s: float = 1.0) -> 
             yield
         return
     except (OSError, RuntimeError) as error:
-        _log.warning("no events of changed files here, they are looked at every %g s: %s", poll_s, error)
+        _log.warning("this filesystem sends no change events, so clawctl checks for changes every %g s: %s", poll_s, error)
     while not stop.wait(poll_s):
         yield

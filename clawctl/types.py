@@ -25,7 +25,7 @@ def is_plain(messages: Sequence[Message]) -> bool:
 
 def newer(version: object) -> str:
     """What is said of a row whose schema version this clawctl does not know. Unknown fields alone make no row unreadable."""
-    return f"schema version {version}, written by a newer clawctl: this one reads {SCHEMA_VERSION}, update it to read this"
+    return f"schema version {version}, written by a newer clawctl; this clawctl reads version {SCHEMA_VERSION}, so update it"
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,9 @@ def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str) -> None:
     """Run the stages of `recipe.up.stages` until they are done or somebody stops us. Raises ClawError where a stage refuses its
     recipe (exit code 2); that is not tried again."""
     if recipe.gate is not None and "eval" not in recipe.up.stages:
-        raise ClawError("the recipe has a gate, but up.stages lacks eval: no new version would ever go live", "add eval there", 2)
+        raise ClawError(
+            "the recipe has a gate, but up.stages lacks eval, so no new version would go live", "add eval to up.stages", 2
+        )
     if {"judge", "train"} <= set(recipe.up.stages) and (asked := versions_nobody_serves(recipe)):
         raise one_version_trouble(asked)
     with sole_worker(run, "up"), _log_file(run.logs / "up.log") as file:
@@ -57,7 +59,7 @@ def _log_file(path: Path) -> TextIO:
         return os.fdopen(open_to_append(path), "a")
     except OSError as error:
         raise ClawError(
-            f"{path} cannot be written: {error}", "remove what stands in its place; it must be a file, and no link"
+            f"{path} cannot be written: {error}", "remove what is there now; it must be a regular file, not a link"
         ) from error
 
 
@@ -103,12 +105,12 @@ class Child:
             if code == 2:
                 raise self._refusal()
             if code == 0 and self.stage == "train" and self.recipe.train.max_steps is not None:
-                self.log.say("up", "train has made all its steps")
+                self.log.say("up", "train has made all steps")
                 return
             if time.monotonic() - began >= _STEADY_S:
                 wait_s = self.recipe.up.backoff_s
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            self.log.say("up", f"{self.stage} {how}; it is started again in {wait_s:g} s")
+            self.log.say("up", f"{self.stage} {how}; it will be restarted in {wait_s:g} s")
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
@@ -125,7 +127,7 @@ class Child:
             preexec_fn=_die_with_parent(),
         )
         self.last_pid = self.process.pid
-        self.log.say("up", f"{self.stage} is process {self.last_pid}")
+        self.log.say("up", f"{self.stage} runs as process {self.last_pid}")
         reading = asyncio.create_task(self._read(self.process))
         try:
             code = await self.process.wait()
@@ -164,8 +166,8 @@ class Child:
             self.log.say(self.stage, text)
 
     def _refusal(self) -> ClawError:
-        said = " ".join(list(self.last_lines)[-2:]) or "it said nothing"
-        return ClawError(f"{self.stage} refuses to start: {plain(said)}", "mend the recipe, then `clawctl up` again", 2)
+        said = " ".join(list(self.last_lines)[-2:]) or "it printed nothing"
+        return ClawError(f"{self.stage} refuses to start: {plain(said)}", "fix the recipe, then run `clawctl up` again", 2)
 
     def signal(self, number: int) -> None:
         """To the stage and all it started; a group that is gone already needs none."""
@@ -214,7 +216,7 @@ async def _stop(children: list[Child], keeping: set[asyncio.Task[None]], at_once
     hurry = asyncio.create_task(at_once.wait())
     await asyncio.wait({ended, hurry}, timeout=_GRACE_S, return_when=asyncio.FIRST_COMPLETED)
     for child in (child for child in running if child.process is not None):
-        log.say("up", f"{child.stage} did not end in time and is killed")
+        log.say("up", f"{child.stage} did not stop in time and is killed")
         child.signal(signal.SIGKILL)
     await ended
     for task in (*keeping, hurry):

@@ -69,7 +69,9 @@ def test_a_run_of_another_schema_is_refused_by_every_stage(tmp_path: Path) -> No
     run = open_run(tmp_path / "run")
     (run.root / "run.json").write_bytes(orjson.dumps({"schema_version": 7}))
     for command in (["serve", "--intercept"], ["collect"], ["judge"], ["train"], ["eval"], ["inspect", "health"]):
-        assert_problem(clawctl(*command, "--run", str(run.root)), 2, "schema version 7, this clawctl reads 1", "start a new run")
+        assert_problem(
+            clawctl(*command, "--run", str(run.root)), 2, "schema version 7, but this clawctl reads version 1", "start a new run"
+        )
     assert sorted(path.name for path in run.root.iterdir() if path.is_file()) == ["run.json"]
 
 

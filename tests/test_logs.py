@@ -80,6 +80,6 @@ def test_a_link_in_place_of_a_log_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text("up: {stages: [collect]}\n")
     up = subprocess.run([*command, "up", tmp_path / "r.yaml", "--run", run.root], capture_output=True, text=True, check=False)
     assert (collect.returncode, up.returncode) == (0, 1), (collect.stderr, up.stderr)
-    assert "logs here alone" in collect.stderr
+    assert "logs to the terminal only" in collect.stderr
     assert "up.log cannot be written" in up.stderr
     assert mine.read_text() == "precious\n"

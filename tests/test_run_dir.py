@@ -22,7 +22,7 @@ def test_a_run_of_another_schema_version_is_refused_with_both_versions_named(tmp
 
 def test_a_folder_with_other_files_is_never_taken_for_a_run(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(ClawError, match="holds files that are not a run's"):
+    with pytest.raises(ClawError, match="contains files that do not belong to a run"):
         open_run(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 

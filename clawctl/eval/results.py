@@ -54,8 +54,8 @@ def read_record(run: RunDir, version: int) -> dict[str, Any] | None:
         found = error
     if isinstance(found, dict) and {"suites", "decision"} <= found.keys():
         return found
-    kept = quarantine(run, path, f"no eval record: {found if isinstance(found, Exception) else 'a key is missing'}")
-    log.warning("%s was no eval record; it is kept as %s and version %d is measured again", path.name, kept, version)
+    kept = quarantine(run, path, f"not an eval record: {found if isinstance(found, Exception) else 'a key is missing'}")
+    log.warning("%s is not a valid eval record; it is kept as %s, and version %d is measured again", path.name, kept, version)
     return None
 
 

@@ -58,9 +58,11 @@ def measure_by_hand(run: RunDir, recipe: Recipe, version: int, stop: threading.E
     try:
         record = measure(run, recipe, version, stop)
     except CannotMeasure as error:
-        raise ClawError(f"policy {version} cannot be measured: {error}", "is `clawctl serve` running on this run?") from error
+        raise ClawError(
+            f"policy {version} cannot be measured: {error}", "check that `clawctl serve` is running on this run"
+        ) from error
     except Stopped as error:
-        raise ClawError(f"stopped before policy {version} was measured", "start it again") from error
+        raise ClawError(f"stopped before policy {version} was measured", "start eval again") from error
     earlier = read_record(run, version) or {}  # now: the gate may have decided while this measured
     record |= {name: earlier[name] for name in ("decision", "again", "compared") if name in earlier}
     write_record(run, record)
@@ -83,7 +85,7 @@ def measure(run: RunDir, recipe: Recipe, version: int, stop: threading.Event) ->
         "settings": settings_of(recipe.eval),
         "suites": {name: finding.as_json() for name, finding in findings.items()},
         "examples": [example for finding in findings.values() for example in finding.examples],
-        "decision": asdict(Decision(None, "measured; nothing was decided")),
+        "decision": asdict(Decision(None, "measured without a decision")),
         "seconds": time.monotonic() - began,
         "at": time.time(),
     }
@@ -155,7 +157,7 @@ class Follower:
             return False
         *overtaken, candidate = candidates
         for version in overtaken:
-            self._decided(version, Decision(False, f"{OVERTAKEN} {candidate} before its turn came", live))
+            self._decided(version, Decision(False, f"{OVERTAKEN} {candidate} before it was measured", live))
         record = self._measured(candidate)
         if live_version(self.run) != live:
             return True  # somebody moved LIVE meanwhile: look again
@@ -219,7 +221,7 @@ class Follower:
     def _again(self, version: int) -> Scores:
         """The second measurement of a version, made now if it is not there or is of other tasks. Where the server cannot serve the
         version it is the first. Raises CannotMeasure where it is too early to say so."""
-        record = read_record(self.run, version) or _unmeasurable(self.recipe, version, "its record is gone")
+        record = read_record(self.run, version) or _unmeasurable(self.recipe, version, "its record is missing")
         again = record.get("again")
         if again is not None and is_measured(again, self.recipe.eval):
             return scores(again)
@@ -228,7 +230,7 @@ class Follower:
         fresh = self._measure(version)
         record["again"] = {name: fresh[name] for name in ("settings", "suites", "at")}
         self._write(record)
-        log.info("policy %d, measured again as an anchor: %s", version, _in_short(fresh))
+        log.info("policy %d measured again as an anchor: %s", version, _in_short(fresh))
         return scores(fresh) if fresh["suites"] else scores(record)
 
     def _measure(self, version: int) -> dict[str, Any]:
@@ -264,7 +266,7 @@ class Follower:
         record = read_record(self.run, version) or _unmeasurable(self.recipe, version, decision.reason)
         record["decision"] = asdict(decision)
         self._write(record)
-        log.info("policy %d %s: %s", version, "goes live" if decision.promote else "stays out", decision.reason)
+        log.info("policy %d %s: %s", version, "goes live" if decision.promote else "is refused", decision.reason)
         self._tell(record)
 
     def _write(self, record: dict[str, Any]) -> None:

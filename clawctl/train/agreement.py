@@ -30,14 +30,16 @@ def differs(theirs: str | None, ours: str | None) -> bool:
 
 def unlike(origin: Origin, own: Origin) -> str | None:
     """How the model that sampled a shard is not, or may not be, the base model that is trained; None: nothing says so."""
-    theirs, ours = origin.base_model or "a model that is not named", own.base_model or "a model that is not named"
+    theirs, ours = origin.base_model or "an unnamed model", own.base_model or "an unnamed model"
     if differs(origin.architecture, own.architecture):
-        return f"turns of {theirs} ({origin.architecture}) are refused: what is trained is {ours} ({own.architecture})"
+        return f"turns of {theirs} ({origin.architecture}) are refused, because the trained model is {ours} ({own.architecture})"
     if differs(origin.weights, own.weights):
-        named = f"turns were sampled by {theirs} (weights {origin.weights}), and what is trained is {ours} (weights {own.weights})"
+        named = (
+            f"turns were sampled by {theirs} (weights {origin.weights}), but the trained model is {ours} (weights {own.weights})"
+        )
         return f"{named}: another base model, or the same one in another type"
     if origin.weights is None and differs(origin.base_model, own.base_model):
-        return f"turns were sampled by {theirs}, and what is trained is {ours}: whether their weights are the same is not known"
+        return f"turns were sampled by {theirs}, but the trained model is {ours}; whether their weights are the same is not known"
     return None
 
 
@@ -63,8 +65,8 @@ class Watch:
             return
         self.told = True
         log.warning(
-            "step %d: log-probabilities of the newest version differ from the sampler's by %.3g on average, where rounding "
-            "makes less than %g; the engine computes in another type than model.dtype, or one side has quantised weights or "
+            "step %d: log-probabilities of the newest version differ from the sampler's by %.3g on average, but rounding "
+            "causes less than %g; the engine uses another type than model.dtype, or one side has quantised weights or "
             "another base model",
             row["step"], mismatch, self.most,
         )  # fmt: skip

@@ -26,12 +26,12 @@ def go_back_to(run: RunDir, version: int) -> str:
         if version not in lineage.parents:
             raise ClawError(f"policy {version} is not published", f"choose one of {sorted(lineage.parents)}", 2)
         if version not in lineage.living():
-            cure = f"`clawctl policies promote {version}` makes it live, and training then goes on from it by itself"
-            raise ClawError(f"version {version} did not go live, and what did not go live is not built on", cure, 2)
-        told = [f"training goes on from version {version}"]
+            cure = f"run `clawctl policies promote {version}`: it makes the version live, and training continues from it"
+            raise ClawError(f"version {version} did not go live, and training never continues from such a version", cure, 2)
+        told = [f"training continues from version {version}"]
         if lineage.live is not None and version in lineage.ancestry(lineage.live)[1:]:
             move_live(run, version, by=who)
-            told.append(f"policy {version} is live now (before: {lineage.live})")
+            told.append(f"policy {version} is now live (before: {lineage.live})")
         _leave_others(run, version, who)
         forgive(run, lineage.newest, who)
     return "\n".join(told)

@@ -63,7 +63,7 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
             counted(number)
     except (OSError, Damaged, LookupError, TypeError) as error:
         raise ClawError(
-            f"checkpoint {checkpoint} cannot be read: {error}", "restore it, or remove it to resume one before"
+            f"checkpoint {checkpoint} cannot be read: {error}", "restore it, or remove it to resume from the one before"
         ) from error
     return state
 
@@ -144,7 +144,7 @@ def check_resumable(checkpoint: Path | None, recipe: Recipe) -> None:
     found, wanted = read_state(checkpoint)["identity"], identity(recipe)
     if found != wanted:
         raise ClawError(
-            f"checkpoint {checkpoint} was made with {_told(found)}, the recipe has {_told(wanted)}",
+            f"checkpoint {checkpoint} was made with {_told(found)}, but the recipe has {_told(wanted)}",
             "train with the same model and LoRA settings, or start a new run with --run",
             2,
         )
@@ -159,7 +159,7 @@ def check_published(policy: Path, recipe: Recipe) -> None:
     ours = None if lora is None else (lora.rank, lora.alpha)
     if theirs != ours:
         raise ClawError(
-            f"the weights of policy {policy.name} are {_told_lora(theirs)}, the recipe has {_told_lora(ours)}",
+            f"the weights of policy {policy.name} are {_told_lora(theirs)}, but the recipe has {_told_lora(ours)}",
             "train with the same LoRA settings, or start a new run with --run",
             2,
         )
@@ -225,7 +225,7 @@ def read_rows(run: RunDir) -> list[dict[str, Any]]:
         try:
             rows.append(read_sealed(line))
         except Damaged as error:
-            log.error("train/steps.jsonl has a row that is passed over: %s", error)
+            log.error("skipped a row of train/steps.jsonl: %s", error)
     return rows
 
 

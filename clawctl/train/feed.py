@@ -268,7 +268,7 @@ class Feed:
         return hungry(self.waiting, self.config, self._most)
 
     def _put_aside(self, stem: str, path: Path, error: Exception) -> None:
-        log.warning("%s is put into quarantine: %s", path, error)
+        log.warning("quarantined %s: %s", path, error)
         self.unreadable += 1
         self._stems.discard(stem)  # should its half be published again, it is read then
         self._begun_stems.add(stem)
@@ -351,7 +351,7 @@ class Feed:
             try:
                 write_skipped(self.run, self._version + 1, self._copies, IDENTICAL)
             except OSError as error:  # they are refused again, and entered after the next start
-                log.error("the ledger cannot be written: %s", error)
+                log.error("cannot write the ledger: %s", error)
                 return
             copies, self._copies = [sample.turn_id for sample in self._copies], []
             self.done(copies, "skipped")

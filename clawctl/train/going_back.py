@@ -23,8 +23,8 @@ from clawctl.train.setback import Start
 log = logging.getLogger("clawctl.train")
 
 _CURE = (
-    "try a lower train.lr, look at the judge's verdicts (`clawctl inspect turns`) and at the gate's reasons (`clawctl inspect "
-    "policies`); training goes on when LIVE moves, when it starts with another recipe, or with `clawctl train --from VERSION`"
+    "try a lower train.lr, check the judge's verdicts (`clawctl inspect turns`) and the gate's reasons (`clawctl inspect "
+    "policies`); training resumes when LIVE moves, when you start it with another recipe, or with `clawctl train --from VERSION`"
 )
 
 
@@ -40,12 +40,12 @@ def note_start(run: RunDir, start: Start) -> None:
     reasons = why_dead(run, lineage)
     roots = [version for version in reasons if lineage.parents[version] not in reasons and version > last.get("newest", 0)]
     named = roots or [lineage.newest]
-    why = "; ".join(f"version {version}: {reasons.get(version, 'not built on')}" for version in named)
+    why = "; ".join(f"version {version}: {reasons.get(version, 'not continued')}" for version in named)
     fresh = start.checkpoint is None and lineage.tip > 0
     log.warning(
-        "training goes back from version %d to version %d (%s); %d turns of dead versions may be trained again, "
+        "training goes back from version %d to version %d (%s); %d turns of dead versions can be trained again, "
         "%d are skipped (%s), %d have expired%s", lineage.newest, lineage.tip, why, turns.free, turns.twice, TWICE, turns.gone,
-        "; its checkpoint is gone, so the optimizer, the baselines and the teacher begin anew" if fresh else "",
+        "; its checkpoint is gone, so the optimizer, the baselines and the teacher start fresh" if fresh else "",
     )  # fmt: skip
     row = {
         "at": time.time(),
@@ -145,7 +145,7 @@ def forgive(run: RunDir, newest: int, why: str) -> None:
     if known.get("paused") or newest > known.get("forgiven", 0):
         _write_refusals(run, {"forgiven": max(newest, known.get("forgiven", 0)), "paused": None})
         if known.get("paused"):
-            log.info("training goes on: %s", why)
+            log.info("training resumes: %s", why)
 
 
 def read_refusals(run: RunDir) -> dict[str, Any]:

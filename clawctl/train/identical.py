@@ -72,7 +72,7 @@ class TrainedMarks:
             with os.fdopen(open_to_append(self._path), "ab") as file:
                 file.write(np.array(pairs, np.uint64).tobytes())
         except OSError as error:
-            log.warning("%s cannot be written, identical turns may be trained again after a restart: %s", self._path, error)
+            log.warning("cannot write %s, so identical turns may be trained again after a restart: %s", self._path, error)
         if len(self._recent) >= _RECENT:
             self._load()
 
@@ -97,7 +97,7 @@ class TrainedMarks:
         except FileNotFoundError:
             return
         except OSError as error:
-            log.warning("%s cannot be read, identical turns may be trained again: %s", self._path, error)
+            log.warning("cannot read %s, so identical turns may be trained again: %s", self._path, error)
             return
         pairs = pairs[::-1]  # the newest owner of a mark counts: one before it was given back
         self._marks, first = np.unique(pairs[:, 0], return_index=True)

@@ -19,8 +19,8 @@ def check_world(world: int, batch_turns: int) -> None:
     """Nothing must divide anything: turns are dealt out as they come, and a rank without any adds zeros. But a rank that can never
     have a turn is a mistake. Raises ClawError."""
     if world > batch_turns:
-        problem = f"{world} trainers share {batch_turns} turns a step: some would never have one"
-        raise ClawError(problem, "start fewer, or raise train.batch_turns", 2)
+        problem = f"{world} trainers share {batch_turns} turns per step, so some would never get one"
+        raise ClawError(problem, "start fewer trainers, or raise train.batch_turns", 2)
 
 
 def spread_out(recipe: Recipe, gpus: str | None, processes: int | None, words: Sequence[str]) -> None:
@@ -42,8 +42,8 @@ def check_alone() -> None:
     where = nodes()
     named = [f"NNODES is {where.count}"] * (where.count > 1) + [f"GPUS_PER_NODE is {where.gpus}"] * (where.gpus is not None)
     if named:
-        problem = f"{' and '.join(named)} in the environment, and this command names no GPU"
-        raise ClawError(problem, "add --gpus all, which follows them, or unset them", 2)
+        problem = f"{' and '.join(named)} in the environment, but this command names no GPU"
+        raise ClawError(problem, "add --gpus all, which uses them, or unset them", 2)
 
 
 def _asked_gpus(recipe: Recipe, gpus: str | None, processes: int | None) -> "Gpus | None":

@@ -146,11 +146,11 @@ def _mended(run: RunDir, path: Path, problem: str) -> dict[str, Any]:
             policy = read_policy(run, step)
         except ClawError as error:
             told = f"{path} is damaged ({problem}), and so is the policy of that step"
-            raise ClawError(told, "restore one of them from a copy: without it turns would be trained twice") from error
+            raise ClawError(told, "restore one of them from a copy; otherwise turns would be trained twice") from error
         turns = _by_stem(run, policy.turns)
         entry = {"step": step, "parent": policy.parent, "outcome": "trained", "reason": None, "turns": turns}
     kept = quarantine(run, path, problem)
-    log.error("%s was damaged and is kept as %s; it is %s", path, kept, "written anew" if entry["turns"] else "left out")
+    log.error("%s was damaged and is kept as %s; the entry is %s", path, kept, "rebuilt" if entry["turns"] else "dropped")
     if entry["turns"]:
         _enter(run, path.stem, entry)
     return entry

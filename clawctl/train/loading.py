@@ -29,9 +29,9 @@ def load_causal(path: str, device: torch.device, dtype: torch.dtype, quantize: s
 def _quantization(kind: str, device: torch.device) -> Any:
     """bitsandbytes' settings of a frozen base (QLoRA, arXiv 2305.14314). Raises ClawError where it cannot be."""
     if device.type != "cuda":
-        raise ClawError("train.lora.quantize needs a CUDA device and there is none", "leave it out, or train on a GPU", 2)
+        raise ClawError("train.lora.quantize needs a CUDA device, but there is none", "remove it, or train on a GPU", 2)
     if importlib.util.find_spec("bitsandbytes") is None:
-        raise ClawError("train.lora.quantize needs bitsandbytes", "pip install 'clawctl[quantize]', or leave it out", 2)
+        raise ClawError("train.lora.quantize needs bitsandbytes", "pip install 'clawctl[quantize]', or remove it", 2)
     from transformers import BitsAndBytesConfig
 
     if kind == "int8":
@@ -75,8 +75,8 @@ def adapted(module: Any, lora: LoraConfig, checkpoint: Path | None, seed: int) -
     try:
         return get_peft_model(module, config).eval()
     except ValueError as error:
-        problem = f"train.lora.targets {lora.targets} do not fit the model: {str(error).splitlines()[0]}"
-        raise ClawError(problem, "name linear layers that the model has, such as q_proj", 2) from error
+        problem = f"train.lora.targets {lora.targets} do not match the model: {str(error).splitlines()[0]}"
+        raise ClawError(problem, "name linear layers of the model, such as q_proj", 2) from error
 
 
 def tokenizer_files_of(path: str) -> dict[str, bytes]:

@@ -292,7 +292,7 @@ def skip(run: RunDir, feed: Feed, batch: Batch, outcome: Outcome) -> None:
     """Name the turns that broke the step and never try them again; the others of the batch wait for the next one."""
     blamed = [sample for sample in batch.samples if sample.turn_id in outcome.broken] or batch.samples
     ids = [sample.turn_id for sample in blamed]
-    log.error("step %d skipped: %s; turns %s are not tried again", batch.step, outcome.problem, ", ".join(ids))
+    log.error("step %d skipped: %s; turns %s are not retried", batch.step, outcome.problem, ", ".join(ids))
     write_skipped(run, batch.step, blamed, outcome.problem or "")
     feed.done(ids, "skipped")
 
@@ -304,7 +304,7 @@ def refuse_model(recipe: Recipe, feed: Feed | None, batch: Batch, outcome: Outco
     named = ", ".join(sorted(name or "a model that is not named" for name in origins))
     count, ours = f"{len(outcome.broken)} of {len(batch.samples)} turns", f"{recipe.model.path} (version {batch.version})"
     raise ClawError(
-        f"{count} have logprobs that {ours} does not agree with; their shards name {named}",
+        f"{count} have logprobs that do not agree with {ours}; their shards name {named}",
         f"train the model that served them, or start a new run; train.max_mismatch is {recipe.train.max_mismatch:g}",
         2,
     )
@@ -312,10 +312,10 @@ def refuse_model(recipe: Recipe, feed: Feed | None, batch: Batch, outcome: Outco
 
 def give_up(outcome: Outcome, skipped: int) -> None:
     """Raises ClawError: nothing that comes makes a step."""
-    turns = ", ".join(outcome.broken) or "none that stands out"
+    turns = ", ".join(outcome.broken) or "no single one"
     raise ClawError(
-        f"{skipped} steps in a row could not be made, the last because {outcome.problem} (turns: {turns})",
-        "look at train/ledger/skipped-*.json; a lower train.lr or a fresh run usually helps",
+        f"{skipped} steps in a row failed, the last one because {outcome.problem} (turns: {turns})",
+        "check train/ledger/skipped-*.json; a lower train.lr or a new run usually helps",
     )
 
 
@@ -324,7 +324,7 @@ def _tell_step(row: dict[str, Any], seconds: dict[str, float], trackers: Sequenc
         try:
             tracker.log(metrics_of(row), row["step"])
         except OSError as error:
-            log.error("step %d is not in %s: %s", row["step"], type(tracker).__name__, error)
+            log.error("step %d is missing in %s: %s", row["step"], type(tracker).__name__, error)
     log.info(
         "step %d: loss %.4f, %d turns (+%d -%d, %d hints), grad %.3g, %.1f s and %.2f s to publish",
         row["step"], row["loss"], row["turns"], row["positive"], row["negative"], row["hints"], row["grad_norm"],

@@ -209,7 +209,7 @@ def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) ->
             check_harmless(checkpoint)
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             problem = f"checkpoint {checkpoint.parent} cannot be trusted: {error}"
-            raise ClawError(problem, "restore it from a copy, or remove it to resume one before") from error
+            raise ClawError(problem, "restore it from a copy, or remove it to resume from the one before") from error
     lora, config = recipe.train.lora, recipe.train
     path = recipe.model_path if lora or checkpoint is None else str(checkpoint)
     files_dtype = load_config(recipe.model_path).dtype
@@ -274,13 +274,13 @@ def _check_head(policy: PolicyModel) -> None:
     hidden = getattr(causal, causal.base_model_prefix)(input_ids=ids_BT, use_cache=False).last_hidden_state
     ours, its = causal.get_output_embeddings()(hidden), causal(input_ids=ids_BT, use_cache=False).logits
     if not torch.allclose(ours.float(), its.float(), atol=1e-3, rtol=1e-3):
-        raise ClawError(f"{type(causal).__name__} changes its logits after the head", "train a model that does not", 2)
+        raise ClawError(f"{type(causal).__name__} changes its logits after the output head", "train a model that does not", 2)
 
 
 def _usable_merge(policy: PolicyModel, wanted: Merge) -> Merge:
     """What the recipe wants, or exact prefixes where the architecture is not attention to all tokens before, and nothing else."""
     if wanted == "tree" and not _attends_to_tries(policy):
-        log.info("%s is not pure attention: only exact prefixes are merged", type(policy.causal).__name__)
+        log.info("%s is not a pure attention model, so only exact prefixes are merged", type(policy.causal).__name__)
         return "prefix"
     return wanted
 

@@ -93,7 +93,7 @@ def join_ranks(rank: int, world: int, local_rank: int) -> Ranks:
         try:
             dist.init_process_group(backend_of(cuda), timeout=datetime.timedelta(minutes=30))
         except (ValueError, RuntimeError) as error:
-            raise ClawError(f"{world} trainers cannot find one another: {error}", "start them with torchrun") from error
+            raise ClawError(f"{world} trainers cannot connect to each other: {error}", "start them with torchrun") from error
     return Ranks(rank, world, device)
 
 
@@ -105,8 +105,8 @@ def together() -> Iterator[None]:
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo/transport" not in str(error):  # gloo's have no type of their own
             raise
-        fix = "what was committed is safe: start the same command again, or let torchrun do so with --max-restarts"
-        raise ClawError("another process of this trainer has ended", fix) from error
+        fix = "committed steps are safe: run the same command again, or let torchrun restart it with --max-restarts"
+        raise ClawError("another process of this trainer has exited", fix) from error
 
 
 def backend_of(cuda: bool) -> str:

@@ -37,13 +37,13 @@ class Sample:
         if not (self.prompt_ids and self.completion_ids):
             raise ValueError(f"turn {self.turn_id}: an empty prompt or completion cannot be trained")
         if self.logprobs is None and not self.imported:
-            raise ValueError(f"turn {self.turn_id}: sampled, but without logprobs")
+            raise ValueError(f"turn {self.turn_id}: sampled turn without logprobs")
         if self.logprobs is not None and len(self.completion_ids) != len(self.logprobs):
             raise ValueError(f"turn {self.turn_id}: {len(self.completion_ids)} ids but {len(self.logprobs)} logprobs")
         if self.teacher_logprobs is not None and len(self.teacher_logprobs) != len(self.completion_ids):
-            raise ValueError(f"turn {self.turn_id}: the teacher tells {len(self.teacher_logprobs)} logprobs")
+            raise ValueError(f"turn {self.turn_id}: the teacher has {len(self.teacher_logprobs)} logprobs")
         if self.allowed is not None and not self.allowed.admits(self.completion_ids):
-            raise ValueError(f"turn {self.turn_id}: a sampled token is not among those that could be drawn")
+            raise ValueError(f"turn {self.turn_id}: a sampled token is not among the allowed ones")
         if self.temperature <= 0:
             raise ValueError(f"turn {self.turn_id}: sampled at temperature {self.temperature}")
         if self.reward is None and self.teacher_prompt_ids is None:

@@ -57,9 +57,9 @@ def find_start(run: RunDir, settle: Callable[[Path], None]) -> Start:
             if tip == lineage.newest:
                 _set_back(run, lineage, tip, problem)
                 continue
-            quarantine(run, checkpoint, f"training goes on from the published weights of version {tip}: {problem}")
+            quarantine(run, checkpoint, f"training continues from the published weights of version {tip}: {problem}")
         elif tip == lineage.newest and tip > 0:
-            _set_back(run, lineage, tip, f"version {tip} has no checkpoint any more")
+            _set_back(run, lineage, tip, f"the checkpoint of version {tip} is gone")
             continue
         if tip == 0:
             return Start(lineage, None, None)
@@ -85,19 +85,19 @@ def _set_back(run: RunDir, lineage: Lineage, step: int, problem: str) -> None:
     log.error("%s", problem)
     steps = steps_kept(run)
     if not steps:
-        told = f"{run.root} has policy {lineage.newest} but no checkpoint to continue from"
+        told = f"{run.root} has policy {lineage.newest} but no checkpoint to resume from"
         raise ClawError(told, "restore train/checkpoints, or start a new run with --run")
     ancestors = [v for v in lineage.ancestry(step if step in lineage.parents else lineage.tip) if v != step and v in steps]
     back = next((version for version in ancestors if _problem_of(run, version) is None), None)
     if back is None:
-        told = f"{run.train / 'checkpoints'} holds no sound checkpoint; {problem}"
+        told = f"{run.train / 'checkpoints'} contains no intact checkpoint; {problem}"
         raise ClawError(told, "restore one from a copy, or start a new run with --run")
     gone = {step}
     for version in sorted(lineage.parents):  # a parent comes before its children
         if version in lineage.above(lineage.tip, back) or lineage.parents[version] in gone:
             gone.add(version)
     reason = f"training went back to step {back}: {problem}"
-    log.error("%s; what was built on it is in quarantine, its turns are trained again", reason)
+    log.error("%s; later versions are quarantined, and their turns are trained again", reason)
     if lineage.live in gone:
         move_live(run, back, by="train, which went back")
     rows = [row for row in read_rows(run) if row["step"] not in gone]

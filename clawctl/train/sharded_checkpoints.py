@@ -82,7 +82,7 @@ def read_parts(checkpoint: Path, policy: PolicyModel, optimizer: torch.optim.Opt
     if (folder / _OLD_INDEX).exists() and not (folder / _INDEX).exists():
         raise ClawError(
             f"checkpoint {checkpoint} was written by an older clawctl, with a pickle that could run code when it is read",
-            "finish this run with the clawctl that wrote it, or start a new run from its newest policy with --run",
+            "finish this run with the clawctl version that wrote it, or start a new run from its newest policy with --run",
         )
     for _, parameter in policy.trained():
         step = torch.zeros((), dtype=torch.float32, device=parameter.device)
@@ -115,11 +115,11 @@ def _fill(tensors: dict[str, Tensor], folder: Path) -> None:
             for name in places.keys() & tensors.keys():
                 local, offset = ours[name]
                 if places[name]["shape"] != list(tensors[name].shape):
-                    raise Damaged(f"{name} has shape {places[name]['shape']}, the model's is {list(tensors[name].shape)}")
+                    raise Damaged(f"{name} has shape {places[name]['shape']}, but the model's shape is {list(tensors[name].shape)}")
                 found[name] += _copy(local, offset or [0] * local.ndim, opened.get_slice(name), places[name]["offset"])
     for name, (local, _) in ours.items():
         if found[name] != local.numel():
-            raise Damaged(f"{found[name]} of the {local.numel()} numbers of {name} are there")
+            raise Damaged(f"{found[name]} of the {local.numel()} values of {name} are present")
 
 
 def _copy(target: Tensor, target_offset: list[int], source: Any, source_offset: list[int]) -> int:

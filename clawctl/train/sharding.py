@@ -25,15 +25,15 @@ def is_sharded(config: TrainConfig, ranks: Ranks) -> bool:
     cuda = ranks.device.type == "cuda"
     wanted = {"auto": cuda and ((ranks.world > 1 and config.lora is None) or config.optimizer_offload), "full": True, "none": False}
     if config.optimizer_offload and config.shard == "none":
-        raise ClawError("train.optimizer_offload is a way of sharding and train.shard is none", "leave train.shard at auto", 2)
+        raise ClawError("train.optimizer_offload needs sharding, but train.shard is none", "set train.shard to auto", 2)
     if not wanted[config.shard]:
         return False
     if config.teacher == "ema" and config.uses_hints:
         raise ClawError(
-            "the teacher ema is not kept where weights are sharded", "use the teacher self or base, or train.shard none", 2
+            "train.teacher ema does not work with sharded weights", "set train.teacher to self or base, or train.shard to none", 2
         )
     if config.lora is not None and config.lora.quantize is not None:
-        raise ClawError("a quantised base is not sharded", "leave train.lora.quantize out, or set train.shard to none", 2)
+        raise ClawError("a quantised base model cannot be sharded", "remove train.lora.quantize, or set train.shard to none", 2)
     return True
 
 

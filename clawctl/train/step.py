@@ -360,5 +360,5 @@ def note_cuts(packing: Packing, world: int) -> tuple[int, int]:
 
 @functools.cache
 def _tell_cut_once(world: int) -> None:
-    why = "longer than train.tokens_per_microbatch" + (f", or whose turns {world} processes share," if world > 1 else "")
-    log.info("sessions %s are cut between turns, and what their turns share is computed again", why)
+    why = "longer than train.tokens_per_microbatch" + (f", or shared by {world} processes" if world > 1 else "")
+    log.info("sessions %s are split between turns, so the parts that their turns share are computed again", why)

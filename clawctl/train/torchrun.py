@@ -38,7 +38,7 @@ def parse_gpus(text: str) -> Gpus:
     except ValueError:
         ids = []
     if not ids or min(ids) < 0 or len(set(ids)) < len(ids):
-        raise ClawError(f"--gpus {text!r} is not a list of GPUs", "write numbers as in --gpus 2,3, or --gpus all", 2)
+        raise ClawError(f"--gpus {text!r} is not a list of GPUs", "write GPU numbers, as in --gpus 2,3, or --gpus all", 2)
     return ids
 
 
@@ -54,14 +54,14 @@ def visible_gpus() -> list[str]:
 def chosen(gpus: Gpus, visible: Sequence[str], a_node: int | None) -> list[str]:
     """The GPUs meant, by name. `a_node` is how many the scheduler gave each node. Raises ClawError (exit code 2)."""
     if not visible:
-        raise ClawError("--gpus needs GPUs and CUDA shows none", "use --processes N to train in N processes on the CPU", 2)
+        raise ClawError("--gpus needs GPUs, but CUDA shows none", "use --processes N to train in N processes on the CPU", 2)
     ids = list(range(a_node or len(visible))) if gpus == "all" else list(gpus)
     missing = [i for i in ids if i >= len(visible)]
     if missing:
         named = ", no GPU ".join(map(str, missing))
-        raise ClawError(f"there is no GPU {named}: this machine shows {len(visible)}", f"choose from 0 to {len(visible) - 1}", 2)
+        raise ClawError(f"there is no GPU {named}: this machine has {len(visible)}", f"choose from 0 to {len(visible) - 1}", 2)
     if a_node is not None and len(ids) != a_node:
-        raise ClawError(f"GPUS_PER_NODE is {a_node} and --gpus names {len(ids)}", "make them agree, or use --gpus all", 2)
+        raise ClawError(f"GPUS_PER_NODE is {a_node}, but --gpus names {len(ids)}", "use the same number, or --gpus all", 2)
     return [visible[i] for i in ids]
 
 
@@ -70,7 +70,7 @@ def _meeting(where: Nodes) -> list[str]:
     if where.count == 1:
         return ["--standalone"]
     if where.address is None:
-        raise ClawError(f"NNODES is {where.count} and MASTER_ADDR is not set", "set it to the name of the first node", 2)
+        raise ClawError(f"NNODES is {where.count}, but MASTER_ADDR is not set", "set it to the address of the first node", 2)
     found = ["--nnodes", str(where.count), "--node-rank", str(where.rank)]
     return [*found, "--master-addr", where.address, "--master-port", str(where.port)]
 

@@ -31,7 +31,7 @@ def _open(name: str, run: RunDir, config: TrainConfig, step: int) -> Tracker:
         return _TRACKERS[name](run, config, step)
     except ImportError as error:
         problem = f"train.trackers names {name}, but {error.name or name} is not installed"
-        raise ClawError(problem, f"pip install 'clawctl[{name}]', or take it out of the recipe", 2) from error
+        raise ClawError(problem, f"pip install 'clawctl[{name}]', or remove it from the recipe", 2) from error
 
 
 def metrics_of(row: dict[str, Any]) -> dict[str, float]:

@@ -233,7 +233,7 @@ def test_collect_deletes_what_has_expired(example: RunDir) -> None:
         [sys.executable, "-m", "clawctl", "collect", "--once", "--run", str(example.root)], check=True, capture_output=True
     )
     assert [*example.trajectories.iterdir(), *example.verdicts.iterdir()] == []
-    assert "3 files with" in (example.logs / "collect.log").read_text()
+    assert "deleted 3 files" in (example.logs / "collect.log").read_text()
 
 
 def test_retention_is_told_in_words_and_in_json(example: RunDir) -> None:

@@ -82,7 +82,7 @@ async def _answer(client: httpx.AsyncClient, endpoint: Endpoint, config: EvalCon
         except Refused as refused:
             problem = f"{endpoint.model} at {endpoint.url}: {refused}"
             if refused.status in (401, 403):
-                raise ClawError(problem, "give eval the key of that server (serve.api_key, or CLAWCTL_API_KEY)") from refused
+                raise ClawError(problem, "set the key of that server for eval (serve.api_key or CLAWCTL_API_KEY)") from refused
             if attempt == _TRIES or refused.status == 404:
                 raise CannotMeasure(problem, gone=refused.status in (None, 502, 503, 504)) from refused
             await asyncio.sleep(0.3 * attempt)

@@ -178,7 +178,7 @@ def test_a_model_that_the_hub_does_not_have_is_refused_at_once(tmp_path: Path) -
         threading.Thread(target=hub.serve_forever, daemon=True).start()
         done = serve_from_the_hub(tmp_path, f"http://127.0.0.1:{hub.server_port}")
         hub.shutdown()
-    assert_problem(done, 2, "gives none of that name (404)", "correct the name")
+    assert_problem(done, 2, "has no model of that name (404)", "correct the name")
 
 
 def test_a_file_is_no_run_directory(tmp_path: Path) -> None:

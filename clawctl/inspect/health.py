@@ -24,8 +24,8 @@ from clawctl.run_dir import FOLDERS, RunDir, claimed, published
 
 _LITTLE_ROOM = 16 << 20  # bytes
 REDACTION_CURE = (
-    "`clawctl inspect turns` shows the place as [redacted:…]. If a client sends a secret with every request, take it out of its "
-    "instructions; if it is none, name the text in privacy.not_secrets"
+    "`clawctl inspect turns` shows the place as [redacted:…]. If a client sends a secret with every request, remove it from its "
+    "instructions; if the text is not a secret, add it to privacy.not_secrets"
 )
 _NOT_WAITING = ("waiting for the judge", "waiting for the trainer")
 
@@ -46,7 +46,7 @@ def look(run: RunDir) -> dict[str, Any]:
     exchanges, files = count_exchanges(run)
     free = shutil.disk_usage(run.root).free
     if free < _LITTLE_ROOM:
-        problems.append(f"the disk has {sized(free)} left: stages wait for room, and serve loses what it captures")
+        problems.append(f"the disk has {sized(free)} left: stages wait for free space, and serve loses captures")
     still_open = read_open(run, problems)
     served = sum(row.turn["source"] == "serve" for row in joined.rows)
     feed = read_json(run.train / "feed.json", problems, None, lambda value: isinstance(value, dict))
@@ -231,7 +231,7 @@ def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
     stages = Text("  ").join(_stage(stage, runs) for stage, runs in found["stages"].items())
     versions = f"{found['live_version']} is live, {found['newest_version']} is the newest"
     lost = captures["lost"]
-    told = "nobody to ask how many were lost" if lost is None else f"{lost} lost"
+    told = "serve is not running, so the number of lost ones is not known" if lost is None else f"{lost} lost"
     waits = ", ".join(f"{turns[f'waiting_for_{stage}']} for {stage}" for stage in ("collect", "judge", "trainer"))
     lines = [
         ("running", stages),
@@ -255,7 +255,7 @@ def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
         lines.append(("unknown fields", one_line(_unknown_line(unknown), 300)))
     lines += _training_lines(found["training"])
     if feed:
-        lines.append(("trainer says", one_line(_feed_line(feed), 200)))
+        lines.append(("trainer", one_line(_feed_line(feed), 200)))
     used = ", ".join(f"{name} {sized(size)}" for name, size in found["disk_bytes"].items() if size >= 1 << 16)
     return [*lines, ("disk", Text(f"{sized(sum(found['disk_bytes'].values()))} ({used})" if used else "almost nothing"))]
 
@@ -264,9 +264,7 @@ def _training_lines(told: dict[str, Any]) -> list[tuple[str, Text]]:
     lines, back, paused = [], told["went_back"], told["paused"]
     if told["dead_versions"]:
         dead = counted(len(told["dead_versions"]), "dead version")
-        lines.append(
-            ("training", Text(f"goes on from version {told['goes_on_from']}; {dead}, `clawctl inspect policies` says why"))
-        )
+        lines.append(("training", Text(f"continues from version {told['goes_on_from']}; {dead}, see `clawctl inspect policies`")))
     if back:
         given = f"{counted(back.get('given_back', 0), 'turn')} given back, {back.get('skipped', 0)} skipped"
         given += f", {back['expired']} expired with their shards" if back.get("expired") else ""
@@ -295,7 +293,7 @@ def _stage(stage: str, runs: bool | None) -> Text:
 
 def _server_line(serve: dict[str, Any]) -> str:
     health = serve["health"] or {}
-    parts = [str(serve["url"] or "has not announced itself"), str(health.get("status", ""))]
+    parts = [str(serve["url"] or "has not registered"), str(health.get("status", ""))]
     capture = health.get("capture")
     if isinstance(capture, dict):
         parts.append(
@@ -327,7 +325,7 @@ def _sampling_line(serve: dict[str, Any]) -> str:
 
 
 def _feed_line(feed: dict[str, Any]) -> str:
-    parts = [f"{feed.get('waiting', '?')} usable turns wait, {feed.get('used', '?')} used, {feed.get('skipped', 0)} skipped"]
+    parts = [f"{feed.get('waiting', '?')} usable turns are waiting, {feed.get('used', '?')} used, {feed.get('skipped', 0)} skipped"]
     for title, key in (("refused", "refused"), ("hints lost", "lost_hints")):
         counts = feed.get(key)
         if isinstance(counts, dict) and counts:
@@ -346,10 +344,10 @@ def _reasons(found: dict[str, Any]) -> Sequence[Table | Text]:
         parts.append(table)
     if found["redacted_by"]:
         rule, count = next(iter(found["redacted_by"].items()))
-        said = f"{counted(count, 'turn')}, most of those redacted, because of {rule}; {REDACTION_CURE}"
+        said = f"{counted(count, 'turn')}, most of the redacted ones, because of {rule}; {REDACTION_CURE}"
         parts.append(Text.assemble(("redacted: ", "yellow"), one_line(said, 400)))
     parts += [
-        Text.assemble(("put aside: ", "yellow"), one_line(f"quarantine/{entry['file']}: {entry['reason']}", 300))
+        Text.assemble(("quarantined: ", "yellow"), one_line(f"quarantine/{entry['file']}: {entry['reason']}", 300))
         for entry in found["quarantine"]
     ]
     return parts

@@ -214,7 +214,7 @@ def read_json(path: Path, problems: list[str], default: T, check: Callable[[Any]
         problems.append(f"{path.parent.name}/{path.name}: {error}")
         return default
     if not check(value):
-        problems.append(f"{path.parent.name}/{path.name}: holds something else than it should")
+        problems.append(f"{path.parent.name}/{path.name}: unexpected content")
         return default
     return value
 

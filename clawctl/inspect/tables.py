@@ -15,7 +15,7 @@ _MOST_ROWS = 200
 def cut_to(rows: Sequence[T], most: int = _MOST_ROWS) -> tuple[Sequence[T], list[Text]]:
     """The last rows, and a line that says how many are not shown, if any."""
     left_out = len(rows) - most
-    return rows[-most:], [Text(f"… and {left_out} before them; --json shows all", style="dim")] if left_out > 0 else []
+    return rows[-most:], [Text(f"… and {left_out} earlier ones; --json shows all", style="dim")] if left_out > 0 else []
 
 
 def problem_lines(problems: Sequence[str]) -> list[Text]:

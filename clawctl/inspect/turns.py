@@ -37,9 +37,9 @@ def _of_session(rows: Sequence[Row], session: str, run: RunDir) -> list[Row]:
     ids = {row.turn["session_id"] for row in rows}
     found = {session} & ids or {name for name in ids if name.startswith(session.rstrip("…"))}  # as the table cuts them
     if not found:
-        raise ClawError(f"no turn of session {session!r} is in {run.root}", "`clawctl inspect sessions` lists those that are", 2)
+        raise ClawError(f"{run.root} has no turn of session {session!r}", "`clawctl inspect sessions` lists the sessions", 2)
     if len(found) > 1:
-        raise ClawError(f"{len(found)} sessions have an id that begins with {session!r}", "give more of the id", 2)
+        raise ClawError(f"{len(found)} sessions have an id that begins with {session!r}", "type more of the id", 2)
     return [row for row in rows if row.turn["session_id"] in found]
 
 

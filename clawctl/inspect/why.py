@@ -79,7 +79,7 @@ def cure_of(row: Row) -> str | None:
     ignored = list(dict.fromkeys([*cut, *([reason] if reason != "greedy" else [])]))
     keys = ["serve.sampling.temperature: {at_least: 0.7}"] if reason == "greedy" else []
     keys += [f"serve.sampling.ignore: [{', '.join(ignored)}]"] if ignored else []
-    return f"set {' and '.join(keys)} in the recipe; the server then samples later requests so, whatever the client asks for"
+    return f"set {' and '.join(keys)} in the recipe; the server then changes the sampling of later requests"
 
 
 def _term(term: dict[str, Any]) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _find(rows: list[Row], turn: str, run: RunDir) -> Row:
     exact = [row for row in found if row.turn["turn_id"] == turn]
     if len(exact or found) != 1:
         problem = f"{len(found)} turns of {run.root} have an id that begins with {turn!r}"
-        raise ClawError(problem, "`clawctl inspect turns --json` has the whole ids", 2)
+        raise ClawError(problem, "`clawctl inspect turns --json` shows the full ids", 2)
     return (exact or found)[0]
 
 
@@ -176,14 +176,14 @@ def _lines(found: dict[str, Any]) -> list[Text]:
     lines.append(Text(""))
     if found["turn"]["dead_steps"]:
         steps = ", ".join(map(str, found["turn"]["dead_steps"]))
-        lines.append(_line("given back", f"it was trained in step {steps}, whose version is dead (`clawctl inspect policies`)"))
+        lines.append(_line("given back", f"it was trained in step {steps}, but that version is dead (`clawctl inspect policies`)"))
     if step is not None:
         lines.append(_line("step", ", ".join(f"{name} {_short(step[name])}" for name in _OF_STEP)))
         if step["correction"] is not None:  # none: a custom loss, or an older step
             lines.append(_line("correction", ", ".join(f"{name} {value}" for name, value in step["correction"].items())))
     if numbers is None:
         if found["turn"]["trained_in_step"] is not None:
-            lines.append(Text("its numbers are not kept (train.keep_turn_records)", style="dim"))
+            lines.append(Text("its numbers are no longer stored (train.keep_turn_records)", style="dim"))
         return lines
     end = numbers["policy_version_end"]
     version = f"{numbers['policy_version']}" + (f" to {end}" if end not in (None, numbers["policy_version"]) else "")
@@ -196,10 +196,10 @@ def _lines(found: dict[str, Any]) -> list[Text]:
         _line("ratio", f"{_spread(numbers['ratio_quantiles'])} over {numbers['completion_tokens']} tokens"),
     ]
     if numbers["bounded"] not in (None, 1.0):
-        lines.append(_line("bounded", f"its gradient was weighed by {numbers['bounded']:.3g} (train.turn_bound)"))
+        lines.append(_line("bounded", f"its gradient was weighted by {numbers['bounded']:.3g} (train.turn_bound)"))
     for name, term in numbers["terms"].items():
         kind = "advantage" if "advantage_mean" in term else "divergence"
-        masked = "" if term["masked_tokens"] is None else f", {term['masked_tokens']} tokens left out"
+        masked = "" if term["masked_tokens"] is None else f", {term['masked_tokens']} tokens masked"
         share = f"weight {term['weight']:g} over {term['tokens_of_step']} tokens of the step"
         told = f"{kind} {_short(term[f'{kind}_mean'])} on average, {_spread(term[f'{kind}_quantiles'])}{masked}; {share}"
         lines.append(_line(f"term {name}", told))

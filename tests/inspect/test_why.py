@@ -75,7 +75,7 @@ def test_each_token_has_its_own_line(run: RunDir, capsys: pytest.CaptureFixture[
     assert first["terms"] == {"binary": {"advantage": -1.25, "acts": False}, "opd": {"advantage": 0.25, "acts": True}}
     show_why(run, "t1", True, as_json=False)
     shown = capsys.readouterr().out
-    for part in ("version 0 to 1", "reward -1, baseline 0.25", "term binary", "1 tokens left out", "(-1.25)", "question t1"):
+    for part in ("version 0 to 1", "reward -1, baseline 0.25", "term binary", "1 tokens masked", "(-1.25)", "question t1"):
         assert part in shown, part
 
 

@@ -158,7 +158,7 @@ def test_data_says_what_lies_where_since_when_and_about_whom(example: RunDir, ca
     ]
     show_data(example, as_json=False)
     shown = capsys.readouterr().out
-    assert "every exchange as it crossed the wire" in shown
+    assert "every request and answer" in shown
     show_data(example, as_json=True)
     assert json.loads(capsys.readouterr().out)["users"] == found["users"]
 

@@ -275,7 +275,7 @@ def test_many_refusals_in_a_row_pause_training_until_live_moves_or_the_recipe_ch
 def test_what_a_server_refused_counts_as_refused(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish_turns(run, sampler, 4)
     train(run, make_recipe(model_path, max_refusals=1))
-    move_live(run, 0, by="serve, because of version 1: its canary is off by 1", only_from=1)
+    move_live(run, 0, by="serve, because of version 1: its canary differs by 1", only_from=1)
     with pytest.raises(ClawError, match=r"paused: the last 1 updates were refused \(versions 1\)"):
         train(run, make_recipe(model_path, max_refusals=1))
     train(run, make_recipe(model_path))

@@ -49,7 +49,7 @@ def test_many_nodes_meet_where_the_scheduler_says_and_one_meets_itself() -> None
     ("environment", "problem"),
     [
         ({"NNODES": "two"}, "NNODES is 'two'"),
-        ({"NNODES": "2", "NODE_RANK": "2"}, "NODE_RANK is 2 and NNODES is 2"),
+        ({"NNODES": "2", "NODE_RANK": "2"}, "NODE_RANK is 2, but NNODES is 2"),
         ({"NNODES": "2"}, "MASTER_ADDR is not set"),
     ],
 )

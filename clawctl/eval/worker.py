@@ -266,7 +266,7 @@ class Follower:
         record = read_record(self.run, version) or _unmeasurable(self.recipe, version, decision.reason)
         record["decision"] = asdict(decision)
         self._write(record)
-        log.info("policy %d %s: %s", version, "goes live" if decision.promote else "is refused", decision.reason)
+        log.info("policy %d %s: %s", version, "goes live" if decision.promote else "does not go live", decision.reason)
         self._tell(record)
 
     def _write(self, record: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ def show_data(run: RunDir, as_json: bool) -> None:
         began = "" if store["since"] is None else since(store["since"], time.time())
         rows = "" if store["rows"] is None else str(store["rows"])
         stores.add_row(store["where"], str(store["files"]), sized(store["bytes"]), rows, began, store["what"])
-    people = Table(title="about whom")
+    people = Table(title="users")
     for heading in ("user", "sessions", "turns", "captured", "first", "last"):
         people.add_column(heading, justify="right" if heading in ("sessions", "turns", "captured") else "left")
     for user in found["users"]:
@@ -51,7 +51,7 @@ def show_data(run: RunDir, as_json: bool) -> None:
 
 
 def look_at_data(run: RunDir) -> dict[str, Any]:
-    """Everything the tables say, with times as unix seconds."""
+    """The content of the tables, with times as unix seconds."""
     problems: list[str] = []
     users: dict[str, dict[str, Any]] = {}
     rows = {"captures": 0, "trajectories": 0, "verdicts": 0}

@@ -95,7 +95,7 @@ def _in_words(first: dict[str, Any], last: dict[str, Any]) -> str:
 
 
 def _shown_version(found: list[dict[str, Any]]) -> int:
-    """The version that serves if it was measured, else the newest that was."""
+    """The live version if it was measured, else the newest measured one."""
     return int(next((row["version"] for row in found if row["live"]), found[-1]["version"]))
 
 
@@ -105,7 +105,7 @@ def _versions(policies: list[dict[str, Any]]) -> str:
     for row in policies:
         decision = row["decision"] or {}
         promote = decision.get("promote")
-        gate = "" if promote is None else "let in" if promote else f"refused: {decision.get('reason')}"
+        gate = "" if promote is None else "accepted" if promote else f"not live: {decision.get('reason')}"
         loss = "" if row["loss"] is None else f"{row['loss']:.3g}"
         version = f"{row['version']} (live)" if row["live"] else row["version"]
         rows.append(

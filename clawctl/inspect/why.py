@@ -166,11 +166,11 @@ def _by_token(record: dict[str, Any], texts: list[str]) -> list[dict[str, Any]]:
 
 def _lines(found: dict[str, Any]) -> list[Text]:
     numbers, step = found["numbers"], found["step"]
-    lines = [_line("is worth", found["worth"])]
+    lines = [_line("reward", found["worth"])]
     if found["turn"]["parent_evidence"] is not None:
         lines.append(_line("continues", f"turn {found['turn']['parent'][:8]}, by {found['turn']['parent_evidence']}"))
     if found["cure"] is not None:
-        lines.append(_line("cure", found["cure"]))
+        lines.append(_line("fix", found["cure"]))
     if found["turn"]["redacted_by"] is not None:
         lines.append(_line("redacted", f"{found['turn']['redacted_by']}; {REDACTION_CURE}"))
     lines.append(Text(""))
@@ -190,7 +190,7 @@ def _lines(found: dict[str, Any]) -> list[Text]:
     lines += [
         _line("sampled by", f"version {version}, {numbers['staleness']} old at the step, temperature {numbers['temperature']:g}"),
         _line(
-            "worth",
+            "credit",
             f"reward {_short(numbers['reward'])}, baseline {_short(numbers['baseline'])}, credit {_short(numbers['credit'])}",
         ),
         _line("ratio", f"{_spread(numbers['ratio_quantiles'])} over {numbers['completion_tokens']} tokens"),

@@ -88,18 +88,21 @@ def _tell(done: Forgotten, as_json: bool) -> None:
 def _lines(done: Forgotten) -> dict[str, Any]:
     if not done.turns and not done.files and done.way_back is None:
         return {"nothing": "this run has no matching turn; `clawctl inspect sessions` and `clawctl inspect data` list what it has"}
-    lines = {"turns": f"{done.turns} of {counted(done.sessions, 'session')}", "learned from them": _versions(done.policies)}
+    lines = {
+        "turns": f"{done.turns} of {counted(done.sessions, 'session')}",
+        "policies that learned from them": _versions(done.policies),
+    }
     if done.files:
         lines["rewritten"] = ", ".join(f"{name} ({rows})" for name, rows in done.files.items())
     if done.removed_whole:
-        lines["removed whole"] = f"{', '.join(done.removed_whole)}: could not be read, so their content is not known"
+        lines["removed completely"] = f"{', '.join(done.removed_whole)}: could not be read, so their content is not known"
     if done.way_back is not None:
         lines["training continues from"] = (
             f"version {done.way_back.to_version}; {_versions(done.way_back.removed_versions)} removed"
         )
-        lines["serves"] = f"version {done.way_back.live}"
+        lines["live"] = f"version {done.way_back.live}"
     elif done.policies:
-        lines["the policies stay"] = "use --retrain to go back to the last one that did not learn from it"
+        lines["policies stay"] = "use --retrain to go back to the last one that did not learn from it"
     return lines
 
 

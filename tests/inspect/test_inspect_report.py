@@ -43,8 +43,8 @@ def test_versions_that_were_refused_or_overtaken_are_in_the_table(run: RunDir, t
     publish_bytes(run.eval / "2.json", orjson.dumps(overtaken))
     publish_bytes(run.eval / "3.json", orjson.dumps(eval_record(3, 0.1, 0.5, False)))
     _, page = write_report(run, tmp_path / "out")
-    assert "kept out: overtaken by 3" in page.read_text()
-    assert "kept out: because" in page.read_text()
+    assert "not live: overtaken by 3" in page.read_text()
+    assert "not live: because" in page.read_text()
 
 
 def test_a_run_with_one_measured_version_has_a_picture(run: RunDir, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A full disk is no reason to die: what could not be written is written when there is room again."""
+"""Survives a full disk: failed writes are retried when there is space again."""
 
 import errno
 import logging
@@ -17,15 +17,15 @@ MAKE_ROOM = "free some space (`clawctl retention` deletes expired conversations)
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether a disk without room, or a quota or limit, is behind an error; libraries in Rust and C++ tell it in words alone."""
+    """Whether a full disk, a quota or a limit caused the error. Libraries in Rust and C++ report it only in the message."""
     if isinstance(error, OSError) and error.errno in _FULL:
         return True
     return any(f"os error {number}" in str(error) for number in _FULL) or "No space left on device" in str(error)
 
 
 def when_there_is_room(work: Callable[[], T], what: str, stop: threading.Event | None = None) -> T:
-    """The result of `work`, tried again each second while the disk is full; that is said once, and once when it is over. Other
-    errors are raised, and ClawError where `stop` is set meanwhile."""
+    """The result of `work`, retried every second while the disk is full. The problem and its end are logged once. Raises other
+    errors, and ClawError if `stop` is set meanwhile."""
     waits = False
     while True:
         try:

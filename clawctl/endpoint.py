@@ -1,4 +1,4 @@
-"""Where this run's server listens and which key opens it: serve writes both, the other stages read them."""
+"""Address and key of this run's server. Serve writes both, and the other stages read them."""
 
 import logging
 import os
@@ -46,7 +46,7 @@ def own_api_key(run: RunDir, recipe: Recipe) -> tuple[str, bool]:
 
 
 def announce(run: RunDir, host: str, port: int) -> None:
-    """Serve says where it listens."""
+    """Write the address of the server."""
     publish_bytes(run.root / "serve.json", sealed(orjson.dumps({"url": f"http://{host}:{port}/v1", "pid": os.getpid()})))
 
 
@@ -61,8 +61,8 @@ def own_endpoint(run: RunDir, recipe: Recipe, version: int | None = None) -> End
 
 
 def versions_nobody_serves(recipe: Recipe) -> str | None:
-    """Who will ask this run's server for which version besides the live one, though it holds one version of full weights at a time;
-    None where nobody does, or it holds several."""
+    """The requests that this run's server cannot serve because it holds one version of full weights at a time. None if there are no
+    such requests, or if the server holds several versions."""
     if recipe.train.lora is not None or (recipe.serve.engine != "vllm" and recipe.serve.upstream is None):
         return None
     judge, asked = recipe.judge, []
@@ -81,14 +81,14 @@ def one_version_trouble(asked: str) -> ClawError:
 
 
 def warn_of_asked_versions(recipe: Recipe) -> None:
-    """Say at start that somebody will ask for what will not be served."""
+    """Warn at start about versions that other stages will request but the server cannot serve."""
     if asked := versions_nobody_serves(recipe):
         trouble = one_version_trouble(asked)
         _log.warning("%s, once trained weights are live: %s", trouble.problem, trouble.fix)
 
 
 def check_asked_versions(run: RunDir, recipe: Recipe) -> None:
-    """Likewise. Raises ClawError where trained weights are live already."""
+    """The same check. Raises ClawError if trained weights are already live."""
     asked, live = versions_nobody_serves(recipe), live_version(run)
     if asked and live and read_policy(run, live).kind == "full":
         raise one_version_trouble(asked)

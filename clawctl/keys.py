@@ -1,4 +1,4 @@
-"""API keys: several, named, kept as salted hashes in `RUN/api_keys.json`. A key itself is shown once and stored nowhere."""
+"""Named API keys, stored as salted hashes in `RUN/api_keys.json`. A key is shown once and stored nowhere."""
 
 import hashlib
 import hmac
@@ -39,7 +39,7 @@ class StoredKey:
 
 
 def add_key(run: RunDir, name: str) -> str:
-    """Make a key for `name` and return it: nobody can read it again. Raises ClawError (exit code 2) for a name that cannot be."""
+    """Create a key for `name` and return it. It cannot be read again. Raises ClawError (exit code 2) for an invalid name."""
     if (why := _why_not(name)) is not None:
         raise ClawError(f"{name!r} {why}", "use letters, digits, '.', '_' and '-', at most 64 characters", 2)
     with _writing(run):
@@ -54,7 +54,7 @@ def add_key(run: RunDir, name: str) -> str:
 
 
 def remove_key(run: RunDir, name: str) -> None:
-    """Close the door to `name`. Raises ClawError (exit code 2) if there is no such key."""
+    """Remove the key of `name`. Raises ClawError (exit code 2) if there is no such key."""
     with _writing(run):
         stored = list_keys(run)
         kept = [key for key in stored if key.name != name]
@@ -65,7 +65,7 @@ def remove_key(run: RunDir, name: str) -> None:
 
 
 def list_keys(run: RunDir) -> list[StoredKey]:
-    """The named keys of a run, oldest first. Raises ClawError where the file cannot be read."""
+    """The named keys of a run, oldest first. Raises ClawError if the file cannot be read."""
     path = run.root / "api_keys.json"
     try:
         return [StoredKey(**entry) for entry in read_sealed(path.read_bytes())["keys"]]
@@ -93,7 +93,8 @@ def _why_not(name: str) -> str | None:
 
 
 def _opening(keys: list[StoredKey]) -> list[StoredKey]:
-    """Those that open. A name that cannot be was written by an older clawctl or by hand; a turn would not say whose it is."""
+    """The keys that are accepted. An invalid name comes from an older clawctl or a manual edit, and its turns would have no valid
+    user."""
     for key in keys:
         if (why := _why_not(key.name)) is not None:
             cure = f"run `clawctl keys remove {key.name}`, and add a key with another name"
@@ -115,7 +116,7 @@ def _digest(salt: str, key: str) -> str:
 
 
 class KeyRing:
-    """Who stands at the door: the run's own key and the named ones, which may change while we serve."""
+    """The accepted keys: the run's own key and the named keys, which may change while the server runs."""
 
     def __init__(self, run: RunDir, own: str) -> None:
         salt = secrets.token_hex(16)

@@ -31,7 +31,7 @@ _LONGEST_ANSWER = 8192
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What was (or would be) done."""
+    """The result of the setup, or of a dry run."""
 
     openclaw: str  # "2026.9.6"
     way: Way
@@ -42,7 +42,7 @@ class Setup:
 
 
 def set_up(run: RunDir, recipe: Recipe, command: str, way: Way | None, key_name: str, dry_run: bool) -> Setup:
-    """Write OpenClaw's configuration for `run`. Raises ClawError where something is missing; then nothing is written."""
+    """Write OpenClaw's configuration for `run`. Raises ClawError if something is missing; then nothing is written."""
     version = openclaw_version(command)
     chosen = way or ("plugin" if version >= _PLUGIN_SINCE else "plain")
     if chosen == "plugin" and version < _PLUGIN_SINCE:
@@ -73,7 +73,7 @@ def set_up(run: RunDir, recipe: Recipe, command: str, way: Way | None, key_name:
 
 
 def show_setup(run: RunDir, recipe: Recipe, command: str, way: str | None, key_name: str, dry_run: bool, as_json: bool) -> None:
-    """Set up, and tell what was done."""
+    """Set up OpenClaw and print the result."""
     if way not in (None, "plugin", "responses", "plain"):
         raise ClawError(f"unknown way {way!r}", "choose plugin, responses or plain", 2)
     done = set_up(run, recipe, command, way, key_name, dry_run)  # type: ignore[arg-type]
@@ -91,7 +91,7 @@ def show_setup(run: RunDir, recipe: Recipe, command: str, way: str | None, key_n
 
 
 def openclaw_version(command: str) -> Version:
-    """(2026, 9, 6). Raises ClawError where there is no OpenClaw, or one that cannot start."""
+    """The version, such as (2026, 9, 6). Raises ClawError if OpenClaw is missing or does not start."""
     cure = "install it (`npm i -g openclaw`), or pass its command with --openclaw"
     if shutil.which(command) is None:
         raise ClawError(f"there is no command {command!r}", cure)
@@ -108,7 +108,7 @@ def openclaw_version(command: str) -> Version:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The configuration as it is; {} if there is none. Raises ClawError for one that we could not write back unharmed."""
+    """The current configuration; {} if there is none. Raises ClawError if it could not be written back without loss."""
     try:
         config = json.loads(path.read_text())
     except FileNotFoundError:
@@ -125,7 +125,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def plugin_folder() -> Path:
-    """Where the provider plugin lies: in a checkout, or installed."""
+    """Folder of the provider plugin, in a checkout or in an installation."""
     beside = Path(__file__).parent.parent / "integrations" / "openclaw"
     installed = Path(sysconfig.get_path("data")) / "share" / "clawctl" / "openclaw"
     for folder in (beside, installed):
@@ -144,7 +144,7 @@ def thinking_of(recipe: Recipe) -> bool:
 
 
 def fragment(way: Way, version: Version, url: str, key: str, model: str, context: int, thinking: bool) -> dict[str, Any]:
-    """What is added to the configuration."""
+    """The part that is added to the configuration."""
     compat: dict[str, Any] = {"supportsPromptCacheKey": True}
     if way == "plain" and version >= _AFFINITY_SINCE:
         compat["sendSessionAffinityHeaders"] = True
@@ -200,7 +200,7 @@ def _known_key(run: RunDir, before: dict[str, Any], own: str, way: Way) -> str |
 
 
 def _write(path: Path, after: dict[str, Any], command: str) -> Path | None:
-    """Put `after` in place, with a copy of what was there; back again if OpenClaw refuses it."""
+    """Write `after` and keep a copy of the old file. Restore the copy if OpenClaw refuses the new file."""
     backup = None
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.exists():

@@ -1,4 +1,4 @@
-"""`clawctl policies promote|rollback`: a person moves LIVE, and is told what that means for what comes next."""
+"""`clawctl policies promote|rollback`: a person moves LIVE and sees the consequences."""
 
 import getpass
 import socket
@@ -11,12 +11,13 @@ from clawctl.run_dir import RunDir
 
 
 def promote(run: RunDir, version: int) -> str:
-    """Point LIVE at `version`. Returns what to tell. Raises ClawError (exit code 2) for a version that is not published whole."""
+    """Point LIVE at `version`. Returns the message to print. Raises ClawError (exit code 2) if the version is not published
+    completely."""
     return _move(run, version, "promote")
 
 
 def rollback(run: RunDir, version: int | None) -> str:
-    """Point LIVE back at `version`, or at what served before the live one. Raises ClawError (exit code 2) where nothing did."""
+    """Point LIVE back at `version`, or at the version that was live before. Raises ClawError (exit code 2) if there was none."""
     live = live_version(run)
     if version is None:
         version = _before(run, live)
@@ -65,7 +66,7 @@ def _what_follows(run: RunDir) -> list[str]:
 
 
 def _for_training(run: RunDir) -> list[str]:
-    """Where training goes on, and what becomes of the versions that it leaves."""
+    """The version that training continues from, and the versions that it leaves."""
     lineage = read_lineage(run)
     left = lineage.dead()
     if not left:

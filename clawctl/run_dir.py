@@ -1,6 +1,6 @@
-"""A run directory: where everything lies, and the two ways of touching it: publish whole by rename, and lock to say who works.
+"""The layout of a run directory, and two operations on it: publish files by rename, and lock to show who is working.
 
-No stage imports another; they meet here. Every folder has one kind of writer (`docs/run-directory.md`).
+Stages do not import each other; they exchange data here. Every folder has one kind of writer (`docs/run-directory.md`).
 """
 
 import itertools
@@ -70,12 +70,12 @@ class RunDir:
 
     @property
     def quarantine(self) -> Path:
-        """Files that could not be read, with the reason beside them."""
+        """Files that could not be read, each with the reason next to it."""
         return self.root / "quarantine"
 
     @property
     def locks(self) -> Path:
-        """Who works on what."""
+        """The locks of the workers."""
         return self.root / "locks"
 
     @property
@@ -107,12 +107,12 @@ def open_run(root: Path, create: bool = True) -> RunDir:
 
 
 def _is_foreign(path: Path) -> bool:
-    """Whether a file says that a folder without `run.json` is no run that was begun; the marker itself may be half written."""
+    """Whether a file shows that a folder without `run.json` does not belong to a run. The marker itself may be incomplete."""
     return path.name not in (*FOLDERS, "recipe.yaml") and not path.name.startswith(".run.json.")
 
 
 def _sweep(run: RunDir) -> None:
-    """Remove what killed processes left half written a day ago or before: nobody writes one file for so long."""
+    """Remove incomplete files of killed processes that are at least a day old. No write takes that long."""
     for folder in (run.root, *(run.root / name for name in FOLDERS), run.train / "ledger"):
         for path in folder.glob(".*.tmp"):
             with suppress(OSError):
@@ -158,7 +158,7 @@ def _check_filesystem(run: RunDir) -> None:
 
 
 def publish(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary file beside `path`, then rename: readers see the old file or the whole new one."""
+    """Let `write` fill a temporary file next to `path`, then rename it. Readers see the old file or the complete new one."""
     temporary = _temporary(path)
     try:
         write(temporary)
@@ -179,7 +179,7 @@ def _write_bytes(path: Path, data: bytes) -> None:
 
 
 def publish_folder(path: Path, write: Callable[[Path], None]) -> None:
-    """As `publish`, for a folder. A folder that stands there already is kept: whoever came first published the same thing."""
+    """Like `publish`, for a folder. An existing folder is kept, because an earlier writer published the same content."""
     temporary = _temporary(path)
     temporary.mkdir(mode=0o700)
     try:
@@ -199,7 +199,7 @@ def _temporary(path: Path) -> Path:
 
 
 def sync(path: Path) -> None:
-    """Make what a file holds, or which names a folder has, outlive a power cut."""
+    """Flush the content of a file, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -208,7 +208,7 @@ def sync(path: Path) -> None:
 
 
 def published(folder: Path, suffix: str) -> list[Path]:
-    """The published files of a folder, in name order. Temporary names begin with a dot and are nobody's business."""
+    """The published files of a folder, in name order. Names that start with a dot are temporary and ignored."""
     try:
         return sorted(path for path in folder.iterdir() if path.suffix == suffix and not path.name.startswith("."))
     except FileNotFoundError:  # a copy of a run may leave out empty folders
@@ -216,7 +216,7 @@ def published(folder: Path, suffix: str) -> list[Path]:
 
 
 def quarantine(run: RunDir, path: Path, reason: str) -> Path:
-    """Move a file or folder that cannot be read out of the way, with the reason beside it. Nothing is deleted, nor replaced."""
+    """Move an unreadable file or folder to quarantine, with the reason next to it. Nothing is deleted or replaced."""
     target = run.quarantine / f"{path.parent.name}-{path.name}"
     for number in itertools.count(2):
         if not target.exists():
@@ -235,7 +235,7 @@ def quarantine(run: RunDir, path: Path, reason: str) -> Path:
 
 @contextmanager
 def claimed(run: RunDir, name: str) -> Iterator[bool]:
-    """True while we hold the lock `name`, False if another worker does. A dead worker's lock frees itself."""
+    """True while this process holds the lock `name`, False if another worker does. The lock of a dead worker is released."""
     lock = FileLock(run.locks / f"{name}.lock")
     try:
         lock.acquire(timeout=0)
@@ -250,7 +250,7 @@ def claimed(run: RunDir, name: str) -> Iterator[bool]:
 
 @contextmanager
 def sole_worker(run: RunDir, stage: str) -> Iterator[None]:
-    """Hold the one place of `stage` on this run, or say who has it."""
+    """Hold the single worker lock of `stage` on this run, or raise ClawError with the name of its holder."""
     owner = run.locks / f"{stage}.owner"
     with claimed(run, stage) as mine:
         if not mine:

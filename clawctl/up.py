@@ -1,8 +1,8 @@
-"""All stages under one parent: restarted if they die, one merged log, Ctrl-C stops them all.
+"""Runs all stages under one parent: it restarts failed stages, merges their logs, and stops them all on Ctrl-C.
 
-Each stage is an ordinary `clawctl STAGE` process in a process group of its own; whatever kills one of them, the others go on. Where
-the parent itself is killed, the kernel kills the stages with it (Linux: the parent-death signal); nothing is lost by that, since
-every stage may be killed at any moment.
+Each stage is an ordinary `clawctl STAGE` process in its own process group, so the others continue if one is killed. If the parent
+itself is killed, the kernel kills the stages with it (Linux: the parent-death signal). Nothing is lost, because every stage can be
+killed at any moment.
 """
 
 import asyncio
@@ -40,8 +40,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str) -> None:
-    """Run the stages of `recipe.up.stages` until they are done or somebody stops us. Raises ClawError where a stage refuses its
-    recipe (exit code 2); that is not tried again."""
+    """Run the stages of `recipe.up.stages` until they are done or a signal stops them. Raises ClawError if a stage refuses its
+    recipe (exit code 2); such a stage is not restarted."""
     if recipe.gate is not None and "eval" not in recipe.up.stages:
         raise ClawError(
             "the recipe has a gate, but up.stages lacks eval, so no new version would go live", "add eval to up.stages", 2
@@ -69,7 +69,7 @@ def command(stage: str, run: RunDir, recipe_path: Path, log_level: str) -> list[
 
 
 class MergedLog:
-    """Lines of all stages, each with its stage before it: on stderr, in colour where it is a terminal, and in `RUN/logs/up.log`."""
+    """The lines of all stages, each with its stage in front, on stderr (in colour on a terminal) and in `RUN/logs/up.log`."""
 
     def __init__(self, file: TextIO):
         self._file = file
@@ -95,7 +95,8 @@ class Child:
         self.stopping = False
 
     async def keep(self) -> None:
-        """Run it, and again whenever it dies, until it is finished or `stopping`. Raises ClawError where it refuses its recipe."""
+        """Run the stage and restart it whenever it dies, until it is finished or `stopping`. Raises ClawError if it refuses its
+        recipe."""
         wait_s = self.recipe.up.backoff_s
         while True:
             began = time.monotonic()
@@ -139,7 +140,7 @@ class Child:
         return code
 
     def _same_port(self) -> list[str]:
-        """A server on a port of its own choice keeps it when it is started again: its clients know no other."""
+        """A restarted server with an assigned port keeps that port, because its clients know no other."""
         if self.stage != "serve" or self.recipe.serve.port != 0 or self.last_pid is None:
             return []
         try:
@@ -177,7 +178,7 @@ class Child:
 
 
 async def _supervise(children: list[Child], log: MergedLog) -> None:
-    """Keep the children until all are finished, one refuses its recipe, or a signal asks us to stop."""
+    """Keep the children running until all are finished, one refuses its recipe, or a signal arrives."""
     asked = [asyncio.Event(), asyncio.Event()]  # once: stop cleanly; twice: now
     loop, first = asyncio.get_running_loop(), 0.0
 
@@ -230,9 +231,10 @@ async def _all_ended(children: list[Child]) -> None:
 
 
 def _die_with_parent() -> Callable[[], None] | None:
-    """What a child does before it becomes its stage: ask the kernel for SIGKILL when its parent dies. None where not on Linux.
+    """The function for a child to call before it becomes its stage: it requests SIGKILL for the death of its parent. None if not on
+    Linux.
 
-    SIGKILL, not SIGTERM: a stage may be busy for minutes before it looks at a SIGTERM, and no stage loses anything by being killed.
+    SIGKILL, not SIGTERM: a busy stage may take minutes to notice SIGTERM, and no stage loses anything when it is killed.
     """
     if sys.platform != "linux":
         return None

@@ -1,4 +1,4 @@
-"""`clawctl inspect data`: what is stored where, since when, and about whom."""
+"""`clawctl inspect data`: the stored data, its location, its age and its users."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`clawctl inspect health`: what runs, what waits, what was lost or put aside, and why turns are not trained."""
+"""`clawctl inspect health`: what is running, waiting, lost or quarantined, and why turns are not trained."""
 
 import os
 import re
@@ -39,7 +39,7 @@ def show_health(run: RunDir, as_json: bool) -> None:
 
 
 def look(run: RunDir) -> dict[str, Any]:
-    """Everything the table says, as counts."""
+    """The content of the table, as counts."""
     joined = read_rows(run)
     problems = joined.problems
     serve = ask_server(run)
@@ -83,7 +83,7 @@ def look(run: RunDir) -> dict[str, Any]:
 
 
 def training(run: RunDir, problems: list[str]) -> dict[str, Any]:
-    """Which version training goes on from, what it left, when it last went back, and why it pauses."""
+    """The version that training continues from, the versions it left, its last move back, and why it is paused."""
     lineage = read_lineage(run)
     known: dict[str, Any] = read_json(run.train / "refusals.json", problems, {}, lambda value: isinstance(value, dict))
     back = list(json_lines(run.train / "back.jsonl", problems))
@@ -97,13 +97,13 @@ def training(run: RunDir, problems: list[str]) -> dict[str, Any]:
 
 
 def not_trained(joined: Joined) -> dict[str, int]:
-    """How many turns each reason has kept out of training, the commonest first."""
+    """Number of untrained turns by reason, the most frequent first."""
     reasons = Counter(row.why_not for row in joined.rows if row.why_not is not None)
     return {str(reason): count for reason, count in reasons.most_common() if reason not in _NOT_WAITING}
 
 
 def redacted_by(joined: Joined) -> dict[str, int]:
-    """How many turns each rule of redaction has kept out of training, and where it found something; the commonest first."""
+    """Number of untrained turns by redaction rule and place, the most frequent first."""
     found = Counter(row.turn["redacted_by"] for row in joined.rows if row.turn["redacted_by"] and row.step is None)
     return dict(found.most_common())
 
@@ -119,8 +119,8 @@ def shares_of_keys(joined: Joined) -> dict[str, dict[str, float]]:
 
 
 def is_running(run: RunDir, stage: str) -> bool:
-    """Whether a worker holds the place of `stage`. The lock is only tried where its last owner may still live: a reader must never
-    be in the way of a worker that starts."""
+    """Whether a worker holds the lock of `stage`. The lock is only tried if its last owner may be alive, because a reader must not
+    block a worker that starts."""
     try:
         owner = re.fullmatch(r"process (\d+) on (.+)", (run.locks / f"{stage}.owner").read_text(errors="replace").strip())
     except OSError:
@@ -132,8 +132,8 @@ def is_running(run: RunDir, stage: str) -> bool:
 
 
 def is_judging(run: RunDir) -> bool | None:
-    """Whether a judge worker has taken up the oldest shard without verdicts. None where there is none: judges hold no place of
-    their own, any number of them may work, and one without work does not show."""
+    """Whether a judge worker has claimed the oldest shard without verdicts. None if there is no such shard: any number of judges
+    may run, and an idle judge holds no lock."""
     waiting = unjudged(run)
     if not waiting:
         return None
@@ -154,9 +154,9 @@ def _lives(pid: int) -> bool:
 
 
 def ask_server(run: RunDir) -> dict[str, Any]:
-    """What the server says of itself: {"running", "url", "lost", "health"}; `lost` is None where nobody can say.
+    """The server's own status: {"running", "url", "lost", "health"}. `lost` is None if it is not known.
 
-    A server that takes the connection but has no time to answer runs.
+    A server that accepts the connection but does not answer in time counts as running.
     """
     problems: list[str] = []
     announced: dict[str, Any] = read_json(run.root / "serve.json", problems, {}, lambda value: isinstance(value, dict))
@@ -180,7 +180,7 @@ def ask_server(run: RunDir) -> dict[str, Any]:
 
 
 def count_exchanges(run: RunDir) -> tuple[int, int]:
-    """Whole lines in `captures/`, and files."""
+    """Number of complete lines in `captures/`, and of files."""
     files = published(run.captures, ".jsonl")
     return sum(_lines(path) for path in files), len(files)
 
@@ -206,7 +206,7 @@ def quarantined(run: RunDir) -> list[dict[str, str]]:
 
 
 def disk_bytes(folder: Path) -> int:
-    """What the folder holds on disk; a file with two names (a checkpoint and its policy) counts once."""
+    """Size of the folder on disk. A file with two names (a checkpoint and its policy) counts once."""
     sizes: dict[tuple[int, int], int] = {}
     for path in folder.rglob("*"):
         try:
@@ -313,7 +313,7 @@ def _unknown_line(unknown: dict[str, Any]) -> str:
 
 
 def _sampling_line(serve: dict[str, Any]) -> str:
-    """How many requests of each client were sampled otherwise than they asked; empty where none was."""
+    """Number of requests per client whose sampling settings were changed; empty if there were none."""
     changed = (serve["health"] or {}).get("sampling_changed")
     if not isinstance(changed, dict) or not changed:
         return ""

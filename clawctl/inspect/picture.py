@@ -1,4 +1,4 @@
-"""The pictures of a run: what eval measured per policy version, and what each training step said of itself."""
+"""The pictures of a run: eval results per policy version, and the numbers of each training step."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ _PANELS = (
 
 
 def draw(found: list[dict[str, Any]], path: Path) -> None:
-    """Write a PNG. `found` are the measured versions as `describe_policies` gives them, in order; at least one."""
+    """Write a PNG. `found` are the measured versions from `describe_policies`, in order; at least one."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import; and no pyplot: no state, no display
     from matplotlib.figure import Figure
 

@@ -56,7 +56,7 @@ def _cells(row: dict[str, Any]) -> list[Text]:
 
 
 def _tree(rows: Sequence[dict[str, Any]]) -> list[Text]:
-    """The lineage that training goes on from, and the dead branches that were built last, with the reason."""
+    """The lineage that training continues from, and the newest dead branches with their reasons."""
     dead = [row for row in rows if row["dead"] is not None]
     if not dead:
         return []
@@ -69,7 +69,7 @@ def _tree(rows: Sequence[dict[str, Any]]) -> list[Text]:
 
 
 def _decisions(rows: Sequence[dict[str, Any]]) -> list[Text]:
-    """What the gate said lately, in its words."""
+    """The gate's latest decisions."""
     decided = [row for row in rows if _gate(row)][-_MOVES_SHOWN:]
     return [
         Text(f"gate, version {row['version']}, {_gate(row)}: ")
@@ -80,14 +80,14 @@ def _decisions(rows: Sequence[dict[str, Any]]) -> list[Text]:
 
 
 def _compared(row: dict[str, Any]) -> str:
-    """The anchors that the gate held a version against, beside the live one."""
+    """The anchors that the gate used besides the live version."""
     anchors = [f"{one['what']} (version {one['version']}) {one['metric']} {one['value']:.2f}" for one in row["compared"]]
     against = row["decision"].get("against")
     return f" (against the live version {against}{''.join(f', {anchor}' for anchor in anchors)})" if anchors else ""
 
 
 def _moves(run: RunDir) -> list[Text]:
-    """Who moved LIVE lately."""
+    """The latest moves of LIVE."""
     return [
         Text(f"live {'none' if move['from'] is None else move['from']} → {move['to']}, {since(move['at'], time.time())}: ")
         + one_line(str(move["by"]), 80)

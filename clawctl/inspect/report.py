@@ -1,4 +1,4 @@
-"""A run as one picture and one page that can be sent to somebody: nothing in it is loaded from anywhere."""
+"""A run as one picture and one page that you can send to others. The page loads nothing."""
 
 import base64
 import html
@@ -19,8 +19,8 @@ _LONGEST = 2000  # characters of an example
 
 
 def write_report(run: RunDir, folder: Path) -> tuple[Path, Path]:
-    """Write `report.png` and `report.html` into `folder`; returns both. The picture is of what eval measured, else of the training
-    steps. Raises ClawError where there is neither."""
+    """Write `report.png` and `report.html` into `folder` and return both paths. The picture shows eval results, or training steps
+    if there are none. Raises ClawError if there is neither."""
     problems: list[str] = []
     policies = describe_policies(run, problems)
     found = [row for row in policies if row["satisfaction"] and row["correctness"]]

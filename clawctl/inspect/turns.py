@@ -15,7 +15,7 @@ from clawctl.run_dir import RunDir
 
 
 def show_turns(run: RunDir, session: str | None, as_json: bool) -> None:
-    """Raises ClawError where no turn of `session` is there."""
+    """Print the turns. Raises ClawError if `session` has none."""
     joined = read_rows(run, words=True)
     rows = joined.rows if session is None else _of_session(joined.rows, session, run)
     if as_json:
@@ -33,7 +33,7 @@ def show_turns(run: RunDir, session: str | None, as_json: bool) -> None:
 
 
 def _of_session(rows: Sequence[Row], session: str, run: RunDir) -> list[Row]:
-    """The turns of the session of this id, else of the one whose id begins so. Raises ClawError where there is none, or several."""
+    """The turns of the session with this id, or with an id that begins with it. Raises ClawError if there is none, or several."""
     ids = {row.turn["session_id"] for row in rows}
     found = {session} & ids or {name for name in ids if name.startswith(session.rstrip("…"))}  # as the table cuts them
     if not found:
@@ -44,7 +44,7 @@ def _of_session(rows: Sequence[Row], session: str, run: RunDir) -> list[Row]:
 
 
 def as_dict(row: Row) -> dict[str, Any]:
-    """One turn for scripts: whole texts, as they were sent."""
+    """One turn for scripts, with its full texts."""
     turn, verdict = row.turn, row.verdict or {}
     came_back = turn["next_state"]
     return {

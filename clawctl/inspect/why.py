@@ -30,7 +30,7 @@ _IGNORABLE = (
 
 
 def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
-    """Raises ClawError where no turn, or more than one, has an id that begins with `turn`."""
+    """Print the numbers of one turn. Raises ClawError unless exactly one turn has an id that begins with `turn`."""
     joined = read_rows(run, words=True)
     row = _find(joined.rows, turn, run)
     record = read_record(run, row.step, row.turn["turn_id"], joined.problems) if row.step is not None else None
@@ -49,7 +49,7 @@ def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
 
 
 def explain(row: Row, record: dict[str, Any] | None, step: dict[str, Any] | None) -> dict[str, Any]:
-    """The turn, what its step was like, and its own part in it."""
+    """The turn, its step, and its own part in the step."""
     of_step = {name: step.get(name) for name in (*_OF_STEP, "correction")} if step else None
     turn = as_dict(row)
     told: dict[str, Any] = {"turn": turn, "worth": row.worth.words, "cure": cure_of(row), "step": of_step, "numbers": None}
@@ -71,7 +71,7 @@ def explain(row: Row, record: dict[str, Any] | None, step: dict[str, Any] | None
 
 
 def cure_of(row: Row) -> str | None:
-    """The recipe keys that make later turns like this one trainable; None where its sampling is not the reason."""
+    """The recipe keys that make later turns like this one trainable; None if its sampling is not the reason."""
     turn, reason = row.turn, row.turn["untrainable_reason"]
     if reason != "greedy" and reason not in _IGNORABLE:
         return None
@@ -83,7 +83,7 @@ def cure_of(row: Row) -> str | None:
 
 
 def _term(term: dict[str, Any]) -> dict[str, Any]:
-    """A token's share of the step's loss is weight / tokens of the term, times what stands here."""
+    """The values of one term. A token's share of the step's loss is weight / tokens of the term, times this value."""
     kind = "advantage" if term["advantages"] is not None else "divergence"
     values = term["advantages"] if kind == "advantage" else term["divergences"]
     acting = term["acting"]
@@ -97,7 +97,7 @@ def _term(term: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_record(run: RunDir, step: int, turn_id: str, problems: list[str]) -> dict[str, Any] | None:
-    """A turn's row of `train/turns/<step>.parquet`; None where it is not kept any more."""
+    """The turn's row of `train/turns/<step>.parquet`; None if it is no longer stored."""
     path = run.train / "turns" / f"{step}.parquet"
     if not path.exists():
         return None
@@ -127,7 +127,7 @@ def _find(rows: list[Row], turn: str, run: RunDir) -> Row:
 
 
 def _texts(run: RunDir, record: dict[str, Any]) -> list[str]:
-    """The text of each token; its id where the run's tokenizer cannot be loaded."""
+    """The text of each token, or its id if the run's tokenizer cannot be loaded."""
     from transformers import AutoTokenizer
 
     from clawctl.config import load_recipe, recipe_file

@@ -36,7 +36,7 @@ class Answered:
 
 
 async def measure(endpoint: Endpoint, config: EvalConfig) -> Finding:
-    """Ask every task once and score the replies. Nothing of it is captured. Raises CannotMeasure."""
+    """Ask every task once and score the replies. Nothing is captured. Raises CannotMeasure."""
     places = asyncio.Semaphore(config.concurrency)
 
     async def one(task: Task, number: int) -> Answered:
@@ -53,7 +53,7 @@ async def measure(endpoint: Endpoint, config: EvalConfig) -> Finding:
 
 
 def tasks(config: EvalConfig) -> list[Task]:
-    """Half of them students', half teachers'; of an odd number the students have one more."""
+    """The tasks: half for students, half for teachers. With an odd number, students get one more."""
     half = config.problems // 2
     return make_tasks("student", config.problems - half, config.seed, "eval") + make_tasks("teacher", half, config.seed, "eval")
 

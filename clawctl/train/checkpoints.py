@@ -42,7 +42,7 @@ _CURE = "restore it from a copy, or start a new run with --run"
 
 
 def identity(recipe: Recipe) -> dict[str, Any]:
-    """What a checkpoint and the recipe must agree on for one to continue the other."""
+    """The properties that a checkpoint and the recipe must share for training to resume."""
     lora = recipe.train.lora
     if lora is None:
         return {"base_model": recipe.model.path, "lora": None}
@@ -91,8 +91,8 @@ def _write_optimizer(checkpoint: Path, state: dict[int, dict[str, torch.Tensor]]
 
 
 def commit(run: RunDir, state: dict[str, Any], optimizer: dict[str, Any] | None, save_weights: Callable[[Path], None]) -> Path:
-    """Publish one checkpoint: the step has happened now. `save_weights` fills `policy/` and, where needed, the master weights;
-    `optimizer` is None where it sees to that as well."""
+    """Publish one checkpoint, which commits the step. `save_weights` fills `policy/` and, if needed, the master weights.
+    `optimizer` is None if `save_weights` saves it as well."""
     folder = run.train / "checkpoints"
     folder.mkdir(mode=0o700, exist_ok=True)
 
@@ -138,7 +138,7 @@ def _go_live(run: RunDir, version: int) -> None:
 
 
 def check_resumable(checkpoint: Path | None, recipe: Recipe) -> None:
-    """Raises ClawError where a checkpoint is not one that this recipe continues."""
+    """Raises ClawError if this recipe cannot resume from the checkpoint."""
     if checkpoint is None:
         return
     found, wanted = read_state(checkpoint)["identity"], identity(recipe)
@@ -151,7 +151,7 @@ def check_resumable(checkpoint: Path | None, recipe: Recipe) -> None:
 
 
 def check_published(policy: Path, recipe: Recipe) -> None:
-    """Raises ClawError where the weights of a published version, whose checkpoint is gone, are not what this recipe trains."""
+    """Raises ClawError if the weights of a published version without a checkpoint do not match this recipe."""
     adapter = policy / "adapter_config.json"
     found = orjson.loads(adapter.read_bytes()) if adapter.exists() else None
     lora = recipe.train.lora
@@ -180,7 +180,7 @@ def steps_kept(run: RunDir) -> list[int]:
 
 
 def _link(source: Path, target: Path) -> None:
-    """The same files under a second name; copies where the filesystem has no hard links."""
+    """The same files under a second name, or copies if the filesystem has no hard links."""
     for file in sorted(source.iterdir()):
         if file.is_symlink() or not file.is_file():
             continue  # not ours: it may stand for a file outside the run
@@ -191,8 +191,8 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _kept(run: RunDir, lineage: Lineage, recipe: Recipe) -> set[int]:
-    """The checkpoints that training may go on from: the newest of the lineage, the live version, and the candidates that the gate
-    has not decided on. The newest of all stays in any case: it shows which step was the last."""
+    """The checkpoints that training may resume from: the newest of the lineage, the live version, and undecided candidates. The
+    newest of all always stays, because it records the last step."""
     steps = steps_kept(run)
     kept = set(steps[-1:]) | {lineage.live or 0}
     kept |= set([step for step in steps if step in lineage.living()][-recipe.train.keep_checkpoints :])
@@ -216,8 +216,7 @@ def _prune(run: RunDir, kept: set[int]) -> None:
 
 
 def read_rows(run: RunDir) -> list[dict[str, Any]]:
-    """The lines of `steps.jsonl` that are as they were written; one that a killed trainer began is not there, and a damaged one
-    is told by `inspect`."""
+    """The intact lines of `steps.jsonl`. An incomplete line of a killed trainer is skipped; `inspect` reports damaged ones."""
     path = run.train / "steps.jsonl"
     whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
     rows = []

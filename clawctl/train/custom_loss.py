@@ -45,7 +45,7 @@ def load_custom_loss(config: TrainConfig, vocabulary: int) -> CustomLoss | None:
 
 
 def _check(found: Any, config: TrainConfig, where: str) -> None:
-    """Raises ClawError (exit code 2) where it is no loss."""
+    """Raises ClawError (exit code 2) if the function is not a loss."""
     if not isinstance(found, Tensor) or found.ndim != 0 or not found.requires_grad:
         got = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
         got += " without gradient" if isinstance(found, Tensor) and not found.requires_grad else ""
@@ -53,8 +53,8 @@ def _check(found: Any, config: TrainConfig, where: str) -> None:
 
 
 def logits_of(policy: PolicyModel, batch: Microbatch, causal: Any = None) -> Tensor:
-    """[N, vocabulary], whole: that is what a custom loss is given, and costs what a step otherwise avoids. A token
-    that could not be drawn in its place has the logit `masks.HIDDEN`."""
+    """The complete logits [N, vocabulary] for a custom loss, which other methods avoid because of their memory. A token that was
+    not allowed at its place has the logit `masks.HIDDEN`."""
     causal = causal if causal is not None else policy.causal
     head = causal.get_output_embeddings()
     logits_NV: Tensor = policy.compute(lambda: head(policy.hidden(batch, causal)).float(), causal)

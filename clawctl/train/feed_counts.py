@@ -1,4 +1,4 @@
-"""What became of the turns that a trainer read: `train/feed.json` for `inspect`, and a line for people."""
+"""The results of the turns that a trainer read: `train/feed.json` for `inspect`, and one line for the log."""
 
 import logging
 from typing import Any
@@ -31,7 +31,7 @@ class CountsFile:
 
 
 def in_a_line(counts: Counts, config: TrainConfig) -> str:
-    """What was trained, what waits and for what, and why the rest was refused."""
+    """The number of trained, waiting and refused turns, with reasons."""
     fewest = min(config.batch_min_turns, config.batch_turns)
     needed = f" (a step needs {config.batch_turns}, or {fewest} after {config.batch_wait_s:g} s)" if counts["waiting"] else ""
     refused = ", ".join(f"{reason} {count}" for reason, count in counts["refused"].items())

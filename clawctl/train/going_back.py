@@ -29,7 +29,7 @@ _CURE = (
 
 
 def note_start(run: RunDir, start: Start) -> None:
-    """Say, and write down once, that training goes back and what becomes of the turns of the dead versions."""
+    """Log and record once that training goes back, and the result for the turns of the dead versions."""
     lineage = start.lineage
     turns = give_back(run, lineage)
     if lineage.tip == lineage.newest:
@@ -78,7 +78,7 @@ def read_back(run: RunDir) -> list[dict[str, Any]]:
 
 
 class LineageWatch:
-    """Reads the lineage anew when a file that it is derived from has changed."""
+    """Reads the lineage again when one of its files has changed."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
@@ -104,7 +104,7 @@ class LineageWatch:
 
 
 class Pause:
-    """Whether so many updates were refused in a row that another of the same kind is no use."""
+    """Whether so many updates in a row were refused that training should pause."""
 
     def __init__(self, run: RunDir, recipe: Recipe) -> None:
         self._run, self._most = run, recipe.train.max_refusals
@@ -114,7 +114,7 @@ class Pause:
         self._found: ClawError | None = None
 
     def look(self, lineage: Lineage) -> ClawError | None:
-        """What to say while training is paused; None while it is not. Writes down when that changes."""
+        """The message while training is paused, else None. Changes are recorded."""
         if lineage is self._looked:
             return self._found
         run, known = self._run, read_refusals(self._run)
@@ -140,7 +140,7 @@ class Pause:
 
 
 def forgive(run: RunDir, newest: int, why: str) -> None:
-    """Refusals of versions up to `newest` count no more: training goes on."""
+    """Refusals of versions up to `newest` no longer count, and training resumes."""
     known = read_refusals(run)
     if known.get("paused") or newest > known.get("forgiven", 0):
         _write_refusals(run, {"forgiven": max(newest, known.get("forgiven", 0)), "paused": None})

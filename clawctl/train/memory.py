@@ -37,7 +37,7 @@ QUANTISED = {None: None, "int8": 1.0, "nf4": 0.55}  # bytes a weight, scales inc
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What memory depends on in one architecture, with or without an adapter."""
+    """The properties of an architecture that determine memory, with or without an adapter."""
 
     weights: int  # all but the adapter's
     trained: int
@@ -68,13 +68,13 @@ class Estimate:
 
     @property
     def certain(self) -> int:
-        """What no smaller microbatch saves."""
+        """The part that a smaller microbatch cannot save."""
         return self.weights + self.gradients + self.optimizer + self.teacher
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How a model lies on devices."""
+    """The distribution of a model over devices."""
 
     ranks: int
     sharded: bool
@@ -133,7 +133,7 @@ def estimate(shape: Shape, config: TrainConfig, spread: Spread) -> Estimate:
 
 
 def _kept_weights(shape: Shape, config: TrainConfig, e: int) -> float:
-    """Of a model and its adapter; what stands outside of blocks is not quantised."""
+    """Bytes of the weights of a model and its adapter. Weights outside of blocks are not quantised."""
     if config.lora is None:
         return 4.0 * shape.weights
     in_blocks = QUANTISED[config.lora.quantize] or e
@@ -163,7 +163,7 @@ def _logits(shape: Shape, config: TrainConfig) -> int:
 
 
 def seconds_a_microbatch(shape: Shape, config: TrainConfig, flops_a_second: float) -> float:
-    """At most: all tokens of a full microbatch in one sequence, all of them scored."""
+    """An upper bound: all tokens of a full microbatch in one sequence, all of them scored."""
     tokens = config.tokens_per_microbatch
     work = shape.cost.forward_backward(tokens, tokens * (tokens + 1) // 2, tokens)
     if config.gradient_checkpointing:

@@ -53,7 +53,7 @@ def _watch(batch: Microbatch, squares: Tensor, module: nn.Module, inputs: tuple[
 
 @torch.no_grad()
 def _note(batch: Microbatch, squares: Tensor, given: Tensor, gradient: Tensor) -> None:
-    """Add what one module's gradient has of each turn. `given` are its inputs: states, or the ids of an embedding."""
+    """Add one module's part of each turn's gradient. `given` are its inputs: states, or the ids of an embedding."""
     gradient_TE = gradient.flatten(0, -2)
     given_T = given.flatten() if not given.is_floating_point() else given.flatten(0, -2)
     kept_M = None

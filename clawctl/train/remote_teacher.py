@@ -1,7 +1,7 @@
-"""The teacher behind a URL: any server that speaks vLLM's completions with `prompt_logprobs`.
+"""The teacher behind a URL: any server that supports vLLM's completions with `prompt_logprobs`.
 
-It is asked before the step, for exact ids: the hinted prompt and the turn's own tokens. A turn that it does not answer in full
-loses its hint and says why; no number is ever made up.
+It is called before the step with exact ids: the prompt with the hint, and the turn's own tokens. A turn without a complete answer
+loses its hint and records the reason; no number is ever invented.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +26,7 @@ class RemoteTeacher:
     """A client of the server; `close` it. Its tokens must be those of the policy."""
 
     def __init__(self, url: str, model: str | None, api_key: str | None) -> None:
-        """Raises ClawError where nobody answers there or `model` is not served."""
+        """Raises ClawError if the server does not answer or does not serve `model`."""
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._client = httpx.Client(base_url=url.rstrip("/") + "/", headers=headers, timeout=httpx.Timeout(TIMEOUT_S, connect=10.0))
         self.model = model or self._served()
@@ -35,7 +35,7 @@ class RemoteTeacher:
         self._client.close()
 
     def ask(self, batch: Batch) -> list[tuple[float, ...] | str | None]:
-        """For each turn the logprobs of its tokens, the reason why there are none, or None where it has no hint."""
+        """For each turn: the logprobs of its tokens, the reason why they are missing, or None if it has no hint."""
         with ThreadPoolExecutor(CALLS) as pool:
             return list(pool.map(self._answer, batch.samples))
 
@@ -89,9 +89,9 @@ def open_remote_teacher(config: TrainConfig) -> RemoteTeacher | None:
 
 
 def taught(batch: Batch, answers: list[tuple[float, ...] | str | None]) -> tuple[Batch, dict[str, str]]:
-    """The batch with the teacher's answers in it, and the reason for each turn that has none.
+    """The batch with the teacher's answers, and the reason for each turn without one.
 
-    Such a turn goes on with its reward alone, or leaves the batch where it has none.
+    Such a turn is trained with its reward only, or leaves the batch if it has none.
     """
     samples, lost = [], {}
     for sample, answer in zip(batch.samples, answers, strict=True):

@@ -1,4 +1,4 @@
-"""What the trainer sees of a turn, in memory only."""
+"""A turn as the trainer uses it, in memory only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,10 +8,10 @@ from clawctl.allowed import Allowed
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One usable turn. Ids and logprobs are the sampler's own; nothing here was ever re-tokenised or padded.
+    """One usable turn. Ids and logprobs are the sampler's own; nothing was re-tokenised or padded.
 
-    An imported text had no sampler: its ids are the template's, and the model that is about to be trained scores them
-    (`imported.py`), so that the ratio of its only step is 1.
+    An imported text has no sampler. Its ids come from the template, and the model that is about to be trained scores them
+    (`imported.py`), so the ratio in its only step is 1.
     """
 
     turn_id: str

@@ -12,8 +12,9 @@ Gpus = Sequence[int] | Literal["all"]
 
 
 def become_torchrun(gpus: Gpus | None, processes: int | None, words: Sequence[str], check_world: Callable[[int], None]) -> NoReturn:
-    """Replace this process; `words` are its own arguments, which every rank parses again. With `processes` they compute on the
-    CPU. Raises ClawError (exit code 2) where the GPUs or the nodes are not as named, or `check_world` refuses so many ranks."""
+    """Replace this process by torchrun. `words` are its own arguments, which every rank parses again. With `processes` they compute
+    on the CPU. Raises ClawError (exit code 2) if the GPUs or nodes do not match, or if `check_world` refuses the number of
+    ranks."""
     where, changes = nodes(), {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # else ranks started again meet addresses of dead ones
     if processes:
         changes["OMP_NUM_THREADS"] = "1"
@@ -43,7 +44,7 @@ def parse_gpus(text: str) -> Gpus:
 
 
 def visible_gpus() -> list[str]:
-    """What CUDA shows us, by the names that CUDA_VISIBLE_DEVICES gives them."""
+    """The GPUs that CUDA shows, by their names in CUDA_VISIBLE_DEVICES."""
     import torch
 
     named = [name for name in (environment_with({}).get("CUDA_VISIBLE_DEVICES") or "").split(",") if name]
@@ -66,7 +67,7 @@ def chosen(gpus: Gpus, visible: Sequence[str], a_node: int | None) -> list[str]:
 
 
 def _meeting(where: Nodes) -> list[str]:
-    """How the nodes find one another."""
+    """The options with which the nodes find each other."""
     if where.count == 1:
         return ["--standalone"]
     if where.address is None:
@@ -76,5 +77,5 @@ def _meeting(where: Nodes) -> list[str]:
 
 
 def _for_torchrun(words: Sequence[str]) -> list[str]:
-    """torchrun takes a `--run` behind its module for an abbreviation of an option of its own."""
+    """The arguments with `--run-dir` instead of `--run`, which torchrun reads as an abbreviation of its own option."""
     return ["--run-dir" + word.removeprefix("--run") if word == "--run" or word.startswith("--run=") else word for word in words]

@@ -73,6 +73,6 @@ class Watch:
 
 
 def watch_of(policy: PolicyModel) -> Watch:
-    """The threshold for an unusual difference: one if everything is computed in float32, another if something is rounded."""
+    """A watch with the threshold for an unusual difference, which is higher if anything is rounded to bfloat16."""
     exact = policy.autocast is None and policy.publish_dtype == torch.float32
     return Watch(UNUSUAL if exact else UNUSUAL_ROUNDED)

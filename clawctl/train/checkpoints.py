@@ -1,18 +1,18 @@
-"""The crash law: SIGKILL at any moment, start again, and no turn is trained twice, none is lost, and the weights are the same.
+"""Checkpoints that survive a crash: after SIGKILL at any moment no turn is lost or trained twice, and the weights are the same.
 
-A step is committed by one rename, that of `train/checkpoints/<step>/`, which holds everything the step made:
+One rename commits a step, that of `train/checkpoints/<step>/`, which contains all results of the step:
 
     policy/          exactly what is published: full weights with tokenizer, or a peft adapter
     master.safetensors   float32 weights, only where policy/ rounds them
     optimizer.safetensors  AdamW's state; its settings are the recipe's
-    sharded/         instead of these two where weights are sharded: what each rank keeps, as safetensors
+    sharded/         instead of these two with sharded weights: the part of each rank, as safetensors
     turns.parquet    the numbers of each trained token, for `clawctl inspect why`
-    state.json       step, turns by shard, baselines, the steps.jsonl row, policy.json, what the model must match, and checksums of
+    state.json       step, turns by shard, baselines, the steps.jsonl row, policy.json, the identity of the model, and checksums of
                      the other files
 
-What follows (`settle`) is derived from it and done again on resume where it is missing: ledger, `policies/<version>/` (hard links:
-nothing is written twice), LIVE, and last the row in `steps.jsonl`, which says that all the rest was done. There is no random
-state to keep: dropout is seeded by step and rank, the learning rate is a function of the step.
+`settle` derives everything else from it, and repeats on resume what is missing: the ledger, `policies/<version>/` (hard links, so
+nothing is written twice), LIVE, and last the row in `steps.jsonl`, which marks the rest as done. There is no random state to
+save: dropout is seeded by step and rank, and the learning rate is a function of the step.
 """
 
 import logging

@@ -1,8 +1,8 @@
-"""What a step costs in floating-point operations, and what the device could have done in the time (MFU).
+"""The floating-point operations of a step, and the device's peak in the same time (MFU).
 
-Counted are the model's matrix products, as PaLM's appendix B does (arXiv 2204.02311): two operations a weight and token forward,
-four more backward; attention by the pairs of tokens that see one another; the head where a token is scored. What gradient
-checkpointing computes again is not counted: it is no progress.
+It counts the model's matrix products like appendix B of PaLM (arXiv 2204.02311): two operations per weight and token forward, four
+more backward. Attention counts the pairs of tokens where one sees the other, and the head the scored tokens. The recomputation of
+gradient checkpointing does not count, because it is no progress.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""Going back to what serves: noticing it, writing it down, and pausing after many refusals in a row.
+"""Going back to the live version: noticing it, recording it, and pausing after many refusals in a row.
 
-`train/back.jsonl`      one line for each time that training went on from another version than the newest
-`train/refusals.json`   whether training is paused, and which refusals do not count any more
+`train/back.jsonl`      one line for each time that training continued from a version other than the newest
+`train/refusals.json`   whether training is paused, and which refusals no longer count
 """
 
 import logging

@@ -1,10 +1,10 @@
-"""`train/ledger/`: which turns were trained, or skipped, so that none is trained twice. Kept for ever.
+"""`train/ledger/`: which turns were trained, or skipped, so that none is trained twice. It is never deleted.
 
 `<step>.json`        {"step": 7, "parent": 6, "outcome": "trained", "reason": None, "turns": {"<stem>": ["<turn_id>", …]}}
-`skipped-<id>.json`  the same with "outcome": "skipped" and the reason; <id> is the first turn's, `step` the one that was not made
-`refused-<step>.json`  the same for turns of a dead step that were in another dead step before
+`skipped-<id>.json`  the same with "outcome": "skipped" and the reason; <id> is the first turn's, and `step` the failed one
+`refused-<step>.json`  the same for turns of a dead step that were already in another dead step
 
-An entry never changes. Whether a trained turn counts as used depends on the lineage (`clawctl/lineage.py`): a turn of a step whose
+An entry never changes. Whether a trained turn counts as used depends on the lineage (`clawctl/lineage.py`). A turn of a step whose
 version is dead is given back once. A turn that is in two dead steps, and in no living one, is not tried again.
 """
 

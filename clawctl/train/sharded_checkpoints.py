@@ -1,12 +1,12 @@
-"""What a sharded trainer keeps of a step, each rank its part. Any number of ranks goes on from it.
+"""Checkpoints of a sharded trainer: each rank saves its part, and any number of ranks can resume from them.
 
     sharded/
-      index.json               how many ranks wrote, and the checksum of each file
-      0-of-2.safetensors       the parts of weights and optimizer that rank 0 kept; its header says where each part lies
+      index.json               number of ranks that wrote, and the checksum of each file
+      0-of-2.safetensors       rank 0's parts of weights and optimizer; its header has the place of each part
       1-of-2.safetensors       in the whole tensor
 
-The files hold numbers and names. They are not written by torch.distributed.checkpoint, because that pickles its index, and a pickle
-runs code of whoever can write it. A checksum does not help against that: whoever can write the file can write its checksum.
+The files contain numbers and names. torch.distributed.checkpoint is not used, because it pickles its index, and anyone who can write
+a pickle can run code. A checksum does not help: anyone who can write the file can write its checksum.
 """
 
 import os

@@ -73,7 +73,7 @@ def shard(causal: Any, ranks: Ranks, dtype: torch.dtype | None, offload: bool) -
 
 
 def _call(work: Callable[[], Any]) -> Any:
-    """Copies a returned view, because FSDP attaches its backward hooks to results and may lose those of a view."""
+    """The result of `work`, with views copied, because FSDP attaches its backward hooks to results and may lose those of a view."""
     result = work()
     return tuple(_owned(tensor) for tensor in result) if isinstance(result, tuple) else _owned(result)
 

@@ -1,10 +1,10 @@
-"""Sequences merged into tries: each distinct token, given its whole prefix, is laid down and computed once.
+"""Sequences merged into tries: each distinct token, given its complete prefix, is stored and computed once.
 
 An agent resends its history every turn, so the sequences of a session are mostly prefixes of one another. Sorted by their ids,
-sequences that share a prefix are neighbours, and what a trie needs of a sequence is what it does not share with the one before it.
-That makes packing a scan and building a stack; nothing here is per token but numpy.
+sequences with a shared prefix are neighbours, and a trie only adds the part that a sequence does not share with the one before it.
+Packing is therefore a scan, and building uses a stack; only numpy works per token.
 
-Tokens are laid in depth-first order, so the descendants of token k are those from k up to its `end`, and
+Tokens are stored in depth-first order, so the descendants of token k are those from k up to its `end`, and
 token q sees token k exactly if k <= q < end[k]: its ancestors and itself.
 """
 

@@ -25,7 +25,7 @@ def group_credits(turns: Sequence[Earned], std: bool, step_wise: bool) -> dict[s
 
 
 def _by_episode(turns: Sequence[Earned], std: bool) -> dict[str, float]:
-    """The reward of each episode: the mean of its turns' rewards, which is their shared outcome plus the mean of their own
+    """Credit by episode. An episode's reward is the mean of its turns' rewards: their shared outcome plus the mean of their own
     rewards."""
     episodes: dict[str, list[float]] = {}
     for turn in turns:

@@ -4,7 +4,7 @@ import signal
 
 
 def main() -> None:
-    """Ctrl-C ends it at once and without a traceback, until a worker listens for it and finishes what it holds."""
+    """Run clawctl. Ctrl-C ends it at once and without a traceback, until a worker handles the signal and finishes its work."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     from clawctl.cli import main as run
 

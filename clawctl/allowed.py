@@ -1,10 +1,10 @@
-"""Which tokens could be drawn at each place of a structured answer: exact sets, kept with the turn.
+"""The tokens that were allowed at each place of a structured answer: exact sets, stored with the turn.
 
-A grammar lets few tokens of the vocabulary come next, and the sampler's log-probabilities are those of the distribution over these
-alone. A trainer must compute them over the same sets. The sets themselves are kept, and not the grammar: they stay exact when the
-library that follows grammars changes, and no schema of a client is stored.
+A grammar allows few tokens of the vocabulary at each place, and the sampler's log-probabilities belong to the distribution over
+these tokens only. A trainer must compute them over the same sets. The sets are stored instead of the grammar. They stay exact when
+the grammar library changes, and no client schema is stored.
 
-An answer has few different sets, and most differ little, so that a turn's sets take about as much room as its token ids.
+An answer has few different sets, and most of them differ little, so the sets of a turn take about as much space as its token ids.
 """
 
 import base64
@@ -52,7 +52,7 @@ class Allowed:
         )
 
     def packed(self) -> str | None:
-        """As text; None where it would be too long to keep."""
+        """The sets as text; None if the text would be too long to store."""
         if len(self.sets) * (self.vocabulary // 8 + 4) > _MOST:
             return None
         raw = array("i", self.which).tobytes() + b"".join(_differences(self.sets))
@@ -81,7 +81,7 @@ def unpack(text: str) -> Allowed:
 
 
 def _differences(sets: Sequence[bytes], undo: bool = False) -> Iterator[bytes]:
-    """Each set but for what it has in common with the one before it; or back again."""
+    """Each set without what it shares with the set before it, or the reverse."""
     before: Bits | None = None
     for each in sets:
         bits = np.frombuffer(each, np.uint8)

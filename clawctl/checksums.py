@@ -1,7 +1,8 @@
-"""Telling a flipped bit from what was written: a seal in JSON, a checked footer in Parquet, a list for a folder.
+"""Detects damaged files: a checksum in JSON, in a Parquet footer, and for each file of a folder.
 
-CRC-32 finds every change of up to three bits of a file of ours and misses one in four billion larger ones. It is no signature: who
-may write the run directory may write a seal. What has no seal (a file that somebody edited by hand) is read as it stands.
+CRC-32 detects every change of up to three bits in files of this size and misses one in four billion larger ones. It is not a
+signature: anyone who can write to the run directory can write a checksum. A file without a checksum, such as one that you edited,
+is read without a check.
 """
 
 import re
@@ -20,22 +21,22 @@ _CHUNK = 1 << 20
 
 
 class Damaged(ValueError):
-    """What was read is not what was written; the message says how it shows."""
+    """A file differs from what was written. The message gives the evidence."""
 
 
 def sealed(json_object: bytes) -> bytes:
-    """A JSON object with `"crc32"` of all that stands before it as its last key. It must have a key of its own."""
+    """A JSON object with `"crc32"` as its last key: the checksum of everything before it. The object must have at least one key."""
     head = json_object[: json_object.rindex(b"}")].rstrip()
     return b'%b,"crc32":"%08x"}' % (head, zlib.crc32(head))
 
 
 def read_sealed(data: bytes) -> Any:
-    """The JSON value that stands in `data`, without its seal. Raises Damaged; one without a seal is not checked."""
+    """The JSON value in `data`, without its checksum. Raises Damaged. A value without a checksum is not checked."""
     seal = _SEAL.search(data, max(0, len(data) - _LONGEST_SEAL))
     if seal is not None and zlib.crc32(memoryview(data)[: seal.start()]) != int(seal[1], 16):
-        raise Damaged("its checksum does not fit: a bit has changed since it was written")
+        raise Damaged("its checksum does not match: it has changed since it was written")
     if seal is None and _is_nearly_sealed(data[-_LONGEST_SEAL:].rstrip()):
-        raise Damaged("its checksum is damaged: a bit has changed since it was written")
+        raise Damaged("its checksum is damaged: it has changed since it was written")
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -46,7 +47,7 @@ def read_sealed(data: bytes) -> Any:
 
 
 def _is_nearly_sealed(end: bytes) -> bool:
-    """Whether a JSON text ends in a seal that lost a letter or two of its own."""
+    """Whether a JSON text ends in a checksum with one or two damaged characters."""
     own = end[-20:-10] + end[-2:]
     return len(own) == 12 and sum(a != b for a, b in zip(own, b',"crc32":""}', strict=True)) <= 2
 
@@ -58,17 +59,17 @@ _YAML_SEAL = re.compile(rb"# crc32 ([0-9a-f]{8})\n\Z")
 
 
 def sealed_yaml(text: bytes) -> bytes:
-    """A YAML document between a first line that says it is sealed and a last one with the checksum of all before it."""
+    """A YAML document with a first line that marks it as checked and a last line with the checksum of everything before it."""
     body = _YAML_HEAD + text.rstrip(b"\n") + b"\n"
     return b"%b# crc32 %08x\n" % (body, zlib.crc32(body))
 
 
 def check_yaml(data: bytes) -> None:
-    """Raises Damaged where a sealed document is not what was written, also where only its beginning is left; what a person wrote
-    has no seal and is not checked, but holds something."""
+    """Raises Damaged if a document with a checksum has changed, or if only its beginning is left. A document without a checksum is
+    not checked, but must not be empty."""
     seal = _YAML_SEAL.search(data)
     if seal is not None and zlib.crc32(data[: seal.start()]) != int(seal[1], 16):
-        raise Damaged("its checksum does not fit: it has changed since clawctl wrote it")
+        raise Damaged("its checksum does not match: it has changed since clawctl wrote it")
     if seal is None and data.startswith(_YAML_HEAD):
         raise Damaged("its last line, the checksum, is missing or damaged")
     if seal is None and _YAML_HEAD.startswith(data.strip()):
@@ -79,7 +80,7 @@ def check_yaml(data: bytes) -> None:
 
 
 def seal_footer(path: Path) -> None:
-    """Put the footer's checksum before it, where Parquet leaves room: pages carry their own, it has none."""
+    """Write the footer's checksum before the footer, where Parquet leaves space. Pages have their own checksums."""
     with path.open("r+b") as file:
         at, footer = _footer(file)
         file.seek(at)
@@ -87,23 +88,23 @@ def seal_footer(path: Path) -> None:
 
 
 def check_footer(path: Path) -> None:
-    """Raises Damaged where the footer is not what was written; one without a checksum is not checked."""
+    """Raises Damaged if the footer has changed. A footer without a checksum is not checked."""
     with path.open("rb") as file:
         at, footer = _footer(file)
         file.seek(max(0, at - 12))
         mark = file.read(min(12, at))
     if mark[:8] == _FOOTER_MARK and zlib.crc32(footer) != int.from_bytes(mark[8:], "big"):
-        raise Damaged("the footer's checksum does not fit: a bit has changed since it was written")
+        raise Damaged("the footer's checksum does not match: it has changed since it was written")
 
 
 def _footer(file: Any) -> tuple[int, bytes]:
-    """Where the footer of an open Parquet file begins, and its bytes to the end of the file."""
+    """Offset of the footer in an open Parquet file, and the bytes from there to the end."""
     size = file.seek(0, 2)
     file.seek(max(0, size - 8))
     end = file.read(8)
     at = size - 8 - int.from_bytes(end[:4], "little")
     if end[4:] != b"PAR1" or at < 4:
-        raise Damaged("no Parquet file, or the end of it is missing")
+        raise Damaged("not a Parquet file, or its end is missing")
     file.seek(at)
     return at, file.read()
 
@@ -120,11 +121,11 @@ def checksums_of(folder: Path, leave_out: Collection[str] = ()) -> dict[str, str
 
 
 def check_folder(folder: Path, wanted: dict[str, str]) -> None:
-    """Raises Damaged where a file of `wanted` is missing or is not what was written."""
+    """Raises Damaged if a file of `wanted` is missing or has changed."""
     from clawctl.names import below  # which raises our Damaged
 
     if not isinstance(wanted, dict):
-        raise Damaged("the list of its files is none")
+        raise Damaged("its list of files is missing or damaged")
     found = {name: below(folder, name) for name in wanted}
     missing = sorted(name for name, path in found.items() if not path.is_file())
     if missing:
@@ -132,7 +133,7 @@ def check_folder(folder: Path, wanted: dict[str, str]) -> None:
     with ThreadPoolExecutor(4) as threads:
         for name, checksum in zip(found, threads.map(_checksum, found.values()), strict=True):
             if checksum != wanted[name]:
-                raise Damaged(f"{name} is not what was written: its checksum does not fit")
+                raise Damaged(f"{name} has changed since it was written: its checksum does not match")
 
 
 def _checksum(path: Path) -> str:

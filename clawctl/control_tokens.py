@@ -1,14 +1,14 @@
-"""Control tokens belong to the chat template: what a client writes is ordinary text, whatever it spells.
+"""Control tokens belong to the chat template: text from a client is always ordinary text.
 
-A tokenizer turns `<|im_start|>` into one id wherever it stands, also where a user, a web page or a tool description wrote it.
-Here a conversation is rendered with a placeholder for each such text of a client. Only control tokens that the template itself
-wrote become control ids; the placeholders are put back and encoded as the letters that they are.
+A tokenizer turns `<|im_start|>` into one id wherever it occurs, even if a user, a web page or a tool description wrote it. This
+module renders the conversation with a placeholder for each such text of a client. Only control tokens that the template wrote
+become control ids. The placeholders are then replaced and encoded as ordinary text.
 
     safe = guard(tokenizer, messages, tools, settings)
     text = tokenizer.apply_chat_template(safe.messages, tools=safe.tools, tokenize=False, **safe.settings)
     ids = safe.encode(text)
 
-A conversation that spells no control token is rendered and encoded as ever: nothing is copied, nothing differs.
+A conversation without such text is rendered and encoded as usual, and nothing is copied.
 """
 
 import re
@@ -32,7 +32,7 @@ _NAMES_BELOW = ("arguments", "properties")
 
 
 def is_control(content: str, special: bool) -> bool:
-    """Whether an added token is no ordinary text: special, or in brackets like `<tool_call>`. Added words and runs of spaces are
+    """Whether an added token is a control token: special, or in brackets like `<tool_call>`. Added words and runs of spaces are
     ordinary."""
     return bool(content.strip()) and (special or _BRACKETED.fullmatch(content) is not None)
 
@@ -41,7 +41,7 @@ class ControlTexts:
     """Finds control texts in strings, in time linear in the string."""
 
     def __init__(self, texts: Iterable[str], whole_words: Iterable[str] = ()) -> None:
-        """`whole_words` are found between other characters than letters and digits only."""
+        """`whole_words` match only between characters that are neither letters nor digits."""
         every, words = set(texts), set(whole_words)
         parts = [_trie_pattern(sorted(every - words))] if every - words else []
         parts += [rf"(?<!\w){re.escape(word)}(?!\w)" for word in sorted(words, key=len, reverse=True)]
@@ -53,8 +53,8 @@ class ControlTexts:
         self._cores = {core for text in every for core in _cores(text)}
 
     def edges(self, text: str) -> tuple[int, int]:
-        """How many characters at the beginning of `text` end a control text, and how many at its end begin one: what stands beside
-        it in the prompt could make it whole."""
+        """Number of characters at the start of `text` that could end a control text, and at its end that could begin one. Text next
+        to it in the prompt could complete them."""
         head, tail = text[: self._longest], text[-self._longest :]
         begun = ended = 0
         if not self._last.isdisjoint(head):
@@ -64,7 +64,7 @@ class ControlTexts:
         return begun, min(ended, len(text) - begun)
 
     def is_core(self, text: str) -> bool:
-        """Whether brackets around it would make a control text of it."""
+        """Whether brackets around the text would make it a control text."""
         return text.strip() in self._cores
 
     def broken(self, value: Any) -> Any:
@@ -120,8 +120,8 @@ COMMON = [
 
 
 def texts_of_engine(model: str) -> ControlTexts:
-    """What an engine that renders by itself may take for control: the control texts of the model's tokenizer, read from its files
-    without loading it, where they are on this machine; and those of common models, because the engine may run another."""
+    """Texts that an engine with its own renderer may read as control tokens. They are the control texts of the model's tokenizer,
+    if its files are on this machine, and those of common models, because the engine may run another model."""
     path = tokenizer_file(model, "tokenizer.json")
     try:
         added = orjson.loads(path.read_bytes()).get("added_tokens") or [] if path is not None else []
@@ -148,7 +148,7 @@ class Guarded:
 def guard(
     tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]] | None = None, settings: dict[str, Any] | None = None
 ) -> Guarded:
-    """The conversation with placeholders for what must not become a control id."""
+    """The conversation with a placeholder for each text that must not become a control id."""
     known = _KNOWN.get(tokenizer)
     if known is None:
         known = _KNOWN[tokenizer] = _ControlTokens(tokenizer)
@@ -172,14 +172,15 @@ def control_texts(tokenizer: Any) -> ControlTexts:
 
 
 def prepare(tokenizer: Any) -> None:
-    """Do now what the first control token in a client's text would wait for: some seconds, with a large vocabulary."""
+    """Do the slow work in advance that the first control token in a client's text would need: some seconds for a large
+    vocabulary."""
     guard(tokenizer, [])
     if _KNOWN[tokenizer].fast:
         _KNOWN[tokenizer].build()
 
 
 class _Placeholders:
-    """Stands for texts: letters and digits that no client can guess and that no template changes."""
+    """Placeholders for texts: letters and digits that no client can guess and no template changes."""
 
     def __init__(self) -> None:
         self._mark = f"q{secrets.token_hex(8)}q"
@@ -197,7 +198,7 @@ class _Placeholders:
 
 
 class _ControlTokens:
-    """What is known of one tokenizer."""
+    """The control tokens of one tokenizer."""
 
     def __init__(self, tokenizer: Any) -> None:
         added = tokenizer.added_tokens_decoder
@@ -219,7 +220,7 @@ class _ControlTokens:
         self._built: tuple[Any, dict[str, str], dict[int, int]] | None = None
 
     def guard(self, messages: list[Message], tools: list[dict[str, Any]] | None, settings: dict[str, Any]) -> Guarded | None:
-        """None where the conversation is safe as it is, or the tokenizer is not `fast`."""
+        """None if the conversation is safe without changes, or if the tokenizer is not `fast`."""
         if not self.fast:
             return None
         places = _Placeholders()
@@ -247,7 +248,7 @@ class _ControlTokens:
         return text[:-ended] + places.stand_for(text[-ended:]) if ended else text
 
     def _encode(self, text: str, places: _Placeholders) -> list[int]:
-        """The control tokens that stand in `text` now are the template's: the others come back behind them."""
+        """The ids of `text`, in which all control tokens are the template's, with the placeholders replaced."""
         tokenizer, marks, ids = self.build()
         marked = self._texts.pattern.sub(lambda match: marks[match[0]], text)
         found = tokenizer.encode(places.put_back(marked), add_special_tokens=False).ids
@@ -281,7 +282,7 @@ def _renamed(backend: Any, control: dict[str, int]) -> tuple[Any, dict[str, str]
 
 
 def _rename_in_model(model: dict[str, Any], names: dict[str, str], added: dict[str, int]) -> None:
-    """Also in the vocabulary, where a control token may be a piece like others: letters must not find it there."""
+    """Rename a control token in the vocabulary too, in case it is an ordinary piece there. Plain text must not match it."""
     vocabulary = model["vocab"]
     if isinstance(vocabulary, list):  # Unigram: the place is the id
         model["vocab"] = [[names.get(piece, piece), score] for piece, score in vocabulary]
@@ -304,8 +305,8 @@ def _makes(pair: Any, texts: set[str]) -> bool:
 
 
 def _mapped_message(message: Message, of: Callable[[str, str], str]) -> Message | None:
-    """As `_mapped`; of the thought that an assistant's message begins with, only what stands between the marks is mapped. Templates
-    read it out of the message, or take it away."""
+    """Like `_mapped`. For the reasoning at the start of an assistant message, only the text between the marks is mapped, because
+    templates extract or remove it."""
     content = message.get("content")
     if message.get("role") != "assistant" or not isinstance(content, str) or not content.lstrip().startswith(_OPENS):
         found: Message | None = _mapped(message, of)
@@ -319,7 +320,7 @@ def _mapped_message(message: Message, of: Callable[[str, str], str]) -> Message 
 
 
 def _mapped(value: Any, of: Callable[[str, str], str], key: str = "") -> Any:
-    """`value` with `of(text, key)` for every string in it, keys of objects included; None where all are the same."""
+    """`value` with `of(text, key)` for every string in it, including the keys of objects; None if nothing changes."""
     if isinstance(value, str):
         made = of(value, key)
         return None if made == value else made

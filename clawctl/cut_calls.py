@@ -1,7 +1,7 @@
-"""Whether a tool call of an answer was cut off: by the length limit, by a stop string, or because the stream broke off.
+"""Detects tool calls that were cut off by the length limit, by a stop string, or by a broken stream.
 
-The client cannot parse such a call, and what comes back speaks of that. Where it parses by luck, it is still not the call that the
-policy was writing. So a turn with a cut call is never trained.
+The client cannot parse such a call, and the next state refers to the error. Even if it can be parsed by chance, it is not the call
+that the policy was writing. A turn with such a call is therefore never trained.
 """
 
 import re
@@ -43,8 +43,8 @@ def has_cut_call(
     ids: Sequence[int] | None = None,
     decode: Decode | None = None,
 ) -> bool:
-    """Whether a call in `response` was cut, or may have been. `finish_reason`: None where it is not known. `ids`: what was sampled;
-    with `decode` the text that the client did not see counts as well."""
+    """Whether a call in `response` was cut off, or may have been. `finish_reason` is None if it is not known. `ids` are the sampled
+    tokens; `decode` makes text that the client did not see count as well."""
     if response is None:
         return False
     calls = list(_arguments(response))
@@ -83,7 +83,7 @@ def _arguments(response: dict[str, Any]) -> Iterator[Any]:
 
 
 def _is_unclosed(arguments: Any) -> bool:
-    """Whether the text of a call's arguments begins an object, or nothing at all, and does not come to its end."""
+    """Whether the arguments of a call begin an object, or are empty, and do not end."""
     if not isinstance(arguments, str):
         return False
     if not arguments.strip():
@@ -102,13 +102,13 @@ def _is_open(text: str, marks: Sequence[tuple[str, str | None]]) -> bool:
 
 
 def _is_open_at_limit(text: str) -> bool:
-    """As `_is_open`, also of a call of which only the beginning of its first mark stands there."""
+    """Like `_is_open`, but also true for a call of which only the beginning of the first mark is present."""
     marks = (*_MARKS, *_OF_CLIENTS)
     return _is_open(text, marks) or any(text.endswith(begin[:length]) for begin, _ in marks for length in range(2, len(begin)))
 
 
 def _holds_more(sampled: str, shown: str) -> bool:
-    """Whether the engine has held something back behind the text that it showed, as it does with what may become a call. Where the
-    two do not begin alike, the ids are of another tokenizer than `decode` knows, and only marks count."""
+    """Whether the engine held back text after the text it showed, as it does for a possible call. If the two texts begin
+    differently, the ids belong to another tokenizer than `decode`, and only marks count."""
     sampled, shown = _NOT_SHOWN.sub("", _END_TOKEN.sub("", sampled)), _NOT_SHOWN.sub("", shown)
     return _is_open(sampled, _MARKS) or (sampled.startswith(shown) and len(sampled) > len(shown))

@@ -1,4 +1,4 @@
-"""A full disk is no reason to die: what could not be written is written when there is room again."""
+"""Survives a full disk: failed writes are retried when there is space again."""
 
 import errno
 import logging
@@ -13,19 +13,19 @@ log = logging.getLogger(__name__)
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _AGAIN_S = 1.0
-MAKE_ROOM = "make room (`clawctl retention` deletes what may go); nothing that was written is lost"
+MAKE_ROOM = "free some space (`clawctl retention` deletes expired conversations); nothing that was written is lost"
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether a disk without room, or a quota or limit, is behind an error; libraries in Rust and C++ tell it in words alone."""
+    """Whether a full disk, a quota or a limit caused the error. Libraries in Rust and C++ report it only in the message."""
     if isinstance(error, OSError) and error.errno in _FULL:
         return True
     return any(f"os error {number}" in str(error) for number in _FULL) or "No space left on device" in str(error)
 
 
 def when_there_is_room(work: Callable[[], T], what: str, stop: threading.Event | None = None) -> T:
-    """The result of `work`, tried again each second while the disk is full; that is said once, and once when it is over. Other
-    errors are raised, and ClawError where `stop` is set meanwhile."""
+    """The result of `work`, retried every second while the disk is full. The problem and its end are logged once. Raises other
+    errors, and ClawError if `stop` is set meanwhile."""
     waits = False
     while True:
         try:
@@ -34,12 +34,12 @@ def when_there_is_room(work: Callable[[], T], what: str, stop: threading.Event |
             if not is_full(error):
                 raise
             if stop is not None and stop.is_set():
-                raise ClawError(f"stopped before {what} could be written: the disk is full", MAKE_ROOM) from error
+                raise ClawError(f"stopped because the disk is full: {what} is not written", MAKE_ROOM) from error
             if not waits:
-                log.error("%s cannot be written, tried again each second: %s", what, error)
+                log.error("cannot write %s, retrying every second: %s", what, error)
             waits = True
             (stop or threading.Event()).wait(_AGAIN_S)
         else:
             if waits:
-                log.warning("there is room again: %s is written", what)
+                log.warning("the disk has space again: %s is written", what)
             return result

@@ -1,7 +1,7 @@
-"""Which shards everybody is done with: judged, and each turn that the trainer could use is used up or too stale for it.
+"""Finds shards that no stage needs: they are judged, and each usable turn is used up or too stale to train.
 
-A turn is used up once it is skipped, or its step's version was let in. Until the gate has decided, and after a refusal, it may be
-given back. What a rollback by hand gives back is what is still there.
+A turn is used up when it is skipped, or when the version of its step was accepted. Until the gate decides, and after a refusal, it
+may be given back. A manual rollback only gives back turns that still exist.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ SUFFIX = "-merged"  # of a shard made of shards that were done with
 
 
 class DoneWith:
-    """Looks at the ledger and at shards, and remembers what it found: done stays done."""
+    """Reads the ledger and the shards, and remembers finished shards: they stay finished."""
 
     def __init__(self, run: RunDir, recipe: Recipe) -> None:
         self._run, self._recipe = run, recipe
@@ -31,7 +31,7 @@ class DoneWith:
         self._ratings = Ratings(run)
 
     def look(self) -> None:
-        """Take in what was entered into the ledger since the last look, and the ratings that came."""
+        """Read new entries of the ledger and new ratings."""
         self._ratings.look()
         folder = self._run.train / "ledger"
         entries = published(folder, ".json") if folder.exists() else []
@@ -76,7 +76,7 @@ class DoneWith:
         return all(updates.get(version, 0) > self._recipe.train.max_staleness for updates in self._updates)
 
     def again(self, stems: Iterable[str]) -> None:
-        """These are gone or no longer what they were."""
+        """Forget these shards, which are gone or have changed."""
         self._done.difference_update(stems)
 
     def _wanted(self, stem: str) -> dict[str, int | None]:

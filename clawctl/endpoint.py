@@ -1,4 +1,4 @@
-"""Where this run's server listens and which key opens it: serve writes both, the other stages read them."""
+"""Address and key of this run's server. Serve writes both, and the other stages read them."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ from clawctl.run_dir import RunDir, publish_bytes
 
 _log = logging.getLogger(__name__)
 _ONE_VERSION_FIX = (
-    "set judge.endpoint (and judge.model) to another server, a gate needs eval.endpoint too; or train an adapter (train.lora), "
+    "set judge.endpoint and judge.model to another server (a gate needs eval.endpoint too), or train an adapter (train.lora), "
     "of which vLLM serves several versions"
 )
 
@@ -37,14 +37,16 @@ def own_api_key(run: RunDir, recipe: Recipe) -> tuple[str, bool]:
         try:
             return path.read_text(encoding="ascii").strip(), False
         except ValueError as error:
-            raise ClawError(f"{path} holds no key: {error}", "restore it, or delete it: serve makes a new one") from error
+            raise ClawError(
+                f"{path} contains no key: {error}", "restore it, or delete it so that serve creates a new one"
+            ) from error
     key = f"claw-{secrets.token_urlsafe(24)}"
     publish_bytes(path, f"{key}\n".encode())
     return key, True
 
 
 def announce(run: RunDir, host: str, port: int) -> None:
-    """Serve says where it listens."""
+    """Write the address of the server."""
     publish_bytes(run.root / "serve.json", sealed(orjson.dumps({"url": f"http://{host}:{port}/v1", "pid": os.getpid()})))
 
 
@@ -53,14 +55,14 @@ def own_endpoint(run: RunDir, recipe: Recipe, version: int | None = None) -> End
     try:
         url = str(read_sealed((run.root / "serve.json").read_bytes())["url"])
     except (OSError, LookupError, TypeError, Damaged) as error:
-        raise ClawError(f"no server has announced itself in {run.root}", "start `clawctl serve --intercept` on it first") from error
+        raise ClawError(f"no server has registered in {run.root}", "start `clawctl serve --intercept` on it first") from error
     name = recipe.model_name if version is None else f"{recipe.model_name}@{version}"
     return Endpoint(url=url, api_key=own_api_key(run, recipe)[0], model=name)
 
 
 def versions_nobody_serves(recipe: Recipe) -> str | None:
-    """Who will ask this run's server for which version besides the live one, though it holds one version of full weights at a time;
-    None where nobody does, or it holds several."""
+    """The requests that this run's server cannot serve because it holds one version of full weights at a time. None if there are no
+    such requests, or if the server holds several versions."""
     if recipe.train.lora is not None or (recipe.serve.engine != "vllm" and recipe.serve.upstream is None):
         return None
     judge, asked = recipe.judge, []
@@ -74,19 +76,19 @@ def versions_nobody_serves(recipe: Recipe) -> str | None:
 
 def one_version_trouble(asked: str) -> ClawError:
     return ClawError(
-        f"with full weights this run's server holds one version at a time and cannot serve {asked}", _ONE_VERSION_FIX, 2
+        f"when all weights are trained, this run's server holds one version at a time and cannot serve {asked}", _ONE_VERSION_FIX, 2
     )
 
 
 def warn_of_asked_versions(recipe: Recipe) -> None:
-    """Say at start that somebody will ask for what will not be served."""
+    """Warn at start about versions that other stages will request but the server cannot serve."""
     if asked := versions_nobody_serves(recipe):
         trouble = one_version_trouble(asked)
         _log.warning("%s, once trained weights are live: %s", trouble.problem, trouble.fix)
 
 
 def check_asked_versions(run: RunDir, recipe: Recipe) -> None:
-    """Likewise. Raises ClawError where trained weights are live already."""
+    """The same check. Raises ClawError if trained weights are already live."""
     asked, live = versions_nobody_serves(recipe), live_version(run)
     if asked and live and read_policy(run, live).kind == "full":
         raise one_version_trouble(asked)

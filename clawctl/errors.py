@@ -2,9 +2,9 @@
 
 
 class ClawError(Exception):
-    """A problem with its cure, raised where the cause is known and printed once, in `cli/__init__.py`.
+    """A problem and its fix, raised where the cause is known and printed once, in `cli/__init__.py`.
 
-    `exit_code` is 2 where the command or recipe is wrong (nothing was tried) and 1 where the work itself failed.
+    `exit_code` is 2 if the command or recipe is wrong (nothing was tried) and 1 if the work itself failed.
     """
 
     def __init__(self, problem: str, fix: str, exit_code: int = 1) -> None:

@@ -1,8 +1,8 @@
-"""Explicit ratings: `feedback/<writer>-<n>.jsonl`, one rating a line, appended by serve and never edited.
+"""Explicit ratings: `feedback/<writer>-<n>.jsonl`, one rating per line, appended by serve and never edited.
 
-A rating outranks the judge whenever it comes. Before its turn is published, collect writes it into the row. Later the row stays
-as it is, and whoever needs the reward looks the rating up here: the judge instead of asking, the trainer instead of the verdict. A
-turn that was trained already is not trained again; its rating still counts where judges are compared with people.
+A rating takes precedence over the judge at any time. Before its turn is published, collect writes it into the row. After that the
+row is fixed, and the judge and the trainer look the rating up here. A turn that is already trained is not trained again; its rating
+still counts when judges are compared with people.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ _FIELDS = frozenset(Feedback.__dataclass_fields__)
 
 
 class BadRating(Exception):
-    """What was sent is no rating; the message says why, `field` says where."""
+    """The data is not a valid rating. The message gives the reason, and `field` the field."""
 
     def __init__(self, problem: str, field: str) -> None:
         super().__init__(problem)
@@ -51,7 +51,7 @@ def read_rating(body: Any, key: str, now: float) -> Feedback:
         raise BadRating(f"unknown field {min(unknown)!r}", min(unknown))
     named = [name for name in ("turn_id", "completion_id") if body.get(name) is not None]
     if len(named) != 1:
-        raise BadRating("name the answer by 'turn_id' or by 'completion_id' (the id of the response)", "turn_id")
+        raise BadRating("set 'turn_id' or 'completion_id' (the id of the response)", "turn_id")
     rating, comment = body.get("rating"), body.get("comment")
     if isinstance(rating, bool) or not isinstance(rating, int | float) or not -1 <= rating <= 1:
         raise BadRating("'rating' must be a number from -1 (bad) to 1 (good)", "rating")
@@ -62,10 +62,10 @@ def read_rating(body: Any, key: str, now: float) -> Feedback:
 
 
 def turn_of(completion_id: Any) -> str:
-    """The turn that a response's id stands for: `chatcmpl…`, `resp_…` and `msg_…` hold it. Raises BadRating."""
+    """The turn of a response id: `chatcmpl…`, `resp_…` and `msg_…` contain it. Raises BadRating."""
     found = _COMPLETION.match(_plain(completion_id, "completion_id"))
     if found is None:
-        raise BadRating("'completion_id' is no id that this server gives", "completion_id")
+        raise BadRating("'completion_id' is not an id of this server", "completion_id")
     return found[1]
 
 
@@ -99,7 +99,7 @@ class FeedbackFile:
         self._began = time.monotonic()  # the file that is written to
 
     def append(self, feedback: Feedback) -> None:
-        """Raises OSError where the disk refuses: the rating is not kept, and whoever sent it must be told."""
+        """Append a rating. Raises OSError if it cannot be written; the sender must then get an error."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         path = self._folder / f"{self._name}-{self._number}.jsonl"
         descriptor = self._locked(path)
@@ -138,7 +138,7 @@ def parse_feedback(line: bytes) -> Feedback:
 
 
 class Ratings:
-    """All ratings of a run, looked up by turn; of several the newest counts. What is no rating is counted and passed over."""
+    """All ratings of a run by turn. The newest rating of a turn counts. Invalid ratings are counted and skipped."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
@@ -150,7 +150,7 @@ class Ratings:
         self._newest: dict[tuple[str, str], tuple[str, Feedback]] = {}  # with its writer
 
     def look(self) -> set[str]:
-        """Take in what was appended since the last look; the ids of the turns that it may be about."""
+        """Read new lines. Returns the ids of the turns that they may concern."""
         try:
             return self._take_in()
         except Rewritten:  # somebody's ratings were taken out of a file: all are read again
@@ -169,7 +169,7 @@ class Ratings:
         return rated
 
     def read(self) -> Iterator[Feedback]:
-        """What was appended since the last call, for a reader that keeps its own account."""
+        """Lines appended since the last call, for a reader that keeps its own records."""
         return (feedback for _, feedback in self._read())
 
     def _read(self) -> Iterator[tuple[str, Feedback]]:
@@ -182,5 +182,5 @@ class Ratings:
                     self.unreadable += bool(line)
 
     def of(self, user: str, turn_id: str) -> Feedback | None:
-        """What the owner of a turn said of it. Nobody rates another's turns."""
+        """The rating of a turn by its owner. Ratings by others do not count."""
         return self._newest.get((user, turn_id), (None, None))[1]

@@ -1,7 +1,7 @@
-"""Which model a run has, and from when on: an attempt that failed binds nobody.
+"""Decides the model of a run, which a failed first attempt does not fix.
 
-A run has its model once a server has announced itself on it, or a version was trained. Until then `serve` and `up` may name another
-model, and take back what they wrote where they end before they worked.
+The model is fixed once a server has registered on the run or a version was trained. Before that, `serve` and `up` may use another
+model. If they fail before they start to work, they remove what they wrote.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def is_bound(run: RunDir) -> bool:
 
 
 def kept_model(root: Path, begins: bool) -> str | None:
-    """The model of the run at `root`, for a recipe that names none; None where the run has none yet. Raises ClawError."""
+    """The model of the run at `root`, for a recipe without one; None if the run has no model yet. Raises ClawError."""
     run = RunDir(root.resolve())
     if not (policy_folder(run, 0) / "policy.json").exists() or (begins and not is_bound(run)):
         return None
@@ -30,9 +30,10 @@ def kept_model(root: Path, begins: bool) -> str | None:
 
 
 def settle_model(run: RunDir, model: str, begins: bool) -> None:
-    """Check that `model` is the run's. Where the run has none yet and the caller `begins` it, let the model of an earlier try go.
+    """Check that `model` is the run's model. If the run has no fixed model yet and the caller `begins` it, drop the model of an
+    earlier attempt.
 
-    Raises ClawError (exit code 2), before anything is written, where the run has another model.
+    Raises ClawError (exit code 2) before anything is written, if the run has another model.
     """
     if not (policy_folder(run, 0) / "policy.json").exists():
         return
@@ -42,7 +43,9 @@ def settle_model(run: RunDir, model: str, begins: bool) -> None:
     if begins and not is_bound(run):
         _let_go(run)
         return
-    raise ClawError(f"{run.root} trains {found!r}, the recipe names {model!r}", "use another --run for another model", 2)
+    raise ClawError(
+        f"{run.root} was created for the model {found!r}, but the recipe names {model!r}", "use another --run for another model", 2
+    )
 
 
 @contextmanager
@@ -69,7 +72,7 @@ def _is_trained(run: RunDir) -> bool:
 
 
 def _let_go(run: RunDir) -> None:
-    """Remove version 0, which holds no weights, and what says that it is live."""
+    """Remove version 0, which contains no weights, and LIVE, which names it."""
     for name in ("LIVE", "moves.jsonl"):
         (run.policies / name).unlink(missing_ok=True)
     with suppress(FileNotFoundError):

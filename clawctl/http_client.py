@@ -1,8 +1,7 @@
-"""A lean HTTP/1.1 client: POSTs over kept connections, whole answers or streams, at a tenth of a general client's cost.
+"""A small HTTP/1.1 client: POST over kept connections, complete answers or streams, at a tenth of a general client's cost.
 
-A model that shares its processors with us would pay for that cost in tokens. httptools reads the bytes; pieces of a stream go to
-whom they concern as they are read, without a task in between. How long to wait and whether to try again is the caller's to say:
-a call that is cancelled closes its connection.
+A model on the same processors would lose that processor time. httptools parses the bytes, and pieces of a stream are delivered as
+they are read, without a task in between. The caller decides on timeouts and retries; cancelling a call closes its connection.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ class Broken(Exception):
 
 
 class Unreachable(Broken):
-    """Nobody listens there; the message says where."""
+    """No server listens at the address in the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,7 @@ class Connection(asyncio.Protocol):
         return await self._status
 
     async def body(self) -> bytes:
-        """The whole body of a response that no taker has. Raises Broken."""
+        """The complete body of a response that is not streamed. Raises Broken."""
         assert self._whole is not None
         try:
             await self._whole
@@ -125,7 +124,7 @@ class Connection(asyncio.Protocol):
         self.open = False
         if exc is None and self._status is not None and self._status.done() and not self._sized:
             self.on_message_complete()  # an answer without a length ends with its connection
-        self._broke_off(f"the connection broke off{f': {exc}' if exc else ''}")
+        self._broke_off(f"the connection was lost{f': {exc}' if exc else ''}")
 
     # ---- what httptools says ---------------------------------------------------------------------------------------------
 
@@ -207,7 +206,7 @@ class Client:
     """POSTs of JSON to one server, any number at a time."""
 
     def __init__(self, url: str, key: str | None, headers: dict[str, str] | None = None, longest: int = LONGEST_ANSWER) -> None:
-        """`longest`: a whole answer of more bytes is Broken; streams may be as long as they like."""
+        """`longest`: a complete answer with more bytes raises Broken. Streams have no limit."""
         self._longest = longest
         parts = urlsplit(url)
         self._url, self._prefix = url.rstrip("/"), parts.path.rstrip("/")
@@ -219,7 +218,7 @@ class Client:
         self._idle: deque[Connection] = deque()
 
     async def post(self, path: str, body: bytes) -> Answer:
-        """The whole answer, whatever its status. Raises Broken."""
+        """The complete answer, whatever its status. Raises Broken."""
         connection, status = await self.stream(path, body, None)
         return Answer(self._url + path, status, await self.rest(connection), connection.retry_after)
 
@@ -248,7 +247,7 @@ class Client:
             self.give_back(connection)
 
     def give_back(self, connection: Connection) -> None:
-        """The request is over; what is still coming is not wanted."""
+        """Return the connection of a finished request. Data that still arrives is discarded."""
         if connection.free:
             self._idle.append(connection)
         else:

@@ -1,4 +1,4 @@
-"""API keys: several, named, kept as salted hashes in `RUN/api_keys.json`. A key itself is shown once and stored nowhere."""
+"""Named API keys, stored as salted hashes in `RUN/api_keys.json`. A key is shown once and stored nowhere."""
 
 import hashlib
 import hmac
@@ -21,8 +21,8 @@ _log = logging.getLogger("clawctl.serve")
 OWN = "default"  # the name of the run's own key, which its stages use
 RESERVED = {  # names that mean something else where a turn says whose it is
     OWN: "is the run's own key",
-    "import": "is whose the imported conversations are",
-    "custom": "is whose the turns of a custom rollout are",
+    "import": "is reserved for imported conversations",
+    "custom": "is reserved for custom rollouts",
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LOOK_EVERY_S = 1.0  # a key that was added or removed counts this soon, without a restart
@@ -39,14 +39,14 @@ class StoredKey:
 
 
 def add_key(run: RunDir, name: str) -> str:
-    """Make a key for `name` and return it: nobody can read it again. Raises ClawError (exit code 2) for a name that cannot be."""
+    """Create a key for `name` and return it. It cannot be read again. Raises ClawError (exit code 2) for an invalid name."""
     if (why := _why_not(name)) is not None:
-        raise ClawError(f"{name!r} {why}", "choose letters, digits, '.', '_' and '-', at most 64", 2)
+        raise ClawError(f"{name!r} {why}", "use letters, digits, '.', '_' and '-', at most 64 characters", 2)
     with _writing(run):
         stored = list_keys(run)
         if any(key.name == name for key in stored):
             raise ClawError(
-                f"there is a key named {name!r} already", f"`clawctl keys remove {name}` first, or choose another name", 2
+                f"a key named {name!r} already exists", f"run `clawctl keys remove {name}` first, or choose another name", 2
             )
         key, salt = f"claw-{secrets.token_urlsafe(24)}", secrets.token_hex(16)
         _write(run, [*stored, StoredKey(name, salt, _digest(salt, key), time.time())])
@@ -54,7 +54,7 @@ def add_key(run: RunDir, name: str) -> str:
 
 
 def remove_key(run: RunDir, name: str) -> None:
-    """Close the door to `name`. Raises ClawError (exit code 2) if there is no such key."""
+    """Remove the key of `name`. Raises ClawError (exit code 2) if there is no such key."""
     with _writing(run):
         stored = list_keys(run)
         kept = [key for key in stored if key.name != name]
@@ -65,7 +65,7 @@ def remove_key(run: RunDir, name: str) -> None:
 
 
 def list_keys(run: RunDir) -> list[StoredKey]:
-    """The named keys of a run, oldest first. Raises ClawError where the file cannot be read."""
+    """The named keys of a run, oldest first. Raises ClawError if the file cannot be read."""
     path = run.root / "api_keys.json"
     try:
         return [StoredKey(**entry) for entry in read_sealed(path.read_bytes())["keys"]]
@@ -89,15 +89,16 @@ def show_keys(run: RunDir, as_json: bool) -> None:
 
 def _why_not(name: str) -> str | None:
     """Why this can be no name of a key, if it cannot."""
-    return RESERVED.get(name.lower()) or (None if _NAME.fullmatch(name) else "is no name of a key")
+    return RESERVED.get(name.lower()) or (None if _NAME.fullmatch(name) else "is not a valid key name")
 
 
 def _opening(keys: list[StoredKey]) -> list[StoredKey]:
-    """Those that open. A name that cannot be was written by an older clawctl or by hand; a turn would not say whose it is."""
+    """The keys that are accepted. An invalid name comes from an older clawctl or a manual edit, and its turns would have no valid
+    user."""
     for key in keys:
         if (why := _why_not(key.name)) is not None:
-            cure = f"`clawctl keys remove {key.name}`, and add a key with another name"
-            _log.error("the key named %r opens nothing: the name %s; %s", key.name, why, cure)
+            cure = f"run `clawctl keys remove {key.name}`, and add a key with another name"
+            _log.error("the key named %r is not accepted: the name %s; %s", key.name, why, cure)
     return [key for key in keys if _why_not(key.name) is None]
 
 
@@ -115,7 +116,7 @@ def _digest(salt: str, key: str) -> str:
 
 
 class KeyRing:
-    """Who stands at the door: the run's own key and the named ones, which may change while we serve."""
+    """The accepted keys: the run's own key and the named keys, which may change while the server runs."""
 
     def __init__(self, run: RunDir, own: str) -> None:
         salt = secrets.token_hex(16)

@@ -1,12 +1,13 @@
-"""Which version was built on which, and which of them training goes on from: what did not go live is not built on.
+"""The tree of versions, and the version that training continues from. Versions that did not go live are not continued.
 
-Everything here is derived from files that others write whole: `policies/<version>/policy.json` names the parent, `policies/LIVE`
-and `policies/moves.jsonl` say what serves and what served, `eval/<version>.json` holds the gate's decision, and
-`train/abandoned.jsonl` what `clawctl train --from` left. So a crash at any moment changes nothing about the answer.
+Everything here is derived from files that are published whole by others. `policies/<version>/policy.json` names the parent.
+`policies/LIVE` and `policies/moves.jsonl` name the live version and the earlier ones. `eval/<version>.json` contains the gate's
+decision, and `train/abandoned.jsonl` the versions that `clawctl train --from` left. A crash at any moment does not change the
+result.
 
-The *tip* is the version that the next step is built on. It is the newest version if the live version is among its ancestors and
-nothing between the two was refused, rolled back or abandoned; otherwise it is the live version. A version is *dead* if it is not
-the tip nor one of its ancestors. A dead version comes back to life when a person promotes it.
+The *tip* is the version that the next step continues from. It is the newest version if the live version is among its ancestors and
+nothing between the two was refused, rolled back or abandoned. Otherwise it is the live version. A version is *dead* if it is
+neither the tip nor one of its ancestors. A dead version comes back to life when a person promotes it.
 """
 
 import functools
@@ -50,7 +51,7 @@ class Lineage:
         return found
 
     def above(self, version: int, ancestor: int) -> list[int]:
-        """The versions after `ancestor` up to `version`, oldest first. Empty where `ancestor` is none."""
+        """The versions after `ancestor` up to `version`, oldest first. Empty if `ancestor` is not an ancestor."""
         path = self.ancestry(version)
         return path[: path.index(ancestor)][::-1] if ancestor in path else []
 
@@ -64,13 +65,14 @@ class Lineage:
         return sorted(version for version in self.parents if version not in living)
 
     def depth(self, version: int) -> int:
-        """How many updates lie between the base model and `version`."""
+        """Number of updates between the base model and `version`."""
         return len(self.ancestry(version)) - 1
 
     def updates_from(self, version: int) -> dict[int, int]:
-        """For each version the number of updates between it and `version`: back to the newest common ancestor, and on from there.
+        """For each version, the number of updates between it and `version`: back to the newest common ancestor, then forward from
+        it.
 
-        Among ancestors this is the age in steps. It is what staleness means for a turn that a dead version sampled.
+        Among ancestors this is the age in steps. It defines staleness for turns that a dead version sampled.
         """
         found = {ancestor: place for place, ancestor in enumerate(self.ancestry(version))}
         for other in sorted(self.parents):  # a parent comes before its children
@@ -83,7 +85,7 @@ class Lineage:
 
 
 def read_lineage(run: RunDir) -> Lineage:
-    """The tree as it stands on disk now."""
+    """The tree as it is on disk now."""
     versions = list_versions(run)
     parents = {version: _made(run, version)[0] for version in versions}
     live, newest = readable_live(run), max(versions, default=0)
@@ -121,10 +123,10 @@ def why_dead(run: RunDir, lineage: Lineage) -> dict[int, str]:
 
 
 def refusal(run: RunDir, version: int) -> str | None:
-    """The gate's reason for keeping a version out; None where it did not refuse that version itself.
+    """The gate's reason for refusing a version; None if it did not refuse this version itself.
 
-    A record that cannot be read may have been a refusal, so it counts as one. Where it is gone (put aside, deleted), the trainer's
-    note of what it went back from still names the version.
+    An unreadable record counts as a refusal, because it may have been one. If the record is gone (quarantined or deleted), the
+    trainer's own record still names the refused version.
     """
     decision = decision_of(run, version)
     if decision is None and any(_is_same(run, version, made) for noted, made in _noted(run) if noted == version):
@@ -136,14 +138,14 @@ def refusal(run: RunDir, version: int) -> str | None:
 
 
 def decision_of(run: RunDir, version: int) -> dict[str, Any] | None:
-    """What the eval record of a version says about going live; None where there is none."""
+    """The decision in the eval record of a version; None if there is none."""
     path = run.eval / f"{version}.json"
     stamp = _stamp(path)
     return None if stamp is None else _read_decision(path, stamp)
 
 
 def is_undecided(run: RunDir, version: int) -> bool:
-    """Whether the gate has yet to say something about a version."""
+    """Whether the gate still has to decide on a version."""
     decision = decision_of(run, version)
     return decision is None or decision.get("promote") is None
 
@@ -169,13 +171,13 @@ def refusals_in_a_row(run: RunDir, lineage: Lineage, after: int = 0) -> list[int
 
 
 def abandon(run: RunDir, versions: list[int], by: str) -> None:
-    """Write down that nothing is to be built on these versions, although nobody refused them."""
+    """Record that training must not continue from these versions, although the gate did not refuse them."""
     lines = [sealed(orjson.dumps({"at": time.time(), "version": v, "made": _made(run, v)[1], "by": by})) for v in versions]
     append_lines(run.train / "abandoned.jsonl", lines)
 
 
 def abandoned(run: RunDir) -> dict[int, str]:
-    """Versions that `abandon` named, with who left them."""
+    """Versions that `abandon` recorded, each with the person or command that left it."""
     found = {}
     for line in _lines(run.train / "abandoned.jsonl"):
         if isinstance(line, dict) and {"version", "made", "by"} <= line.keys() and _is_same(run, line["version"], line["made"]):
@@ -184,8 +186,8 @@ def abandoned(run: RunDir) -> dict[int, str]:
 
 
 def append_lines(path: Path, lines: Sequence[bytes]) -> None:
-    """Add whole lines to a file that outlive a power cut. A line that a killed writer began stands apart from them. Raises
-    OSError, also where the file is a link."""
+    """Append complete lines to a file and flush them to disk. An incomplete line of a killed writer is kept separate from them.
+    Raises OSError, also if the file is a link."""
     descriptor = open_to_append(path)
     try:
         data = path.read_bytes()
@@ -211,7 +213,7 @@ def served(run: RunDir) -> set[int]:
 
 
 def _last_mover(run: RunDir, lineage: Lineage, version: int) -> str:
-    """Who moved LIVE off a version's branch."""
+    """The person or stage that moved LIVE off a version's branch."""
     moves = [
         move
         for move in read_moves(run)
@@ -225,7 +227,7 @@ def _is_same(run: RunDir, version: int, made: float | None) -> bool:
 
 
 def _made(run: RunDir, version: int) -> tuple[int | None, float | None]:
-    """A version's parent, and when it was made. Where policy.json is damaged the ledger names the parent as well."""
+    """Parent and creation time of a version. If policy.json is damaged, the ledger provides the parent."""
     path = policy_folder(run, version) / "policy.json"
     stamp = _stamp(path)
     found = None if stamp is None else _read_policy(path, stamp)
@@ -252,7 +254,7 @@ def _read_decision(path: Path, stamp: tuple[int, int]) -> dict[str, Any] | None:
 
 
 def refused_now(run: RunDir, versions: list[int]) -> list[dict[str, Any]]:
-    """Those of the versions that the gate itself refused, for `train/back.jsonl`: there they outlive their eval records."""
+    """The versions that the gate itself refused, for `train/back.jsonl`, where they outlive their eval records."""
     return [{"version": version, "made": _made(run, version)[1]} for version in versions if refusal(run, version)]
 
 
@@ -271,7 +273,7 @@ def _read_noted(path: Path, stamp: tuple[int, int, int]) -> list[tuple[int, floa
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """What changes whenever a file is published anew."""
+    """A value that changes whenever a file is published again."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -280,7 +282,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 
 def _lines(path: Path, whole: bool = False) -> Iterator[Any]:
-    """The sealed values in a file, one a line, or the one that the `whole` file is. What cannot be read is left out."""
+    """The checked values of a file, one per line, or the one value of a `whole` file. Unreadable values are skipped."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

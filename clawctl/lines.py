@@ -1,4 +1,4 @@
-"""Following a folder of files that others append lines to: each whole line once, and no file stays open meanwhile."""
+"""Follows a folder of files that others append lines to. It reads each complete line once and keeps no file open."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ CHUNK = 1 << 18  # bytes read at a time
 
 
 def whole_end(path: Path) -> int:
-    """Where the last whole line of a file ends: behind it there is at most a line that is being written, or was torn."""
+    """Offset after the last complete line of a file. Only a line that is being written, or was cut off, can follow."""
     with path.open("rb") as file:
         at = file.seek(0, 2)
         while at > 0:
@@ -23,13 +23,14 @@ def whole_end(path: Path) -> int:
 
 
 class Rewritten(Exception):
-    """A file that is only ever appended to was replaced: what was read of it no longer holds."""
+    """An append-only file was replaced, so earlier reads of it are no longer valid."""
 
 
 class Lines:
-    """The lines of all `*.jsonl` in a folder, each file from `start` (byte offsets by name; else its beginning).
+    """The lines of all `*.jsonl` in a folder, each file from `start` (byte offsets by name; by default its beginning).
 
-    A line without its newline waits until it has one: it is what its writer had not finished, and nobody was told of it.
+    A line without its newline waits until it is complete, because its writer has not finished it and has not confirmed it to a
+    client.
     """
 
     def __init__(self, folder: Path, start: Mapping[str, int] | None = None) -> None:
@@ -38,7 +39,7 @@ class Lines:
         self._folder = folder
 
     def grown(self) -> list[Path]:
-        """The files that have bytes we did not read. Raises Rewritten."""
+        """The files with unread bytes. Raises Rewritten."""
         found = []
         for path in published(self._folder, ".jsonl") if self._folder.exists() else []:
             try:
@@ -52,8 +53,8 @@ class Lines:
         return found
 
     def read(self, path: Path) -> Iterator[tuple[int, bytes]]:
-        """(offset, line) for what was appended to one file since it was last read. A line counts as read when the next is asked for
-        or the file ends: who stops in between gets it again."""
+        """(offset, line) for each line appended to one file since the last read. A line counts as read when the next one is
+        requested or the file ends. A caller that stops earlier gets it again."""
         size = CHUNK
         while True:
             offset = self.offsets.get(path.name, 0)

@@ -1,4 +1,4 @@
-"""Which model sampled the turns of a shard: what its files tell without loading it."""
+"""Identifies the model that sampled the turns of a shard, from its files and without loading it."""
 
 import hashlib
 from pathlib import Path
@@ -34,7 +34,7 @@ def _folder(model: str) -> Path | None:
 
 
 def _architecture(folder: Path) -> str | None:
-    """Its size in words that every config has, however it was saved; what two models do not share, they are not the same."""
+    """The size of the model, from keys that every config has. Models that differ in it are different models."""
     try:
         config = orjson.loads((folder / "config.json").read_bytes())
         text = config.get("text_config", config)
@@ -45,8 +45,8 @@ def _architecture(folder: Path) -> str | None:
 
 
 def _weights(folder: Path) -> str | None:
-    """16 hexadecimal digits of names, types, shapes and some bytes of all tensors: equal for equal weights in however many files.
-    None where there are no safetensors."""
+    """16 hexadecimal digits from names, types, shapes and some bytes of all tensors. Equal weights give equal digits, in any number
+    of files. None if there are no safetensors."""
     try:
         parts = sorted(part for file in folder.glob("*.safetensors") for part in _tensors(file))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):

@@ -1,7 +1,7 @@
-"""Code that a recipe names runs only if the person who starts the stage named it: on the command line or in a recipe of theirs.
+"""Runs code from a recipe only if the user who starts the stage named it, as an option or in a recipe outside the run.
 
-`RUN/recipe.yaml` lies where others may write. What it names runs if the same user named the same for this run before on this
-machine; that is kept in the user's own folder. Code that lies in the run directory itself never runs.
+Others may be able to write `RUN/recipe.yaml`. Code that it names runs only if the same user named it before, for this run on this
+machine. The record is in the user's own folder. Code inside the run directory never runs.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ _COMMANDS = ("serve.engine_python", "serve.engine_args")  # a program, and what 
 
 
 def check_named_code(stage: str, root: Path, resolved: Recipe, recipe: Path | None, settings: dict[str, Any]) -> None:
-    """`resolved`: what `load_recipe` made of the recipe and of `settings`, which the command line gave. Raises ClawError (exit code
-    2) where it names code for this stage that its user did not name."""
+    """`resolved` is the result of `load_recipe` for the recipe and the `settings` from the command line. Raises ClawError (exit
+    code 2) if it names code for this stage that its user did not name."""
     root = root.resolve()
     given = {key for key, value in settings.items() if value is not None}
     own = recipe is not None and not recipe.resolve().is_relative_to(root)
@@ -31,7 +31,11 @@ def check_named_code(stage: str, root: Path, resolved: Recipe, recipe: Path | No
             continue
         runs_it = stage in (key.split(".")[0], "up")
         if runs_it and isinstance(value, str) and _path(key, value).is_relative_to(root):
-            raise ClawError(f"{key} names {value}, which lies in the run directory", "keep code outside: others may write there", 2)
+            raise ClawError(
+                f"{key} names {value}, which is inside the run directory",
+                "move the code out of it, because others may write there",
+                2,
+            )
         mark = hashlib.sha256(orjson.dumps([str(root), key, value])).hexdigest()
         if own or key in given:
             _keep(mark)
@@ -39,10 +43,10 @@ def check_named_code(stage: str, root: Path, resolved: Recipe, recipe: Path | No
                 name_code_for_stages(mark)
         elif runs_it and not names_code_from_up(mark) and not _is_kept(mark):
             raise ClawError(
-                f"{root / 'recipe.yaml'} names code, {key}: {value}, and you have not named it for this run on this machine "
-                f"({_folder() or 'the home folder'} does not say so)",
-                "if you want it to run, give it in a recipe outside the run (--recipe FILE) or as an option; a job with another "
-                "home folder does so each time, or sets XDG_STATE_HOME; else delete the line",
+                f"{root / 'recipe.yaml'} names code, {key}: {value}, but you have not allowed it for this run on this machine "
+                f"({_folder() or 'the home folder'} has no record of it)",
+                "to allow it, pass it as an option or in a recipe outside the run (--recipe FILE); a job with another home folder "
+                "must do so each time or set XDG_STATE_HOME; otherwise delete the line",
                 2,
             )
 
@@ -53,12 +57,12 @@ def _value(recipe: Recipe, key: str) -> Any:
 
 
 def _path(key: str, value: str) -> Path:
-    """The file: `file.py:name`, or the file alone, which has one of the usual names."""
+    """The file of `file.py:name`, or of a file alone, which has one of the usual names."""
     return Path((value.rpartition(":")[0] or value) if key in _FILES else value).resolve()
 
 
 def _folder() -> Path | None:
-    """None where this user has no home folder."""
+    """The folder of these records; None if this user has no home folder."""
     found = state_folder()
     return None if found is None else found / "named-code"
 
@@ -69,7 +73,7 @@ def _is_kept(mark: str) -> bool:
 
 
 def _keep(mark: str) -> None:
-    """Where it cannot be kept, stages that are started without the recipe ask for it; those of `up` need not."""
+    """Record the code. If that fails, stages that are started without the recipe ask for it again; stages of `up` do not."""
     folder = _folder()
     if folder is not None:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Names that stand in files are names, never paths: whoever may write a run directory does not reach beyond it."""
+"""Checks that names in files are names and not paths, so that nothing reaches outside the run directory."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ _LONGEST = 200  # bytes; a suffix and a mark of a temporary file must fit behind
 
 
 def is_name(value: Any) -> bool:
-    """Whether this can be the name of a file in a folder of ours, and of nothing else."""
+    """Whether this is valid as the name of a single file in a folder."""
     if not isinstance(value, str) or value in ("", ".", "..") or not value.isprintable() or "/" in value or "\\" in value:
         return False
     try:
@@ -20,15 +20,15 @@ def is_name(value: Any) -> bool:
 
 
 def named(value: Any) -> str:
-    """`value`, which is to name a file in a folder. Raises Damaged where it is no name."""
+    """`value`, if it is a valid file name. Raises Damaged otherwise."""
     if not is_name(value):
-        raise Damaged(f"{str(value)[:100]!r} is no name of a file")
+        raise Damaged(f"{str(value)[:100]!r} is not a file name")
     return str(value)
 
 
 def below(folder: Path, value: Any) -> Path:
-    """The file that `value` ("policy/config.json") names below `folder`. Raises Damaged where it may lie elsewhere: where a part is
-    no name, or a link."""
+    """The file `value` ("policy/config.json") below `folder`. Raises Damaged if a part is not a name or is a link, because the file
+    could then be elsewhere."""
     path = folder
     for part in str(value).split("/") if isinstance(value, str) else [value]:
         path = path / named(part)
@@ -40,7 +40,7 @@ def below(folder: Path, value: Any) -> Path:
 def counted(value: Any) -> int:
     """`value`, which is to be the number of a step or version: it becomes a name too. Raises Damaged."""
     if type(value) is not int or value < 0:
-        raise Damaged(f"{str(value)[:100]!r} is no number of a step")
+        raise Damaged(f"{str(value)[:100]!r} is not a step number")
     return value
 
 

@@ -31,7 +31,7 @@ _LONGEST_ANSWER = 8192
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What was (or would be) done."""
+    """The result of the setup, or of a dry run."""
 
     openclaw: str  # "2026.9.6"
     way: Way
@@ -42,7 +42,7 @@ class Setup:
 
 
 def set_up(run: RunDir, recipe: Recipe, command: str, way: Way | None, key_name: str, dry_run: bool) -> Setup:
-    """Write OpenClaw's configuration for `run`. Raises ClawError where something is missing; then nothing is written."""
+    """Write OpenClaw's configuration for `run`. Raises ClawError if something is missing; then nothing is written."""
     version = openclaw_version(command)
     chosen = way or ("plugin" if version >= _PLUGIN_SINCE else "plain")
     if chosen == "plugin" and version < _PLUGIN_SINCE:
@@ -55,7 +55,7 @@ def set_up(run: RunDir, recipe: Recipe, command: str, way: Way | None, key_name:
     thinking = thinking_of(recipe)
     shown = fragment(chosen, version, endpoint.url, "(the key)", recipe.model_name, context, thinking)
     if "allow" in before.get("plugins", {}):
-        notes.append("plugins.allow is set: OpenClaw hides the tools of plugins that are not in it, ours included; add 'clawctl'")
+        notes.append("plugins.allow is set, so OpenClaw hides the tools of all other plugins; add 'clawctl' to it")
     backup = None
     if not dry_run:
         known = _known_key(run, before, endpoint.api_key, chosen)
@@ -68,45 +68,47 @@ def set_up(run: RunDir, recipe: Recipe, command: str, way: Way | None, key_name:
                 remove_key(run, key_name)  # nobody has it
             raise
         if known is None:
-            notes.append(f"made the API key {key_name!r}: turns from OpenClaw carry this name")
+            notes.append(f"created the API key {key_name!r}; turns from OpenClaw carry this name")
     return Setup(_told(version), chosen, path, backup, shown, notes)
 
 
 def show_setup(run: RunDir, recipe: Recipe, command: str, way: str | None, key_name: str, dry_run: bool, as_json: bool) -> None:
-    """Set up, and tell what was done."""
+    """Set up OpenClaw and print the result."""
     if way not in (None, "plugin", "responses", "plain"):
-        raise ClawError(f"there is no way {way!r}", "choose plugin, responses or plain", 2)
+        raise ClawError(f"unknown way {way!r}", "choose plugin, responses or plain", 2)
     done = set_up(run, recipe, command, way, key_name, dry_run)  # type: ignore[arg-type]
     if as_json:
         backup = None if done.backup is None else str(done.backup)
         print_json({**asdict(done), "config": str(done.config), "backup": backup, "dry_run": dry_run})
         return
-    print(f"OpenClaw {done.openclaw}, by way of: {done.way}")
-    print(f"{done.config} {'would get' if dry_run else 'has got'}:\n{json.dumps(done.written, indent=2, ensure_ascii=True)}")
+    print(f"OpenClaw {done.openclaw}, way: {done.way}")
+    print(
+        f"{done.config} {'would contain' if dry_run else 'now contains'}:\n{json.dumps(done.written, indent=2, ensure_ascii=True)}"
+    )
     if done.backup is not None:
-        print(f"as it was before: {done.backup}")
+        print(f"the old file is kept as {done.backup}")
     print("\n".join(done.notes))
 
 
 def openclaw_version(command: str) -> Version:
-    """(2026, 9, 6). Raises ClawError where there is no OpenClaw, or one that cannot start."""
-    cure = "install it (`npm i -g openclaw`), or name it with --openclaw"
+    """The version, such as (2026, 9, 6). Raises ClawError if OpenClaw is missing or does not start."""
+    cure = "install it (`npm i -g openclaw`), or pass its command with --openclaw"
     if shutil.which(command) is None:
-        raise ClawError(f"there is no {command!r} here", cure)
+        raise ClawError(f"there is no command {command!r}", cure)
     try:
         done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ClawError(f"{command} --version did not answer: {error}", cure) from error
+        raise ClawError(f"{command} --version failed: {error}", cure) from error
     found = re.search(r"\b(20\d\d)\.(\d+)\.(\d+)", done.stdout)
     if done.returncode != 0 or found is None:
         said = (done.stderr or done.stdout).strip().splitlines()
-        problem = f"{command} --version says {said[-1][:200] if said else 'nothing'!r}"
+        problem = f"{command} --version prints {said[-1][:200] if said else 'nothing'!r}"
         raise ClawError(problem, "OpenClaw needs Node 24.16 or 26.1 and newer; " + cure)
     return tuple(int(part) for part in found.groups())
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The configuration as it is; {} if there is none. Raises ClawError for one that we could not write back unharmed."""
+    """The current configuration; {} if there is none. Raises ClawError if it could not be written back without loss."""
     try:
         config = json.loads(path.read_text())
     except FileNotFoundError:
@@ -114,7 +116,7 @@ def read_config(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ClawError(
             f"{path} is not plain JSON: {error}",
-            "its comments would be lost: put what `clawctl openclaw-setup --dry-run` shows into it by hand, "
+            "its comments would be lost: copy the output of `clawctl openclaw-setup --dry-run` into it by hand, "
             "with a key from `clawctl keys add`",
         ) from error
     if not isinstance(config, dict):
@@ -123,13 +125,13 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def plugin_folder() -> Path:
-    """Where the provider plugin lies: in a checkout, or installed."""
+    """Folder of the provider plugin, in a checkout or in an installation."""
     beside = Path(__file__).parent.parent / "integrations" / "openclaw"
     installed = Path(sysconfig.get_path("data")) / "share" / "clawctl" / "openclaw"
     for folder in (beside, installed):
         if (folder / "openclaw.plugin.json").is_file():
             return folder.resolve()
-    raise ClawError("the OpenClaw plugin is not installed", "use --way plain, or install clawctl again")
+    raise ClawError("the OpenClaw plugin is not installed", "use --way plain, or reinstall clawctl")
 
 
 def thinking_of(recipe: Recipe) -> bool:
@@ -142,7 +144,7 @@ def thinking_of(recipe: Recipe) -> bool:
 
 
 def fragment(way: Way, version: Version, url: str, key: str, model: str, context: int, thinking: bool) -> dict[str, Any]:
-    """What is added to the configuration."""
+    """The part that is added to the configuration."""
     compat: dict[str, Any] = {"supportsPromptCacheKey": True}
     if way == "plain" and version >= _AFFINITY_SINCE:
         compat["sendSessionAffinityHeaders"] = True
@@ -186,7 +188,7 @@ def _context_of(url: str, key: str, notes: list[str]) -> int:
         answer = httpx.get(f"{url}/models", headers={"Authorization": f"Bearer {key}"}, timeout=5.0)
         return int(answer.json()["data"][0]["max_model_len"])
     except (httpx.HTTPError, ValueError, KeyError, IndexError, TypeError):
-        notes.append(f"the server at {url} did not answer: a context of {_UNKNOWN_CONTEXT} tokens is assumed")
+        notes.append(f"the server at {url} did not answer; clawctl assumes a context of {_UNKNOWN_CONTEXT} tokens")
         return _UNKNOWN_CONTEXT
 
 
@@ -198,7 +200,7 @@ def _known_key(run: RunDir, before: dict[str, Any], own: str, way: Way) -> str |
 
 
 def _write(path: Path, after: dict[str, Any], command: str) -> Path | None:
-    """Put `after` in place, with a copy of what was there; back again if OpenClaw refuses it."""
+    """Write `after` and keep a copy of the old file. Restore the copy if OpenClaw refuses the new file."""
     backup = None
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.exists():
@@ -214,7 +216,7 @@ def _write(path: Path, after: dict[str, Any], command: str) -> Path | None:
         publish_bytes(path, backup.read_bytes())
         backup.unlink()
     said = " ".join((done.stderr + done.stdout).split())[-400:]
-    raise ClawError(f"OpenClaw refuses the configuration, which stays as it was: {said}", "try --way plain")
+    raise ClawError(f"OpenClaw refuses the new configuration, so the old one stays: {said}", "try --way plain")
 
 
 def _unknown_command(said: str) -> bool:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LossSettings:
-    """The `config` of a custom loss: the recipe, and what the arguments before it do not say. N tokens of some turns of a step."""
+    """The `config` of a custom loss: the recipe, and data about the N tokens that the other arguments do not contain."""
 
     train: "TrainConfig"
     token_ids: "Tensor"  # [N]: the sampled tokens
@@ -47,11 +47,11 @@ class LossSettings:
 
 
 class CustomLoss(Protocol):
-    """`train.custom_loss`: called for a part of a step at a time; what it returns for the parts is added up.
+    """`train.custom_loss`: called for one part of a step at a time. The results of all parts are added up.
 
-    `policy_logits` [N, vocabulary] predict the sampled tokens, at the sampler's temperature, with gradient; `reference_logits` are
-    version 0's, without, or None where version 0 is not at hand (all weights are trained and `train.teacher` is not `base`).
-    `rewards` [N] is nan where a turn has none; `advantages` [N] are the method's, weighted and summed. Returns a scalar.
+    `policy_logits` [N, vocabulary] predict the sampled tokens at the sampler's temperature, with gradient. `reference_logits` are
+    version 0's, without gradient, or None if version 0 is not loaded (all weights are trained and `train.teacher` is not `base`).
+    `rewards` [N] is nan for turns without a reward. `advantages` [N] are the method's, weighted and summed. Returns a scalar.
     """
 
     def __call__(
@@ -66,7 +66,7 @@ class CustomLoss(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One model call, with what it takes to train it. Without ids and logprobs its turn is kept and not trained."""
+    """One model call with the data that training needs. Without ids and logprobs its turn is kept but not trained."""
 
     message: Message
     prompt_ids: list[int] | None = None
@@ -84,11 +84,11 @@ class CustomGenerate(Protocol):
 
 
 class CustomRollout(Protocol):
-    """`collect --custom-rollout`: plays one episode by calling `generate(messages, tools)`, and yields its turns in order.
+    """`collect --custom-rollout`: runs one episode by calling `generate(messages, tools)`, and yields its turns in order.
 
-    A turn is a mapping with `generation` (what `generate` gave), `messages` (what was asked) and `next_state` (messages that came
-    back, or None), and, where there are such, `tools`, `outcome_reward` (of the episode, from -1 to 1), `task_id` and `group_id`:
-    episodes of one group are compared.
+    A turn is a mapping with `generation` (the result of `generate`), `messages` (the request) and `next_state` (the following
+    messages, or None). Optional keys are `tools`, `outcome_reward` (of the episode, from -1 to 1), `task_id` and `group_id`.
+    Episodes of one group are compared with each other.
     """
 
     def __call__(
@@ -115,48 +115,48 @@ GENERATE = ("messages", "tools", "config")
 
 
 def load_function(spec: str, option: str, parameters: tuple[str, ...]) -> Callable[..., Any]:
-    """What `file.py:name` names. Raises ClawError (exit code 2) where it is not there or cannot be called with `parameters`."""
+    """The function `file.py:name`. Raises ClawError (exit code 2) if it does not exist or cannot be called with `parameters`."""
     spec = with_name(spec, option)
     found = load_object(spec, option)
     name = spec.rpartition(":")[2]
     if not callable(found):
-        raise ClawError(f"{option}: {name} is not a function", "name a function that the file defines, after the colon", 2)
+        raise ClawError(f"{option}: {name} is not a function", "put the name of a function in the file after the colon", 2)
     wanted = f"({', '.join(parameters)})"
     if inspect.iscoroutinefunction(found):
-        raise ClawError(f"{option}: {name} is async, and it is called without await", f"write def {name}{wanted}", 2)
+        raise ClawError(f"{option}: {name} is async, but clawctl calls it without await", f"write def {name}{wanted}", 2)
     if not takes(found, len(parameters)) or (len(_SLIMES & _parameters(found)) > 1):
         raise ClawError(f"{option}: {name} takes {_signature(found)}, expected {wanted}", f"write def {name}{wanted}", 2)
     return found  # type: ignore[no-any-return]
 
 
 def load_object(spec: str, option: str) -> Any:
-    """Whatever `file.py:name` names. Raises ClawError (exit code 2) where it is not there or its file cannot be loaded."""
+    """The object `file.py:name`. Raises ClawError (exit code 2) if it does not exist or its file cannot be loaded."""
     file, _, name = with_name(spec, option).rpartition(":")
     path = Path(file)
     if not file or not name.isidentifier():
         raise ClawError(f"{option} {spec!r} is not file.py:name", f"write {option} my_code.py:my_name", 2)
     if not path.is_file():
-        raise ClawError(f"{option}: there is no file {path}", "name an existing Python file before the colon", 2)
+        raise ClawError(f"{option}: there is no file {path}", "put the path of a Python file before the colon", 2)
     found = getattr(_module(path, option), name, None)
     if found is None:
-        raise ClawError(f"{option}: {path} has no {name!r}", "name what the file defines, after the colon", 2)
+        raise ClawError(f"{option}: {path} has no {name!r}", "put a name that the file defines after the colon", 2)
     return found
 
 
 def with_name(spec: str, option: str) -> str:
-    """`file.py:name`; where only a file is named, with the first of the usual names that it has. Raises ClawError (exit code 2)."""
+    """`file.py:name`. For a file alone, its first usual name is added. Raises ClawError (exit code 2)."""
     if spec.endswith(".py") and Path(spec).is_file():
         path = Path(spec)
         usual = USUAL.get(option, ())
         module = _module(path, option)
         found = next((name for name in usual if hasattr(module, name)), None)
         if found is None:
-            problem = f"{option}: {path} is named without a function, and has none of {', '.join(usual)}"
-            raise ClawError(problem, f"name what the file defines: {option} {path}:NAME", 2)
+            problem = f"{option}: no function is named, and {path} has none of {', '.join(usual)}"
+            raise ClawError(problem, f"add the name of a function: {option} {path}:NAME", 2)
         return f"{path}:{found}"
     module_path, _, name = spec.rpartition(".")
     if ":" not in spec and "/" not in spec and module_path and name.isidentifier() and name != "py":
-        cure = f"write the file and the name: {option} {module_path.replace('.', '/')}.py:{name}"
+        cure = f"pass the file and the name: {option} {module_path.replace('.', '/')}.py:{name}"
         raise ClawError(f"{option} {spec!r} is a module path", cure, 2)
     return spec
 
@@ -169,7 +169,7 @@ def _parameters(called: Callable[..., Any]) -> set[str]:
 
 
 def takes(called: Callable[..., Any], count: int) -> bool:
-    """Whether it can be called with so many arguments in order."""
+    """Whether it accepts this many positional arguments."""
     try:
         inspect.signature(called).bind(*range(count))
     except (TypeError, ValueError):  # ValueError: built in, without a signature
@@ -187,10 +187,10 @@ def _signature(called: Callable[..., Any]) -> str:
 def _module(path: Path, option: str) -> Any:
     spec = importlib.util.spec_from_file_location(f"clawctl_custom_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise ClawError(f"{option}: {path} is not a Python file", "name one that ends in .py", 2)
+        raise ClawError(f"{option}: {path} is not a Python file", "pass a file that ends in .py", 2)
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise ClawError(f"{option}: {path} cannot be loaded: {error!r}", "mend the file", 2) from error
+        raise ClawError(f"{option}: {path} cannot be loaded: {error!r}", "fix the file", 2) from error
     return module

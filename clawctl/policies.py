@@ -1,6 +1,6 @@
-"""Policies on disk: `policies/<version>/`, published whole by the trainer, and `policies/LIVE`, the line that says which serves.
+"""Policies on disk: `policies/<version>/`, published whole by the trainer, and `policies/LIVE`, which names the live version.
 
-`policies/moves.jsonl` says who moved LIVE, when, and from where.
+`policies/moves.jsonl` records who moved LIVE, when, and from where.
 """
 
 import os
@@ -27,20 +27,24 @@ def policy_folder(run: RunDir, version: int) -> Path:
 
 
 def ensure_base_policy(run: RunDir, base_model: str) -> None:
-    """Publish policy 0, which is the base model itself, and point LIVE at it, unless both stand. Any stage may come first."""
+    """Publish policy 0, the base model itself, and point LIVE at it, unless both exist. Any stage may be the first."""
     base = Policy(0, None, 0, None, "base", base_model, [], None, {}, time.time())
     if not policy_folder(run, 0).exists():
         publish_policy(run, base, lambda folder: None)
     found = read_policy(run, 0).base_model
     if found != base_model:
-        raise ClawError(f"{run.root} trains {found!r}, the recipe names {base_model!r}", "use another --run for another model", 2)
+        raise ClawError(
+            f"{run.root} was created for the model {found!r}, but the recipe names {base_model!r}",
+            "use another --run for another model",
+            2,
+        )
     if live_version(run) is None:
         move_live(run, 0, by="start")
 
 
 def publish_policy(run: RunDir, policy: Policy, write: Callable[[Path], None], checksums: dict[str, str] | None = None) -> None:
-    """Publish one version: `write` saves the weights (Hugging Face or peft layout); policy.json stands beside them, and READY, with
-    a checksum of each file. `checksums`: of what `write` saves, where they are known."""
+    """Publish one version. `write` saves the weights (Hugging Face or peft layout). policy.json and READY are added; READY contains
+    a checksum of each file. `checksums` are those of the files that `write` saves, if known."""
 
     def fill(folder: Path) -> None:
         write(folder)
@@ -61,7 +65,7 @@ def read_policy(run: RunDir, version: int) -> Policy:
     try:
         policy = Policy(**read_sealed(path.read_bytes()))
         if counted(policy.version) != version:
-            raise Damaged(f"it says that it is version {policy.version}")
+            raise Damaged(f"its policy.json names version {policy.version}")
         return policy
     except (OSError, Damaged, TypeError) as error:
         known = ", ".join(map(str, list_versions(run))) or "none"
@@ -69,7 +73,7 @@ def read_policy(run: RunDir, version: int) -> Policy:
 
 
 def check_policy(run: RunDir, version: int) -> None:
-    """Raises ClawError where a file of a published version is not what was written. One without checksums is not checked."""
+    """Raises ClawError if a file of a published version has changed. A version without checksums is not checked."""
     folder = policy_folder(run, version)
     try:
         ready = (folder / "READY").read_bytes()
@@ -79,14 +83,15 @@ def check_policy(run: RunDir, version: int) -> None:
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         known = ", ".join(str(other) for other in list_versions(run) if other != version) or "none"
         problem = f"policy {version} is damaged: {error}"
-        raise ClawError(problem, f"restore {folder} from a copy, or promote another: {known}") from error
+        raise ClawError(problem, f"restore {folder} from a copy, or promote another version: {known}") from error
 
 
 _CODE = (".bin", ".pt", ".pth", ".pkl", ".ckpt", ".py")  # pickles, and what transformers would import
 
 
 def check_harmless(folder: Path) -> None:
-    """Raises Damaged where a folder of weights holds what could run code, or names a file outside. What we write never does."""
+    """Raises Damaged if a folder of weights contains anything that could run code or refers to a file outside. clawctl never writes
+    such a folder."""
     for file in sorted(folder.iterdir()):
         if file.is_symlink():
             raise Damaged(f"{file.name} is a link")
@@ -109,7 +114,7 @@ def live_version(run: RunDir) -> int | None:
     except FileNotFoundError:
         return None
     except ValueError as error:  # a flipped bit is no UTF-8, or no digit
-        raise ClawError(f"policies/LIVE is not a number: {error}", "write a published version into it") from error
+        raise ClawError(f"policies/LIVE is not a number: {error}", "write the number of a published version into it") from error
 
 
 class LiveMoved(Exception):
@@ -117,10 +122,10 @@ class LiveMoved(Exception):
 
 
 def move_live(run: RunDir, version: int, by: str = "unnamed", only_from: int | None = None) -> int | None:
-    """Point LIVE at a published version and write down that `by` did so. Returns the version that was live before.
+    """Point LIVE at a published version and record that `by` moved it. Returns the version that was live before.
 
-    One mover at a time, so that the record tells the moves in the order in which they happened. Raises LiveMoved, and moves
-    nothing, where `only_from` is given and LIVE names another version.
+    A lock keeps the records in the order of the moves. Raises LiveMoved, without a move, if `only_from` is given and LIVE names
+    another version.
     """
     if version not in list_versions(run):
         raise ClawError(f"policy {version} is not published", f"choose one of {list_versions(run)}", 2)
@@ -147,7 +152,7 @@ def _made_at(run: RunDir, version: int | None) -> float | None:
 
 
 def read_moves(run: RunDir) -> list[dict[str, Any]]:
-    """Who moved LIVE, oldest first: [{"at": …, "from": 0, "to": 1, "by": "train"}, …]. Lines that cannot be read are left out."""
+    """The moves of LIVE, oldest first: [{"at": …, "from": 0, "to": 1, "by": "train"}, …]. Unreadable lines are skipped."""
     try:
         lines = (run.policies / "moves.jsonl").read_bytes().splitlines()
     except FileNotFoundError:
@@ -164,7 +169,7 @@ def read_moves(run: RunDir) -> list[dict[str, Any]]:
 
 
 def readable_live(run: RunDir) -> int | None:
-    """The version that serves, or None where LIVE is absent or broken."""
+    """The live version, or None if LIVE is missing or damaged."""
     try:
         return live_version(run)
     except ClawError:  # broken by hand: this move repairs it

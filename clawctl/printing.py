@@ -1,4 +1,4 @@
-"""What users' and models' words look like on a terminal: one line, no control characters, nothing read as markup."""
+"""Prints text from users and models safely: on one line, without control characters, and without markup."""
 
 import json
 import re
@@ -19,7 +19,8 @@ _PIPE_WIDTH = 180  # columns where the output is no terminal; rich would take 80
 
 
 def plain(text: str, limit: int | None = None) -> str:
-    """`text` without escape sequences and control characters, lines kept; cut to `limit` characters with an ellipsis."""
+    """`text` without escape sequences and control characters. Line breaks stay. Longer text is cut to `limit` characters with an
+    ellipsis."""
     clean = _CONTROLS.sub("", _ESCAPES.sub("", text.replace("\r\n", "\n")))
     return clean if limit is None or len(clean) <= limit else clean[: limit - 1] + "…"
 
@@ -30,7 +31,7 @@ def one_line(text: str, limit: int) -> Text:
 
 
 def answers(width: int | None = None) -> Console:
-    """Where answers go: stdout, wide enough where it is no terminal."""
+    """The console for answers: stdout, with a wide line if it is not a terminal."""
     return Console(width=width if width or sys.stdout.isatty() else _PIPE_WIDTH, highlight=False, markup=False, emoji=False)
 
 
@@ -47,7 +48,7 @@ class Column:
 
 
 def fitting(title: str, columns: Sequence[Column], rows: Sequence[Sequence[Text]], width: int, bold: int | None = None) -> Table:
-    """A table; where it is wider than the terminal, one without borders and empty spare columns, and then without spare ones."""
+    """A table. If it is wider than the terminal, borders and empty spare columns are dropped first, then all spare columns."""
     widths = [max([cell_len(column.heading), *(row[place].cell_len for row in rows)]) for place, column in enumerate(columns)]
     shown = list(range(len(columns)))
     framed = sum(widths) + 3 * len(widths) + 1 <= width
@@ -70,5 +71,5 @@ def labelled(parts: Sequence[tuple[str, str]], width: int) -> list[Text]:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout, in ASCII: a terminal cannot take any of it for a command."""
+    """Print one JSON document to stdout, in ASCII, so that a terminal interprets none of it as a command."""
     print(json.dumps(value, indent=2, ensure_ascii=True))

@@ -1,4 +1,4 @@
-"""What every worker process does alike: stop when asked, and log."""
+"""Shared by all worker processes: stopping on signals, and logging."""
 
 import atexit
 import logging
@@ -31,7 +31,7 @@ _QUIET = ("httpx", "watchfiles", "torch", "torchao")
 
 
 def stop_on_signals() -> threading.Event:
-    """An event that SIGINT and SIGTERM set: a worker finishes what it holds, then ends."""
+    """An event that SIGINT and SIGTERM set. A worker then finishes its current work and ends."""
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -39,7 +39,7 @@ def stop_on_signals() -> threading.Event:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process as Python does, but without unloading libraries: some print dozens of lines about their own memory then."""
+    """End the process like Python, but without unloading libraries, because some print dozens of lines about their memory."""
     if "torch" not in sys.modules:
         sys.exit(code)
     threading._shutdown()  # type: ignore[attr-defined]
@@ -52,13 +52,13 @@ def leave(code: int) -> NoReturn:
 
 
 def check_level(level: str) -> None:
-    """Raises ClawError (exit code 2) if there is no such level."""
+    """Raises ClawError (exit code 2) for an unknown log level."""
     if level.lower() not in _LEVELS:
         raise ClawError(f"there is no log level {level!r}", f"choose one of {', '.join(_LEVELS)}", 2)
 
 
 class LogFormatter(logging.Formatter):
-    """Lines that may be kept: no secrets, no control characters, bounded, and nothing in a message looks like a line of its own."""
+    """Log lines without secrets and control characters, with a limited length. A message cannot imitate a line of its own."""
 
     def __init__(self) -> None:
         super().__init__(_FORMAT, "%H:%M:%S")
@@ -73,7 +73,7 @@ class LogFormatter(logging.Formatter):
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:
-        """The frames of an exception and its causes; what it says is left out where that may quote a client."""
+        """The frames of an exception and of its causes. Messages that may quote a client are omitted."""
         error, told = ei[1], list[str]()
         while error is not None and len(told) < _MOST_CAUSES:
             quotes = self._serves and isinstance(error, _QUOTING)
@@ -105,7 +105,8 @@ def _hider() -> Any:
 
 
 class _OwnFile(logging.FileHandler):
-    """A log of ours. A link in its place is refused: whoever may write the run could point it at any file of this user."""
+    """A log file. A link in its place is refused, because anyone who can write to the run could point it at another file of this
+    user."""
 
     def _open(self) -> TextIOWrapper:
         return os.fdopen(open_to_append(Path(self.baseFilename)), "a", encoding="utf-8", errors="backslashreplace")
@@ -118,7 +119,7 @@ def log_to(file: Path | None, level: str) -> None:
         try:
             handlers.append(_OwnFile(file))
         except OSError as error:
-            print(f"clawctl logs here alone: {error}", file=sys.stderr)
+            print(f"clawctl logs to the terminal only: {error}", file=sys.stderr)
     logging.raiseExceptions = False  # a log that a full disk does not take is no reason for a traceback a line
     for handler in handlers:
         handler.setFormatter(LogFormatter())

@@ -1,4 +1,4 @@
-"""`clawctl policies promote|rollback`: a person moves LIVE, and is told what that means for what comes next."""
+"""`clawctl policies promote|rollback`: a person moves LIVE and sees the consequences."""
 
 import getpass
 import socket
@@ -11,23 +11,26 @@ from clawctl.run_dir import RunDir
 
 
 def promote(run: RunDir, version: int) -> str:
-    """Point LIVE at `version`. Returns what to tell. Raises ClawError (exit code 2) for a version that is not published whole."""
+    """Point LIVE at `version`. Returns the message to print. Raises ClawError (exit code 2) if the version is not published
+    completely."""
     return _move(run, version, "promote")
 
 
 def rollback(run: RunDir, version: int | None) -> str:
-    """Point LIVE back at `version`, or at what served before the live one. Raises ClawError (exit code 2) where nothing did."""
+    """Point LIVE back at `version`, or at the version that was live before. Raises ClawError (exit code 2) if there was none."""
     live = live_version(run)
     if version is None:
         version = _before(run, live)
     elif live is not None and version > live:
-        raise ClawError(f"policy {version} is newer than the live {live}", f"`clawctl policies promote {version}` goes forward", 2)
+        raise ClawError(
+            f"policy {version} is newer than the live policy {live}", f"use `clawctl policies promote {version}` to go forward", 2
+        )
     return _move(run, version, "rollback")
 
 
 def _before(run: RunDir, live: int | None) -> int:
     if live is None:
-        raise ClawError("no policy is live", "name a version: `clawctl policies promote N`", 2)
+        raise ClawError("no policy is live", "choose a version: `clawctl policies promote N`", 2)
     published = list_versions(run)
     came_from = [move["from"] for move in read_moves(run) if move["to"] == live and move["from"] in published]
     earlier = [version for version in came_from if version < live]  # going back to what a rollback left would go forward
@@ -35,7 +38,7 @@ def _before(run: RunDir, live: int | None) -> int:
     for candidate in (*earlier[::-1], parent):
         if candidate in published:
             return int(candidate)
-    raise ClawError(f"nothing served before policy {live}", f"name one of the published versions: {published}", 2)
+    raise ClawError(f"no policy was live before policy {live}", f"choose one of the published versions: {published}", 2)
 
 
 def _move(run: RunDir, version: int, what: str) -> str:
@@ -43,27 +46,30 @@ def _move(run: RunDir, version: int, what: str) -> str:
         read_policy(run, version)  # READY, but unreadable or damaged: the server would refuse it, so we do
         check_policy(run, version)
     if version == readable_live(run):
-        return f"policy {version} is live already"
+        return f"policy {version} is already live"
     before = move_live(run, version, by=f"{what} by {getpass.getuser()} on {socket.gethostname()}")
-    told = f"policy {version} is live now (before: {'none' if before is None else before})"
+    told = f"policy {version} is now live (before: {'none' if before is None else before})"
     return "\n".join([told, *_what_follows(run), *_for_training(run)])
 
 
 def _what_follows(run: RunDir) -> list[str]:
     if not (run.root / "serve.json").exists():
-        serving = "no server has run on this run yet; it will begin with this version"
+        serving = "no server has run on this run yet; the first one will start with this version"
     else:
-        serving = "the server takes it as soon as its canary passes; `clawctl inspect health` says whether it did"
+        serving = "the server switches to it once its canary passes; `clawctl inspect health` shows the result"
     if load_recipe(recipe_file(run.root)).gate is not None:
         return [serving]
-    return [serving, "there is no gate: the trainer's next version goes live by itself; `clawctl serve --pin N` stays on N"]
+    return [
+        serving,
+        "there is no gate, so the trainer's next version goes live automatically; use `clawctl serve --pin N` to stay on N",
+    ]
 
 
 def _for_training(run: RunDir) -> list[str]:
-    """Where training goes on, and what becomes of the versions that it leaves."""
+    """The version that training continues from, and the versions that it leaves."""
     lineage = read_lineage(run)
     left = lineage.dead()
     if not left:
         return []
     named = ", ".join(map(str, left[-5:]))
-    return [f"training goes on from version {lineage.tip}; dead versions: {named}. Their turns may be trained once more"]
+    return [f"training continues from version {lineage.tip}; dead versions: {named}. Their turns can be trained once more"]

@@ -1,11 +1,11 @@
-"""How long conversations stay: by age and by size (`privacy.max_age_days`, `privacy.max_gb`).
+"""Deletes old conversations by age and by size (`privacy.max_age_days`, `privacy.max_gb`).
 
-The limits are a promise: what exceeds them goes, whoever still needs it. With `privacy.keep_untrained` they keep house: what a
-stage is not done with stays.
+The limits are guaranteed: what exceeds them is deleted even if a stage still needs it. With `privacy.keep_untrained` they are best
+effort, and what a stage still needs stays.
 
-Whole files go, the oldest first; serve begins a new capture file each day, so that none grows too old to go. A trajectory shard
-goes only after all captures that could bring it back: collect rebuilds from captures whatever has no shard. Policies, the ledger
-and what was measured stay.
+Whole files are deleted, the oldest first. Serve begins a new capture file each day, so that files can expire. A trajectory shard is
+deleted only after all captures it may come from, because collect rebuilds missing shards from captures. Policies, the ledger and
+eval records stay.
 """
 
 import fcntl
@@ -54,21 +54,22 @@ class Retention:
         self._next = float("-inf")
 
     def look(self) -> None:
-        """Delete what is due, at most every ten minutes. A disk that refuses is said and tried again."""
+        """Delete expired files, at most every ten minutes. Disk errors are logged and retried."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _EVERY_S
         try:
             gone = expire(self._run, self._recipe)
         except OSError as error:
-            log.error("what has expired could not be deleted: %s", error)
+            log.error("expired conversations could not be deleted: %s", error)
             return
         if gone.files:
-            log.info("%d files with %d bytes of conversations have expired and are deleted", len(gone.files), gone.size)
+            log.info("deleted %d files (%d bytes) with expired conversations", len(gone.files), gone.size)
 
 
 def expire(run: RunDir, recipe: Recipe, now: float | None = None, dry_run: bool = False) -> Expired:
-    """Delete what the recipe no longer wants kept. Any process may call this at any time: each file is gone whole or not at all."""
+    """Delete what the recipe's limits exclude. Any process may call this at any time; each file is deleted completely or not at
+    all."""
     stored = _stored(run)
     if recipe.privacy.keep_untrained:
         stored = _marked(run, recipe, stored)
@@ -81,7 +82,7 @@ def expire(run: RunDir, recipe: Recipe, now: float | None = None, dry_run: bool 
 
 
 def choose(stored: Sequence[Stored], privacy: PrivacyConfig, now: float) -> list[Stored]:
-    """What has to go, the oldest first. Of equal age captures go before the rows that were made from them."""
+    """The files to delete, the oldest first. At equal age, captures precede the rows made from them."""
     oldest_first = sorted(stored, key=lambda entry: entry.newest)
     too_old = now - privacy.max_age_days * _DAY_S if privacy.max_age_days is not None else float("-inf")
     room = privacy.max_gb * 1e9 if privacy.max_gb is not None else float("inf")
@@ -98,7 +99,7 @@ def choose(stored: Sequence[Stored], privacy: PrivacyConfig, now: float) -> list
 
 
 def _stored(run: RunDir) -> list[Stored]:
-    """Captures first, so that they stand before rows of the same age. A shard is as young as the captures it may come from."""
+    """The stored files, captures before rows of the same age. A shard is as young as the captures it may come from."""
     captures = {path: entry for path in published(run.captures, ".jsonl") if (entry := _entry(path))}
     began = {path: _first_moment(path) for path in captures}
     shards = []
@@ -123,7 +124,7 @@ def _rating_files(run: RunDir) -> list[Path]:
 
 
 def _marked(run: RunDir, recipe: Recipe, stored: Sequence[Stored]) -> list[Stored]:
-    """`stored`, with what a stage is not done with marked as needed."""
+    """`stored`, with files that a stage still needs marked as needed."""
     done, read = DoneWith(run, recipe), _read_to(run)
     done.look()
 
@@ -168,7 +169,7 @@ def _entry(*paths: Path) -> Stored | None:
 
 
 def _first_moment(path: Path) -> float:
-    """When the first exchange of a capture file was asked; a file that does not tell may hold anything."""
+    """Time of the first request in a capture file. A file without a readable time may contain anything."""
     try:
         with path.open("rb") as file:
             return float(orjson.loads(file.readline())["created_at"])

@@ -1,11 +1,11 @@
-"""What a turn is worth: the one place that says it. Judge, train and inspect ask here, and nobody adds anything afterwards.
+"""The reward of a turn, computed here only. Judge, train and inspect all call this.
 
-The rating of the turn's own user decides, else the outcome that an environment gave the episode, else the rules, else the judge.
-With `judge.outcome: decides` neither rules nor a judge are asked where there is an outcome. With `apart` they are: what they say is
-the step reward, and a turn is worth outcome + step reward, each once (OpenClaw-RL, arXiv 2603.10165, calls it integrated).
+The rating of the turn's own user takes precedence, then the outcome that an environment gave the episode, then rules, then the
+judge. With `judge.outcome: decides`, rules and judge are not used for turns with an outcome. With `apart` they are used, and their
+result is the step reward: a turn is worth outcome + step reward, each once (OpenClaw-RL, arXiv 2603.10165, calls it integrated).
 
-A verdict names who gave it, so its row tells which of the two was in force, whatever the recipe says today. A verdict by RATING or
-OUTCOME repeats a number that stands in the turn's own row as well: it is never added to that number.
+A verdict names its source, so its row shows which of the two was in force, whatever the recipe contains today. A verdict by RATING
+or OUTCOME repeats a number in the turn's own row and is never added to that number.
 """
 
 import math
@@ -23,7 +23,7 @@ Decider = Literal["rating", "outcome", "rules", "judge"]
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """What a turn is worth, and why."""
+    """The reward of a turn, and how it was found."""
 
     value: float | None  # None: nobody knows, or `problem`
     by: Decider | None  # who decided; None: nobody did
@@ -32,12 +32,12 @@ class Worth:
 
     @property
     def outcome(self) -> float | None:
-        """The part that the environment gave. It belongs to the whole episode: all turns of one share it."""
+        """The part from the environment. It belongs to the episode, and all of its turns share it."""
         return next((value for name, value in self.parts if name == "outcome"), None)
 
     @property
     def says_something(self) -> bool:
-        """Whether the value alone can train the turn. A 0 of an environment was measured, a 0 of anybody else is no opinion."""
+        """Whether the value alone can train the turn. A 0 from an environment is a measurement; any other 0 is no opinion."""
         return self.value is not None and (self.value != 0 or self.outcome is not None)
 
     @property
@@ -51,8 +51,9 @@ class Worth:
 
 
 def worth(rating: float | None, outcome: float | None, judge: str | None = None, reward: float | None = None) -> Worth:
-    """What a turn is worth. `rating` is the newest of its own user, `outcome` its episode's; `judge` and `reward` are those of its
-    verdict, None where there is none yet. Where the number that decides is not finite there is no value: nobody else decides."""
+    """The reward of a turn. `rating` is the newest rating by its own user, and `outcome` that of its episode. `judge` and `reward`
+    come from its verdict and are None without one. If the number that decides is not finite, the turn has no value, and no other
+    source decides."""
     if rating is None and judge == RATING:
         rating = reward  # its rating is gone, or was never written apart: rows of older versions
     if outcome is None and judge == OUTCOME:

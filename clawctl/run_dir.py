@@ -1,6 +1,6 @@
-"""A run directory: where everything lies, and the two ways of touching it: publish whole by rename, and lock to say who works.
+"""The layout of a run directory, and two operations on it: publish files by rename, and lock to show who is working.
 
-No stage imports another; they meet here. Every folder has one kind of writer (`docs/run-directory.md`).
+Stages do not import each other; they exchange data here. Every folder has one kind of writer (`docs/run-directory.md`).
 """
 
 import itertools
@@ -70,12 +70,12 @@ class RunDir:
 
     @property
     def quarantine(self) -> Path:
-        """Files that could not be read, with the reason beside them."""
+        """Files that could not be read, each with the reason next to it."""
         return self.root / "quarantine"
 
     @property
     def locks(self) -> Path:
-        """Who works on what."""
+        """The locks of the workers."""
         return self.root / "locks"
 
     @property
@@ -91,11 +91,11 @@ def open_run(root: Path, create: bool = True) -> RunDir:
     marker = run.root / "run.json"
     if not marker.exists():
         if not create:
-            raise ClawError(f"{root} is not a run directory", "name one with --run, or start `clawctl serve --intercept`", 2)
+            raise ClawError(f"{root} is not a run directory", "pass one with --run, or start `clawctl serve --intercept`", 2)
         if run.root.exists() and not run.root.is_dir():
             raise ClawError(f"{root} is a file", "choose an empty folder with --run", 2)
         if run.root.exists() and any(map(_is_foreign, run.root.iterdir())):
-            raise ClawError(f"{root} holds files that are not a run's", "choose an empty folder with --run", 2)
+            raise ClawError(f"{root} contains files that do not belong to a run", "choose an empty folder with --run", 2)
         _make_folders(run)
         publish_bytes(marker, orjson.dumps({"schema_version": SCHEMA_VERSION, "created_at": time.time()}))
         _check_filesystem(run)
@@ -107,12 +107,12 @@ def open_run(root: Path, create: bool = True) -> RunDir:
 
 
 def _is_foreign(path: Path) -> bool:
-    """Whether a file says that a folder without `run.json` is no run that was begun; the marker itself may be half written."""
+    """Whether a file shows that a folder without `run.json` does not belong to a run. The marker itself may be incomplete."""
     return path.name not in (*FOLDERS, "recipe.yaml") and not path.name.startswith(".run.json.")
 
 
 def _sweep(run: RunDir) -> None:
-    """Remove what killed processes left half written a day ago or before: nobody writes one file for so long."""
+    """Remove incomplete files of killed processes that are at least a day old. No write takes that long."""
     for folder in (run.root, *(run.root / name for name in FOLDERS), run.train / "ledger"):
         for path in folder.glob(".*.tmp"):
             with suppress(OSError):
@@ -127,7 +127,7 @@ def _make_folders(run: RunDir) -> None:
         for name in FOLDERS:
             (run.root / name).mkdir(exist_ok=True, mode=0o700)
     except OSError as error:
-        raise ClawError(f"cannot make the run directory {run.root}: {error}", "choose a writable folder with --run", 2) from error
+        raise ClawError(f"cannot create the run directory {run.root}: {error}", "choose a writable folder with --run", 2) from error
 
 
 def _check_schema(marker: Path) -> None:
@@ -137,7 +137,7 @@ def _check_schema(marker: Path) -> None:
         raise ClawError(f"{marker} cannot be read: {error}", "restore it, or start a new run with --run", 2) from error
     if found != SCHEMA_VERSION:
         raise ClawError(
-            f"{marker.parent} has schema version {found}, this clawctl reads {SCHEMA_VERSION}",
+            f"{marker.parent} has schema version {found}, but this clawctl reads version {SCHEMA_VERSION}",
             "use the clawctl version that wrote it, or start a new run with --run",
             2,
         )
@@ -158,7 +158,7 @@ def _check_filesystem(run: RunDir) -> None:
 
 
 def publish(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary file beside `path`, then rename: readers see the old file or the whole new one."""
+    """Let `write` fill a temporary file next to `path`, then rename it. Readers see the old file or the complete new one."""
     temporary = _temporary(path)
     try:
         write(temporary)
@@ -179,7 +179,7 @@ def _write_bytes(path: Path, data: bytes) -> None:
 
 
 def publish_folder(path: Path, write: Callable[[Path], None]) -> None:
-    """As `publish`, for a folder. A folder that stands there already is kept: whoever came first published the same thing."""
+    """Like `publish`, for a folder. An existing folder is kept, because an earlier writer published the same content."""
     temporary = _temporary(path)
     temporary.mkdir(mode=0o700)
     try:
@@ -199,7 +199,7 @@ def _temporary(path: Path) -> Path:
 
 
 def sync(path: Path) -> None:
-    """Make what a file holds, or which names a folder has, outlive a power cut."""
+    """Flush the content of a file, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -208,7 +208,7 @@ def sync(path: Path) -> None:
 
 
 def published(folder: Path, suffix: str) -> list[Path]:
-    """The published files of a folder, in name order. Temporary names begin with a dot and are nobody's business."""
+    """The published files of a folder, in name order. Names that start with a dot are temporary and ignored."""
     try:
         return sorted(path for path in folder.iterdir() if path.suffix == suffix and not path.name.startswith("."))
     except FileNotFoundError:  # a copy of a run may leave out empty folders
@@ -216,7 +216,7 @@ def published(folder: Path, suffix: str) -> list[Path]:
 
 
 def quarantine(run: RunDir, path: Path, reason: str) -> Path:
-    """Move a file or folder that cannot be read out of the way, with the reason beside it. Nothing is deleted, nor replaced."""
+    """Move an unreadable file or folder to quarantine, with the reason next to it. Nothing is deleted or replaced."""
     target = run.quarantine / f"{path.parent.name}-{path.name}"
     for number in itertools.count(2):
         if not target.exists():
@@ -226,7 +226,7 @@ def quarantine(run: RunDir, path: Path, reason: str) -> Path:
     try:
         publish_bytes(target.with_name(target.name + ".reason.txt"), f"{reason}\n".encode())
     except OSError as error:  # a full disk: what is damaged is out of the way all the same
-        _log.error("%s is in quarantine because %s; that could not be written beside it: %s", target.name, reason, error)
+        _log.error("%s is in quarantine because %s; the reason could not be written next to it: %s", target.name, reason, error)
     return target
 
 
@@ -235,7 +235,7 @@ def quarantine(run: RunDir, path: Path, reason: str) -> Path:
 
 @contextmanager
 def claimed(run: RunDir, name: str) -> Iterator[bool]:
-    """True while we hold the lock `name`, False if another worker does. A dead worker's lock frees itself."""
+    """True while this process holds the lock `name`, False if another worker does. The lock of a dead worker is released."""
     lock = FileLock(run.locks / f"{name}.lock")
     try:
         lock.acquire(timeout=0)
@@ -250,12 +250,12 @@ def claimed(run: RunDir, name: str) -> Iterator[bool]:
 
 @contextmanager
 def sole_worker(run: RunDir, stage: str) -> Iterator[None]:
-    """Hold the one place of `stage` on this run, or say who has it."""
+    """Hold the single worker lock of `stage` on this run, or raise ClawError with the name of its holder."""
     owner = run.locks / f"{stage}.owner"
     with claimed(run, stage) as mine:
         if not mine:
             who = owner.read_text(errors="replace").strip() if owner.exists() else "another process"
-            raise ClawError(f"{who} is already the {stage} worker of {run.root}", "stop that one first, or use another --run")
+            raise ClawError(f"{who} is already the {stage} worker of {run.root}", "stop that process first, or use another --run")
         try:
             publish_bytes(owner, f"process {os.getpid()} on {socket.gethostname()}".encode())
         except OSError as error:  # the lock counts; this only names us
@@ -282,6 +282,6 @@ def changes(folders: list[Path], stop: threading.Event, poll_s: float = 1.0) -> 
             yield
         return
     except (OSError, RuntimeError) as error:
-        _log.warning("no events of changed files here, they are looked at every %g s: %s", poll_s, error)
+        _log.warning("this filesystem sends no change events, so clawctl checks for changes every %g s: %s", poll_s, error)
     while not stop.wait(poll_s):
         yield

@@ -1,4 +1,4 @@
-"""Turns and verdicts as Parquet: published whole, never edited, read whole or piece by piece."""
+"""Turns and verdicts as Parquet: published whole, never edited, read whole or in pieces."""
 
 import errno
 from array import array
@@ -56,12 +56,12 @@ ROWS_AT_ONCE = 64  # as Python objects a row takes about five times what it take
 
 
 class UnreadableShard(Exception):
-    """The file is not a shard of ours that we can read; the message says why. The caller quarantines it."""
+    """The file is not a readable shard of clawctl. The message gives the reason, and the caller quarantines the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Whose ids and logprobs a shard of turns has, as far as its writer knew: kept in the file's metadata."""
+    """The source of the ids and logprobs in a shard of turns, as far as its writer knew it; stored in the file's metadata."""
 
     base_model: str | None = None  # as the recipe names it
     tokenizer: str | None = None  # `tokenizer_files.tokenizer_fingerprint`
@@ -73,13 +73,14 @@ UNKNOWN = Origin()
 
 
 def write_turns(path: Path, turns: Sequence[Turn], origin: Origin = UNKNOWN) -> None:
-    """Publish one trajectory shard, rows sorted by (session, turn): rows of a session lie together so that zstd sees repetition."""
+    """Publish one trajectory shard with its rows sorted by (session, turn). Rows of a session are adjacent, so that zstd finds
+    repetitions."""
     ordered = sorted(turns, key=lambda turn: (turn.session_id, turn.turn_index, turn.created_at))
     _write(path, ordered, _TURN, "turns", {name: told for name, told in asdict(origin).items() if told is not None})
 
 
 def read_origin(path: Path) -> Origin:
-    """What a shard's writer knew; nothing where it did not say. Raises UnreadableShard."""
+    """The origin that the writer of a shard recorded; empty if it recorded none. Raises UnreadableShard."""
     with _reading(path):
         metadata = read_schema(path).metadata or {}
         told = {field.name: metadata.get(field.name.encode()) for field in fields(Origin)}
@@ -87,12 +88,12 @@ def read_origin(path: Path) -> Origin:
 
 
 def schema_of(kind: str) -> pa.Schema:
-    """The columns of a shard of `kind` ("turns", "verdicts"), with the marks by which its readers know it."""
+    """The columns of a shard of `kind` ("turns", "verdicts"), with the marks that identify it."""
     return (_TURN if kind == "turns" else _VERDICT).with_metadata({"schema_version": str(SCHEMA_VERSION), "kind": kind})
 
 
 def publish_pieces(path: Path, schema: pa.Schema, pieces: Iterable[pa.Table]) -> None:
-    """Publish a shard piece by piece, each a row group that can be read alone. Its metadata says whether it is a merged one."""
+    """Publish a shard piece by piece. Each piece is a row group that can be read alone. The metadata marks a merged shard."""
     how = _MERGED if b"merged" in (schema.metadata or {}) and "messages" in schema.names else _COMPRESSION
 
     def write(temporary: Path) -> None:
@@ -106,7 +107,7 @@ def publish_pieces(path: Path, schema: pa.Schema, pieces: Iterable[pa.Table]) ->
 
 
 def rewrite_shard(path: Path, left: Callable[[pa.Table], pa.Table]) -> None:
-    """Publish what is `left` of each piece of a shard in its place, laid out as it was. Raises UnreadableShard."""
+    """Replace a shard by what is `left` of each piece, in the same layout. Raises UnreadableShard."""
     publish_pieces(path, read_schema(path), (kept for piece in read_pieces(path) if (kept := left(piece.table())).num_rows))
 
 
@@ -135,7 +136,7 @@ def read_columns(path: Path, kind: str, columns: Sequence[str]) -> list[dict[str
 
 
 def read_turn_ids(path: Path) -> list[str]:
-    """The turn ids alone, without decoding the rest. Raises UnreadableShard."""
+    """Only the turn ids, without decoding the other columns. Raises UnreadableShard."""
     with _reading(path):
         return [str(turn_id) for turn_id in read_table(path, ["turn_id"]).column("turn_id").to_pylist()]
 
@@ -171,13 +172,13 @@ def _write(
 
 
 def write_table(path: Path, table: pa.Table, **how: Any) -> None:
-    """Write a Parquet file whose pages and footer carry checksums, for whoever publishes it."""
+    """Write a Parquet file with checksums for its pages and footer, to be published by the caller."""
     pq.write_table(table, path, write_page_checksum=True, **how)
     seal_footer(path)
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """What `write_table` wrote, and nothing else. Raises UnreadableShard."""
+    """Read a file that `write_table` wrote. Other files are refused."""
     with _reading(path):
         check_footer(path)
         return pq.read_table(path, columns=None if columns is None else list(columns), page_checksum_verification=True)
@@ -192,7 +193,7 @@ def read_schema(path: Path) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A row group of a shard that is open: what is decoded of it is decoded on its own."""
+    """A row group of an open shard, decoded separately."""
 
     _path: Path
     _file: pq.ParquetFile
@@ -210,8 +211,8 @@ class Piece:
             return [_parsed(row) for row in _rows(self._path, kind, table)]
 
     def turns(self, places: Sequence[int]) -> Iterator[Turn]:
-        """The turns at these places of the piece; only ROWS_AT_ONCE of them are Python objects at a time. Raises UnreadableShard: a
-        damaged piece before the first turn."""
+        """The turns at these places of the piece. At most ROWS_AT_ONCE of them are Python objects at a time. Raises UnreadableShard
+        before the first turn if the piece is damaged."""
         table = self.table()
         if len(places) < table.num_rows:
             table = table.take(pa.array(places, pa.int64()))
@@ -226,7 +227,7 @@ class Piece:
 
 
 def read_pieces(path: Path) -> Iterator[Piece]:
-    """The row groups of a shard, in order. Who removes or replaces the file meanwhile does not disturb. Raises UnreadableShard."""
+    """The row groups of a shard, in order. The file may be removed or replaced meanwhile. Raises UnreadableShard."""
     with _reading(path):
         check_footer(path)
         file = pq.ParquetFile(path, page_checksum_verification=True)
@@ -236,8 +237,8 @@ def read_pieces(path: Path) -> Iterator[Piece]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Whatever the bytes of a damaged file lead to, an UnreadableShard tells. What is no fault of the file is raised as it is: who
-    lacks a descriptor must not put a good file into quarantine."""
+    """Turns every error from the bytes of a damaged file into UnreadableShard. Other errors are raised unchanged: a missing file
+    descriptor, for example, must not quarantine a good file."""
     try:
         yield
     except (OSError, pa.ArrowException, LookupError, TypeError, ValueError) as error:
@@ -256,7 +257,7 @@ def _column(field: pa.Field, values: list[Any]) -> pa.Array:
 
 
 def _packed(values: list[Sequence[float] | None], typecode: str) -> pa.Array:
-    """Lists of numbers, a few times as fast as `pa.array` takes them. Raises TypeError where one is missing in a list."""
+    """Lists of numbers as Arrow data, several times as fast as `pa.array`. Raises TypeError if a list contains None."""
     flat: array[Any] = array(typecode)
     ends = [0]
     for value in values:

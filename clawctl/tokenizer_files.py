@@ -1,4 +1,4 @@
-"""Which tokenizer made the ids of a shard (a fingerprint of its files, without loading it), and what ids say."""
+"""Identifies the tokenizer of a shard by a fingerprint of its files, without loading it, and decodes ids."""
 
 import hashlib
 import time
@@ -12,8 +12,8 @@ _LOOSE = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model")  # of toke
 
 
 def tokenizer_fingerprint(model: str) -> str | None:
-    """16 hexadecimal digits that tell which id means what: equal for equal vocabularies, however their files are laid out.
-    None where `model` has no tokenizer files on this machine."""
+    """16 hexadecimal digits that identify the meaning of the ids. Equal vocabularies give equal digits, whatever their file layout.
+    None if `model` has no tokenizer files on this machine."""
     whole = tokenizer_file(model)
     if whole is not None:
         try:
@@ -27,7 +27,7 @@ def tokenizer_fingerprint(model: str) -> str | None:
 
 
 class IdReader:
-    """Token ids as text, by the `tokenizer.json` of `model`. Where there is none (yet) it says nothing, and looks again later."""
+    """Decodes token ids with the `tokenizer.json` of `model`. Without the file it returns nothing and checks again later."""
 
     def __init__(self, model: str) -> None:
         self._model, self._tried_at = model, float("-inf")
@@ -51,7 +51,7 @@ class IdReader:
 
 
 def tokenizer_file(model: str, name: str = "tokenizer.json") -> Path | None:
-    """A file of a model, in its folder or in the cache of downloads; None where it is not on this machine."""
+    """A file of a model, in its folder or in the download cache; None if it is not on this machine."""
     folder = Path(model)
     if folder.is_dir():
         return folder / name if (folder / name).is_file() else None

@@ -1,4 +1,4 @@
-"""The rows that stages hand to one another. A row checks itself once, at birth; missing is None, and None is not trained."""
+"""The rows that stages exchange. A row checks itself once, at creation. Missing is None, and None is not trained."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ def is_plain(messages: Sequence[Message]) -> bool:
 
 
 def newer(version: object) -> str:
-    """What is said of a row whose schema version this clawctl does not know. Unknown fields alone make no row unreadable."""
-    return f"schema version {version}, written by a newer clawctl: this one reads {SCHEMA_VERSION}, update it to read this"
+    """The message for a row whose schema version this clawctl does not know. Unknown fields alone do not make a row unreadable."""
+    return f"schema version {version}, written by a newer clawctl; this clawctl reads version {SCHEMA_VERSION}, so update it"
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What crossed the wire: one model call, as one line of `captures/`."""
+    """One model call as it was sent and answered: one line of `captures/`."""
 
     exchange_id: str  # "x4Jd…", 24 alphanumeric characters: the handle that clients echo; becomes the turn_id
     created_at: float  # unix seconds when the request arrived
@@ -88,7 +88,7 @@ class Feedback:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One model call with what came back after it: one row of `trajectories/`."""
+    """One model call with its next state: one row of `trajectories/`."""
 
     turn_id: str  # = exchange_id
     session_id: str  # "s1" ("anna/s1" for a key with a name) or, without a header, an id that collect made
@@ -123,11 +123,11 @@ class Turn:
 
     @property
     def judged(self) -> bool:
-        """Whether a verdict of this turn is of use: it is trainable, or it would be but for its token ids.
+        """Whether a verdict on this turn is useful: it is trainable, or it lacks nothing but token ids.
 
-        The latter is `source="import"` with `untrainable_reason=TEXT_ONLY`: its ids and logprobs are null and stay null. A trainer
-        that takes such turns renders the text with its own template, computes the logprobs with its own weights of that moment, and
-        marks the sample as off-policy; what it cannot render as the file has it, it refuses. Nothing is padded or written back.
+        The latter is `source="import"` with `untrainable_reason=TEXT_ONLY`. Its ids and logprobs are null and stay null. A trainer
+        that uses such turns renders the text with its own template, computes the logprobs with its current weights, and marks the
+        sample as off-policy. It refuses text that it cannot render exactly. Nothing is padded or written back.
         """
         return is_judged(self.trainable, self.source, self.untrainable_reason)
 
@@ -146,13 +146,13 @@ def is_judged(trainable: bool, source: str, untrainable_reason: str | None) -> b
 
 
 def lacks_reaction(source: str, untrainable_reason: str | None) -> bool:
-    """Whether a turn is exact and lacks nothing but that somebody reacts: a rating, however late, makes it trainable."""
+    """Whether a turn is exact and lacks only a next state. A rating makes it trainable, however late."""
     return source != "import" and untrainable_reason in (NO_NEXT_STATE, REGENERATED)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the judge says of one turn: one row of `verdicts/`, in the shard of the same stem."""
+    """The judge's result for one turn: one row of `verdicts/`, in the shard with the same stem."""
 
     turn_id: str
     reward: float | None  # 1.0, -1.0, 0.0 (neutral or a tie); None: no valid vote, or the turn was not judged

@@ -1,8 +1,8 @@
-"""All stages under one parent: restarted if they die, one merged log, Ctrl-C stops them all.
+"""Runs all stages under one parent: it restarts failed stages, merges their logs, and stops them all on Ctrl-C.
 
-Each stage is an ordinary `clawctl STAGE` process in a process group of its own; whatever kills one of them, the others go on. Where
-the parent itself is killed, the kernel kills the stages with it (Linux: the parent-death signal); nothing is lost by that, since
-every stage may be killed at any moment.
+Each stage is an ordinary `clawctl STAGE` process in its own process group, so the others continue if one is killed. If the parent
+itself is killed, the kernel kills the stages with it (Linux: the parent-death signal). Nothing is lost, because every stage can be
+killed at any moment.
 """
 
 import asyncio
@@ -40,10 +40,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str) -> None:
-    """Run the stages of `recipe.up.stages` until they are done or somebody stops us. Raises ClawError where a stage refuses its
-    recipe (exit code 2); that is not tried again."""
+    """Run the stages of `recipe.up.stages` until they are done or a signal stops them. Raises ClawError if a stage refuses its
+    recipe (exit code 2); such a stage is not restarted."""
     if recipe.gate is not None and "eval" not in recipe.up.stages:
-        raise ClawError("the recipe has a gate, but up.stages lacks eval: no new version would ever go live", "add eval there", 2)
+        raise ClawError(
+            "the recipe has a gate, but up.stages lacks eval, so no new version would go live", "add eval to up.stages", 2
+        )
     if {"judge", "train"} <= set(recipe.up.stages) and (asked := versions_nobody_serves(recipe)):
         raise one_version_trouble(asked)
     with sole_worker(run, "up"), _log_file(run.logs / "up.log") as file:
@@ -57,7 +59,7 @@ def _log_file(path: Path) -> TextIO:
         return os.fdopen(open_to_append(path), "a")
     except OSError as error:
         raise ClawError(
-            f"{path} cannot be written: {error}", "remove what stands in its place; it must be a file, and no link"
+            f"{path} cannot be written: {error}", "remove what is there now; it must be a regular file, not a link"
         ) from error
 
 
@@ -67,7 +69,7 @@ def command(stage: str, run: RunDir, recipe_path: Path, log_level: str) -> list[
 
 
 class MergedLog:
-    """Lines of all stages, each with its stage before it: on stderr, in colour where it is a terminal, and in `RUN/logs/up.log`."""
+    """The lines of all stages, each with its stage in front, on stderr (in colour on a terminal) and in `RUN/logs/up.log`."""
 
     def __init__(self, file: TextIO):
         self._file = file
@@ -93,7 +95,8 @@ class Child:
         self.stopping = False
 
     async def keep(self) -> None:
-        """Run it, and again whenever it dies, until it is finished or `stopping`. Raises ClawError where it refuses its recipe."""
+        """Run the stage and restart it whenever it dies, until it is finished or `stopping`. Raises ClawError if it refuses its
+        recipe."""
         wait_s = self.recipe.up.backoff_s
         while True:
             began = time.monotonic()
@@ -103,12 +106,12 @@ class Child:
             if code == 2:
                 raise self._refusal()
             if code == 0 and self.stage == "train" and self.recipe.train.max_steps is not None:
-                self.log.say("up", "train has made all its steps")
+                self.log.say("up", "train has made all steps")
                 return
             if time.monotonic() - began >= _STEADY_S:
                 wait_s = self.recipe.up.backoff_s
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            self.log.say("up", f"{self.stage} {how}; it is started again in {wait_s:g} s")
+            self.log.say("up", f"{self.stage} {how}; it will be restarted in {wait_s:g} s")
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
@@ -125,7 +128,7 @@ class Child:
             preexec_fn=_die_with_parent(),
         )
         self.last_pid = self.process.pid
-        self.log.say("up", f"{self.stage} is process {self.last_pid}")
+        self.log.say("up", f"{self.stage} runs as process {self.last_pid}")
         reading = asyncio.create_task(self._read(self.process))
         try:
             code = await self.process.wait()
@@ -137,7 +140,7 @@ class Child:
         return code
 
     def _same_port(self) -> list[str]:
-        """A server on a port of its own choice keeps it when it is started again: its clients know no other."""
+        """A restarted server with an assigned port keeps that port, because its clients know no other."""
         if self.stage != "serve" or self.recipe.serve.port != 0 or self.last_pid is None:
             return []
         try:
@@ -164,8 +167,8 @@ class Child:
             self.log.say(self.stage, text)
 
     def _refusal(self) -> ClawError:
-        said = " ".join(list(self.last_lines)[-2:]) or "it said nothing"
-        return ClawError(f"{self.stage} refuses to start: {plain(said)}", "mend the recipe, then `clawctl up` again", 2)
+        said = " ".join(list(self.last_lines)[-2:]) or "it printed nothing"
+        return ClawError(f"{self.stage} refuses to start: {plain(said)}", "fix the recipe, then run `clawctl up` again", 2)
 
     def signal(self, number: int) -> None:
         """To the stage and all it started; a group that is gone already needs none."""
@@ -175,7 +178,7 @@ class Child:
 
 
 async def _supervise(children: list[Child], log: MergedLog) -> None:
-    """Keep the children until all are finished, one refuses its recipe, or a signal asks us to stop."""
+    """Keep the children running until all are finished, one refuses its recipe, or a signal arrives."""
     asked = [asyncio.Event(), asyncio.Event()]  # once: stop cleanly; twice: now
     loop, first = asyncio.get_running_loop(), 0.0
 
@@ -214,7 +217,7 @@ async def _stop(children: list[Child], keeping: set[asyncio.Task[None]], at_once
     hurry = asyncio.create_task(at_once.wait())
     await asyncio.wait({ended, hurry}, timeout=_GRACE_S, return_when=asyncio.FIRST_COMPLETED)
     for child in (child for child in running if child.process is not None):
-        log.say("up", f"{child.stage} did not end in time and is killed")
+        log.say("up", f"{child.stage} did not stop in time and is killed")
         child.signal(signal.SIGKILL)
     await ended
     for task in (*keeping, hurry):
@@ -228,9 +231,10 @@ async def _all_ended(children: list[Child]) -> None:
 
 
 def _die_with_parent() -> Callable[[], None] | None:
-    """What a child does before it becomes its stage: ask the kernel for SIGKILL when its parent dies. None where not on Linux.
+    """The function for a child to call before it becomes its stage: it requests SIGKILL for the death of its parent. None if not on
+    Linux.
 
-    SIGKILL, not SIGTERM: a stage may be busy for minutes before it looks at a SIGTERM, and no stage loses anything by being killed.
+    SIGKILL, not SIGTERM: a busy stage may take minutes to notice SIGTERM, and no stage loses anything when it is killed.
     """
     if sys.platform != "linux":
         return None

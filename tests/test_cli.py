@@ -69,7 +69,9 @@ def test_a_run_of_another_schema_is_refused_by_every_stage(tmp_path: Path) -> No
     run = open_run(tmp_path / "run")
     (run.root / "run.json").write_bytes(orjson.dumps({"schema_version": 7}))
     for command in (["serve", "--intercept"], ["collect"], ["judge"], ["train"], ["eval"], ["inspect", "health"]):
-        assert_problem(clawctl(*command, "--run", str(run.root)), 2, "schema version 7, this clawctl reads 1", "start a new run")
+        assert_problem(
+            clawctl(*command, "--run", str(run.root)), 2, "schema version 7, but this clawctl reads version 1", "start a new run"
+        )
     assert sorted(path.name for path in run.root.iterdir() if path.is_file()) == ["run.json"]
 
 
@@ -115,7 +117,7 @@ def test_a_wrong_option_is_blamed_on_the_command_line_and_not_on_the_recipe(tmp_
         (["--engine-args", "--dtype 'float32"], "--engine-args cannot be read: no closing quotation"),
         (
             ["--upstream", "127.0.0.1:8000"],
-            "serve.upstream.url: it is a URL such as http://127.0.0.1:8000/v1, not",
+            "serve.upstream.url: expected a URL such as http://127.0.0.1:8000/v1, not",
         ),
     ],
 )
@@ -176,7 +178,7 @@ def test_a_model_that_the_hub_does_not_have_is_refused_at_once(tmp_path: Path) -
         threading.Thread(target=hub.serve_forever, daemon=True).start()
         done = serve_from_the_hub(tmp_path, f"http://127.0.0.1:{hub.server_port}")
         hub.shutdown()
-    assert_problem(done, 2, "gives none of that name (404)", "correct the name")
+    assert_problem(done, 2, "has no model of that name (404)", "correct the name")
 
 
 def test_a_file_is_no_run_directory(tmp_path: Path) -> None:
@@ -185,9 +187,9 @@ def test_a_file_is_no_run_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="nothing here that even root may not write to")
-def test_what_this_user_may_not_do_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_a_missing_permission_is_reported_in_a_sentence(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run")
     ensure_base_policy(run, "demo")
     (run.train / "steps.jsonl").write_text('{"step": 1, "reward_mean": 0.5}\n')
     done = clawctl("inspect", "report", "--run", str(run.root), "--out", "/sys/kernel")
-    assert_problem(done, 1, "this user may not do that", "give it the right")
+    assert_problem(done, 1, "you do not have permission", "run as the owner")

@@ -13,9 +13,9 @@ from clawctl.errors import ClawError
     [
         ("train: {methd: opd}", "there is no key train.methd", "did you mean train.method?"),
         ("train: {lora: {rnak: 1}}", "train.lora.rnak", "did you mean train.lora.rank?"),
-        ("train: {lr: fast}", "train.lr: input should be a valid number", "give it a valid value"),
-        ("train: {method: ppo}", "train.method", "give it a valid value"),
-        ("train: {teacher: me}", r"https?://\S+", "give it a valid value"),
+        ("train: {lr: fast}", "train.lr: input should be a valid number", "set a valid value"),
+        ("train: {method: ppo}", "train.method", "set a valid value"),
+        ("train: {teacher: me}", r"https?://\S+", "set a valid value"),
         ("- a list", "is not a mapping", "recipes/"),
         ("a: [", "cannot be read", "recipes/"),
     ],

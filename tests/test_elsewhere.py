@@ -75,7 +75,7 @@ def test_each_variable_is_followed_warned_of_or_refused_with_its_name_here(name:
             assert variable.meaning in caught.value.fix
             assert caught.value.exit_code == 2
         elif variable.effect == "warned":
-            assert f"{name} (here: {variable.meaning})" in str(check_variables(command, environment))
+            assert f"{name} (in clawctl: {variable.meaning})" in str(check_variables(command, environment))
         else:
             assert check_variables(command, environment) is None
     assert check_variables("inspect health", environment) is None
@@ -240,7 +240,7 @@ def test_a_recipe_of_the_described_system_is_converted_whole_and_the_result_load
     assert (fates["training.learning_rate"], fates["training.clip_grad"]) == ("converted", "same default")
     assert (fates["rollout.backend"], fates["training.value_clip"]) == ("dropped", "dropped")
     assert set(fates) == {".".join(parts) for parts in leaves(yaml.safe_load(DESCRIBED))}, "every key has its line"
-    with pytest.raises(ClawError, match="is a recipe of clawctl already"):
+    with pytest.raises(ClawError, match="is already a recipe of clawctl"):
         convert(new)
 
 
@@ -309,7 +309,7 @@ def test_recipes_of_verl_and_trl_are_converted_as_well(tmp_path: Path, text: str
 def test_a_recipe_in_another_shape_is_refused_with_the_command_that_converts_it(tmp_path: Path, section: str) -> None:
     path = tmp_path / "r.yaml"
     path.write_text(f"{section}: {{a: 1}}\n")
-    with pytest.raises(ClawError, match="shape of another system") as caught:
+    with pytest.raises(ClawError, match="written for another system") as caught:
         load_recipe(path)
     assert f"clawctl recipe convert {path}" in caught.value.fix
 

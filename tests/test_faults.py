@@ -64,7 +64,7 @@ def test_work_that_meets_a_full_disk_is_done_when_there_is_room_and_only_then(ca
     with caplog.at_level(logging.WARNING):
         assert when_there_is_room(work, "checkpoint 1") == "done"
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [
-        "checkpoint 1 cannot be written, tried again each second", "there is room again",
+        "cannot write checkpoint 1, retrying every second", "the disk has space again",
     ]  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def test_other_errors_are_raised_and_a_stop_ends_the_waiting() -> None:
         when_there_is_room(refused, "a file")
     stop = threading.Event()
     stop.set()
-    with pytest.raises(ClawError, match="stopped before a file could be written: the disk is full"):
+    with pytest.raises(ClawError, match="stopped because the disk is full: a file is not written"):
         when_there_is_room(is_full_up, "a file", stop)
     assert not is_full(ValueError("No space left between the words"))
 

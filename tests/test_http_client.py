@@ -144,10 +144,10 @@ def test_a_refusal_has_its_body_and_says_when_to_come_back() -> None:
     [
         ((b"nonsense\r\n\r\n",), "does not speak HTTP"),
         ((b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nx",), "does not speak HTTP"),
-        ((b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf",), "broke off"),
-        ((b"HTTP/1.1 500 Oh\r\ncontent-length: 9\r\n\r\nhalf",), "broke off"),
-        ((b"HTTP/1.1 200 OK\r\ncontent-len",), "broke off"),
-        ((b"",), "broke off"),
+        ((b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf",), "was lost"),
+        ((b"HTTP/1.1 500 Oh\r\ncontent-length: 9\r\n\r\nhalf",), "was lost"),
+        ((b"HTTP/1.1 200 OK\r\ncontent-len",), "was lost"),
+        ((b"",), "was lost"),
     ],
     ids=["no http", "no http any more", "half a body", "half an error", "half a head", "nothing"],
 )
@@ -274,7 +274,7 @@ def test_a_stream_without_a_length_ends_with_its_connection() -> None:
 
 def test_a_stream_that_breaks_off_says_so_once() -> None:
     heard = streamed(CHUNKED + b"1\r\na\r\n", stay=False)
-    assert (heard.pieces, heard.end) == ([b"a"], ["the connection broke off"])
+    assert (heard.pieces, heard.end) == ([b"a"], ["the connection was lost"])
 
 
 def test_an_errors_body_is_not_the_takers() -> None:

@@ -66,7 +66,7 @@ def test_a_key_whose_name_means_something_else_opens_nothing_and_can_be_removed(
 
 def test_a_name_has_one_key_and_a_removed_one_is_gone(run: RunDir) -> None:
     key = add_key(run, "anna")
-    with pytest.raises(ClawError, match="there is a key named 'anna' already"):
+    with pytest.raises(ClawError, match="a key named 'anna' already exists"):
         add_key(run, "anna")
     remove_key(run, "anna")
     assert KeyRing(run, "own").owner(key) is None

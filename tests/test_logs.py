@@ -63,10 +63,10 @@ def test_what_is_harmless_stays_as_it_is() -> None:
 
 def test_the_key_that_serve_shows_once_is_on_the_terminal_and_in_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with (tmp_path / "up.log").open("w") as file:
-        MergedLog(file).say("serve", f"API key, made now and kept in {tmp_path}/api_key: {KEY}")
+        MergedLog(file).say("serve", f"API key, created now and stored in {tmp_path}/api_key: {KEY}")
     assert KEY in capsys.readouterr().err
     assert KEY not in (tmp_path / "up.log").read_text()
-    assert "API key, made now" in (tmp_path / "up.log").read_text()
+    assert "API key, created now" in (tmp_path / "up.log").read_text()
 
 
 def test_a_link_in_place_of_a_log_is_not_followed(tmp_path: Path) -> None:
@@ -80,6 +80,6 @@ def test_a_link_in_place_of_a_log_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text("up: {stages: [collect]}\n")
     up = subprocess.run([*command, "up", tmp_path / "r.yaml", "--run", run.root], capture_output=True, text=True, check=False)
     assert (collect.returncode, up.returncode) == (0, 1), (collect.stderr, up.stderr)
-    assert "logs here alone" in collect.stderr
+    assert "logs to the terminal only" in collect.stderr
     assert "up.log cannot be written" in up.stderr
     assert mine.read_text() == "precious\n"

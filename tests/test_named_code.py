@@ -47,16 +47,16 @@ def test_what_only_the_runs_recipe_names_is_refused_until_its_user_names_it(tmp_
     kept = recipe_with(named, tmp_path / "code.py", root / "recipe.yaml")
     resolved = load_recipe(kept)
     for given in (None, kept):
-        with pytest.raises(ClawError, match="and you have not named it") as refused:
+        with pytest.raises(ClawError, match="but you have not allowed it") as refused:
             check_named_code(stage, root, resolved, given, {})
         assert refused.value.exit_code == 2
     check_named_code("collect", root, resolved, None, {})  # which would not run it
     check_named_code("up", root, resolved, recipe_with(named, tmp_path / "code.py", tmp_path / "own.yaml"), {})
     check_named_code(stage, root, resolved, None, {})
-    with pytest.raises(ClawError, match="and you have not named it"):
+    with pytest.raises(ClawError, match="but you have not allowed it"):
         check_named_code(stage, tmp_path / "other", resolved, None, {})
     changed = load_recipe(recipe_with(named, tmp_path / "other.py", root / "recipe.yaml"))
-    with pytest.raises(ClawError, match="and you have not named it"):
+    with pytest.raises(ClawError, match="but you have not allowed it"):
         check_named_code(stage, root, changed, None, {})
 
 
@@ -67,7 +67,7 @@ def test_an_option_names_code_and_code_in_the_run_directory_never_runs(tmp_path:
     check_named_code("train", root, resolved, None, setting)
     check_named_code("train", root, resolved, None, {})
     inside = {"train.custom_loss": f"{root / 'captures' / '..' / 'code.py'}:loss"}
-    with pytest.raises(ClawError, match="lies in the run directory"):
+    with pytest.raises(ClawError, match="is inside the run directory"):
         check_named_code("train", root, load_recipe(None, inside), None, inside)
 
 
@@ -121,12 +121,12 @@ def test_stages_of_up_run_what_its_recipe_names_also_without_a_home_folder(
     root, code = tmp_path / "run", tmp_path / "code.py"
     named = {"judge": {"custom_rm": "{file}"}}
     resolved = load_recipe(recipe_with(named, code, tmp_path / "own.yaml"))
-    with pytest.raises(ClawError, match="have not named it") as refused:
+    with pytest.raises(ClawError, match="have not allowed it") as refused:
         check_named_code("judge", root, resolved, None, {})
     assert "XDG_STATE_HOME" in refused.value.fix
     check_named_code("up", root, resolved, tmp_path / "own.yaml", {})
     check_named_code("judge", root, resolved, root / "recipe.yaml", {})  # as `up` starts it
     other = load_recipe(recipe_with(named, tmp_path / "other.py", tmp_path / "own.yaml"))
-    with pytest.raises(ClawError, match="have not named it"):
+    with pytest.raises(ClawError, match="have not allowed it"):
         check_named_code("judge", root, other, root / "recipe.yaml", {})
     monkeypatch.delenv("CLAWCTL_NAMED_CODE")

@@ -78,7 +78,7 @@ def test_a_merged_shard_removes_nothing_outside_the_run(run: RunDir, tmp_path: P
     outside = tmp_path / "outside.parquet"
     outside.write_bytes(b"kept")
     path = merged_shard(run, [evil.format(outside=outside.with_suffix(""))])
-    with pytest.raises(Exception, match="is no name of a file"):
+    with pytest.raises(Exception, match="is not a file name"):
         merged_from(path)
     Upkeep(run, Recipe()).work(Position(run))
     assert outside.read_bytes() == b"kept"
@@ -142,7 +142,7 @@ TRAPS: list[tuple[str, Callable[[Path], Any]]] = [
     ("names code", lambda folder: (folder / "adapter_config.json").write_text('{"megatron_config": {"a": 1}}')),
     ("is a link", lambda folder: (folder / "more.safetensors").symlink_to("/etc/passwd")),
     (
-        "is no name",
+        "is not a file name",
         lambda folder: (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../../x.safetensors"}}'),
     ),
 ]

@@ -75,4 +75,4 @@ def test_up_refuses_such_a_recipe_before_a_stage_is_started(tmp_path: Path) -> N
     said = " ".join(done.stderr.split())
     assert "one version at a time" in said
     assert "set judge.endpoint" in said
-    assert "is process" not in said
+    assert "runs as process" not in said

@@ -52,12 +52,12 @@ def written(run: RunDir) -> dict[str, Any]:
 def test_what_is_missing_is_said_and_nothing_is_written(run: RunDir, tmp_path: Path) -> None:
     with pytest.raises(ClawError, match="there is no 'no-such-openclaw' here"):
         setup(run, "no-such-openclaw")
-    with pytest.raises(ClawError, match="--version says"):
+    with pytest.raises(ClawError, match="--version prints"):
         setup(run, openclaw(tmp_path, starts=1))
     with pytest.raises(ClawError, match="too old for the plugin"):
         setup(run, openclaw(tmp_path, "2026.3.2"), "plugin")
     (run.root / "serve.json").unlink()
-    with pytest.raises(ClawError, match="no server has announced itself"):
+    with pytest.raises(ClawError, match="no server has registered"):
         setup(run, openclaw(tmp_path))
     assert not (tmp_path / "home").exists()
     assert list_keys(run) == []
@@ -119,7 +119,7 @@ def test_a_configuration_that_openclaw_refuses_is_taken_back(run: RunDir, tmp_pa
     (tmp_path / "home").mkdir()
     path = tmp_path / "home" / "openclaw.json"
     path.write_text('{"a": 1}')
-    with pytest.raises(ClawError, match="OpenClaw refuses the configuration, which stays as it was: validate: unknown key x"):
+    with pytest.raises(ClawError, match="OpenClaw refuses the new configuration, so the old one stays: validate: unknown key x"):
         setup(run, openclaw(tmp_path, valid=1, said="unknown key x"))
     assert path.read_text() == '{"a": 1}'
     assert [each.name for each in path.parent.iterdir()] == ["openclaw.json"]

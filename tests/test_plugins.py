@@ -21,7 +21,7 @@ def test_a_section_is_read_like_a_mapping_and_by_the_names_of_other_systems() ->
     assert judge["votes"] == judge.get("votes") == judge["majority_vote_n"] == judge["num_judges"] == judge.votes == 5
     assert judge["prm_model_path"] == judge.get("prm_model_path") == "there"
     assert (judge.get("xyzzy"), judge.get("xyzzy", 3), "votes" in judge, "xyzzy" in judge) == (None, 3, True, False)
-    for wrong, said in (("xyzzy", "there is no setting"), ("learning_rate", "train.lr"), ("multi_turn", "always so")):
+    for wrong, said in (("xyzzy", "has no setting"), ("learning_rate", "train.lr"), ("multi_turn", "always on")):
         with pytest.raises(KeyError, match=said):
             judge[wrong]
     train = TrainConfig.model_validate({"lora": {"rank": 4}})

@@ -82,7 +82,7 @@ def test_who_moved_live_is_written_down_and_a_torn_line_hides_nothing(run: RunDi
     move_live(run, 1, by="train")
     with (run.policies / "moves.jsonl").open("ab") as file:
         file.write(b'{"at": 1, "fr\n')
-    assert "policy 0 is live now (before: 1)" in promote(run, 0)
+    assert "policy 0 is now live (before: 1)" in promote(run, 0)
     assert moves(run) == [(None, 0), (0, 1), (1, 0)]
     assert [move["by"].split()[0] for move in read_moves(run)] == ["start", "train", "promote"]
     assert (run.policies / "moves.jsonl").stat().st_mode & 0o777 == 0o600
@@ -113,7 +113,7 @@ def test_a_rollback_goes_to_what_served_before_and_never_forward(run: RunDir) ->
     assert live_version(run) == 1
     rollback(run, None)
     assert live_version(run) == 0
-    with pytest.raises(ClawError, match="nothing served before policy 0"):
+    with pytest.raises(ClawError, match="no policy was live before policy 0"):
         rollback(run, None)
     with pytest.raises(ClawError, match="policy 2 is newer than the live 0"):
         rollback(run, 2)
@@ -124,4 +124,4 @@ def test_a_broken_live_is_repaired_by_a_promotion(run: RunDir) -> None:
     (run.policies / "LIVE").write_text("newest")
     promote(run, 0)
     assert live_version(run) == 0
-    assert promote(run, 0) == "policy 0 is live already"
+    assert promote(run, 0) == "policy 0 is already live"

@@ -15,14 +15,14 @@ from clawctl.run_dir import changes, claimed, open_run, publish, publish_bytes, 
 def test_a_run_of_another_schema_version_is_refused_with_both_versions_named(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run")
     (run.root / "run.json").write_bytes(orjson.dumps({"schema_version": 99}))
-    with pytest.raises(ClawError, match="schema version 99, this clawctl reads 1") as caught:
+    with pytest.raises(ClawError, match="schema version 99, but this clawctl reads version 1") as caught:
         open_run(run.root)
     assert caught.value.exit_code == 2
 
 
 def test_a_folder_with_other_files_is_never_taken_for_a_run(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(ClawError, match="holds files that are not a run's"):
+    with pytest.raises(ClawError, match="contains files that do not belong to a run"):
         open_run(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 

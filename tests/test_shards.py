@@ -72,7 +72,9 @@ def test_a_shard_of_another_kind_or_a_newer_schema_is_unreadable(tmp_path: Path)
         read_turns(tmp_path / "v.parquet")
     newer = pq.read_table(tmp_path / "v.parquet").replace_schema_metadata({"kind": "verdicts", "schema_version": "99"})
     pq.write_table(newer, tmp_path / "v.parquet")
-    with pytest.raises(UnreadableShard, match="schema version 99, written by a newer clawctl: this one reads 1, update it"):
+    with pytest.raises(
+        UnreadableShard, match="schema version 99, written by a newer clawctl; this clawctl reads version 1, so update it"
+    ):
         read_verdicts(tmp_path / "v.parquet")
 
 

@@ -85,7 +85,7 @@ def test_ctrl_c_stops_all_and_leaves_no_process(tmp_path: Path) -> None:
         assert found.process.wait(_PATIENCE_S) == 0
         assert gone(children)
     assert "stopping collect, judge" in found.log()
-    assert "did not end in time" not in found.log()
+    assert "did not stop in time" not in found.log()
 
 
 def test_a_stage_killed_by_sigkill_comes_back_and_the_other_goes_on(tmp_path: Path) -> None:
@@ -98,14 +98,14 @@ def test_a_stage_killed_by_sigkill_comes_back_and_the_other_goes_on(tmp_path: Pa
         assert found.stage("judge") == other
         found.process.send_signal(signal.SIGTERM)
         assert found.process.wait(_PATIENCE_S) == 0
-    assert "collect was killed by SIGKILL; it is started again in 0.2 s" in found.log()
-    assert "did not end in time" not in found.log()
+    assert "collect was killed by SIGKILL; it will be restarted in 0.2 s" in found.log()
+    assert "did not stop in time" not in found.log()
 
 
 def test_the_wait_doubles_with_each_death(tmp_path: Path) -> None:
     with up(tmp_path, "up: {stages: [collect], backoff_s: 0.1}\n") as found, sole_worker(open_run(tmp_path / "run"), "collect"):
         found.wait_for(lambda: "again in 0.4 s" in found.log(), "three deaths")
-    waits = [line.rsplit(" ", 2)[1] for line in found.log().splitlines() if "is started again in" in line]
+    waits = [line.rsplit(" ", 2)[1] for line in found.log().splitlines() if "will be restarted in" in line]
     assert waits[:3] == ["0.1", "0.2", "0.4"]
     assert "is already the collect worker" in found.log()
 
@@ -132,7 +132,7 @@ def test_a_second_ctrl_c_does_not_wait_for_a_stage_that_hangs(tmp_path: Path) ->
         found.process.send_signal(signal.SIGINT)
         assert found.process.wait(5) == 0
         assert gone([hanging])
-    assert "collect did not end in time and is killed" in found.log()
+    assert "collect did not stop in time and is killed" in found.log()
 
 
 def test_a_signal_and_its_echo_are_one_request_to_stop(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_stage_that_refuses_its_recipe_is_not_tried_again_and_stops_the_others
     said = " ".join(found.log().split())
     assert "clawctl: train refuses to start" in said
     assert "there is no file nowhere.py" in said.partition("train refuses to start")[2]
-    assert "started again" not in said
+    assert "restarted" not in said
 
 
 def test_two_parents_on_one_run_are_refused(tmp_path: Path) -> None:

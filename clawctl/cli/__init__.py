@@ -1,6 +1,6 @@
-"""The doors: parse, import late, call one function. `clawctl --help` never imports torch.
+"""The command line. Each command parses its arguments, imports late and calls one function; `clawctl --help` never imports torch.
 
-A command stands in the file of its stage, with its arguments; here is only which commands there are, in the order of `--help`."""
+Each command is in the file of its stage, with its arguments. This module lists the commands in the order of `--help`."""
 
 import errno
 import sys
@@ -37,9 +37,9 @@ def _tell_version(asked: bool) -> None:
 
 @app.callback()
 def about(
-    version: Annotated[bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Tell the version.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version.")] = False,
 ) -> None:
-    """A self-hosted agent that gets better from being used: serve, collect, judge, train, eval, and serve again."""
+    """Improve a self-hosted agent through use: serve, collect, judge, train, eval, and serve again."""
 
 
 app.command()(serve.serve)
@@ -61,7 +61,7 @@ for part in (app, inspect.app, policies.app, keys.app, recipe.app):
 
 
 def main() -> None:
-    """Run the command and end the process."""
+    """Run the command and exit."""
     from clawctl.process import leave
 
     try:
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def _run() -> None:
-    """Run the command; a ClawError is printed once, in one line, and becomes the exit code. A bug keeps its traceback."""
+    """Run the command. A ClawError is printed once and sets the exit code. A bug keeps its traceback."""
     try:
         app(standalone_mode=True)
     except ClawError as error:
@@ -80,7 +80,7 @@ def _run() -> None:
         sys.exit(error.exit_code)
     except OSError as error:
         if error.errno in _FORBIDDEN:
-            told, cure = "this user may not do that", "give it the right (a run belongs to one user), or choose another --run"
+            told, cure = "you do not have permission", "run as the owner of the run directory, or choose another --run"
         elif is_full(error):
             told, cure = "the disk is full", MAKE_ROOM
         else:

@@ -17,36 +17,39 @@ def collect(
     recipe: RecipeOption = None,
     once: Once = False,
     end_sessions: Annotated[
-        bool, typer.Option("--end-sessions", help="With --once: take every session as ended, and publish its last turns.")
+        bool, typer.Option("--end-sessions", help="With --once: treat every session as ended and publish its last turns.")
     ] = False,
-    import_from: Annotated[Path | None, typer.Option("--import", help="Publish the turns of this file (JSONL) and end.")] = None,
-    rating: Annotated[float | None, typer.Option(help="With --import: rating (-1 to 1) of turns that have none.")] = None,
-    export_to: Annotated[Path | None, typer.Option("--export", help="Write all published turns to this file and end.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be trained and why not; write nothing.")] = False,
-    num_samples: Annotated[int, typer.Option(min=0, help="With --dry-run: how many turns to show.")] = 10,
+    import_from: Annotated[Path | None, typer.Option("--import", help="Publish the turns in this file (JSONL), then exit.")] = None,
+    rating: Annotated[float | None, typer.Option(help="With --import: rating (-1 to 1) for turns without one.")] = None,
+    export_to: Annotated[Path | None, typer.Option("--export", help="Write all published turns to this file, then exit.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show which turns would be trained, and why others would not. Writes nothing.")
+    ] = False,
+    num_samples: Annotated[int, typer.Option(min=0, help="With --dry-run: number of turns to show.")] = 10,
     as_json: AsJson = False,
     custom_rollout: Annotated[
         str | None,
         typer.Option(
-            "--custom-rollout", "--rollout-function-path", help="Play episodes with your own code, then end: file.py:name."
+            "--custom-rollout", "--rollout-function-path", help="Run episodes with your own code, then exit: file.py:name."
         ),
     ] = None,
     custom_generate: Annotated[
         str | None,
-        typer.Option("--custom-generate", "--custom-generate-function-path", help="What samples for it: file.py:name."),
+        typer.Option(
+            "--custom-generate", "--custom-generate-function-path", help="With --custom-rollout: your own sampler: file.py:name."
+        ),
     ] = None,
-    episodes: Annotated[int, typer.Option(min=1, help="With --custom-rollout: how many to play.")] = 1,
+    episodes: Annotated[int, typer.Option(min=1, help="With --custom-rollout: number of episodes.")] = 1,
     log_level: LogLevel = "info",
 ) -> None:
-    """Make sessions of captures and publish their turns. What came back after a turn (its next state) stands beside it."""
+    """Group captures into sessions and publish their turns. Each turn is published with its next state, which followed the
+    answer."""
     if rating is not None and import_from is None:
-        raise ClawError("--rating is for the turns of a file", "name it with --import; served turns are rated over HTTP", 2)
+        raise ClawError("--rating needs --import", "pass the file with --import; rate served turns over HTTP", 2)
     if custom_generate is not None and custom_rollout is None:
-        raise ClawError("--custom-generate samples for --custom-rollout", "name that as well: --custom-rollout file.py:name", 2)
+        raise ClawError("--custom-generate needs --custom-rollout", "add --custom-rollout file.py:name", 2)
     if end_sessions and not once:
-        raise ClawError(
-            "--end-sessions ends what is open now", "give --once as well; a running worker waits for what comes back", 2
-        )
+        raise ClawError("--end-sessions needs --once", "add --once; without it, collect keeps waiting for next states", 2)
     if dry_run:
         from clawctl.collect.dry_run import dry_run as show
 

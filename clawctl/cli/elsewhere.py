@@ -1,4 +1,4 @@
-"""Options as other systems call them: understood, or refused with the name that they have here."""
+"""Options of other systems: translated, or refused with clawctl's equivalent."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,8 @@ from clawctl.errors import ClawError
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of another system. `is_now` gives our words for it and its value; where it gives None, `instead` says why not."""
+    """An option of another system. `is_now` returns the equivalent words for its value. If it returns None, `instead` is the
+    fix."""
 
     is_now: Callable[[str], Sequence[str] | None]
     instead: str
@@ -24,8 +25,8 @@ class Option:
 
 
 def _name(own: str) -> Option:
-    """Only its name is another."""
-    return Option(lambda value: (own, value), f"here it is {own}")
+    """An option that differs in its name only."""
+    return Option(lambda value: (own, value), f"use {own}")
 
 
 def _recipe(key: str) -> Option:
@@ -37,7 +38,7 @@ def _refused(instead: str, takes_value: bool = True) -> Option:
 
 
 def _flag(instead: str, *words: str) -> Option:
-    """A switch that is always on here, or that is `words`."""
+    """A switch that is always on, or that is equivalent to `words`."""
     return Option(lambda value: words, instead, takes_value=False)
 
 
@@ -54,15 +55,15 @@ def _no_resume(value: str) -> Sequence[str] | None:
     return () if value in ("", "auto", "latest", "checkpoint-latest", "true") else None
 
 
-_RUN = _refused("all stages share one folder: --run FOLDER")
-_MODEL_OF_RUN = _refused("the run has its model: name it with serve --model, or model.path in the recipe")
+_RUN = _refused("all stages share one run directory: --run FOLDER")
+_MODEL_OF_RUN = _refused("the run sets the model: use serve --model, or model.path in the recipe")
 _ENVIRONMENT = _refused(
-    "clawctl plays no environment itself; let the agent talk to clawctl serve, or use clawctl collect --custom-rollout file.py:name"
+    "clawctl runs no environments itself; connect the agent to clawctl serve, or use clawctl collect --custom-rollout file.py:name"
 )
-_NO_ENDPOINT = _refused("collect reads what clawctl serve --intercept captured: --run FOLDER")
-_ALWAYS = _flag("it is always so")
-_ENGINES = "--engine vllm starts vLLM; start SGLang yourself and name it: --upstream URL --upstream-kind sglang"
-_GOES_ON = "training always goes on from the newest checkpoint of --run; clawctl policies rollback goes back"
+_NO_ENDPOINT = _refused("collect reads the captures of clawctl serve --intercept: --run FOLDER")
+_ALWAYS = _flag("it is always on")
+_ENGINES = "--engine vllm starts vLLM; for SGLang, start it yourself and pass --upstream URL --upstream-kind sglang"
+_GOES_ON = "training always resumes from the newest checkpoint of --run; clawctl policies rollback goes back"
 
 _FOLDERS = {f"--{name}": _RUN for name in ("rl-buffer-dir", "output-dir", "record-dir", "data-dir", "input-dir", "rollout-dir")}
 
@@ -74,10 +75,10 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "--proxy-host": _name("--host"),
         "--proxy-port": _name("--port"),
         "--model-name": _name("--model"),
-        "--api-key": _refused("a key on the command line is seen by others: set CLAWCTL_API_KEY, or serve.api_key in the recipe"),
+        "--api-key": _refused("other users can see a key on the command line: set CLAWCTL_API_KEY, or serve.api_key in the recipe"),
         "--served-model-name": _recipe("model.name"),
-        "--max-concurrent-sessions": _refused("sessions have no limit; serve.limits in the recipe has those of requests"),
-        "--lora": _refused("train --lora makes an adapter; serve takes it by itself", takes_value=False),
+        "--max-concurrent-sessions": _refused("the number of sessions is not limited; serve.limits in the recipe limits requests"),
+        "--lora": _refused("train --lora creates an adapter, and serve loads it automatically", takes_value=False),
         "--env": _ENVIRONMENT,
     },
     "collect": {
@@ -85,7 +86,7 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "--endpoint": _NO_ENDPOINT,
         "--session-aware": _ALWAYS,
         "--multi-turn": _ALWAYS,
-        "--max-concurrent-sessions": _refused("sessions have no limit; serve.limits in the recipe has those of requests"),
+        "--max-concurrent-sessions": _refused("the number of sessions is not limited; serve.limits in the recipe limits requests"),
         "--session-timeout": _recipe("collect.session_timeout_s"),
         "--env": _ENVIRONMENT,
         "--task-type": _ENVIRONMENT,
@@ -104,11 +105,11 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "--hint-extraction-model": _recipe("judge.hint_model"),
         "--prm-temperature": _recipe("judge.temperature"),
         "--prm-max-tokens": _recipe("judge.max_tokens"),
-        "--api-key": _refused("a key on the command line is seen by others: set judge.api_key in the recipe"),
+        "--api-key": _refused("other users can see a key on the command line: set judge.api_key in the recipe"),
         "--env": _ENVIRONMENT,
     },
     "train": {
-        "--lora": _flag("--lora-rank N says how large", "--lora"),
+        "--lora": _flag("--lora-rank N sets the rank", "--lora"),
         "--lora-r": _name("--lora-rank"),
         "--gpu-ids": _name("--gpus"),
         "--train-gpus": _name("--gpus"),
@@ -121,18 +122,20 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "--model-path": _MODEL_OF_RUN,
         "--model": _MODEL_OF_RUN,
         "--model-name": _MODEL_OF_RUN,
-        "--backend": _refused("clawctl trains on this machine's GPUs or CPUs: leave it out, and see docs/launch.md"),
-        "--nproc-per-node": _refused("--gpus 2,3 or --processes N; or torchrun --nproc-per-node N -m clawctl train"),
-        "--num-gpus": _refused("--gpus names them by number, as in 0,1, or says all"),
+        "--backend": _refused("clawctl trains on this machine's GPUs or CPUs: omit the option, and see docs/launch.md"),
+        "--nproc-per-node": _refused("use --gpus 2,3 or --processes N, or torchrun --nproc-per-node N -m clawctl train"),
+        "--num-gpus": _refused("use --gpus with GPU numbers, as in 0,1, or with all"),
         "--env": _ENVIRONMENT,
     },
     "eval": {
-        "--eval-tasks": Option(_suites, "eval has one suite, personalisation, and measures it without being told"),
-        "--tasks": Option(_suites, "eval has one suite, personalisation, and measures it without being told"),
-        "--model-path": _refused("--version N measures a version of the run; eval.endpoint in the recipe names another server"),
+        "--eval-tasks": Option(_suites, "personalisation is the only suite of eval and the default"),
+        "--tasks": Option(_suites, "personalisation is the only suite of eval and the default"),
+        "--model-path": _refused(
+            "use --version N to measure a version of the run, or eval.endpoint in the recipe for another server"
+        ),
         "--env": _ENVIRONMENT,
     },
-    "up": {"--recipe": _refused("the recipe stands without an option: clawctl up RECIPE"), "--env": _ENVIRONMENT},
+    "up": {"--recipe": _refused("pass the recipe as an argument: clawctl up RECIPE"), "--env": _ENVIRONMENT},
     "inspect sessions": {"--dir": _name("--run")},
 }
 for _command in ("serve", "collect", "judge", "train", "eval", "up"):
@@ -140,7 +143,7 @@ for _command in ("serve", "collect", "judge", "train", "eval", "up"):
 
 
 class Command(TyperCommand):
-    """A command that knows what its options are called elsewhere, and looks at the environment before it works."""
+    """A command that translates options of other systems, and checks the environment before it starts."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         command = _called(ctx)
@@ -163,7 +166,7 @@ def _called(ctx: Any) -> str:
 
 
 def understand(command: str, words: Sequence[str], own: set[str], takes_value: set[str]) -> list[str]:
-    """`words` with the options of other systems in our own. Raises ClawError (exit code 2) for one that is refused or unknown."""
+    """`words` with foreign options translated. Raises ClawError (exit code 2) for a refused or unknown option."""
     said, rest = list[str](), list(words)
     while rest:
         word = rest.pop(0)
@@ -196,7 +199,7 @@ def _rank() -> str:
 
 
 def _unknown(command: str, name: str, own: set[str]) -> ClawError:
-    """The best that can be said of an option that nobody has: a slip, a key of the recipe, or an option of another command."""
+    """The error for an unknown option. It suggests a similar option or the recipe key."""
     problem, known = f"clawctl {command} has no option {name}", [option for option in own if option.startswith("--")]
     foreign = OPTIONS.get(command, {})
     if near := get_close_matches(name, [*known, *foreign], n=1, cutoff=0.75):
@@ -212,4 +215,4 @@ def _unknown(command: str, name: str, own: set[str]) -> ClawError:
         return ClawError(problem, f"set {(of_command or keys)[0]} in the recipe: docs/recipes.md", 2)
     if near := get_close_matches(name, known, n=1):
         return ClawError(problem, f"did you mean {near[0]}?", 2)
-    return ClawError(problem, f"clawctl {command} --help lists those that there are", 2)
+    return ClawError(problem, f"clawctl {command} --help lists all options", 2)

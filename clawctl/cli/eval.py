@@ -11,12 +11,12 @@ from clawctl.cli.options import DEFAULT_RUN, AsJson, LogLevel, Once, RecipeOptio
 def evaluate(
     run: RunOption = DEFAULT_RUN,
     recipe: RecipeOption = None,
-    version: Annotated[int | None, typer.Option(help="Measure this version and end. Unset: follow the trainer.")] = None,
+    version: Annotated[int | None, typer.Option(help="Measure this version, then exit. Unset: measure each new version.")] = None,
     once: Once = False,
     as_json: AsJson = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Measure versions; with a gate, decide what goes live. Where the recipe has no gate, the trainer moves LIVE itself."""
+    """Measure versions; with a gate, decide what goes live. If the recipe has no gate, the trainer moves LIVE itself."""
     opened, resolved = open_stage("eval", run, recipe, {}, log_level)
     from clawctl.eval.worker import evaluate as work
 

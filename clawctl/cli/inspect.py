@@ -8,12 +8,12 @@ import typer
 from clawctl.cli.options import DEFAULT_RUN, AsJson, RunOption
 from clawctl.run_dir import open_run
 
-app = typer.Typer(no_args_is_help=True, help="Look at a run: tables, or --json for scripts.")
+app = typer.Typer(no_args_is_help=True, help="Inspect a run: tables, or --json for scripts.")
 
 
 @app.command()
 def sessions(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
-    """One line a session: its turns, what was trained, its reward. A narrow terminal is shown fewer columns; --json has all."""
+    """Show each session: turns, trained turns and reward. A narrow terminal shows fewer columns; --json has all of them."""
     from clawctl.inspect.sessions import show_sessions
 
     show_sessions(open_run(run, create=False), as_json)
@@ -22,10 +22,12 @@ def sessions(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
 @app.command()
 def turns(
     run: RunOption = DEFAULT_RUN,
-    session: Annotated[str | None, typer.Option(help="Only this session, with its words: its id, or the beginning of it.")] = None,
+    session: Annotated[
+        str | None, typer.Option(help="Show only this session, with its text: its id, or the beginning of it.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Each turn: asked, answered, came back, reward, hint, fate. Fate is the step that trained it, or why none did."""
+    """Show each turn: request, answer, next state, reward, hint, fate. The fate is the step that trained it, or why none did."""
     from clawctl.inspect.turns import show_turns
 
     show_turns(open_run(run, create=False), session, as_json)
@@ -33,12 +35,14 @@ def turns(
 
 @app.command()
 def why(
-    turn: Annotated[str, typer.Argument(help="The turn's id, or the beginning of it.")],
+    turn: Annotated[str, typer.Argument(help="Id of the turn, or the beginning of it.")],
     run: RunOption = DEFAULT_RUN,
-    tokens: Annotated[bool, typer.Option("--tokens", help="Each token with its text, logprobs, ratio and advantages.")] = False,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Show each token with its text, logprobs, ratio and advantages.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """All numbers between one turn and its gradient. Verdict, credit, versions, ratio, mask, advantages and weights."""
+    """Show all numbers from a turn to its gradient. Verdict, credit, versions, ratio, mask, advantages and weights."""
     from clawctl.inspect.why import show_why
 
     show_why(open_run(run, create=False), turn, tokens, as_json)
@@ -46,7 +50,7 @@ def why(
 
 @app.command()
 def policies(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
-    """One line a version: loss, what eval said, what is live. With its step, method, turns and who moved LIVE last."""
+    """Show each version: loss, eval results, whether it is live. With its step, method, turns and who moved LIVE last."""
     from clawctl.inspect.policies import show_policies
 
     show_policies(open_run(run, create=False), as_json)
@@ -54,7 +58,7 @@ def policies(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
 
 @app.command()
 def health(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
-    """What runs, waits, was lost, and why turns are not trained."""
+    """Show the stages and their problems. It counts waiting, lost and untrained turns, with reasons."""
     from clawctl.inspect.health import show_health
 
     show_health(open_run(run, create=False), as_json)
@@ -62,7 +66,7 @@ def health(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
 
 @app.command()
 def data(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
-    """What is stored where, since when, and about whom. One line a folder, one a user."""
+    """Show what is stored, where, since when, about whom. One line per folder and one per user."""
     from clawctl.inspect.data import show_data
 
     show_data(open_run(run, create=False), as_json)
@@ -71,10 +75,10 @@ def data(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
 @app.command()
 def report(
     run: RunOption = DEFAULT_RUN,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder to write into. Unset: the run directory.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Output folder. Unset: the run directory.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """A page and a picture to look at or send to somebody. What eval measured and what each step said; it loads nothing."""
+    """Write a page and a picture that you can share. They show the eval results and each step; the page loads nothing."""
     from clawctl.inspect.report import show_report
 
     show_report(open_run(run, create=False), out, as_json)

@@ -7,14 +7,15 @@ import typer
 from clawctl.cli.options import DEFAULT_RUN, AsJson, RunOption
 from clawctl.run_dir import open_run
 
-app = typer.Typer(no_args_is_help=True, help="Named API keys of a run: whose turns are whose.")
+app = typer.Typer(no_args_is_help=True, help="Named API keys of a run, one per user.")
 
 
 @app.command(name="add")
 def add_key(
-    name: Annotated[str, typer.Argument(help="Whose key it is; turns asked with it carry the name.")], run: RunOption = DEFAULT_RUN
+    name: Annotated[str, typer.Argument(help="Name of the key's user. The user's turns carry this name.")],
+    run: RunOption = DEFAULT_RUN,
 ) -> None:
-    """Make a key and show it, once: only a salted hash is kept. A running server takes it within a second."""
+    """Create a key and show it once. Only a salted hash is stored; a running server accepts the key within a second."""
     from clawctl.keys import add_key as work
 
     typer.echo(work(open_run(run), name))
@@ -23,16 +24,16 @@ def add_key(
 
 @app.command(name="list")
 def list_keys(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
-    """The names of the keys and when each was made; never a key. The run's own key, `default`, is not among them."""
+    """List the names of the keys and when each was created. The keys themselves and the run's own key, `default`, are not shown."""
     from clawctl.keys import show_keys
 
     show_keys(open_run(run, create=False), as_json)
 
 
 @app.command(name="remove")
-def remove_key(name: Annotated[str, typer.Argument(help="Whose key it is.")], run: RunOption = DEFAULT_RUN) -> None:
-    """Take a key away. A running server refuses it within a second; requests that run already finish."""
+def remove_key(name: Annotated[str, typer.Argument(help="Name of the key's user.")], run: RunOption = DEFAULT_RUN) -> None:
+    """Remove a key. A running server refuses it within a second; running requests still finish."""
     from clawctl.keys import remove_key as work
 
     work(open_run(run, create=False), name)
-    typer.echo(f"the key of {name} opens nothing any more")
+    typer.echo(f"the key of {name} is removed")

@@ -12,13 +12,15 @@ from clawctl.run_dir import open_run
 def openclaw_setup(
     run: RunOption = DEFAULT_RUN,
     recipe: RecipeOption = None,
-    openclaw: Annotated[str, typer.Option("--openclaw", help="OpenClaw's command.")] = "openclaw",
-    way: Annotated[str | None, typer.Option(help="plugin, responses or plain. Unset: the best for the OpenClaw found.")] = None,
-    key: Annotated[str, typer.Option("--key", help="Name of the API key that is made for it.")] = "openclaw",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be written.")] = False,
+    openclaw: Annotated[str, typer.Option("--openclaw", help="OpenClaw command.")] = "openclaw",
+    way: Annotated[
+        str | None, typer.Option(help="plugin, responses or plain. Unset: the best one for the installed OpenClaw.")
+    ] = None,
+    key: Annotated[str, typer.Option("--key", help="Name of the API key that is created for OpenClaw.")] = "openclaw",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written; write nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write OpenClaw's configuration for this server. As the version of OpenClaw found understands it; keeps a copy."""
+    """Write OpenClaw's configuration for this server. The format fits the installed version; the old file is kept as a copy."""
     opened = open_run(run, create=False)
     resolved = load_recipe(recipe_file(opened.root, recipe))
     from clawctl.openclaw import show_setup

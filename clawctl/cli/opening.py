@@ -1,4 +1,4 @@
-"""A stage's way to its run directory and its settings."""
+"""Opens the run directory and the settings of a stage."""
 
 import logging
 from collections.abc import Callable
@@ -18,9 +18,9 @@ def open_stage(
     create: bool = False,
     check: Callable[[Recipe], None] = lambda recipe: None,
 ) -> tuple[RunDir, Recipe]:
-    """The run and its settings, kept as `recipe.yaml`; from here on the process logs to the stage's file.
+    """The run and its settings, stored as `recipe.yaml`. From here on, the process logs to the stage's file.
 
-    `check` refuses settings before anything is made or written. Raises ClawError.
+    `check` can refuse settings before anything is created or written. Raises ClawError.
     """
     from clawctl.checksums import sealed_yaml
     from clawctl.first_try import is_bound, kept_model, settle_model
@@ -45,5 +45,5 @@ def open_stage(
             publish_bytes(kept, text)
     log_to(run.logs / f"{stage}.log", log_level)
     if is_new:
-        logging.getLogger("clawctl").info("%s is a new run directory", run.root)
+        logging.getLogger("clawctl").info("created run directory %s", run.root)
     return run, resolved

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands share."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,10 +13,10 @@ def _level(ctx: typer.Context, value: str) -> str:
     return default_log_level(value) if source is not None and source.name == "DEFAULT" else value
 
 
-# `--run-dir` as well: torchrun takes a `--run` behind its module for an abbreviation of its own `--run-path`
-RunOption = Annotated[Path, typer.Option("--run", "--run-dir", envvar="CLAWCTL_RUN", help="The run directory all stages share.")]
+# Also `--run-dir`: torchrun reads `--run` after its module as an abbreviation of its own `--run-path`
+RunOption = Annotated[Path, typer.Option("--run", "--run-dir", envvar="CLAWCTL_RUN", help="Run directory, shared by all stages.")]
 RecipeOption = Annotated[
-    Path | None, typer.Option("--recipe", help="Settings (YAML). Unset: RUN/recipe.yaml if it is there, else the defaults.")
+    Path | None, typer.Option("--recipe", help="Settings (YAML). Unset: RUN/recipe.yaml if it exists, else the defaults.")
 ]
 LogLevel = Annotated[
     str,
@@ -27,6 +27,6 @@ LogLevel = Annotated[
         help="debug, info, warning or error.",
     ),
 ]
-Once = Annotated[bool, typer.Option("--once", help="Do what is there, then end (for cron). Unset: keep following.")]
+Once = Annotated[bool, typer.Option("--once", help="Process what is there, then exit (for cron). Unset: keep running.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 DEFAULT_RUN = Path("run")

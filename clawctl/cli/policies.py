@@ -7,12 +7,12 @@ import typer
 from clawctl.cli.options import DEFAULT_RUN, AsJson, RunOption
 from clawctl.run_dir import open_run
 
-app = typer.Typer(no_args_is_help=True, help="Which policy version serves: look, go forward, go back.")
+app = typer.Typer(no_args_is_help=True, help="Policy versions: list, promote, roll back.")
 
 
 @app.command(name="list")
 def list_policies(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
-    """Each version and which one is live. The same as `clawctl inspect policies`."""
+    """List the versions and show which one is live. Same as `clawctl inspect policies`."""
     from clawctl.inspect.policies import show_policies
 
     show_policies(open_run(run, create=False), as_json)
@@ -20,7 +20,7 @@ def list_policies(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None
 
 @app.command()
 def promote(version: Annotated[int, typer.Argument(help="A published version.")], run: RunOption = DEFAULT_RUN) -> None:
-    """Make a published version live. The server takes it once its canary passes; the move is written down with your name."""
+    """Make a published version live. The server switches once its canary passes; the move is recorded with your name."""
     from clawctl.promotion import promote as work
 
     typer.echo(work(open_run(run, create=False), version))
@@ -28,10 +28,10 @@ def promote(version: Annotated[int, typer.Argument(help="A published version.")]
 
 @app.command()
 def rollback(
-    version: Annotated[int | None, typer.Argument(help="An older version. Unset: what served before the live one.")] = None,
+    version: Annotated[int | None, typer.Argument(help="An older version. Unset: the version that was live before.")] = None,
     run: RunOption = DEFAULT_RUN,
 ) -> None:
-    """Make an older version live again, once its canary passes. Nothing is deleted; the move is written down with your name."""
+    """Make an older version live again, once its canary passes. Nothing is deleted; the move is recorded with your name."""
     from clawctl.promotion import rollback as work
 
     typer.echo(work(open_run(run, create=False), version))

@@ -10,20 +10,20 @@ from clawctl.run_dir import open_run
 
 def forget(
     run: RunOption = DEFAULT_RUN,
-    session: Annotated[str | None, typer.Option(help="This session, as `inspect sessions` names it.")] = None,
-    user: Annotated[str | None, typer.Option(help="Everything asked with the API key of this name.")] = None,
+    session: Annotated[str | None, typer.Option(help="Delete this session (its id in `inspect sessions`).")] = None,
+    user: Annotated[str | None, typer.Option(help="Delete all requests with the API key of this name.")] = None,
     before: Annotated[
-        str | None, typer.Option(help="Sessions that began before this day or time (2026-11-30, 2026-11-30T12:00).")
+        str | None, typer.Option(help="Delete sessions that began before this day or time (2026-11-30, 2026-11-30T12:00).")
     ] = None,
-    retrain: Annotated[bool, typer.Option("--retrain", help="Go back to the last policy that learned nothing of it.")] = False,
+    retrain: Annotated[bool, typer.Option("--retrain", help="Go back to the last policy that did not learn from it.")] = False,
     stop_workers: Annotated[
-        bool, typer.Option("--stop-workers", help="End collect and train of this machine first; `clawctl up` starts them again.")
+        bool, typer.Option("--stop-workers", help="First stop collect and train on this machine; `clawctl up` restarts them.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, change nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a session, a user or a time from a run. It leaves every file; the policies that learned from it are named."""
+    """Delete a session, a user or a period. All files are rewritten without it; policies that learned from it are listed."""
     from clawctl.privacy.door import forget as work
 
     work(open_run(run, create=False), session, user, before, retrain, stop_workers, dry_run, yes, as_json)
@@ -32,10 +32,10 @@ def forget(
 def retention(
     run: RunOption = DEFAULT_RUN,
     recipe: RecipeOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, delete nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete conversations whose time is over. That is what `privacy.max_age_days` and `privacy.max_gb` no longer allow."""
+    """Delete conversations that have expired. The limits are `privacy.max_age_days` and `privacy.max_gb`."""
     from clawctl.privacy.door import expire as work
 
     work(open_run(run, create=False), recipe, dry_run, as_json)

@@ -12,23 +12,23 @@ from clawctl.config import load_recipe
 from clawctl.errors import ClawError
 from clawctl.printing import Column, counted, fitting, one_line
 
-app = typer.Typer(no_args_is_help=True, help="Recipes: take one over from another system, check one.")
+app = typer.Typer(no_args_is_help=True, help="Recipes: convert one from another system, check one.")
 
-_COLUMNS = (Column("there"), Column("value"), Column(""), Column("here"))
+_COLUMNS = (Column("foreign key"), Column("value"), Column("result"), Column("clawctl"))
 _STYLES = {"converted": "green", "same default": "green", "dropped": "yellow", "unknown": "red"}
 
 
 @app.command(name="convert")
 def convert_recipe(
-    old: Annotated[Path, typer.Argument(help="A recipe (YAML) of OpenClaw-RL, slime, verl, TRL or a like system.")],
-    out: Annotated[Path | None, typer.Option("--out", help="File to write. Unset: the recipe goes to stdout.")] = None,
+    old: Annotated[Path, typer.Argument(help="A recipe (YAML) of OpenClaw-RL, slime, verl, TRL or a similar system.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Output file. Unset: write to stdout.")] = None,
 ) -> None:
-    """Convert another system's recipe. A table says what became of every key; with an unknown one nothing is written."""
+    """Convert another system's recipe. A table shows the result for every key; if a key is unknown, nothing is written."""
     from clawctl.config.convert import Refused, convert
     from clawctl.run_dir import publish_bytes
 
     if out is not None and out.exists():
-        raise ClawError(f"{out} is there already", "name another file with --out, or remove it", 2)
+        raise ClawError(f"{out} already exists", "choose another file with --out, or remove it", 2)
     page = Console(stderr=True, highlight=False, markup=False, emoji=False, width=None if sys.stderr.isatty() else 200)
     try:
         _, text, lines = convert(old)
@@ -40,7 +40,7 @@ def convert_recipe(
         typer.echo(text, nl=False)
         return
     publish_bytes(out, text.encode())
-    typer.echo(f"{out} is written; look at it, then: clawctl up {out}")
+    typer.echo(f"{out} is written; check it, then run: clawctl up {out}")
 
 
 def _table(title: str, lines: list, width: int):  # type: ignore[no-untyped-def]
@@ -53,5 +53,5 @@ def _table(title: str, lines: list, width: int):  # type: ignore[no-untyped-def]
 
 @app.command(name="check")
 def check_recipe(recipe: Annotated[Path, typer.Argument(help="A recipe (YAML).")]) -> None:
-    """Say whether a recipe can be used. The first wrong key is named; nothing is started."""
-    typer.echo(f"{recipe} is a recipe: {load_recipe(recipe).name}")
+    """Check whether a recipe is valid. It reports the first wrong key and starts nothing."""
+    typer.echo(f"{recipe} is a valid recipe: {load_recipe(recipe).name}")

@@ -15,25 +15,25 @@ def serve(
     run: RunOption = DEFAULT_RUN,
     recipe: RecipeOption = None,
     intercept: Annotated[
-        bool, typer.Option("--intercept", "--enable-rl-intercept", help="Capture conversations. Without it none is written.")
+        bool, typer.Option("--intercept", "--enable-rl-intercept", help="Capture conversations. Without it, none are written.")
     ] = False,
     model: Annotated[
         str | None, typer.Option("--model", "--model-path", help="Hugging Face name or directory (default demo).")
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on (default 127.0.0.1).")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on (default 30000; 0: a free one).")] = None,
-    pin: Annotated[int | None, typer.Option(help="Serve this policy version and do not follow policies/LIVE.")] = None,
-    engine: Annotated[str | None, typer.Option(help="transformers (embedded, default) or vllm (started as a child).")] = None,
+    pin: Annotated[int | None, typer.Option(help="Serve this policy version instead of policies/LIVE.")] = None,
+    engine: Annotated[str | None, typer.Option(help="transformers (embedded, default) or vllm (a child process).")] = None,
     engine_args: Annotated[
-        str | None, typer.Option(help="More arguments for vLLM's server, in one string, quoted as for a shell.")
+        str | None, typer.Option(help="Additional arguments for vLLM's server, as one string with shell quoting.")
     ] = None,
-    upstream: Annotated[str | None, typer.Option(help="Base URL of a server that runs already, instead of an engine.")] = None,
-    upstream_kind: Annotated[str | None, typer.Option(help="What that server is: vllm, sglang or openai (default).")] = None,
-    upstream_key: Annotated[str | None, typer.Option(envvar="CLAWCTL_UPSTREAM_KEY", help="That server's key.")] = None,
-    gpus: Annotated[str | None, typer.Option(help="Serve on these GPUs of this machine, as in 0,1.")] = None,
+    upstream: Annotated[str | None, typer.Option(help="Base URL of a running server to use instead of an engine.")] = None,
+    upstream_kind: Annotated[str | None, typer.Option(help="Kind of upstream server: vllm, sglang or openai (default).")] = None,
+    upstream_key: Annotated[str | None, typer.Option(envvar="CLAWCTL_UPSTREAM_KEY", help="API key of the upstream server.")] = None,
+    gpus: Annotated[str | None, typer.Option(help="GPUs of this machine to serve on, as in 0,1.")] = None,
     log_level: LogLevel = "info",
 ) -> None:
-    """Serve a model and capture its conversations. Speaks OpenAI chat, Responses and Anthropic Messages; follows policies/LIVE."""
+    """Serve a model and capture its conversations. APIs: OpenAI Chat, Responses, Anthropic Messages. Follows policies/LIVE."""
     settings = {
         "model.path": model or from_environment("MODEL"),
         "serve.host": host or from_environment("HOST"),
@@ -60,4 +60,4 @@ def _words(arguments: str) -> list[str]:
     try:
         return shlex.split(arguments)
     except ValueError as error:
-        raise ClawError(f"--engine-args cannot be read: {str(error).lower()}", "quote it as a shell would", 2) from error
+        raise ClawError(f"--engine-args cannot be read: {str(error).lower()}", "use shell quoting", 2) from error

@@ -17,29 +17,31 @@ def train(
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     batch_turns: Annotated[int | None, typer.Option(help="Usable turns per step.")] = None,
     lora_rank: Annotated[int | None, typer.Option(help="Train an adapter of this rank instead of all weights.")] = None,
-    max_steps: Annotated[int | None, typer.Option(help="Stop after so many steps in all.")] = None,
+    max_steps: Annotated[int | None, typer.Option(help="Total number of steps after which training ends.")] = None,
     custom_loss: Annotated[
         str | None,
         typer.Option(
             "--custom-loss", "--custom-loss-function-path", help="Your own loss instead of the policy loss: file.py:name."
         ),
     ] = None,
-    gpus: Annotated[str | None, typer.Option(help="Train on these GPUs of this machine, as in 2,3, or on all.")] = None,
-    processes: Annotated[int | None, typer.Option(min=1, help="Train in so many processes on the CPU.")] = None,
+    gpus: Annotated[str | None, typer.Option(help="GPUs of this machine to train on, as in 2,3, or all.")] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="Number of processes for training on the CPU.")] = None,
     from_version: Annotated[
         int | None,
         typer.Option(
-            "--from", min=0, help="First go back to this version: training goes on from it, and LIVE is not left on a newer one."
+            "--from",
+            min=0,
+            help="First go back to this version and continue training from it. If LIVE is on a newer version, it goes back too.",
         ),
     ] = None,
-    estimate: Annotated[bool, typer.Option("--estimate", help="Tell how much memory a step takes, and end.")] = False,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Show how much memory a step needs, then exit.")] = False,
     ignore_estimate: Annotated[
-        bool, typer.Option("--ignore-estimate", help="Try it even where weights and optimizer alone do not fit.")
+        bool, typer.Option("--ignore-estimate", help="Train even if weights and optimizer alone do not fit.")
     ] = False,
     once: Once = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Train on judged turns and publish each version. Runs alone or under torchrun, which --gpus starts."""
+    """Train on judged turns and publish each version. Runs in one process, or under torchrun, which --gpus starts."""
     settings = {
         "train.method": method,
         "train.lr": lr,

@@ -16,7 +16,7 @@ def up(
     run: RunOption = DEFAULT_RUN,
     log_level: LogLevel = "info",
 ) -> None:
-    """Run all stages of a recipe under one parent. Restarted if they die, one merged log, Ctrl-C stops them cleanly."""
+    """Run all stages of a recipe under one parent. Failed stages are restarted, logs are merged, Ctrl-C stops all cleanly."""
     settings = {
         "model.path": from_environment("MODEL"),
         "serve.host": from_environment("HOST"),

@@ -73,13 +73,13 @@ class Captures:
         if glued > 0:
             try:
                 yield parse_exchange(line[glued:])
-                line, reason = line[:glued], "torn line: its writer died while writing it"
+                line, reason = line[:glued], "incomplete line: its writer died while writing it"
             except BadLine:
                 pass
         self.quarantined += 1
         name = f"{path.stem}-{offset}.jsonl"
         if not (self._run.quarantine / name).exists():
-            log.warning("put aside one line of %s at byte %d: %s", path.name, offset, reason)
+            log.warning("quarantined one line of %s at byte %d: %s", path.name, offset, reason)
             self._unkept.append((name, line + b"\n", f"{path.name} at byte {offset}: {reason}\n".encode()))
             self._keep_aside()
 
@@ -91,7 +91,7 @@ class Captures:
                 publish_bytes(self._run.quarantine / f"{name}.reason.txt", reason)
                 publish_bytes(self._run.quarantine / name, line)
             except OSError as error:
-                log.error("quarantine/%s cannot be written yet: %s", name, error)
+                log.error("cannot write quarantine/%s yet: %s", name, error)
                 return
             self._unkept.pop(0)
 

@@ -28,15 +28,15 @@ log = logging.getLogger(__name__)
 
 _NEEDED = ("generation", "messages", "next_state")
 _OPTIONAL = ("tools", "outcome_reward", "task_id", "group_id")
-_CURE = f"a turn is a mapping with {', '.join(_NEEDED)} and, where there are such, {', '.join(_OPTIONAL)}"
+_CURE = f"a turn is a mapping with {', '.join(_NEEDED)} and optionally {', '.join(_OPTIONAL)}"
 
 
 def collect_custom(run: RunDir, recipe: Recipe, rollout: str, generate: str | None, episodes: int) -> int:
     """Play `episodes` episodes; how many turns were published. Raises ClawError, at once where a function does not fit."""
     play = load_function(rollout, "--custom-rollout", ROLLOUT)
     if generate is None:
-        problem = "--custom-rollout needs --custom-generate: exact token ids come from what samples"
-        raise ClawError(problem, "name it, or let the agent talk to `clawctl serve --intercept`: its calls are captured", 2)
+        problem = "--custom-rollout needs --custom-generate, which provides exact token ids"
+        raise ClawError(problem, "add it, or connect the agent to `clawctl serve --intercept`, which captures its calls", 2)
     sample = _checked(load_function(generate, "--custom-generate", GENERATE), generate)
     origin = origin_of(recipe.model.path, recipe.model_path)
     privacy, decode, published = recipe.privacy, IdReader(recipe.model_path), 0
@@ -74,7 +74,7 @@ def _played(
     except Exception as error:  # somebody else's code: its traceback is told
         problem = f"--custom-rollout failed in episode {episode}: {error!r}"
         log.error("%s", problem, exc_info=error)
-        raise ClawError(problem, "mend it; episodes before it are kept") from error
+        raise ClawError(problem, "fix the code; earlier episodes are kept") from error
     return turns
 
 

@@ -24,16 +24,16 @@ def read_file(file: Path) -> bytes:
     try:
         data = _unpacked(file, file.read_bytes()).removeprefix(_BOM)
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
-        raise ClawError(f"{file} cannot be read: {error}", "name a whole JSONL file, plain, gzip or zstd", 2) from error
+        raise ClawError(f"{file} cannot be read: {error}", "pass a complete JSONL file: plain, gzip or zstd", 2) from error
     if data[:4] == b"PAR1":
-        raise ClawError(f"{file} is Parquet", "convert it to JSONL; shards of a run are written as text by --export", 2)
+        raise ClawError(f"{file} is Parquet", "convert it to JSONL; use --export for the shards of a run", 2)
     try:
         data.decode()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ClawError(f"{file}, line {line}: not UTF-8", f"convert it (`iconv -t UTF-8`); {NOTHING}", 2) from error
     if not data.strip():
-        raise ClawError(f"{file} is empty", f"{NOTHING}; docs/data.md describes what can stand in it", 2)
+        raise ClawError(f"{file} is empty", f"{NOTHING}; docs/data.md describes the format", 2)
     return data
 
 
@@ -52,8 +52,8 @@ def _unpacked(file: Path, data: bytes) -> bytes:
         pieces.append(piece)
         size += len(piece)
         if size > most:
-            told = f"{file} grows to more than {most >> 20} MB, over {size // len(data)} times its size"
-            raise ClawError(told, "decompress it yourself and import the plain file if you trust it", 2)
+            told = f"{file} decompresses to more than {most >> 20} MB, over {size // len(data)} times its size"
+            raise ClawError(told, "if you trust the file, decompress it yourself and import the plain file", 2)
     return b"".join(pieces)
 
 
@@ -91,4 +91,4 @@ def _document(
 
 def _wrong(file: Path, number: int, error: orjson.JSONDecodeError) -> ClawError:
     problem = f"{file}, line {number}: not JSON at column {error.colno}: {error.msg}"
-    return ClawError(problem, f"mend or take out this line; {NOTHING}", 2)
+    return ClawError(problem, f"fix or remove this line; {NOTHING}", 2)

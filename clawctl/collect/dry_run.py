@@ -23,9 +23,9 @@ from clawctl.run_dir import RunDir
 from clawctl.tokenizer_files import IdReader
 from clawctl.types import Exchange, Turn
 
-WILL = "trained, if the verdict says something"
-WILL_AS_TEXT = "scored and trained by the trainer's model (text only), if the verdict says something"
-OPEN = "open: waits for what comes back"
+WILL = "trained, if the verdict has a reward or a hint"
+WILL_AS_TEXT = "scored and trained by the trainer's model (text only), if the verdict has a reward or a hint"
+OPEN = "open: waits for its next state"
 
 
 def dry_run(run: RunDir | None, settings: Recipe, file: Path | None, rating: float | None, samples: int, as_json: bool) -> None:
@@ -123,7 +123,7 @@ def _answer(turn: Turn) -> str | None:
 def print_tables(counts: Counter[str], shown: list[dict[str, Any]], bad: int) -> None:
     page = answers()
     rows = [*counts.most_common(), *([("(lines that cannot be read)", bad)] if bad else [])]
-    columns = (Column("what becomes of it"), Column("turns", right=True))
+    columns = (Column("result"), Column("turns", right=True))
     cells = [[one_line(name, 100), Text(str(count))] for name, count in rows]
     page.print(fitting(counted(counts.total(), "turn"), columns, cells, page.width))
     for turn in shown:

@@ -24,7 +24,7 @@ def export_file(run: RunDir, file: Path) -> tuple[int, int]:
         rows = [row for path in published(run.trajectories, ".parquet") for row in read_columns(path, "turns", _EXPORTED)]
     except UnreadableShard as error:
         raise ClawError(
-            f"a shard cannot be read: {error}", "run `clawctl judge --once`, which puts it aside, and export again"
+            f"a shard cannot be read: {error}", "run `clawctl judge --once`, which quarantines it, and export again"
         ) from error
     rows = [row for row in rows if row["response"] is not None]  # an error answered nothing
     rows.sort(key=lambda row: (row["session_id"], row["turn_index"], row["created_at"]))
@@ -34,7 +34,7 @@ def export_file(run: RunDir, file: Path) -> tuple[int, int]:
     try:
         publish_bytes(file.resolve(), b"".join(line + b"\n" for line in lines))
     except OSError as error:
-        raise ClawError(f"{file} cannot be written: {error}", "name a file in a folder that you may write to", 2) from error
+        raise ClawError(f"{file} cannot be written: {error}", "choose a file in a writable folder", 2) from error
     return len(lines), len(rows)
 
 

@@ -83,8 +83,8 @@ def import_file(run: RunDir, file: Path, rating: float | None, privacy: PrivacyC
     exported = {exported_as for _, exported_as in read if exported_as is not None}
     here = exported & _ids_in(run) if exported else exported
     if here:
-        cure = f"import it into another run, or take out its turn_id's to have these turns twice; {NOTHING}"
-        raise ClawError(f"{len(here)} turns of {file} are in {run.root} already: it was exported from there", cure, 2)
+        cure = f"import it into another run, or remove its turn_ids to add these turns again; {NOTHING}"
+        raise ClawError(f"{len(here)} turns of {file} are already in {run.root}, from which the file was exported", cure, 2)
     name = _digest(read_file(file))
     missing = {}
     for number in range(0, len(turns), SHARD_TURNS):
@@ -98,7 +98,7 @@ def import_file(run: RunDir, file: Path, rating: float | None, privacy: PrivacyC
     except OSError as error:
         for target in missing:  # no half of a file stays
             target.unlink(missing_ok=True)
-        raise ClawError(f"{run.trajectories} cannot be written: {error}", f"make room and try again; {NOTHING}") from error
+        raise ClawError(f"{run.trajectories} cannot be written: {error}", f"free some space and try again; {NOTHING}") from error
     return Imported(turns, before=not missing)
 
 
@@ -119,7 +119,7 @@ def read_turns_of(file: Path, rating: float | None = None, privacy: PrivacyConfi
 def _read_all(file: Path, rating: float | None, privacy: PrivacyConfig | None) -> list[tuple[Turn, str | None]]:
     """With each turn what it was exported as."""
     if rating is not None and not -1 <= rating <= 1:
-        raise ClawError(f"a rating of {rating} is not within -1 and 1", "give --rating a number from -1 (bad) to 1 (good)", 2)
+        raise ClawError(f"a rating of {rating} is not between -1 and 1", "set --rating to a number from -1 (bad) to 1 (good)", 2)
     data, begun = read_file(file), file.stat().st_mtime
     privacy = privacy or PrivacyConfig()
     redactor = Redactor(privacy.redact, not_secrets=privacy.not_secrets)
@@ -128,7 +128,7 @@ def _read_all(file: Path, rating: float | None, privacy: PrivacyConfig | None) -
         try:
             session, told = _read(_storable(value))
         except _Wrong as error:
-            raise ClawError(f"{file}, {where}: {error}", f"{NOTHING}; docs/data.md describes the shapes", 2) from error
+            raise ClawError(f"{file}, {where}: {error}", f"{NOTHING}; docs/data.md describes the formats", 2) from error
         name = _digest(data, str(number).encode())
         session_id = scoped(USER, session if session and redactor.text(session) == session else name)
         parent: str | None = None
@@ -137,7 +137,7 @@ def _read_all(file: Path, rating: float | None, privacy: PrivacyConfig | None) -
             turns.append((redacted(turn, redactor), each.exported_as))
             parent = turn.turn_id if each.follows else None
     if not turns:
-        raise ClawError(f"{file} holds no turn", f"{NOTHING}; docs/data.md describes the shapes", 2)
+        raise ClawError(f"{file} contains no turn", f"{NOTHING}; docs/data.md describes the formats", 2)
     return turns
 
 
@@ -188,7 +188,7 @@ def _read(line: Any) -> tuple[str | None, list[_Told]]:
     if "turns" in line:
         turns = line["turns"]
         if not isinstance(turns, list) or line.keys() - {"session_id", "turns"}:
-            raise _Wrong("'turns' must be a list, with nothing but 'session_id' beside it")
+            raise _Wrong("'turns' must be a list, and only 'session_id' may be set besides it")
         return session, [_manual(turn, f"turns[{place}]") for place, turn in enumerate(turns)]
     if "messages" in line:
         return session, _conversation(_messages(line["messages"], "messages"), _tools(line.get("tools")))
@@ -197,7 +197,7 @@ def _read(line: Any) -> tuple[str | None, list[_Told]]:
     if isinstance(line.get("prompt"), str) and isinstance(line.get("completion"), str):
         asked, answer = {"role": "user", "content": line["prompt"]}, {"role": "assistant", "content": line["completion"]}
         return session, [_Told([asked], answer, None, None, "main", True, None)]
-    raise _Wrong("none of 'turns', 'messages', 'prompt' with 'completion', or 'preferred_output' is there")
+    raise _Wrong("expected 'turns', 'messages', 'prompt' with 'completion', or 'preferred_output'")
 
 
 def _manual(turn: Any, where: str) -> _Told:
@@ -243,11 +243,11 @@ def _messages(value: Any, where: str) -> list[Message]:
         raise _Wrong(f"{where} must be a text or a list of messages")
     for place, message in enumerate(value):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise _Wrong(f"{where}[{place}] is no message with a role")
+            raise _Wrong(f"{where}[{place}] is not a message with a role")
         if message["role"] not in _ROLES:
             raise _Wrong(f"{where}[{place}].role is {message['role'][:40]!r}; known: {', '.join(_ROLES)}")
         if not isinstance(message.get("content"), str | list | None):
-            raise _Wrong(f"{where}[{place}].content is no text")
+            raise _Wrong(f"{where}[{place}].content is not text")
         calls = message.get("tool_calls")
         if calls is not None and not (isinstance(calls, list) and all(map(_is_call, calls))):
             raise _Wrong(f"{where}[{place}].tool_calls must be a list of calls, each with a 'function'")
@@ -276,7 +276,7 @@ def _conversation(messages: list[Message], tools: list[dict[str, Any]] | None) -
         after = [message for message in messages[place + 1 : following] if message["role"] not in ("system", "developer")]
         told.append(_Told(before, answer, after or None, tools, "main", messages[place].get("weight", 1) != 0, None))
     if not told:
-        raise _Wrong("'messages' hold no answer of an assistant")
+        raise _Wrong("'messages' contain no assistant message")
     return told
 
 
@@ -290,6 +290,6 @@ def _preference(line: dict[str, Any]) -> list[_Told]:
         output = _messages(line.get(name), name)
         answer = next((message for message in output if message["role"] == "assistant"), None)
         if answer is None:
-            raise _Wrong(f"'{name}' holds no answer of an assistant")
+            raise _Wrong(f"'{name}' contains no assistant message")
         told.append(_Told(messages, answer, None, tools, "main", True, rating, follows=False))
     return told

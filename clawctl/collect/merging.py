@@ -62,12 +62,12 @@ class _Contents:
         marked = schema_of(self._kind)
         told = [schema.metadata or {} for schema in self._schemas]
         if any({key: each.get(key) for key in marked.metadata} != marked.metadata for each in told):
-            raise UnreadableShard(f"{target.name}: its parts are not all shards of {self._kind} of this schema")
+            raise UnreadableShard(f"{target.name}: not all of its parts are {self._kind} shards of this schema")
         added = [pa.schema([field for field in schema if field.name not in marked.names]) for schema in self._schemas]
         try:
             all_added = pa.unify_schemas(added)
         except pa.ArrowException as error:
-            raise UnreadableShard(f"{target.name}: its parts do not fit together: {error}") from error
+            raise UnreadableShard(f"{target.name}: its parts do not match: {error}") from error
         names = [field.name.encode() for field in fields(Origin) if field.name.encode() in told[0]]
         same = {name: told[0][name] for name in names if all(each.get(name) == told[0][name] for each in told)}
         return pa.schema([*marked, *all_added], {**same, **marked.metadata, b"merged": orjson.dumps(list(stems))})

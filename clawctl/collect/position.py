@@ -102,7 +102,7 @@ class Position:
         except FileNotFoundError:
             return {}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("collect.json cannot be used, all captures are read again: %s", error)
+            log.warning("collect.json cannot be used, so all captures are read again: %s", error)
             return {}
 
     def _fits(self, kept: dict[str, Any]) -> bool:

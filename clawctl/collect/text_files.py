@@ -29,7 +29,7 @@ def exchange_text(
         return
     if import_from is not None:
         fates = ", ".join(f"{count} {reason}" for reason, count in Counter(t.untrainable_reason for t in turns).most_common())
-        done = "of {} were imported before, nothing was changed" if found.before else "imported from {}"
+        done = "of {} were already imported, nothing was changed" if found.before else "imported from {}"
         sys.stdout.write(f"{len(turns)} turns {done.format(import_from)}: {fates}\n")
     if export_to is not None:
         sys.stdout.write(f"{told['exported_turns']} turns of {told['exported_sessions']} sessions written to {export_to}\n")

@@ -73,12 +73,12 @@ class Upkeep:
             for folder, kind in ((self.run.verdicts, "verdicts"), (self.run.trajectories, "turns")):
                 merge_shards(kind, [folder / f"{stem}.parquet" for stem in stems], folder / target)
         except UnreadableShard as error:
-            log.warning("shards are not merged: %s", error)
+            log.warning("cannot merge shards: %s", error)
             (self.run.verdicts / target).unlink(missing_ok=True)
             self._done.again(stems)  # looked at again, and put aside by whoever reads it
             return
         self._remove(stems)
-        log.info("%d shards merged into one", len(stems))
+        log.info("merged %d shards into one", len(stems))
 
     def _remove(self, stems: list[str]) -> None:
         """The turns go first: verdicts without turns are nobody's business, turns without verdicts would be judged again."""

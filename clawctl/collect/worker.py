@@ -101,12 +101,12 @@ class Collector:
     def look(self) -> None:
         """Read what was appended, close what is complete or too old, and publish what is due."""
         if put_aside(self._run) != self._put_aside:
-            log.warning("a shard was put aside: its turns are published again from the captures")
+            log.warning("a shard was quarantined; its turns will be published again from the captures")
             self._begin(afresh=True)
         try:
             self._read_all()
         except Rewritten as file:
-            log.warning("%s was rewritten: all captures are read again", file)
+            log.warning("%s was rewritten, so all captures are read again", file)
             self._begin(afresh=True)
             self._read_all()
         self._sessions.tick(self._clocks.now())
@@ -182,7 +182,7 @@ class Collector:
                 self._own_feedback.append(self._late[0])
             except OSError as error:
                 if not self._refused_rating:
-                    log.error("%d ratings that came with requests wait for room on the disk: %s", len(self._late), error)
+                    log.error("%d ratings from requests wait because the disk is full: %s", len(self._late), error)
                 self._refused_rating = True
                 return
             self._late.pop(0)
@@ -202,7 +202,9 @@ class Collector:
         self.report()
         if self._waiting:
             problem = f"{len(self._waiting)} complete turns could not be written to {self._run.trajectories}"
-            raise ClawError(problem, "make room or see the log, then run `clawctl collect --once`; they are still in captures/")
+            raise ClawError(
+                problem, "free some space or check the log, then run `clawctl collect --once`; the turns are still in captures/"
+            )
 
     def _publish(self) -> bool:
         """Write one shard. False if the disk refuses: the rows wait, and the next look tries again."""
@@ -211,11 +213,11 @@ class Collector:
             self._write(rows)
         except OSError as error:
             if not self._refused:
-                log.error("cannot write trajectories, %d turns wait: %s", len(self._waiting), error)
+                log.error("cannot write trajectories, %d turns are waiting: %s", len(self._waiting), error)
             self._refused = True
             return False
         if self._refused:
-            log.warning("there is room again: trajectories are written")
+            log.warning("the disk has space again: trajectories are written")
         self._refused = False
         self._waiting = self._waiting[len(rows) :]
         self._waiting_since = time.monotonic()
@@ -237,20 +239,20 @@ class Collector:
         try:
             self._position.save(self._captures.offsets, self._kept, self._sessions.open_turns)
         except OSError as error:
-            log.error("cannot write collect.json, a restart reads more than it needs: %s", error)
+            log.error("cannot write collect.json, so a restart will read more captures: %s", error)
             return
         if time.monotonic() - self._kept_up_at >= UPKEEP_S:
             self._kept_up_at = time.monotonic()
             try:
                 self._upkeep.work(self._position)
             except OSError as error:
-                log.error("shards are not merged, tried again in a minute: %s", error)
+                log.error("cannot merge shards, retrying in a minute: %s", error)
 
     def report(self) -> None:
         """Say how far we are: counts only."""
         seconds = max(time.monotonic() - self._reported_at, 1e-9)
         rate = (self._exchanges - self._reported) / seconds
-        line = "%d exchanges read (%.1f/s), %d turns published in %d shards, %d open, %d lines put aside"
+        line = "%d exchanges read (%.1f/s), %d turns published in %d shards, %d open, %d lines quarantined"
         log.info(line, self._exchanges, rate, self._rows, self._shards, self._sessions.open_turns, self._captures.quarantined)
         self._reported, self._reported_at = self._exchanges, time.monotonic()
 
@@ -278,5 +280,5 @@ def _published(run: RunDir, after: str) -> dict[str, str | None]:
             found.update(read_parents(path))
         except UnreadableShard as error:
             quarantine(run, path, str(error))
-            log.warning("put aside an unreadable shard, its turns will be published again: %s", error)
+            log.warning("quarantined an unreadable shard; its turns will be published again: %s", error)
     return found

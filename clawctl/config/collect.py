@@ -1,4 +1,4 @@
-"""`collect:`, sessions from captures."""
+"""`collect:`, how captures become sessions."""
 
 from pydantic import Field
 
@@ -7,8 +7,8 @@ from clawctl.config.section import Section
 
 class CollectConfig(Section):
     session_timeout_s: float = Field(3600.0, gt=0)
-    """A session without a request for so long is over: its last turn closes with no next state."""
+    """Seconds without a request after which a session ends. Its last turn then closes without a next state."""
     shard_turns: int = Field(256, gt=0)
-    """Publish a shard when so many turns are complete, …"""
+    """A shard is published when this many turns are complete, or after `shard_age_s`."""
     shard_age_s: float = Field(5.0, ge=0)
-    """… or when the oldest complete turn has waited so long."""
+    """A shard is published at the latest when the oldest complete turn has waited this many seconds."""

@@ -1,4 +1,4 @@
-"""A recipe in another system's shape, made into one of ours: whole, or not at all."""
+"""Converts a recipe of another system, completely or not at all."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from clawctl.config.elsewhere import Here, Settings, find_elsewhere
 from clawctl.config.recipe import Recipe, known_keys, lay_over, read_yaml
 from clawctl.errors import ClawError
 
-_CURE = "take it out of the file, or write the recipe by hand: docs/recipes.md"
+_CURE = "remove it from the file, or write the recipe yourself: docs/recipes.md"
 _TOGETHER = ("train.batch_turns", "train.betas")  # several keys elsewhere, one here
 _A_LORA = ("use_lora", "use_peft", "enabled", "enable")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What became of one key."""
+    """The result for one key."""
 
     old: str  # as it stands in the file, dotted
     value: Any
@@ -28,17 +28,17 @@ class Line:
 
 
 def convert(path: Path) -> tuple[Recipe, str, list[Line]]:
-    """The recipe in `path` as ours, its YAML, and what became of each key.
+    """The converted recipe in `path`, its YAML, and the result for each key.
 
-    Raises ClawError (exit code 2) where it is not a mapping or is one of ours; `Refused`, with the lines, where a key or a value is
-    unknown.
+    Raises ClawError (exit code 2) if the file is not a mapping or is a recipe of clawctl. Raises `Refused`, with the lines, if a
+    key or a value is unknown.
     """
     data = read_yaml(path)
     written = list(_flat(data))
     if not written:
-        raise ClawError(f"recipe {path} holds no settings", "name a recipe of another system", 2)
+        raise ClawError(f"recipe {path} contains no settings", "pass a recipe of another system", 2)
     if all(".".join(parts) in known_keys(Recipe) for parts, _ in written):
-        raise ClawError(f"recipe {path} is a recipe of clawctl already", "use it as it is", 2)
+        raise ClawError(f"recipe {path} is already a recipe of clawctl", "use it as it is", 2)
     found: Settings = {}
     lines: list[Line] = []
     with_lora = not any(parts[-1] in _A_LORA and "lora" in ".".join(parts) and value is False for parts, value in written)
@@ -61,12 +61,12 @@ def convert(path: Path) -> tuple[Recipe, str, list[Line]]:
     text: dict[str, Any] = {}
     for key, value in shown.items():
         lay_over(text, key.split("."), value)
-    told = f"# Converted from {path.name} by `clawctl recipe convert`; keys that are not here have their defaults.\n"
+    told = f"# Converted from {path.name} by `clawctl recipe convert`. Keys that are missing here have their defaults.\n"
     return recipe, told + str(yaml.safe_dump(text, sort_keys=False, allow_unicode=True)), lines
 
 
 class Refused(ClawError):
-    """A recipe that cannot be converted; `lines` name every key."""
+    """A recipe that cannot be converted. `lines` lists every key."""
 
     def __init__(self, path: Path, lines: list[Line]) -> None:
         unknown = [line.old for line in lines if line.fate == "unknown"]
@@ -85,17 +85,17 @@ def _flat(data: Any, parts: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
 
 
 def _line(parts: tuple[str, ...], value: Any, written: list[tuple[tuple[str, ...], Any]], found: Settings, with_lora: bool) -> Line:
-    """Settle one key: into `found`, or into a reason."""
+    """The result for one key, whose setting is added to `found` if it has one."""
     old = ".".join(parts)
     here = _here(parts, written)
     if here is None:
-        return Line(old, value, "unknown", "no such key is known")
+        return Line(old, value, "unknown", "clawctl knows no such key")
     if value is None and here.dropped is None:
-        return Line(old, value, "dropped", "it has no value")
+        return Line(old, value, "dropped", "the file gives it no value")
     if here.change is not None:
         changed = here.change(value)
         if changed is None:
-            return Line(old, value, "unknown", f"{here.key} has no value like {value!r}")
+            return Line(old, value, "unknown", f"{here.key} has no equivalent of {value!r}")
         if isinstance(changed, Here):
             here = changed
         else:
@@ -106,19 +106,19 @@ def _line(parts: tuple[str, ...], value: Any, written: list[tuple[tuple[str, ...
         return Line(old, value, "dropped", here.dropped)
     assert here.key is not None
     if here.key.startswith("train.lora.") and not with_lora:
-        return Line(old, value, "dropped", "the file switches LoRA off")
+        return Line(old, value, "dropped", "the file disables LoRA")
     if here.key in _TOGETHER:
         return _together(here.key, old, value, written, found)
     if here.key in found and found[here.key] != value and parts[-1] not in ("clip_ratio_low", "clip_ratio_high"):
         before = found[here.key]
         if here.key not in ("train.clip_low", "train.clip_high"):
-            return Line(old, value, "unknown", f"{here.key} is {before!r} by another key")
+            return Line(old, value, "unknown", f"another key already sets {here.key} to {before!r}")
     found[here.key] = value
     return Line(old, value, "converted", here.key)
 
 
 def _here(parts: tuple[str, ...], written: list[tuple[tuple[str, ...], Any]]) -> Here | None:
-    """Their name, where it is one; else ours, where it stands in the same place."""
+    """The equivalent of a foreign key, or clawctl's own key if the path is the same."""
     own = ".".join(parts)
     if parts[-2:] == ("model", "name"):  # elsewhere that is the model; where a path stands beside it, what it is called
         others = [one for one, _ in written if one != parts and (here := find_elsewhere(one)) and here.key == "model.path"]
@@ -131,7 +131,7 @@ def _here(parts: tuple[str, ...], written: list[tuple[tuple[str, ...], Any]]) ->
 
 
 def _together(key: str, old: str, value: Any, written: list[tuple[tuple[str, ...], Any]], found: Settings) -> Line:
-    """A step's size and AdamW's betas: one setting here, two elsewhere."""
+    """The batch size or AdamW's betas, which other systems split into two keys."""
     names = {parts[-1].lower(): one for parts, one in written if ".".join(parts) == old or _here(parts, written) == Here(key)}
     if key == "train.betas":
         given = names.get("betas", names.get("adam_betas"))
@@ -144,22 +144,22 @@ def _together(key: str, old: str, value: Any, written: list[tuple[tuple[str, ...
     try:
         if whole:
             if len({int(one) for one in whole}) > 1:
-                return Line(old, value, "unknown", f"{key} has several sizes: {', '.join(map(str, whole))}")
+                return Line(old, value, "unknown", f"{key} would have several values: {', '.join(map(str, whole))}")
             found[key], how = int(whole[0]), key
         elif sizes:
             size, times = int(next(iter(sizes.values()))), int(accumulated[0]) if accumulated else 1
             found[key], how = size * times, key if times == 1 else f"{key} ({size} x {times}, the whole step)"
         else:
-            return Line(old, value, "dropped", "`train.tokens_per_microbatch` says how a step is cut")
+            return Line(old, value, "dropped", "`train.tokens_per_microbatch` sets the microbatches")
     except (TypeError, ValueError):
-        return Line(old, value, "unknown", f"{key} is a whole number")
+        return Line(old, value, "unknown", f"{key} must be a whole number")
     if "accum" in old.lower() and whole:
-        return Line(old, value, "dropped", "`train.tokens_per_microbatch` says how a step is cut")
+        return Line(old, value, "dropped", "`train.tokens_per_microbatch` sets the microbatches")
     return Line(old, value, "converted", how)
 
 
 def _valued(lines: list[Line], found: Settings) -> list[Line]:
-    """The same lines with the values that were set: unknown where a value is not allowed, `same default` where it is ours too."""
+    """The lines with their values: `unknown` if a value is not allowed, `same default` if it equals clawctl's default."""
     wrong: dict[str, str] = {}
     nested: dict[str, Any] = {}
     for key, value in found.items():

@@ -1,7 +1,7 @@
-"""Names of recipe keys in other systems, and what became of each here: OpenClaw-RL, slime, verl, TRL, prime-rl, ART.
+"""Recipe keys of other systems and their equivalents in clawctl: OpenClaw-RL, slime, verl, TRL, prime-rl, ART.
 
-A key is found by its last two parts (`rollout.temperature`), else by its last part (`learning_rate`): other systems nest the same
-names in different sections. `clawctl recipe convert` reads this table, and so does every suggestion for a mistyped key.
+A key is looked up by its last two parts (`rollout.temperature`), else by its last part (`learning_rate`), because other systems
+nest the same names in different sections. `clawctl recipe convert` and the suggestions for mistyped keys use this table.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,8 @@ Settings = dict[str, Any]  # dotted keys of ours and their values
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """What a foreign key is here. Exactly one of `key` and `dropped` is set; `near` is the key to suggest where it was dropped."""
+    """The equivalent of a foreign key. Exactly one of `key` and `dropped` is set; `near` is the key to suggest for a dropped
+    one."""
 
     key: str | None = None
     dropped: str | None = None
@@ -27,7 +28,7 @@ class Here:
 
 
 def _chosen(key: str, values: Mapping[str, Any]) -> Here:
-    """A key whose values have other names as well; a value in `values` may be a Here or Settings."""
+    """A key whose values also have other names. A value in `values` may be a Here or Settings."""
 
     def change(value: Any) -> "Settings | Here | None":
         found = values.get(str(value).lower().replace("-", "_"))
@@ -38,7 +39,7 @@ def _chosen(key: str, values: Mapping[str, Any]) -> Here:
 
 def _group_size(value: Any) -> "Settings | Here":
     if str(value) == "1":
-        return Here(dropped="one answer to a question is no group", near="train.group_size")
+        return Here(dropped="a group needs at least two answers per prompt", near="train.group_size")
     return {"train.group_size": value}
 
 
@@ -61,7 +62,7 @@ def _gpus(key: str) -> Here:
             value = [part.strip() for part in value.split(",")]
         if isinstance(value, list):
             return {key: value}
-        return Here(dropped=f"GPUs are named by number, not counted: `{key}: [0, 1]`", near=key)
+        return Here(dropped=f"clawctl takes GPU numbers, not a count: `{key}: [0, 1]`", near=key)
 
     return Here(key, change=change)
 
@@ -70,7 +71,7 @@ def _suites(value: Any) -> "Settings | Here":
     named = [value] if isinstance(value, str) else value
     if named == ["personalisation"]:
         return {"eval.suites": named}
-    return Here(dropped="`eval` has one suite, `personalisation`, and it is the default", near="eval.suites")
+    return Here(dropped="`personalisation` is the only suite of `eval` and the default", near="eval.suites")
 
 
 def _switch(key: str, on: Any, off: Here) -> Here:
@@ -82,33 +83,35 @@ def _switch(key: str, on: Any, off: Here) -> Here:
     return Here(key, change=change)
 
 
-_RUN = Here(dropped="all stages share one folder: `--run FOLDER` on the command line")
-_ALWAYS = Here(dropped="always so")
+_RUN = Here(dropped="all stages share one run directory: `--run FOLDER` on the command line")
+_ALWAYS = Here(dropped="always on")
 _ONCE = Here(dropped="each turn is trained once", near="train.max_steps")
 _CUT = Here(
-    dropped="`train.batch_turns` is the whole step; `train.tokens_per_microbatch` says how it is cut",
+    dropped="`train.batch_turns` is the whole step; `train.tokens_per_microbatch` sets the microbatches",
     near="train.tokens_per_microbatch",
 )
-_EACH_STEP = Here(dropped="each step is a checkpoint", near="train.keep_checkpoints")
-_GOES_ON = Here(dropped="training always goes on from the newest checkpoint of the run")
+_EACH_STEP = Here(dropped="clawctl saves a checkpoint after each step", near="train.keep_checkpoints")
+_GOES_ON = Here(dropped="training always resumes from the newest checkpoint of the run")
 _NO_CRITIC = Here(dropped="there is no value network")
 _NO_REFERENCE = Here(
-    dropped="there is no reference model; `train.ratio_penalty` holds the policy near the sampler", near="train.ratio_penalty"
+    dropped="there is no reference model; `train.ratio_penalty` keeps the policy close to the sampler", near="train.ratio_penalty"
 )
 _NO_ENVIRONMENT = Here(
-    dropped="clawctl plays no environment itself: let the agent talk to `clawctl serve`, or use `collect --custom-rollout`"
+    dropped="clawctl runs no environments itself: connect the agent to `clawctl serve`, or use `collect --custom-rollout`"
 )
-_NOT_CUT = Here(dropped="nothing is cut; a turn longer than the model's context is refused", near="serve.max_tokens")
-_VLLM = Here(dropped="an argument of vLLM: put it in `serve.engine_args`", near="serve.engine_args")
-_GATE = Here(dropped="with a `gate` each version is measured; without one, run `clawctl eval --once` when you like", near="gate")
+_NOT_CUT = Here(
+    dropped="clawctl does not truncate turns; it refuses turns longer than the model's context", near="serve.max_tokens"
+)
+_VLLM = Here(dropped="a vLLM argument: put it in `serve.engine_args`", near="serve.engine_args")
+_GATE = Here(dropped="with a `gate`, each version is measured; without one, run `clawctl eval --once` as needed", near="gate")
 _CONSTANT = Here(dropped="the learning rate stays constant after warm-up", near="train.lr")
-_LAUNCH = Here(dropped="said when training is launched: docs/launch.md", near="train.gpus")
-_SHARDED = Here(dropped="`train.shard` decides", near="train.shard")
-_DATA = Here(dropped="turns come from `clawctl serve`, or from `clawctl collect --import FILE`")
+_LAUNCH = Here(dropped="set when you launch training: docs/launch.md", near="train.gpus")
+_SHARDED = Here(dropped="set by `train.shard`", near="train.shard")
+_DATA = Here(dropped="turns come from `clawctl serve` or from `clawctl collect --import FILE`")
 _WARMUP = Here(dropped="warm-up is counted in steps", near="train.warmup_steps")
 _TEACHER = Here(dropped="a teacher is `self`, `base`, `ema` or a URL", near="train.teacher")
-_NO_TRACKER = Here(dropped="no tracker is the default", near="train.trackers")
-_EPSILON = Here(dropped="AdamW's own 1e-8")
+_NO_TRACKER = Here(dropped="trackers are off by default", near="train.trackers")
+_EPSILON = Here(dropped="always AdamW's default of 1e-8")
 _BATCH = Here("train.batch_turns")
 _METHODS = {
     "binary": "binary", "binary_rl": "binary", "rl": "binary", "grpo": "grpo", "opd": "opd", "opd_topk": "opd_topk",
@@ -136,9 +139,9 @@ KEYS: dict[str, Here] = {
     **_all("model base_model base_model_path model_path model_name model_name_or_path hf_checkpoint pretrained", _MODEL),
     **_all("pretrained_model_name_or_path policy_model_path", _MODEL),
     **_all("served_model_name served_name", Here("model.name")),
-    **_all("tokenizer tokenizer_path tokenizer_name", Here(dropped="it comes with the model")),
-    **_all("trust_remote_code", Here(dropped="code that comes with a model is never run")),
-    **_all("attn_implementation use_flash_attention flash_attn", Here(dropped="chosen by what the machine has")),
+    **_all("tokenizer tokenizer_path tokenizer_name", Here(dropped="the tokenizer is part of the model")),
+    **_all("trust_remote_code", Here(dropped="clawctl never runs code from a model repository")),
+    **_all("attn_implementation use_flash_attention flash_attn", Here(dropped="selected by the available hardware")),
     **_all("model.dtype model.torch_dtype", _chosen("model.dtype", {**_TYPES, "auto": "auto"})),
     # the step
     **_all("learning_rate lr actor_lr", Here("train.lr")),
@@ -175,7 +178,7 @@ KEYS: dict[str, Here] = {
            Here("train.group_size", change=_group_size)),
     **_all("rollout.n sampling.n", Here("train.group_size", change=_group_size)),
     **_all("scale_rewards norm_adv_by_std_in_grpo", Here("train.group_std")),
-    **_all("teacher_temperature", Here(dropped="the teacher is compared at the temperature that the turn was sampled at")),
+    **_all("teacher_temperature", Here(dropped="the teacher uses the temperature at which the turn was sampled")),
     **_all("teacher_model teacher_model_name teacher_model_path", _TEACHER),
     **_all("distill_topk topk distillation_topk", Here("train.topk")),
     **_all("max_off_policy_steps max_head_offpolicyness max_async_level staleness_threshold", Here("train.max_staleness")),
@@ -215,19 +218,19 @@ KEYS: dict[str, Here] = {
     **_all("port server_port proxy_port", Here("serve.port")),
     **_all("temperature rollout_temperature", Here("serve.temperature")),
     **_all("top_p rollout_top_p", Here("serve.top_p")),
-    **_all("top_k min_p", Here(dropped="the client's to say; a turn under it is kept and not trained", near="serve.top_p")),
+    **_all("top_k min_p", Here(dropped="set by the client; turns sampled with it are kept but not trained", near="serve.top_p")),
     **_all("max_tokens max_new_tokens max_response_length max_completion_length", Here("serve.max_tokens")),
     **_all("rollout_max_response_len", Here("serve.max_tokens")),
     **_all("gpu_memory_utilization tensor_parallel_size tensor_model_parallel_size tp max_model_len", _VLLM),
     **_all("sglang_mem_fraction_static mem_fraction_static rollout_num_gpus_per_engine", _VLLM),
     **_all("max_length max_seq_length max_prompt_length max_context_len max_context_tokens rollout_max_context_len", _NOT_CUT),
     **_all("api_endpoint rollout_endpoint", Here(dropped="`collect` reads what `serve` captured", near="serve.upstream.url")),
-    **_all("max_concurrent_sessions", Here(dropped="sessions have no limit", near="serve.limits.concurrent_per_key")),
+    **_all("max_concurrent_sessions", Here(dropped="sessions are not limited in number", near="serve.limits.concurrent_per_key")),
     **_all("session_timeout session_timeout_s", Here("collect.session_timeout_s")),
     **_all("multi_turn session_aware session_tracking message_classification", _ALWAYS),
     **_all("training_mode enable_rl_intercept intercept", Here(dropped="`clawctl serve --intercept` captures")),
-    **_all("num_samples", Here(dropped="`clawctl collect --dry-run --num-samples N` shows so many turns")),
-    **_all("aggregation", Here(dropped="turns are credited one by one", near="train.advantage")),
+    **_all("num_samples", Here(dropped="`clawctl collect --dry-run --num-samples N` shows N turns")),
+    **_all("aggregation", Here(dropped="each turn gets its own credit", near="train.advantage")),
     **_all("rollout_function_path", Here(dropped="an option: `clawctl collect --custom-rollout file.py:name`")),
     **_all("custom_generate_function_path", Here(dropped="an option: `clawctl collect --custom-generate file.py:name`")),
     **_all("env env_type env_name task_type environment parallel_envs num_envs num_parallel_envs tools_config", _NO_ENVIRONMENT),
@@ -255,7 +258,7 @@ KEYS: dict[str, Here] = {
     **_all("evaluation.model_path eval_model_path", Here(dropped="`clawctl eval --version N` measures a version of the run")),
 }  # fmt: skip
 
-# Sections at the top of other systems' recipes that ours does not have.
+# Top-level sections of other systems' recipes that clawctl's recipes do not have.
 SECTIONS = frozenset(
     (
         "training", "rollout", "evaluation", "trainer", "algorithm", "actor_rollout_ref", "actor", "critic", "reward_model",
@@ -266,21 +269,21 @@ SECTIONS = frozenset(
 
 
 def find_elsewhere(parts: Sequence[str]) -> Here | None:
-    """What the foreign key with these parts is here; None where nobody is known to use it."""
+    """The equivalent of the foreign key with these parts; None if the key is unknown."""
     names = [part.lower().replace("-", "_") for part in parts]
     return KEYS.get(".".join(names[-2:])) or KEYS.get(names[-1])
 
 
 def is_from_elsewhere(data: Mapping[Any, Any], ours: Sequence[str]) -> bool:
-    """Whether a recipe has the shape of another system: a section of theirs, or settings that lie flat."""
+    """Whether a recipe is written for another system: it has a foreign section, or foreign settings at the top level."""
     strange = [str(key) for key in data if key not in ours]
     flat = [key for key in strange if not isinstance(data[key], dict) and find_elsewhere([key])]
     return any(key.lower() in SECTIONS and isinstance(data[key], dict) for key in strange) or len(flat) > 1
 
 
 def suggest(key: str, known: Sequence[str]) -> str | None:
-    """The key of ours that a wrong one most likely means: by another system's name, then by spelling within its section, then by
-    spelling anywhere."""
+    """The key that a wrong one most likely means: first by another system's name, then by spelling in its section, then by spelling
+    anywhere."""
     parts = key.split(".")
     section, last = key.rpartition(".")[0], parts[-1]
     if (here := find_elsewhere(parts)) and here.suggestion in known and here.suggestion != key:

@@ -1,4 +1,4 @@
-"""What the environment says: the one place that reads it."""
+"""Reads environment variables. No other module does."""
 
 import os
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ def from_environment(name: str) -> str | None:
 
 
 def warning_of_variables(command: str) -> str | None:
-    """What the environment sets that nobody follows: told once, not by each stage of `clawctl up` and not by each rank.
+    """A warning about variables that clawctl ignores. Stages of `clawctl up` and ranks do not repeat it.
 
-    Raises ClawError (exit code 2) where `command` must not pass over a variable.
+    Raises ClawError (exit code 2) if `command` must not ignore a variable.
     """
     told = check_variables(command, os.environ)
     return None if is_rank() or is_stage_of_up() else told
@@ -72,7 +72,7 @@ class Nodes:
 
 
 def nodes(environment: Mapping[str, str] = os.environ) -> Nodes:
-    """From the environment; without one this machine alone. Raises ClawError (exit code 2)."""
+    """The nodes that the environment names; by default this machine only. Raises ClawError (exit code 2)."""
 
     def number(name: str, default: int | None) -> int | None:
         text = environment.get(name)
@@ -84,7 +84,7 @@ def nodes(environment: Mapping[str, str] = os.environ) -> Nodes:
 
     count, rank = number("NNODES", 1) or 1, number("NODE_RANK", 0) or 0
     if rank >= count:
-        raise ClawError(f"NODE_RANK is {rank} and NNODES is {count}", "number the nodes from 0 to NNODES - 1", 2)
+        raise ClawError(f"NODE_RANK is {rank}, but NNODES is {count}", "number the nodes from 0 to NNODES - 1", 2)
     address = environment.get("MASTER_ADDR") or None
     return Nodes(count, rank, address, number("MASTER_PORT", 29500) or 29500, number("GPUS_PER_NODE", None))
 
@@ -104,7 +104,7 @@ def names_code_from_up(digest: str) -> bool:
 
 
 def state_folder() -> Path | None:
-    """Where what clawctl remembers of this user lies; None where the user has no home folder."""
+    """Folder for what clawctl stores about this user; None if the user has no home folder."""
     state = os.environ.get("XDG_STATE_HOME")
     try:
         return (Path(state) if state else Path.home() / ".local" / "state") / "clawctl"
@@ -113,10 +113,10 @@ def state_folder() -> Path | None:
 
 
 def environment_with(changes: dict[str, str]) -> dict[str, str]:
-    """Of a process that takes our place, or that we start."""
+    """The environment of a process that replaces or is started by this one."""
     return {**os.environ, **changes}
 
 
 def show_gpus(gpus: list[int]) -> None:
-    """Let this process and those that it starts see these GPUs alone. To be called before CUDA is."""
+    """Make only these GPUs visible to this process and its children. Call it before CUDA is initialised."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))

@@ -1,4 +1,4 @@
-"""`eval:`, measuring a policy, and `gate:`, what may go live."""
+"""`eval:`, how a policy is measured, and `gate:`, which policy may go live."""
 
 from typing import Literal
 
@@ -9,23 +9,25 @@ from clawctl.config.section import HttpUrl, Section
 
 class EvalConfig(Section):
     suites: list[Literal["personalisation"]] = ["personalisation"]
-    """What is measured: `personalisation` plays students and teachers; satisfaction and correctness of first replies."""
+    """Suites to run. `personalisation` simulates students and teachers. It measures satisfaction and the correctness of first
+    replies."""
     problems: int = Field(36, gt=0)
-    """Tasks in a suite, half for students, half for teachers."""
+    """Tasks in a suite: half for students, half for teachers."""
     seed: int = 0
-    """Chooses the tasks; they are never those that simulated people ask."""
+    """Seed that selects the tasks. The tasks never overlap with those that simulated people ask."""
     temperature: float = Field(1.0, ge=0)
-    """Of the answers that are measured."""
+    """Sampling temperature of the measured answers."""
     max_tokens: int = Field(1024, gt=0)
-    """Longest answer to a problem, in tokens: a version that writes without end is measured in time as well."""
+    """Maximum number of tokens in an answer. The limit also bounds the time for a version that does not stop by itself."""
     concurrency: int = Field(16, gt=0)
-    """Calls in flight at a time."""
+    """Maximum number of calls in flight."""
     endpoint: HttpUrl | None = None
     """Server to measure. Unset: the server of this run."""
 
 
 class GateConfig(Section):
     max_correctness_drop: float = Field(0.10, ge=0, le=1)
-    """A candidate that answers correctly less often than the live policy by more than this stays out."""
+    """Largest allowed drop in the share of correct answers. A candidate is refused if it falls further below the live version, the
+    base version or the best version so far."""
     max_satisfaction_drop: float = Field(0.10, ge=0, le=1)
-    """Likewise for satisfaction."""
+    """Largest allowed drop in satisfaction, by the same comparison."""

@@ -1,4 +1,4 @@
-"""`judge:`, verdicts from what came back."""
+"""`judge:`, how turns are judged."""
 
 import math
 from typing import Any, Literal
@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from clawctl.config.section import HttpUrl, Section
 
-# What people who come from elsewhere call the judge's settings
+# Names of the judge's settings in other systems
 _JUDGE_ELSEWHERE = {
     "majority_vote_n": "votes",
     "num_judges": "votes",
@@ -26,68 +26,72 @@ class JudgeConfig(Section):
     endpoint: HttpUrl | None = None
     """Base URL of an OpenAI-compatible server (`http://host:port/v1`). Unset: the server of this run."""
     endpoints: list[HttpUrl] = []
-    """More of them, all with the same `model` and `api_key`: the one with the fewest calls in flight is asked next, one that fails
-    rests and is tried again."""
+    """Further base URLs, all with the same `model` and `api_key`. Each call goes to the endpoint with the fewest calls in flight. A
+    failing endpoint is skipped for a while and then tried again."""
     model: str | None = None
-    """Model to ask (elsewhere `judge_model`). Unset: version 0 of the policy (`NAME@0`), which is never the one being trained."""
+    """Name of the judge model (in other systems `judge_model`). Unset: version 0 of the policy (`NAME@0`), which is never the
+    version being trained."""
     api_key: str | None = None
-    """Key of `endpoint`. Unset: this run's key, if `endpoint` is this run's server."""
+    """API key of `endpoint`. Unset: this run's key, if `endpoint` is this run's server."""
     prm: str | None = None
-    """A sequence-classification model (directory or name) that judges instead of an endpoint (elsewhere `prm_path`). Its labels go
-    from worst to best; one label is a logit."""
+    """Sequence-classification model (directory or name) that judges instead of an endpoint (in other systems `prm_path`). Its
+    labels are ordered from worst to best. A single label is a logit."""
     prm_threshold: float = Field(0.5, gt=0, le=1)
-    """Its score lies between -1 and 1: so far from 0 it is a 1 or a -1, else 0."""
+    """Threshold for the model's score, which lies between -1 and 1. From this value up the reward is 1, from its negative down it
+    is -1, otherwise 0."""
     prm_range: tuple[float, float] | None = None
-    """Of a model with one label that gives a score instead of a logit (`problem_type: regression`): its worst and best score."""
+    """Worst and best score of a model with a single label that returns a score instead of a logit (`problem_type: regression`)."""
     prm_batch: int = Field(16, gt=0)
-    """Turns it scores at a time."""
+    """Turns that the model scores in one batch."""
     custom_rm: str | None = None
-    """`file.py:name` of a reward model of yours that judges instead of an endpoint (elsewhere `custom_rm_path`)."""
+    """Your own reward model, as `file.py:name`, which judges instead of an endpoint (in other systems `custom_rm_path`)."""
     custom_rm_range: tuple[float, float] | None = None
-    """The scale of its rewards, worst and best: `[0, 1]` for probabilities. They are mapped to -1 … 1. Unset: the model's own
-    `reward_range`. Without one, rewards count once some were -0.1 or less and some 0.1 or more, and none beyond -1 and 1."""
+    """Worst and best reward of your model: `[0, 1]` for probabilities. Rewards are mapped to -1 … 1. Unset: the model's own
+    `reward_range`. Without either, rewards count only after the model gave one of -0.1 or less and one of 0.1 or more. A reward
+    beyond -1 and 1 is then an error."""
     rules: bool = True
-    """Test runs and thumbs decide where they are plain; only the rest is asked about."""
+    """Let rules decide where test runs or thumbs-up and thumbs-down are unambiguous. Only the other turns are sent to the judge."""
     execution_tools: dict[str, Literal["codex", "codex_shell", "claude", "copilot", "qwen", "json", "tags"]] = {}
-    """Further tools that execute commands, by name, with the format in which their client tells the exit code: `{run: json}`.
-    Those of known clients need not be named. One whose calls name no command is itself the check: its exit code decides."""
+    """Further tools that execute commands, by name, with the format of the client's exit code: `{run: json}`. Tools of known
+    clients are built in. If a tool's calls contain no command, the tool itself is the check and its exit code decides."""
     outcome: Literal["decides", "apart"] = "decides"
-    """Where an environment scored the whole episode: that score is the reward, or the judge scores the turn all the same."""
+    """Handling of turns whose episode was scored by an environment. `decides`: that score is the reward. `apart`: the judge scores
+    the turn as well."""
     votes: int = Field(3, gt=0, le=99)
-    """Answers asked per turn (elsewhere `majority_vote_n`, `num_judges`); the majority decides, in a tie the judge abstains."""
+    """Votes per turn (in other systems `majority_vote_n`, `num_judges`). The majority decides. In a tie the judge abstains."""
     threshold: float = Field(0.5, ge=0, le=1)
-    """Share of the valid votes that the majority needs, else the judge abstains (elsewhere `majority_vote_threshold`,
+    """Share of the valid votes that a majority needs, otherwise the judge abstains (in other systems `majority_vote_threshold`,
     `consensus_threshold`)."""
     hints: Literal["with_vote", "apart", "off"] = "with_vote"
-    """Hints come with the votes that agree with the verdict, from one further call per turn that has a reward (also where a rule
-    or a person decided), or not at all."""
+    """Source of hints. `with_vote`: the votes that agree with the verdict. `apart`: one further call per turn that has a reward,
+    even if a rule or a person decided. `off`: no hints."""
     hint_model: str | None = None
-    """Model that is asked for hints `apart` (elsewhere `hint_extraction_model`). Unset: `model`."""
+    """Model for hints with `hints: apart` (in other systems `hint_extraction_model`). Unset: `model`."""
     temperature: float = Field(0.6, ge=0)
-    """Of the judge: 0 makes all votes the same."""
+    """Sampling temperature of the judge. With 0, all votes are the same."""
     max_tokens: int = Field(4096, gt=0)
-    """Longest answer of the judge."""
+    """Maximum number of tokens in an answer of the judge."""
     concurrency: int = Field(16, gt=0)
-    """Calls in flight at a time, over all endpoints (elsewhere `num_judge_workers`)."""
+    """Maximum number of calls in flight, over all endpoints (in other systems `num_judge_workers`)."""
     requests_per_s: float | None = Field(None, gt=0)
-    """Most calls a second that each endpoint is sent; unset: no limit."""
+    """Maximum number of calls per second to each endpoint. Unset: no limit."""
     timeout_s: float = Field(120.0, gt=0)
-    """A call without an answer for so long is tried again, then counted as a failed vote."""
+    """Seconds after which an unanswered call is retried. After the last retry it counts as a failed vote."""
     history_chars: int = Field(4000, ge=0)
-    """How much of the conversation before the request the judge sees, from its end; 0: none."""
+    """Maximum number of characters of the conversation before the request that the judge sees, taken from its end. 0: none."""
     view_chars: int | None = Field(None, ge=240)
-    """How many characters of a turn the judge is shown, history included; longer texts are compressed, then cut. Unset: 24,000, for
-    the demo model 600. Fewer after the server refused a prompt as too long."""
+    """Maximum number of characters of a turn that the judge sees, including history. Longer texts are compressed, then cut. Unset:
+    24,000, or 600 for the demo model. The limit is lowered after the server refuses a prompt as too long."""
     min_hint_chars: int = Field(10, ge=0)
-    """A shorter hint is no hint."""
+    """Shorter hints, in characters, are dropped."""
     max_hint_chars: int = Field(600, gt=0)
-    """Nor is a longer one."""
+    """Longer hints, in characters, are dropped."""
 
     @field_validator("custom_rm_range", "prm_range")
     @classmethod
     def _is_range(cls, given: tuple[float, float] | None) -> tuple[float, float] | None:
         if given is not None and not (math.isfinite(given[0]) and math.isfinite(given[1]) and given[0] < given[1]):
-            raise PydanticCustomError("range", "it is two numbers, the lower one first, such as [0, 1]")
+            raise PydanticCustomError("range", "expected two numbers, the lower one first, such as [0, 1]")
         return given
 
     @model_validator(mode="before")

@@ -1,4 +1,4 @@
-"""`model:`, what serves and learns."""
+"""`model:`, the model that is served and trained."""
 
 from pathlib import Path
 from typing import Literal
@@ -10,8 +10,9 @@ DEMO_MODEL = Path(__file__).parent.parent / "demo_model"
 
 class ModelConfig(Section):
     path: str = "demo"
-    """A Hugging Face model directory or name, or `demo` for the tiny model that clawctl ships."""
+    """A Hugging Face model directory or name, or `demo` for the tiny model that is part of clawctl."""
     name: str | None = None
-    """The name clients ask for; by default the last part of `path`. `NAME@3` asks for version 3, whatever is live."""
+    """Model name in client requests. Unset: the last part of `path`. Clients request a fixed version with `NAME@3`; `NAME` is the
+    live one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the weights in the engine; `auto` takes what the model's files have."""
+    """Type of the weights in the engine. `auto` uses the type in the model's files."""

@@ -1,4 +1,4 @@
-"""`privacy:`, whose conversations are captured, what is taken out of them, how long they stay."""
+"""`privacy:`, which conversations are captured, what is redacted, and how long they are kept."""
 
 from typing import Literal
 
@@ -11,21 +11,23 @@ class PrivacyConfig(Section):
     redact: list[Literal["api_key", "token", "password", "private_key", "card", "email", "phone"]] = [
         "api_key", "token", "password", "private_key", "card",
     ]  # fmt: skip
-    """What is replaced by `[redacted:KIND]` before an exchange is written. A turn that held any of it is kept but never trained."""
+    """Kinds of data that are replaced by `[redacted:KIND]` before an exchange is written. A turn that contained any of it is kept
+    but never trained."""
     not_secrets: list[str] = []
-    """Texts that look like a secret and are none, to the letter, such as an example in your client's instructions. They stay."""
+    """Exact texts that look like a secret but are not, such as an example in your client's instructions. They are not redacted."""
     capture_keys: list[str] | None = None
-    """Names of API keys whose conversations are captured (`team-*` works); unset: all."""
+    """Names of API keys whose conversations are captured (patterns such as `team-*` work). Unset: all."""
     skip_keys: list[str] = []
-    """Names of API keys whose conversations are never captured, whatever `capture_keys` says."""
+    """Names of API keys whose conversations are never captured. This takes precedence over `capture_keys`."""
     capture_models: list[str] | None = None
-    """Model names, as asked for, whose conversations are captured; unset: all."""
+    """Model names, as clients request them, whose conversations are captured. Unset: all."""
     skip_models: list[str] = []
     """Model names whose conversations are never captured."""
     max_age_days: float | None = Field(None, gt=0)
-    """Conversations older than this are deleted by `clawctl retention` and by `collect`; unset: kept. Policies stay."""
+    """`clawctl retention` and `collect` delete conversations older than this many days. Unset: none are deleted. Policies stay."""
     max_gb: float | None = Field(None, gt=0)
-    """The oldest conversations are deleted while all of them take more than this; unset: kept."""
+    """`clawctl retention` and `collect` delete the oldest conversations while all of them together exceed this size in GB. Unset:
+    none are deleted."""
     keep_untrained: bool = False
-    """What no stage is done with (not read to its end, not judged, or judged for a step that was not made) stays all the same. Then
-    the two limits keep house and promise nothing."""
+    """Keep data that a stage still needs: not fully read, not judged, or judged for a step that was not made. The two limits above
+    are then not guaranteed."""

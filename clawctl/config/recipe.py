@@ -1,4 +1,4 @@
-"""The recipe: its sections, how it is read, laid over and written."""
+"""The recipe: its sections, and how it is read, overridden and written."""
 
 from pathlib import Path
 from typing import Any
@@ -22,25 +22,25 @@ from clawctl.errors import ClawError
 
 class Recipe(Section):
     name: str = "default"
-    """What this recipe is called in reports."""
+    """Name of this recipe in reports."""
     model: ModelConfig = ModelConfig()
-    """The model that serves and learns."""
+    """The model that is served and trained."""
     serve: ServeConfig = ServeConfig()
     """The server."""
     collect: CollectConfig = CollectConfig()
-    """Sessions from captures."""
+    """How captures become sessions."""
     judge: JudgeConfig = JudgeConfig()
-    """Verdicts from what came back."""
+    """How turns are judged."""
     train: TrainConfig = TrainConfig()
-    """Steps from verdicts."""
+    """How judged turns are trained."""
     eval: EvalConfig = EvalConfig()
-    """Measuring a policy."""
+    """How a policy is measured."""
     gate: GateConfig | None = None
-    """With a gate a new policy goes live only after `eval` let it; without, as soon as it is published."""
+    """With a gate, a new policy goes live only after `eval` accepts it. Without one, it goes live as soon as it is published."""
     privacy: PrivacyConfig = PrivacyConfig()
-    """Whose conversations are captured, what is taken out of them, how long they stay."""
+    """Which conversations are captured, what is redacted, and how long conversations are kept."""
     up: UpConfig = UpConfig()
-    """What `clawctl up` starts."""
+    """Which stages `clawctl up` starts."""
 
     @property
     def model_name(self) -> str:
@@ -52,14 +52,14 @@ class Recipe(Section):
 
 
 def load_recipe(path: Path | None, overrides: dict[str, Any] | None = None) -> Recipe:
-    """The recipe in `path` (or the defaults), with `overrides` such as {"train.method": "opd"} laid over it; None is not set.
+    """The recipe in `path` (or the defaults) with `overrides` such as {"train.method": "opd"}; None leaves a key unchanged.
 
-    Raises ClawError (exit code 2) naming the first wrong key.
+    Raises ClawError (exit code 2), which names the first wrong key.
     """
     data = {} if path is None else read_yaml(path)
     if is_from_elsewhere(data, list(Recipe.model_fields)):
         strange = ", ".join(str(key) for key in data if key not in Recipe.model_fields)
-        problem = f"recipe {path} has the shape of another system ({strange})"
+        problem = f"recipe {path} is written for another system ({strange})"
         raise ClawError(problem, f"convert it: clawctl recipe convert {path} --out NEW.yaml", 2)
     for key, value in (overrides or {}).items():
         if value is not None:
@@ -77,32 +77,32 @@ def read_yaml(path: Path) -> dict[Any, Any]:
         check_yaml(written)
         data = yaml.safe_load(written.decode()) or {}
     except Damaged as error:
-        cure = "give the recipe again with --recipe FILE, or, if you edited it, delete its first and last line"
+        cure = "pass the recipe again with --recipe FILE; if you edited it, delete its first and last line"
         raise ClawError(f"recipe {path} is damaged: {error}", cure, 2) from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ClawError(f"recipe {path} cannot be read: {error}", "name a YAML file; examples are in recipes/", 2) from error
+        raise ClawError(f"recipe {path} cannot be read: {error}", "pass a YAML file; recipes/ has examples", 2) from error
     if not isinstance(data, dict):
-        raise ClawError(f"recipe {path} is not a mapping", "start from one in recipes/", 2)
+        raise ClawError(f"recipe {path} is not a mapping", "start from an example in recipes/", 2)
     return data
 
 
 def _wrong_key(error: ValidationError, path: Path | None, overrides: dict[str, Any]) -> ClawError:
-    """The first key that is wrong, where it came from, and what stood there."""
+    """The error for the first wrong key, with its source and its value."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     asked = overrides.get(key) is not None
     where = "the command line or environment" if asked or path is None else f"recipe {path}"
     if first["type"] == "extra_forbidden":
-        return ClawError(f"{where}: there is no key {key}", f"known keys are listed in docs/recipes.md{_near(key)}", 2)
+        return ClawError(f"{where}: there is no key {key}", f"docs/recipes.md lists the keys{_near(key)}", 2)
     given = first["input"]
     secret = key.endswith("api_key") or not isinstance(given, str | int | float) or len(str(given)) > 60
     told = "" if secret else f", not {given!r}"
     problem = first["msg"][:1].lower() + first["msg"][1:]
-    return ClawError(f"{where}: {key}: {problem}{told}", "give it a valid value: docs/recipes.md", 2)
+    return ClawError(f"{where}: {key}: {problem}{told}", "set a valid value, see docs/recipes.md", 2)
 
 
 def recipe_file(root: Path, named: Path | None = None) -> Path | None:
-    """What `load_recipe` is to read: the file that is named, else the one of the run at `root`; None where it has none."""
+    """The recipe file to load: `named`, else that of the run at `root`; None if there is neither."""
     kept = root / "recipe.yaml"
     return named if named is not None else kept if kept.exists() else None
 

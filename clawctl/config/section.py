@@ -15,7 +15,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     def __getitem__(self, name: str) -> Any:
-        """Raises KeyError with a sentence that says where the setting is, if it is anywhere."""
+        """The setting's value. Raises KeyError with a sentence that names the right setting, if there is one."""
         own = type(self).model_fields
         if name in own:
             return getattr(self, name)
@@ -25,10 +25,10 @@ class Section(BaseModel):
         if type(self).__name__.lower() == f"{section}config" and (value := self._below(field.split("."))) is not None:
             return value[0]
         if here is not None and here.dropped:
-            raise KeyError(f"{name} is no setting of clawctl: {here.dropped}")
+            raise KeyError(f"{name} is not a setting of clawctl: {here.dropped}")
         if key:
-            raise KeyError(f"{name} is {key}, which is not in this section")
-        raise KeyError(f"there is no setting {name} here; there are {', '.join(own)}")
+            raise KeyError(f"{name} is called {key} in clawctl, and it is in another section")
+        raise KeyError(f"this section has no setting {name}; it has {', '.join(own)}")
 
     def get(self, name: str, default: Any = None) -> Any:
         """The setting; `default` where there is none of this name, or it is not set."""
@@ -53,7 +53,7 @@ class Section(BaseModel):
 
 def _check_url(url: str) -> str:
     if not url.startswith(("http://", "https://")) or any(character.isspace() for character in url):
-        raise PydanticCustomError("http_url", "it is a URL such as http://127.0.0.1:8000/v1")
+        raise PydanticCustomError("http_url", "expected a URL such as http://127.0.0.1:8000/v1")
     return url
 
 
@@ -62,7 +62,7 @@ HttpUrl = Annotated[str, AfterValidator(_check_url)]
 
 def _check_origin(origin: str) -> str:
     if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#*@]+", origin.lower()):
-        raise PydanticCustomError("origin", "it is the origin of a page, such as https://app.example.com, or *")
+        raise PydanticCustomError("origin", "expected the origin of a page, such as https://app.example.com, or *")
     return origin
 
 

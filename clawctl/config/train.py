@@ -1,4 +1,4 @@
-"""`train:`, steps from verdicts."""
+"""`train:`, how judged turns are trained."""
 
 from typing import Literal
 
@@ -11,160 +11,168 @@ class LoraConfig(Section):
     rank: int = Field(16, gt=0)
     """Rank of the adapter."""
     alpha: float = Field(32.0, gt=0)
-    """Scale: the adapter's output is multiplied by alpha / rank."""
+    """Scale of the adapter: its output is multiplied by alpha / rank."""
     dropout: float = Field(0.0, ge=0, lt=1)
-    """Dropout before the adapter, in training only."""
+    """Dropout on the adapter's input, during training only."""
     targets: list[str] | Literal["all-linear"] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-    """Names of the linear layers that get an adapter; `all-linear`: all but the output head."""
+    """Names of the linear layers that get an adapter. `all-linear`: all of them except the output head."""
     rslora: bool = False
     """Scale by alpha / sqrt(rank) instead, so that a high rank learns as fast as a low one (rsLoRA)."""
     quantize: Literal["nf4", "int8"] | None = None
-    """Hold the frozen base in 4 or 8 bits (bitsandbytes, on CUDA). Its logprobs are then not quite the server's."""
+    """Store the frozen base model in 4 or 8 bits (bitsandbytes, needs CUDA). Its logprobs then differ slightly from the
+    server's."""
 
 
 class TrainConfig(Section):
     method: Literal["binary", "grpo", "opd", "opd_topk", "combine", "hybrid"] = "combine"
-    """`binary`: reward per turn. `grpo`: reward less the mean of its group. `opd`: distil what the model would have said with the
-    hint, on the sampled tokens. `opd_topk`: the same on the likeliest tokens at each position, as a KL. `combine`: `binary` and
-    `opd` as separate terms. `hybrid`: `binary` and a distillation that chooses among several hints."""
+    """Training method. `binary`: one reward per turn. `grpo`: reward minus the mean reward of its group. `opd`: distil the policy
+    with the hint in its prompt, on the sampled tokens. `opd_topk`: the same as a KL over the likeliest tokens at each position.
+    `combine`: `binary` and `opd` as separate terms. `hybrid`: `binary` and a distillation that selects among several hints."""
     weight_binary: float = Field(1.0, ge=0)
-    """Weight of the reward term in `combine` and `hybrid`. Elsewhere 0.5: here each term has its own mean, 1 and 1 is their plain
-    sum, and AdamW takes nearly the same step for 0.5 and 0.5."""
+    """Weight of the reward term in `combine` and `hybrid`. Other systems use 0.5. Here each term is a mean of its own, and 1 and 1
+    give their plain sum. AdamW takes nearly the same step with 0.5 and 0.5."""
     weight_opd: float = Field(1.0, ge=0)
-    """Weight of the distillation term in `combine` and `hybrid`. Elsewhere 0.5; only its ratio to `weight_binary` matters."""
+    """Weight of the distillation term in `combine` and `hybrid`. Other systems use 0.5. Only its ratio to `weight_binary`
+    matters."""
     advantage: Literal["reward", "group", "gae"] = "reward"
-    """What the reward term gives each token of a turn: its reward less `baseline`; its reward less the mean of its group
-    (`grpo` always); or the discounted rewards of the turns that followed it in its session."""
+    """Advantage of a turn's tokens in the reward term. `reward`: the reward minus `baseline`. `group`: the reward minus the mean of
+    its group (`grpo` always uses this). `gae`: the discounted rewards of the turns that follow in the session."""
     baseline: Literal["none", "mean"] = "none"
-    """For lone turns: subtract nothing, or the running mean reward of turns of its kind
-    (its `task_id` up to the first `-` or `/`)."""
+    """Baseline for turns without a group. `none`: nothing is subtracted. `mean`: the running mean reward of turns of the same kind
+    (their `task_id` up to the first `-` or `/`)."""
     group_size: int = Field(4, ge=2)
-    """Groups: episodes (sessions) of one `group_id`. A group is trained whole, once so many are there or it waited
+    """Groups: episodes (sessions) with the same `group_id`. A group is trained as a whole, when it has this many episodes or after
     `batch_wait_s`."""
     group_std: bool = True
-    """Groups: divide by the standard deviation of the group's rewards as well."""
+    """Groups: also divide by the standard deviation of the group's rewards."""
     step_wise: bool = False
-    """Groups: compare a turn with the turns at the same place in the other episodes, instead of episode with episode."""
+    """Groups: compare each turn with the turns at the same position in the other episodes, instead of whole episodes."""
     gamma: float = Field(0.99, ge=0, le=1)
-    """`gae`: how much of the next turn's worth a turn inherits."""
+    """`gae`: discount factor per turn."""
     gae_lambda: float = Field(0.95, ge=0, le=1)
-    """`gae`: how far credit reaches back; it fades by gamma * gae_lambda a turn."""
+    """`gae`: how far credit reaches back. It decays by gamma * gae_lambda per turn."""
     gap_clip: float = Field(2.0, gt=0)
-    """Distillation: log-probability gaps between teacher and policy are clamped to ± this."""
+    """Distillation: log-probability gaps between teacher and policy are clamped to ± this value."""
     teacher: str = Field("self", pattern=r"^(self|base|ema|https?://\S+)$")
-    """Who reads the hint in distillation: `self`, the policy as it is before the step; `base`, version 0; `ema`, a slow average of
-    the policy; or the URL of a vLLM server (`http://host:port/v1`) whose model has the same tokens."""
+    """Teacher for distillation, which sees the hint. `self`: the policy before the step. `base`: version 0. `ema`: an exponential
+    moving average of the policy. A URL: a vLLM server (`http://host:port/v1`) whose model has the same tokens."""
     teacher_decay: float = Field(0.99, ge=0, lt=1)
-    """`ema`: how much of the average stays after a step."""
+    """`ema`: share of the average that is kept at each step."""
     teacher_model: str | None = None
-    """Model to ask at the URL; unset: the first that it serves."""
+    """Model name to request from the teacher's URL. Unset: the first model that it serves."""
     teacher_api_key: str | None = None
-    """Key of the URL."""
+    """API key of the teacher's URL."""
     topk: int | None = Field(None, gt=0)
-    """`opd_topk`, `hybrid`: how many of the policy's likeliest tokens are compared at each position; unset: 50 and 4."""
+    """`opd_topk`, `hybrid`: number of the policy's likeliest tokens that are compared at each position. Unset: 50 for `opd_topk`, 4
+    for `hybrid`."""
     hint_choice: Literal["sequence", "token", "shortest"] = "sequence"
-    """`hybrid`: the hint whose teacher shares most likely tokens with the policy, over the whole answer or at each token; or the
-    shortest hint."""
+    """`hybrid`: how the hint is selected. `sequence`: the hint whose teacher shares the most likely tokens with the policy over the
+    whole answer. `token`: the same at each token. `shortest`: the shortest hint."""
     hint_candidates: int = Field(3, gt=0)
-    """`hybrid`: how many different hints, shortest first, are compared."""
+    """`hybrid`: number of different hints that are compared, shortest first."""
     batch_turns: int = Field(16, gt=0)
-    """A step is made of so many usable turns, … Elsewhere 32, accumulated 4 times: one person would wait long for 128 usable
-    turns, and only usable ones count here."""
+    """Usable turns per step; see also `batch_wait_s`. Other systems use 32, accumulated 4 times. One person would wait long for 128
+    turns, and only usable turns count here."""
     batch_wait_s: float = Field(600.0, gt=0)
-    """… or of those that are there (at least `batch_min_turns`) once the oldest has waited so long."""
+    """Seconds after which a smaller step is made. It needs `batch_min_turns` turns, and the oldest must have waited this long."""
     batch_min_turns: int = Field(4, gt=0)
-    """The fewest turns a step that waited too long may have."""
+    """Fewest turns in a step that is made because of `batch_wait_s`."""
     fair_keys: bool = True
-    """Share each step equally among the API keys whose turns wait; a key gets more only where others leave room."""
+    """Divide each step equally among the API keys that have waiting turns. A key gets more only if other keys leave room."""
     lr: float = Field(1e-5, gt=0)
-    """Learning rate after warm-up. Elsewhere 1e-6, for thousands of steps; a personal run makes tens of steps, in which 1e-6 shows
-    nothing. OpenClaw-RL's own scripts take 1e-5 as well. An adapter usually bears ten times as much."""
+    """Learning rate after warm-up. Other systems use 1e-6 for thousands of steps. A personal run makes tens of steps, in which 1e-6
+    has no visible effect. OpenClaw-RL's own scripts also use 1e-5. An adapter usually tolerates ten times as much."""
     warmup_steps: int = Field(0, ge=0)
-    """Steps over which the learning rate rises from 0. Elsewhere 100: a personal run would be over before it was warm.
+    """Steps over which the learning rate rises from 0. Other systems use 100, but a personal run is often shorter than that.
     `clip_grad` bounds the first steps."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """Of AdamW. Elsewhere the same; OpenClaw-RL's scripts take 0.9 and 0.98."""
+    """AdamW's betas. Other systems use the same defaults. OpenClaw-RL's scripts use 0.9 and 0.98."""
     weight_decay: float = Field(0.01, ge=0)
-    """Of AdamW. Elsewhere the same; OpenClaw-RL's scripts take 0.1, which pulls a finished model towards zero."""
+    """AdamW's weight decay. Other systems use the same default. OpenClaw-RL's scripts use 0.1, which pulls the weights of a
+    finished model towards zero."""
     clip_grad: float = Field(1.0, gt=0)
     """Largest gradient norm."""
     turn_bound: float | None = Field(2.0, ge=1)
-    """A turn is weighed down where its gradient exceeds the mean of the other turns of its step by more than this factor;
-    null: not bounded. The formula is in docs/methods.md."""
+    """Upper bound for a turn's gradient, as a multiple of the mean gradient of the other turns in its step. A turn above it is
+    weighted down. null: no bound. docs/methods.md has the formula."""
     off_policy: Literal["dppo", "ppo_clip", "tis", "cispo", "gspo"] = "dppo"
-    """How tokens count that an older version sampled; `ratio` is the policy's probability of a token over the sampler's. `dppo`:
-    weighed by the ratio, left out beyond `mask_threshold`. Elsewhere a PPO clip: its ratio is of the trainer to itself, 1 in a
-    batch's one step, so it never acts on old turns. `ppo_clip`: ratio clipped. `gspo`: the same with the ratio of the whole
-    turn. `tis`, `cispo`: weighed by the ratio, which is cut off but leaves no token out."""
+    """Correction for tokens that an older version sampled. `ratio` is the policy's probability of a token over the sampler's.
+    `dppo`: weight by the ratio, and mask tokens beyond `mask_threshold`. `ppo_clip`: clip the ratio. `gspo`: clip the ratio of the
+    whole turn. `tis`, `cispo`: weight by the ratio with an upper limit, and mask no token. Other systems use a PPO clip. Its ratio
+    compares the trainer with itself and is 1 in a batch's only step, so it never acts on old turns."""
     mask_threshold: float = Field(0.2, gt=0, le=1)
-    """`dppo`: a token whose probability has moved by more than this since it was sampled, in the direction its
-    advantage pushes, is left out (DPPO's probability-difference mask)."""
+    """`dppo`: largest change in a token's probability since it was sampled. A token that moved further in the direction of its
+    advantage is masked (DPPO's probability-difference mask)."""
     clip_low: float | None = Field(None, ge=0, le=1)
-    """The ratio is held above 1 - this; unset: 0.2 in `ppo_clip`, 1 in `cispo`, 3e-4 in `gspo`, 0.2 in the distillation of
-    `hybrid`."""
+    """Lower bound of the ratio: 1 minus this value. Unset: 0.2 for `ppo_clip`, 1 for `cispo`, 3e-4 for `gspo`, 0.2 for the
+    distillation of `hybrid`."""
     clip_high: float | None = Field(None, ge=0)
-    """The ratio is held below 1 + this; unset: 0.28 in `ppo_clip`, 4 in `cispo`, 4e-4 in `gspo`, 0.28 in the distillation of
-    `hybrid`."""
+    """Upper bound of the ratio: 1 plus this value. Unset: 0.28 for `ppo_clip`, 4 for `cispo`, 4e-4 for `gspo`, 0.28 for the
+    distillation of `hybrid`."""
     ratio_cap: float = Field(2.0, gt=0)
-    """`tis`: the largest weight of a token."""
+    """`tis`: largest weight of a token."""
     ratio_penalty: float = Field(1e-3, ge=0)
-    """Weight of (log ratio)² which keeps the policy near the sampler."""
+    """Weight of the (log ratio)² penalty, which keeps the policy close to the sampler."""
     max_mismatch: float = Field(0.5, gt=0)
-    """A turn that the newest version sampled and whose logprobs differ from the trainer's by more than this, on average over its
-    tokens, is refused. Where most do, the model is the wrong one and training stops."""
+    """Largest mean difference per token between the sampler's and the trainer's logprobs. Turns of the newest version above it are
+    refused. If most of them exceed it, the base model is wrong and training stops."""
     max_skipped_steps: int = Field(5, gt=0)
-    """Training stops after so many steps in a row that could not be made (loss or gradient not finite, logprobs that disagree)."""
+    """Training stops after this many failed steps in a row (loss or gradient not finite, or logprobs that disagree)."""
     max_refusals: int = Field(3, gt=0)
-    """Training pauses after so many updates in a row that the gate or a server refused. It goes on when LIVE moves, when it starts
+    """Training pauses after the gate or a server refused this many updates in a row. It resumes when LIVE moves, when you start it
     with another recipe, or with `clawctl train --from`."""
     max_staleness: int = Field(8, ge=0)
-    """Turns sampled more than so many updates ago are refused, with the reason. After a refusal or a rollback the updates are
-    counted along the lineage: back to the newest common ancestor, and on from there."""
+    """Turns that were sampled more updates ago than this are refused, with the reason. After a refusal or a rollback, updates are
+    counted along the lineage: back to the newest common ancestor, then forward from it."""
     tokens_per_microbatch: int = Field(8192, gt=0)
-    """Tokens in one forward and backward pass. A session that is longer is cut between two turns."""
+    """Tokens in one forward and backward pass. A longer session is split between two turns."""
     merge: Literal["tree", "none"] = "tree"
-    """`tree`: what the turns of a session share is computed once. `none`: each turn is a sequence of its own; same numbers,
-    slower."""
+    """`tree`: compute what the turns of a session share only once. `none`: each turn is a separate sequence. The numbers are the
+    same, but training is slower."""
     lora: LoraConfig | None = None
     """Train an adapter instead of all weights."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the forward pass; master weights and optimizer are float32 always. The frozen base of an adapter is kept in this type."""
+    """Type of the forward pass and of an adapter's frozen base model. Master weights and optimizer are always float32."""
     gradient_checkpointing: bool = False
-    """Keep only what goes into each layer and compute the layer again in the backward pass: far less memory, a third more time."""
+    """Store only each layer's input and recompute the layer in the backward pass. This needs far less memory and about a third more
+    time."""
     shard: Literal["auto", "none", "full"] = "auto"
-    """Cut weights, gradients and optimizer over the ranks (FSDP2). `auto`: on several GPUs where all weights are trained, and where
-    `optimizer_offload` asks for it. `none`: each rank has all of them."""
+    """Shard weights, gradients and optimizer over the ranks (FSDP2). `auto`: shard if all weights are trained on several GPUs, or
+    if `optimizer_offload` needs it. `none`: each rank holds everything. `full`: always shard."""
     optimizer_offload: bool = False
-    """Keep master weights, gradients and optimizer in host memory, and on the GPU the layer at work alone. On the CPU it changes
-    nothing."""
+    """Keep master weights, gradients and optimizer in host memory. The GPU then holds only the layer being computed. This has no
+    effect on the CPU."""
     gpus: list[int] | None = None
-    """GPUs of this machine that train, by number; `clawctl train` then starts torchrun with a process for each."""
+    """GPUs of this machine for training, by number. `clawctl train` starts torchrun with one process per GPU."""
     device_memory_gb: float | None = Field(None, gt=0)
-    """Memory of one training device in GiB, for the estimate before the first step; unset: asked of the device."""
+    """Memory of one training device in GiB, for the estimate before the first step. Unset: read from the device."""
     ignore_estimate: bool = False
-    """Try it even where weights, gradients and optimizer alone are larger than the device."""
+    """Train even if weights, gradients and optimizer alone exceed the device's memory."""
     max_steps: int | None = None
-    """Stop after so many steps in all; unset: go on, for the person goes on as well. Elsewhere 10000."""
+    """Total number of steps after which training ends. Unset: training continues as long as there are turns. Other systems use
+    10000."""
     keep_checkpoints: int = Field(2, gt=0)
-    """How many checkpoints stay on disk. Elsewhere one is saved every 100 to 500 steps; here each step is one, so that a crash
-    loses no turn."""
+    """Number of checkpoints to keep. Other systems save one every 100 to 500 steps. Here every step is saved, so that a crash loses
+    no turn."""
     keep_turn_records: int = Field(100, ge=0)
-    """Of so many steps the numbers of each trained token are kept, for `clawctl inspect why`; 0: of none."""
+    """Number of steps for which the numbers of each trained token are kept, for `clawctl inspect why`. 0: none."""
     trackers: list[Literal["wandb", "tensorboard", "trackio"]] = []
-    """Where each step is told as well; `train/steps.jsonl` always is. Each needs its package: `pip install 'clawctl[wandb]'` …"""
+    """Where to log each step in addition to `train/steps.jsonl`. Each tracker needs its package: `pip install 'clawctl[wandb]'`
+    …"""
     tracker_project: str = "clawctl"
-    """Project name in wandb and trackio; the run is called after its directory."""
+    """Project name in wandb and trackio. The run has the name of its directory."""
     wandb_mode: Literal["offline", "online"] = "offline"
-    """`offline` writes to `train/wandb/` and sends nothing; `wandb sync` sends it later."""
+    """`offline`: write to `train/wandb/` and send nothing; upload it later with `wandb sync`. `online`: send at once."""
     peak_tflops: float | None = Field(None, gt=0)
-    """What the device can do in the forward pass's type, for MFU; unset: looked up for known GPUs, else no MFU is told."""
+    """Peak TFLOPS of the device in the type of the forward pass, for MFU. Unset: taken from a table of known GPUs. For other
+    devices no MFU is reported."""
     custom_loss: str | None = None
-    """`file.py:name` of a function `compute_loss(policy_logits, reference_logits, rewards, advantages, config)` that takes the
-    place of the policy loss. The file is run as it is: load only code that you trust."""
+    """Your own loss, as `file.py:name`: `compute_loss(policy_logits, reference_logits, rewards, advantages, config)`. It replaces
+    the policy loss. clawctl runs the file as it is, so load only code that you trust."""
     seed: int = 0
-    """Of dropout and of the adapter's first weights."""
+    """Seed for dropout and for the adapter's initial weights."""
     threads: int | None = None
-    """CPU threads of the trainer; unset: PyTorch's choice."""
+    """CPU threads of the trainer. Unset: PyTorch decides."""
 
     @property
     def uses_rewards(self) -> bool:
@@ -176,10 +184,10 @@ class TrainConfig(Section):
 
     @property
     def needs_second_model(self) -> bool:
-        """Whether version 0 lies beside the policy: without an adapter to take off, it is a model of its own."""
+        """Whether version 0 is loaded as a second model. With an adapter it is the policy without the adapter."""
         return self.teacher == "base" and self.lora is None and (self.uses_hints or self.custom_loss is not None)
 
     @property
     def credit(self) -> Literal["reward", "group", "gae"]:
-        """What the reward term is made of."""
+        """The advantage that the reward term uses."""
         return "group" if self.method == "grpo" else self.advantage

@@ -9,6 +9,6 @@ from clawctl.config.section import Section
 
 class UpConfig(Section):
     stages: list[Literal["serve", "collect", "judge", "train", "eval"]] = ["serve", "collect", "judge", "train"]
-    """What `clawctl up` starts. With a gate, `eval` is needed as well."""
+    """Stages that `clawctl up` starts. A gate requires `eval` as well."""
     backoff_s: float = Field(1.0, gt=0)
-    """Wait before a stage that died is started again; doubles each time, up to a minute."""
+    """Seconds before a failed stage is restarted. The delay doubles with each failure, up to a minute."""

@@ -1,4 +1,4 @@
-"""Variables of the environment: which are followed, by which commands, and what the others' names are here."""
+"""Environment variables: which ones each command uses, and the equivalents of the others."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,8 @@ _ALL = ("serve", "collect", "judge", "train", "eval", "up")
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One variable. `refused` ends its commands with exit code 2; `warned` is named in a warning, for other programs set it too."""
+    """One variable. `refused` ends its commands with exit code 2. `warned` only causes a warning, because other programs use it
+    too."""
 
     effect: Literal["followed", "refused", "warned"]
     meaning: str  # what it sets, or what to set instead
@@ -27,8 +28,8 @@ def _refused(instead: str, *commands: str) -> Variable:
     return Variable("refused", instead, (*commands, "up") if commands else _ALL)
 
 
-_BY_NUMBER = "name them by number, as in 2,3 (a lone one with a comma: 2,)"
-_RECORDS = "`serve --intercept` captures, and the folder is `--run`"
+_BY_NUMBER = "give GPU numbers, as in 2,3 (a single GPU with a comma: 2,)"
+_RECORDS = "use `serve --intercept` to capture, and `--run` for the folder"
 
 VARIABLES: dict[str, Variable] = {
     "CLAWCTL_RUN": _followed("`--run`"),
@@ -50,11 +51,11 @@ VARIABLES: dict[str, Variable] = {
     "OPENCLAW_UPSTREAM_KEY": _followed("`serve --upstream-key`", "serve", "up"),
     "TRAIN_GPUS": _followed("`train --gpus`: numbers, as in `2,3`", "train", "up"),
     "ROLLOUT_GPUS": _followed("`serve --gpus`: numbers, as in `0,1`", "serve", "up"),
-    "MASTER_ADDR": _followed("the address at which the nodes rendezvous; read with `train --gpus`", "train"),
-    "MASTER_PORT": _followed("the port at which the nodes rendezvous; read with `train --gpus`", "train"),
-    "NNODES": _followed("how many nodes; read with `train --gpus`", "train"),
-    "NODE_RANK": _followed("which node this is; read with `train --gpus`", "train"),
-    "GPUS_PER_NODE": _followed("how many GPUs `train --gpus all` takes", "train"),
+    "MASTER_ADDR": _followed("rendezvous address of the nodes, with `train --gpus`", "train"),
+    "MASTER_PORT": _followed("rendezvous port of the nodes, with `train --gpus`", "train"),
+    "NNODES": _followed("number of nodes, with `train --gpus`", "train"),
+    "NODE_RANK": _followed("number of this node, with `train --gpus`", "train"),
+    "GPUS_PER_NODE": _followed("number of GPUs that `train --gpus all` uses", "train"),
     "OPENCLAW_CONFIG_PATH": _followed("OpenClaw's configuration, for `openclaw-setup`", "openclaw-setup"),
     "OPENCLAW_STATE_DIR": _followed("the folder of OpenClaw's configuration, for `openclaw-setup`", "openclaw-setup"),
     "OPENCLAW_HOME": _followed("the home of OpenClaw, for `openclaw-setup`", "openclaw-setup"),
@@ -64,11 +65,11 @@ VARIABLES: dict[str, Variable] = {
     "OPENCLAW_TOPK_W_OPD": _refused("`train.weight_opd`", "train"),
     "OPENCLAW_TOPK_K": _refused("`train.topk`", "train"),
     "OPENCLAW_TOPK_HINT_SELECTION": _refused("`train.hint_choice`", "train"),
-    "OPENCLAW_TOPK_SUBSET_MODE": _refused("the policy's likeliest tokens are always compared: `train.topk`", "train"),
+    "OPENCLAW_TOPK_SUBSET_MODE": _refused("the policy's likeliest tokens are always used: `train.topk`", "train"),
     "OPENCLAW_TOPK_ADV_DIFF_CLIP": _refused("`train.gap_clip`", "train"),
     "OPENCLAW_TOPK_MAX_CAND": _refused("`train.hint_candidates`", "train"),
     "OPENCLAW_OPD_TEACHER_LP_MAX_CONCURRENCY": _refused("the trainer computes the teacher itself: `train.teacher`", "train"),
-    "OPENCLAW_EVAL_MODE": _refused("`clawctl judge` always judges; unset it", "judge"),
+    "OPENCLAW_EVAL_MODE": _refused("`clawctl judge` always judges", "judge"),
     "OPENCLAW_RECORD_ENABLED": _refused(_RECORDS, "serve"),
     "OPENCLAW_RECORD_FILE": _refused(_RECORDS, "serve"),
     "OPENCLAW_PRM_RECORD_FILE": _refused("verdicts are in `RUN/verdicts`", "judge"),
@@ -79,7 +80,7 @@ VARIABLES: dict[str, Variable] = {
     "SGLANG_API_KEY": Variable("warned", "`CLAWCTL_API_KEY` for clients, `CLAWCTL_UPSTREAM_KEY` for SGLang", ("serve", "up")),
 }
 
-# What our own processes, scripts and examples set, and what OpenClaw itself reads: no word about them.
+# Set by clawctl's processes, scripts and examples, or read by OpenClaw itself: no warning.
 _QUIET = frozenset(
     [
         "CLAWCTL_UP",
@@ -93,7 +94,7 @@ _QUIET = frozenset(
 )
 _OPENCLAWS_OWN = ("OPENCLAW_GATEWAY_", "OPENCLAW_DISABLE_", "OPENCLAW_NO_", "OPENCLAW_SKIP_")
 
-# Of these the first that is set is taken. Those after the first are other systems' names.
+# The first variable that is set wins. All but the first are names of other systems.
 SAME = {
     "MODEL": ("CLAWCTL_MODEL", "OPENCLAW_MODEL", "MODEL_PATH", "BASE_MODEL_PATH"),
     "HOST": ("CLAWCTL_HOST", "OPENCLAW_HOST"),
@@ -106,30 +107,32 @@ SAME = {
 
 
 def first_set(name: str, environment: Mapping[str, str]) -> tuple[str, str] | None:
-    """The variable that sets `name`, and its value. Raises ClawError (exit code 2) where two names of other systems disagree."""
+    """The variable that sets `name`, and its value. Raises ClawError (exit code 2) if two names of other systems disagree."""
     found = {variable: environment[variable] for variable in SAME[name] if environment.get(variable)}
     foreign = [variable for variable in found if not variable.startswith("CLAWCTL_")]
     if len(foreign) == len(found) and len({found[variable] for variable in foreign}) > 1:
-        raise ClawError(f"{' and '.join(foreign)} differ in the environment", f"unset all but one, or set {SAME[name][0]}", 2)
+        raise ClawError(
+            f"{' and '.join(foreign)} differ in the environment", f"unset all but one, or set {SAME[name][0]} instead", 2
+        )
     return next(iter(found.items()), None)
 
 
 def check_variables(command: str, environment: Mapping[str, str]) -> str | None:
-    """A warning of what is set and not followed, in one line; None where there is nothing to say.
+    """A one-line warning about variables that clawctl ignores; None if there are none.
 
-    Raises ClawError (exit code 2) where `command` must not pass over a variable.
+    Raises ClawError (exit code 2) if `command` must not ignore a variable.
     """
     for name, variable in VARIABLES.items():
         if environment.get(name) and variable.effect == "refused" and command in variable.commands:
-            raise ClawError(f"{name} is set, and clawctl does not read it", f"here it is: {variable.meaning}; then unset {name}", 2)
+            raise ClawError(f"{name} is set, but clawctl does not use it", f"in clawctl: {variable.meaning}; then unset {name}", 2)
     told = [*_warned(command, environment), *_unknown(environment), *_overruled(command, environment)]
-    return f"the environment sets what clawctl does not follow: {'; '.join(told)}" if told else None
+    return f"the environment sets variables that clawctl ignores: {'; '.join(told)}" if told else None
 
 
 def _warned(command: str, environment: Mapping[str, str]) -> Iterator[str]:
     for name, variable in VARIABLES.items():
         if environment.get(name) and variable.effect == "warned" and command in variable.commands:
-            yield f"{name} (here: {variable.meaning})"
+            yield f"{name} (in clawctl: {variable.meaning})"
 
 
 def _unknown(environment: Mapping[str, str]) -> Iterator[str]:
@@ -138,11 +141,11 @@ def _unknown(environment: Mapping[str, str]) -> Iterator[str]:
         known = name in VARIABLES or name in _QUIET or name.startswith(_OPENCLAWS_OWN)
         if name.startswith(("OPENCLAW_", "CLAWCTL_")) and environment[name] and not known:
             near = get_close_matches(name, ours, n=1)
-            yield f"{name} (did you mean {near[0]}?)" if near else f"{name} (unknown; names: docs/coming-from.md)"
+            yield f"{name} (did you mean {near[0]}?)" if near else f"{name} (unknown; docs/coming-from.md lists the names)"
 
 
 def _overruled(command: str, environment: Mapping[str, str]) -> Iterator[str]:
-    """Other systems' names that say something else than ours."""
+    """Variables of other systems that differ from clawctl's own."""
     for names in SAME.values():
         own = environment.get(names[0])
         for name in names[1:]:
@@ -156,8 +159,8 @@ def asks_for_debug(environment: Mapping[str, str]) -> bool:
 
 
 def gpu_numbers(name: str, text: str) -> list[int]:
-    """`2,3` as numbers. A lone number could be a count. Raises ClawError (exit code 2)."""
+    """`2,3` as numbers. A single number could be a count and is refused. Raises ClawError (exit code 2)."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if "," not in text or not parts or not all(part.isdigit() for part in parts):
-        raise ClawError(f"{name} is {text!r}, which is no list of GPUs", _BY_NUMBER, 2)
+        raise ClawError(f"{name} is {text!r}, which is not a list of GPUs", _BY_NUMBER, 2)
     return [int(part) for part in parts]

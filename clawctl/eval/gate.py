@@ -1,7 +1,7 @@
-"""The gate: may a candidate take the place of the live policy?
+"""The gate: decides whether a candidate may replace the live policy.
 
-A candidate is compared with the live version and with anchors: the base version, and for each metric the best version so far.
-Compared with the live version alone, ten drops of 0.09 would each pass a limit of 0.10.
+A candidate is compared with the live version and with anchors: the base version, and for each metric the best version so far. With
+the live version alone, ten drops of 0.09 would each pass a limit of 0.10.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from clawctl.config import GateConfig
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What the gate compares: both were measured on the same tasks."""
+    """The scores that the gate compares; both were measured on the same tasks."""
 
     satisfaction: float
     correctness: float
@@ -51,10 +51,10 @@ def decide(
     candidate: Scores, live: Scores | None, gate: GateConfig, against: int | None = None, anchors: Sequence[Anchor] = ()
 ) -> Decision:
     """Promote unless correctness or satisfaction fell by more than the gate allows, compared with the live version or an anchor.
-    `live` is None where the live version cannot be measured: then the anchors alone decide.
+    `live` is None if the live version cannot be measured; then only the anchors decide.
 
-    Point estimates: one comparison that demands significance from 36 answers would never open the gate. What noise lets through
-    once does not add up, because the anchors stay where they are.
+    It compares point estimates: with 36 answers, a test for significance would never let a candidate through. Errors from noise do
+    not accumulate, because the anchors stay fixed.
     """
     losses: list[str | None] = []
     fallen = set()

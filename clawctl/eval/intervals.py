@@ -11,7 +11,7 @@ _T = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean of values between 0 and 1, and where the true mean lies in 95 of 100 repetitions."""
+    """A mean of values between 0 and 1, with its 95 % confidence interval."""
 
     mean: float
     low: float
@@ -23,7 +23,7 @@ class Estimate:
 
 
 def proportion(outcomes: Sequence[bool]) -> Estimate:
-    """Wilson's score interval (Wilson 1927): sensible also near 0 and 1, where the textbook one leaves the scale."""
+    """Wilson's score interval (Wilson 1927). Near 0 and 1 it stays in range, unlike the textbook interval."""
     n = len(outcomes)
     if n == 0:
         raise ValueError("no outcomes")
@@ -35,8 +35,8 @@ def proportion(outcomes: Sequence[bool]) -> Estimate:
 def mean(values: Sequence[float]) -> Estimate:
     """Student's t interval of values in [0, 1], cut to that range.
 
-    Where all values are the same, or there is but one, t would claim to be certain; the Wilson interval of that share is given
-    instead, which is never too narrow: no variable in [0, 1] varies more than a coin with the same mean.
+    For equal values, or a single one, the t interval would have no width. The Wilson interval of that share is used instead. It is
+    never too narrow, because no variable in [0, 1] varies more than a coin with the same mean.
     """
     n = len(values)
     if n == 0:

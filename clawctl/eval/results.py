@@ -1,4 +1,4 @@
-"""What a suite found, and the file it ends up in: `eval/<version>.json`."""
+"""The results of a suite, and their file `eval/<version>.json`."""
 
 import logging
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ log = logging.getLogger("eval")
 
 
 class CannotMeasure(Exception):
-    """The server did not answer as a server should. `gone`: it could not be reached at all, so nothing is said about the policy."""
+    """The server did not answer correctly. `gone`: it could not be reached at all, so this is not a result for the policy."""
 
     def __init__(self, problem: str, gone: bool):
         super().__init__(problem)
@@ -39,12 +39,12 @@ class Finding:
 
 
 def settings_of(config: EvalConfig) -> dict[str, Any]:
-    """What two measurements must share to be compared."""
+    """The settings that two measurements must share to be comparable."""
     return {"suites": list(config.suites), "problems": config.problems, "seed": config.seed, "temperature": config.temperature}
 
 
 def read_record(run: RunDir, version: int) -> dict[str, Any] | None:
-    """`eval/<version>.json`, or None where the version was not looked at. A file that cannot be read is put aside."""
+    """`eval/<version>.json`, or None if the version has no record. An unreadable file is moved to a backup name."""
     path = run.eval / f"{version}.json"
     try:
         found = read_sealed(path.read_bytes())
@@ -54,13 +54,13 @@ def read_record(run: RunDir, version: int) -> dict[str, Any] | None:
         found = error
     if isinstance(found, dict) and {"suites", "decision"} <= found.keys():
         return found
-    kept = quarantine(run, path, f"no eval record: {found if isinstance(found, Exception) else 'a key is missing'}")
-    log.warning("%s was no eval record; it is kept as %s and version %d is measured again", path.name, kept, version)
+    kept = quarantine(run, path, f"not an eval record: {found if isinstance(found, Exception) else 'a key is missing'}")
+    log.warning("%s is not a valid eval record; it is kept as %s, and version %d is measured again", path.name, kept, version)
     return None
 
 
 def is_measured(record: dict[str, Any] | None, config: EvalConfig) -> bool:
-    """Whether `record` holds numbers that can be compared with what `config` measures."""
+    """Whether `record` contains numbers that are comparable with the measurements of `config`."""
     return bool(record and record.get("suites") and record.get("settings") == settings_of(config))
 
 

@@ -1,7 +1,8 @@
-"""The eval stage: measure policy versions, and where the recipe has a gate, decide which of them go live.
+"""The eval stage: measures policy versions and, if the recipe has a gate, decides which of them go live.
 
-After a refusal LIVE stays where it is, and the trainer goes back to it: what was built on the refused candidate is neither measured
-nor let in. Candidates that were overtaken before their turn came are skipped. The records of both say so.
+After a refusal LIVE stays where it is, and the trainer goes back to it. Versions that were trained on a refused candidate are
+neither measured nor accepted. Candidates that were overtaken before their measurement are skipped. The records of both contain the
+reason.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ class Stopped(Exception):
 
 
 def evaluate(run: RunDir, recipe: Recipe, version: int | None, once: bool, as_json: bool) -> None:
-    """Measure `version` and end, or follow the trainer. Raises ClawError where one version was asked for and cannot be measured."""
+    """Measure `version` and end, or follow the trainer. Raises ClawError if the requested version cannot be measured."""
     stop = stop_on_signals()
     ensure_base_policy(run, recipe.model.path)
     if version is None:
@@ -53,14 +54,16 @@ def evaluate(run: RunDir, recipe: Recipe, version: int | None, once: bool, as_js
 
 
 def measure_by_hand(run: RunDir, recipe: Recipe, version: int, stop: threading.Event) -> dict[str, Any]:
-    """Measure one version now, whatever was measured before. What the gate decided about it stays decided."""
+    """Measure one version now, even if it was measured before. The gate's earlier decision stays."""
     read_policy(run, version)
     try:
         record = measure(run, recipe, version, stop)
     except CannotMeasure as error:
-        raise ClawError(f"policy {version} cannot be measured: {error}", "is `clawctl serve` running on this run?") from error
+        raise ClawError(
+            f"policy {version} cannot be measured: {error}", "check that `clawctl serve` is running on this run"
+        ) from error
     except Stopped as error:
-        raise ClawError(f"stopped before policy {version} was measured", "start it again") from error
+        raise ClawError(f"stopped before policy {version} was measured", "start eval again") from error
     earlier = read_record(run, version) or {}  # now: the gate may have decided while this measured
     record |= {name: earlier[name] for name in ("decision", "again", "compared") if name in earlier}
     write_record(run, record)
@@ -83,7 +86,7 @@ def measure(run: RunDir, recipe: Recipe, version: int, stop: threading.Event) ->
         "settings": settings_of(recipe.eval),
         "suites": {name: finding.as_json() for name, finding in findings.items()},
         "examples": [example for finding in findings.values() for example in finding.examples],
-        "decision": asdict(Decision(None, "measured; nothing was decided")),
+        "decision": asdict(Decision(None, "measured without a decision")),
         "seconds": time.monotonic() - began,
         "at": time.time(),
     }
@@ -109,7 +112,7 @@ async def _play(endpoint: Endpoint, recipe: Recipe, stop: threading.Event) -> di
 
 
 class Follower:
-    """Measures what the trainer publishes, as it comes. What it knows lies in the run directory, except how often it failed."""
+    """Measures versions as the trainer publishes them. Its state is in the run directory, except the number of failures."""
 
     def __init__(self, run: RunDir, recipe: Recipe, stop: threading.Event, as_json: bool):
         self.run, self.recipe, self.stop, self.as_json = run, recipe, stop, as_json
@@ -132,7 +135,7 @@ class Follower:
                 return
 
     def step(self) -> bool:
-        """One measurement or decision; False if there is none to make."""
+        """Make one measurement or decision; False if there is none to make."""
         return self._step_open() if self.recipe.gate is None else self._step_gated(self.recipe.gate)
 
     def _step_open(self) -> bool:
@@ -155,7 +158,7 @@ class Follower:
             return False
         *overtaken, candidate = candidates
         for version in overtaken:
-            self._decided(version, Decision(False, f"{OVERTAKEN} {candidate} before its turn came", live))
+            self._decided(version, Decision(False, f"{OVERTAKEN} {candidate} before it was measured", live))
         record = self._measured(candidate)
         if live_version(self.run) != live:
             return True  # somebody moved LIVE meanwhile: look again
@@ -190,10 +193,10 @@ class Follower:
                 self._decided(version, Decision(False, reason, live))
 
     def _anchors(self, candidate: Scores, gate: GateConfig, lineage: Lineage, live: int) -> list[Anchor]:
-        """The base, and the best version so far by each metric, with what they score on the tasks of this recipe.
+        """The base version and the best version by each metric, with their scores on the tasks of this recipe.
 
-        The highest of many noisy measurements is too high. So the best version is chosen by its first measurement, and what counts
-        is a second one, which the choice did not see. It is made once, when the first would keep a candidate out, and kept.
+        The highest of many noisy measurements is too high. So the best version is chosen by its first measurement, and a second,
+        independent one counts. It is made once, when the first one would refuse a candidate, and stored.
         """
         anchors = []
         let_in = served(self.run).intersection(lineage.ancestry(live))
@@ -217,9 +220,9 @@ class Follower:
         return anchors
 
     def _again(self, version: int) -> Scores:
-        """The second measurement of a version, made now if it is not there or is of other tasks. Where the server cannot serve the
-        version it is the first. Raises CannotMeasure where it is too early to say so."""
-        record = read_record(self.run, version) or _unmeasurable(self.recipe, version, "its record is gone")
+        """The second measurement of a version. It is made now if it is missing or used other tasks. If the server cannot serve the
+        version, the first one is returned. Raises CannotMeasure if it is too early to decide that."""
+        record = read_record(self.run, version) or _unmeasurable(self.recipe, version, "its record is missing")
         again = record.get("again")
         if again is not None and is_measured(again, self.recipe.eval):
             return scores(again)
@@ -228,7 +231,7 @@ class Follower:
         fresh = self._measure(version)
         record["again"] = {name: fresh[name] for name in ("settings", "suites", "at")}
         self._write(record)
-        log.info("policy %d, measured again as an anchor: %s", version, _in_short(fresh))
+        log.info("policy %d measured again as an anchor: %s", version, _in_short(fresh))
         return scores(fresh) if fresh["suites"] else scores(record)
 
     def _measure(self, version: int) -> dict[str, Any]:
@@ -244,8 +247,8 @@ class Follower:
             return _unmeasurable(self.recipe, version, str(error))
 
     def _measured(self, version: int) -> dict[str, Any]:
-        """The record of `version` with numbers that this recipe can compare, measured now if need be; without numbers where the
-        server could not serve it even when asked several times. Raises CannotMeasure where it is too early to say so."""
+        """The record of `version` with numbers that are comparable for this recipe, measured now if needed. It has no numbers if
+        the server could not serve the version after several attempts. Raises CannotMeasure if it is too early to decide that."""
         record = read_record(self.run, version)
         if record is not None and (is_measured(record, self.recipe.eval) or self.failures[version] >= _TRIES):
             return record
@@ -264,7 +267,7 @@ class Follower:
         record = read_record(self.run, version) or _unmeasurable(self.recipe, version, decision.reason)
         record["decision"] = asdict(decision)
         self._write(record)
-        log.info("policy %d %s: %s", version, "goes live" if decision.promote else "stays out", decision.reason)
+        log.info("policy %d %s: %s", version, "goes live" if decision.promote else "does not go live", decision.reason)
         self._tell(record)
 
     def _write(self, record: dict[str, Any]) -> None:

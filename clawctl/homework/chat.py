@@ -210,7 +210,7 @@ async def _wait_for_server(client: httpx.AsyncClient, endpoint: Endpoint, stop: 
             return
         except httpx.TransportError as error:
             if time.monotonic() > deadline:
-                raise ClawError(f"{endpoint.url} does not answer: {error}", "look into the server's log") from error
+                raise ClawError(f"{endpoint.url} does not answer: {error}", "check the server's log") from error
             await asyncio.sleep(0.3)
 
 

@@ -1,4 +1,4 @@
-"""`clawctl inspect data`: what is stored where, since when, and about whom."""
+"""`clawctl inspect data`: the stored data, its location, its age and its users."""
 
 import time
 from collections.abc import Iterator
@@ -16,16 +16,16 @@ from clawctl.shards import UnreadableShard, read_columns
 
 # What a folder holds, and what of it is somebody's words.
 _HOLDS = {
-    "captures": "every exchange as it crossed the wire: words, token ids, claims of the client",
-    "feedback": "ratings that people gave, with their comments",
-    "trajectories": "turns: words, what came back, token ids",
-    "verdicts": "what the judge says of each turn; hints may quote people",
-    "policies": "weights that learned from turns, and the ids of those turns",
-    "train": "checkpoints, and ids of the turns of each step",
-    "eval": "answers to made-up problems; nobody's words",
-    "quarantine": "files that could not be read: they may hold anything the others hold",
-    "locks": "who works on what",
-    "logs": "counts and problems, no words of a conversation",
+    "captures": "every request and answer: text, token ids, metadata from the client",
+    "feedback": "ratings from people, with their comments",
+    "trajectories": "turns: text, next states, token ids",
+    "verdicts": "the judge's verdict on each turn; hints may quote people",
+    "policies": "trained weights, and the ids of the turns they learned from",
+    "train": "checkpoints, and the turn ids of each step",
+    "eval": "answers to invented problems, no user data",
+    "quarantine": "files that could not be read; they may contain any of the other data",
+    "locks": "which worker is working on what",
+    "logs": "counts and problems, no text of conversations",
 }
 
 
@@ -41,7 +41,7 @@ def show_data(run: RunDir, as_json: bool) -> None:
         began = "" if store["since"] is None else since(store["since"], time.time())
         rows = "" if store["rows"] is None else str(store["rows"])
         stores.add_row(store["where"], str(store["files"]), sized(store["bytes"]), rows, began, store["what"])
-    people = Table(title="about whom")
+    people = Table(title="users")
     for heading in ("user", "sessions", "turns", "captured", "first", "last"):
         people.add_column(heading, justify="right" if heading in ("sessions", "turns", "captured") else "left")
     for user in found["users"]:
@@ -51,7 +51,7 @@ def show_data(run: RunDir, as_json: bool) -> None:
 
 
 def look_at_data(run: RunDir) -> dict[str, Any]:
-    """Everything the tables say, with times as unix seconds."""
+    """The content of the tables, with times as unix seconds."""
     problems: list[str] = []
     users: dict[str, dict[str, Any]] = {}
     rows = {"captures": 0, "trajectories": 0, "verdicts": 0}

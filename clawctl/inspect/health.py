@@ -1,4 +1,4 @@
-"""`clawctl inspect health`: what runs, what waits, what was lost or put aside, and why turns are not trained."""
+"""`clawctl inspect health`: what is running, waiting, lost or quarantined, and why turns are not trained."""
 
 import os
 import re
@@ -24,8 +24,8 @@ from clawctl.run_dir import FOLDERS, RunDir, claimed, published
 
 _LITTLE_ROOM = 16 << 20  # bytes
 REDACTION_CURE = (
-    "`clawctl inspect turns` shows the place as [redacted:…]. If a client sends a secret with every request, take it out of its "
-    "instructions; if it is none, name the text in privacy.not_secrets"
+    "`clawctl inspect turns` shows the place as [redacted:…]. If a client sends a secret with every request, remove it from its "
+    "instructions; if the text is not a secret, add it to privacy.not_secrets"
 )
 _NOT_WAITING = ("waiting for the judge", "waiting for the trainer")
 
@@ -39,14 +39,14 @@ def show_health(run: RunDir, as_json: bool) -> None:
 
 
 def look(run: RunDir) -> dict[str, Any]:
-    """Everything the table says, as counts."""
+    """The content of the table, as counts."""
     joined = read_rows(run)
     problems = joined.problems
     serve = ask_server(run)
     exchanges, files = count_exchanges(run)
     free = shutil.disk_usage(run.root).free
     if free < _LITTLE_ROOM:
-        problems.append(f"the disk has {sized(free)} left: stages wait for room, and serve loses what it captures")
+        problems.append(f"the disk has {sized(free)} left: stages wait for free space, and serve loses captures")
     still_open = read_open(run, problems)
     served = sum(row.turn["source"] == "serve" for row in joined.rows)
     feed = read_json(run.train / "feed.json", problems, None, lambda value: isinstance(value, dict))
@@ -83,7 +83,7 @@ def look(run: RunDir) -> dict[str, Any]:
 
 
 def training(run: RunDir, problems: list[str]) -> dict[str, Any]:
-    """Which version training goes on from, what it left, when it last went back, and why it pauses."""
+    """The version that training continues from, the versions it left, its last move back, and why it is paused."""
     lineage = read_lineage(run)
     known: dict[str, Any] = read_json(run.train / "refusals.json", problems, {}, lambda value: isinstance(value, dict))
     back = list(json_lines(run.train / "back.jsonl", problems))
@@ -97,13 +97,13 @@ def training(run: RunDir, problems: list[str]) -> dict[str, Any]:
 
 
 def not_trained(joined: Joined) -> dict[str, int]:
-    """How many turns each reason has kept out of training, the commonest first."""
+    """Number of untrained turns by reason, the most frequent first."""
     reasons = Counter(row.why_not for row in joined.rows if row.why_not is not None)
     return {str(reason): count for reason, count in reasons.most_common() if reason not in _NOT_WAITING}
 
 
 def redacted_by(joined: Joined) -> dict[str, int]:
-    """How many turns each rule of redaction has kept out of training, and where it found something; the commonest first."""
+    """Number of untrained turns by redaction rule and place, the most frequent first."""
     found = Counter(row.turn["redacted_by"] for row in joined.rows if row.turn["redacted_by"] and row.step is None)
     return dict(found.most_common())
 
@@ -119,8 +119,8 @@ def shares_of_keys(joined: Joined) -> dict[str, dict[str, float]]:
 
 
 def is_running(run: RunDir, stage: str) -> bool:
-    """Whether a worker holds the place of `stage`. The lock is only tried where its last owner may still live: a reader must never
-    be in the way of a worker that starts."""
+    """Whether a worker holds the lock of `stage`. The lock is only tried if its last owner may be alive, because a reader must not
+    block a worker that starts."""
     try:
         owner = re.fullmatch(r"process (\d+) on (.+)", (run.locks / f"{stage}.owner").read_text(errors="replace").strip())
     except OSError:
@@ -132,8 +132,8 @@ def is_running(run: RunDir, stage: str) -> bool:
 
 
 def is_judging(run: RunDir) -> bool | None:
-    """Whether a judge worker has taken up the oldest shard without verdicts. None where there is none: judges hold no place of
-    their own, any number of them may work, and one without work does not show."""
+    """Whether a judge worker has claimed the oldest shard without verdicts. None if there is no such shard: any number of judges
+    may run, and an idle judge holds no lock."""
     waiting = unjudged(run)
     if not waiting:
         return None
@@ -154,9 +154,9 @@ def _lives(pid: int) -> bool:
 
 
 def ask_server(run: RunDir) -> dict[str, Any]:
-    """What the server says of itself: {"running", "url", "lost", "health"}; `lost` is None where nobody can say.
+    """The server's own status: {"running", "url", "lost", "health"}. `lost` is None if it is not known.
 
-    A server that takes the connection but has no time to answer runs.
+    A server that accepts the connection but does not answer in time counts as running.
     """
     problems: list[str] = []
     announced: dict[str, Any] = read_json(run.root / "serve.json", problems, {}, lambda value: isinstance(value, dict))
@@ -180,7 +180,7 @@ def ask_server(run: RunDir) -> dict[str, Any]:
 
 
 def count_exchanges(run: RunDir) -> tuple[int, int]:
-    """Whole lines in `captures/`, and files."""
+    """Number of complete lines in `captures/`, and of files."""
     files = published(run.captures, ".jsonl")
     return sum(_lines(path) for path in files), len(files)
 
@@ -206,7 +206,7 @@ def quarantined(run: RunDir) -> list[dict[str, str]]:
 
 
 def disk_bytes(folder: Path) -> int:
-    """What the folder holds on disk; a file with two names (a checkpoint and its policy) counts once."""
+    """Size of the folder on disk. A file with two names (a checkpoint and its policy) counts once."""
     sizes: dict[tuple[int, int], int] = {}
     for path in folder.rglob("*"):
         try:
@@ -231,7 +231,7 @@ def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
     stages = Text("  ").join(_stage(stage, runs) for stage, runs in found["stages"].items())
     versions = f"{found['live_version']} is live, {found['newest_version']} is the newest"
     lost = captures["lost"]
-    told = "nobody to ask how many were lost" if lost is None else f"{lost} lost"
+    told = "serve is not running, so the number of lost ones is not known" if lost is None else f"{lost} lost"
     waits = ", ".join(f"{turns[f'waiting_for_{stage}']} for {stage}" for stage in ("collect", "judge", "trainer"))
     lines = [
         ("running", stages),
@@ -255,7 +255,7 @@ def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
         lines.append(("unknown fields", one_line(_unknown_line(unknown), 300)))
     lines += _training_lines(found["training"])
     if feed:
-        lines.append(("trainer says", one_line(_feed_line(feed), 200)))
+        lines.append(("trainer", one_line(_feed_line(feed), 200)))
     used = ", ".join(f"{name} {sized(size)}" for name, size in found["disk_bytes"].items() if size >= 1 << 16)
     return [*lines, ("disk", Text(f"{sized(sum(found['disk_bytes'].values()))} ({used})" if used else "almost nothing"))]
 
@@ -264,9 +264,7 @@ def _training_lines(told: dict[str, Any]) -> list[tuple[str, Text]]:
     lines, back, paused = [], told["went_back"], told["paused"]
     if told["dead_versions"]:
         dead = counted(len(told["dead_versions"]), "dead version")
-        lines.append(
-            ("training", Text(f"goes on from version {told['goes_on_from']}; {dead}, `clawctl inspect policies` says why"))
-        )
+        lines.append(("training", Text(f"continues from version {told['goes_on_from']}; {dead}, see `clawctl inspect policies`")))
     if back:
         given = f"{counted(back.get('given_back', 0), 'turn')} given back, {back.get('skipped', 0)} skipped"
         given += f", {back['expired']} expired with their shards" if back.get("expired") else ""
@@ -295,7 +293,7 @@ def _stage(stage: str, runs: bool | None) -> Text:
 
 def _server_line(serve: dict[str, Any]) -> str:
     health = serve["health"] or {}
-    parts = [str(serve["url"] or "has not announced itself"), str(health.get("status", ""))]
+    parts = [str(serve["url"] or "has not registered"), str(health.get("status", ""))]
     capture = health.get("capture")
     if isinstance(capture, dict):
         parts.append(
@@ -315,7 +313,7 @@ def _unknown_line(unknown: dict[str, Any]) -> str:
 
 
 def _sampling_line(serve: dict[str, Any]) -> str:
-    """How many requests of each client were sampled otherwise than they asked; empty where none was."""
+    """Number of requests per client whose sampling settings were changed; empty if there were none."""
     changed = (serve["health"] or {}).get("sampling_changed")
     if not isinstance(changed, dict) or not changed:
         return ""
@@ -327,7 +325,7 @@ def _sampling_line(serve: dict[str, Any]) -> str:
 
 
 def _feed_line(feed: dict[str, Any]) -> str:
-    parts = [f"{feed.get('waiting', '?')} usable turns wait, {feed.get('used', '?')} used, {feed.get('skipped', 0)} skipped"]
+    parts = [f"{feed.get('waiting', '?')} usable turns are waiting, {feed.get('used', '?')} used, {feed.get('skipped', 0)} skipped"]
     for title, key in (("refused", "refused"), ("hints lost", "lost_hints")):
         counts = feed.get(key)
         if isinstance(counts, dict) and counts:
@@ -346,10 +344,10 @@ def _reasons(found: dict[str, Any]) -> Sequence[Table | Text]:
         parts.append(table)
     if found["redacted_by"]:
         rule, count = next(iter(found["redacted_by"].items()))
-        said = f"{counted(count, 'turn')}, most of those redacted, because of {rule}; {REDACTION_CURE}"
+        said = f"{counted(count, 'turn')}, most of the redacted ones, because of {rule}; {REDACTION_CURE}"
         parts.append(Text.assemble(("redacted: ", "yellow"), one_line(said, 400)))
     parts += [
-        Text.assemble(("put aside: ", "yellow"), one_line(f"quarantine/{entry['file']}: {entry['reason']}", 300))
+        Text.assemble(("quarantined: ", "yellow"), one_line(f"quarantine/{entry['file']}: {entry['reason']}", 300))
         for entry in found["quarantine"]
     ]
     return parts

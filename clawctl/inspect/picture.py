@@ -1,4 +1,4 @@
-"""The pictures of a run: what eval measured per policy version, and what each training step said of itself."""
+"""The pictures of a run: eval results per policy version, and the numbers of each training step."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ _PANELS = (
 
 
 def draw(found: list[dict[str, Any]], path: Path) -> None:
-    """Write a PNG. `found` are the measured versions as `describe_policies` gives them, in order; at least one."""
+    """Write a PNG. `found` are the measured versions from `describe_policies`, in order; at least one."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import; and no pyplot: no state, no display
     from matplotlib.figure import Figure
 
@@ -22,7 +22,7 @@ def draw(found: list[dict[str, Any]], path: Path) -> None:
     for axes, (metric, title, unit, colour) in zip(panels, _PANELS, strict=True):
         _panel(axes, found, metric, title, unit, colour)
     count = found[0][_PANELS[0][0]]["n"]
-    refused = "; × kept out by the gate" if any(_refused(row) for row in found) else ""
+    refused = "; × refused by the gate" if any(_refused(row) for row in found) else ""
     figure.supxlabel(
         f"policy version (0: before any learning)\nband: 95 % interval of {count} new problems per version{refused}", fontsize=9
     )
@@ -75,8 +75,8 @@ def draw_training(steps: list[dict[str, Any]], path: Path) -> None:
     figure = Figure(figsize=(10, 3.6), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 2)
-    _steps(panels[0], steps, "reward_mean", "Reward of the turns of a step", "mean, -1 to 1", BLUE)
-    _steps(panels[1], steps, "mismatch_mean", "Trainer against sampler", "mean |difference| of log-probabilities", ORANGE)
+    _steps(panels[0], steps, "reward_mean", "Reward of the turns per step", "mean, -1 to 1", BLUE)
+    _steps(panels[1], steps, "mismatch_mean", "Trainer compared with sampler", "mean |difference| of log-probabilities", ORANGE)
     panels[0].set_ylim(-1.05, 1.05)
     figure.supxlabel("training step", fontsize=9)
     figure.savefig(path, format="png")

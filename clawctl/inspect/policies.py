@@ -56,20 +56,20 @@ def _cells(row: dict[str, Any]) -> list[Text]:
 
 
 def _tree(rows: Sequence[dict[str, Any]]) -> list[Text]:
-    """The lineage that training goes on from, and the dead branches that were built last, with the reason."""
+    """The lineage that training continues from, and the newest dead branches with their reasons."""
     dead = [row for row in rows if row["dead"] is not None]
     if not dead:
         return []
     living = [str(row["version"]) for row in rows if row["dead"] is None]
     way = " → ".join((["…"] if len(living) > _SHOWN_OF_LINEAGE else []) + living[-_SHOWN_OF_LINEAGE:])
-    told = [Text(f"training goes on from version {living[-1]}: {way}")]
+    told = [Text(f"training continues from version {living[-1]}: {way}")]
     for row in dead[-_MOVES_SHOWN:]:
         told.append(Text(f"version {row['version']} (from {row['parent']}) is dead: ", "dim") + one_line(row["dead"], 200))
     return told
 
 
 def _decisions(rows: Sequence[dict[str, Any]]) -> list[Text]:
-    """What the gate said lately, in its words."""
+    """The gate's latest decisions."""
     decided = [row for row in rows if _gate(row)][-_MOVES_SHOWN:]
     return [
         Text(f"gate, version {row['version']}, {_gate(row)}: ")
@@ -80,14 +80,14 @@ def _decisions(rows: Sequence[dict[str, Any]]) -> list[Text]:
 
 
 def _compared(row: dict[str, Any]) -> str:
-    """The anchors that the gate held a version against, beside the live one."""
+    """The anchors that the gate used besides the live version."""
     anchors = [f"{one['what']} (version {one['version']}) {one['metric']} {one['value']:.2f}" for one in row["compared"]]
     against = row["decision"].get("against")
     return f" (against the live version {against}{''.join(f', {anchor}' for anchor in anchors)})" if anchors else ""
 
 
 def _moves(run: RunDir) -> list[Text]:
-    """Who moved LIVE lately."""
+    """The latest moves of LIVE."""
     return [
         Text(f"live {'none' if move['from'] is None else move['from']} → {move['to']}, {since(move['at'], time.time())}: ")
         + one_line(str(move["by"]), 80)

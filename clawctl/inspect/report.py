@@ -1,4 +1,4 @@
-"""A run as one picture and one page that can be sent to somebody: nothing in it is loaded from anywhere."""
+"""A run as one picture and one page that you can send to others. The page loads nothing."""
 
 import base64
 import html
@@ -19,15 +19,17 @@ _LONGEST = 2000  # characters of an example
 
 
 def write_report(run: RunDir, folder: Path) -> tuple[Path, Path]:
-    """Write `report.png` and `report.html` into `folder`; returns both. The picture is of what eval measured, else of the training
-    steps. Raises ClawError where there is neither."""
+    """Write `report.png` and `report.html` into `folder` and return both paths. The picture shows eval results, or training steps
+    if there are none. Raises ClawError if there is neither."""
     problems: list[str] = []
     policies = describe_policies(run, problems)
     found = [row for row in policies if row["satisfaction"] and row["correctness"]]
     steps = list(json_lines(run.train / "steps.jsonl", problems))
     if not found and not steps:
-        problem = f"no policy of {run.root} was measured, and no step was made"
-        raise ClawError(problem, "`clawctl eval --version 0` measures the first one; `clawctl inspect health` says what waits")
+        problem = f"{run.root} has no measured policy and no training step"
+        raise ClawError(
+            problem, "run `clawctl eval --version 0` to measure the first policy; `clawctl inspect health` shows what is waiting"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     png, page = folder / "report.png", folder / "report.html"
     with TemporaryDirectory() as scratch:
@@ -52,7 +54,7 @@ def _page(
     run: RunDir, policies: list[dict[str, Any]], found: list[dict[str, Any]], pictures: list[bytes], problems: list[str]
 ) -> str:
     told_of = [_in_words(found[0], found[-1])] if found else []
-    alternatives = [*told_of, "Reward of the turns of each step, and how far the trainer is from the sampler"]
+    alternatives = [*told_of, "Reward of the turns in each step, and the difference between trainer and sampler"]
     images = [base64.b64encode(picture).decode() for picture in pictures]
     told = [
         _text("p", f"{sum(row['turns'] for row in policies)} turns trained in {len(policies) - 1} updates; {_live(policies)}."),
@@ -64,7 +66,7 @@ def _page(
         _versions(policies),
         _examples(run, found[0]["version"], _shown_version(found), problems) if found else "",
         _text("h2", "Look closer"),
-        _text("p", f"The run is in {run.root}. Worth trying:"),
+        _text("p", f"The run is in {run.root}. Further commands:"),
         _text(
             "pre",
             "\n".join(f"clawctl inspect {what} --run {shlex.quote(str(run.root))}" for what in ("policies", "turns", "health")),
@@ -93,7 +95,7 @@ def _in_words(first: dict[str, Any], last: dict[str, Any]) -> str:
 
 
 def _shown_version(found: list[dict[str, Any]]) -> int:
-    """The version that serves if it was measured, else the newest that was."""
+    """The live version if it was measured, else the newest measured one."""
     return int(next((row["version"] for row in found if row["live"]), found[-1]["version"]))
 
 
@@ -103,7 +105,7 @@ def _versions(policies: list[dict[str, Any]]) -> str:
     for row in policies:
         decision = row["decision"] or {}
         promote = decision.get("promote")
-        gate = "" if promote is None else "let in" if promote else f"kept out: {decision.get('reason')}"
+        gate = "" if promote is None else "accepted" if promote else f"not live: {decision.get('reason')}"
         loss = "" if row["loss"] is None else f"{row['loss']:.3g}"
         version = f"{row['version']} (live)" if row["live"] else row["version"]
         rows.append(

@@ -1,6 +1,6 @@
-"""What the readers show, joined: turns with their verdicts, what became of them in training, and files that cannot be read.
+"""The data of all readers, joined: turns, their verdicts, their training results, and unreadable files.
 
-Readers only look. A file that cannot be read is named as a problem and left where it is: its stage puts it aside.
+Readers change nothing. An unreadable file is reported as a problem and stays in place; its stage quarantines it.
 """
 
 from collections.abc import Callable, Iterator
@@ -66,7 +66,7 @@ class Joined:
 
 
 def read_rows(run: RunDir, words: bool = False) -> Joined:
-    """All turns of the run; with `words` also what was said. Never raises for a file that cannot be read."""
+    """All turns of the run; with `words` also their text. Unreadable files never raise an error."""
     joined = Joined()
     columns = (*_FEW, *_WORDS) if words else _FEW
     turns = [row for path in published(run.trajectories, ".parquet") for row in _shard(path, "turns", columns, joined.problems)]
@@ -169,7 +169,7 @@ def is_of_use(turn: dict[str, Any]) -> bool:
 
 
 def train_config(run: RunDir, problems: list[str]) -> TrainConfig:
-    """What the run's recipe says of training; the defaults where it cannot be read."""
+    """The training section of the run's recipe; the defaults if it cannot be read."""
     try:
         return load_recipe(recipe_file(run.root)).train
     except ClawError as error:
@@ -190,14 +190,14 @@ def read_policies(run: RunDir, problems: list[str]) -> list[Policy]:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Turns that collect read and holds, for nothing came back yet and their session may go on."""
+    """Turns that collect has read but not published, because their next state is missing and their session may continue."""
 
     turns: int
     since: float | None  # when the oldest exchange of an open session was asked
 
 
 def read_open(run: RunDir, problems: list[str]) -> Open:
-    """As collect last kept it, which is seconds ago where it runs."""
+    """The open turns as collect last saved them: seconds ago if it is running."""
     position: dict[str, Any] = read_json(run.root / "collect.json", problems, {}, lambda found: isinstance(found, dict))
     kept = position.get("open")
     turns, since = (kept.get("turns"), kept.get("since")) if isinstance(kept, dict) else (0, None)
@@ -205,7 +205,7 @@ def read_open(run: RunDir, problems: list[str]) -> Open:
 
 
 def read_json(path: Path, problems: list[str], default: T, check: Callable[[Any], bool] = lambda _: True) -> Any | T:
-    """What stands in `path`; `default` where there is no such file or, with a problem noted, nothing that can be used."""
+    """The content of `path`. Returns `default` if the file is missing, or if it is unusable, which is noted as a problem."""
     try:
         value = read_sealed(path.read_bytes())
     except FileNotFoundError:
@@ -214,7 +214,7 @@ def read_json(path: Path, problems: list[str], default: T, check: Callable[[Any]
         problems.append(f"{path.parent.name}/{path.name}: {error}")
         return default
     if not check(value):
-        problems.append(f"{path.parent.name}/{path.name}: holds something else than it should")
+        problems.append(f"{path.parent.name}/{path.name}: unexpected content")
         return default
     return value
 
@@ -234,7 +234,7 @@ def json_lines(path: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def words_of(message: dict[str, Any] | None) -> str:
-    """What a chat message says: its text, or the tool calls it makes."""
+    """The text of a chat message, or the tool calls it makes."""
     if message is None:
         return ""
     content = message.get("content")

@@ -40,11 +40,13 @@ def show_sessions(run: RunDir, as_json: bool) -> None:
 
 
 def _open_line(still_open: Open) -> list[Text]:
-    """What is not in the table yet."""
+    """A line about turns that are not in the table yet."""
     if not still_open.turns:
         return []
     begun = "" if still_open.since is None else f", the oldest {since(still_open.since, time.time())}"
-    return [Text(f"{counted(still_open.turns, 'turn')} in open sessions{begun}: shown here once something came back", style="dim")]
+    return [
+        Text(f"{counted(still_open.turns, 'turn')} in open sessions{begun}: listed here once they have a next state", style="dim")
+    ]
 
 
 def _cells(session: dict[str, Any]) -> list[Text]:

@@ -1,4 +1,4 @@
-"""What the tables of all readers have in common."""
+"""Shared by the tables of all readers."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -13,9 +13,9 @@ _MOST_ROWS = 200
 
 
 def cut_to(rows: Sequence[T], most: int = _MOST_ROWS) -> tuple[Sequence[T], list[Text]]:
-    """The last rows, and a line that says how many are not shown, if any."""
+    """The last rows, and a line with the number of hidden rows, if any."""
     left_out = len(rows) - most
-    return rows[-most:], [Text(f"… and {left_out} before them; --json shows all", style="dim")] if left_out > 0 else []
+    return rows[-most:], [Text(f"… and {left_out} earlier ones; --json shows all", style="dim")] if left_out > 0 else []
 
 
 def problem_lines(problems: Sequence[str]) -> list[Text]:

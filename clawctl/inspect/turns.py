@@ -15,7 +15,7 @@ from clawctl.run_dir import RunDir
 
 
 def show_turns(run: RunDir, session: str | None, as_json: bool) -> None:
-    """Raises ClawError where no turn of `session` is there."""
+    """Print the turns. Raises ClawError if `session` has none."""
     joined = read_rows(run, words=True)
     rows = joined.rows if session is None else _of_session(joined.rows, session, run)
     if as_json:
@@ -33,18 +33,18 @@ def show_turns(run: RunDir, session: str | None, as_json: bool) -> None:
 
 
 def _of_session(rows: Sequence[Row], session: str, run: RunDir) -> list[Row]:
-    """The turns of the session of this id, else of the one whose id begins so. Raises ClawError where there is none, or several."""
+    """The turns of the session with this id, or with an id that begins with it. Raises ClawError if there is none, or several."""
     ids = {row.turn["session_id"] for row in rows}
     found = {session} & ids or {name for name in ids if name.startswith(session.rstrip("…"))}  # as the table cuts them
     if not found:
-        raise ClawError(f"no turn of session {session!r} is in {run.root}", "`clawctl inspect sessions` lists those that are", 2)
+        raise ClawError(f"{run.root} has no turn of session {session!r}", "`clawctl inspect sessions` lists the sessions", 2)
     if len(found) > 1:
-        raise ClawError(f"{len(found)} sessions have an id that begins with {session!r}", "give more of the id", 2)
+        raise ClawError(f"{len(found)} sessions have an id that begins with {session!r}", "type more of the id", 2)
     return [row for row in rows if row.turn["session_id"] in found]
 
 
 def as_dict(row: Row) -> dict[str, Any]:
-    """One turn for scripts: whole texts, as they were sent."""
+    """One turn for scripts, with its full texts."""
     turn, verdict = row.turn, row.verdict or {}
     came_back = turn["next_state"]
     return {
@@ -77,7 +77,7 @@ def _table(rows: Sequence[Row], count: int) -> Table:
     for heading, options in _COLUMNS.items():
         table.add_column(heading, **options)
     for row in rows:
-        found = as_dict(row)  # its words are cut by the column, to what the terminal has room for
+        found = as_dict(row)  # the table cuts its texts to the width of the columns
         version = "" if found["policy_version"] is None else str(found["policy_version"])
         table.add_row(
             one_line(found["turn"], 24),
@@ -95,16 +95,16 @@ def _table(rows: Sequence[Row], count: int) -> Table:
 
 
 def _block(row: Row, width: int) -> list[Text]:
-    """A turn where the terminal has no room for a table: a line of numbers, then its words, a line each."""
+    """A turn for a terminal that is too narrow for the table: a line of numbers, then one line per text."""
     found = as_dict(row)
     head = (str(found["index"]), f"policy {found['policy_version']}", _reward(found), _fate(row))
     said = " · ".join(plain(part) for part in head if part)
     named = Text.assemble((plain(found["turn"], 8), "bold"), "  ", one_line(found["session"], 40))
-    parts = [(name, found[key] or "") for name, key in (("asked", "asked"), ("answered", "answered"), ("came back", "came_back"))]
+    parts = [(name, found[key] or "") for name, key in (("request", "asked"), ("answer", "answered"), ("next state", "came_back"))]
     return [named, *labelled([("turn", said), *parts, ("hint", found["hint"] or "")], width), Text("")]
 
 
-_WIDTH_OF_TABLE = 130  # below that its columns of words hold a word each
+_WIDTH_OF_TABLE = 130  # below that, each column of text has room for one word only
 _NARROW = {"no_wrap": True, "overflow": "ellipsis"}
 _WIDE = {**_NARROW, "ratio": 1}
 _COLUMNS: dict[str, dict[str, Any]] = {
@@ -112,9 +112,9 @@ _COLUMNS: dict[str, dict[str, Any]] = {
     "session": {**_NARROW, "max_width": 14},
     "#": {"justify": "right"},
     "policy": {"justify": "right"},
-    "asked": _WIDE,
-    "answered": _WIDE,
-    "came back": _WIDE,
+    "request": _WIDE,
+    "answer": _WIDE,
+    "next state": _WIDE,
     "reward": _NARROW,
     "hint": _WIDE,
     "training": _NARROW,
@@ -122,7 +122,7 @@ _COLUMNS: dict[str, dict[str, Any]] = {
 
 
 def _reward(found: dict[str, Any]) -> str:
-    """The reward and the votes it comes from: "+1 (1 1 ?)"; ? is an answer that named no score."""
+    """The reward and its votes: "+1 (1 1 ?)"; ? is an answer without a score."""
     if found["votes"] is None and found["reward"] is None:
         return ""
     reward = "-" if found["reward"] is None else signed(found["reward"])
@@ -135,7 +135,7 @@ def _fate(row: Row) -> str:
 
 
 def whole_turn(row: Row) -> list[Text]:
-    """A turn with all its words."""
+    """A turn with its full text."""
     found = as_dict(row)
     head = f"turn {found['index']} · {found['turn']} · {found['kind']} · policy {found['policy_version']} · {found['user']}"
     lines = [Text(plain(head), style="bold")]
@@ -146,8 +146,8 @@ def whole_turn(row: Row) -> list[Text]:
 
 def _parts(found: dict[str, Any]) -> list[tuple[str, str]]:
     came_back = found["came_back"]
-    parts = [("asked", found["asked"]), ("answered", found["answered"])]
-    parts.append(("came back", "(nothing)" if came_back is None else came_back))
+    parts = [("request", found["asked"]), ("answer", found["answered"])]
+    parts.append(("next state", "(none)" if came_back is None else came_back))
     if _reward(found):
         parts.append(("reward", _reward(found)))
     if found["hint"]:

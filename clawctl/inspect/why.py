@@ -30,7 +30,7 @@ _IGNORABLE = (
 
 
 def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
-    """Raises ClawError where no turn, or more than one, has an id that begins with `turn`."""
+    """Print the numbers of one turn. Raises ClawError unless exactly one turn has an id that begins with `turn`."""
     joined = read_rows(run, words=True)
     row = _find(joined.rows, turn, run)
     record = read_record(run, row.step, row.turn["turn_id"], joined.problems) if row.step is not None else None
@@ -49,7 +49,7 @@ def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
 
 
 def explain(row: Row, record: dict[str, Any] | None, step: dict[str, Any] | None) -> dict[str, Any]:
-    """The turn, what its step was like, and its own part in it."""
+    """The turn, its step, and its own part in the step."""
     of_step = {name: step.get(name) for name in (*_OF_STEP, "correction")} if step else None
     turn = as_dict(row)
     told: dict[str, Any] = {"turn": turn, "worth": row.worth.words, "cure": cure_of(row), "step": of_step, "numbers": None}
@@ -71,7 +71,7 @@ def explain(row: Row, record: dict[str, Any] | None, step: dict[str, Any] | None
 
 
 def cure_of(row: Row) -> str | None:
-    """The recipe keys that make later turns like this one trainable; None where its sampling is not the reason."""
+    """The recipe keys that make later turns like this one trainable; None if its sampling is not the reason."""
     turn, reason = row.turn, row.turn["untrainable_reason"]
     if reason != "greedy" and reason not in _IGNORABLE:
         return None
@@ -79,11 +79,11 @@ def cure_of(row: Row) -> str | None:
     ignored = list(dict.fromkeys([*cut, *([reason] if reason != "greedy" else [])]))
     keys = ["serve.sampling.temperature: {at_least: 0.7}"] if reason == "greedy" else []
     keys += [f"serve.sampling.ignore: [{', '.join(ignored)}]"] if ignored else []
-    return f"set {' and '.join(keys)} in the recipe; the server then samples later requests so, whatever the client asks for"
+    return f"set {' and '.join(keys)} in the recipe; the server then changes the sampling of later requests"
 
 
 def _term(term: dict[str, Any]) -> dict[str, Any]:
-    """A token's share of the step's loss is weight / tokens of the term, times what stands here."""
+    """The values of one term. A token's share of the step's loss is weight / tokens of the term, times this value."""
     kind = "advantage" if term["advantages"] is not None else "divergence"
     values = term["advantages"] if kind == "advantage" else term["divergences"]
     acting = term["acting"]
@@ -97,7 +97,7 @@ def _term(term: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_record(run: RunDir, step: int, turn_id: str, problems: list[str]) -> dict[str, Any] | None:
-    """A turn's row of `train/turns/<step>.parquet`; None where it is not kept any more."""
+    """The turn's row of `train/turns/<step>.parquet`; None if it is no longer stored."""
     path = run.train / "turns" / f"{step}.parquet"
     if not path.exists():
         return None
@@ -122,12 +122,12 @@ def _find(rows: list[Row], turn: str, run: RunDir) -> Row:
     exact = [row for row in found if row.turn["turn_id"] == turn]
     if len(exact or found) != 1:
         problem = f"{len(found)} turns of {run.root} have an id that begins with {turn!r}"
-        raise ClawError(problem, "`clawctl inspect turns --json` has the whole ids", 2)
+        raise ClawError(problem, "`clawctl inspect turns --json` shows the full ids", 2)
     return (exact or found)[0]
 
 
 def _texts(run: RunDir, record: dict[str, Any]) -> list[str]:
-    """The text of each token; its id where the run's tokenizer cannot be loaded."""
+    """The text of each token, or its id if the run's tokenizer cannot be loaded."""
     from transformers import AutoTokenizer
 
     from clawctl.config import load_recipe, recipe_file
@@ -166,40 +166,40 @@ def _by_token(record: dict[str, Any], texts: list[str]) -> list[dict[str, Any]]:
 
 def _lines(found: dict[str, Any]) -> list[Text]:
     numbers, step = found["numbers"], found["step"]
-    lines = [_line("is worth", found["worth"])]
+    lines = [_line("reward", found["worth"])]
     if found["turn"]["parent_evidence"] is not None:
         lines.append(_line("continues", f"turn {found['turn']['parent'][:8]}, by {found['turn']['parent_evidence']}"))
     if found["cure"] is not None:
-        lines.append(_line("cure", found["cure"]))
+        lines.append(_line("fix", found["cure"]))
     if found["turn"]["redacted_by"] is not None:
         lines.append(_line("redacted", f"{found['turn']['redacted_by']}; {REDACTION_CURE}"))
     lines.append(Text(""))
     if found["turn"]["dead_steps"]:
         steps = ", ".join(map(str, found["turn"]["dead_steps"]))
-        lines.append(_line("given back", f"it was trained in step {steps}, whose version is dead (`clawctl inspect policies`)"))
+        lines.append(_line("given back", f"it was trained in step {steps}, but that version is dead (`clawctl inspect policies`)"))
     if step is not None:
         lines.append(_line("step", ", ".join(f"{name} {_short(step[name])}" for name in _OF_STEP)))
         if step["correction"] is not None:  # none: a custom loss, or an older step
             lines.append(_line("correction", ", ".join(f"{name} {value}" for name, value in step["correction"].items())))
     if numbers is None:
         if found["turn"]["trained_in_step"] is not None:
-            lines.append(Text("its numbers are not kept (train.keep_turn_records)", style="dim"))
+            lines.append(Text("its numbers are no longer stored (train.keep_turn_records)", style="dim"))
         return lines
     end = numbers["policy_version_end"]
     version = f"{numbers['policy_version']}" + (f" to {end}" if end not in (None, numbers["policy_version"]) else "")
     lines += [
         _line("sampled by", f"version {version}, {numbers['staleness']} old at the step, temperature {numbers['temperature']:g}"),
         _line(
-            "worth",
+            "credit",
             f"reward {_short(numbers['reward'])}, baseline {_short(numbers['baseline'])}, credit {_short(numbers['credit'])}",
         ),
         _line("ratio", f"{_spread(numbers['ratio_quantiles'])} over {numbers['completion_tokens']} tokens"),
     ]
     if numbers["bounded"] not in (None, 1.0):
-        lines.append(_line("bounded", f"its gradient was weighed by {numbers['bounded']:.3g} (train.turn_bound)"))
+        lines.append(_line("bounded", f"its gradient was weighted by {numbers['bounded']:.3g} (train.turn_bound)"))
     for name, term in numbers["terms"].items():
         kind = "advantage" if "advantage_mean" in term else "divergence"
-        masked = "" if term["masked_tokens"] is None else f", {term['masked_tokens']} tokens left out"
+        masked = "" if term["masked_tokens"] is None else f", {term['masked_tokens']} tokens masked"
         share = f"weight {term['weight']:g} over {term['tokens_of_step']} tokens of the step"
         told = f"{kind} {_short(term[f'{kind}_mean'])} on average, {_spread(term[f'{kind}_quantiles'])}{masked}; {share}"
         lines.append(_line(f"term {name}", told))

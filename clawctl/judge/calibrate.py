@@ -48,7 +48,11 @@ def calibrate(run: RunDir, recipe: Recipe, file: Path | None, ratings: bool, att
     if file is not None or ratings:
         cases = [*(read_cases(file) if file is not None else []), *(rated_turns(run) if ratings else [])]
         if not cases:
-            raise ClawError(f"no turn of {run.root} has a rating", "wait for ratings, or label some turns: --calibrate FILE", 2)
+            raise ClawError(
+                f"no turn of {run.root} has a rating",
+                "wait for ratings, or label some turns and pass them with --calibrate FILE",
+                2,
+            )
         report = asyncio.run(measure(run, recipe, cases))
     if attacks:
         report["attacks"] = asyncio.run(flips(run, recipe))

@@ -13,25 +13,25 @@ def show(report: dict[str, Any]) -> list[Table | str]:
     if "attacks" in report:
         found = report["attacks"]
         shown.append(
-            f"{len(found['flipped'])} of {found['attacks']} attacks change the judge's mind ({_percent(found['attack_flip_rate'])})"
+            f"{len(found['flipped'])} of {found['attacks']} attacks change its verdict ({_percent(found['attack_flip_rate'])})"
         )
         shown += [f"  {plain(attack, 100)!r}" for attack in found["flipped"]]
         by_chance, without, moved = (_percent(found[key]) for key in ("flip_rate_without", "right_without", "right_with"))
-        shown.append(f"asked twice without an attack it changes its mind on {by_chance} of them: so much is chance")
-        shown.append(f"it is right on {without} of them without the attacks, on {moved} with them")
+        shown.append(f"asked twice without an attack, it changes its verdict on {by_chance} of them by chance")
+        shown.append(f"it is right on {without} of them without the attacks and on {moved} with them")
     return shown
 
 
 def _judged(report: dict[str, Any]) -> list[Table | str]:
     by_votes = Table(
-        "votes", "accuracy", "abstains", "calls a turn", "tokens a turn", title=f"{report['judge']} on {report['cases']} turns"
+        "votes", "accuracy", "abstains", "calls per turn", "tokens per turn", title=f"{report['judge']} on {report['cases']} turns"
     )
     for row in report["by_votes"]:
         tokens = "–" if row["tokens_per_turn"] is None else f"{row['tokens_per_turn']:.0f}"
         by_votes.add_row(
             str(row["votes"]), _percent(row["accuracy"]), _percent(row["abstention"]), f"{row['calls_per_turn']:.2f}", tokens
         )
-    title = f"label against verdict, votes: {report['votes']}"
+    title = f"labels against verdicts, votes: {report['votes']}"
     confusion = Table("label", "judged 1", "judged 0", "judged -1", "abstained", title=title)
     for label, row in report["confusion"].items():
         confusion.add_row(label, *map(str, row.values()))
@@ -41,10 +41,10 @@ def _judged(report: dict[str, Any]) -> list[Table | str]:
         f"decided by a rule: {report['by_rule']} turns",
         f"{cost['calls']} calls ({cost['failed']} failed), {cost['prompt_tokens']} tokens in, {cost['completion_tokens']} out, "
         f""
-        f"{cost['seconds']:.1f} s, {1000 * cost['seconds_per_turn']:.0f} ms a turn",
+        f"{cost['seconds']:.1f} s, {1000 * cost['seconds_per_turn']:.0f} ms per turn",
     ]
     if ratings["rated"]:
-        lines.append(f"differs from the users' own ratings {_percent(ratings['disagreement'])} of {ratings['judged']} turns")
+        lines.append(f"differs from users' own ratings in {_percent(ratings['disagreement'])} of {ratings['judged']} turns")
     return [by_votes, confusion, *lines]
 
 

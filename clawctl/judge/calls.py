@@ -72,7 +72,11 @@ class Calls:
         finders: list[Callable[[], Endpoint | None]] = [partial(self._given_endpoint, url) for url in given]
         self._places = Places(finders or [self._own_endpoint], settings.requests_per_s)
         if not ((settings.api_key or "").isascii() and (settings.api_key or "").isprintable()):
-            raise ClawError("judge.api_key holds what no header may", "copy it again: letters, digits and signs in one line", 2)
+            raise ClawError(
+                "judge.api_key contains characters that an HTTP header must not contain",
+                "copy it again: letters, digits and signs in one line",
+                2,
+            )
         self._posts = Posts(settings.timeout_s, _HEADERS, trust_env=bool(given))
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._away_since: float | None = None
@@ -150,14 +154,14 @@ class Calls:
         self.spent.failed += 1
         if why not in self._told:
             self._told.add(why)
-            log.warning("a call to the judge has no answer: %s; that vote is invalid, how many are is counted below", why)
+            log.warning("a call to the judge failed: %s; the vote is invalid, and the count of invalid votes follows below", why)
 
     async def _post(self, place: Place, messages: list[dict], model: str | None) -> Answer:
         """Ask one place. Raises _Away where it cannot be asked now (then it rests), and Broken."""
         endpoint = place.locate()
         if endpoint is None:
             place.rest(None)
-            raise _Away("no server has announced itself")
+            raise _Away("no server has registered")
         settings = self._recipe.judge
         body = {
             "model": model or self.model,
@@ -179,7 +183,7 @@ class Calls:
     def _is_there(self, place: Place) -> None:
         place.answered()
         if self._said_away:
-            log.info("the judge is there")
+            log.info("the judge answers again")
         self._away_since, self._said_away = None, False
 
     def _wait(self, why: str) -> None:
@@ -189,10 +193,10 @@ class Calls:
             self._away_since = now
         away = now - self._away_since
         if away > 1.0 and not self._said_away:
-            log.warning("the judge is away (%s), waiting for it", why)
+            log.warning("the judge is not available (%s); waiting", why)
             self._said_away = True
         if self._patience_s is not None and away > self._patience_s:
-            raise ClawError(f"the judge is away: {why}", "start `clawctl serve` or set judge.endpoint; nothing is lost")
+            raise ClawError(f"the judge is not available: {why}", "start `clawctl serve` or set judge.endpoint; nothing is lost")
 
     def _own_endpoint(self) -> Endpoint | None:
         try:
@@ -212,17 +216,19 @@ class Calls:
             asked = model or self.model
             own = self._own_endpoint()
             if response.status == 401 and own is not None and response.url.startswith(own.url) and not self._recipe.judge.api_key:
-                cure = "set CLAWCTL_API_KEY to the server's key for judge as well, or serve.api_key in the recipe; nothing is lost"
-                raise ClawError(f"{where}: that is this run's server, which was started with another key", cure)
+                cure = "set CLAWCTL_API_KEY for judge to the server's key, or set serve.api_key in the recipe; nothing is lost"
+                raise ClawError(f"{where}: this run's server was started with another key", cure)
             raise ClawError(where, f"check judge.endpoint, judge.api_key and judge.model ({asked!r}); nothing is lost")
-        cure = "see its log; judge.max_tokens may exceed its limit; nothing is lost"
+        cure = "check its log; judge.max_tokens may exceed its limit; nothing is lost"
         if response.status == 200:
-            where, told = f"{where} with something else than a chat completion", "an answer was no chat completion,"
-            cure = "check judge.endpoint: the base URL of an OpenAI-compatible server, mostly one that ends in /v1; nothing is lost"
+            where, told = f"{where} with something other than a chat completion", "an answer was not a chat completion,"
+            cure = (
+                "check judge.endpoint: it is the base URL of an OpenAI-compatible server and usually ends in /v1; nothing is lost"
+            )
         small = judge_messages("Say hello.", "Hello.", "Thanks.", "user", new_fence())
         answered = await self._in_turn(small, model)
         if answered is not None and answered.status < 500 and _completion(answered) is None:
-            raise ClawError(f"{where} to everything it is asked", cure)
+            raise ClawError(f"{where} to every call", cure)
         self._fail(f"{told} with status {response.status}")
         raise Refused(response.status in (400, 413, 422) and _TOO_LONG.search(response.body[:4096]) is not None)
 

@@ -25,7 +25,7 @@ from clawctl.shards import UnreadableShard
 from clawctl.types import Message
 
 _KEYS = {"request", "messages", "answer", "response", "next_state", "label", "role", "rating", "id"}
-_FORMAT = 'a line is such as {"request": "2+2?", "answer": "5", "next_state": "no, wrong", "label": -1}; see docs/concepts.md'
+_FORMAT = 'a line looks like {"request": "2+2?", "answer": "5", "next_state": "no, wrong", "label": -1}; see docs/concepts.md'
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def read_cases(path: Path) -> list[Case]:
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
-        raise ClawError(f"labelled turns {path} cannot be read: {error}", "name a JSONL file with --calibrate", 2) from error
+        raise ClawError(f"labelled turns {path} cannot be read: {error}", "pass a JSONL file with --calibrate", 2) from error
     cases = []
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -50,7 +50,7 @@ def read_cases(path: Path) -> list[Case]:
                 problem = f"there is no {error}" if isinstance(error, KeyError) else str(error)
                 raise ClawError(f"{path}, line {number}: {problem}", _FORMAT, 2) from error
     if not cases:
-        raise ClawError(f"{path} holds no labelled turn", _FORMAT, 2)
+        raise ClawError(f"{path} contains no labelled turn", _FORMAT, 2)
     return cases
 
 
@@ -108,7 +108,7 @@ def _checked(messages: Any) -> list[Message]:
         or not messages
         or not all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages)
     ):
-        raise ValueError("messages are a list of objects, each with its role")
+        raise ValueError("messages must be a list of objects, each with a role")
     return messages
 
 

@@ -26,7 +26,7 @@ from clawctl.run_dir import RunDir
 
 log = logging.getLogger(__name__)
 
-_CURE = "name a function (prompt, response, next_state), or what has it as its score, or a maker of that: get_reward_model(config)"
+_CURE = "pass a function (prompt, response, next_state), an object with such a score method, or get_reward_model(config)"
 
 
 @runtime_checkable
@@ -80,16 +80,16 @@ class CustomJudge:
             return Opinion(self.name, None, reason="abstains")
         reward = _number(score)
         if reward is None:
-            return self._nothing(f"{self.name} gave {type(score).__name__} instead of a number")
+            return self._nothing(f"{self.name} returned {type(score).__name__} instead of a number")
         if not math.isfinite(reward):
-            return self._nothing(f"{self.name} gave {reward} instead of a finite number")
+            return self._nothing(f"{self.name} returned {reward} instead of a finite number")
         worth = self._range.reward(reward)
-        return self._nothing(f"{self.name} gave a {OUTSIDE}") if worth is None else Opinion(self.name, worth)
+        return self._nothing(f"{self.name} returned a {OUTSIDE}") if worth is None else Opinion(self.name, worth)
 
     def _nothing(self, problem: str, where: str = "") -> Opinion:
         if problem not in self._told:
             self._told.add(problem)
-            log.warning("%s: such turns have no reward; how many is counted below%s", problem, f"\n{where}" if where else "")
+            log.warning("%s: such turns have no reward; their count follows below%s", problem, f"\n{where}" if where else "")
         return Opinion(self.name, None, reason=problem)
 
     async def close(self) -> None:
@@ -115,7 +115,7 @@ def load_reward_model(spec: str, settings: JudgeConfig) -> RewardModel:
         found = _made(found, spec, settings)
     found = _scoring(found)
     if not isinstance(found, RewardModel) or not takes(found.score, 3):
-        raise ClawError(f"custom reward model {spec} has no score that takes prompt, response and next_state", _CURE, 2)
+        raise ClawError(f"custom reward model {spec} has no score(prompt, response, next_state)", _CURE, 2)
     return found
 
 
@@ -132,4 +132,4 @@ def _made(maker: Any, spec: str, settings: JudgeConfig) -> Any:
     try:
         return maker(settings) if takes(maker, 1) else maker()
     except Exception as error:
-        raise ClawError(f"custom reward model {spec} cannot be made: {error!r}", _CURE, 2) from error
+        raise ClawError(f"custom reward model {spec} cannot be created: {error!r}", _CURE, 2) from error

@@ -35,8 +35,8 @@ class DemoWorld:
         if not self._warned and not self.holds(turn):
             self._warned = True
             log.warning(
-                "the demo model judges, and it knows only the demo's homework: its verdicts on other conversations mean nothing; "
-                "name a judge with judge.endpoint (and judge.model), judge.prm or judge.custom_rm"
+                "the judge is the demo model, which knows only the demo's homework; its verdicts on other topics mean nothing; "
+                "set another judge with judge.endpoint (and judge.model), judge.prm or judge.custom_rm"
             )
 
     def holds(self, turn: Evidence) -> bool:

@@ -85,7 +85,7 @@ def hint_candidates(votes: Sequence[Vote], reward: float | None, rules: HintRule
     for hint in spoken:
         reason = why_not(hint, rules)
         if reason is not None:
-            log.debug("a hint is left out: %s", reason)
+            log.debug("a hint is dropped: %s", reason)
         else:
             same = _key(hint)
             words.setdefault(same, hint)

@@ -71,7 +71,7 @@ def as_verdict(turn_id: str, found: Opinion, latency_s: float | None) -> Verdict
 def _make_judge(run: RunDir, recipe: Recipe, calls: Calls) -> Judge:
     settings = recipe.judge
     if settings.prm is not None and settings.custom_rm is not None:
-        raise ClawError("judge.prm and judge.custom_rm are both set", "name the one that shall judge", 2)
+        raise ClawError("judge.prm and judge.custom_rm are both set", "keep only one of them", 2)
     if settings.prm is not None:
         from clawctl.judge.prm import PRMJudge  # imports torch
 

@@ -22,7 +22,7 @@ from clawctl.judge.view import View, view_turn
 
 log = logging.getLogger(__name__)
 
-_CURE = "name a directory or a Hugging Face model with both, such as one saved by Trainer"
+_CURE = "use a directory or a Hugging Face model with both, such as one that Trainer saved"
 _TRIAL = View("2+2?", "4", "Thanks.", "user", "")
 
 
@@ -60,8 +60,10 @@ class PRMJudge:
         self._working: asyncio.Task[None] | None = None
         if not math.isfinite(self.scores([_TRIAL])[0]):
             if self._range is not None:
-                raise ClawError(f"{path} gives a score outside judge.prm_range", "declare its true worst and best score", 2)
-            raise ClawError(f"{path} gives a score that is not a number", "train or download it again", 2)
+                raise ClawError(
+                    f"{path} returned a score outside judge.prm_range", "set judge.prm_range to its true worst and best score", 2
+                )
+            raise ClawError(f"{path} returned a score that is not a number", "train or download it again", 2)
 
     def doubt(self) -> None:
         return None
@@ -110,7 +112,7 @@ class PRMJudge:
             return self._scores(views)
         except (RuntimeError, IndexError, ValueError, TypeError, TemplateError) as error:
             told = str(error).partition("\n")[0][:200]
-            cure = "model, tokenizer and chat template must belong together; where memory is short, lower judge.prm_batch"
+            cure = "check that model, tokenizer and chat template match; if memory is short, lower judge.prm_batch"
             raise ClawError(f"the {self.name} model cannot score a turn: {told}", cure, 2) from error
 
     def _scores(self, views: list[View]) -> list[float]:
@@ -170,21 +172,23 @@ def _scale(config: Any, path: str, settings: JudgeConfig) -> tuple[list[int], tu
     labels = [str(config.id2label[place]) for place in sorted(config.id2label)]
     kind = getattr(config, "problem_type", None)
     if kind == "multi_label_classification" and len(labels) > 1:
-        raise ClawError(f"{path} gives {len(labels)} scores that do not exclude one another", "name a model with one scale", 2)
+        raise ClawError(f"{path} returns {len(labels)} independent scores", "use a model with one scale", 2)
     if len(labels) == 1:
         if settings.prm_range is None and kind == "regression":
-            problem = f"{path} gives a score on a scale of its own (problem_type: regression), no logit"
-            raise ClawError(problem, "declare its worst and best: judge.prm_range: [0, 1]", 2)
+            problem = f"{path} returns a score on its own scale (problem_type: regression), not a logit"
+            raise ClawError(problem, "set its worst and best score: judge.prm_range: [0, 1]", 2)
         return [0], settings.prm_range
     if settings.prm_range is not None:
-        raise ClawError(f"judge.prm_range is set, but {path} has {len(labels)} labels", "leave it out: labels have an order", 2)
+        raise ClawError(
+            f"judge.prm_range is set, but {path} has {len(labels)} labels", "remove it, because labels are ordered already", 2
+        )
     ranks = [_rank(label) for label in labels]
     known = [rank for rank in ranks if rank is not None]
     if not known:
-        log.warning("the labels of %s are taken to go from worst to best: %s", path, ", ".join(labels))
+        log.warning("assuming that the labels of %s are ordered from worst to best: %s", path, ", ".join(labels))
         return list(range(len(labels))), None
     if len(set(known)) < len(labels):
-        raise ClawError(f"which of the labels of {path} is best is not clear: {', '.join(labels)}", "rename them in id2label", 2)
+        raise ClawError(f"it is not clear which label of {path} is the best: {', '.join(labels)}", "rename them in id2label", 2)
     return sorted(range(len(labels)), key=lambda place: ranks[place] or 0), None
 
 

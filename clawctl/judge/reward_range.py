@@ -27,9 +27,7 @@ FILE = "custom-range.json"  # in verdicts/
 OUTSIDE = "reward outside its declared range"
 _ROUNDING = 1e-6  # of the range: what a model computes in float32 may pass its end by so much
 _CLEAR = 0.1  # so far below 0 no probability lies that a model estimates a little wrong
-_DECLARE = (
-    "declare its scale: judge.custom_rm_range: [0, 1] for probabilities, [-1, 1] where 0 is neutral; then the turns are judged"
-)
+_DECLARE = "set its scale, then the turns are judged: judge.custom_rm_range: [0, 1] for probabilities, [-1, 1] if 0 is neutral"
 
 
 class RewardRange:
@@ -52,7 +50,7 @@ class RewardRange:
         if not low - slack <= given <= high + slack:
             if self._declared is not None:
                 return None
-            raise ClawError(f"{self._name} gave {given:g}: its rewards are not on a scale from -1 to 1", _DECLARE)
+            raise ClawError(f"{self._name} returned {given:g}, so its rewards are not on a scale from -1 to 1", _DECLARE)
         if self._declared is None:
             self._see(given)
         given = min(max(given, low), high)
@@ -64,7 +62,7 @@ class RewardRange:
             self._known = True
             return None
         gave = f"only rewards from {self._lowest:g} to {self._highest:g}" if self._lowest <= self._highest else "no reward"
-        return ClawError(f"{self._name} gave {gave} so far: whether they mean good or bad depends on its scale", _DECLARE)
+        return ClawError(f"{self._name} returned {gave} so far; their meaning depends on the scale, which is not known", _DECLARE)
 
     def _see(self, given: float) -> None:
         self._lowest, self._highest = min(self._lowest, given), max(self._highest, given)
@@ -95,7 +93,7 @@ def checked(given: Any, what: str) -> tuple[float, float]:
     try:
         low, high = (float(end) for end in given)
     except (TypeError, ValueError) as error:
-        raise ClawError(f"{what} is {given!r}", "give two numbers, such as [0, 1]", 2) from error
+        raise ClawError(f"{what} is {given!r}", "set two numbers, such as [0, 1]", 2) from error
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ClawError(f"{what} is {given!r}", "give two numbers, the lower one first, such as [0, 1]", 2)
+        raise ClawError(f"{what} is {given!r}", "set two numbers, the lower one first, such as [0, 1]", 2)
     return low, high

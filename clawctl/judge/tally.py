@@ -31,7 +31,7 @@ class Tally:
         self._invalid += verdict.votes.count(None)
         if verdict.reward is None:
             if verdict.reason == "no valid vote" and not self._without[verdict.reason]:
-                log.warning("the judge named no valid score for a turn: it stays untrained; how many do is counted below")
+                log.warning("the judge gave no valid score for a turn, so it is not trained; the count of such turns follows below")
             self._without[verdict.reason or "no reason"] += 1
 
     def report_now_and_then(self, spent: Spent) -> None:
@@ -46,7 +46,7 @@ class Tally:
             told = (len(self._rewards), rate, found.good, found.neutral, found.bad)
             log.info("%d turns judged (%.1f/s): %d good, %d neutral, %d bad", *told)
             without = ", ".join(f"{count} {reason}" for reason, count in sorted(self._without.items())) or "none"
-            log.info("in all %d shards, %d hints; turns without a reward: %s", self.shards, self._hints, without)
+            log.info("in total %d shards, %d hints; turns without a reward: %s", self.shards, self._hints, without)
             totals = (spent.calls, spent.failed, self._invalid, spent.prompt_tokens, spent.completion_tokens)
             log.info("%d calls, %d failed, %d votes invalid, %d tokens in, %d out", *totals)
         self._rewards, self._reported_at = [], time.monotonic()

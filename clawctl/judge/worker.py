@@ -112,7 +112,7 @@ class _Worker:
             try:
                 mine = claim.enter_context(claimed(self._run, f"judge-{path.stem}"))
             except OSError as error:  # a full disk has no room for the lock: the next look tries again
-                log.error("cannot take up %s: %s", path.name, error)
+                log.error("cannot process %s: %s", path.name, error)
                 return
             if not mine or self._verdicts(path.stem).exists() or not path.exists():
                 return
@@ -121,7 +121,7 @@ class _Worker:
             except UnreadableShard as error:
                 with suppress(FileNotFoundError):  # collect was quicker
                     quarantine(self._run, path, str(error))
-                    log.warning("put aside an unreadable shard: %s", error)
+                    log.warning("quarantined an unreadable shard: %s", error)
                 return
             self._panel.ratings.look()
             self._left[path.stem] = len(turns)
@@ -194,7 +194,7 @@ class _Worker:
                 break
             except OSError as error:
                 if not refused:
-                    log.error("cannot write verdicts, trying again each second: %s", error)
+                    log.error("cannot write verdicts, retrying every second: %s", error)
                 refused = True
                 await asyncio.sleep(1.0)
         self._tally.shards += 1

@@ -44,11 +44,11 @@ def make_wish(session: str | None, user: str | None, before: str | None, retrain
     if not named and retrain:
         return None
     if len(named) != 1:
-        raise ClawError("what to forget is not clear", "name one of --session, --user and --before", 2)
+        raise ClawError("it is not clear what to forget", "use one of --session, --user and --before", 2)
     try:
         moment = None if before is None else datetime.fromisoformat(before).timestamp()  # without a zone: local time
     except ValueError as error:
-        raise ClawError(f"--before {before!r} is no day or time", "write it as 2026-11-30 or 2026-11-30T12:00", 2) from error
+        raise ClawError(f"--before {before!r} is not a day or time", "write it as 2026-11-30 or 2026-11-30T12:00", 2) from error
     return Wish(session, user, moment)
 
 
@@ -63,14 +63,16 @@ def expire(run: RunDir, recipe: Path | None, dry_run: bool, as_json: bool) -> No
     if resolved.privacy.max_age_days is None and resolved.privacy.max_gb is None:
         answers().print("nothing expires: privacy.max_age_days and privacy.max_gb are not set")
         return
-    answers().print(f"{counted(len(names), 'file')}, {gone.size} bytes {'would go' if dry_run else 'are gone'}", *names, sep="\n")
+    answers().print(
+        f"{counted(len(names), 'file')}, {gone.size} bytes {'would be deleted' if dry_run else 'deleted'}", *names, sep="\n"
+    )
 
 
 def _agree() -> None:
     if not sys.stdin.isatty():
-        raise ClawError("nobody is there to agree", "look at it with --dry-run, then say --yes", 2)
-    if input("forget this for ever? [y/N] ").strip().lower() not in ("y", "yes"):
-        raise ClawError("nothing was changed", "say y, or --yes")
+        raise ClawError("nobody can confirm this", "check it with --dry-run, then use --yes", 2)
+    if input("forget this permanently? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise ClawError("nothing was changed", "answer y, or use --yes")
 
 
 def _tell(done: Forgotten, as_json: bool) -> None:
@@ -85,17 +87,22 @@ def _tell(done: Forgotten, as_json: bool) -> None:
 
 def _lines(done: Forgotten) -> dict[str, Any]:
     if not done.turns and not done.files and done.way_back is None:
-        return {"nothing": "no turn of it is in this run; `clawctl inspect sessions` and `clawctl inspect data` list what is"}
-    lines = {"turns": f"{done.turns} of {counted(done.sessions, 'session')}", "learned from them": _versions(done.policies)}
+        return {"nothing": "this run has no matching turn; `clawctl inspect sessions` and `clawctl inspect data` list what it has"}
+    lines = {
+        "turns": f"{done.turns} of {counted(done.sessions, 'session')}",
+        "policies that learned from them": _versions(done.policies),
+    }
     if done.files:
         lines["rewritten"] = ", ".join(f"{name} ({rows})" for name, rows in done.files.items())
     if done.removed_whole:
-        lines["removed whole"] = f"{', '.join(done.removed_whole)}: could not be read, so nobody can say what they hold"
+        lines["removed completely"] = f"{', '.join(done.removed_whole)}: could not be read, so their content is not known"
     if done.way_back is not None:
-        lines["training goes on from"] = f"version {done.way_back.to_version}; {_versions(done.way_back.removed_versions)} removed"
-        lines["serves"] = f"version {done.way_back.live}"
+        lines["training continues from"] = (
+            f"version {done.way_back.to_version}; {_versions(done.way_back.removed_versions)} removed"
+        )
+        lines["live"] = f"version {done.way_back.live}"
     elif done.policies:
-        lines["the policies stay"] = "--retrain goes back to the last one that learned nothing of it"
+        lines["policies stay"] = "use --retrain to go back to the last one that did not learn from it"
     return lines
 
 

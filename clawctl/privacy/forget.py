@@ -172,7 +172,7 @@ def _take_place(run: RunDir, stage: str, end_workers: bool, held: ExitStack) -> 
         except ClawError as error:
             asked = asked or (end_workers and _ask_to_end(run, stage))
             if not asked or time.monotonic() >= deadline:
-                cure = f"add --stop-workers, or stop `clawctl {stage}` while data is forgotten; serve may go on"
+                cure = f"add --stop-workers, or stop `clawctl {stage}` while data is forgotten; serve can keep running"
                 raise ClawError(error.problem, cure) from error
             time.sleep(_LOOK_S)
 
@@ -195,7 +195,7 @@ def _judges_rest(run: RunDir, chosen: Chosen, wait: bool) -> Iterator[None]:
         for stem in sorted(chosen.stems):
             while not held.enter_context(claimed(run, f"judge-{stem}")):
                 if time.monotonic() >= deadline:
-                    raise ClawError(f"a judge works on {stem}", "wait for it, or stop `clawctl judge`, and try again")
+                    raise ClawError(f"a judge is working on {stem}", "wait for it, or stop `clawctl judge`, and try again")
                 time.sleep(_LOOK_S)
         yield
         for stem in chosen.stems:

@@ -49,7 +49,7 @@ class About:
     async def model(self, request: Request, visit: Visit) -> Response:
         asked = meant(request.scope["path"]).removeprefix("/v1/models/")
         if asked not in await self._names():
-            raise Refusal(404, f"there is no model {asked[:200]!r} here", "model", "model_not_found")
+            raise Refusal(404, f"model {asked[:200]!r} does not exist", "model", "model_not_found")
         return json_response(self._describe(asked))
 
     async def _names(self) -> list[str]:
@@ -140,20 +140,20 @@ class About:
         load_s, pause_s = next(((swap.load_ms / 1e3, swap.pause_ms / 1e3) for swap in last), (None, None))
         return Response(
             exposition(self._metrics, {
-                "clawctl_running": ("gauge", "Requests that are being answered.", self._metrics.running),
-                "clawctl_ready": ("gauge", "Whether new requests should come.", float(self._not_ready() is None)),
-                "clawctl_engine_up": ("gauge", "Whether the engine lives.", float(versions.live.failure() is None)),
-                "clawctl_live_version": ("gauge", "The policy version that serves.", versions.live.version),
-                "clawctl_capture_on": ("gauge", "Whether conversations are captured.", float(capture.on)),
-                "clawctl_capture_written_total": ("counter", "Exchanges that were captured.", capture.written),
+                "clawctl_running": ("gauge", "Running requests.", self._metrics.running),
+                "clawctl_ready": ("gauge", "1 if the server accepts new requests.", float(self._not_ready() is None)),
+                "clawctl_engine_up": ("gauge", "1 if the engine is running.", float(versions.live.failure() is None)),
+                "clawctl_live_version": ("gauge", "The live policy version.", versions.live.version),
+                "clawctl_capture_on": ("gauge", "1 if conversations are captured.", float(capture.on)),
+                "clawctl_capture_written_total": ("counter", "Captured exchanges.", capture.written),
                 "clawctl_capture_lost_total": ("counter", "Exchanges that could not be captured.", capture.lost),
-                "clawctl_capture_failing": ("gauge", "Whether the last exchange could not be captured.", float(capture.failing)),
-                "clawctl_disk_free_bytes": ("gauge", "Room on the disk of the run.", self._disk_free()),
+                "clawctl_capture_failing": ("gauge", "1 if the last exchange could not be captured.", float(capture.failing)),
+                "clawctl_disk_free_bytes": ("gauge", "Free space on the disk of the run, in bytes.", self._disk_free()),
                 "clawctl_swaps_total": ("counter", "Swaps that went live.", versions.swaps_done),
-                "clawctl_swaps_refused_total": ("counter", "Swaps that were refused.", versions.swaps_refused),
-                "clawctl_swap_alarm": ("gauge", "Whether the last swap was refused.", float(versions.last_swap_error is not None)),
-                "clawctl_last_swap_load_seconds": ("gauge", "Of the last swap, beside serving.", load_s),
-                "clawctl_last_swap_pause_seconds": ("gauge", "Of the last swap, without a token.", pause_s),
+                "clawctl_swaps_refused_total": ("counter", "Refused swaps.", versions.swaps_refused),
+                "clawctl_swap_alarm": ("gauge", "1 if the last swap was refused.", float(versions.last_swap_error is not None)),
+                "clawctl_last_swap_load_seconds": ("gauge", "Load time of the last swap, while the server kept serving.", load_s),
+                "clawctl_last_swap_pause_seconds": ("gauge", "Pause of the last swap, in which no token was sampled.", pause_s),
             }),
             media_type=_PROMETHEUS,
         )  # fmt: skip
@@ -170,7 +170,7 @@ def _page(names: list[str], asked: Mapping[str, str]) -> tuple[list[str], bool]:
     if limit is not None and not (limit.isascii() and limit.isdigit() and len(limit) < 5 and 1 <= int(limit) <= _MOST_MODELS):
         raise Refusal(400, f"'limit' must be a whole number from 1 to {_MOST_MODELS}", "limit")
     if after is not None and before is not None:
-        raise Refusal(400, "'after_id' and 'before_id' exclude each other", "before_id")
+        raise Refusal(400, "'after_id' and 'before_id' cannot be used together", "before_id")
     left = names[:before] if before is not None else names[0 if after is None else after + 1 :]
     most = len(left) if limit is None else int(limit)
     return left[-most:] if before is not None and most else left[:most], len(left) > most
@@ -181,7 +181,7 @@ def _cursor(asked: Mapping[str, str], which: str, names: list[str]) -> int | Non
     if param is None:
         return None
     if asked[param] not in names:
-        raise Refusal(400, f"'{param}' names no model of this list", param)
+        raise Refusal(400, f"'{param}' is not a model of this list", param)
     return names.index(asked[param])
 
 

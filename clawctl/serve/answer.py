@@ -100,10 +100,10 @@ class Answer:
             await self.keep_refused(refusal)
             return
         except CannotFollow as problem:
-            status, self.failed = "error", Refusal(400, f"the form that was asked for cannot be held to: {problem}")
+            status, self.failed = "error", Refusal(400, f"the requested answer format cannot be enforced: {problem}")
         except EngineFailure as failure:
             _log.error("the engine failed: %s", failure)
-            status, self.failed = "error", Refusal(500, "the engine failed while it answered")
+            status, self.failed = "error", Refusal(500, "the engine failed during the answer")
         first_at = first_at or sampled.first_at
         self.first_at = first_at if self.first_at is None else min(self.first_at, first_at or self.first_at)
         if status == "ok" and self.cancelled and sampled.finish_reason is None:

@@ -96,7 +96,7 @@ class Gateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            raise RuntimeError(f"no {scope['type']} here")  # uvicorn takes it for an application without a lifespan
+            raise RuntimeError(f"{scope['type']} is not supported")  # uvicorn takes it for an application without a lifespan
         request = Request(scope, receive)
         visit = _visit(request)
         try:
@@ -116,7 +116,7 @@ class Gateway:
             return self._refuse(visit, refusal)
         except Exception:  # noqa: BLE001 - the edge of the process: the client is told that it was us, the log has the rest
             _log.exception("request %s failed", visit.request_id)
-            return self._refuse(visit, Refusal(500, "clawctl made a mistake; its log has the details"))
+            return self._refuse(visit, Refusal(500, "internal error; the log of clawctl has the details"))
 
     async def _route(self, request: Request, visit: Visit) -> Response | Stream:
         path = meant(request.scope["path"])
@@ -133,7 +133,7 @@ class Gateway:
             visit.api = "options"
             return self._options(request, f"{allowed}, OPTIONS")
         if request.method != method and not (method == "GET" and request.method == "HEAD"):
-            raise Refusal(405, f"{request.method} is not possible on {path[:200]}", allow=allowed)
+            raise Refusal(405, f"{request.method} is not supported on {path[:200]}", allow=allowed)
         given = _given_key(request)
         visit.key = self._keys.owner(given) or "" if given else ""
         if not visit.key:
@@ -234,7 +234,7 @@ class Gateway:
             if not isinstance(prompt, str):
                 text = await self._lines.run(ask.key, len(prompt), partial(self._capture.text_of, prompt))
                 if not text and ask.echo["echo"]:
-                    raise Refusal(400, "'echo' cannot be done: no tokenizer is here to read token ids", "echo")
+                    raise Refusal(400, "'echo' is not supported: this server has no tokenizer for token ids", "echo")
                 if text:
                     said = [plain_prompt(text)]
                     ask = replace(ask, messages=said, sent_messages=said)

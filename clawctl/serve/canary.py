@@ -26,4 +26,4 @@ def check_canary(run: RunDir, version: int, score: Callable[[Sequence[int]], lis
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise CanaryFailure(f"its canary cannot be read: {error}") from error
     if not worst <= tolerance:
-        raise CanaryFailure(f"its canary is off by {worst:.3f} (at most {tolerance})")
+        raise CanaryFailure(f"its canary differs by {worst:.3f} (limit {tolerance})")

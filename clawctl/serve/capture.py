@@ -82,7 +82,7 @@ class Capture:
             self._write_waiting(exchange.key)
         _, slow = await asyncio.wait([written], timeout=_PATIENCE_S)
         if slow:
-            self._complain("the disk is slow, or a text is very long: an answer left before its capture was written")
+            self._complain("the disk is slow or a text is very long: an answer was sent before its capture was written")
 
     def _write_waiting(self, key: str) -> None:
         """On the event loop: give a thread all that waits of this key, and again until nothing does."""
@@ -126,7 +126,7 @@ class Capture:
                 self.written += 1
             if self.failing:
                 self.failing = False
-                _log.warning("turns are captured again; %d were lost", self.lost)
+                _log.warning("captures work again; %d turns were lost", self.lost)
         except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the answer goes out; it is counted and said
             self.lost += 1
             self.failing = True

@@ -38,7 +38,9 @@ class Cors:
         if not self._origins or origin is None or "access-control-request-method" not in headers:
             return []
         if not self._allows(origin, True):
-            raise Refusal(403, f"pages of {origin[:100]!r} may not ask here: name it in serve.cors_origins", code="unknown_origin")
+            raise Refusal(
+                403, f"pages of {origin[:100]!r} may not send requests: add the origin to serve.cors_origins", code="unknown_origin"
+            )
         told: Headers = [(b"access-control-allow-methods", allowed.encode()), (b"access-control-max-age", _AGE_S)]
         wanted = headers.get("access-control-request-headers", "").strip()
         if len(wanted) <= _LONGEST and _NAMES.fullmatch(wanted):

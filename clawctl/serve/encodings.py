@@ -22,7 +22,7 @@ def encoding_of(header: str) -> str | None:
         return None
     name = _NAMES.get(named[0], named[0])
     if len(named) > 1 or name not in ENCODINGS:
-        told = f"'Content-Encoding: {header[:100]}' is not read here: send the body as it is, or as {', '.join(ENCODINGS)}"
+        told = f"'Content-Encoding: {header[:100]}' is not supported: send the body uncompressed, or as {', '.join(ENCODINGS)}"
         raise Refusal(415, told, accept_encoding=", ".join(ENCODINGS))
     return name
 
@@ -40,7 +40,7 @@ def unpacked(encoding: str, packed: bytes, most_bytes: int, most_values: int) ->
                 raise too_many_values(most_values)
             found.append(piece)
     except (zlib.error, OSError, EOFError) as error:
-        raise Refusal(400, f"the body is not whole {encoding}, as its 'Content-Encoding' says") from error
+        raise Refusal(400, f"the body is not complete {encoding}, although its 'Content-Encoding' says so") from error
     return b"".join(found)
 
 

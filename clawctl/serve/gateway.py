@@ -13,7 +13,7 @@ from clawctl.errors import ClawError
 from clawctl.policies import ensure_base_policy, list_versions
 from clawctl.run_dir import RunDir
 
-_NAME_A_MODEL = "name a Hugging Face model directory with --model or model.path, or use `demo`"
+_NAME_A_MODEL = "set --model or model.path to a Hugging Face model directory, or use `demo`"
 _HUB_S = 10.0
 
 
@@ -30,7 +30,7 @@ def serve(run: RunDir, recipe: Recipe, intercept: bool, pin: int | None = None) 
             warn_of_asked_versions(recipe)
         key, is_new = own_api_key(run, recipe)
         if is_new:
-            print(f"API key, made now and kept in {run.root / 'api_key'}: {key}", file=sys.stderr)
+            print(f"API key, created now and stored in {run.root / 'api_key'}: {key}", file=sys.stderr)
         from clawctl.serve.server import run_server
 
         run_server(run, recipe, intercept, listener, key, pin)
@@ -65,8 +65,12 @@ def bind(host: str, port: int) -> socket.socket:
 def not_ours(host: str, port: int, error: OSError) -> ClawError:
     """Why we cannot have the address."""
     if error.errno == errno.EADDRINUSE:
-        return ClawError(f"port {port} on {host} is taken", "stop what listens there or choose another with --port")
-    return ClawError(f"cannot listen on {host} port {port}: {error.strerror or error}", "choose another with --host and --port")
+        return ClawError(
+            f"port {port} on {host} is already in use", "stop the process that uses it, or choose another port with --port"
+        )
+    return ClawError(
+        f"cannot listen on {host} port {port}: {error.strerror or error}", "choose another address with --host and --port"
+    )
 
 
 def check_model(recipe: Recipe) -> None:
@@ -89,12 +93,12 @@ def check_hub(name: str) -> None:
         return
     absent = f"{name} is not on this machine"
     if constants.HF_HUB_OFFLINE:
-        raise ClawError(f"{absent}, and HF_HUB_OFFLINE forbids to fetch it", _NAME_A_MODEL, 2)
+        raise ClawError(f"{absent}, and HF_HUB_OFFLINE prevents a download", _NAME_A_MODEL, 2)
     try:
         found = httpx.head(hf_hub_url(name, "config.json"), headers=build_hf_headers(), follow_redirects=True, timeout=_HUB_S)
     except httpx.HTTPError as error:
         problem = f"{absent}, and {constants.ENDPOINT} cannot be reached: {error or type(error).__name__}"
-        raise ClawError(problem, f"mend the network (HTTPS_PROXY, HF_ENDPOINT), or {_NAME_A_MODEL}") from error
+        raise ClawError(problem, f"check the network (HTTPS_PROXY, HF_ENDPOINT), or {_NAME_A_MODEL}") from error
     if found.status_code in (401, 403, 404):
-        cure = "correct the name; of a gated model accept its licence there and run `hf auth login`"
-        raise ClawError(f"{absent}, and {constants.ENDPOINT} gives none of that name ({found.status_code})", cure, 2)
+        cure = "correct the name; for a gated model, accept its licence there and run `hf auth login`"
+        raise ClawError(f"{absent}, and {constants.ENDPOINT} has no model of that name ({found.status_code})", cure, 2)

@@ -30,11 +30,11 @@ class Hosts:
         for host in hosts:
             match = _HOST.fullmatch(host.strip())
             if match is None or not self._knows(match[1]):
-                told = f"this server is not known as {host[:100]!r}: send a key, or list the name in serve.allowed_hosts"
+                told = f"{host[:100]!r} is not an allowed host name: send a key, or add the name to serve.allowed_hosts"
                 raise Refusal(421, told, code="unknown_host")
         for origin in origins:
             if not self._knows(_name_of(origin)):
-                told = f"a web page of {origin[:100]!r} may not read this: send a key, or list its name in serve.allowed_hosts"
+                told = f"a web page of {origin[:100]!r} may not read this: send a key, or add its name to serve.allowed_hosts"
                 raise Refusal(403, told, code="unknown_origin")
 
     def _knows(self, name: str | None) -> bool:

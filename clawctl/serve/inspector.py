@@ -43,7 +43,7 @@ def _look(head: dict[str, Any], raw: bytes, model: str, count: CountTokens | Non
         said = {"status": refusal.status, "message": refusal.message, "param": refusal.param, "code": refusal.code}
         return orjson.dumps(said)
     except (MemoryError, RecursionError):
-        return orjson.dumps({"status": 400, "message": "this request is too much to read", "param": None, "code": None})
+        return orjson.dumps({"status": 400, "message": "this request is too complex", "param": None, "code": None})
     return b""
 
 

@@ -30,7 +30,7 @@ class TooManyRequests(Refusal):
     """A key runs as many requests as it may; the client is told when to come again."""
 
     def __init__(self, most: int, what: str = "requests") -> None:
-        told = f"this API key runs {most} {what} already; wait for one to end"
+        told = f"this API key already runs {most} {what}; wait until one ends"
         super().__init__(429, told, code="rate_limit_exceeded", retry_after=str(_RETRY_AFTER_S))
 
 
@@ -107,7 +107,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.open[self] = None
         if len(self.open) > self.most and not self._make_room():
-            self._refuse(503, f"the server has {self.most} connections already")
+            self._refuse(503, f"the server has {self.most} connections, which is the limit")
             return
         self._expect_by(self.bounds.header_s)
 
@@ -164,7 +164,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._expect_by(self.bounds.body_s + _GRACE_S)
         super().on_headers_complete()
         if len(self.pipeline) > _MOST_PIPELINED:  # uvicorn reads on after each answer, however many wait
-            raise ValueError("too many requests wait on this connection")
+            raise ValueError("too many requests are waiting on this connection")
 
     def on_message_complete(self) -> None:
         self._in_head, self._head_bytes = True, 0
@@ -183,7 +183,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def _too_slow(self) -> None:
         self._deadline = None
         if self._in_head and self._head_bytes and (self.cycle is None or self.cycle.response_complete):
-            self._refuse(408, f"the headers did not come within {self.bounds.header_s:g} seconds")
+            self._refuse(408, f"the headers did not arrive within {self.bounds.header_s:g} seconds")
         elif self._in_head:
             self.transport.close()  # nothing was asked
         else:
@@ -197,7 +197,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._stalled = self.loop.call_later(self.bounds.stalled_s, self._cut_off)
 
     def _cut_off(self) -> None:
-        _log.info("a client took nothing for %g seconds and was cut off", self.bounds.stalled_s)
+        _log.info("disconnected a client that read nothing for %g seconds", self.bounds.stalled_s)
         self.transport.abort()
 
     def resume_writing(self) -> None:

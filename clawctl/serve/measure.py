@@ -58,7 +58,7 @@ def too_large(most_bytes: int) -> Refusal:
 
 
 def too_many_values(most_values: int) -> Refusal:
-    return Refusal(413, f"the body holds more than {most_values} values (list items and object fields)")
+    return Refusal(413, f"the body contains more than {most_values} values (list items and object fields)")
 
 
 def most_body(limit_mb: float, max_context: int | None, images: bool | None) -> int:
@@ -71,7 +71,9 @@ def check_ask(ask: Ask, max_context: int | None = None, count_tokens: CountToken
     """Raises Refusal for what is too much for one request. Linear in its size; quick for small ones."""
     if ask.engine_fields and len(orjson.dumps(ask.engine_fields)) > _MOST_SETTINGS:
         largest = max(ask.engine_fields, key=lambda name: len(orjson.dumps(ask.engine_fields[name])))
-        raise Refusal(400, f"'{largest}' is too large: all sampling fields together may have {_MOST_SETTINGS >> 10} KB", largest)
+        raise Refusal(
+            400, f"'{largest}' is too large: the limit for all sampling fields together is {_MOST_SETTINGS >> 10} KB", largest
+        )
     for name, value in ask.echo.items():
         if name not in _NOT_REPEATED and isinstance(value, str | list | dict) and len(orjson.dumps(value)) > _MOST_ECHO:
             raise Refusal(400, f"'{name}' may have at most {_MOST_ECHO >> 10} KB", name)
@@ -82,7 +84,7 @@ def check_ask(ask: Ask, max_context: int | None = None, count_tokens: CountToken
 
 def _check_values(ask: Ask) -> None:
     if ask.tools and _values(ask.tools, _MOST_TOOL_VALUES) > _MOST_TOOL_VALUES:
-        raise Refusal(400, f"'tools' may hold at most {_MOST_TOOL_VALUES} values", "tools")
+        raise Refusal(400, f"'tools' may contain at most {_MOST_TOOL_VALUES} values", "tools")
     for message in ask.messages:
         calls = message.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
@@ -92,7 +94,7 @@ def _check_values(ask: Ask) -> None:
             if isinstance(arguments, str) and len(arguments) > _LONG_ARGUMENTS:
                 count = ValueCount().feed(arguments.encode(errors="replace"))
             if count > _MOST_TOOL_VALUES:
-                told = f"the arguments of one call may hold at most {_MOST_TOOL_VALUES} values"
+                told = f"the arguments of one call may contain at most {_MOST_TOOL_VALUES} values"
                 raise Refusal(400, told, "messages")
 
 

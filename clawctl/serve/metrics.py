@@ -51,17 +51,19 @@ def exposition(metrics: Metrics, now: Mapping[str, tuple[str, str, float | None]
     lines: list[str] = []
     lines += _counted("clawctl_requests", "Requests answered.", ("api", "status", "key"), metrics.requests)
     lines += _counted("clawctl_refused", "Requests refused.", ("reason",), metrics.refused)
-    lines += _counted("clawctl_prompt_tokens", "Tokens that entered the engine.", ("api", "key"), metrics.tokens_in)
-    lines += _counted("clawctl_completion_tokens", "Tokens that the engine sampled.", ("api", "key"), metrics.tokens_out)
-    lines += _counted("clawctl_ratings", "Ratings that clients gave.", ("outcome",), metrics.ratings)
+    lines += _counted("clawctl_prompt_tokens", "Prompt tokens.", ("api", "key"), metrics.tokens_in)
+    lines += _counted("clawctl_completion_tokens", "Sampled tokens.", ("api", "key"), metrics.tokens_out)
+    lines += _counted("clawctl_ratings", "Ratings from clients.", ("outcome",), metrics.ratings)
     changed: Counter[Labels] = Counter({(client, name): n for (client, name), n in metrics.enforced.settings.items()})
-    lines += _counted("clawctl_sampling_changed", "Requests sampled otherwise than asked.", ("client", "setting"), changed)
+    lines += _counted(
+        "clawctl_sampling_changed", "Requests whose sampling settings the server changed.", ("client", "setting"), changed
+    )
     lines += _measured(
         "clawctl_time_to_first_token_seconds",
-        "From the request to the first piece of its answer, or to the first token of a whole one.",
+        "Time from the request to the first piece of a stream, or to the first token of a complete answer.",
         metrics.first_token,
     )
-    lines += _measured("clawctl_request_seconds", "From the request to the end of its answer.", metrics.latency)
+    lines += _measured("clawctl_request_seconds", "Time from the request to the end of its answer.", metrics.latency)
     for name, (kind, told, value) in now.items():
         lines += [f"# HELP {name} {told}", f"# TYPE {name} {kind}", f"{name} {'NaN' if value is None else _number(value)}"]
     return ("\n".join(lines) + "\n").encode()

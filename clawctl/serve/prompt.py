@@ -30,10 +30,10 @@ def load_tokenizer(path: str) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ClawError(
-            f"the tokenizer in {path} cannot be loaded: {error}", "name a whole model directory with --model", 2
+            f"the tokenizer in {path} cannot be loaded: {error}", "pass a complete model directory with --model", 2
         ) from error
     if not tokenizer.chat_template:
-        raise ClawError(f"the tokenizer in {path} has no chat template", "name a chat (instruct) model with --model", 2)
+        raise ClawError(f"the tokenizer in {path} has no chat template", "choose a chat (instruct) model with --model", 2)
     prepare(tokenizer)
     return tokenizer
 

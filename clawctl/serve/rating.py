@@ -34,7 +34,7 @@ class Pace:
         left, at = self._left.get(key, (_BURST, now))
         left = min(_BURST, left + (now - at) * _PER_SECOND)
         if left < 1:
-            told = f"this API key rates too fast: {_PER_SECOND:g} ratings a second are kept"
+            told = f"this API key sends ratings too fast: the limit is {_PER_SECOND:g} ratings per second"
             raise Refusal(429, told, code="rate_limit_exceeded", retry_after="1")
         self._left[key] = left - 1, now
 
@@ -62,14 +62,12 @@ class Rating:
         except BadRating as bad:
             raise Refusal(400, str(bad), bad.field) from bad
         if self._file is None or self._known is None:
-            raise Refusal(409, "nothing is captured here, so nothing can be rated: serve with --intercept", code="not_captured")
+            raise Refusal(409, "this server captures nothing, so nothing can be rated: serve with --intercept", code="not_captured")
         if not may_capture(self._recipe.privacy, key, self._recipe.model_name):
             raise Refusal(409, "this key's conversations are not captured, so they cannot be rated", code="not_captured")
         self._pace.take(key)
         if not await asyncio.to_thread(self._known.has, key, feedback.turn_id):
-            raise Refusal(
-                404, "no answer of this key with that id is in this run, so it cannot be rated", "turn_id", "unknown_turn"
-            )
+            raise Refusal(404, "this run has no answer of this key with that id", "turn_id", "unknown_turn")
         self._count(key, feedback.turn_id)
         try:
             async with self._writing:
@@ -78,8 +76,8 @@ class Rating:
                 await asyncio.to_thread(self._file.append, feedback)
         except OSError as error:
             self._counts["lost",] += 1
-            _log.error("a rating was not kept: %s", error)
-            raise Refusal(503, "the rating could not be kept; send it again later", code="not_kept") from error
+            _log.error("a rating was not stored: %s", error)
+            raise Refusal(503, "the rating could not be stored; send it again later", code="not_kept") from error
         self._counts["kept",] += 1
         return {"object": "feedback", "id": feedback.feedback_id, "turn_id": feedback.turn_id, "rating": feedback.rating}
 
@@ -91,7 +89,7 @@ class Rating:
     def _count(self, key: str, turn_id: str) -> None:
         times = self._times.pop((key, turn_id), 0) + 1
         if times > _MOST_TIMES:
-            raise Refusal(429, f"this answer was rated {_MOST_TIMES} times already", code="rate_limit_exceeded")
+            raise Refusal(429, f"this answer was already rated {_MOST_TIMES} times", code="rate_limit_exceeded")
         self._times[key, turn_id] = times
         if len(self._times) > _MOST_COUNTED:
             self._times.popitem(last=False)

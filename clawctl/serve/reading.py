@@ -12,9 +12,9 @@ _HEADER, _OTHER_CALLS = "<|im_start|>", "<function="
 def uncovered(template: str, tools: bool) -> str | None:
     """Why answers of a model with this chat template cannot be read here, or None: the Qwen and Hermes families can."""
     if _HEADER not in template:
-        return "only the Qwen and Hermes families are read from token ids"
+        return "only token ids of the Qwen and Hermes families can be parsed"
     if tools and (CALL not in template or _OTHER_CALLS in template):
-        return "only tool calls as Qwen and Hermes write them are read from token ids"
+        return "only Qwen and Hermes tool calls can be parsed from token ids"
     return None
 
 

@@ -74,7 +74,7 @@ async def read_body(
                     if count.values > most_values:
                         raise too_many_values(most_values)
     except TimeoutError as late:
-        raise Refusal(408, f"the body did not come within {seconds:g} seconds") from late
+        raise Refusal(408, f"the body did not arrive within {seconds:g} seconds") from late
     except ClientDisconnect as gone:
         raise Refusal(400, "the body ended early") from gone
     return b"".join(pieces)
@@ -97,7 +97,7 @@ async def whole(answer: Answer, visit: Visit, stack: AsyncExitStack, receive: Re
         if answer.failed is not None:
             raise answer.failed
         if answer.cancelled:  # nobody reads this, unless it was we who ended it
-            raise Refusal(503, "the server is stopping; ask again")
+            raise Refusal(503, "the server is stopping; retry")
         return Response(answer.dialect.whole(answer.choices), media_type="application/json")
     finally:
         watch.cancel()
@@ -133,12 +133,12 @@ class Stream:
                 yield dialect.finish(choice) if shown is None else dialect.piece(choice, shown)
         except Exception:  # noqa: BLE001 - the stream has begun: its end must say what happened, the log has the rest
             _log.exception("request %s failed", visit.request_id)
-            answer.failed = Refusal(500, "clawctl made a mistake; its log has the details")
+            answer.failed = Refusal(500, "internal error; the log of clawctl has the details")
         if answer.failed is not None:
             visit.status = answer.failed.status
             yield dialect.failed(answer.failed)
         elif answer.cancelled:
             visit.status = 499  # the client closed the connection, or we are ending: then it is told
-            yield dialect.failed(Refusal(503, "the server is stopping; ask again"))
+            yield dialect.failed(Refusal(503, "the server is stopping; retry"))
         else:
             yield dialect.end(answer.choices)

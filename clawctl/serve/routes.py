@@ -18,21 +18,21 @@ _API = re.compile(r"^/(chat/completions|completions|responses|messages|models|fe
 _SAME = {"/healthz": "/health", "/livez": "/health/live", "/ping": "/health/live", "/readyz": "/health/ready"}
 _SPOKEN = "POST /v1/chat/completions, /v1/responses, /v1/messages, /v1/completions, and GET /v1/models; docs: /openapi.json"
 _ABSENT = (  # what the path begins with, and what is said of it
-    ("/v1/embeddings", "this model writes text and makes no embeddings"),
-    ("/v1/audio", "no audio is read or made here"),
-    ("/v1/images", "no images are made here"),
-    ("/v1/moderations", "nothing is moderated here"),
-    ("/v1/files", "files are not kept here: put their text into a message"),
-    ("/v1/batches", "there are no batches here: send the requests, as many at a time as you like"),
-    ("/v1/messages/batches", "there are no batches here: send the requests, as many at a time as you like"),
-    ("/v1/conversations", "conversations are not kept here: send the whole input, or previous_response_id"),
-    ("/v1/assistants", "there are no assistants and threads here"),
-    ("/v1/threads", "there are no assistants and threads here"),
-    ("/v1/fine_tuning", "this server learns from its use; there are no jobs to make"),
-    ("/v1/realtime", "there is no realtime session here"),
-    ("/v1/complete", "Anthropic's text completions are not spoken here: use /v1/messages"),
-    ("/v1/responses/", "of a response that was given there are GET and DELETE; none runs in the background"),
-    ("/api/", "Ollama's API is not spoken here: use the OpenAI-compatible one of your client, with a base URL that ends with /v1"),
+    ("/v1/embeddings", "this server makes no embeddings"),
+    ("/v1/audio", "this server does not process audio"),
+    ("/v1/images", "this server does not generate images"),
+    ("/v1/moderations", "this server has no moderation"),
+    ("/v1/files", "this server stores no files: put their text into a message"),
+    ("/v1/batches", "this server has no batches: send the requests in parallel"),
+    ("/v1/messages/batches", "this server has no batches: send the requests in parallel"),
+    ("/v1/conversations", "this server stores no conversations: send the whole input, or previous_response_id"),
+    ("/v1/assistants", "this server has no assistants and threads"),
+    ("/v1/threads", "this server has no assistants and threads"),
+    ("/v1/fine_tuning", "this server learns from use and has no fine-tuning jobs"),
+    ("/v1/realtime", "this server has no realtime sessions"),
+    ("/v1/complete", "Anthropic's text completions are not supported: use /v1/messages"),
+    ("/v1/responses/", "a response supports GET and DELETE only; none runs in the background"),
+    ("/api/", "Ollama's API is not supported: set your client to an OpenAI-compatible API, with a base URL that ends in /v1"),
 )
 _ANTHROPIC = ("/v1/messages", "/v1/complete")
 
@@ -60,7 +60,7 @@ def absent(path: str) -> Refusal:
     """The refusal of a route that is not here. 404, not 501: clients repeat what a 5xx answers."""
     here = f"{meant(path)}/"
     why = next((f": {said}" for begin, said in _ABSENT if here.startswith(f"{begin.rstrip('/')}/")), "")
-    return Refusal(404, f"there is no {path[:200]} here{why}. Spoken here: {_SPOKEN}", code="unknown_route")
+    return Refusal(404, f"{path[:200]} is not supported{why}. Supported: {_SPOKEN}", code="unknown_route")
 
 
 def _ollamas(refusal: Refusal) -> dict[str, Any]:

@@ -45,9 +45,7 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
             signal.signal(number, lambda *_: None)  # uvicorn drains on the first signal and raises it again when it is done
         descriptors = share_descriptors(recipe.serve.limits.connections, 1 if recipe.serve.upstream is None else 2)
         if descriptors.connections < recipe.serve.limits.connections:
-            told = (
-                "the limit of open files allows %d connections at a time, serve.limits.connections is %d; raise it with ulimit -n"
-            )
+            told = "the limit of open files allows %d connections, but serve.limits.connections is %d; raise it with ulimit -n"
             _log.warning(told, descriptors.connections, recipe.serve.limits.connections)
         settings = uvicorn.Config(
             gateway,
@@ -64,7 +62,7 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
         with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:  # uvloop, where it is installed
             runner.run(_serve(run, recipe, listener, settings, gateway, versions, capture))
         if dead := backend.failure():
-            raise ClawError(f"the engine failed: {dead}", "logs/serve.log has the details; `clawctl up` starts it again")
+            raise ClawError(f"the engine failed: {dead}", "logs/serve.log has the details; `clawctl up` restarts it")
     finally:
         gateway.stop()
         versions.stop()
@@ -80,10 +78,10 @@ def make_backend(run: RunDir, recipe: Recipe) -> Backend:
         key = serve.upstream.api_key or from_environment("UPSTREAM_KEY")
         kind, model = serve.upstream.kind, serve.upstream.model
         if serve.splice and kind != "vllm":
-            _log.warning("serve.splice does nothing here: of the servers that others run, only vLLM takes prompts as token ids")
+            _log.warning("serve.splice has no effect: among upstreams, only vLLM accepts prompts as token ids")
         return Upstream(run, recipe, serve.upstream.url, kind, key, model, tokenizer=_splicing(recipe) if kind == "vllm" else None)
     if serve.engine != "vllm" and serve.engine_args:
-        _log.warning("serve.engine_args does nothing here: it is for `--engine vllm`")
+        _log.warning("serve.engine_args has no effect: it needs `--engine vllm`")
     if serve.engine == "vllm":
         from clawctl.serve.backends.vllm import Vllm
 
@@ -161,7 +159,7 @@ def _announce(run: RunDir, host: str, port: int) -> None:
     try:
         announce(run, host, port)
     except OSError as error:
-        _log.error("serve.json cannot be written, the other stages do not find this server: %s", error)
+        _log.error("cannot write serve.json, so the other stages cannot find this server: %s", error)
         again = partial(when_there_is_room, partial(announce, run, host, port), "serve.json")
         threading.Thread(target=again, name="announce", daemon=True).start()
 

@@ -42,9 +42,7 @@ class Stored:
         name = ask.echo["previous_response_id"]
         kept = self._find(key, name)
         if kept is None:
-            problem = (
-                f"Previous response with id '{name[:80]}' not found: send the whole input, or ask again without `store: false`"
-            )
+            problem = f"Previous response with id '{name[:80]}' not found: send the whole input, or do not use `store: false`"
             raise Refusal(400, problem, "previous_response_id", "previous_response_not_found")
         own = _instructions(ask)
         earlier: list[Message] = orjson.loads(kept.messages)
@@ -64,7 +62,7 @@ class Stored:
         kept = [found for name in responses if (found := self._find(key, name)) is not None]
         if sum(len(each.response) for each in kept) > _MOST_REFERRED:
             raise Refusal(
-                400, "'input' refers to more than 8 MB of earlier responses: name the last as previous_response_id", "input"
+                400, "'input' refers to more than 8 MB of earlier responses: use previous_response_id for the last one", "input"
             )
         items = {item["id"]: item for each in kept for item in orjson.loads(each.response)["output"] if item["id"] in names}
         return {**body, "input": [items.get(str(item["id"]), item) if _is_reference(item) else item for item in given]}

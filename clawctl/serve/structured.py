@@ -20,12 +20,14 @@ def specification(ask: Ask, tokenizer: Any, thinking: bool) -> dict[str, Any] | 
     if not forced and form is None:
         return None
     if forced and not calls:
-        raise Refusal(400, "'tool_choice' wants a call, and 'tools' holds no function that can be called here", "tool_choice")
+        raise Refusal(400, "'tool_choice' forces a call, but no function in 'tools' can be called", "tool_choice")
     if ask.n > MOST_CHOICES:
-        raise Refusal(400, f"'n' may be at most {MOST_CHOICES} where the form of the answer is given", "n")
+        raise Refusal(400, f"'n' may be at most {MOST_CHOICES} with structured output", "n")
     if (forced or calls) and _OTHER_CALLS in (tokenizer.chat_template or ""):
         raise Refusal(
-            400, "the embedded engine forces only tool calls as Qwen and Hermes write them; serve with --engine vllm", "tool_choice"
+            400,
+            "the embedded engine can only force tool calls in the Qwen and Hermes formats; serve with --engine vllm",
+            "tool_choice",
         )
     think = tokenizer.get_vocab().get(THINK) if THINK in (tokenizer.chat_template or "") else None
     return {

@@ -23,7 +23,7 @@ class Unknown:
             place = (api, name if known or len(self._counts) < _MOST_NAMES else _REST)
             self._counts[place] += 1
             if not known and place[1] != _REST:
-                _log.warning("%s: no table of fields knows %r, which a client sends: it has no effect", api, name)
+                _log.warning("%s: a client sends the unknown field %r, which has no effect", api, name)
 
     def told(self) -> dict[str, dict[str, int]]:
         """{"chat": {"provider_x": 3}}, the most frequent first."""

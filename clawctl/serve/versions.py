@@ -118,16 +118,18 @@ class Versions:
         try:
             move_live(self._run, self.live.version, by=f"serve, because of version {version}: {error}", only_from=version)
         except (LiveMoved, ClawError, OSError, Timeout) as problem:
-            _log.error("LIVE could not be moved back from version %d: %s", version, problem)
+            _log.error("cannot move LIVE back from version %d: %s", version, problem)
 
     def _serve_again(self) -> None:
         """The engine has begun anew, with version 0, and what LIVE names is refused: what served before does so again."""
         try:
             self.live.swap(self._served)
         except Exception:  # noqa: BLE001 - the engine goes on with what it has, and the log says so
-            _log.exception("version %d served before and cannot now; version %d serves", self._served, self.live.version)
+            _log.exception(
+                "version %d was served before but cannot be loaded now; serving version %d", self._served, self.live.version
+            )
         else:
-            _log.info("version %d serves again", self._served)
+            _log.info("serving version %d again", self._served)
 
     def _swap(self, version: int) -> None:
         swap = self.live.swap(version)
@@ -135,7 +137,7 @@ class Versions:
         self.swaps = [*self.swaps, swap][-_KEPT_SWAPS:]
         self.swaps_done += 1
         self.last_swap_error, self._refused = None, None
-        _log.info("version %d serves (loaded in %.0f ms, paused %.1f ms)", version, swap.load_ms, swap.pause_ms)
+        _log.info("serving version %d (loaded in %.0f ms, paused %.1f ms)", version, swap.load_ms, swap.pause_ms)
 
     def _alarm(self, version: int | None, error: Exception) -> None:
         expected = isinstance(error, ClawError | CanaryFailure)
@@ -143,6 +145,6 @@ class Versions:
         problem = textwrap.shorten(problem, _LONGEST_PROBLEM)  # torch lists every weight that does not fit
         said = problem if version is None else f"version {version} does not go live: {problem}"
         if said != self.last_swap_error:
-            _log.error("%s; version %d goes on serving", said, self.live.version, exc_info=None if expected else error)
+            _log.error("%s; still serving version %d", said, self.live.version, exc_info=None if expected else error)
             self.swaps_refused += 1
         self.last_swap_error, self._refused = said, version

@@ -36,8 +36,8 @@ class Vetting:
                 told = await self._ask(orjson.dumps({"api": api, "max_context": max_context}), raw)
             except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
                 self.stop()
-                _log.warning("a body of %d bytes could not be looked through: %s", len(raw), type(error).__name__)
-                raise Refusal(400, f"this request is too much to read ({len(raw)} bytes)") from error
+                _log.warning("cannot inspect a request body of %d bytes: %s", len(raw), type(error).__name__)
+                raise Refusal(400, f"this request is too complex ({len(raw)} bytes)") from error
             except BaseException:  # its client is gone: what the process still says belongs to no other body
                 self.stop()
                 raise

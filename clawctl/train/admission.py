@@ -1,4 +1,4 @@
-"""Which judged turns a step can use, and as what."""
+"""Decides which judged turns a step can use, and in which form."""
 
 import logging
 import math
@@ -40,7 +40,7 @@ class Admission:
     _met: set[Origin] = field(default_factory=set)
 
     def meet(self, origin: Origin) -> None:
-        """Say, once of each model that sampled turns, where it is or may be another one than is trained."""
+        """Report once for each sampling model whether it differs, or may differ, from the trained model."""
         if origin in self._met:
             return
         self._met.add(origin)
@@ -48,7 +48,7 @@ class Admission:
             log.warning("%s", warning)
 
     def sample(self, stem: str, turn: Turn, verdict: Verdict | None, origin: Origin, version: int) -> Sample:
-        """The turn as the trainer sees it, while the policy stands at `version`. Raises Refused."""
+        """The turn in the form that the trainer uses, for a policy at `version`. Raises Refused."""
         if not turn.judged:
             raise Refused(UNTRAINABLE)
         imported = not turn.trainable
@@ -89,7 +89,7 @@ class Admission:
         return str(self.tokenizer.decode([number for number in ids if 0 <= number < self.vocabulary]))
 
     def _hints(self, verdict: Verdict) -> list[str]:
-        """The hints that the method's teachers read, shortest first: all different ones where it chooses among them."""
+        """The hints for the method's teachers, shortest first: all different ones if the method selects among them."""
         if not self.config.uses_hints:
             return []
         if self.config.method != "hybrid":
@@ -98,7 +98,7 @@ class Admission:
         return sorted(found, key=len)[: self.config.hint_candidates]
 
     def _reward(self, turn: Turn, earned: Worth, verdict: Verdict, hinted: bool) -> float | None:
-        """None where the method trains the turn without one. Raises Refused where nothing is left to train."""
+        """The reward, or None if the method trains the turn without one. Raises Refused if there is nothing to train."""
         if earned.problem is not None:
             raise Refused(earned.problem)
         if not self.config.uses_rewards:
@@ -116,7 +116,7 @@ class Admission:
         return reward
 
     def _allowed(self, turn: Turn) -> Allowed | None:
-        """The sets that a structured answer was drawn from. Raises Refused where they are not those of this answer and model."""
+        """The allowed tokens of a structured answer. Raises Refused if they do not match this answer and model."""
         if turn.allowed is None:
             return None
         try:
@@ -130,7 +130,7 @@ class Admission:
         return allowed
 
     def _check_numbers(self, turn: Turn) -> None:
-        """Raises Refused where the ids or logprobs are not those of the distribution that the trainer computes."""
+        """Raises Refused if the ids or logprobs do not belong to the distribution that the trainer computes."""
         prompt, completion, logprobs = turn.prompt_ids or [], turn.completion_ids or [], turn.logprobs or []
         if turn.temperature <= 0:
             raise Refused("greedy")
@@ -145,13 +145,13 @@ class Admission:
 
 
 def worth_of(turn: Turn, verdict: Verdict | None) -> Worth:
-    """What a turn is worth under its verdict; `turn.feedback` must be the newest rating."""
+    """The worth of a turn under its verdict. `turn.feedback` must be the newest rating."""
     said = (None, None) if verdict is None else (verdict.judge, verdict.reward)
     return worth(turn.feedback, turn.outcome_reward, *said)
 
 
 def kind_of(turn: Turn) -> str:
-    """The kind of task that a turn's baseline is kept for: "homework" of "homework-17". Each key has kinds of its own, so that
-    no user moves the baseline of another."""
+    """The kind of task for a turn's baseline: "homework" for "homework-17". Each key has its own kinds, so that no user affects
+    another user's baseline."""
     kind = (turn.task_id or "").split("/")[0].split("-")[0]
     return kind if turn.user == "default" else f"{quote(turn.user, safe='')}/{kind}"

@@ -1,7 +1,7 @@
-"""Whether the turns of a step were sampled by the model that is trained.
+"""Checks whether the turns of a step were sampled by the trained model.
 
-What the newest version sampled, the trainer must find as likely as the sampler did, but for rounding. Where it does not, the
-recorded logprobs are somebody else's, and the ratio that corrects off-policy turns would correct nothing.
+For turns of the newest version, the trainer's logprobs must equal the sampler's up to rounding. Otherwise the recorded logprobs
+belong to another model, and the off-policy ratio corrects nothing.
 """
 
 import logging
@@ -29,21 +29,23 @@ def differs(theirs: str | None, ours: str | None) -> bool:
 
 
 def unlike(origin: Origin, own: Origin) -> str | None:
-    """How the model that sampled a shard is not, or may not be, the base model that is trained; None: nothing says so."""
-    theirs, ours = origin.base_model or "a model that is not named", own.base_model or "a model that is not named"
+    """How the model that sampled a shard differs, or may differ, from the trained base model; None if there is no evidence."""
+    theirs, ours = origin.base_model or "an unnamed model", own.base_model or "an unnamed model"
     if differs(origin.architecture, own.architecture):
-        return f"turns of {theirs} ({origin.architecture}) are refused: what is trained is {ours} ({own.architecture})"
+        return f"turns of {theirs} ({origin.architecture}) are refused, because the trained model is {ours} ({own.architecture})"
     if differs(origin.weights, own.weights):
-        named = f"turns were sampled by {theirs} (weights {origin.weights}), and what is trained is {ours} (weights {own.weights})"
+        named = (
+            f"turns were sampled by {theirs} (weights {origin.weights}), but the trained model is {ours} (weights {own.weights})"
+        )
         return f"{named}: another base model, or the same one in another type"
     if origin.weights is None and differs(origin.base_model, own.base_model):
-        return f"turns were sampled by {theirs}, and what is trained is {ours}: whether their weights are the same is not known"
+        return f"turns were sampled by {theirs}, but the trained model is {ours}; whether their weights are the same is not known"
     return None
 
 
 def disagreeing(whole: Measures, batch: Batch, most: float) -> tuple[tuple[str, ...], bool]:
-    """The turns of the newest version whose logprobs differ by more than `most` on average over their tokens; and whether they are
-    most of those that it sampled."""
+    """The turns of the newest version whose logprobs differ by more than `most` on average over their tokens, and whether they are
+    most of the turns that it sampled."""
     newest = [sample.turn_id for sample in batch.samples if is_newest(sample, batch.version)]
     far = tuple(name for name in newest if float(whole.turns[name].log_ratio_T.abs().mean()) > most)
     return far, len(far) >= FEWEST and 2 * len(far) > len(newest)
@@ -51,7 +53,7 @@ def disagreeing(whole: Measures, batch: Batch, most: float) -> tuple[tuple[str, 
 
 @dataclass(slots=True)
 class Watch:
-    """Says once where sampler and trainer differ by more than rounding, yet too little for turns to be refused."""
+    """Warns once if sampler and trainer differ by more than rounding, but too little for turns to be refused."""
 
     most: float  # mean |difference| of a step
     told: bool = False
@@ -63,14 +65,14 @@ class Watch:
             return
         self.told = True
         log.warning(
-            "step %d: log-probabilities of the newest version differ from the sampler's by %.3g on average, where rounding "
-            "makes less than %g; the engine computes in another type than model.dtype, or one side has quantised weights or "
+            "step %d: log-probabilities of the newest version differ from the sampler's by %.3g on average, but rounding "
+            "causes less than %g; the engine uses another type than model.dtype, or one side has quantised weights or "
             "another base model",
             row["step"], mismatch, self.most,
         )  # fmt: skip
 
 
 def watch_of(policy: PolicyModel) -> Watch:
-    """What is unusual where everything is computed in float32, and where something is rounded."""
+    """A watch with the threshold for an unusual difference, which is higher if anything is rounded to bfloat16."""
     exact = policy.autocast is None and policy.publish_dtype == torch.float32
     return Watch(UNUSUAL if exact else UNUSUAL_ROUNDED)

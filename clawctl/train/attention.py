@@ -32,7 +32,7 @@ class Visible:
 
 
 def visible(tree: Tree, device: torch.device) -> Visible:
-    """What attention on `device` needs of a tree."""
+    """The attention data that `device` needs for a tree."""
     ends_T = torch.from_numpy(tree.ends_T).to(device)
     asked_M = np.unique(np.concatenate(tree.places))
     seen = functools.partial(Visible, ends_T, torch.from_numpy(asked_M).to(device))
@@ -73,7 +73,7 @@ def ancestors(ends_T: Tensor) -> Any:
 
 
 def register() -> None:
-    """Make TREE known to transformers. It has no mask of its own: the tree says who sees whom."""
+    """Register TREE with transformers. It has no mask; the tree defines which tokens are visible."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(TREE, _attend)

@@ -1,11 +1,11 @@
-"""How the turns of a step are cut into microbatches, shared out to ranks, and laid into tensors.
+"""Splits the turns of a step into microbatches, distributes them to ranks, and builds their tensors.
 
-`tree`: sequences that share a prefix are one trie, and several tries lie side by side. `prefix`, for architectures that are not
-pure attention: a sequence that is a whole prefix of another is scored on the other's row. `none`: one row a sequence.
-Rows of like length lie together and are padded on the right: under causal attention no token sees what
-stands after it, so padding needs no mask and changes no number.
+`tree`: sequences with a shared prefix form one trie, and one row holds several tries. `prefix`, for architectures that are not pure
+attention: a sequence that is a complete prefix of another is scored on the other's row. `none`: one row per sequence. Rows of
+similar length are grouped and padded on the right. Under causal attention no token sees later ones, so padding needs no mask and
+changes no number.
 
-The one shift by a position happens here: `before_N` are the places whose hidden states predict the scored tokens.
+The one shift by a position is made here: `before_N` are the places whose hidden states predict the scored tokens.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,8 @@ class Microbatch:
 
 
 def share_out(branches: Sequence[Branch], merge: Merge, tokens: int, parts: int = 1) -> Packing:
-    """Microbatches of at most `tokens` tokens with padding, or a single longer branch; at least `parts` where there are as many."""
+    """Microbatches of at most `tokens` tokens with padding, or a single longer branch; at least `parts` if there are enough
+    branches."""
     if merge == "tree":
         return pack(branches, tokens, parts)
     rows = _rows(branches, merge)
@@ -54,9 +55,9 @@ def lay_out(branches: Sequence[Branch], merge: Merge, device: torch.device) -> M
 
 
 def cut(lengths: Sequence[int], tokens: int, parts: int = 1) -> list[list[int]]:
-    """Indices of `lengths` in groups, longest first: a padded group holds at most `tokens`, or a single longer sequence.
+    """Indices of `lengths` in groups, longest first. A padded group has at most `tokens` tokens, or a single longer sequence.
 
-    Makes at least `parts` groups where there are so many sequences, of like size, so that no rank is idle.
+    Makes at least `parts` groups of similar size if there are enough sequences, so that no rank is idle.
     """
     budget = min(tokens, max(1, -(-sum(lengths) // parts)))
     most_rows = max(1, len(lengths) // parts)
@@ -86,7 +87,7 @@ def _as_tree(branches: Sequence[Branch], device: torch.device) -> Microbatch:
 
 
 def _as_rows(branches: Sequence[Branch], merge: Merge, device: torch.device) -> Microbatch:
-    """A row's first branch is its longest; padding is token 0, behind the end, where nothing looks."""
+    """The branches as padded rows. A row's first branch is its longest. Padding is token 0 after the end, which nothing reads."""
     rows = _rows(branches, merge)
     width = max(len(branches[row[0]].ids) for row in rows)
     ids_BT = torch.zeros(len(rows), width, dtype=torch.long)
@@ -105,7 +106,7 @@ def _as_rows(branches: Sequence[Branch], merge: Merge, device: torch.device) -> 
 
 
 def _rows(branches: Sequence[Branch], merge: Merge) -> list[list[int]]:
-    """Which branches lie on one row, the longest first. In sorted order what goes on from a sequence stands right behind it."""
+    """The branches of each row, the longest first. In sorted order, continuations directly follow a sequence."""
     if merge == "none":
         return [[index] for index in range(len(branches))]
     order, shared = sort_branches(branches)

@@ -1,9 +1,9 @@
-"""Attention over tries on the CPU: blocks of queries, each against the keys that some of them see.
+"""Attention over tries on the CPU: blocks of queries, each with the keys that some of them see.
 
-Queries that lie one behind the other share most of what they see, also where one run of a trie ends and the next begins: a block
-goes on over several runs while their keys are nearly the same. What a query of a block does not see is always among the
-last of the block's keys, so a mask of those few is all that is ever made. Keys are cut out of one plain matrix a key head, and
-the query heads that it serves lie row by row: so the large operands are not copied before a product.
+Adjacent queries share most of the keys they see, even across the boundary of two runs of a trie. A block therefore spans several
+runs while their keys are nearly the same. Keys that a query of a block does not see are always among the last keys of the block, so
+the only mask covers those few. Keys are slices of one plain matrix per key head, and the query heads that use it are interleaved
+row by row. The large operands are thus not copied before a product.
 """
 
 from collections.abc import Iterable, Iterator
@@ -39,7 +39,7 @@ Blocks = tuple[Block, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Tokens start..stop of one run, all of them queries, and the keys that the last of them sees."""
+    """Tokens start..stop of one run, all of them queries, and the keys that the last one sees."""
 
     start: int
     stop: int
@@ -62,8 +62,7 @@ class _Group:
 
 
 def make_blocks(tree: Tree, asked_M: Ints | None = None, most: int = QUERIES) -> Blocks:
-    """All tokens as queries, or those in `asked_M` alone (ascending; queries are counted as they stand there), at most `most` in a
-    block."""
+    """Blocks of at most `most` queries: all tokens, or only those in `asked_M` (ascending; queries are counted in that order)."""
     causal = torch.full((most, most), float("-inf"), dtype=torch.bfloat16).triu_()
     made: list[Block] = []
     for group in _join(_pieces(tree, asked_M), tree.ends_T, most):
@@ -75,7 +74,7 @@ def make_blocks(tree: Tree, asked_M: Ints | None = None, most: int = QUERIES) ->
 
 
 def _pieces(tree: Tree, asked_M: Ints | None) -> Iterator[_Piece]:
-    """The queries, as stretches of tokens that lie in one run."""
+    """The queries, as ranges of tokens within one run."""
     asked_T = np.ones(len(tree.ids_T), dtype=bool)
     if asked_M is not None:
         asked_T[:] = False
@@ -105,7 +104,7 @@ def _join(pieces: Iterable[_Piece], ends_T: Ints, most: int) -> Iterator[_Group]
 
 
 def _cut(piece: _Piece, start: int, most: int) -> _Piece:
-    """What lies behind `start`, at most `most` tokens."""
+    """At most `most` tokens from `start` on."""
     stop = min(piece.stop, start + most)
     return _Piece(start, stop, (*piece.ranges[:-1], (piece.ranges[-1][0], stop)))
 
@@ -142,7 +141,7 @@ def _union(left: tuple[Range, ...], right: tuple[Range, ...]) -> tuple[Range, ..
 
 
 def _hidden(group: _Group, ends_T: Ints) -> Tensor:
-    """What not all see comes last: in depth-first order the ancestors that all have stand before all others."""
+    """The keys that not all queries see, which come last: in depth-first order, shared ancestors precede all others."""
     queries = np.concatenate([np.arange(piece.start, piece.stop) for piece in group.pieces])[:, None]
     keys = np.concatenate([np.arange(start, stop) for start, stop in group.ranges])[group.common(int(queries[-1, 0])) :]
     hidden = (keys > queries) | (queries >= ends_T[keys])
@@ -159,8 +158,8 @@ def attend_by_blocks(
 
 
 class _TreeAttention(torch.autograd.Function):
-    """softmax(q k' scale) v over each block's keys. A key head's R rows are its G query heads of the first query, of the second and
-    so on. Where there is room the softmax is kept for backward, which makes the others again."""
+    """softmax(q k' scale) v over each block's keys. The R rows of a key head are its G query heads of the first query, then of the
+    second, and so on. If there is space, the softmax is kept for backward; otherwise backward recomputes it."""
 
     @staticmethod
     def forward(
@@ -221,7 +220,7 @@ def _gather(tensor_KTD: Tensor, block: Block) -> Tensor:
 
 
 def _scatter(into_KTD: Tensor, values_KMD: Tensor, block: Block) -> None:
-    """Add what `_gather` would have taken."""
+    """Add values at the places from which `_gather` takes them."""
     at = 0
     for start, stop in block.ranges:
         into_KTD[:, start:stop] += values_KMD[:, at : at + stop - start]

@@ -9,7 +9,7 @@ from clawctl.train.trees import Branch, make_branch, tokens_in
 
 
 def turn_branches(samples: Sequence[Sample], own: Mapping[str, int] | None = None) -> list[Branch]:
-    """The turns as they were sampled. `own`: where each begins that is its own, by turn id."""
+    """The turns as they were sampled. `own`: the first token of each turn's own part, by turn id."""
     own = own or {}
     return [make_branch(s.prompt_ids, s.completion_ids, s.temperature, s.allowed, own.get(s.turn_id, 0)) for s in samples]
 
@@ -20,13 +20,14 @@ def teacher_branches(samples: Sequence[Sample]) -> list[Branch]:
 
 
 def asking(samples: Sequence[Sample]) -> list[Sample]:
-    """Those with a hint of which no server has told what the teacher says."""
+    """The turns with a hint for which no server has returned teacher logprobs."""
     return [sample for sample in samples if sample.teacher_prompt_ids is not None and sample.teacher_logprobs is None]
 
 
 def taught_beside(config: TrainConfig, policy: PolicyModel, samples: Sequence[Sample]) -> list[Sample]:
-    """The turns whose teacher is the policy itself and reads along in its pass, on branches of the same tries: where that is less
-    work than a pass without gradient, which computes what they share again. A token costs three times as much with gradient."""
+    """The turns whose teacher is the policy itself and is computed in the policy's pass, on branches of the same tries. This is
+    used if it takes less work than a separate pass without gradient, which recomputes the shared part. A token costs three times as
+    much with gradient."""
     hinted = asking(samples)
     if not hinted or config.teacher != "self" or policy.merge != "tree" or policy.dropouts:
         return []

@@ -12,11 +12,11 @@ from clawctl.train.going_back import forgive
 
 
 def go_back_to(run: RunDir, version: int) -> str:
-    """Make `version` the one that training goes on from. Returns what to tell. Doing it again changes nothing.
+    """Make `version` the one that training continues from. Returns the message to print. Repeating it changes nothing.
 
-    An ancestor of the live version becomes live itself: what serves and what is trained must not part. A candidate that the gate
-    has not decided on leaves LIVE alone. Raises ClawError (exit code 2) for a dead version or one that is not published, and (1)
-    where a trainer works on the run.
+    An ancestor of the live version becomes live itself, so that the served and the trained version agree. A candidate without a
+    decision of the gate does not change LIVE. Raises ClawError (exit code 2) for a dead or unpublished version, and (1) if a
+    trainer is working on the run.
     """
     who = f"train --from {version} by {getpass.getuser()} on {socket.gethostname()}"
     with sole_worker(run, "train"):
@@ -26,19 +26,20 @@ def go_back_to(run: RunDir, version: int) -> str:
         if version not in lineage.parents:
             raise ClawError(f"policy {version} is not published", f"choose one of {sorted(lineage.parents)}", 2)
         if version not in lineage.living():
-            cure = f"`clawctl policies promote {version}` makes it live, and training then goes on from it by itself"
-            raise ClawError(f"version {version} did not go live, and what did not go live is not built on", cure, 2)
-        told = [f"training goes on from version {version}"]
+            cure = f"run `clawctl policies promote {version}`: it makes the version live, and training continues from it"
+            raise ClawError(f"version {version} did not go live, and training never continues from such a version", cure, 2)
+        told = [f"training continues from version {version}"]
         if lineage.live is not None and version in lineage.ancestry(lineage.live)[1:]:
             move_live(run, version, by=who)
-            told.append(f"policy {version} is live now (before: {lineage.live})")
+            told.append(f"policy {version} is now live (before: {lineage.live})")
         _leave_others(run, version, who)
         forgive(run, lineage.newest, who)
     return "\n".join(told)
 
 
 def _leave_others(run: RunDir, version: int, who: str) -> None:
-    """Abandon what would be built on instead of `version`: its newer children, and other branches that nobody decided on."""
+    """Abandon the versions that training would otherwise continue from: newer children of `version`, and other undecided
+    branches."""
     while (lineage := read_lineage(run)).tip != version:
         way = lineage.above(lineage.tip, lineage.live or 0)
         first = next((other for other in way if other not in lineage.ancestry(version)), None)
@@ -48,7 +49,7 @@ def _leave_others(run: RunDir, version: int, who: str) -> None:
 
 
 def without_from(words: Sequence[str]) -> list[str]:
-    """A command line without its `--from`: torchrun must not go back again when it starts its processes anew."""
+    """A command line without its `--from`, because torchrun must not go back again when it restarts its processes."""
     kept, skip = list[str](), False
     for word in words:
         if not skip and word != "--from" and not word.startswith("--from="):

@@ -1,18 +1,18 @@
-"""The crash law: SIGKILL at any moment, start again, and no turn is trained twice, none is lost, and the weights are the same.
+"""Checkpoints that survive a crash: after SIGKILL at any moment no turn is lost or trained twice, and the weights are the same.
 
-A step is committed by one rename, that of `train/checkpoints/<step>/`, which holds everything the step made:
+One rename commits a step, that of `train/checkpoints/<step>/`, which contains all results of the step:
 
     policy/          exactly what is published: full weights with tokenizer, or a peft adapter
     master.safetensors   float32 weights, only where policy/ rounds them
     optimizer.safetensors  AdamW's state; its settings are the recipe's
-    sharded/         instead of these two where weights are sharded: what each rank keeps, as safetensors
+    sharded/         instead of these two with sharded weights: the part of each rank, as safetensors
     turns.parquet    the numbers of each trained token, for `clawctl inspect why`
-    state.json       step, turns by shard, baselines, the steps.jsonl row, policy.json, what the model must match, and checksums of
+    state.json       step, turns by shard, baselines, the steps.jsonl row, policy.json, the identity of the model, and checksums of
                      the other files
 
-What follows (`settle`) is derived from it and done again on resume where it is missing: ledger, `policies/<version>/` (hard links:
-nothing is written twice), LIVE, and last the row in `steps.jsonl`, which says that all the rest was done. There is no random
-state to keep: dropout is seeded by step and rank, the learning rate is a function of the step.
+`settle` derives everything else from it, and repeats on resume what is missing: the ledger, `policies/<version>/` (hard links, so
+nothing is written twice), LIVE, and last the row in `steps.jsonl`, which marks the rest as done. There is no random state to
+save: dropout is seeded by step and rank, and the learning rate is a function of the step.
 """
 
 import logging
@@ -42,7 +42,7 @@ _CURE = "restore it from a copy, or start a new run with --run"
 
 
 def identity(recipe: Recipe) -> dict[str, Any]:
-    """What a checkpoint and the recipe must agree on for one to continue the other."""
+    """The properties that a checkpoint and the recipe must share for training to resume."""
     lora = recipe.train.lora
     if lora is None:
         return {"base_model": recipe.model.path, "lora": None}
@@ -63,7 +63,7 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
             counted(number)
     except (OSError, Damaged, LookupError, TypeError) as error:
         raise ClawError(
-            f"checkpoint {checkpoint} cannot be read: {error}", "restore it, or remove it to resume one before"
+            f"checkpoint {checkpoint} cannot be read: {error}", "restore it, or remove it to resume from the one before"
         ) from error
     return state
 
@@ -91,8 +91,8 @@ def _write_optimizer(checkpoint: Path, state: dict[int, dict[str, torch.Tensor]]
 
 
 def commit(run: RunDir, state: dict[str, Any], optimizer: dict[str, Any] | None, save_weights: Callable[[Path], None]) -> Path:
-    """Publish one checkpoint: the step has happened now. `save_weights` fills `policy/` and, where needed, the master weights;
-    `optimizer` is None where it sees to that as well."""
+    """Publish one checkpoint, which commits the step. `save_weights` fills `policy/` and, if needed, the master weights.
+    `optimizer` is None if `save_weights` saves it as well."""
     folder = run.train / "checkpoints"
     folder.mkdir(mode=0o700, exist_ok=True)
 
@@ -138,20 +138,20 @@ def _go_live(run: RunDir, version: int) -> None:
 
 
 def check_resumable(checkpoint: Path | None, recipe: Recipe) -> None:
-    """Raises ClawError where a checkpoint is not one that this recipe continues."""
+    """Raises ClawError if this recipe cannot resume from the checkpoint."""
     if checkpoint is None:
         return
     found, wanted = read_state(checkpoint)["identity"], identity(recipe)
     if found != wanted:
         raise ClawError(
-            f"checkpoint {checkpoint} was made with {_told(found)}, the recipe has {_told(wanted)}",
+            f"checkpoint {checkpoint} was made with {_told(found)}, but the recipe has {_told(wanted)}",
             "train with the same model and LoRA settings, or start a new run with --run",
             2,
         )
 
 
 def check_published(policy: Path, recipe: Recipe) -> None:
-    """Raises ClawError where the weights of a published version, whose checkpoint is gone, are not what this recipe trains."""
+    """Raises ClawError if the weights of a published version without a checkpoint do not match this recipe."""
     adapter = policy / "adapter_config.json"
     found = orjson.loads(adapter.read_bytes()) if adapter.exists() else None
     lora = recipe.train.lora
@@ -159,7 +159,7 @@ def check_published(policy: Path, recipe: Recipe) -> None:
     ours = None if lora is None else (lora.rank, lora.alpha)
     if theirs != ours:
         raise ClawError(
-            f"the weights of policy {policy.name} are {_told_lora(theirs)}, the recipe has {_told_lora(ours)}",
+            f"the weights of policy {policy.name} are {_told_lora(theirs)}, but the recipe has {_told_lora(ours)}",
             "train with the same LoRA settings, or start a new run with --run",
             2,
         )
@@ -180,7 +180,7 @@ def steps_kept(run: RunDir) -> list[int]:
 
 
 def _link(source: Path, target: Path) -> None:
-    """The same files under a second name; copies where the filesystem has no hard links."""
+    """The same files under a second name, or copies if the filesystem has no hard links."""
     for file in sorted(source.iterdir()):
         if file.is_symlink() or not file.is_file():
             continue  # not ours: it may stand for a file outside the run
@@ -191,8 +191,8 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _kept(run: RunDir, lineage: Lineage, recipe: Recipe) -> set[int]:
-    """The checkpoints that training may go on from: the newest of the lineage, the live version, and the candidates that the gate
-    has not decided on. The newest of all stays in any case: it shows which step was the last."""
+    """The checkpoints that training may resume from: the newest of the lineage, the live version, and undecided candidates. The
+    newest of all always stays, because it records the last step."""
     steps = steps_kept(run)
     kept = set(steps[-1:]) | {lineage.live or 0}
     kept |= set([step for step in steps if step in lineage.living()][-recipe.train.keep_checkpoints :])
@@ -216,8 +216,7 @@ def _prune(run: RunDir, kept: set[int]) -> None:
 
 
 def read_rows(run: RunDir) -> list[dict[str, Any]]:
-    """The lines of `steps.jsonl` that are as they were written; one that a killed trainer began is not there, and a damaged one
-    is told by `inspect`."""
+    """The intact lines of `steps.jsonl`. An incomplete line of a killed trainer is skipped; `inspect` reports damaged ones."""
     path = run.train / "steps.jsonl"
     whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
     rows = []
@@ -225,7 +224,7 @@ def read_rows(run: RunDir) -> list[dict[str, Any]]:
         try:
             rows.append(read_sealed(line))
         except Damaged as error:
-            log.error("train/steps.jsonl has a row that is passed over: %s", error)
+            log.error("skipped a row of train/steps.jsonl: %s", error)
     return rows
 
 

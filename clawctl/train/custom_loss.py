@@ -18,9 +18,9 @@ from clawctl.train.objective import Objective, Said
 log = logging.getLogger("clawctl.train")
 
 TERM = "custom"
-_CURE = "it returns a scalar tensor that depends on policy_logits: a sum over tokens, divided by config.count"
+_CURE = "return a scalar tensor that depends on policy_logits: a sum over tokens, divided by config.count"
 
-_NO_REFERENCE = "reference_logits is None here: train.lora, or train.teacher: base, gives them"
+_NO_REFERENCE = "reference_logits is None here; it needs train.lora or train.teacher: base"
 
 
 def load_custom_loss(config: TrainConfig, vocabulary: int) -> CustomLoss | None:
@@ -28,7 +28,7 @@ def load_custom_loss(config: TrainConfig, vocabulary: int) -> CustomLoss | None:
     if config.custom_loss is None:
         return None
     if likeliest(config) is not None:
-        problem = f"train.custom_loss has no advantages in method {config.method}, which compares distributions"
+        problem = f"train.custom_loss gets no advantages with method {config.method}, which compares distributions"
         raise ClawError(problem, "use binary, grpo, opd or combine", 2)
     loss = cast(CustomLoss, load_function(config.custom_loss, "train.custom_loss", LOSS))
     logits = torch.zeros(2, vocabulary, requires_grad=True)
@@ -45,7 +45,7 @@ def load_custom_loss(config: TrainConfig, vocabulary: int) -> CustomLoss | None:
 
 
 def _check(found: Any, config: TrainConfig, where: str) -> None:
-    """Raises ClawError (exit code 2) where it is no loss."""
+    """Raises ClawError (exit code 2) if the function is not a loss."""
     if not isinstance(found, Tensor) or found.ndim != 0 or not found.requires_grad:
         got = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
         got += " without gradient" if isinstance(found, Tensor) and not found.requires_grad else ""
@@ -53,8 +53,8 @@ def _check(found: Any, config: TrainConfig, where: str) -> None:
 
 
 def logits_of(policy: PolicyModel, batch: Microbatch, causal: Any = None) -> Tensor:
-    """[N, vocabulary], whole: that is what a custom loss is given, and costs what a step otherwise avoids. A token
-    that could not be drawn in its place has the logit `masks.HIDDEN`."""
+    """The complete logits [N, vocabulary] for a custom loss, which other methods avoid because of their memory. A token that was
+    not allowed at its place has the logit `masks.HIDDEN`."""
     causal = causal if causal is not None else policy.causal
     head = causal.get_output_embeddings()
     logits_NV: Tensor = policy.compute(lambda: head(policy.hidden(batch, causal)).float(), causal)
@@ -83,7 +83,7 @@ def custom_loss(
         problem = f"train.custom_loss {config.custom_loss} fails in step {step}: {error!r}"
         log.error("%s", problem, exc_info=error)
         raise ClawError(
-            problem, "mend it and start again: the steps before are kept, and no turn of this one is used up"
+            problem, "fix it and start again; earlier steps are kept, and the turns of this step stay available"
         ) from error
     _check(found, config, f" in step {step}")
     assert isinstance(found, Tensor)

@@ -51,12 +51,12 @@ class Forecast:
         parts = {field.name: getattr(self.estimate, field.name) for field in fields(self.estimate)}
         lines += [f"  {name:<12}{size / GIB:9.2f} GiB" for name, size in parts.items() if size]
         memory = "" if self.memory is None else f" of {self.memory / GIB:.2f}: " + ("fits" if self.fits else "does NOT fit")
-        lines.append(f"  {'in all':<12}{self.estimate.total / GIB:9.2f} GiB a device{memory}")
+        lines.append(f"  {'total':<12}{self.estimate.total / GIB:9.2f} GiB per device{memory}")
         if self.seconds is not None and self.peak is not None:
             speed = f"{REACHED:.0%} of the device's peak of {round(self.peak / 1e12, 2):g} teraflops"
             lines.append(f"  a full microbatch takes about {float(format(self.seconds, '.2g')):g} s at {speed}")
         else:
-            lines.append("  how long it takes is not known, because the device is not; train.peak_tflops would say how fast it is")
+            lines.append("  the time is not known, because the device is not; set train.peak_tflops to get an estimate")
         return lines + [f"  would fit: {change}" for change in self.advice]
 
 
@@ -84,14 +84,14 @@ def check_room(recipe: Recipe, ranks: Ranks) -> None:
     if found.hopeless and not recipe.train.ignore_estimate:
         assert found.memory is not None
         need, have = found.estimate.certain / GIB, found.memory / GIB
-        first = found.advice[0] if found.advice else "train a smaller model, or on more devices"
+        first = found.advice[0] if found.advice else "train a smaller model, or use more devices"
         raise ClawError(
-            f"training {recipe.model.path} takes at least {need:#.3g} GiB a device, which has {have:#.3g}",
-            f"{first}; --estimate tells more, --ignore-estimate tries it all the same",
+            f"training {recipe.model.path} needs at least {need:#.3g} GiB per device, which has {have:#.3g}",
+            f"{first}; --estimate shows details, --ignore-estimate tries it anyway",
             2,
         )
     if found.fits is False:
-        log.warning("it may run out of memory; would fit: %s", "; ".join(found.advice) or "nothing that is known")
+        log.warning("training may run out of memory; these settings would fit: %s", "; ".join(found.advice) or "none are known")
 
 
 def skeleton(path: str) -> Any:

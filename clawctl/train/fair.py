@@ -1,7 +1,7 @@
-"""Which of the turns that wait make the next step: each key gets an equal part, and a loud one fills only what others leave.
+"""Selects the waiting turns of the next step. Each key gets an equal part, and more only if others leave room.
 
-A key is the name of the API key that asked (`Turn.user`). All imported turns share the key `import`, all turns of a custom rollout
-the key `custom`; an environment that plays against serve has the key that its client uses.
+A key is the name of the API key of the request (`Turn.user`). All imported turns share the key `import`, and all turns of a custom
+rollout the key `custom`. An environment that uses serve has the key of its client.
 """
 
 from collections import Counter, defaultdict, deque
@@ -15,11 +15,11 @@ from clawctl.train.waiting import Waiting, is_enough
 def fair_batch(
     waiting: Sequence[Waiting], count: int, config: TrainConfig, behind: Callable[[Sample], int], served: Mapping[str, int]
 ) -> list[Waiting]:
-    """At least `count` of the turns, in the order in which they wait. `behind` counts the updates since a turn was sampled, and
-    `served` is the last step that had a turn of a key.
+    """At least `count` of the turns, in the order in which they wait. `behind` is the number of updates since a turn was sampled,
+    and `served` the last step that had a turn of a key.
 
-    Turn by turn (in groups: group by group, none is torn) the key goes on that has the fewest turns in this step; among equals the
-    one whose next turn goes stale first, then the one that was served longest ago, then the one that waits first.
+    Turns (or whole groups) are taken one by one from the key with the fewest turns in this step. In a tie, the key whose next turn
+    goes stale first comes first, then the key that was served longest ago, then the key that has waited longest.
     """
     queues = _queues(waiting, config)
     taken: list[int] = []
@@ -62,7 +62,7 @@ def hungry(waiting: Sequence[Waiting], config: TrainConfig, most: int) -> "Hunge
 
 
 class Hunger:
-    """While enough turns wait, only keys are read that have less than a batch of their own among them."""
+    """While enough turns wait, only turns of keys with less than a batch of waiting turns are read."""
 
     def __init__(self, full: bool, turns: Counter[str], config: TrainConfig) -> None:
         self.full, self._turns, self._config = full, turns, config

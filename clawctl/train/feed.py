@@ -1,6 +1,6 @@
 """From judged turns to batches: which turns are usable, which are refused and why, and when there are enough of them.
 
-Turns wait in the order of their shards. What exceeds a batch goes on waiting; what cannot be trained never takes a place in one.
+Turns wait in the order of their shards. Turns beyond a batch stay in the queue, and untrainable turns never take a place in one.
 """
 
 import logging
@@ -45,9 +45,9 @@ class Feed:
         read_ahead: int = READ_AHEAD,
         given_back: Iterable[str] = (),
     ) -> None:
-        """`used` maps the id of each turn in the ledger to what became of it: "trained" or "skipped". `own` is the model that is
-        trained. Nothing further is read while `read_ahead` turns, or READ_AHEAD_TOKENS of them, wait and make two batches.
-        `given_back` are the turns of dead steps that may be trained again: turns that are identical to them may be as well."""
+        """`used` maps the id of each turn in the ledger to its result: "trained" or "skipped". `own` is the trained model. Reading
+        pauses while `read_ahead` turns, or READ_AHEAD_TOKENS of them, wait and fill two batches. `given_back` are the turns of dead
+        steps that may be trained again; turns identical to them may be as well."""
         self.run, self.config, self._most = run, config, max(read_ahead, 2 * config.batch_turns)
         self.admission = Admission(config, tokenizer, vocabulary, context, own)
         self.origins: dict[str, Origin] = {}  # by shard
@@ -76,9 +76,9 @@ class Feed:
         self._file = CountsFile(run)
 
     def take(self, version: int, now: float | None = None, updates: Mapping[int, int] | None = None) -> Batch | None:
-        """The next batch for a policy that stands at `version`, or None while there are too few turns. Nothing leaves the feed
-        until `done` says what became of it. `updates` counts the updates between each published version and `version`; None: there
-        are no branches, and the difference of the numbers is meant."""
+        """The next batch for a policy at `version`, or None while there are too few turns. Turns stay in the feed until `done`
+        reports their result. `updates` is the number of updates between each published version and `version`; None means that there
+        are no branches and the numbers are subtracted."""
         now = self._begun + time.monotonic() if now is None else now  # a clock that jumps neither hurries nor delays a batch
         self._version, self._updates = version, updates
         ready, more = 0, True
@@ -109,8 +109,8 @@ class Feed:
         self.tell()
 
     def lose_hints(self, reasons: dict[str, str], kept: list[str]) -> None:
-        """The teacher did not answer for these turns (reasons by id). Those not among `kept` have nothing left to train: they wait
-        no longer, but are not in the ledger either, so that a later start tries them again."""
+        """The teacher did not answer for these turns (reasons by id). Those not among `kept` have nothing left to train. They leave
+        the queue but are not in the ledger, so a later start tries them again."""
         for turn_id, reason in reasons.items():
             (self.admission.lost_hints if turn_id in kept else self.refused)[reason] += 1
         gone = reasons.keys() - set(kept)
@@ -118,11 +118,11 @@ class Feed:
         self.tell()
 
     def tell(self) -> None:
-        """Keep what became of the turns, for `inspect`."""
+        """Save the results of the turns for `inspect`."""
         self._file.write(self._counts())
 
     def summary(self) -> str:
-        """What became of the turns that were read, in a line."""
+        """The results of the turns that were read, in one line."""
         return in_a_line(self._counts(), self.config)
 
     def _counts(self) -> Counts:
@@ -139,7 +139,7 @@ class Feed:
         }
 
     def _behind(self, sample: Sample) -> int:
-        """Updates between the version that sampled a turn and the one that the next batch is for; negative where it is unknown."""
+        """Number of updates between the version that sampled a turn and the version of the next batch; negative if unknown."""
         if sample.imported:
             return 0  # the version that trains it is the one that scores it
         sampler = sample.policy_version
@@ -160,8 +160,8 @@ class Feed:
         self.forming.keep(fresh)
 
     def _look(self, now: float) -> bool:
-        """Read the shards that have both halves and were not read yet, in stem order; then what was rated since. True if some are
-        left, because enough turns wait."""
+        """Read new shards that have turns and verdicts, in stem order, then new ratings. True if some are left because enough turns
+        wait."""
         self._waiting_marks = None
         rated = {turn_id for turn_id in self.ratings.look() if turn_id in self._known}
         turns = {path.stem: path for path in published(self.run.trajectories, ".parquet")}
@@ -216,8 +216,8 @@ class Feed:
         return True
 
     def _take_again(self, rated: Set[str], now: float) -> None:
-        """Look once more at turns that were rated after they were looked at: what waits may be worth something else now, and what
-        was refused may have become of use."""
+        """Check turns again that were rated after they were checked. The reward of a waiting turn may have changed, and a refused
+        turn may have become usable."""
         by_stem: defaultdict[str, set[str]] = defaultdict(set)
         for turn_id in rated:
             by_stem[self._known[turn_id]].add(turn_id)
@@ -225,8 +225,8 @@ class Feed:
             self._join(stem, now, turn_ids)
 
     def _join(self, stem: str, now: float, again: Set[str] = frozenset()) -> bool:
-        """Take in the turns of a shard that are not known, or of a shard that was read those that are to be looked at `again`.
-        False if turns of it are left, because enough of their keys wait."""
+        """Add the new turns of a shard, or of a shard that was read before those to be checked `again`. False if turns are left
+        because enough turns of their keys wait."""
         hunger, left_keys, left = self._hunger(), set[str](), set[str]()
 
         def is_wanted(row: dict[str, Any]) -> bool:
@@ -268,7 +268,7 @@ class Feed:
         return hungry(self.waiting, self.config, self._most)
 
     def _put_aside(self, stem: str, path: Path, error: Exception) -> None:
-        log.warning("%s is put into quarantine: %s", path, error)
+        log.warning("quarantined %s: %s", path, error)
         self.unreadable += 1
         self._stems.discard(stem)  # should its half be published again, it is read then
         self._begun_stems.add(stem)
@@ -351,7 +351,7 @@ class Feed:
             try:
                 write_skipped(self.run, self._version + 1, self._copies, IDENTICAL)
             except OSError as error:  # they are refused again, and entered after the next start
-                log.error("the ledger cannot be written: %s", error)
+                log.error("cannot write the ledger: %s", error)
                 return
             copies, self._copies = [sample.turn_id for sample in self._copies], []
             self.done(copies, "skipped")
@@ -361,7 +361,7 @@ class Feed:
         self._refusals[turn_id] = reason
 
     def _let_go(self, turn: Turn) -> None:
-        """Forget what became of a turn so far."""
+        """Forget the current result of a turn."""
         reason = self._refusals.pop(turn.turn_id, None)
         if reason is not None:
             self.refused[reason] -= 1

@@ -1,4 +1,4 @@
-"""What became of the turns that a trainer read: `train/feed.json` for `inspect`, and a line for people."""
+"""The results of the turns that a trainer read: `train/feed.json` for `inspect`, and one line for the log."""
 
 import logging
 from typing import Any
@@ -26,14 +26,14 @@ class CountsFile:
             try:
                 publish_bytes(self._path, text)
             except OSError as error:  # counts alone: written when they change again
-                log.error("train/feed.json cannot be written, `inspect` shows old counts: %s", error)
+                log.error("cannot write train/feed.json, so `inspect` shows old counts: %s", error)
             self._written = text
 
 
 def in_a_line(counts: Counts, config: TrainConfig) -> str:
-    """What was trained, what waits and for what, and why the rest was refused."""
+    """The number of trained, waiting and refused turns, with reasons."""
     fewest = min(config.batch_min_turns, config.batch_turns)
-    needed = f" (a step takes {config.batch_turns}, or {fewest} after {config.batch_wait_s:g} s)" if counts["waiting"] else ""
+    needed = f" (a step needs {config.batch_turns}, or {fewest} after {config.batch_wait_s:g} s)" if counts["waiting"] else ""
     refused = ", ".join(f"{reason} {count}" for reason, count in counts["refused"].items())
-    told = f"{counts['used']} turns trained so far, {counts['skipped']} skipped, {counts['waiting']} wait{needed}"
+    told = f"{counts['used']} turns trained so far, {counts['skipped']} skipped, {counts['waiting']} waiting{needed}"
     return told + (f"; refused: {refused}" if refused else "")

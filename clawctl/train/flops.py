@@ -1,8 +1,8 @@
-"""What a step costs in floating-point operations, and what the device could have done in the time (MFU).
+"""The floating-point operations of a step, and the device's peak in the same time (MFU).
 
-Counted are the model's matrix products, as PaLM's appendix B does (arXiv 2204.02311): two operations a weight and token forward,
-four more backward; attention by the pairs of tokens that see one another; the head where a token is scored. What gradient
-checkpointing computes again is not counted: it is no progress.
+It counts the model's matrix products like appendix B of PaLM (arXiv 2204.02311): two operations per weight and token forward, four
+more backward. Attention counts the pairs of tokens where one sees the other, and the head the scored tokens. The recomputation of
+gradient checkpointing does not count, because it is no progress.
 """
 
 import math
@@ -33,7 +33,7 @@ class Cost:
     attention: int  # layers * heads * head size
 
     def forward(self, tokens: int, pairs: int, scored: int) -> float:
-        """`pairs`: of tokens that see one another; `scored`: tokens whose logprob is asked."""
+        """`pairs`: pairs of tokens where one sees the other. `scored`: tokens whose logprob is computed."""
         layers = 2.0 * (self.frozen_weights + self.trained_weights) * tokens
         return layers + 2.0 * self.head_weights * scored + 4.0 * self.attention * pairs
 
@@ -45,7 +45,7 @@ class Cost:
 
 
 def cost_of(causal: Any) -> Cost | None:
-    """None for a mixture of experts: how many weights a token meets is not known from their number."""
+    """The cost of a model; None for a mixture of experts, whose active weights per token are not known from their number."""
     config = causal.config.get_text_config()
     if getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None):
         return None
@@ -61,7 +61,7 @@ def cost_of(causal: Any) -> Cost | None:
 
 
 def peak_flops(device_name: str | None, tflops: float | None) -> float | None:
-    """Operations a second that a device can do: what the recipe says, else what is known of a GPU of that name."""
+    """Peak operations per second of a device: from the recipe, else from a table of known GPUs."""
     if tflops is not None:
         return tflops * 1e12
     found = next((peak for name, peak in PEAK_TFLOPS.items() if device_name and name in device_name), None)

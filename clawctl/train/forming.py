@@ -1,6 +1,6 @@
-"""Turns that wait for the others of their group or session, which decide what a turn's reward is worth.
+"""Holds turns until their group or session is complete, because the others decide their credit.
 
-Every turn is seen here, also one that is not trained itself: its reward counts for the others.
+Every turn is added here, even one that is not trained itself, because its reward counts for the others.
 """
 
 from collections import Counter
@@ -43,12 +43,12 @@ class Forming:
         return [turn for unit in self._units.values() for turn in unit.waiting]
 
     def unit_of(self, turn: Turn) -> str | None:
-        """What the turn's reward is compared with, within the turns of its key; None: nothing."""
+        """The unit that the turn's reward is compared with, within the turns of its key; None if there is none."""
         name = {"reward": None, "group": turn.group_id, "gae": turn.session_id}[self.config.credit]
         return name if name is None or (turn.user == "default" and "/" not in name) else f"{quote(turn.user, safe='')}/{name}"
 
     def see(self, turn: Turn, reward: float | None, outcome: float | None = None) -> None:
-        """Take in what a turn earned, and the part of it that is the outcome of its episode."""
+        """Add the reward of a turn, and the part of it that is the outcome of its episode."""
         name = self.unit_of(turn)
         if name is None:
             return
@@ -63,8 +63,8 @@ class Forming:
             self._forget_idle()
 
     def _forget_idle(self) -> None:
-        """Of the groups in which nothing waits keep those seen last, of each key as many as of any other. A turn that comes later
-        still begins its group anew."""
+        """Of the groups without waiting turns, keep the most recent ones, equally many for each key. A later turn of a dropped
+        group starts it again."""
         idle = sorted(((unit.seen, name) for name, unit in self._units.items() if not unit.waiting), reverse=True)
         of_key: Counter[str] = Counter()
         places: list[tuple[int, int, str]] = []  # how many newer ones its key has, how many newer ones there are
@@ -77,7 +77,7 @@ class Forming:
         self._look_again = len(self._units) + MOST_IDLE
 
     def let_go(self, turn: Turn) -> None:
-        """Forget what a turn earned: it is about to be seen again."""
+        """Forget the reward of a turn that is about to be added again."""
         unit = self._units.get(self.unit_of(turn) or "")
         if unit is not None:
             unit.earned = [earned for earned in unit.earned if earned.turn_id != turn.turn_id]
@@ -91,8 +91,8 @@ class Forming:
     def release(self, now: float) -> list[Waiting]:
         """The turns whose group or session is complete, or has waited long enough, with their credit.
 
-        A group is complete with `group_size` episodes. A session is, when nothing can follow on any of its turns. What comes later
-        gets its credit from all that is known by then.
+        A group is complete with `group_size` episodes. A session is complete when no turn of it can be continued. Later turns get
+        their credit from everything known by then.
         """
         released = []
         for unit in self._units.values():
@@ -105,7 +105,7 @@ class Forming:
         return released
 
     def keep(self, fits: Callable[[Waiting], bool]) -> None:
-        """Let go of the turns that do not fit any more; what they earned still counts."""
+        """Drop waiting turns that are no longer usable. Their rewards still count."""
         for unit in self._units.values():
             unit.waiting = [turn for turn in unit.waiting if fits(turn)]
 
@@ -121,7 +121,7 @@ class Forming:
         return session_credits(unit.earned, config.gamma, config.gae_lambda)
 
     def _credited(self, turn: Waiting, credit: float | None) -> Waiting | None:
-        """None, and counted, where nothing is left to train."""
+        """The turn with its credit; None, and counted, if there is nothing left to train."""
         sample = turn.sample
         if credit is not None or sample.reward is None:
             return replace(turn, sample=replace(sample, credit=credit))

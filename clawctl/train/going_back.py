@@ -1,7 +1,7 @@
-"""Going back to what serves: noticing it, writing it down, and pausing after many refusals in a row.
+"""Going back to the live version: noticing it, recording it, and pausing after many refusals in a row.
 
-`train/back.jsonl`      one line for each time that training went on from another version than the newest
-`train/refusals.json`   whether training is paused, and which refusals do not count any more
+`train/back.jsonl`      one line for each time that training continued from a version other than the newest
+`train/refusals.json`   whether training is paused, and which refusals no longer count
 """
 
 import logging
@@ -23,13 +23,13 @@ from clawctl.train.setback import Start
 log = logging.getLogger("clawctl.train")
 
 _CURE = (
-    "try a lower train.lr, look at the judge's verdicts (`clawctl inspect turns`) and at the gate's reasons (`clawctl inspect "
-    "policies`); training goes on when LIVE moves, when it starts with another recipe, or with `clawctl train --from VERSION`"
+    "try a lower train.lr, check the judge's verdicts (`clawctl inspect turns`) and the gate's reasons (`clawctl inspect "
+    "policies`); training resumes when LIVE moves, when you start it with another recipe, or with `clawctl train --from VERSION`"
 )
 
 
 def note_start(run: RunDir, start: Start) -> None:
-    """Say, and write down once, that training goes back and what becomes of the turns of the dead versions."""
+    """Log and record once that training goes back, and the result for the turns of the dead versions."""
     lineage = start.lineage
     turns = give_back(run, lineage)
     if lineage.tip == lineage.newest:
@@ -40,12 +40,12 @@ def note_start(run: RunDir, start: Start) -> None:
     reasons = why_dead(run, lineage)
     roots = [version for version in reasons if lineage.parents[version] not in reasons and version > last.get("newest", 0)]
     named = roots or [lineage.newest]
-    why = "; ".join(f"version {version}: {reasons.get(version, 'not built on')}" for version in named)
+    why = "; ".join(f"version {version}: {reasons.get(version, 'not continued')}" for version in named)
     fresh = start.checkpoint is None and lineage.tip > 0
     log.warning(
-        "training goes back from version %d to version %d (%s); %d turns of dead versions may be trained again, "
+        "training goes back from version %d to version %d (%s); %d turns of dead versions can be trained again, "
         "%d are skipped (%s), %d have expired%s", lineage.newest, lineage.tip, why, turns.free, turns.twice, TWICE, turns.gone,
-        "; its checkpoint is gone, so the optimizer, the baselines and the teacher begin anew" if fresh else "",
+        "; its checkpoint is gone, so the optimizer, the baselines and the teacher start fresh" if fresh else "",
     )  # fmt: skip
     row = {
         "at": time.time(),
@@ -78,7 +78,7 @@ def read_back(run: RunDir) -> list[dict[str, Any]]:
 
 
 class LineageWatch:
-    """Reads the lineage anew when a file that it is derived from has changed."""
+    """Reads the lineage again when one of its files has changed."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
@@ -104,7 +104,7 @@ class LineageWatch:
 
 
 class Pause:
-    """Whether so many updates were refused in a row that another of the same kind is no use."""
+    """Whether so many updates in a row were refused that training should pause."""
 
     def __init__(self, run: RunDir, recipe: Recipe) -> None:
         self._run, self._most = run, recipe.train.max_refusals
@@ -114,7 +114,7 @@ class Pause:
         self._found: ClawError | None = None
 
     def look(self, lineage: Lineage) -> ClawError | None:
-        """What to say while training is paused; None while it is not. Writes down when that changes."""
+        """The message while training is paused, else None. Changes are recorded."""
         if lineage is self._looked:
             return self._found
         run, known = self._run, read_refusals(self._run)
@@ -140,12 +140,12 @@ class Pause:
 
 
 def forgive(run: RunDir, newest: int, why: str) -> None:
-    """Refusals of versions up to `newest` count no more: training goes on."""
+    """Refusals of versions up to `newest` no longer count, and training resumes."""
     known = read_refusals(run)
     if known.get("paused") or newest > known.get("forgiven", 0):
         _write_refusals(run, {"forgiven": max(newest, known.get("forgiven", 0)), "paused": None})
         if known.get("paused"):
-            log.info("training goes on: %s", why)
+            log.info("training resumes: %s", why)
 
 
 def read_refusals(run: RunDir) -> dict[str, Any]:

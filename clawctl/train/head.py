@@ -1,7 +1,7 @@
-"""The projection onto the vocabulary: logprobs of chosen tokens, without ever holding all logits.
+"""The projection onto the vocabulary: logprobs of chosen tokens without storing all logits.
 
-Logits of a few positions at a time are made, reduced to what is asked, and made again in the backward pass: no tensor of tokens by
-vocabulary is alive at any moment.
+Logits are computed for a few positions at a time, reduced to the requested values, and recomputed in the backward pass. No tensor
+of tokens by vocabulary exists at any moment.
 """
 
 from collections.abc import Iterator
@@ -24,11 +24,11 @@ def token_logprobs(
     masks: Masks | None = None,
     at_once: int = LOGITS_AT_ONCE,
 ) -> Tensor:
-    """log softmax(head(hidden) / temperature) of the tokens `ids`, in float32: [N] of [N] ids, [N, K] of [N, K]. With `masks` the
-    softmax is over the tokens that could be drawn; the logprob of another is about `HIDDEN`.
+    """log softmax(head(hidden) / temperature) of the tokens `ids`, in float32: [N] for [N] ids, [N, K] for [N, K]. With `masks` the
+    softmax is over the allowed tokens, and the logprob of any other is about `HIDDEN`.
 
-    `hidden_ND` are the states that *predict* the tokens. No more than `at_once` logits live at a time. Exact: the same numbers
-    and gradients as from whole logits, to rounding.
+    `hidden_ND` are the states that *predict* the tokens. At most `at_once` logits exist at a time. The numbers and gradients equal
+    those from complete logits, up to rounding.
     """
     ids_NK = ids.reshape(len(ids), -1)
     if type(head) is not nn.Linear:  # under an adapter or a wrapper: only the module itself knows what it computes
@@ -45,8 +45,8 @@ def token_logprobs(
 def likeliest(
     hidden_ND: Tensor, head: nn.Module, temperature_N: Tensor, k: int, masks: Masks | None = None, at_once: int = LOGITS_AT_ONCE
 ) -> tuple[Tensor, Tensor]:
-    """Ids and logprobs of the `k` likeliest tokens at each position, the likeliest first: [N, k] each, without gradient. The
-    last ones have probability 0 where fewer could be drawn."""
+    """Ids and logprobs of the `k` likeliest tokens at each position, the likeliest first: [N, k] each, without gradient. If fewer
+    tokens are allowed, the last ones have probability 0."""
     size = max(1, at_once // _vocabulary(head, hidden_ND))
     found = []
     for at in _slices(len(hidden_ND), size):
@@ -57,7 +57,7 @@ def likeliest(
 
 
 class _ChunkedLogprobs(torch.autograd.Function):
-    """d log p(id) / d logits = (onehot(id) - softmax) / temperature; the softmax is made again, its log-sum was kept."""
+    """d log p(id) / d logits = (onehot(id) - softmax) / temperature. Backward recomputes the softmax from its stored log-sum."""
 
     @staticmethod
     def forward(

@@ -1,10 +1,11 @@
-"""Identical turns count once, also those of which one was trained long ago.
+"""Counts identical turns once, even if the first one was trained long ago.
 
-Two turns of one key are identical if they have the same completion, token by token, behind the same prompt. Prompts are the same
-if their tokens are, or if their messages differ in nothing but system messages, white space and case, which cost nothing to vary. A
-number in the prompt is as cheap to vary, but two problems often differ in nothing else: there the shares of keys hold (`fair.py`).
+Two turns of one key are identical if they have the same completion, token by token, after the same prompt. Prompts are the same if
+their tokens are equal, or if their messages differ only in system messages, white space and case, which are easy to vary. A number
+in the prompt is just as easy to vary, but two real problems often differ in nothing else. The shares of keys (`fair.py`) bound that
+case.
 
-The members of a group are sampled from one prompt on purpose, and their credits add up to nothing: among them all count.
+The members of a group are sampled from one prompt on purpose, and their credits add up to nothing, so all of them count.
 """
 
 import hashlib
@@ -34,7 +35,7 @@ _HEADERS = ("system", "developer")  # roles whose messages clients add by themse
 
 
 def marks_of(turn: Turn, prompt_ids: list[int], completion_ids: list[int]) -> Marks:
-    """What identical turns have in common: they share at least one of the two."""
+    """The two hashes of a turn. Identical turns share at least one of them."""
     said = [turn.user, completion_ids]
     messages = [[m.get("role"), m.get("content"), m.get("tool_calls")] for m in turn.messages if m.get("role") not in _HEADERS]
     asked = _SPACE.sub(" ", orjson.dumps(messages, default=str).decode().casefold()).replace('" ', '"').replace(' "', '"')
@@ -42,14 +43,14 @@ def marks_of(turn: Turn, prompt_ids: list[int], completion_ids: list[int]) -> Ma
 
 
 class TrainedMarks:
-    """The marks of trained turns, with their owners, in a file that only grows until it is cut to its newer half.
+    """The hashes of trained turns with their owners, in a file that grows until it is cut to its newer half.
 
-    They are 64-bit hashes: among a million one is mistaken for another once in 10^13 questions. The file is a memory, not a record:
-    what is lost or damaged in it lets a turn be trained a second time, and nothing else.
+    They are 64-bit hashes: among a million, a lookup is wrong once in 10^13. The file is a cache: if data in it is lost or damaged,
+    a turn may be trained a second time, and nothing else.
     """
 
     def __init__(self, path: Path, given_back: Iterable[str] = ()) -> None:
-        """`given_back`: owners whose training died with its version. Their marks keep nobody out until they are added anew."""
+        """`given_back`: owners whose version died. Their hashes exclude no turn until they are added again."""
         self._path = path
         self._given_back = {_hash(owner.encode()) for owner in given_back}
         self._marks, self._owners = np.empty(0, np.uint64), np.empty(0, np.uint64)
@@ -62,7 +63,7 @@ class TrainedMarks:
         return any((found := self._owner(mark)) not in (None, own) and found not in self._given_back for mark in marks)
 
     def add(self, trained: Iterable[tuple[Marks, str]]) -> None:
-        """Remember the marks of trained turns by their owners."""
+        """Add the hashes of trained turns by their owners."""
         pairs = [(mark, _hash(owner.encode())) for marks, owner in trained for mark in marks]
         if not pairs:
             return
@@ -72,7 +73,7 @@ class TrainedMarks:
             with os.fdopen(open_to_append(self._path), "ab") as file:
                 file.write(np.array(pairs, np.uint64).tobytes())
         except OSError as error:
-            log.warning("%s cannot be written, identical turns may be trained again after a restart: %s", self._path, error)
+            log.warning("cannot write %s, so identical turns may be trained again after a restart: %s", self._path, error)
         if len(self._recent) >= _RECENT:
             self._load()
 
@@ -83,7 +84,7 @@ class TrainedMarks:
         return int(self._owners[at]) if at < len(self._marks) and int(self._marks[at]) == mark else None
 
     def _load(self) -> None:
-        """Take in the newest marks of the file, and cut it where it has become too long."""
+        """Read the newest hashes of the file, and cut the file if it is too long."""
         try:
             found = self._path.read_bytes()
             pairs: _Pairs = np.frombuffer(found[: len(found) // 16 * 16], np.uint64).reshape(-1, 2)
@@ -97,7 +98,7 @@ class TrainedMarks:
         except FileNotFoundError:
             return
         except OSError as error:
-            log.warning("%s cannot be read, identical turns may be trained again: %s", self._path, error)
+            log.warning("cannot read %s, so identical turns may be trained again: %s", self._path, error)
             return
         pairs = pairs[::-1]  # the newest owner of a mark counts: one before it was given back
         self._marks, first = np.unique(pairs[:, 0], return_index=True)

@@ -1,7 +1,7 @@
-"""Imported turns: text that no model of ours sampled, so neither ids nor logprobs came with it.
+"""Imported turns: text without ids and logprobs, which no model of this run sampled.
 
-The ids are those of the model's own template. The logprobs are those of the weights that are about to be trained, computed once the
-batch is chosen: an imported turn does not grow stale while it waits, and its ratio begins at 1.
+The ids come from the model's own template. The logprobs come from the weights that are about to be trained and are computed once
+the batch is selected. An imported turn therefore does not go stale while it waits, and its ratio starts at 1.
 """
 
 from dataclasses import replace

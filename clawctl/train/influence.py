@@ -1,8 +1,8 @@
-"""How much of a step's gradient one turn may have.
+"""Bounds the part of one turn in a step's gradient.
 
-The gradient of a turn grows with its length, with its advantage and with 1 / temperature, and all three are up to the client. So
-the gradient of each turn is measured (`own_gradients`), and a turn is weighed down to `bound_of` the step: what it has too much of
-is computed again and subtracted.
+The gradient of a turn grows with its length, its advantage and 1 / temperature, and the client controls all three. So the gradient
+of each turn is measured (`own_gradients`), and a turn is weighted down to `bound_of` the step. The excess is computed again and
+subtracted.
 """
 
 import math
@@ -15,8 +15,8 @@ TOO_FAR = 1e-3  # weights below it: a difference of float32 numbers would not ho
 def bound_of(sizes: Iterable[float], factor: float | None) -> float:
     """The largest size that a turn keeps: `factor` times the mean of the other turns of the step, themselves bounded.
 
-    It is never below the upper quartile, in a step of 16 turns the fifth largest: where a quarter of the turns has all of the
-    gradient, none of them owns the step. Turns without gradient do not count. Infinite where fewer than two have one.
+    It is never below the upper quartile, in a step of 16 turns the fifth largest. If a quarter of the turns has all of the
+    gradient, no single one dominates the step. Turns without gradient do not count. Infinite if fewer than two have one.
     """
     ordered = sorted((size for size in sizes if 0 < size < ABSURD), reverse=True)
     others = len(ordered) - 1
@@ -37,6 +37,6 @@ def bound_of(sizes: Iterable[float], factor: float | None) -> float:
 
 
 def weight_of(size: float, bound: float) -> float:
-    """At most 1, to three digits: sizes differ in their last bits where a step is packed in another way, weights do not. It is 1
-    for a size that is not finite: the step is skipped and the turn blamed."""
+    """At most 1, rounded to three digits, because the last bits of sizes depend on the packing of a step. It is 1 for a size that
+    is not finite; the step is then skipped because of this turn."""
     return min(1.0, float(f"{bound / size:.3g}")) if 0 < size < ABSURD else 1.0

@@ -29,8 +29,8 @@ class Half(Exception):
 
 
 def judged_pieces(run: RunDir, stem: str, is_wanted: Callable[[dict[str, Any]], bool]) -> Iterator[JudgedPiece]:
-    """The pieces of a shard, one decoded at a time; `is_wanted` is shown FEW of each row. Raises Half before anything is told of a
-    damaged piece."""
+    """The pieces of a shard, decoded one at a time. `is_wanted` gets FEW columns of each row. Raises Half before the first turn of
+    a damaged piece."""
     turns_path, verdicts_path = (folder / f"{stem}.parquet" for folder in (run.trajectories, run.verdicts))
     path = turns_path
     try:

@@ -1,4 +1,4 @@
-"""The last layer of a trie: nobody attends to what it makes of a token, so it goes on with those alone whose states are asked."""
+"""The last layer of a trie, reduced to the tokens whose states are needed, because no later layer attends to the others."""
 
 import functools
 from collections.abc import Callable
@@ -14,8 +14,8 @@ KNOWN = {f"{family}DecoderLayer" for family in ("Llama", "Mistral", "Qwen2", "Qw
 
 
 def go_on_with_asked(causal: Any) -> None:
-    """From now on, where it is given a tree, the model's last states are those of `tree.asked_M` alone. Models of which it is not
-    known how their blocks compute stay as they are."""
+    """From now on, for a tree the model's last states are only those of `tree.asked_M`. Models whose blocks are not known stay
+    unchanged."""
     last = layers_of(causal)[-1]
     if type(last).__name__ in KNOWN:
         last.forward = functools.partial(_forward, last, last.forward)

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def check_world(world: int, batch_turns: int) -> None:
-    """Nothing must divide anything: turns are dealt out as they come, and a rank without any adds zeros. But a rank that can never
-    have a turn is a mistake. Raises ClawError."""
+    """Raises ClawError if there are more ranks than turns per step, because some could never get a turn. No divisibility is needed:
+    turns are distributed as they come, and a rank without any adds zeros."""
     if world > batch_turns:
-        problem = f"{world} trainers share {batch_turns} turns a step: some would never have one"
-        raise ClawError(problem, "start fewer, or raise train.batch_turns", 2)
+        problem = f"{world} trainers share {batch_turns} turns per step, so some would never get one"
+        raise ClawError(problem, "start fewer trainers, or raise train.batch_turns", 2)
 
 
 def spread_out(recipe: Recipe, gpus: str | None, processes: int | None, words: Sequence[str]) -> None:
-    """Become torchrun where several processes, or certain GPUs, are asked for and torchrun did not start this one. Raises
+    """Replace this process by torchrun if several processes or certain GPUs are requested and torchrun did not start it. Raises
     ClawError."""
     asked = _asked_gpus(recipe, gpus, processes)
     if is_rank():
@@ -38,12 +38,12 @@ def spread_out(recipe: Recipe, gpus: str | None, processes: int | None, words: S
 
 
 def check_alone() -> None:
-    """Raises ClawError (exit code 2) where the environment speaks of several nodes, or GPUs, and this process would train alone."""
+    """Raises ClawError (exit code 2) if the environment names several nodes or GPUs but this process would train alone."""
     where = nodes()
     named = [f"NNODES is {where.count}"] * (where.count > 1) + [f"GPUS_PER_NODE is {where.gpus}"] * (where.gpus is not None)
     if named:
-        problem = f"{' and '.join(named)} in the environment, and this command names no GPU"
-        raise ClawError(problem, "add --gpus all, which follows them, or unset them", 2)
+        problem = f"{' and '.join(named)} in the environment, but this command names no GPU"
+        raise ClawError(problem, "add --gpus all, which uses them, or unset them", 2)
 
 
 def _asked_gpus(recipe: Recipe, gpus: str | None, processes: int | None) -> "Gpus | None":
@@ -57,7 +57,7 @@ def _asked_gpus(recipe: Recipe, gpus: str | None, processes: int | None) -> "Gpu
 
 
 def show_estimate(recipe: Recipe, gpus: str | None, processes: int | None) -> None:
-    """Print what a step of the recipe takes on a device. Raises ClawError."""
+    """Print the memory and time that a step of the recipe needs on a device. Raises ClawError."""
     import torch
 
     from clawctl.train.estimate import forecast
@@ -73,10 +73,10 @@ def show_estimate(recipe: Recipe, gpus: str | None, processes: int | None) -> No
 
 
 def train(run: RunDir, recipe: Recipe, once: bool) -> None:
-    """Train the policy on the judged turns of `run` until SIGINT or SIGTERM, `train.max_steps` or, with `once`, until no batch
-    is full.
+    """Train the policy on the judged turns of `run` until SIGINT or SIGTERM, `train.max_steps` or, with `once`, until no batch is
+    full.
 
-    Under torchrun each process calls this; rank 0 alone reads and writes the run. Raises ClawError.
+    Under torchrun each process calls this; only rank 0 reads and writes the run. Raises ClawError.
     """
     stop = stop_on_signals()
     rank, world, local_rank = place_among_ranks()

@@ -1,10 +1,10 @@
-"""`train/ledger/`: which turns were trained, or skipped, so that none is trained twice. Kept for ever.
+"""`train/ledger/`: which turns were trained, or skipped, so that none is trained twice. It is never deleted.
 
 `<step>.json`        {"step": 7, "parent": 6, "outcome": "trained", "reason": None, "turns": {"<stem>": ["<turn_id>", …]}}
-`skipped-<id>.json`  the same with "outcome": "skipped" and the reason; <id> is the first turn's, `step` the one that was not made
-`refused-<step>.json`  the same for turns of a dead step that were in another dead step before
+`skipped-<id>.json`  the same with "outcome": "skipped" and the reason; <id> is the first turn's, and `step` the failed one
+`refused-<step>.json`  the same for turns of a dead step that were already in another dead step
 
-An entry never changes. Whether a trained turn counts as used depends on the lineage (`clawctl/lineage.py`): a turn of a step whose
+An entry never changes. Whether a trained turn counts as used depends on the lineage (`clawctl/lineage.py`). A turn of a step whose
 version is dead is given back once. A turn that is in two dead steps, and in no living one, is not tried again.
 """
 
@@ -52,8 +52,8 @@ def write_skipped(run: RunDir, step: int, samples: Sequence[Sample], reason: str
 
 
 def read_ledger(run: RunDir, lineage: Lineage | None = None) -> dict[str, str]:
-    """What became of each turn that ever was in a step: "trained" into a living version, or "skipped". Turns that are missing here
-    may be trained: they were in no step, or their step's version is dead and they are given back."""
+    """The result of each turn that was in a step: "trained" into a living version, or "skipped". Missing turns may be trained: they
+    were in no step, or the version of their step is dead and they are given back."""
     return _outcomes(lineage or read_lineage(run), list(_entries(run)))
 
 
@@ -69,7 +69,7 @@ def _outcomes(lineage: Lineage, entries: Sequence[dict[str, Any]]) -> dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """What became of the turns of dead steps, as counts."""
+    """Counts of the turns of dead steps, by result."""
 
     free: int  # may be trained again
     gone: int  # might be, but their shards were deleted meanwhile
@@ -123,7 +123,7 @@ def _dead(lineage: Lineage, entries: Sequence[dict[str, Any]]) -> list[dict[str,
 
 
 def _entries(run: RunDir) -> Iterator[dict[str, Any]]:
-    """All entries, damaged ones mended where that can be done."""
+    """All entries. Damaged ones are repaired if possible."""
     folder = run.train / "ledger"
     for path in published(folder, ".json") if folder.exists() else []:
         try:
@@ -137,8 +137,8 @@ def _ids(entry: dict[str, Any]) -> list[str]:
 
 
 def _mended(run: RunDir, path: Path, problem: str) -> dict[str, Any]:
-    """A damaged entry is put aside and written anew from the policy of its step, which names its turns as well. What was skipped is
-    named nowhere else: it is tried again, and skipped again at worst. Raises ClawError where a step's turns are lost."""
+    """Quarantine a damaged entry and rebuild it from the policy of its step, which lists its turns as well. Skipped turns are
+    listed nowhere else; they are tried again and at worst skipped again. Raises ClawError if a step's turns are lost."""
     entry: dict[str, Any] = {"step": 0, "outcome": "skipped", "reason": None, "turns": {}}
     if path.stem.isdigit():
         step = int(path.stem)
@@ -146,18 +146,18 @@ def _mended(run: RunDir, path: Path, problem: str) -> dict[str, Any]:
             policy = read_policy(run, step)
         except ClawError as error:
             told = f"{path} is damaged ({problem}), and so is the policy of that step"
-            raise ClawError(told, "restore one of them from a copy: without it turns would be trained twice") from error
+            raise ClawError(told, "restore one of them from a copy; otherwise turns would be trained twice") from error
         turns = _by_stem(run, policy.turns)
         entry = {"step": step, "parent": policy.parent, "outcome": "trained", "reason": None, "turns": turns}
     kept = quarantine(run, path, problem)
-    log.error("%s was damaged and is kept as %s; it is %s", path, kept, "written anew" if entry["turns"] else "left out")
+    log.error("%s was damaged and is kept as %s; the entry is %s", path, kept, "rebuilt" if entry["turns"] else "dropped")
     if entry["turns"]:
         _enter(run, path.stem, entry)
     return entry
 
 
 def _by_stem(run: RunDir, turn_ids: Sequence[str]) -> dict[str, list[str]]:
-    """Turns by the shard that holds them; those whose shard is gone stand under "unknown"."""
+    """Turns by the shard that contains them, or under "unknown" if the shard is gone."""
     stems: dict[str, str] = {}
     for path in published(run.trajectories, ".parquet"):
         with suppress(UnreadableShard):

@@ -1,4 +1,4 @@
-"""What a policy is made of: the base model in its type, its adapter, its tokenizer's files."""
+"""Loads the parts of a policy: the base model in its type, its adapter, its tokenizer's files."""
 
 import importlib.util
 import tempfile
@@ -12,7 +12,7 @@ from clawctl.errors import ClawError
 
 
 def load_causal(path: str, device: torch.device, dtype: torch.dtype, quantize: str | None = None) -> Any:
-    """A causal language model, whole, evaluating. Raises ClawError where there is none."""
+    """A complete causal language model in evaluation mode. Raises ClawError if there is none."""
     from transformers import AutoModelForCausalLM
 
     settings: dict[str, Any] = {"dtype": dtype, "attn_implementation": "sdpa", "trust_remote_code": False}
@@ -27,11 +27,11 @@ def load_causal(path: str, device: torch.device, dtype: torch.dtype, quantize: s
 
 
 def _quantization(kind: str, device: torch.device) -> Any:
-    """bitsandbytes' settings of a frozen base (QLoRA, arXiv 2305.14314). Raises ClawError where it cannot be."""
+    """bitsandbytes' settings for a frozen base model (QLoRA, arXiv 2305.14314). Raises ClawError if it is not possible."""
     if device.type != "cuda":
-        raise ClawError("train.lora.quantize needs a CUDA device and there is none", "leave it out, or train on a GPU", 2)
+        raise ClawError("train.lora.quantize needs a CUDA device, but there is none", "remove it, or train on a GPU", 2)
     if importlib.util.find_spec("bitsandbytes") is None:
-        raise ClawError("train.lora.quantize needs bitsandbytes", "pip install 'clawctl[quantize]', or leave it out", 2)
+        raise ClawError("train.lora.quantize needs bitsandbytes", "pip install 'clawctl[quantize]', or remove it", 2)
     from transformers import BitsAndBytesConfig
 
     if kind == "int8":
@@ -75,12 +75,12 @@ def adapted(module: Any, lora: LoraConfig, checkpoint: Path | None, seed: int) -
     try:
         return get_peft_model(module, config).eval()
     except ValueError as error:
-        problem = f"train.lora.targets {lora.targets} do not fit the model: {str(error).splitlines()[0]}"
-        raise ClawError(problem, "name linear layers that the model has, such as q_proj", 2) from error
+        problem = f"train.lora.targets {lora.targets} do not match the model: {str(error).splitlines()[0]}"
+        raise ClawError(problem, "name linear layers of the model, such as q_proj", 2) from error
 
 
 def tokenizer_files_of(path: str) -> dict[str, bytes]:
-    """The base's own files, byte for byte, where they lie in a folder; else as the tokenizer saves itself."""
+    """The base model's own files, byte for byte, if they are in a folder; otherwise as the tokenizer saves itself."""
     names = ("*token*.json", "vocab.*", "merges.txt", "chat_template*", "*.model")
     if Path(path).is_dir():
         return {file.name: file.read_bytes() for pattern in names for file in sorted(Path(path).glob(pattern))}

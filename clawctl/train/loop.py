@@ -1,7 +1,7 @@
 """The training loop: wait for a batch, make the step, commit it, publish the new version.
 
-Before each step, and before a step is committed, rank 0 looks whether training still goes on from these weights. After a refusal or
-a rollback it does not. Then all ranks start anew, exactly as after a kill, at the version that `lineage.py` names.
+Before each step, and before a step is committed, rank 0 checks whether training still continues from these weights. After a refusal
+or a rollback it does not. Then all ranks restart, exactly as after a kill, at the version that `lineage.py` names.
 """
 
 import gc
@@ -61,7 +61,7 @@ def run_training(run: RunDir, recipe: Recipe, ranks: Ranks, stop: threading.Even
 def _train_on(
     run: RunDir, recipe: Recipe, ranks: Ranks, stop: threading.Event, once: bool, trackers: list[Tracker], leaving: ExitStack
 ) -> bool:
-    """Train on one lineage. True if training goes on from another version now."""
+    """Train on one lineage. True if training now continues from another version."""
     training = resume(run, recipe, ranks)
     feed = open_feed(run, recipe, training) if ranks.leads else None
     if not trackers:
@@ -113,7 +113,7 @@ def _has_moved(run: RunDir, batch: Batch) -> bool:
 
 
 def resume(run: RunDir, recipe: Recipe, ranks: Ranks) -> Training:
-    """The version that training goes on from, after making true what follows from the newest checkpoint."""
+    """The version that training continues from, after everything that follows from the newest checkpoint is done."""
 
     def started() -> Start:
         def finish(checkpoint: Path) -> None:
@@ -151,7 +151,7 @@ def resume(run: RunDir, recipe: Recipe, ranks: Ranks) -> Training:
 
 
 def lay_over(optimizer: torch.optim.Optimizer, state: dict[int, dict[str, torch.Tensor]]) -> None:
-    """Go on with the state that a checkpoint kept, cut as the parameters are."""
+    """Load the state of a checkpoint, sharded like the parameters."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     own = {i: {key: part_of(value, parameters[i]) for key, value in kept.items()} for i, kept in state.items()}
     optimizer.load_state_dict({**optimizer.state_dict(), "state": own})
@@ -167,10 +167,10 @@ def open_feed(run: RunDir, recipe: Recipe, training: Training) -> Feed:
 def batches(
     run: RunDir, recipe: Recipe, feed: Feed | None, training: Training, stop: threading.Event, once: bool
 ) -> Iterator[Batch]:
-    """Batches as they fill. Rank 0 looks and tells the others: a batch, nothing yet (which keeps them from timing out), or the end.
+    """Batches as they fill. Rank 0 reads and sends the other ranks a batch, nothing yet (to keep them from timing out), or the end.
 
-    A step that has begun is finished: a stop is heard between steps. Ends with `training.moved` where training goes on from another
-    version. While training is paused there are none; with `once` the reason is kept in `training.paused`.
+    A step is always finished; a stop takes effect between steps. Ends with `training.moved` if training continues from another
+    version. While training is paused there are no batches; with `once` the reason is in `training.paused`.
     """
     ranks = training.ranks
     if feed is None:
@@ -215,7 +215,7 @@ def _is_last(training: Training, lineage: Lineage) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a step made, as rank 0 writes it down."""
+    """The results of a step, for rank 0 to save."""
 
     canary: dict[str, Any]
     weights: dict[str, torch.Tensor]
@@ -224,7 +224,7 @@ class Made:
 
 
 def keep(run: RunDir, training: Training, batch: Batch) -> Made:
-    """Put together what the step made. Where weights are sharded all ranks must call."""
+    """Collect the results of the step. With sharded weights all ranks must call it."""
     timing, policy = Measures(), training.policy
     with timing.clock("keep"):
         canary, weights = policy.canary(), policy.published()
@@ -292,30 +292,30 @@ def skip(run: RunDir, feed: Feed, batch: Batch, outcome: Outcome) -> None:
     """Name the turns that broke the step and never try them again; the others of the batch wait for the next one."""
     blamed = [sample for sample in batch.samples if sample.turn_id in outcome.broken] or batch.samples
     ids = [sample.turn_id for sample in blamed]
-    log.error("step %d skipped: %s; turns %s are not tried again", batch.step, outcome.problem, ", ".join(ids))
+    log.error("step %d skipped: %s; turns %s are not retried", batch.step, outcome.problem, ", ".join(ids))
     write_skipped(run, batch.step, blamed, outcome.problem or "")
     feed.done(ids, "skipped")
 
 
 def refuse_model(recipe: Recipe, feed: Feed | None, batch: Batch, outcome: Outcome) -> None:
-    """Raises ClawError: the turns were sampled by another model. None of them is used up."""
+    """Raises ClawError: another model sampled the turns. They all stay available."""
     assert feed is not None
     origins = {feed.origins[sample.stem].base_model for sample in batch.samples if sample.turn_id in outcome.broken}
     named = ", ".join(sorted(name or "a model that is not named" for name in origins))
     count, ours = f"{len(outcome.broken)} of {len(batch.samples)} turns", f"{recipe.model.path} (version {batch.version})"
     raise ClawError(
-        f"{count} have logprobs that {ours} does not agree with; their shards name {named}",
+        f"{count} have logprobs that do not agree with {ours}; their shards name {named}",
         f"train the model that served them, or start a new run; train.max_mismatch is {recipe.train.max_mismatch:g}",
         2,
     )
 
 
 def give_up(outcome: Outcome, skipped: int) -> None:
-    """Raises ClawError: nothing that comes makes a step."""
-    turns = ", ".join(outcome.broken) or "none that stands out"
+    """Raises ClawError: too many steps in a row failed."""
+    turns = ", ".join(outcome.broken) or "no single one"
     raise ClawError(
-        f"{skipped} steps in a row could not be made, the last because {outcome.problem} (turns: {turns})",
-        "look at train/ledger/skipped-*.json; a lower train.lr or a fresh run usually helps",
+        f"{skipped} steps in a row failed, the last one because {outcome.problem} (turns: {turns})",
+        "check train/ledger/skipped-*.json; a lower train.lr or a new run usually helps",
     )
 
 
@@ -324,7 +324,7 @@ def _tell_step(row: dict[str, Any], seconds: dict[str, float], trackers: Sequenc
         try:
             tracker.log(metrics_of(row), row["step"])
         except OSError as error:
-            log.error("step %d is not in %s: %s", row["step"], type(tracker).__name__, error)
+            log.error("step %d is missing in %s: %s", row["step"], type(tracker).__name__, error)
     log.info(
         "step %d: loss %.4f, %d turns (+%d -%d, %d hints), grad %.3g, %.1f s and %.2f s to publish",
         row["step"], row["loss"], row["turns"], row["positive"], row["negative"], row["hints"], row["grad_norm"],

@@ -1,6 +1,6 @@
-"""The formulas: tensors in, tensors out. They know no recipe, no rank and no file.
+"""The formulas: tensors in, tensors out. They depend on no recipe, rank or file.
 
-Everywhere a stream's [t] speaks of token [t]; the one shift by a position happens in `batches`.
+In every stream, [t] belongs to token [t]; the one shift by a position is made in `batches`.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def policy_loss(
 ) -> Tensor:
     """sum(w (surrogate(A, r) + penalty * (log r)^2)) / count, with r = exp(logprob now - logprob of the sampler): a scalar.
 
-    The two-policy ratio corrects turns that an older version sampled, without a third forward pass (prime-rl's core). The penalty
+    The two-policy ratio corrects turns that an older version sampled, without a third forward pass (as in prime-rl). The penalty
     is twice Schulman's k2 estimate of KL(sampler || policy) (joschu.net/blog/kl-approx.html). `count` is the number of tokens of
     this term in the whole step, on all ranks and in all microbatches, so that the sum over pieces never depends on how the step is
     cut. `lengths` are the tokens of each turn, which `gspo` weighs as one. w is 1 but where a turn is bounded (`influence`).

@@ -21,12 +21,12 @@ class Masks:
     sets_MB: Tensor  # uint8, a bit for each token of the vocabulary, the lowest first
 
     def hide(self, logits_NV: Tensor, at: slice) -> Tensor:
-        """The logits of the tokens `at`, with all that could not be drawn in their places hidden."""
+        """The logits of the tokens `at`, with all tokens hidden that were not allowed there."""
         hidden_NV = self._hidden(at, logits_NV.shape[1])
         return logits_NV if hidden_NV is None else logits_NV.masked_fill(hidden_NV, HIDDEN)
 
     def fill_(self, values_NV: Tensor, at: slice, value: float = HIDDEN) -> Tensor:
-        """`value` for all that could not be drawn, in place: for logits without autograd, and for their gradients (0)."""
+        """Set `value` in place for all tokens that were not allowed: for logits without autograd, and for their gradients (0)."""
         hidden_NV = self._hidden(at, values_NV.shape[1])
         return values_NV if hidden_NV is None else values_NV.masked_fill_(hidden_NV, value)
 
@@ -41,7 +41,7 @@ class Masks:
 
 
 def masks_of(allowed: Sequence[Allowed | None], lengths: Sequence[int], device: torch.device) -> Masks | None:
-    """Of branches with these sets and so many scored tokens; None where all tokens were drawn freely."""
+    """The masks of branches with these sets and numbers of scored tokens; None if all tokens were allowed everywhere."""
     numbers: dict[bytes, int] = {}
     which: list[int] = []
     for each, length in zip(allowed, lengths, strict=True):

@@ -1,4 +1,4 @@
-"""What a step tells about itself: one row of `train/steps.jsonl`, and the numbers of each turn."""
+"""The measurements of a step: one row of `train/steps.jsonl`, and the numbers of each turn."""
 
 import resource
 import sys
@@ -22,7 +22,7 @@ QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 @dataclass(slots=True)
 class TurnNumbers:
-    """What a step saw of one turn: streams over its completion tokens, on the CPU."""
+    """The numbers of one turn in a step: streams over its completion tokens, on the CPU."""
 
     policy_T: Tensor  # logprobs of the policy before the step
     sampler_T: Tensor
@@ -44,7 +44,7 @@ class TurnNumbers:
 
 @dataclass(slots=True)
 class Measures:
-    """What one rank saw in its part of a step; `merged` puts the ranks together."""
+    """The measurements of one rank for its part of a step; `merged` combines the ranks."""
 
     losses: dict[str, float] = field(default_factory=dict)  # by term, each already over its global count
     turns: dict[str, TurnNumbers] = field(default_factory=dict)  # by turn id
@@ -69,7 +69,7 @@ class Measures:
         self.turns[turn_id] = TurnNumbers(policy_T.cpu(), sampler_T.cpu(), teacher_T)
 
     def add_pass(self, cost: Cost | None, batch: Microbatch, branches: Sequence[Branch], backward: bool = False) -> None:
-        """Count what a pass computes."""
+        """Count the computation of a pass."""
         self.computed_tokens += batch.tokens
         self.sequence_tokens += sum(len(branch.ids) for branch in branches)
         if cost is not None:
@@ -87,7 +87,8 @@ class Measures:
 
 
 def merged(parts: Sequence[Measures]) -> Measures:
-    """The whole step. Seconds are rank 0's, because the ranks work side by side; memory is the fullest rank's."""
+    """The measurements of the whole step. Seconds are rank 0's, because the ranks work in parallel. Memory is that of the fullest
+    rank."""
     whole = Measures(seconds=parts[0].seconds, peak_memory=max(part.peak_memory for part in parts))
     for part in parts:
         for name, loss in part.losses.items():
@@ -103,7 +104,7 @@ def merged(parts: Sequence[Measures]) -> Measures:
 
 @dataclass(frozen=True, slots=True)
 class StepFacts:
-    """What a row says beside what was measured."""
+    """The values of a row that are not measurements."""
 
     method: str
     weights: dict[str, float]  # by term
@@ -116,7 +117,7 @@ class StepFacts:
 
 
 def step_row(whole: Measures, batch: Batch, facts: StepFacts) -> dict[str, Any]:
-    """The row, but for the seconds that are still to come (checkpoint, publish)."""
+    """The row, without the seconds of later phases (checkpoint, publish)."""
     samples, turns = batch.samples, list(whole.turns.values())
     rewards = [sample.reward for sample in samples if sample.reward is not None]
     staleness = [batch.staleness(sample) for sample in samples]
@@ -167,7 +168,7 @@ def step_row(whole: Measures, batch: Batch, facts: StepFacts) -> dict[str, Any]:
 
 
 def _term(name: str, whole: Measures, facts: StepFacts) -> dict[str, Any]:
-    """Of one term: an advantage is none where the term is a divergence, and the other way round."""
+    """The values of one term: the advantage is None for a divergence, and the reverse."""
     advantages = [turn.advantages[name] for turn in whole.turns.values() if name in turn.advantages]
     divergences = [turn.divergences[name] for turn in whole.turns.values() if name in turn.divergences]
     left_out = sum(int((~turn.acting[name]).sum()) for turn in whole.turns.values() if name in turn.acting)
@@ -188,14 +189,14 @@ def is_newest(sample: Sample, version: int) -> bool:
 
 
 def pairs_of(batch: Microbatch, branches: Sequence[Branch]) -> int:
-    """Of tokens that see one another: each token sees itself and all above it."""
+    """Number of token pairs where one sees the other: each token sees itself and all its ancestors."""
     if batch.positions_BT is not None:
         return int(batch.positions_BT.sum()) + batch.positions_BT.numel()
     return sum(len(branch.ids) * (len(branch.ids) + 1) // 2 for branch in branches)
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes at the highest: of tensors on a GPU since the process began, of the whole process elsewhere."""
+    """Peak bytes: of tensors on a GPU since the process began, of the whole process elsewhere."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -1,21 +1,21 @@
-"""How much memory training takes, worked out before anything is loaded.
+"""Estimates the memory of training before anything is loaded.
 
-Bytes on the fullest device, with P all weights and T those that learn, E the bytes of a number in the forward pass (4, or 2 in
-bfloat16), R ranks where weights are sharded, else 1:
+Bytes on the fullest device, with P all weights and T the trained ones, E the bytes of a number in the forward pass (4, or 2 in
+bfloat16), R the number of ranks with sharded weights, else 1:
 
-    weights      all learn: 4 P / R, and E P more where bfloat16 copies are kept for a pass (not where sharded)
-                 adapter: E P / R + 4 T / R; quantised 1 or 0.55 instead of E, but for what is outside of blocks
-                 sharded: two layers and what is outside of layers, put together, in E; with offload nothing else
-    gradients    4 T / R; twice that where several ranks each have all of them; none with offload
+    weights      all trained: 4 P / R, and E P more for bfloat16 copies during a pass (not if sharded)
+                 adapter: E P / R + 4 T / R; quantised 1 or 0.55 instead of E, except outside of blocks
+                 sharded: two gathered layers and everything outside of layers, in E; with offload nothing else
+    gradients    4 T / R; twice that if several ranks each have all of them; none with offload
     optimizer    8 T / R; none with offload
-    activations  for each token of a microbatch KEPT E times what goes in and out of the linear layers of all blocks;
-                 with checkpointing of the widest block alone, once more for its gradients, and the input of each block
-    logits       the piece that is alive, twice; 4 bytes for each weight of a head that learns, in which its gradient is added up;
+    activations  for each token of a microbatch KEPT E times the inputs and outputs of the linear layers of all blocks;
+                 with checkpointing only of the widest block, once more for its gradients, and the input of each block
+    logits       the current piece, twice; 4 bytes for each weight of a trained head, in which its gradient is added up;
                  with a custom loss those of all tokens, six times, and once more for version 0's
     teacher      version 0 as a second model: 4 P / R; an average: 4 T
 
-KEPT is a measured number: transformers' norms, rotations and activations keep copies of their own. Not counted: the attention
-weights of tries that the CPU keeps, at most blockwise.KEPT_BYTES a layer.
+KEPT is measured: transformers' norms, rotations and activations keep additional copies. Not counted: the attention weights of
+tries that the CPU keeps, at most blockwise.KEPT_BYTES per layer.
 """
 
 from dataclasses import dataclass, fields
@@ -37,7 +37,7 @@ QUANTISED = {None: None, "int8": 1.0, "nf4": 0.55}  # bytes a weight, scales inc
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What memory depends on in one architecture, with or without an adapter."""
+    """The properties of an architecture that determine memory, with or without an adapter."""
 
     weights: int  # all but the adapter's
     trained: int
@@ -68,13 +68,13 @@ class Estimate:
 
     @property
     def certain(self) -> int:
-        """What no smaller microbatch saves."""
+        """The part that a smaller microbatch cannot save."""
         return self.weights + self.gradients + self.optimizer + self.teacher
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How a model lies on devices."""
+    """The distribution of a model over devices."""
 
     ranks: int
     sharded: bool
@@ -133,7 +133,7 @@ def estimate(shape: Shape, config: TrainConfig, spread: Spread) -> Estimate:
 
 
 def _kept_weights(shape: Shape, config: TrainConfig, e: int) -> float:
-    """Of a model and its adapter; what stands outside of blocks is not quantised."""
+    """Bytes of the weights of a model and its adapter. Weights outside of blocks are not quantised."""
     if config.lora is None:
         return 4.0 * shape.weights
     in_blocks = QUANTISED[config.lora.quantize] or e
@@ -163,7 +163,7 @@ def _logits(shape: Shape, config: TrainConfig) -> int:
 
 
 def seconds_a_microbatch(shape: Shape, config: TrainConfig, flops_a_second: float) -> float:
-    """At most: all tokens of a full microbatch in one sequence, all of them scored."""
+    """An upper bound: all tokens of a full microbatch in one sequence, all of them scored."""
     tokens = config.tokens_per_microbatch
     work = shape.cost.forward_backward(tokens, tokens * (tokens + 1) // 2, tokens)
     if config.gradient_checkpointing:

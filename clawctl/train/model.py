@@ -34,7 +34,7 @@ MASTER = "master.safetensors"  # float32 weights, beside a policy that is publis
 
 @dataclass(slots=True)
 class PolicyModel:
-    """A causal language model with float32 master weights, alone or under a peft adapter."""
+    """A causal language model with float32 master weights, with or without a peft adapter."""
 
     module: Any  # PreTrainedModel or PeftModel: what is saved
     tokenizer: Any
@@ -76,14 +76,15 @@ class PolicyModel:
         return self.compute(lambda: token_logprobs(self.hidden(batch, causal), *asked), causal)
 
     def compute(self, work: Callable[[], T], causal: Any = None) -> T:
-        """What a pass through the model returns, a tensor or a tuple of tensors. Where weights are sharded all ranks must make the
-        same passes, with and without gradient alike."""
+        """The result of a pass through the model: a tensor or a tuple of tensors. With sharded weights all ranks must make the same
+        passes, with and without gradient alike."""
         with self.precision():
             return gathering(causal if causal is not None else self.causal, work)
 
     @torch.no_grad()
     def keep_pace(self, passes: int, causal: Any = None) -> None:
-        """Before `passes` passes without gradient: where weights are sharded, make as many more as the busiest rank will."""
+        """Call before `passes` passes without gradient. With sharded weights it adds passes up to the number of the busiest
+        rank."""
         if self.across is None:
             return
         body = getattr(self.causal if causal is None else causal, self.causal.base_model_prefix)
@@ -107,7 +108,7 @@ class PolicyModel:
 
     @contextlib.contextmanager
     def dropping(self) -> Iterator[None]:
-        """Adapter dropout is on inside, and nowhere else: scores and canaries are always those of the whole model."""
+        """Adapter dropout is active inside this context only. Scores and canaries never use dropout."""
         for module in self.dropouts:
             module.train()
         try:
@@ -129,7 +130,8 @@ class PolicyModel:
     # ---- writing out -----------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path, weights: dict[str, Tensor]) -> None:
-        """A folder that loads alone: full weights with their tokenizer, or a peft adapter (float32). `weights` are `published`."""
+        """Save a folder that loads without others: full weights with their tokenizer, or a peft adapter (float32). `weights` are
+        `published`."""
         if self.adapter:
             self.module.save_pretrained(folder, state_dict=weights, save_embedding_layers=False)
             (folder / "README.md").unlink(missing_ok=True)  # peft's empty model card
@@ -142,7 +144,7 @@ class PolicyModel:
             (folder / name).write_bytes(content)
 
     def save_master(self, folder: Path) -> None:
-        """The float32 weights, where what is published rounds them and nothing else keeps them."""
+        """Save the float32 weights if the published weights are rounded and no other file has them."""
         if not self.adapter and self.across is None and self.publish_dtype != torch.float32:
             from safetensors.torch import save_model
 
@@ -150,8 +152,8 @@ class PolicyModel:
 
     @torch.no_grad()
     def published(self) -> dict[str, Tensor]:
-        """The weights that are published, whole and rounded to their type; tied ones stay one tensor. Where they are sharded every
-        rank must ask, and only rank 0 gets them."""
+        """The complete weights for publication, rounded to their type; tied weights stay one tensor. With sharded weights every
+        rank must call this, and only rank 0 gets them."""
         found: dict[str, Tensor] = {}
         rounded: dict[int, Tensor] = {}
         weights = dict(self.trained()) if self.adapter else self.module.state_dict(keep_vars=True)
@@ -169,7 +171,7 @@ class PolicyModel:
     def canary(self) -> dict[str, Any]:
         """Fixed prompts and the logprobs of their tokens by the weights as published, at temperature 1.
 
-        {"prompt_ids": [[…]], "logprobs": [[None, -1.2, …]]}: [t] speaks of token t; the first token has nothing before it.
+        {"prompt_ids": [[…]], "logprobs": [[None, -1.2, …]]}: [t] belongs to token t; the first token has no logprob.
         """
         prompts = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in CANARY_PROMPTS]
         values = []
@@ -201,7 +203,7 @@ def _logits(causal: Any, ids_BT: Tensor) -> Tensor:
 
 
 def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) -> PolicyModel:
-    """The base model, or the policy folder that a checkpoint kept, ready to be trained. Raises ClawError."""
+    """The base model, or the policy folder of a checkpoint, ready for training. Raises ClawError."""
     from transformers import AutoTokenizer
 
     if checkpoint is not None:
@@ -209,7 +211,7 @@ def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) ->
             check_harmless(checkpoint)
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             problem = f"checkpoint {checkpoint.parent} cannot be trusted: {error}"
-            raise ClawError(problem, "restore it from a copy, or remove it to resume one before") from error
+            raise ClawError(problem, "restore it from a copy, or remove it to resume from the one before") from error
     lora, config = recipe.train.lora, recipe.train
     path = recipe.model_path if lora or checkpoint is None else str(checkpoint)
     files_dtype = load_config(recipe.model_path).dtype
@@ -259,7 +261,7 @@ def load_reference(recipe: Recipe, policy: PolicyModel, ranks: Ranks) -> Any:
 
 
 def compute_layers_again(policy: PolicyModel) -> None:
-    """Keep only what goes into each layer; the backward pass computes the layer once more (gradient checkpointing)."""
+    """Store only each layer's input and recompute the layer in the backward pass (gradient checkpointing)."""
     settings = {"use_reentrant": False, "context_fn": lambda: (contextlib.nullcontext(), policy.dropping())}
     policy.causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
     for layer in layers_of(policy.causal):
@@ -274,20 +276,20 @@ def _check_head(policy: PolicyModel) -> None:
     hidden = getattr(causal, causal.base_model_prefix)(input_ids=ids_BT, use_cache=False).last_hidden_state
     ours, its = causal.get_output_embeddings()(hidden), causal(input_ids=ids_BT, use_cache=False).logits
     if not torch.allclose(ours.float(), its.float(), atol=1e-3, rtol=1e-3):
-        raise ClawError(f"{type(causal).__name__} changes its logits after the head", "train a model that does not", 2)
+        raise ClawError(f"{type(causal).__name__} changes its logits after the output head", "train a model that does not", 2)
 
 
 def _usable_merge(policy: PolicyModel, wanted: Merge) -> Merge:
-    """What the recipe wants, or exact prefixes where the architecture is not attention to all tokens before, and nothing else."""
+    """The merge of the recipe, or exact prefixes if the architecture is not plain attention to all earlier tokens."""
     if wanted == "tree" and not _attends_to_tries(policy):
-        log.info("%s is not pure attention: only exact prefixes are merged", type(policy.causal).__name__)
+        log.info("%s is not a pure attention model, so only exact prefixes are merged", type(policy.causal).__name__)
         return "prefix"
     return wanted
 
 
 @torch.no_grad()
 def _attends_to_tries(policy: PolicyModel) -> bool:
-    """Whether the model computes a small trie as it computes its sequences one by one. From then on it has our attention."""
+    """Whether the model computes a small trie like its separate sequences. Afterwards it uses the tree attention."""
     config = policy.causal.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"} or not getattr(policy.causal, "_supports_sdpa", False):

@@ -1,4 +1,4 @@
-"""RMS norms on the CPU: what eager operations compute, in half as many passes over memory."""
+"""RMS norms on the CPU with the results of eager operations, in half as many passes over memory."""
 
 import functools
 from typing import Any
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def quicken_norms(causal: Any) -> None:
-    """From now on the model's RMS norms are computed here, those that compute what ours do. For models on the CPU."""
+    """Replace the model's RMS norms by these, if they compute the same. For models on the CPU."""
     for module in causal.modules():
         if type(module).__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon") and _is_plain(module):
             module.forward = functools.partial(_norm, module)

@@ -1,4 +1,4 @@
-"""From what models say of some turns to the loss of these turns: the terms of the method, each over its own global token count."""
+"""From the logprobs of some turns to their loss: the terms of the method, each over its own global token count."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from clawctl.train.sample import Sample
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What models say of one turn's completion: streams over its T tokens."""
+    """The logprobs of one turn's completion by the models: streams over its T tokens."""
 
     sample: Sample
     logprobs_T: Tensor  # of the policy, with gradient
@@ -37,8 +37,8 @@ class Objective:
     baselines: Baselines
 
     def loss(self, said: Sequence[Said], measures: Measures, weights: Mapping[str, float]) -> Tensor:
-        """This part's share of the step's loss: the parts add up to it. What is worth telling goes to `measures`: the loss as the
-        formula has it, whatever the `weights` of turns (by turn id; 1 where none is given)."""
+        """This part's share of the step's loss; the parts add up to it. Measurements go to `measures`, with the loss before the
+        `weights` of turns (by turn id; 1 if missing)."""
         self.note(said, measures)
         total = torch.zeros((), device=said[0].logprobs_T.device)
         for term in self.terms:
@@ -76,7 +76,7 @@ class Objective:
         return torch.cat(bounded).sum() / self.counts[term.name]
 
     def advantages(self, turn: Said) -> Tensor:
-        """The turn's advantages in all its terms, weighted and summed: [T], 0 where it has none."""
+        """The turn's advantages in all its terms, weighted and summed: [T], 0 without any."""
         found = torch.zeros_like(turn.before_T)
         for term in self.terms:
             if term.advantages is not None and term.trains(turn.sample):

@@ -1,4 +1,4 @@
-"""What the recipe says of off-policy turns, as the settings of the formulas in `losses.py`."""
+"""The recipe's settings for off-policy turns, in the form that the formulas in `losses.py` need."""
 
 from clawctl.config import TrainConfig
 from clawctl.train.losses import Correction
@@ -14,6 +14,6 @@ def correction_of(config: TrainConfig) -> Correction:
 
 
 def clip_of(config: TrainConfig, surrogate: str) -> tuple[float, float]:
-    """How far below and above 1 the ratio may be; the published range of `surrogate` where the recipe names none."""
+    """The bounds of the ratio below and above 1. Unset values in the recipe use the published range of `surrogate`."""
     low, high = _CLIPS.get(surrogate, (0.2, 0.28))
     return (low if config.clip_low is None else config.clip_low), (high if config.clip_high is None else config.clip_high)

@@ -1,14 +1,14 @@
 """The norm of each turn's gradient, measured in a pass that computes many turns together.
 
-A turn's own tokens are those that no other turn of the step has, but those that go on from it (`trees.own_starts`). The gradient of
-a weight matrix W [E, D] is a sum over tokens, sum_t g_t x_t^T, of its input x_t [D] and of the gradient g_t [E] at its output. The
-part of it that is over the own tokens of a turn is known when W has its gradient, and takes no pass of its own. Of each turn:
+A turn's own tokens are those that no other turn of the step has, except its continuations (`trees.own_starts`). The gradient of a
+weight matrix W [E, D] is a sum over tokens, sum_t g_t x_t^T, of its input x_t [D] and of the gradient g_t [E] at its output. The
+part over a turn's own tokens is known when W has its gradient, and needs no extra pass. For each turn:
 
     size^2 = sum over matrices W of | sum over own tokens t of g_t x_t^T |^2
 
-Where the own tokens are few it is computed from products of tokens (Goodfellow, arXiv 1510.01799; Li et al., arXiv 2110.05679).
-It leaves out what a turn does to weights by way of tokens that it shares, and counts what its continuations do by way of its own.
-The matrices are those that learn in LAYERS blocks of the model, and the embedding of the input.
+For few own tokens it is computed from products of tokens (Goodfellow, arXiv 1510.01799; Li et al., arXiv 2110.05679). It omits the
+effect of a turn through shared tokens, and includes the effect of its continuations through its own tokens. The matrices are the
+trained ones in LAYERS blocks of the model, and the input embedding.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ def _watch(batch: Microbatch, squares: Tensor, module: nn.Module, inputs: tuple[
 
 @torch.no_grad()
 def _note(batch: Microbatch, squares: Tensor, given: Tensor, gradient: Tensor) -> None:
-    """Add what one module's gradient has of each turn. `given` are its inputs: states, or the ids of an embedding."""
+    """Add one module's part of each turn's gradient. `given` are its inputs: states, or the ids of an embedding."""
     gradient_TE = gradient.flatten(0, -2)
     given_T = given.flatten() if not given.is_floating_point() else given.flatten(0, -2)
     kept_M = None

@@ -1,4 +1,4 @@
-"""The processes of one trainer: rank 0 alone reads the run and writes to it; all compute."""
+"""The processes of one trainer. All of them compute, and only rank 0 reads and writes the run."""
 
 import datetime
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Who we are among them. Alone (world 1) every method is the identity, and nothing is initialised."""
+    """The place of this process among the ranks. Alone (world 1), every method is the identity, and nothing is initialised."""
 
     rank: int
     world: int
@@ -37,7 +37,8 @@ class Ranks:
         return box[0]
 
     def led(self, work: Callable[[], T]) -> T:
-        """What `work` returns on rank 0, on every rank. Where it raises a ClawError all end at once: rank 0 says why."""
+        """The result of `work` on rank 0, sent to every rank. If it raises a ClawError, all ranks end, and rank 0 prints the
+        reason."""
         if self.world == 1:
             return work()
         result, error = None, None
@@ -84,7 +85,7 @@ class Ranks:
 
 
 def join_ranks(rank: int, world: int, local_rank: int) -> Ranks:
-    """Take our place: gloo on the CPU, nccl on CUDA. `leave_ranks` when done."""
+    """Join the process group: gloo on the CPU, nccl on CUDA. Call `leave_ranks` when done."""
     cuda = torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(local_rank)
@@ -93,24 +94,24 @@ def join_ranks(rank: int, world: int, local_rank: int) -> Ranks:
         try:
             dist.init_process_group(backend_of(cuda), timeout=datetime.timedelta(minutes=30))
         except (ValueError, RuntimeError) as error:
-            raise ClawError(f"{world} trainers cannot find one another: {error}", "start them with torchrun") from error
+            raise ClawError(f"{world} trainers cannot connect to each other: {error}", "start them with torchrun") from error
     return Ranks(rank, world, device)
 
 
 @contextmanager
 def together() -> Iterator[None]:
-    """Raises ClawError where a message fails because a process that it is for, or from, has ended."""
+    """Raises ClawError if a message fails because another process has ended."""
     try:
         yield
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo/transport" not in str(error):  # gloo's have no type of their own
             raise
-        fix = "what was committed is safe: start the same command again, or let torchrun do so with --max-restarts"
-        raise ClawError("another process of this trainer has ended", fix) from error
+        fix = "committed steps are safe: run the same command again, or let torchrun restart it with --max-restarts"
+        raise ClawError("another process of this trainer has exited", fix) from error
 
 
 def backend_of(cuda: bool) -> str:
-    """What carries messages: of tensors on a GPU nccl, of all others gloo."""
+    """The backend for messages: nccl for tensors on a GPU, gloo for all others."""
     return "cpu:gloo,cuda:nccl" if cuda else "gloo"
 
 

@@ -1,6 +1,6 @@
-"""`train/turns/<step>.parquet`: every number of a step that one turn had a part in, one row a turn, for `clawctl inspect why`.
+"""`train/turns/<step>.parquet`: every number of each turn in a step, one row per turn, for `clawctl inspect why`.
 
-It is written into the checkpoint, because it happens when the step happens, and linked from there; the newest
+It is written into the checkpoint, so that it is committed with the step, and linked from there. The newest
 `train.keep_turn_records` are kept.
 """
 
@@ -36,7 +36,7 @@ _ROW = pa.schema([
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a step leaves for its record."""
+    """The data of a step for its record."""
 
     turns: dict[str, TurnNumbers]
     facts: StepFacts
@@ -49,7 +49,7 @@ def write_records(path: Path, batch: Batch, told: Told) -> None:
 
 
 def keep_records(run: RunDir, checkpoint: Path, keep: int) -> None:
-    """Link a checkpoint's record to where `inspect` looks, and let the oldest go."""
+    """Link a checkpoint's record to the place where `inspect` reads it, and remove the oldest ones."""
     folder, source = run.train / "turns", checkpoint / NAME
     if keep and source.exists():
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What the trainer sees of a turn, in memory only."""
+"""A turn as the trainer uses it, in memory only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,10 +8,10 @@ from clawctl.allowed import Allowed
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One usable turn. Ids and logprobs are the sampler's own; nothing here was ever re-tokenised or padded.
+    """One usable turn. Ids and logprobs are the sampler's own; nothing was re-tokenised or padded.
 
-    An imported text had no sampler: its ids are the template's, and the model that is about to be trained scores them
-    (`imported.py`), so that the ratio of its only step is 1.
+    An imported text has no sampler. Its ids come from the template, and the model that is about to be trained scores them
+    (`imported.py`), so the ratio in its only step is 1.
     """
 
     turn_id: str
@@ -37,13 +37,13 @@ class Sample:
         if not (self.prompt_ids and self.completion_ids):
             raise ValueError(f"turn {self.turn_id}: an empty prompt or completion cannot be trained")
         if self.logprobs is None and not self.imported:
-            raise ValueError(f"turn {self.turn_id}: sampled, but without logprobs")
+            raise ValueError(f"turn {self.turn_id}: sampled turn without logprobs")
         if self.logprobs is not None and len(self.completion_ids) != len(self.logprobs):
             raise ValueError(f"turn {self.turn_id}: {len(self.completion_ids)} ids but {len(self.logprobs)} logprobs")
         if self.teacher_logprobs is not None and len(self.teacher_logprobs) != len(self.completion_ids):
-            raise ValueError(f"turn {self.turn_id}: the teacher tells {len(self.teacher_logprobs)} logprobs")
+            raise ValueError(f"turn {self.turn_id}: the teacher has {len(self.teacher_logprobs)} logprobs")
         if self.allowed is not None and not self.allowed.admits(self.completion_ids):
-            raise ValueError(f"turn {self.turn_id}: a sampled token is not among those that could be drawn")
+            raise ValueError(f"turn {self.turn_id}: a sampled token is not among the allowed ones")
         if self.temperature <= 0:
             raise ValueError(f"turn {self.turn_id}: sampled at temperature {self.temperature}")
         if self.reward is None and self.teacher_prompt_ids is None:

@@ -1,11 +1,10 @@
-"""Where training starts: at the tip of the lineage (`clawctl/lineage.py`), or where that cannot be, at the next best place.
+"""Finds the start of training: the tip of the lineage (`clawctl/lineage.py`), or the next best version.
 
-A refusal or a rollback makes the trainer start at another version than the newest. Its weights come from the checkpoint or, where
-that is pruned, from the published policy with a fresh optimizer.
+After a refusal or a rollback, the trainer starts at another version than the newest. Its weights come from the checkpoint. If that
+was pruned, they come from the published policy, with a fresh optimizer.
 
-A damaged checkpoint is another matter. Training goes back to the newest ancestor whose checkpoint is sound, as if what came after
-had never been: that goes into quarantine with the reason. The turns of the steps that are gone are trained again, and so they are
-once in what the weights have learned.
+For a damaged checkpoint, training goes back to the newest ancestor with an intact checkpoint and discards everything after it: that
+is quarantined with the reason. The turns of the discarded steps are trained again, and so count once in the weights.
 """
 
 import logging
@@ -25,7 +24,7 @@ log = logging.getLogger("clawctl.train")
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What the next step is built on."""
+    """The version and state that the next step continues from."""
 
     lineage: Lineage
     checkpoint: Path | None  # None: the base model, or `weights`
@@ -37,8 +36,8 @@ class Start:
 
 
 def find_start(run: RunDir, settle: Callable[[Path], None]) -> Start:
-    """Where training goes on, after `settle` made true what follows from the newest checkpoint, and after going back from damaged
-    ones. Raises ClawError where no sound one is left."""
+    """The start of training, after `settle` has completed everything that follows from the newest checkpoint, and after going back
+    from damaged ones. Raises ClawError if no intact checkpoint is left."""
     while True:
         steps = steps_kept(run)
         problem = _problem_of(run, steps[-1]) if steps else None
@@ -57,9 +56,9 @@ def find_start(run: RunDir, settle: Callable[[Path], None]) -> Start:
             if tip == lineage.newest:
                 _set_back(run, lineage, tip, problem)
                 continue
-            quarantine(run, checkpoint, f"training goes on from the published weights of version {tip}: {problem}")
+            quarantine(run, checkpoint, f"training continues from the published weights of version {tip}: {problem}")
         elif tip == lineage.newest and tip > 0:
-            _set_back(run, lineage, tip, f"version {tip} has no checkpoint any more")
+            _set_back(run, lineage, tip, f"the checkpoint of version {tip} is gone")
             continue
         if tip == 0:
             return Start(lineage, None, None)
@@ -68,7 +67,7 @@ def find_start(run: RunDir, settle: Callable[[Path], None]) -> Start:
 
 
 def _problem_of(run: RunDir, step: int) -> str | None:
-    """What is wrong with a checkpoint."""
+    """The problem of a checkpoint, or None."""
     checkpoint = run.train / "checkpoints" / str(step)
     try:
         check_folder(checkpoint, read_state(checkpoint).get("files", {}))  # none: written before there were checksums
@@ -80,24 +79,25 @@ def _problem_of(run: RunDir, step: int) -> str | None:
 
 
 def _set_back(run: RunDir, lineage: Lineage, step: int, problem: str) -> None:
-    """Go back to the newest sound checkpoint among the ancestors of `step`. Doing it again after a kill completes it: the
-    checkpoints go last. LIVE goes first, so that what serves is not taken away. Raises ClawError where there is none."""
+    """Go back to the newest intact checkpoint among the ancestors of `step`. Repeating it after a kill completes it: the
+    checkpoints are removed last. LIVE moves first, so that the served version stays available. Raises ClawError if there is no such
+    checkpoint."""
     log.error("%s", problem)
     steps = steps_kept(run)
     if not steps:
-        told = f"{run.root} has policy {lineage.newest} but no checkpoint to continue from"
+        told = f"{run.root} has policy {lineage.newest} but no checkpoint to resume from"
         raise ClawError(told, "restore train/checkpoints, or start a new run with --run")
     ancestors = [v for v in lineage.ancestry(step if step in lineage.parents else lineage.tip) if v != step and v in steps]
     back = next((version for version in ancestors if _problem_of(run, version) is None), None)
     if back is None:
-        told = f"{run.train / 'checkpoints'} holds no sound checkpoint; {problem}"
+        told = f"{run.train / 'checkpoints'} contains no intact checkpoint; {problem}"
         raise ClawError(told, "restore one from a copy, or start a new run with --run")
     gone = {step}
     for version in sorted(lineage.parents):  # a parent comes before its children
         if version in lineage.above(lineage.tip, back) or lineage.parents[version] in gone:
             gone.add(version)
     reason = f"training went back to step {back}: {problem}"
-    log.error("%s; what was built on it is in quarantine, its turns are trained again", reason)
+    log.error("%s; later versions are quarantined, and their turns are trained again", reason)
     if lineage.live in gone:
         move_live(run, back, by="train, which went back")
     rows = [row for row in read_rows(run) if row["step"] not in gone]

@@ -1,12 +1,12 @@
-"""What a sharded trainer keeps of a step, each rank its part. Any number of ranks goes on from it.
+"""Checkpoints of a sharded trainer: each rank saves its part, and any number of ranks can resume from them.
 
     sharded/
-      index.json               how many ranks wrote, and the checksum of each file
-      0-of-2.safetensors       the parts of weights and optimizer that rank 0 kept; its header says where each part lies
+      index.json               number of ranks that wrote, and the checksum of each file
+      0-of-2.safetensors       rank 0's parts of weights and optimizer; its header has the place of each part
       1-of-2.safetensors       in the whole tensor
 
-The files hold numbers and names. They are not written by torch.distributed.checkpoint, because that pickles its index, and a pickle
-runs code of whoever can write it. A checksum does not help against that: whoever can write the file can write its checksum.
+The files contain numbers and names. torch.distributed.checkpoint is not used, because it pickles its index, and anyone who can write
+a pickle can run code. A checksum does not help: anyone who can write the file can write its checksum.
 """
 
 import os
@@ -31,7 +31,8 @@ _OLD_INDEX = ".metadata"  # of torch.distributed.checkpoint, a pickle
 
 
 def write_parts(run: RunDir, ranks: Ranks, policy: PolicyModel, optimizer: torch.optim.Optimizer, step: int) -> Path:
-    """A folder beside the checkpoints, to be moved into one. Every rank must call. Raises OSError on every rank where one fails."""
+    """A folder of parts next to the checkpoints, to be moved into one. Every rank must call it. Raises OSError on every rank if one
+    fails."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -72,8 +73,8 @@ def move_into(checkpoint: Path, parts: Path) -> None:
 
 
 def read_parts(checkpoint: Path, policy: PolicyModel, optimizer: torch.optim.Optimizer) -> bool:
-    """Lay what a sharded trainer kept over the weights and the optimizer, however they are cut now; False where there is nothing
-    of the kind. Raises ClawError."""
+    """Load the parts of a sharded trainer into the weights and the optimizer, whatever their current sharding. False if there are
+    no parts. Raises ClawError."""
     from safetensors import SafetensorError
 
     folder = checkpoint / NAME
@@ -82,7 +83,7 @@ def read_parts(checkpoint: Path, policy: PolicyModel, optimizer: torch.optim.Opt
     if (folder / _OLD_INDEX).exists() and not (folder / _INDEX).exists():
         raise ClawError(
             f"checkpoint {checkpoint} was written by an older clawctl, with a pickle that could run code when it is read",
-            "finish this run with the clawctl that wrote it, or start a new run from its newest policy with --run",
+            "finish this run with the clawctl version that wrote it, or start a new run from its newest policy with --run",
         )
     for _, parameter in policy.trained():
         step = torch.zeros((), dtype=torch.float32, device=parameter.device)
@@ -100,7 +101,7 @@ def read_parts(checkpoint: Path, policy: PolicyModel, optimizer: torch.optim.Opt
 
 @torch.no_grad()
 def _fill(tensors: dict[str, Tensor], folder: Path) -> None:
-    """Copy into our part of each tensor what the files hold of it. Raises Damaged where a number is in none or in two of them."""
+    """Copy values from the files into this rank's part of each tensor. Raises Damaged if a value is in none or in two of them."""
     from safetensors import safe_open
 
     index = read_sealed((folder / _INDEX).read_bytes())
@@ -115,15 +116,15 @@ def _fill(tensors: dict[str, Tensor], folder: Path) -> None:
             for name in places.keys() & tensors.keys():
                 local, offset = ours[name]
                 if places[name]["shape"] != list(tensors[name].shape):
-                    raise Damaged(f"{name} has shape {places[name]['shape']}, the model's is {list(tensors[name].shape)}")
+                    raise Damaged(f"{name} has shape {places[name]['shape']}, but the model's shape is {list(tensors[name].shape)}")
                 found[name] += _copy(local, offset or [0] * local.ndim, opened.get_slice(name), places[name]["offset"])
     for name, (local, _) in ours.items():
         if found[name] != local.numel():
-            raise Damaged(f"{found[name]} of the {local.numel()} numbers of {name} are there")
+            raise Damaged(f"{found[name]} of the {local.numel()} values of {name} are present")
 
 
 def _copy(target: Tensor, target_offset: list[int], source: Any, source_offset: list[int]) -> int:
-    """Copy what two parts of one tensor share; how many numbers that is."""
+    """Copy the overlap of two parts of one tensor, and return its number of values."""
     if not target.ndim:
         target.copy_(source[...])
         return 1
@@ -141,7 +142,7 @@ def _copy(target: Tensor, target_offset: list[int], source: Any, source_offset: 
 
 
 def _part(tensor: Tensor) -> tuple[Tensor, list[int] | None]:
-    """What our rank holds of a tensor, and where that begins in the whole; None: every rank holds all of it."""
+    """This rank's part of a tensor, and its offset in the complete tensor; None if every rank has all of it."""
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -156,7 +157,7 @@ def _file(rank: int, world: int) -> str:
 
 
 def _tensors(policy: PolicyModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Weights and AdamW's state by name; what they name is read and written in place."""
+    """Weights and AdamW's state by name, read and written in place."""
     found: dict[str, Tensor] = {}
     for name, parameter in policy.trained():
         found[f"weights.{name}"] = parameter.detach()

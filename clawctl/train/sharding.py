@@ -1,9 +1,9 @@
-"""All weights cut over the ranks (FSDP2): each keeps a part of every matrix, with its gradient and its optimizer state.
+"""Shards all weights over the ranks (FSDP2): each rank keeps a part of every matrix, its gradient and its optimizer state.
 
-The layer at work is put together for as long as it computes.
+A layer is gathered only while it computes.
 
-With offload what a rank keeps lies in host memory, also on a single card. Kept weights are float32; where the forward pass is
-bfloat16 the copies that are put together are, and gradients are added up in float32.
+With offload, a rank's part is in host memory, even on a single card. Stored weights are float32. With a bfloat16 forward pass the
+gathered copies are bfloat16, and gradients are added up in float32.
 """
 
 from collections.abc import Callable
@@ -21,33 +21,34 @@ T = TypeVar("T")
 
 
 def is_sharded(config: TrainConfig, ranks: Ranks) -> bool:
-    """What `train.shard` comes to here. Raises ClawError where it cannot be."""
+    """Whether `train.shard` leads to sharding here. Raises ClawError if the settings conflict."""
     cuda = ranks.device.type == "cuda"
     wanted = {"auto": cuda and ((ranks.world > 1 and config.lora is None) or config.optimizer_offload), "full": True, "none": False}
     if config.optimizer_offload and config.shard == "none":
-        raise ClawError("train.optimizer_offload is a way of sharding and train.shard is none", "leave train.shard at auto", 2)
+        raise ClawError("train.optimizer_offload needs sharding, but train.shard is none", "set train.shard to auto", 2)
     if not wanted[config.shard]:
         return False
     if config.teacher == "ema" and config.uses_hints:
         raise ClawError(
-            "the teacher ema is not kept where weights are sharded", "use the teacher self or base, or train.shard none", 2
+            "train.teacher ema does not work with sharded weights", "set train.teacher to self or base, or train.shard to none", 2
         )
     if config.lora is not None and config.lora.quantize is not None:
-        raise ClawError("a quantised base is not sharded", "leave train.lora.quantize out, or set train.shard to none", 2)
+        raise ClawError("a quantised base model cannot be sharded", "remove train.lora.quantize, or set train.shard to none", 2)
     return True
 
 
 def layers_of(causal: Any) -> list[nn.Module]:
-    """The model's blocks, each of which may be put together, or computed again, alone."""
+    """The model's blocks, each of which may be gathered or recomputed separately."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     return [module for module in causal.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 def shard(causal: Any, ranks: Ranks, dtype: torch.dtype | None, offload: bool) -> None:
-    """Cut the weights of a model that lies whole on the CPU, or on our device. `dtype` is the forward pass's; None: as they are.
+    """Shard the weights of a model that is completely on the CPU or on this device. `dtype` is the type of the forward pass; None
+    keeps it.
 
-    From then on it computes inside `gathering` alone. Gradients are the sums of all ranks'.
+    From then on the model computes only inside `gathering`. Gradients are summed over all ranks.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
@@ -72,7 +73,7 @@ def shard(causal: Any, ranks: Ranks, dtype: torch.dtype | None, offload: bool) -
 
 
 def _call(work: Callable[[], Any]) -> Any:
-    """FSDP hangs its backward hooks on what is returned, and those of a view may be lost."""
+    """The result of `work`, with views copied, because FSDP attaches its backward hooks to results and may lose those of a view."""
     result = work()
     return tuple(_owned(tensor) for tensor in result) if isinstance(result, tuple) else _owned(result)
 
@@ -82,7 +83,7 @@ def _owned(tensor: Tensor) -> Tensor:
 
 
 def gathering(causal: Any, work: Callable[[], T]) -> T:
-    """What `work` returns, a tensor or a tuple of tensors; inside, the model's weights are put together as they are needed."""
+    """The result of `work`, a tensor or a tuple of tensors. Inside, the model's weights are gathered as needed."""
     result: T = causal.computing(work) if hasattr(causal, "computing") else work()
     return result
 
@@ -95,7 +96,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def part_of(tensor: Tensor, like: Tensor) -> Tensor:
-    """The part of a whole tensor that our rank keeps, cut as `like` is."""
+    """This rank's part of a complete tensor, sharded like `like`."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if not isinstance(like, DTensor) or tensor.ndim == 0:

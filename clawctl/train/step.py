@@ -62,7 +62,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a batch."""
+    """The result of a batch."""
 
     row: dict[str, Any] | None  # of steps.jsonl; None: the step was not made
     problem: str | None = None  # why not
@@ -72,7 +72,7 @@ class Outcome:
 
 
 def make_optimizer(policy: PolicyModel, config: TrainConfig) -> torch.optim.Optimizer:
-    """AdamW; weight decay on matrices alone. The fused kernel, because the step is memory-bound on the CPU too."""
+    """AdamW, with weight decay on matrices only. It uses the fused kernel, because the step is memory-bound on the CPU too."""
     parameters = [parameter for _, parameter in policy.trained()]
     groups = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
@@ -87,7 +87,7 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 
 
 def train_step(training: Training, batch: Batch) -> Outcome:
-    """Make one step, or leave everything as it was where its loss or gradient is not finite or the turns are another model's."""
+    """Make one step. Nothing changes if its loss or gradient is not finite, or if another model sampled its turns."""
     config, ranks = training.config, training.ranks
     training.making = batch.step
     objective = _objective_of(training, batch)
@@ -148,7 +148,8 @@ def _objective_of(training: Training, batch: Batch) -> Objective:
 
 
 def _add_gradients(training: Training, batch: Batch, objective: Objective, measures: Measures) -> None:
-    """This rank's part of the batch. What a turn has more than its bound is taken off afterwards, for only then is it known."""
+    """Add this rank's part of the batch. The excess of a turn over its bound is subtracted afterwards, because it is not known
+    earlier."""
     sizes = _passes(training, batch.samples, objective, measures)
     bound = bound_of(sizes.values(), training.config.turn_bound)
     weights = {turn_id: weight_of(size, bound) for turn_id, size in sizes.items()}
@@ -174,8 +175,8 @@ def _passes(
     measures: Measures,
     weights: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
-    """Add the gradients of the turns, `weights` times, on all ranks; the size of each (see `own_gradients`) where it is asked: at
-    first, before there are weights."""
+    """Add the gradients of the turns, times `weights`, on all ranks. Returns the size of each (see `own_gradients`) in the first
+    call, before there are weights."""
     policy, ranks, config = training.policy, training.ranks, training.config
     branches = turn_branches(samples)
     packing = share_out(branches, policy.merge, config.tokens_per_microbatch, ranks.world)
@@ -215,7 +216,7 @@ def _microbatch(
     weights: Mapping[str, float],
     starts: Mapping[str, int] | None = None,
 ) -> dict[str, float]:
-    """Add the gradient of a few turns. `starts`: where each begins that is its own, if its size is asked."""
+    """Add the gradient of a few turns. `starts`: the first token of each turn's own part, if its size is requested."""
     config, policy = training.config, training.policy
     sampled_only = likeliest(config) is None
     beside = taught_beside(config, policy, samples) if sampled_only and training.custom is None else []
@@ -278,7 +279,7 @@ def _own_loss(
 def _said(
     training: Training, batch: Microbatch, samples: Sequence[Sample], teacher: dict[str, Tensor], beside: Sequence[Sample]
 ) -> list[Said]:
-    """What the policy and the teacher say of the sampled tokens. The teacher's branches of `beside` lie behind the policy's."""
+    """The logprobs of the sampled tokens by policy and teacher. The teacher's branches of `beside` follow the policy's."""
     policy = training.policy
     with policy.dropping():
         logprobs = policy.logprobs(batch)
@@ -334,7 +335,8 @@ def _aside(training: Training) -> contextlib.AbstractContextManager[None]:
 
 @torch.no_grad()
 def teacher_logprobs(training: Training, samples: Sequence[Sample], measures: Measures) -> dict[str, Tensor]:
-    """For each turn with a hint, the logprob of each of its own tokens behind the hinted prompt: one a token, none made up."""
+    """For each turn with a hint, the logprob of each of its own tokens after the prompt with the hint: one per token, none
+    invented."""
     config, policy = training.config, training.policy
     told = {s.turn_id: torch.tensor(s.teacher_logprobs, device=policy.device) for s in samples if s.teacher_logprobs is not None}
     hinted = asking(samples)
@@ -352,7 +354,8 @@ def teacher_logprobs(training: Training, samples: Sequence[Sample], measures: Me
 
 
 def note_cuts(packing: Packing, world: int) -> tuple[int, int]:
-    """Cuts and the tokens they cost; told once, because a larger `tokens_per_microbatch`, or fewer ranks, would save them."""
+    """Number of cuts and the tokens they cost. Logged once, because a larger `tokens_per_microbatch` or fewer ranks would save
+    them."""
     if packing.cuts:
         _tell_cut_once(world)
     return packing.cuts, packing.recomputed
@@ -360,5 +363,5 @@ def note_cuts(packing: Packing, world: int) -> tuple[int, int]:
 
 @functools.cache
 def _tell_cut_once(world: int) -> None:
-    why = "longer than train.tokens_per_microbatch" + (f", or whose turns {world} processes share," if world > 1 else "")
-    log.info("sessions %s are cut between turns, and what their turns share is computed again", why)
+    why = "longer than train.tokens_per_microbatch" + (f", or shared by {world} processes" if world > 1 else "")
+    log.info("sessions %s are split between turns, so the parts that their turns share are computed again", why)

@@ -1,4 +1,4 @@
-"""The prompt of the teacher: the turn's own prompt, with the hint where the user would have given it."""
+"""The prompt of the teacher: the turn's own prompt, with the hint where the user would have written it."""
 
 import secrets
 from typing import Any
@@ -8,7 +8,7 @@ from clawctl.types import Message, Turn
 
 
 def with_hint(messages: list[Message], hint: str) -> list[Message]:
-    """`messages` with the hint block at the end of the last user message, or of the last message where no user speaks.
+    """`messages` with the hint block at the end of the last user message, or of the last message if there is no user message.
 
     The block is the published one of OpenClaw-RL (arXiv 2603.10165).
     """
@@ -21,11 +21,11 @@ def with_hint(messages: list[Message], hint: str) -> list[Message]:
 
 
 def teacher_prompt_ids(tokenizer: Any, turn: Turn, hint: str) -> list[int] | None:
-    """The recorded prompt with the hint spliced in; None where the rendering shows no place for it in the recorded ids.
+    """The recorded prompt with the hint inserted; None if the rendering shows no place for it in the recorded ids.
 
-    The prompt is rendered with and without the hint. From the first id where the two differ, the plain rendering must be the end
-    of what was recorded; that end is replaced by the hinted rendering's. What stands before stays as recorded, so the teacher
-    differs from the policy by the hint alone. Where the assistant speaks last, the answer may continue that message.
+    The prompt is rendered with and without the hint. From the first id where the two differ, the plain rendering must be the end of
+    the recorded ids. That end is replaced by the end of the rendering with the hint. Everything before it stays as recorded, so
+    teacher and policy differ in the hint only. If the last message is the assistant's, the answer may continue that message.
     """
     if not turn.messages:
         return None
@@ -61,7 +61,7 @@ def _render(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]]
 
 
 def template_error() -> type[Exception]:
-    """What a chat template raises."""
+    """The error of a chat template."""
     from jinja2 import TemplateError  # comes with transformers' chat templates
 
     return TemplateError

@@ -1,4 +1,4 @@
-"""The policy's likeliest tokens along its own answers, and what each teacher makes of them: for methods that compare whole
+"""The policy's likeliest tokens along its own answers, and their logprobs by each teacher: for methods that compare whole
 distributions."""
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from clawctl.train.trees import make_branch
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the policy says of the N completion tokens of a microbatch, and of the K likeliest at each of their positions."""
+    """The policy's logprobs of the N completion tokens of a microbatch, and of the K likeliest at each position."""
 
     logprobs_N: Tensor
     ids_NK: Tensor
@@ -38,7 +38,7 @@ class Asking:
 
 @dataclass(frozen=True, slots=True)
 class Teachers:
-    """What the H teachers of one turn make of the policy's K likeliest tokens at its T positions."""
+    """The logprobs of the policy's K likeliest tokens at the T positions of one turn, by its H teachers."""
 
     logprobs_HTK: Tensor
     overlap_HT: Tensor  # how many of the K are among the teacher's own K likeliest

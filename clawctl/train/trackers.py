@@ -1,4 +1,4 @@
-"""Telling each step to wandb, tensorboard or trackio, under the names that people know. `train/steps.jsonl` needs none of them."""
+"""Logs each step to wandb, tensorboard or trackio, under common names. `train/steps.jsonl` does not depend on them."""
 
 import hashlib
 import logging
@@ -14,7 +14,7 @@ log = logging.getLogger("clawctl.train")
 
 
 class Tracker(Protocol):
-    """Where steps are told."""
+    """A destination for the rows of steps."""
 
     def log(self, metrics: dict[str, float], step: int) -> None: ...
 
@@ -22,7 +22,7 @@ class Tracker(Protocol):
 
 
 def open_trackers(run: RunDir, config: TrainConfig, step: int) -> list[Tracker]:
-    """Those that the recipe names, to go on behind `step`. Raises ClawError for one whose package is missing."""
+    """The trackers of the recipe, continued after `step`. Raises ClawError if a package is missing."""
     return [_open(name, run, config, step) for name in config.trackers]
 
 
@@ -31,11 +31,11 @@ def _open(name: str, run: RunDir, config: TrainConfig, step: int) -> Tracker:
         return _TRACKERS[name](run, config, step)
     except ImportError as error:
         problem = f"train.trackers names {name}, but {error.name or name} is not installed"
-        raise ClawError(problem, f"pip install 'clawctl[{name}]', or take it out of the recipe", 2) from error
+        raise ClawError(problem, f"pip install 'clawctl[{name}]', or remove it from the recipe", 2) from error
 
 
 def metrics_of(row: dict[str, Any]) -> dict[str, float]:
-    """A row of `steps.jsonl` by the names that people know; what was not measured is left out."""
+    """A row of `steps.jsonl` under common names, without missing values."""
     found: dict[str, float | None] = {
         "loss/total": row["loss"],
         "reward/mean": row["reward_mean"],
@@ -73,7 +73,7 @@ def _quantiles(name: str, values: list[float] | None) -> dict[str, float | None]
 
 
 class Wandb:
-    """A run of its own per run directory, gone on with after a restart. Offline it is written below `train/wandb/`."""
+    """One wandb run per run directory, resumed after a restart. Offline runs are written below `train/wandb/`."""
 
     def __init__(self, run: RunDir, config: TrainConfig, step: int) -> None:
         import wandb
@@ -98,7 +98,7 @@ class Wandb:
 
 
 class Tensorboard:
-    """Event files in `train/tensorboard/`; what a killed trainer told of later steps is struck out."""
+    """Event files in `train/tensorboard/`. Later steps of a killed trainer are purged."""
 
     def __init__(self, run: RunDir, config: TrainConfig, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter

@@ -1,10 +1,10 @@
-"""Sequences merged into tries: each distinct token, given its whole prefix, is laid down and computed once.
+"""Sequences merged into tries: each distinct token, given its complete prefix, is stored and computed once.
 
 An agent resends its history every turn, so the sequences of a session are mostly prefixes of one another. Sorted by their ids,
-sequences that share a prefix are neighbours, and what a trie needs of a sequence is what it does not share with the one before it.
-That makes packing a scan and building a stack; nothing here is per token but numpy.
+sequences with a shared prefix are neighbours, and a trie only adds the part that a sequence does not share with the one before it.
+Packing is therefore a scan, and building uses a stack; only numpy works per token.
 
-Tokens are laid in depth-first order, so the descendants of token k are those from k up to its `end`, and
+Tokens are stored in depth-first order, so the descendants of token k are those from k up to its `end`, and
 token q sees token k exactly if k <= q < end[k]: its ancestors and itself.
 """
 
@@ -74,17 +74,16 @@ class Packing:
 
 
 def sort_branches(branches: Sequence[Branch]) -> tuple[list[int], list[int]]:
-    """The branches' order by their ids, and how many tokens each shares with the one before it in that order."""
+    """The branches' order by their ids, and the number of tokens that each shares with the one before it in that order."""
     keys = [branch.ids.astype(">u4").tobytes() for branch in branches]  # bytes compare as the ids do
     order = sorted(range(len(branches)), key=lambda i: (keys[i], i))
     return order, [0, *(_shared(branches[a].ids, branches[b].ids) for a, b in pairwise(order))][: len(order)]
 
 
 def own_starts(branches: Sequence[Branch], reach: int = 256) -> list[int]:
-    """For each branch, the first token that no other branch has, but those that go on from it and those that equal it.
+    """For each branch, the first token that no other branch has, except branches that continue or equal it.
 
-    The first of several that go on from one another has the beginning of all of them: `reach` tokens of its prompt at most count as
-    its own.
+    The first of several branches that continue each other owns the shared beginning: at most `reach` tokens of its prompt.
     """
     order, shared = sort_branches(branches)
     lengths = [len(branches[index].ids) for index in order]
@@ -106,10 +105,11 @@ def own_starts(branches: Sequence[Branch], reach: int = 256) -> list[int]:
 
 
 def pack(branches: Sequence[Branch], tokens: int, parts: int = 1) -> Packing:
-    """Groups of branches whose tries have at most `tokens` tokens, or one longer branch; at least `parts` if there are so many.
+    """Groups of branches whose tries have at most `tokens` tokens, or one longer branch; at least `parts` if there are enough
+    branches.
 
-    Tries that fit stay whole and are packed, the largest first, where there is room. One that does not is cut between two turns,
-    and the later piece computes the shared prefix again.
+    Tries that fit stay together and are packed, the largest first. One that does not fit is split between two turns, and the later
+    piece recomputes the shared prefix.
     """
     order, shared = sort_branches(branches)
     sizes = [len(branches[index].ids) - common for index, common in zip(order, shared, strict=True)]
@@ -191,8 +191,8 @@ def lay(branches: Sequence[Branch]) -> Tree:
 
 
 def _grow(branches: Sequence[Branch]) -> tuple[list[_Node], list[_Node]]:
-    """The roots, and for each branch the node that it ends in. In sorted order a prefix comes before what goes on from it, so
-    a branch that ends within a node is one that the node was made for."""
+    """The roots, and for each branch the node in which it ends. In sorted order a prefix precedes its continuations, so a branch
+    that ends within a node is one that the node was made for."""
     order, shared = sort_branches(branches)
     roots: list[_Node] = []
     bottoms: dict[int, _Node] = {}
@@ -231,7 +231,7 @@ def _weigh(root: _Node) -> None:
 
 
 def _places(bottom: _Node, first: int, last: int) -> Ints:
-    """Where the tokens first … last - 1 lie of a branch that ends in `bottom`."""
+    """The places of the tokens first … last - 1 of a branch that ends in `bottom`."""
     parts: list[Ints] = [np.arange(0)]
     node: _Node | None = bottom
     while node is not None and node.last > first:
@@ -241,7 +241,7 @@ def _places(bottom: _Node, first: int, last: int) -> Ints:
 
 
 def _shared(a: Ints, b: Ints) -> int:
-    """Tokens that two sequences have in common from their beginning."""
+    """Number of tokens that two sequences share from their beginning."""
     length = min(len(a), len(b))
     differ = a[:length] != b[:length]
     return int(differ.argmax()) if differ.any() else length

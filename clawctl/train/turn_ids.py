@@ -8,10 +8,10 @@ _RECENT = 4096
 
 
 class TurnIds:
-    """A set of turn ids that only grows, at 8 bytes each.
+    """A growing set of turn ids, at 8 bytes each.
 
-    It keeps 64-bit hashes, so an id that is not in it may be taken for one that is: among a million once in 10^13 questions. Only
-    ask where a yes means that nothing is done.
+    It stores 64-bit hashes, so a lookup among a million ids may be wrong once in 10^13 questions. Use it only where a wrong yes
+    merely skips work.
     """
 
     def __init__(self, turn_ids: Iterable[str] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Usable turns that no step has used: their order, and how many of them are enough."""
+"""Usable turns that no step has used: their order, and whether there are enough."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,8 @@ class Waiting:
 
 
 def in_order(waiting: list[Waiting], grouped: bool) -> list[Waiting]:
-    """As their shards follow one another, if `grouped` with the turns of a group together. Within a shard they keep their order."""
+    """The turns in the order of their shards; if `grouped`, with the turns of a group together. Within a shard they keep their
+    order."""
     order = {stem: place for place, stem in enumerate(sorted({turn.sample.stem for turn in waiting}))}
     first: dict[str | None, int] = {}
     for turn in waiting:
@@ -53,7 +54,7 @@ def ready_turns(waiting: list[Waiting], config: TrainConfig, now: float) -> int:
 
 
 def is_enough(waiting: Sequence[Waiting], config: TrainConfig, most: int) -> bool:
-    """Whether nothing further need be read: `most` turns wait, or READ_AHEAD_TOKENS of them that make two batches."""
+    """Whether reading can stop: `most` turns wait, or READ_AHEAD_TOKENS of them that fill two batches."""
     if len(waiting) >= most:
         return True
     return len(waiting) >= 2 * config.batch_turns and sum(turn.tokens for turn in waiting) >= READ_AHEAD_TOKENS

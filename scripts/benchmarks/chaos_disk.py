@@ -156,7 +156,7 @@ def _rows(run: RunDir, rounds: int, counts: Counter[str], uncounted: int, health
         "answered_while_full": counts["answered_while_full"],
         "requests_failed": counts["requests_failed"],
         "stages_recovered": counts["stages_recovered"],
-        "restarts": text.count("it is started again in"),
+        "restarts": text.count("it will be restarted in"),
         "tracebacks": text.count("Traceback (most recent call last)"),
     }
     return [Row("disk-full", metric, value, "count") for metric, value in values.items()]

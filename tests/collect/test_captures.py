@@ -64,7 +64,7 @@ def test_an_exchange_glued_behind_a_torn_line_is_not_lost(run) -> None:
     (run.captures / "a-0.jsonl").write_bytes(line(torn)[:-20] + line(following))
     captures = Captures(run)
     assert (ids(captures), captures.quarantined) == ([following.exchange_id], 1)
-    assert "torn line" in (run.quarantine / "a-0-0.jsonl.reason.txt").read_text()
+    assert "incomplete line" in (run.quarantine / "a-0-0.jsonl.reason.txt").read_text()
 
 
 def test_a_restart_puts_the_same_line_aside_once(run) -> None:
@@ -77,7 +77,7 @@ def test_a_restart_puts_the_same_line_aside_once(run) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"schema_version": 99}, "schema version 99, written by a newer clawctl: this one reads 1, update it"),
+        ({"schema_version": 99}, "schema version 99, written by a newer clawctl; this clawctl reads version 1, so update it"),
         ({"messages": "hi"}, "messages"),
         ({"messages": [1]}, "messages"),
         ({"hints": None}, "hints"),

@@ -153,7 +153,7 @@ def test_a_document_over_several_lines_is_read_like_lines(tmp_path) -> None:
     ("line", "problem"),
     [
         ([1], "not a JSON object"),
-        ({"text": "hi"}, "none of 'turns'"),
+        ({"text": "hi"}, "expected 'turns'"),
         ({"turns": {}}, "'turns' must be a list"),
         ({"turns": [1]}, "turns\\[0\\] is not an object"),
         ({"turns": [{"prompt": "a", "response": "b", "reword": 1}]}, "unknown key 'reword'"),
@@ -165,10 +165,10 @@ def test_a_document_over_several_lines_is_read_like_lines(tmp_path) -> None:
         ({"turns": [{"prompt": "a", "response": "b", "rating": 5}]}, "rating"),
         ({"turns": [{"prompt": "a", "response": "b", "next_state": [1]}]}, "next_state\\[0\\]"),
         ({"turns": [], "session_id": 7}, "session_id"),
-        ({"messages": [user("hi")]}, "no answer"),
-        ({"messages": [{"role": "user", "content": 1}]}, "content is no text"),
+        ({"messages": [user("hi")]}, "no assistant message"),
+        ({"messages": [{"role": "user", "content": 1}]}, "content is not text"),
         ({"messages": [{"role": "human", "content": "hi"}]}, "messages\\[0\\].role is 'human'; known: system, .*assistant"),
-        ({"conversations": [{"from": "human", "value": "hi"}]}, "none of 'turns'"),
+        ({"conversations": [{"from": "human", "value": "hi"}]}, "expected 'turns'"),
         ({"messages": [user("hi"), answer("x")], "tools": "ls"}, "'tools'"),
         ({"messages": [user("hi"), answer("x") | {"tool_calls": "ls"}]}, "messages\\[1\\].tool_calls must be a list of calls"),
         ({"messages": [user("hi"), answer("x") | {"tool_calls": ["ls"]}]}, "tool_calls"),
@@ -190,7 +190,7 @@ def test_a_file_that_is_not_json_or_not_there_is_refused_and_nothing_is_imported
         import_file(run, file, None)
     with pytest.raises(ClawError, match="cannot be read"):
         import_file(run, tmp_path / "missing", None)
-    with pytest.raises(ClawError, match="not within"):
+    with pytest.raises(ClawError, match="not between"):
         import_file(run, file, 3.0)
     assert rows_of(run) == []
 
@@ -225,14 +225,14 @@ def test_a_file_of_another_make_has_the_same_turns(tmp_path, packed) -> None:
         (b"[" + b",".join([*LINES[:6], b'{"messages": []}']) + b"]", "item 7: messages must be"),
         (b"\n".join([*LINES[:6], b'{"prompt": "caf\xe9", "completion": ""}']), "line 7: not UTF-8 -> convert it"),
         ("\ufeff{}".encode("utf-16"), "line 1: not UTF-8"),
-        (gzip.compress(LINES[0])[:-9], "cannot be read: .* -> name a whole JSONL file"),
+        (gzip.compress(LINES[0])[:-9], "cannot be read: .* -> pass a complete JSONL file"),
         (b"", "is empty -> nothing was imported"),
         (b"\n\n", "is empty"),
-        (b"[]", "holds no turn"),
-        (b'{"turns": []}', "holds no turn"),
+        (b"[]", "contains no turn"),
+        (b'{"turns": []}', "contains no turn"),
         (b"PAR1 and more", "is Parquet -> convert"),
         (LINES[0] + b'\n{"prompt": "a", "completion": "b", "more": ' + b"[" * 300 + b"]" * 300 + b"}", "line 2: nested too deeply"),
-        (b"nonsense", "line 1: not JSON at column 1: .* -> mend or take out this line; nothing was imported"),
+        (b"nonsense", "line 1: not JSON at column 1: .* -> fix or remove this line; nothing was imported"),
     ],
 )
 def test_a_bad_file_is_refused_by_name_and_line_with_a_cure(run, tmp_path, content, problem) -> None:
@@ -258,7 +258,7 @@ def test_on_the_command_line_a_second_import_says_that_it_is_one_and_an_export_m
     assert (json.loads(looked.stdout)["turns"], (tmp_path / "run").exists()) == (9, False)
     once, twice = (subprocess.run([*command, "--import", str(file)], capture_output=True, text=True, check=True) for _ in "ab")
     assert once.stdout == f"9 turns imported from {file}: 9 no next state\n"
-    assert twice.stdout == f"9 turns of {file} were imported before, nothing was changed: 9 no next state\n"
+    assert twice.stdout == f"9 turns of {file} were already imported, nothing was changed: 9 no next state\n"
     assert len(rows_of(open_run(tmp_path / "run"))) == 9
 
 
@@ -303,7 +303,7 @@ def test_an_export_is_not_imported_where_it_came_from(run, tmp_path) -> None:
     append(run.captures / "a-0.jsonl", *talk(3, "tea"))
     collect(run, recipe(), once=True)
     export_file(run, tmp_path / "out.jsonl")
-    with pytest.raises(ClawError, match=r"2 turns of .*out\.jsonl are in .* already: it was exported from there"):
+    with pytest.raises(ClawError, match=r"2 turns of .*out\.jsonl are already in .*, from which the file was exported"):
         import_file(run, tmp_path / "out.jsonl", None)
     assert len(rows_of(run)) == 2
 
@@ -325,9 +325,9 @@ def test_a_dry_run_says_what_would_be_trained_and_writes_nothing(run, tmp_path) 
     before = sorted(path for path in run.root.rglob("*"))
     told = json.loads(subprocess.run([*command, "--num-samples", "2"], capture_output=True, text=True, check=True).stdout)
     assert told["fates"] == {
-        "trained, if the verdict says something": 2,
+        "trained, if the verdict has a reward or a hint": 2,
         "side turn": 1,
-        "open: waits for what comes back": 1,
+        "open: waits for its next state": 1,
     }
     assert (told["turns"], told["unreadable_lines"], len(told["samples"])) == (4, 1, 2)
     shown = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["samples"]

@@ -156,7 +156,11 @@ def test_candidates_that_were_overtaken_are_skipped_and_say_so(tmp_path: Path) -
     assert live_version(run) == 3
     for version in (1, 2):
         assert record(run, version)["suites"] == {}
-        assert record(run, version)["decision"] == {"promote": False, "reason": "overtaken by 3 before its turn came", "against": 0}
+        assert record(run, version)["decision"] == {
+            "promote": False,
+            "reason": "overtaken by 3 before it was measured",
+            "against": 0,
+        }
 
 
 def some_right(known: list[Task], right: int) -> Callable[[Task], str]:
@@ -287,7 +291,7 @@ def test_a_refused_key_is_an_error_of_the_setup_not_of_the_policy(tmp_path: Path
 
 def test_a_missing_server_is_an_error_for_one_version_and_patience_for_a_follower(tmp_path: Path) -> None:
     run = run_with(tmp_path, 1)
-    with pytest.raises(ClawError, match="no server has announced itself") as error:
+    with pytest.raises(ClawError, match="no server has registered") as error:
         measure_by_hand(run, GATED, 1, threading.Event())
     assert "clawctl serve" in error.value.fix
     announce(run, "http://127.0.0.1:9/v1")

@@ -238,7 +238,7 @@ def test_unreadable_records_of_training_and_eval_are_problem_lines(run: RunDir, 
     assert found["policies"][1]["loss"] == 0.5
     show_sessions(run, as_json=True)
     found = said(capsys)
-    assert found["problems"] == ["ledger/1.json: holds something else than it should"]
+    assert found["problems"] == ["ledger/1.json: unexpected content"]
     assert found["sessions"][0]["trained"] == 2, "policy.json knows as well"
 
 

@@ -43,8 +43,8 @@ def test_versions_that_were_refused_or_overtaken_are_in_the_table(run: RunDir, t
     publish_bytes(run.eval / "2.json", orjson.dumps(overtaken))
     publish_bytes(run.eval / "3.json", orjson.dumps(eval_record(3, 0.1, 0.5, False)))
     _, page = write_report(run, tmp_path / "out")
-    assert "kept out: overtaken by 3" in page.read_text()
-    assert "kept out: because" in page.read_text()
+    assert "not live: overtaken by 3" in page.read_text()
+    assert "not live: because" in page.read_text()
 
 
 def test_a_run_with_one_measured_version_has_a_picture(run: RunDir, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_run_with_one_measured_version_has_a_picture(run: RunDir, tmp_path: Pa
 
 def test_without_measurements_there_is_nothing_to_draw(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run")
-    with pytest.raises(ClawError, match=r"no policy of .* was measured"):
+    with pytest.raises(ClawError, match=r"has no measured policy"):
         write_report(run, tmp_path / "out")
 
 
@@ -73,5 +73,5 @@ def test_a_run_that_nobody_measured_has_a_picture_of_its_training(
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     text = page.read_text()
     assert text.count("data:image/png;base64,iVBOR") == 1
-    assert "Reward of the turns of each step" in text
+    assert "Reward of the turns in each step" in text
     assert "Before and after" not in text

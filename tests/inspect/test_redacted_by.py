@@ -20,7 +20,7 @@ def test_health_and_why_name_the_rule_that_made_turns_untrainable(tmp_path: Path
     assert look(run)["redacted_by"] == {RULE: 3, "a card number, in x": 1}
     show_health(run, as_json=False)
     said = " ".join(capsys.readouterr().out.split())
-    assert f"3 turns, most of those redacted, because of {RULE}" in said
+    assert f"3 turns, most of the redacted ones, because of {RULE}" in said
     assert "privacy.not_secrets" in said
     show_why(run, "t1", tokens=False, as_json=False)
     why = " ".join(capsys.readouterr().out.split())

@@ -75,7 +75,7 @@ def test_each_token_has_its_own_line(run: RunDir, capsys: pytest.CaptureFixture[
     assert first["terms"] == {"binary": {"advantage": -1.25, "acts": False}, "opd": {"advantage": 0.25, "acts": True}}
     show_why(run, "t1", True, as_json=False)
     shown = capsys.readouterr().out
-    for part in ("version 0 to 1", "reward -1, baseline 0.25", "term binary", "1 tokens left out", "(-1.25)", "question t1"):
+    for part in ("version 0 to 1", "reward -1, baseline 0.25", "term binary", "1 tokens masked", "(-1.25)", "question t1"):
         assert part in shown, part
 
 
@@ -86,7 +86,7 @@ def test_a_turn_that_was_not_trained_says_why_and_one_whose_numbers_are_gone_say
     assert (found["turn"]["why_not_trained"], found["numbers"], found["step"]) == ("neutral", None, None)
     assert told(capsys, run, "t1")["numbers"] is None
     show_why(run, "t1", False, as_json=False)
-    assert "not kept" in capsys.readouterr().out
+    assert "no longer stored" in capsys.readouterr().out
 
 
 def test_a_record_that_cannot_be_read_is_a_problem_and_no_end(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:

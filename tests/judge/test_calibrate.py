@@ -135,8 +135,8 @@ def test_the_tables_name_what_was_found(run, serving, tmp_path, capsys) -> None:
     for words in (
         "scripted prompt 1 on 2 turns",
         "100.0 %",
-        "label against verdict",
-        "of 60 attacks change the judge's mind",
+        "labels against verdicts",
+        "of 60 attacks change its verdict",
         "users' own ratings",
     ):
         assert words in shown
@@ -171,9 +171,9 @@ def test_messages_tools_and_silence_can_be_labelled(tmp_path) -> None:
         ('{"request": "a", "answer": "b", "label": 1}', "next_state"),
         ('{"request": "a", "next_state": null, "label": 1}', "answer"),
         (line(7, 1), "expected text, found int"),
-        (line([], 1), "messages are a list"),
-        (line(["x"], 1), "messages are a list"),
-        ("", "holds no labelled turn"),
+        (line([], 1), "messages must be a list"),
+        (line(["x"], 1), "messages must be a list"),
+        ("", "contains no labelled turn"),
     ],
 )
 def test_a_line_that_is_no_labelled_turn_is_named_with_the_cure(tmp_path, text, problem) -> None:

@@ -38,7 +38,7 @@ def test_other_conversations_are_not_and_are_warned_of_once(words: tuple[str, st
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             world.look(said(*words))  # type: ignore[arg-type]
-    assert caplog.text.count("the demo model judges") == 1
+    assert caplog.text.count("the judge is the demo model") == 1
     assert "judge.endpoint" in caplog.text
 
 

@@ -44,14 +44,14 @@ def test_an_answer_of_another_shape_is_a_failed_vote_and_told(run, serving, capl
     with caplog.at_level(logging.WARNING):
         judge(run, recipe(server.url, votes=1), once=True)
     assert [(verdict.reward, verdict.reason) for verdict in verdicts_of(run)] == [(None, "no valid vote"), (1.0, None)]
-    assert [record.message for record in caplog.records if "no chat completion" in record.message] != []
+    assert [record.message for record in caplog.records if "not a chat completion" in record.message] != []
 
 
 @pytest.mark.parametrize("said", SHAPES)
 def test_a_server_that_never_gives_a_chat_completion_is_a_problem_with_a_cure_and_nothing_is_lost(run, serving, said) -> None:
     server = serving(lambda text, number: said)
     shard(run, "1-a", [reply("thanks"), reply("hm")])
-    with pytest.raises(ClawError, match="something else than a chat completion") as refused:
+    with pytest.raises(ClawError, match="something other than a chat completion") as refused:
         judge(run, recipe(server.url), once=True)
     assert "/v1" in refused.value.fix
     assert verdicts_of(run) == []
@@ -129,7 +129,7 @@ def test_once_does_not_wait_for_ever_for_a_server_that_is_away(run) -> None:
     shard(run, "1-a", [reply("thanks")])
     with pytest.raises(ClawError, match="is away"):
         judge(run, recipe(f"http://127.0.0.1:{free_port()}/v1", timeout_s=0.3), once=True)
-    with pytest.raises(ClawError, match="no server has announced itself"):
+    with pytest.raises(ClawError, match="no server has registered"):
         judge(run, Recipe.model_validate({"judge": {"timeout_s": 0.3}}), once=True)
 
 

@@ -110,7 +110,7 @@ def not_a_number(folder: Path) -> None:
         (no_tokenizer, "cannot score a turn|not a sequence-classification model"),
         (anothers_tokenizer, "cannot score a turn: index out of range"),
         (strict_template, "cannot score a turn: this model is asked by systems only"),
-        (not_a_number, "gives a score that is not a number"),
+        (not_a_number, "returned a score that is not a number"),
     ],
 )
 def test_a_classifier_that_cannot_score_is_refused_before_any_work(run, tmp_path, harm, problem) -> None:
@@ -271,9 +271,9 @@ def test_a_plain_function_judges(run, custom, name, rewards) -> None:
     ("name", "problem"),
     [
         ("Missing", "has no 'Missing'"),
-        ("too_few", "no score that takes prompt, response and next_state"),
-        ("fails", "cannot be made: ZeroDivisionError"),
-        ("number", "no score that takes"),
+        ("too_few", r"no score\(prompt, response, next_state\)"),
+        ("fails", "cannot be created: ZeroDivisionError"),
+        ("number", r"no score\(prompt"),
         ("a b", "is not file.py:name"),
     ],
 )

@@ -52,7 +52,7 @@ def test_rewards_that_could_be_on_another_scale_are_refused_and_no_turn_is_lost(
     shard(run, "1-a", [reply(str(number)) for number in given])
     with (
         caplog.at_level(logging.INFO),
-        pytest.raises(ClawError, match=r"depends on its scale -> declare its scale: judge.custom_rm"),
+        pytest.raises(ClawError, match=r"depends on the scale -> set its scale, then the turns are judged: judge.custom_rm"),
     ):
         work(run, reads)
     assert "good" not in "".join(record.message for record in caplog.records if "turns judged" in record.message)
@@ -66,7 +66,7 @@ def test_rewards_that_could_be_on_another_scale_are_refused_and_no_turn_is_lost(
 @pytest.mark.parametrize("given", [7.0, -3.0, 1.5])
 def test_a_reward_beyond_1_shows_that_the_scale_is_another(run, reads, given) -> None:
     shard(run, "1-a", [reply(str(number)) for number in (-0.5, 0.5, given)])
-    with pytest.raises(ClawError, match=f"gave {given:g}: its rewards are not on a scale from -1 to 1"):
+    with pytest.raises(ClawError, match=f"gave {given:g}, so its rewards are not on a scale from -1 to 1"):
         work(run, reads)
     assert verdicts_of(run) == []
 
@@ -103,7 +103,7 @@ def test_a_long_shard_that_tells_nothing_is_refused_by_a_worker_that_follows_as_
 def test_a_damaged_note_of_the_scale_is_found_out_anew(run, reads) -> None:
     (run.verdicts / FILE).write_bytes(b"{}")
     shard(run, "1-a", [reply("0.5")])
-    with pytest.raises(ClawError, match=r"depends on its scale"):
+    with pytest.raises(ClawError, match=r"depends on the scale"):
         work(run, reads)
 
 
@@ -182,13 +182,13 @@ def test_labels_are_ordered_by_what_their_names_say(tmp_path, labels, turned) ->
 
 @pytest.mark.parametrize("labels", [("good", "fine"), ("good", "correct"), ("not good", "good")])
 def test_labels_whose_order_is_unclear_are_refused(tmp_path, labels) -> None:
-    with pytest.raises(ClawError, match=r"which of the labels of .* is best is not clear"):
+    with pytest.raises(ClawError, match=r"it is not clear which label of .* is the best"):
         PRMJudge(str(make_labelled(tmp_path / "named", *labels)), JudgeConfig())
 
 
 def test_a_score_that_is_no_logit_needs_a_range_and_is_mapped_from_it(tmp_path) -> None:
     path = str(make_labelled(tmp_path / "prm", "LABEL_0", problem_type="regression"))
-    with pytest.raises(ClawError, match=r"no logit -> declare its worst and best: judge.prm_range: \[0, 1\]"):
+    with pytest.raises(ClawError, match=r"not a logit -> set its worst and best score: judge.prm_range: \[0, 1\]"):
         PRMJudge(path, JudgeConfig())
     views = [view_turn(reply("thanks"), 0)]
     (score,) = PRMJudge(path, JudgeConfig(prm_range=(-50, 50))).scores(views)
@@ -203,5 +203,5 @@ def test_a_score_that_is_no_logit_needs_a_range_and_is_mapped_from_it(tmp_path) 
 def test_scores_that_do_not_exclude_one_another_are_refused(tmp_path) -> None:
     path = make_labelled(tmp_path / "prm", "bad", "good", problem_type="multi_label_classification")
     torch.manual_seed(0)
-    with pytest.raises(ClawError, match=r"2 scores that do not exclude one another"):
+    with pytest.raises(ClawError, match=r"2 independent scores"):
         PRMJudge(str(path), JudgeConfig())

@@ -196,7 +196,7 @@ def test_a_broken_off_forget_is_ended_by_the_next(example: RunDir) -> None:
 def test_nothing_is_forgotten_under_a_worker_that_remembers_it(example: RunDir, stage: str) -> None:
     with sole_worker(example, stage), pytest.raises(ClawError, match=f"is already the {stage} worker") as caught:
         forget(example, Wish(session="s1"), dry_run=False, retrain=False)
-    assert "serve may go on" in caught.value.fix
+    assert "serve can keep running" in caught.value.fix
     assert len(choose(example, Wish(session="s1")).turn_ids) == 5
 
 
@@ -214,7 +214,7 @@ def test_a_worker_that_may_be_stopped_ends_cleanly_and_its_place_is_free_again_a
 
 
 def test_a_judge_with_these_turns_in_hand_is_waited_for(example: RunDir) -> None:
-    with claimed(example, "judge-b"), pytest.raises(ClawError, match="a judge works on b"):
+    with claimed(example, "judge-b"), pytest.raises(ClawError, match="a judge is working on b"):
         forget(example, Wish(session="s2"), dry_run=False, retrain=False)
     assert len(choose(example, Wish(session="s2")).turn_ids) == 1
 
@@ -245,7 +245,7 @@ def test_an_earlier_forgotten_turn_can_still_be_trained_away(example: RunDir) ->
     [
         ((None, None, None), "not clear"),
         (("s", "u", None), "not clear"),
-        ((None, None, "yesterday"), "is no day"),
+        ((None, None, "yesterday"), "is not a day"),
     ],
 )
 def test_a_wish_that_is_not_clear_is_refused(typed: tuple[str | None, str | None, str | None], problem: str) -> None:
@@ -259,7 +259,7 @@ def test_nobody_forgets_by_accident(example: RunDir) -> None:
     refused = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     assert refused.returncode == 2
     assert "6 of 2 sessions" in refused.stdout
-    assert "nobody is there to agree" in refused.stderr
+    assert "nobody can confirm this" in refused.stderr
     assert subprocess.run([*command, "--yes", "--json"], capture_output=True, check=False).returncode == 0
     assert [row.user for path in published(example.trajectories, ".parquet") for row in read_turns(path)] == ["other"]
 

@@ -158,7 +158,7 @@ def test_data_says_what_lies_where_since_when_and_about_whom(example: RunDir, ca
     ]
     show_data(example, as_json=False)
     shown = capsys.readouterr().out
-    assert "every exchange as it crossed the wire" in shown
+    assert "every request and answer" in shown
     show_data(example, as_json=True)
     assert json.loads(capsys.readouterr().out)["users"] == found["users"]
 
@@ -233,7 +233,7 @@ def test_collect_deletes_what_has_expired(example: RunDir) -> None:
         [sys.executable, "-m", "clawctl", "collect", "--once", "--run", str(example.root)], check=True, capture_output=True
     )
     assert [*example.trajectories.iterdir(), *example.verdicts.iterdir()] == []
-    assert "3 files with" in (example.logs / "collect.log").read_text()
+    assert "deleted 3 files" in (example.logs / "collect.log").read_text()
 
 
 def test_retention_is_told_in_words_and_in_json(example: RunDir) -> None:

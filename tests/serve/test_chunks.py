@@ -137,7 +137,7 @@ def test_an_answer_that_nobody_has_to_the_end_does_not_wait_for_a_canary(how: st
         if how == "cancelled":
             reply.cancel()
         else:
-            reply.ended("the connection broke off")
+            reply.ended("the connection was lost")
         async with asyncio.timeout(1):
             with contextlib.suppress(EngineFailure):
                 assert len([shown async for shown in reply]) == 1
@@ -175,7 +175,7 @@ def test_an_answer_across_swaps_that_end_where_they_began_is_not_trained(refused
         ((FIRST, b'data: {"choices": [3]}\n\n'), None),
         ((FIRST, b'data: {"choices": [{"delta": {"content": [3]}}]}\n\n'), None),
         ((FIRST, b'data: {"choices": [{"token_ids": ["a"]}]}\n\n'), None),
-        ((FIRST,), "the connection broke off"),
+        ((FIRST,), "the connection was lost"),
     ],
 )
 def test_a_stream_that_breaks_off_is_the_engines_failure(pieces: tuple[bytes, ...], error: str | None) -> None:

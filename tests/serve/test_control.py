@@ -96,7 +96,7 @@ def test_what_could_not_be_asked_is_not_said_to_be_impossible() -> None:
     assert (can.ids, can.logprobs, can.processed, can.adapters, can.weights) == (None, None, None, None, None)
     assert missing(can) == []
     assert found.unasked == [
-        f"the engine has no answer to {path} now: 503 busy"
+        f"the engine cannot answer {path} now: 503 busy"
         for path in ("/v1/chat/completions", "/v1/load_lora_adapter", "/collective_rpc")
     ]
 
@@ -113,4 +113,4 @@ def test_waiting_for_a_server_that_is_not_there_is_said_once(tmp_path: Path, cap
     with pytest.raises(TimeoutError):
         asyncio.run(wait())
     upstream.stop()
-    assert [record.message.split(" (")[0] for record in caplog.records] == [f"{url} cannot be asked what it can"]
+    assert [record.message.split(" (")[0] for record in caplog.records] == [f"cannot find out what {url} supports"]

@@ -215,7 +215,7 @@ def test_a_stop_sequence_is_named_in_messages() -> None:
 
 
 def test_a_stream_that_fails_says_so_in_its_own_words() -> None:
-    refusal = Refusal(500, "the engine failed while it answered")
+    refusal = Refusal(500, "the engine failed during the answer")
     ask = responses.read(AS_RESPONSES, "m")
     failed = responses.Responses(ask, EXCHANGE).failed(refusal)
     assert failed.startswith(b"event: response.failed\n")

@@ -91,9 +91,9 @@ def test_slow_headers_and_slow_bodies_are_408_and_silence_is_hung_up_on(small: S
         blank.sendall(b"\r\n")
         lazy.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
         status, answer = told(lazy)
-        assert (status, answer["error"]["message"]) == (408, "the body did not come within 1 seconds")
+        assert (status, answer["error"]["message"]) == (408, "the body did not arrive within 1 seconds")
         status, answer = told(slow)
-        assert (status, answer["error"]["message"]) == (408, "the headers did not come within 2 seconds")
+        assert (status, answer["error"]["message"]) == (408, "the headers did not arrive within 2 seconds")
         assert silent.recv(100) == b""
         assert blank.recv(1) in (b"", b"H")
 

@@ -198,7 +198,7 @@ def test_a_lost_connection_ends_every_call_and_later_ones_have_their_own(monkeyp
         await client.stream("/endless", b"{}", said)
         ours.shutdown(socket.SHUT_RDWR)
         await said.over.wait()
-        assert said.error == "the connection broke off"
+        assert said.error == "the connection was lost"
         await engine.gone.wait()
         with pytest.raises(Broken, match="cannot be reached"):  # nobody listens at the plain client's port
             await client.stream("/echo", b"{}", said)

@@ -80,7 +80,7 @@ def test_an_engine_that_does_not_hear_resume_is_told_again_and_who_asks_meanwhil
     async def main() -> None:
         going = asyncio.create_task(asyncio.to_thread(targets.swap, 1))
         await asyncio.to_thread(until, lambda: targets.stuck is not None)
-        assert targets.stuck == "the engine was paused for a swap and does not go on: the engine does not answer /resume"
+        assert targets.stuck == "the engine was paused for a swap and does not resume: the engine does not answer /resume"
         with pytest.raises(Refusal, match="does not go on") as refused:
             await use(targets, 0)
         assert (refused.value.status, refused.value.code) == (503, "engine_paused")
@@ -97,7 +97,7 @@ def test_an_engine_of_our_own_that_never_hears_resume_is_ended_and_the_old_versi
 
     async def main() -> None:
         targets.start(asyncio.get_running_loop(), lambda: ended.append(True))
-        with pytest.raises(Unanswered, match="it is started anew"):
+        with pytest.raises(Unanswered, match="it is restarted"):
             await asyncio.to_thread(targets.swap, 1)
         assert (ended, targets.live, targets.stuck) == ([True], 0, None)
 
@@ -141,7 +141,7 @@ def refused_and_not_taken_back(control: Pausing) -> None:
 
 
 TROUBLES = pytest.mark.parametrize("trouble", [torn_and_taken_back, refused_and_not_taken_back])
-DOUBT = "it is not known which weights serve: a swap failed, and version 1 could not be read again"
+DOUBT = "the loaded weights are not known: a swap failed, and version 1 could not be reloaded"
 
 
 @TROUBLES
@@ -155,12 +155,12 @@ def test_an_engine_of_our_own_whose_weights_nobody_knows_is_ended_and_answers_no
         targets.start(asyncio.get_running_loop(), lambda: ended.append(True))
         await asyncio.to_thread(targets.swap, 1)
         trouble(control)
-        with pytest.raises(ClawError, match=f"{DOUBT}; the engine is started anew"):
+        with pytest.raises(ClawError, match=f"{DOUBT}; the engine is restarted"):
             await asyncio.to_thread(targets.swap, 2)
         assert (ended, control.paused, targets.live) == ([True], True, 1)  # paused: it samples nothing before it ends
-        assert targets.stuck == f"{DOUBT}; the engine is started anew"
+        assert targets.stuck == f"{DOUBT}; the engine is restarted"
         for version in (None, 0, 1):
-            with pytest.raises(Refusal, match="it is not known which weights serve") as refused:
+            with pytest.raises(Refusal, match="the loaded weights are not known") as refused:
                 async with targets.lease(version):
                     pass
             assert (refused.value.status, refused.value.code) == (503, "engine_paused")
@@ -182,7 +182,7 @@ def test_what_somebody_elses_engine_samples_is_not_trained_while_nobody_knows_it
         async with targets.lease(None) as target:
             assert sampled_by(target).untrainable is None
             trouble(control)
-            with pytest.raises(ClawError, match="what is sampled is not trained until a version goes live"):
+            with pytest.raises(ClawError, match="new turns are not trained until a version goes live"):
                 await asyncio.to_thread(targets.swap, 2)
             assert (targets.doubt, targets.stuck, targets.live, control.paused) == (DOUBT, None, 1, False)
             assert sampled_by(target).untrainable == DOUBT
@@ -204,7 +204,7 @@ def test_a_folder_that_went_away_is_no_way_back(tmp_path: Path) -> None:
         await asyncio.to_thread(targets.swap, 1)
         shutil.rmtree(tmp_path / "run" / "policies" / "1")
         control.says = -5.0
-        with pytest.raises(ClawError, match=r"its canary is off by 4\.000 .*policy 1 cannot be read.*the engine is started anew"):
+        with pytest.raises(ClawError, match=r"its canary differs by 4\.000 .*policy 1 cannot be read.*the engine is restarted"):
             await asyncio.to_thread(targets.swap, 2)
         assert ended == [True]
 

@@ -45,7 +45,7 @@ class Making:
         self.begun += 1
         assert self.loading.wait(20)
         if version == 9:
-            raise CanaryFailure("its canary is off by 4.000 (at most 0.05)")
+            raise CanaryFailure("its canary differs by 4.000 (limit 0.05)")
         self.made.append(Idle())
         return self.made[-1]
 
@@ -75,7 +75,7 @@ def test_an_engine_whose_client_goes_away_while_it_is_loaded_serves_the_next_one
 
 def test_a_version_whose_canary_fails_is_refused_with_the_reason() -> None:
     async def main() -> None:
-        with pytest.raises(Refusal, match="the engine computes something else with it than its trainer did") as refused:
+        with pytest.raises(Refusal, match="the engine's results differ from the trainer's") as refused:
             async with Pins(Making(), most=1).lease(9):
                 pass
         assert (refused.value.status, refused.value.code) == (404, "model_not_found")
@@ -97,7 +97,7 @@ def test_the_runs_own_key_has_places_that_no_client_can_take() -> None:
         for version in (0, 7):  # a judge, and a gate
             held.append(await holding(places, version, OWN))
         for version in (0, 7, 8):  # what the run itself has loaded is no place for clients either
-            with pytest.raises(Refusal, match="found no place") as refused:
+            with pytest.raises(Refusal, match="could not be loaded") as refused:
                 await holding(places, version, "anna")
             assert refused.value.status == 503
         for stack in held:

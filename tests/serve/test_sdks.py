@@ -124,7 +124,7 @@ def test_an_item_that_we_gave_can_be_named_instead_of_sent(either: Server) -> No
 def test_the_embedded_engine_says_what_it_cannot_hold_to(server: Server) -> None:
     tool: Any = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
     for name, value in (("min_tokens", 4), ("guided_regex", "a+"), ("stop_token_ids", [3])):
-        with pytest.raises(openai.BadRequestError, match=rf"the embedded engine cannot hold to '{name}'.*vllm"):
+        with pytest.raises(openai.BadRequestError, match=rf"the embedded engine does not support '{name}'.*vllm"):
             server.say("hello", extra_body={name: value})
     asked: Any = {"model": "tiny", "max_tokens": 8, "messages": [{"role": "user", "content": "x"}]}
     wanted = {"output_config": {"format": {"type": "json_schema", "schema": {"enum": []}}}}

@@ -79,7 +79,7 @@ def test_adapters_and_weights_go_live_once_their_canary_sang(started: tuple[Serv
     assert server.captured()[-1]["policy_version"] == 1
     publish(server, 2, "adapter", -9.0)
     move_live(server.run, 2)
-    until(lambda: "canary is off" in (server.health()["last_swap_error"] or ""))
+    until(lambda: "canary differs" in (server.health()["last_swap_error"] or ""))
     assert "tiny@2" not in sglang.adapters
     publish(server, 3, "full", -1.0)
     move_live(server.run, 3)

@@ -225,7 +225,7 @@ def test_choices_streams_and_free_answers_run_beside_one_another(server: Server)
 
 def test_what_cannot_be_held_to_is_refused_by_the_name_that_the_api_has_for_it(server: Server) -> None:
     wrong = {"type": "json_schema", "name": "x", "schema": HOSTILE["many items"]}
-    with pytest.raises(openai.BadRequestError, match=r"'text\.format' cannot be held to"):
+    with pytest.raises(openai.BadRequestError, match=r"'text\.format' cannot be enforced"):
         server.client.responses.create(model="tiny", input="hello", text={"format": wrong})  # type: ignore[typeddict-item]
     with pytest.raises(openai.BadRequestError, match=r"response_format\.type"):
         server.say("hello", response_format={"type": "yaml"})

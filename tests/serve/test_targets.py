@@ -135,7 +135,7 @@ def test_a_version_whose_canary_fails_answers_nobody(targets: Targets, control: 
         control.says["tiny@1"] = -5.0
         with pytest.raises(CanaryFailure):
             await asyncio.to_thread(targets.swap, 1)
-        with pytest.raises(Refusal, match="the engine computes something else with it than its trainer did") as refused:
+        with pytest.raises(Refusal, match="the engine's results differ from the trainer's") as refused:
             await use(targets, 1)
         assert (refused.value.status, refused.value.code) == (404, "model_not_found")
         assert (control.loaded, targets.live) == (set(), 0)

@@ -27,7 +27,7 @@ def through(server: Server, model_path: Path, tmp_path_factory: pytest.TempPathF
 
 def test_what_an_upstream_cannot_give_is_said(through: Server) -> None:
     said = through.log.read_text()
-    assert "no token ids: turns are kept, none can be trained" in said
+    assert "no token ids: turns are kept, but none can be trained" in said
     assert "neither adapters nor weights can be swapped" in said
     engine = through.health()["engine"]
     assert (engine["ids"], engine["adapters"], engine["weights"]) == (False, False, False)
@@ -70,7 +70,7 @@ def test_a_version_that_an_upstream_cannot_take_up_is_an_alarm(through: Server) 
     publish_policy(through.run, Policy(1, 0, 1, None, "adapter", "x", [], None, {}, 0.0), lambda folder: None)
     move_live(through.run, 1)
     until(lambda: through.health()["last_swap_error"])
-    assert "takes no adapters" in through.health()["last_swap_error"]
+    assert "does not load adapters" in through.health()["last_swap_error"]
     assert through.health()["live"] == 0
     assert through.say("hello").choices
 

@@ -37,7 +37,7 @@ class Scripted:
 
 
 def unanswered() -> Unanswered:
-    return Unanswered("the engine does not answer /pause", "see that it runs")
+    return Unanswered("the engine does not answer /pause", "check that it is running")
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_a_version_that_never_gets_an_answer_is_tried_three_times_each_time_that
 
 
 def test_a_version_that_was_refused_is_not_tried_again(run: RunDir) -> None:
-    backend = Scripted(CanaryFailure("its canary is off by 1"))
+    backend = Scripted(CanaryFailure("its canary differs by 1"))
     versions = following(run, backend)
     move_live(run, 1)
     for _ in range(3):
@@ -90,7 +90,7 @@ def test_a_version_that_was_refused_is_not_tried_again(run: RunDir) -> None:
 
 def test_live_that_moves_while_the_engine_starts_is_taken_up_when_it_is_there(run: RunDir) -> None:
     backend = Scripted()
-    backend.waits = "vLLM starts again"
+    backend.waits = "vLLM is restarting"
     versions = following(run, backend)
     move_live(run, 1)
     for _ in range(5):
@@ -105,13 +105,13 @@ def test_an_engine_that_begins_anew_serves_what_served_before_if_live_names_a_ve
     versions = following(run, backend)
     move_live(run, 1)
     versions.follow_once()
-    backend.ends = [CanaryFailure("its canary is off by 1")]
+    backend.ends = [CanaryFailure("its canary differs by 1")]
     move_live(run, 2)
     versions.follow_once()
     backend.version = 0  # it died and is back
     versions.follow_once(begun=True)
     versions.follow_once()
-    assert (backend.version, versions.last_swap_error) == (1, "version 2 does not go live: its canary is off by 1")
+    assert (backend.version, versions.last_swap_error) == (1, "version 2 does not go live: its canary differs by 1")
     move_live(run, 0)
     versions.follow_once()
     backend.tried = 0
@@ -124,31 +124,31 @@ def test_weights_that_nobody_knows_are_read_again_though_live_names_the_version_
     versions = following(run, backend)
     move_live(run, 1)
     versions.follow_once()
-    backend.doubts = "a swap failed, and version 1 could not be read again"
+    backend.doubts = "a swap failed, and version 1 could not be reloaded"
     versions.follow_once()
     versions.follow_once()
     assert (backend.tried, backend.version, backend.doubts) == (2, 1, None)
-    backend.doubts, backend.ends = "again", [CanaryFailure("its canary is off by 1")]
+    backend.doubts, backend.ends = "again", [CanaryFailure("its canary differs by 1")]
     for _ in range(3):
         versions.follow_once()
-    assert (backend.tried, versions.last_swap_error) == (3, "version 1 does not go live: its canary is off by 1")
+    assert (backend.tried, versions.last_swap_error) == (3, "version 1 does not go live: its canary differs by 1")
     move_live(run, 2)
     versions.follow_once()
     assert (backend.version, backend.doubts, versions.last_swap_error) == (2, None, None)
 
 
 def test_what_the_canary_refuses_gives_live_back_to_what_serves_unless_a_person_moved_it(run: RunDir) -> None:
-    backend = Scripted(CanaryFailure("its canary is off by 1"))
+    backend = Scripted(CanaryFailure("its canary differs by 1"))
     versions = Versions(run, backend)  # type: ignore[arg-type]
     move_live(run, 1, by="train")
     versions.follow_once()
     assert (live_version(run), backend.version) == (0, 0)
-    assert read_moves(run)[-1]["by"] == "serve, because of version 1: its canary is off by 1"
-    backend.ends = [CanaryFailure("its canary is off by 1")]
+    assert read_moves(run)[-1]["by"] == "serve, because of version 1: its canary differs by 1"
+    backend.ends = [CanaryFailure("its canary differs by 1")]
     move_live(run, 1, by="promote by anna on host")
     versions.follow_once()
     assert (live_version(run), backend.version) == (1, 0)
-    backend.ends = [CanaryFailure("its canary is off by 1")]
+    backend.ends = [CanaryFailure("its canary differs by 1")]
     move_live(run, 2, by="train")  # what this server serves is not what LIVE named before
     versions.follow_once()
     assert (live_version(run), backend.version) == (2, 0)

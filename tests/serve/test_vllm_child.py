@@ -46,9 +46,9 @@ def test_a_python_without_vllm_is_refused_with_the_cure(tmp_path: Path) -> None:
     [
         ("api_server.py: error: unrecognized arguments: --x", "unrecognized arguments: --x", "serve.engine_args", 2),
         ("(EngineCore pid=7) ERROR 11-21 12:00:00 [core.py:1] CUDA out of memory", "out of memory", "--max-model-len", 1),
-        ("of safetensors it was said\nit was ended by SIGKILL", "it was ended by SIGKILL", "who did that", 1),
+        ("of safetensors it was said\nit was ended by SIGKILL", "it was ended by SIGKILL", "what killed it", 1),
         ("noise\nValueError: something else\nbye", "ValueError: something else", "has the details", 1),
-        ("", "it said nothing", "has the details", 1),
+        ("", "it printed nothing", "has the details", 1),
     ],
 )
 def test_an_end_is_told_with_its_cause_and_cure(tmp_path: Path, said: str, problem: str, cure: str, code: int) -> None:

@@ -44,8 +44,8 @@ def test_adapters_swap_under_load_and_every_tag_is_true(vllm: Server, base: Any)
             seen = len(vllm.captured())
             until(lambda seen=seen: len(vllm.captured()) > seen + 3)
         publish(vllm, 3, "adapter", adapted(3), canary_of=models[1])  # the trainer computed something else
-        assert "its canary is off by" in refused(vllm, 3)
-        with pytest.raises(openai.NotFoundError, match="the engine computes something else with it than its trainer did"):
+        assert "its canary differs by" in refused(vllm, 3)
+        with pytest.raises(openai.NotFoundError, match="the engine's results differ from the trainer's"):
             vllm.say("hi", model="tiny@3")
         assert vllm.health()["live"] == 2
         assert vllm.say("hi", model="tiny@1").model == "tiny@1"
@@ -104,7 +104,7 @@ def test_full_weights_swap_under_running_requests_and_bad_ones_are_taken_back(vl
     crossed = next(line for line in vllm.captured()[before:] if len(line["completion_ids"]) == CROSSING)
     assert (crossed["policy_version"], crossed["policy_version_end"]) == (0, 11)
     publish(vllm, 13, "full", models[13], canary_of=base)
-    assert "its canary is off by" in refused(vllm, 13)
+    assert "its canary differs by" in refused(vllm, 13)
     publish(vllm, 14, "full", models[13])
     (policy_folder(vllm.run, 14) / "model.safetensors").write_bytes(b"torn")
     assert "damaged" in refused(vllm, 14)

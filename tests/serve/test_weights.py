@@ -59,7 +59,7 @@ def test_a_layer_that_is_there_in_part_is_refused_and_what_some_models_leave_out
 def test_a_file_that_is_cut_off_is_said_to_be(tmp_path: Path, base: Path) -> None:
     file = written(tmp_path / "policy", {f"{Q}.weight": torch.ones(6, 4)}) / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(ClawError, match="is cut off"):
+    with pytest.raises(ClawError, match="is incomplete"):
         check_weights(tmp_path / "policy", base)
 
 
@@ -69,7 +69,7 @@ def test_a_number_that_is_none_is_found_wherever_it_stands(tmp_path: Path, base:
     weight = torch.full((6, 4), torch.finfo(dtype).max, dtype=dtype)  # the largest number is one
     check_weights(written(tmp_path / "policy", {f"{Q}.weight": weight}), base)
     weight[5, 3] = value
-    with pytest.raises(ClawError, match=f"{Q}.weight has numbers that are infinite or none"):
+    with pytest.raises(ClawError, match=f"{Q}.weight contains infinite values or NaN"):
         check_weights(written(tmp_path / "policy", {f"{Q}.weight": weight}), base)
 
 

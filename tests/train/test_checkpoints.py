@@ -163,7 +163,7 @@ def test_a_checkpoint_of_another_model_or_of_other_lora_settings_is_refused(
     with pytest.raises(ClawError, match=r"trains '.*', the recipe names '.*other'"):
         train(run, make_recipe(tmp_path / "other"))
     shutil.rmtree(run.train / "checkpoints")
-    with pytest.raises(ClawError, match="no checkpoint to continue from"):
+    with pytest.raises(ClawError, match="no checkpoint to resume from"):
         train(run, make_recipe(model_path))
 
 
@@ -265,7 +265,7 @@ def test_a_damaged_ledger_entry_is_written_anew_from_its_policy(run: RunDir, sam
     assert (run.quarantine / "ledger-1.json.reason.txt").exists()
     damage(run.train / "ledger" / "1.json")
     damage(policy_folder(run, 1) / "policy.json")
-    with pytest.raises(ClawError, match="without it turns would be trained twice"):
+    with pytest.raises(ClawError, match="otherwise turns would be trained twice"):
         train(run, make_recipe(model_path))
 
 

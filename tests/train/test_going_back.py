@@ -208,7 +208,7 @@ def test_a_pruned_version_is_gone_back_to_by_its_published_weights_with_a_fresh_
     train(run, make_recipe(model_path, max_steps=4, keep_checkpoints=1))
     assert parents(run)[4] == 1
     assert read_back(run)[-1]["optimizer"] == "fresh"
-    assert "its checkpoint is gone, so the optimizer, the baselines and the teacher begin anew" in caplog.text
+    assert "its checkpoint is gone, so the optimizer, the baselines and the teacher start fresh" in caplog.text
     (policy_folder(run, 1) / "model.safetensors").write_bytes(b"torn")
     move_live(run, 1)
     with pytest.raises(ClawError, match="policy 1 is damaged") as error:
@@ -221,7 +221,7 @@ def test_checkpoints_of_the_live_version_and_of_candidates_are_kept(run: RunDir,
     train(run, gated(model_path, keep_checkpoints=1, max_steps=3))
     assert steps_kept(run) == [1, 2, 3], "the gate may let in any of them"
     decide(run, 1, promote=True)
-    decide(run, 2, promote=False, reason="overtaken by 3 before its turn came")
+    decide(run, 2, promote=False, reason="overtaken by 3 before it was measured")
     train(run, gated(model_path, keep_checkpoints=1))
     assert steps_kept(run) == [1, 3, 4]
 
@@ -267,7 +267,7 @@ def test_many_refusals_in_a_row_pause_training_until_live_moves_or_the_recipe_ch
     decide(run, 4, promote=False)
     with pytest.raises(ClawError, match="paused"):
         train(run, recipe)
-    assert go_back_to(run, 0) == "training goes on from version 0"
+    assert go_back_to(run, 0) == "training continues from version 0"
     train(run, recipe)
     assert parents(run)[5] == 0
 
@@ -275,7 +275,7 @@ def test_many_refusals_in_a_row_pause_training_until_live_moves_or_the_recipe_ch
 def test_what_a_server_refused_counts_as_refused(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish_turns(run, sampler, 4)
     train(run, make_recipe(model_path, max_refusals=1))
-    move_live(run, 0, by="serve, because of version 1: its canary is off by 1", only_from=1)
+    move_live(run, 0, by="serve, because of version 1: its canary differs by 1", only_from=1)
     with pytest.raises(ClawError, match=r"paused: the last 1 updates were refused \(versions 1\)"):
         train(run, make_recipe(model_path, max_refusals=1))
     train(run, make_recipe(model_path))
@@ -325,14 +325,14 @@ def test_training_goes_back_by_hand_to_a_version_that_lives(
     recipe = gated(model_path)
     train(run, recipe)
     decide(run, 1, promote=True)
-    assert go_back_to(run, 2) == "training goes on from version 2"
+    assert go_back_to(run, 2) == "training continues from version 2"
     train(run, recipe)
     assert parents(run) == {0: None, 1: 0, 2: 1, 3: 2, 4: 2}
     assert (live_version(run), read_lineage(run).dead()) == (1, [3])
     with pytest.raises(ClawError, match="version 3 did not go live") as error:
         go_back_to(run, 3)
     assert "policies promote 3" in error.value.fix
-    assert "policy 0 is live now (before: 1)" in go_back_to(run, 0)
+    assert "policy 0 is now live (before: 1)" in go_back_to(run, 0)
     assert (read_lineage(run).tip, live_version(run)) == (0, 0)
     assert without_from(["--from", "2", "--once", "--from=3", "--run", "x"]) == ["--once", "--run", "x"]
 

@@ -82,7 +82,7 @@ def test_ranks_that_are_killed_anywhere_between_saving_and_publishing_make_the_s
         process.kill()
     _, talk = torchrun.communicate(timeout=PATIENCE)
     assert torchrun.returncode == -signal.SIGKILL
-    assert "another process of this trainer has ended" in talk
+    assert "another process of this trainer has exited" in talk
     assert "Traceback" not in talk
     assert len(read_rows(killed)) < STEPS
 

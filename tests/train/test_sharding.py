@@ -166,10 +166,10 @@ class Trap:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"shard": "full", "teacher": "ema"}, "ema is not kept where weights are sharded"),
-        ({"shard": "full", "lora": {"quantize": "nf4"}}, "quantised base is not sharded"),
+        ({"shard": "full", "teacher": "ema"}, "ema does not work with sharded weights"),
+        ({"shard": "full", "lora": {"quantize": "nf4"}}, "quantised base model cannot be sharded"),
         ({"lora": {"quantize": "nf4"}}, "needs a CUDA device"),
-        ({"optimizer_offload": True, "shard": "none"}, "is a way of sharding"),
+        ({"optimizer_offload": True, "shard": "none"}, "needs sharding, but"),
     ],
 )
 def test_what_cannot_be_had_here_is_refused_with_a_cure(

@@ -124,11 +124,11 @@ def test_a_server_tells_what_the_policy_itself_would_tell(run: RunDir, sampler: 
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda told: told[:-1], "gives no logprob for each token"),
-        (lambda told: None, "gives no logprob for each token"),
-        (lambda told: [*told[:-1], {"1": {"logprob": -1.0}}], "gives no logprob for each token"),  # of another token
-        (lambda told: [*told[:-1], None], "gives no logprob for each token"),
-        (lambda told: [*told[:-1], {"9": {"logprob": 3.0}}], "gives a logprob that is not one"),
+        (lambda told: told[:-1], "did not return a logprob for each token"),
+        (lambda told: None, "did not return a logprob for each token"),
+        (lambda told: [*told[:-1], {"1": {"logprob": -1.0}}], "did not return a logprob for each token"),  # of another token
+        (lambda told: [*told[:-1], None], "did not return a logprob for each token"),
+        (lambda told: [*told[:-1], {"9": {"logprob": 3.0}}], "returned an invalid logprob"),
     ],
 )
 def test_an_answer_that_is_not_whole_costs_the_hint_and_is_never_filled_in(sampler: Sampler, spoil: Any, reason: str) -> None:
@@ -153,7 +153,7 @@ def test_a_server_that_is_gone_or_scores_at_another_temperature_is_a_reason(samp
     with served(sampler) as url:
         teacher = RemoteTeacher(url, "tiny", None)
         cool, warm = teacher.ask(Batch(1, [a_sample("x", temperature=0.5), a_sample("y")]))
-        assert cool == "the teacher's server scores at temperature 1 alone"
+        assert cool == "the teacher's server scores at temperature 1 only"
         assert isinstance(warm, tuple)
     assert teacher.ask(Batch(1, [a_sample("y")])) == ["the teacher's server does not answer"]
     teacher.close()
@@ -169,13 +169,13 @@ def test_a_run_whose_teacher_goes_away_trains_rewards_and_counts_lost_hints(
         run_training(run, recipe, ALONE, threading.Event(), once=True)
     assert read_ledger(run) == {"x": "trained"}
     told = orjson.loads((run.train / "feed.json").read_bytes())
-    assert told["lost_hints"] == told["refused"] == {"the teacher's server gives no logprob for each token": 1}
+    assert told["lost_hints"] == told["refused"] == {"the teacher's server did not return a logprob for each token": 1}
 
 
 def test_a_teacher_that_cannot_be_asked_is_refused_at_the_start(sampler: Sampler) -> None:
     with pytest.raises(ClawError, match="compares whole distributions"):
         open_remote_teacher(make_recipe(sampler.path, teacher="http://127.0.0.1:9/v1", method="hybrid").train)
-    with pytest.raises(ClawError, match="does not say which models it serves"):
+    with pytest.raises(ClawError, match="does not list its models"):
         open_remote_teacher(make_recipe(sampler.path, teacher="http://127.0.0.1:9/v1").train)
     assert open_remote_teacher(make_recipe(sampler.path).train) is None
 

@@ -27,12 +27,12 @@ def test_what_is_no_list_of_gpus_is_refused(text: str) -> None:
 
 
 def test_gpus_that_are_not_there_are_refused_by_number() -> None:
-    with pytest.raises(ClawError, match=r"there is no GPU 2, no GPU 7: this machine shows 2"):
+    with pytest.raises(ClawError, match=r"there is no GPU 2, no GPU 7: this machine has 2"):
         chosen([0, 2, 7], ["0", "1"], None)
     with pytest.raises(ClawError, match="CUDA shows none") as caught:
         chosen([0], [], None)
     assert "--processes" in caught.value.fix
-    with pytest.raises(ClawError, match="GPUS_PER_NODE is 2 and --gpus names 1"):
+    with pytest.raises(ClawError, match="GPUS_PER_NODE is 2, but --gpus names 1"):
         chosen([0], ["0", "1"], 2)
     with pytest.raises(ClawError, match="there is no GPU 2"):
         chosen("all", ["0", "1"], 3)
@@ -49,7 +49,7 @@ def test_many_nodes_meet_where_the_scheduler_says_and_one_meets_itself() -> None
     ("environment", "problem"),
     [
         ({"NNODES": "two"}, "NNODES is 'two'"),
-        ({"NNODES": "2", "NODE_RANK": "2"}, "NODE_RANK is 2 and NNODES is 2"),
+        ({"NNODES": "2", "NODE_RANK": "2"}, "NODE_RANK is 2, but NNODES is 2"),
         ({"NNODES": "2"}, "MASTER_ADDR is not set"),
     ],
 )

@@ -73,7 +73,7 @@ def test_a_second_trainer_is_refused_at_once_with_a_cure(run: RunDir, sampler: S
         done = subprocess.run(command(run, tmp_path, model_path), capture_output=True, text=True)
     assert done.returncode == 1
     assert "is already the train worker" in done.stderr
-    assert "stop that one first" in done.stderr
+    assert "stop that process first" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -85,7 +85,7 @@ def test_a_missing_model_is_a_problem_with_a_cure(run: RunDir, tmp_path: Path) -
 
 
 def test_lora_targets_that_the_model_lacks_are_a_problem_with_a_cure(run: RunDir, model_path: Path) -> None:
-    with pytest.raises(ClawError, match="do not fit the model"):
+    with pytest.raises(ClawError, match="do not match the model"):
         resume(run, make_recipe(model_path, lora={"targets": ["no_such_layer"]}), Ranks(0, 1, torch.device("cpu")))
 
 

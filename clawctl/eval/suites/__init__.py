@@ -1,5 +1,5 @@
-"""Suites by name: each is one file with one function that measures an endpoint. A new suite is a file, a line here, and its name
-in `EvalConfig.suites`."""
+"""Suites by name. Each is one file with one function that measures an endpoint. To add a suite, add a file, a line here, and its
+name in `EvalConfig.suites`."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any

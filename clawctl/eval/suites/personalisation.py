@@ -36,7 +36,7 @@ class Answered:
 
 
 async def measure(endpoint: Endpoint, config: EvalConfig) -> Finding:
-    """Ask every task once and score the replies. Nothing of it is captured. Raises CannotMeasure."""
+    """Ask every task once and score the replies. Nothing is captured. Raises CannotMeasure."""
     places = asyncio.Semaphore(config.concurrency)
 
     async def one(task: Task, number: int) -> Answered:
@@ -53,7 +53,7 @@ async def measure(endpoint: Endpoint, config: EvalConfig) -> Finding:
 
 
 def tasks(config: EvalConfig) -> list[Task]:
-    """Half of them students', half teachers'; of an odd number the students have one more."""
+    """The tasks: half for students, half for teachers. With an odd number, students get one more."""
     half = config.problems // 2
     return make_tasks("student", config.problems - half, config.seed, "eval") + make_tasks("teacher", half, config.seed, "eval")
 
@@ -82,7 +82,7 @@ async def _answer(client: httpx.AsyncClient, endpoint: Endpoint, config: EvalCon
         except Refused as refused:
             problem = f"{endpoint.model} at {endpoint.url}: {refused}"
             if refused.status in (401, 403):
-                raise ClawError(problem, "give eval the key of that server (serve.api_key, or CLAWCTL_API_KEY)") from refused
+                raise ClawError(problem, "set the key of that server for eval (serve.api_key or CLAWCTL_API_KEY)") from refused
             if attempt == _TRIES or refused.status == 404:
                 raise CannotMeasure(problem, gone=refused.status in (None, 502, 503, 504)) from refused
             await asyncio.sleep(0.3 * attempt)

@@ -91,7 +91,7 @@ class Adapters:
         try:
             self._unload(name)
         except ClawError as error:
-            _log.warning("version %d cannot be unloaded: %s", version, error.problem)
+            _log.warning("cannot unload version %d: %s", version, error.problem)
 
     async def settled(self) -> None:
         """Once what is being loaded or unloaded now is so."""

@@ -78,7 +78,7 @@ class Control:
                 pairs = zip(choices, places, strict=True)
                 told += [float(choice["logprobs"]["top_logprobs"][0][f"token_id:{ids[place]}"]) for choice, place in pairs]
             except (KeyError, IndexError, TypeError, ValueError) as error:
-                raise ClawError(f"the engine gives no logprobs of given ids: {error!r}", "use vLLM 0.32 or newer") from error
+                raise ClawError(f"the engine returns no logprobs for given ids: {error!r}", "use vLLM 0.32 or newer") from error
         return told
 
     # ---- adapters --------------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class Control:
         told = self._ask("POST", "/collective_rpc", {"method": self._reload, "kwargs": {argument: path}})
         for result in told.get("results") or ():
             if isinstance(result, dict) and "error" in result:
-                raise ClawError(f"the weights in {path} cannot be read: {result['error']}", "publish them again, whole")
+                raise ClawError(f"the weights in {path} cannot be read: {result['error']}", "publish them again")
         self._ask("POST", "/update_weight_version", {"new_version": str(version)})
 
     def resume(self) -> None:
@@ -139,9 +139,9 @@ class Control:
             response = self._http.request(method, path, json=body)
         except httpx.HTTPError as error:
             problem = f"the engine does not answer {_bare(path)}: {str(error) or type(error).__name__}"
-            raise Unanswered(problem, "see that it runs") from error
+            raise Unanswered(problem, "check that it is running") from error
         if response.status_code in _NOT_NOW:
-            raise Unanswered(f"the engine has no answer to {_bare(path)} now: {_said(response)}", "see that it runs")
+            raise Unanswered(f"the engine cannot answer {_bare(path)} now: {_said(response)}", "check that it is running")
         return response
 
 

@@ -59,12 +59,12 @@ class Embedded:
     async def begin(self, ask: Ask, version: int | None, stack: AsyncExitStack) -> list[Reply]:
         if param := beyond_embedded(ask.tool_choice if ask.use_tools else None, ask.engine_fields, self._engine.steers):
             param = _said_as(ask, param)
-            raise Refusal(400, f"the embedded engine cannot hold to '{param}': leave it out, or serve with --engine vllm", param)
+            raise Refusal(400, f"the embedded engine does not support '{param}': remove it, or serve with --engine vllm", param)
         refuse_beyond(ask, "embedded")
         engine = self._engine if version is None else await stack.enter_async_context(self._pins.lease(version, ask.key))
         prompt = await self._rendered(ask)
         if any(not 0 <= token < engine.vocabulary for token in prompt.ids):
-            raise Refusal(400, f"a token id of the prompt is not below {engine.vocabulary}", "prompt")
+            raise Refusal(400, f"a token id of the prompt is {engine.vocabulary} or larger", "prompt")
         sampling = self._sampling(ask, len(prompt.ids), engine)
         grammars = await self._opened(ask, prompt.thinking, stack)
         replies: list[Reply] = []
@@ -97,7 +97,7 @@ class Embedded:
                     opened.append(await asyncio.shield(working))
                 except CannotFollow as problem:
                     param = _said_as(ask, asked_by(ask))
-                    raise Refusal(400, f"'{param}' cannot be held to: {problem}", param) from problem
+                    raise Refusal(400, f"'{param}' cannot be enforced: {problem}", param) from problem
                 except asyncio.CancelledError:  # its turn ends with the work, not with its client
                     with suppress(CannotFollow):
                         (await working).close()
@@ -150,7 +150,7 @@ class Embedded:
             await asyncio.sleep(_WATCH_S)
 
     def waiting_for(self) -> str | None:
-        return None if self._up else "the engine starts"
+        return None if self._up else "the engine is starting"
 
     def doubt(self) -> None:
         return None

@@ -92,7 +92,7 @@ class Line(asyncio.Protocol):
                 try:
                     call.take(kind, content)
                 except Exception:  # noqa: BLE001 - what one call cannot take must not end the others on its connection
-                    _log.exception("an answer cannot be read")
+                    _log.exception("cannot read an answer")
                     self.leave(call)
                     call.end("it cannot be read")
 
@@ -100,7 +100,7 @@ class Line(asyncio.Protocol):
         self.ready, self._transport = False, None
         calls, self._calls = self._calls, {}
         for call in calls.values():
-            call.end("the connection broke off")
+            call.end("the connection was lost")
 
 
 class Multiplexed:

@@ -88,5 +88,5 @@ class Pins:
         except CanaryFailure as error:
             raise unproven(version, error) from error
         except Exception as error:  # a policy can be broken in many ways; the caller is told, the log has the rest
-            _log.exception("version %d cannot be loaded", version)
+            _log.exception("cannot load version %d", version)
             raise Refusal(404, f"version {version} of this model cannot be loaded", "model", "model_not_found") from error

@@ -61,7 +61,7 @@ class Places:
                 while not self._may(version, kind, number):
                     await self._news.wait()
         except TimeoutError as late:
-            told = f"version {version} found no place within {self._patience_s:g} seconds: other pinned versions are in use"
+            told = f"version {version} could not be loaded within {self._patience_s:g} seconds: other pinned versions are in use"
             raise Refusal(503, f"{told}; try again later", code="pinned_versions_busy", retry_after="10") from late
         finally:
             del self._waiting[number]

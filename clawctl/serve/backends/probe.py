@@ -49,7 +49,7 @@ def probe(control: Control, kind: str, model: str | None, waits_s: Sequence[floa
     chosen = next((each for each in listed if model is None or each.get("id") == model), {})
     name = model or chosen.get("id")
     if not isinstance(name, str):
-        raise ClawError("the upstream names no model", "name one with serve.upstream_model")
+        raise ClawError("the upstream lists no model", "set one with serve.upstream.model")
     longest = chosen.get("max_model_len")
     patience = _Patience(waits_s)
     warm = patience.ask(lambda: control.chat(_question(name, kind, 1.0)))
@@ -69,13 +69,13 @@ def missing(can: Capabilities) -> list[str]:
     """What it cannot give, in words for people; not what it could not be asked."""
     lacks = []
     if can.ids is False:
-        lacks.append("no token ids: turns are kept, none can be trained")
+        lacks.append("no token ids: turns are kept, but none can be trained")
     elif can.logprobs is False:
-        lacks.append("no logprobs: turns are kept, none can be trained")
+        lacks.append("no logprobs: turns are kept, but none can be trained")
     elif can.processed is False:
         lacks.append("logprobs before temperature: only turns at temperature 1 can be trained")
     if can.adapters is False and can.weights is False:
-        lacks.append("neither adapters nor weights can be swapped: it goes on with what it has")
+        lacks.append("neither adapters nor weights can be swapped: it keeps its current weights")
     elif can.adapters is False:
         lacks.append("adapters cannot be swapped")
     elif can.weights is False:

@@ -29,5 +29,5 @@ def refusal(status: int, told: bytes) -> Refusal:
 def unproven(version: int, error: CanaryFailure) -> Refusal:
     """For a request that pins a version whose canary fails; the log says by how much."""
     _log.error("version %d is not served: %s", version, error)
-    told = f"version {version} of this model is not served: the engine computes something else with it than its trainer did"
+    told = f"version {version} of this model is not served: the engine's results differ from the trainer's"
     return Refusal(404, told, "model", "model_not_found")

@@ -24,13 +24,13 @@ def go_on(
         try:
             control.resume()
         except ClawError as error:
-            problem = f"the engine was paused for a swap and does not go on: {error.problem}"
+            problem = f"the engine was paused for a swap and does not resume: {error.problem}"
             if not running():
-                raise Unanswered(problem, "resume it by hand, or start it anew") from error
+                raise Unanswered(problem, "resume it manually, or restart it") from error
             if end is not None and tried == _TRIES:
                 end()
-                raise Unanswered(f"{problem}; it is started anew", "its own log has the details") from error
-            _log.error("%s; it is told again in %g s", problem, wait_s)
+                raise Unanswered(f"{problem}; it is restarted", "its own log has the details") from error
+            _log.error("%s; retrying in %g s", problem, wait_s)
             if end is None:
                 stuck = True
                 stick(problem)
@@ -38,6 +38,6 @@ def go_on(
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
         else:
             if stuck:
-                _log.warning("the engine goes on")
+                _log.warning("the engine has resumed")
                 stick(None)
             return

@@ -60,10 +60,10 @@ class SglangControl(Control):
         try:
             told = answer["meta_info"]["input_token_logprobs"]
             if [entry[1] for entry in told] != list(ids):
-                raise ValueError("they are of other ids")
+                raise ValueError("they belong to other ids")
             return [float(entry[0]) for entry in told[1:]]
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise ClawError(f"the engine gives no logprobs of given ids: {error!r}", "use SGLang 0.5.23 or newer") from error
+            raise ClawError(f"the engine returns no logprobs for given ids: {error!r}", "use SGLang 0.5.23 or newer") from error
 
     # ---- adapters --------------------------------------------------------------------------------------------------------
 

@@ -90,16 +90,16 @@ class Targets:
             return self._base_target
         try:
             if self._weights or not self._takes_adapters() or self._kind(version) != "adapter":
-                told = f"this engine serves one version at a time, now {self.live}; version {version} is not loaded"
+                told = f"this engine serves one version at a time, currently {self.live}; version {version} is not loaded"
                 raise Refusal(404, told, "model", "model_not_found")
             return (await self._adapters.use(version))[0]
         except Unanswered as error:
-            _log.warning("version %d cannot be loaded now: %s", version, error.problem)
+            _log.warning("cannot load version %d now: %s", version, error.problem)
             raise Refusal(503, f"version {version} of this model cannot be loaded now; try again later") from error
         except CanaryFailure as error:
             raise unproven(version, error) from error
         except ClawError as error:
-            _log.error("version %d cannot be loaded: %s", version, error.problem)
+            _log.error("cannot load version %d: %s", version, error.problem)
             raise Refusal(404, f"version {version} of this model cannot be loaded", "model", "model_not_found") from error
 
     def _kind(self, version: int) -> str:
@@ -121,7 +121,7 @@ class Targets:
 
     def _need(self, able: bool | None, cannot: ClawError) -> None:
         if able is None:
-            raise NotYet(f"it is not known yet whether that is so: {cannot.problem}", "it is being asked; see that it answers")
+            raise NotYet(f"this is not confirmed yet: {cannot.problem}", "clawctl keeps asking; check that it answers")
         if not able:
             raise cannot
 
@@ -138,9 +138,9 @@ class Targets:
 
     def _swap_adapter(self, version: int) -> Swap:
         cure = "start it with LoRA and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
-        self._need(None if self._can is None else self._can.adapters, ClawError("this engine takes no adapters", cure))
+        self._need(None if self._can is None else self._can.adapters, ClawError("this engine does not load adapters", cure))
         if self._weights:
-            raise ClawError("an adapter needs the base model below it, other weights serve", "point LIVE at version 0 first")
+            raise ClawError("an adapter needs the base model, but other weights are loaded", "set LIVE to version 0 first")
         began = time.monotonic()
         held, fresh = self._on_loop.wait(self._hold(version), _LOAD_S)
         failed = True
@@ -230,7 +230,7 @@ class Targets:
         try:
             self._control.reload(self._path(old), old)
         except ClawError as error:
-            _log.error("version %d cannot be read again: %s", old, error.problem)
+            _log.error("cannot reload version %d: %s", old, error.problem)
             return False
         self._on_loop.call(self._turn_clock, old)
         return True
@@ -238,19 +238,19 @@ class Targets:
     def _lost(self, old: int, problem: str, kind: type[ClawError], end: Callable[[], None] | None) -> ClawError:
         """Neither the new weights nor the old ones serve for sure: an engine of our own is started anew; what somebody else's
         samples is not trained until a version goes live."""
-        doubt = f"it is not known which weights serve: a swap failed, and version {old} could not be read again"
+        doubt = f"the loaded weights are not known: a swap failed, and version {old} could not be reloaded"
         self._on_loop.call(self._doubt, doubt, end)
         if end is None:
-            cure = "promote a version that is whole, or start the engine anew"
-            return kind(f"{problem}; {doubt}; what is sampled is not trained until a version goes live", cure)
-        return kind(f"{problem}; {doubt}; the engine is started anew", "promote a version that is whole")
+            cure = "promote an intact version, or restart the engine"
+            return kind(f"{problem}; {doubt}; new turns are not trained until a version goes live", cure)
+        return kind(f"{problem}; {doubt}; the engine is restarted", "promote an intact version")
 
     def _doubt(self, doubt: str, end: Callable[[], None] | None) -> None:
         self._base_target.clock.doubt = doubt
         for adapter in self._adapters.loaded.values():
             adapter.clock.doubt = doubt
         if end is not None and end is self._end:  # else another has begun by now
-            self.stuck = f"{doubt}; the engine is started anew"
+            self.stuck = f"{doubt}; the engine is restarted"
             end()
 
     def _go_on(self, end: Callable[[], None] | None) -> None:

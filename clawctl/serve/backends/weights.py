@@ -43,7 +43,7 @@ def check_weights(folder: Path, base: Path) -> None:
                 given.add(name)
         _check_none_is_missing(given, known)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ClawError(f"the weights in {folder} cannot be read: {error}", "publish them again, whole") from error
+        raise ClawError(f"the weights in {folder} cannot be read: {error}", "publish them again") from error
 
 
 def _files(folder: Path) -> list[Path]:
@@ -55,12 +55,12 @@ def _tensors(file: Path) -> dict[str, _Tensor]:
     with file.open("rb") as opened:
         size = int.from_bytes(opened.read(8), "little")
         if not size or size > file.stat().st_size:
-            raise ValueError(f"{file.name} is no safetensors file")
+            raise ValueError(f"{file.name} is not a safetensors file")
         header = orjson.loads(opened.read(size))
     header.pop("__metadata__", None)
     told = {name: (each["dtype"], each["shape"], *each["data_offsets"]) for name, each in header.items()}
     if 8 + size + max([0, *(end for *_, end in told.values())]) > file.stat().st_size:
-        raise ValueError(f"{file.name} is cut off")
+        raise ValueError(f"{file.name} is incomplete")
     return {name: _Tensor(dtype, shape, 8 + size + start, 8 + size + end) for name, (dtype, shape, start, end) in told.items()}
 
 
@@ -69,9 +69,9 @@ def _check_shape(name: str, shape: list[int], known: dict[str, list[int]]) -> No
         fits = known.get(f"{found[1]}.weight")
         # A is [rank, in] and B is [out, rank] beside a weight [out, in], or [in, out] in GPT-2's family.
         if fits is not None and len(fits) == 2 and shape[1 if found[2] == "A" else 0] not in fits:
-            raise ClawError(f"{name} is {shape}, which does not fit the base model's {fits}", "train it on this base model")
+            raise ClawError(f"{name} is {shape}, which does not match the base model's {fits}", "train it on this base model")
     elif (fits := known.get(name)) is not None and fits != shape:
-        raise ClawError(f"{name} is {shape}, the base model's is {fits}", "train it on this base model")
+        raise ClawError(f"{name} is {shape}, but the base model's is {fits}", "train it on this base model")
 
 
 def _check_none_is_missing(given: set[str], known: dict[str, list[int]]) -> None:
@@ -83,7 +83,7 @@ def _check_none_is_missing(given: set[str], known: dict[str, list[int]]) -> None
     for name, shape in known.items():
         found = _LAYER.match(name)
         if name not in given and found and found[0] in layers and name.endswith(".weight") and shape:
-            raise ClawError(f"{name} is missing", "publish the weights again, whole")
+            raise ClawError(f"{name} is missing", "publish the weights again")
 
 
 def _check_numbers(file: Path, name: str, tensor: _Tensor) -> None:
@@ -94,4 +94,4 @@ def _check_numbers(file: Path, name: str, tensor: _Tensor) -> None:
     bits = np.memmap(file, np.dtype(kind), "r", tensor.start, (count,))
     for start in range(0, count, _AT_ONCE):
         if bool(((bits[start : start + _AT_ONCE] & exponent) == exponent).any()):
-            raise ClawError(f"{name} has numbers that are infinite or none", "train from an older version")
+            raise ClawError(f"{name} contains infinite values or NaN", "train from an older version")

@@ -118,9 +118,9 @@ class Wire:
         try:
             told = orjson.loads(payload)
         except orjson.JSONDecodeError as error:
-            raise UpstreamError("the upstream sent what is not JSON") from error
+            raise UpstreamError("the upstream sent data that is not JSON") from error
         if not isinstance(told, dict):
-            raise UpstreamError("the upstream sent what is no chunk")
+            raise UpstreamError("the upstream sent an invalid chunk")
         if told.get("error"):
             raise _error(told["error"])
         self.extras = extras = self.extras or Extras()
@@ -137,7 +137,7 @@ class Wire:
                     _set_aside(entry, Entry, {})
             return _decode(orjson.dumps(told))
         except (AttributeError, TypeError, msgspec.DecodeError) as error:
-            raise UpstreamError(f"the upstream sent what is no chunk: {error}") from error
+            raise UpstreamError(f"the upstream sent an invalid chunk: {error}") from error
 
 
 _decode = msgspec.json.Decoder(Chunk).decode
@@ -146,7 +146,7 @@ _decode = msgspec.json.Decoder(Chunk).decode
 def _error(told: Any) -> UpstreamError:
     code = told.get("code") if isinstance(told, dict) else None
     status = int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdigit()) else None
-    return UpstreamError(f"the upstream says: {str(told)[:300]}", orjson.dumps({"error": told}), status)
+    return UpstreamError(f"the upstream reports: {str(told)[:300]}", orjson.dumps({"error": told}), status)
 
 
 def _set_aside(told: dict[str, Any], known: type[msgspec.Struct], extras: dict[str, Any]) -> None:

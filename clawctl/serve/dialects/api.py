@@ -31,7 +31,7 @@ def refuse_beyond(ask: Ask, engine: Engine) -> None:
         row = TABLES[ask.api].row(name)
         if row is not None and name not in JUDGED and row.at(engine) == "refused" != row.treatment:
             told = {"upstream": "this upstream", "embedded": "the embedded engine"}.get(engine, engine)
-            raise Refusal(400, f"{told} cannot do '{name}': leave it out, or serve with another engine", name)
+            raise Refusal(400, f"{told} does not support '{name}': remove it, or serve with another engine", name)
 
 
 def _check(table: Table, value: Any, path: str, unknown: dict[str, None], depth: int) -> None:
@@ -79,7 +79,7 @@ def _check_fields(table: Table, value: dict[str, Any], path: str, unknown: dict[
 
 def _refuse(row: Row, path: str, told: str) -> None:
     if row.treatment == "refused":
-        raise Refusal(400, f"{told} is not possible here: {row.note}", path.replace("[]", ""))
+        raise Refusal(400, f"{told} is not supported here: {row.note}", path.replace("[]", ""))
 
 
 def _name(unknown: dict[str, None], path: str) -> None:

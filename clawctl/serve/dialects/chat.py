@@ -124,10 +124,10 @@ def _ending(body: Object, messages: list[Message]) -> tuple[bool, bool]:
     if not wanted:
         return False, prompted is not False
     if prompted and body.get("continue_final_message"):
-        told = "'continue_final_message' and 'add_generation_prompt' exclude each other"
+        told = "'continue_final_message' and 'add_generation_prompt' cannot be used together"
         raise Refusal(400, told, "continue_final_message")
     if last["role"] != "assistant" or not isinstance(last["content"], str) or not last["content"] or last.get("tool_calls"):
-        told = "an answer can continue the last message only where that is the assistant's text, without tool calls"
+        told = "an answer can only continue a last message that is assistant text without tool calls"
         raise Refusal(400, told, "continue_final_message")
     return True, False
 
@@ -161,7 +161,7 @@ def _tool_choice(body: Object, tools: list[Object]) -> tuple[Any, list[Object]]:
 def check_callable(choice: Any, tools: Sequence[Object]) -> Any:
     """The choice. Raises Refusal if it forces a call, and no tool can be called here."""
     if choice == "required" and all(_name(tool) is None for tool in tools):
-        told = "'tool_choice' forces a call, but none of 'tools' can be called here: offer a function"
+        told = "'tool_choice' forces a call, but no tool in 'tools' can be called: offer a function"
         raise Refusal(400, told, "tool_choice")
     return choice
 
@@ -169,7 +169,7 @@ def check_callable(choice: Any, tools: Sequence[Object]) -> Any:
 def forced_choice(name: str, tools: Sequence[Object]) -> Object:
     """A named tool that must be called, in chat form. Raises Refusal if it was not offered."""
     if any(tool.get("name") == name and _name(tool) is None for tool in tools):
-        told = f"'tool_choice' forces {name[:80]!r}, which only its vendor's servers can run: offer a tool of your own"
+        told = f"'tool_choice' forces {name[:80]!r}, which only its vendor's servers can run: offer your own tool"
         raise Refusal(400, told, "tool_choice")
     if name not in map(_name, tools):
         raise Refusal(400, f"'tool_choice' names {name[:80]!r}, which is not among 'tools'", "tool_choice")

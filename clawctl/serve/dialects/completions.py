@@ -37,13 +37,13 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
     prompts = _prompts(body.get("prompt"))
     n = fields.whole_number(body, "n", 1, MOST_ANSWERS) or 1
     if n * len(prompts) > MOST_ANSWERS:
-        raise Refusal(400, f"'prompt' times 'n' may ask for at most {MOST_ANSWERS} answers", "prompt")
+        raise Refusal(400, f"the number of prompts times 'n' may be at most {MOST_ANSWERS}", "prompt")
     best_of = fields.whole_number(body, "best_of", 1, MOST_ANSWERS)
     if best_of not in (None, n):
-        raise Refusal(400, "'best_of' is not done here: leave it out, and choose among the 'n' answers", "best_of")
+        raise Refusal(400, "'best_of' is not supported: remove it, and choose among the 'n' answers", "best_of")
     echo, top = bool(fields.flag(body, "echo")), fields.whole_number(body, "logprobs", 0, _MOST_TOP)
     if echo and top is not None:
-        raise Refusal(400, "'logprobs' with 'echo' is not done here: prompts are not scored", "logprobs")
+        raise Refusal(400, "'logprobs' with 'echo' is not supported: prompts are not scored", "logprobs")
     limit = fields.whole_number(body, "max_tokens", 1, 1 << 31)
     special = fields.flag(body, "add_special_tokens")
     passed = {name: value for name, value in engine_fields(body).items() if name not in _CHAT_ONLY}
@@ -93,7 +93,7 @@ def _prompts(given: Any) -> list[Prompt]:
     if all(type(each) is int for each in given):
         return [_ids(given, "prompt")]
     if len(given) > MOST_ANSWERS:
-        raise Refusal(400, f"'prompt' may hold at most {MOST_ANSWERS} prompts", "prompt")
+        raise Refusal(400, f"'prompt' may contain at most {MOST_ANSWERS} prompts", "prompt")
     prompts: list[Prompt] = []
     for i, each in enumerate(given):
         if isinstance(each, str):

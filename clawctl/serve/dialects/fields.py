@@ -79,7 +79,7 @@ def stops(value: Any, where: str) -> list[str]:
     """Texts that end an answer."""
     found = strings(value, where)
     if len(found) > MOST_STOPS:
-        raise Refusal(400, f"'{where}' may hold at most {MOST_STOPS} strings", where)
+        raise Refusal(400, f"'{where}' may contain at most {MOST_STOPS} strings", where)
     if any(len(each) > LONGEST_STOP for each in found):
         raise Refusal(400, f"each string of '{where}' may have at most {LONGEST_STOP} characters", where)
     return found
@@ -90,7 +90,7 @@ def model_name(body: Object, live_name: str) -> str:
     if not isinstance(model, str):
         raise wrong("model", "a string")
     if len(model) > LONGEST_NAME:
-        raise Refusal(404, f"no model has a name of more than {LONGEST_NAME} characters", "model", "model_not_found")
+        raise Refusal(404, f"model names have at most {LONGEST_NAME} characters", "model", "model_not_found")
     return model
 
 
@@ -150,7 +150,7 @@ def steering(body: Object, vocabulary: int) -> dict[str, Any]:
 
 def _logit_bias(told: Object, vocabulary: int) -> dict[int, float]:
     if len(told) > MOST_BIASES:
-        raise Refusal(400, f"'logit_bias' may hold at most {MOST_BIASES} tokens", "logit_bias")
+        raise Refusal(400, f"'logit_bias' may contain at most {MOST_BIASES} tokens", "logit_bias")
     ids = {name: int(name) for name in told if name.isascii() and name.isdigit() and len(name) < 10}
     if len(ids) < len(told) or any(token >= vocabulary for token in ids.values()):
         raise wrong("logit_bias", f"an object whose names are token ids below {vocabulary}")

@@ -98,7 +98,7 @@ def _add(found: Tools, tool: Object, where: str, namespace: Any) -> None:
     space = namespace if isinstance(namespace, str) else None
     flat = f"{space}__{name}" if name in found.named else name
     if flat in found.named:
-        raise wrong(f"{where}.name", f"given once: there are two tools {name!r}")
+        raise wrong(f"{where}.name", f"unique: there are two tools {name!r}")
     found.named[flat] = Named(name, space, kind)
     if kind == "custom":
         found.chat.append(custom_function(flat, tool.get("description"), tool.get("format")))

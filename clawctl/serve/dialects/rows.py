@@ -1,4 +1,4 @@
-"""Rows of the tables that say what becomes of each field of a request, see `clawctl.serve.dialects.tables`."""
+"""Row types for the tables of request fields in `clawctl.serve.dialects.tables`."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,13 +10,13 @@ from clawctl.serve.sampling import ENGINE_FIELDS, beyond_embedded
 Treatment = Literal["honoured", "passed on", "no effect", "a note", "never called", "ignored", "refused"]
 Engine = Literal["embedded", "vllm", "upstream"]
 MEANING: Final[dict[Treatment, str]] = {
-    "honoured": "It does what its documentation says.",
-    "passed on": "The engine gets it and does it.",
-    "no effect": "It is accepted and has no effect. The note says why that does no harm.",
-    "a note": "The model cannot read it. The prompt says what was left out.",
-    "never called": "It is accepted. Only its vendor can run it, so the model is not offered it.",
-    "ignored": "It is accepted, and would have an effect elsewhere. The answer names it, as it names an unknown field.",
-    "refused": "Status 400. The message names the field and the cure.",
+    "honoured": "The field works as its API documents.",
+    "passed on": "The engine receives the field and applies it.",
+    "no effect": "The field is accepted and has no effect. The note gives the reason.",
+    "a note": "The model cannot read this part. The prompt contains a note about what is missing.",
+    "never called": "The tool is accepted but not offered to the model, because only its vendor can run it.",
+    "ignored": "The field is accepted without effect, although other servers apply it. The answer names it like an unknown field.",
+    "refused": "Status 400. The message names the field and the fix.",
 }
 
 
@@ -26,10 +26,10 @@ class Row:
 
     name: str
     treatment: Treatment
-    note: str = ""  # what it does; of a refused one: what to do instead
-    of: str = ""  # name of the table of its objects; without one the row speaks for all that is below
-    engines: Mapping[Engine, Treatment] = field(default_factory=dict)  # where an engine differs
-    unless: tuple[Any, ...] = ()  # of a refused or ignored one: values that ask for nothing, besides null
+    note: str = ""  # what it does; for a refused field: what to do instead
+    of: str = ""  # name of the table for its objects; without one, the row covers everything below it
+    engines: Mapping[Engine, Treatment] = field(default_factory=dict)  # engines that differ
+    unless: tuple[Any, ...] = ()  # for a refused or ignored field: accepted values besides null
 
     def at(self, engine: Engine) -> Treatment:
         return self.engines.get(engine, self.treatment)
@@ -37,12 +37,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Fields of one object or, with `by`, kinds of objects that this field of theirs names."""
+    """Fields of one object, or, with `by`, kinds of objects. `by` is the field that names the kind."""
 
     title: str
     rows: tuple[Row, ...]
     by: str = ""
-    otherwise: str = ""  # the kind of an object that does not name one
+    otherwise: str = ""  # kind of an object that names none
 
     _named: dict[str, Row] = field(init=False, repr=False, compare=False)
     _patterns: tuple[Row, ...] = field(init=False, repr=False, compare=False)
@@ -88,19 +88,20 @@ def together(*parts: Iterable[Row]) -> tuple[Row, ...]:
     return tuple(row for part in parts for row in part)
 
 
-JUDGED: Final[dict[str, Any]] = {  # a value of each field that `beyond_embedded` judges, to ask whether the engine lacks it
+JUDGED: Final[dict[str, Any]] = {  # a value of each field that `beyond_embedded` checks, to find out whether the engine lacks it
     "presence_penalty": 1, "frequency_penalty": 1, "repetition_penalty": 2, "logit_bias": {"1": 1}, "min_p": 0.5, "min_tokens": 1,
     "bad_words": ["x"], "allowed_token_ids": [1], "ignore_eos": True, "response_format": {"type": "json_object"},
     "structured_outputs": {"json_object": True}, "guided_json": {"type": "object"}, "guided_regex": "x", "guided_choice": ["x"],
     "guided_grammar": "x", "stop_token_ids": [1],
 }  # fmt: skip
-_SHARED: Final = ("cache_salt",)  # the embedded engine shares the prefixes of all requests
+_SHARED: Final = ("cache_salt",)  # the embedded engine shares cached prefixes among all requests
+_IN_TRAINING: Final = {"response_format": "turns with it are trained with the embedded engine only"}
 _SAID: Final[dict[str, str]] = {
-    "seed": "each answer of `n` gets the next one",
-    "parallel_tool_calls": "false: at most one call is shown",
-    "reasoning_effort": "what the template makes of it; `none` switches thinking off where the template can",
+    "seed": "each further answer of `n` uses the next seed",
+    "parallel_tool_calls": "false: the answer has at most one call",
+    "reasoning_effort": "the chat template decides its effect; `none` disables thinking if the template can",
     "cache_salt": "only requests with the same salt share cached prefixes",
-    "chat_template_kwargs": "the switches of the model's template; any other name is refused",
+    "chat_template_kwargs": "switches of the model's template; unknown names are refused",
 }
 
 
@@ -110,16 +111,18 @@ def embedded_lacks(name: str) -> bool:
 
 def forced_choice_note() -> str:
     lacks = beyond_embedded("required", {}, True) is not None
-    return "a forced call needs guided decoding" + (", which the embedded engine lacks: there it is refused" if lacks else "")
+    return "a forced call needs guided decoding" + ("; the embedded engine has none and refuses it" if lacks else "")
 
 
 def of_engines(without: str = "") -> list[Row]:
-    """The fields of `clawctl.serve.sampling`, which says what each engine can."""
+    """The fields of `clawctl.serve.sampling`, which lists the abilities of each engine."""
     return [
         Row(
             name,
             "passed on",
-            "; ".join(filter(None, [_SAID.get(name), "such turns are not trained" if each.reason else None])),
+            "; ".join(
+                filter(None, [_SAID.get(name), _IN_TRAINING.get(name, "turns with it are not trained") if each.reason else None])
+            ),
             engines={"embedded": "refused" if embedded_lacks(name) or name in _SHARED else "honoured"},
         )
         for name, each in ENGINE_FIELDS.items()

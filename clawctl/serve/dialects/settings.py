@@ -27,11 +27,11 @@ _RENDERERS: Final = frozenset((
 def check_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """`settings`, if all can be switches of a template. Raises Refusal that names the first that cannot."""
     if len(settings) > _MOST:
-        raise Refusal(400, f"'{FIELD}' may hold at most {_MOST} settings", FIELD)
+        raise Refusal(400, f"'{FIELD}' may contain at most {_MOST} settings", FIELD)
     for name, value in settings.items():
         shown = name[:80]
         if is_renderers(name) or not name.isidentifier() or len(name) > _LONGEST:
-            raise Refusal(400, f"'{FIELD}.{shown}' cannot be set by a request: only switches of the chat template can", FIELD)
+            raise Refusal(400, f"'{FIELD}.{shown}' cannot be set in a request: only switches of the chat template can", FIELD)
         if value is not None and not isinstance(value, bool | int | float | str):
             raise Refusal(400, f"'{FIELD}.{shown}' must be true, false, a number or a string", FIELD)
         if isinstance(value, str) and len(value) > _LONGEST:
@@ -44,7 +44,7 @@ def check_known(settings: dict[str, Any], known: frozenset[str] | None) -> None:
     for name in settings if known is not None else ():
         if known is not None and name not in known and name not in _USUAL:
             has = ", ".join(sorted(known)) or "none"
-            raise Refusal(400, f"'{FIELD}.{name}' is no switch of this model's chat template; its switches: {has}", FIELD)
+            raise Refusal(400, f"'{FIELD}.{name}' is not a switch of this model's chat template; its switches: {has}", FIELD)
 
 
 def is_renderers(name: str) -> bool:

@@ -112,7 +112,7 @@ class Following:
         """What may come after `token`."""
         self._steps += 1
         if time.process_time() - self._began > _ALLOWANCE_S + _MEAN_STEP_S * self._steps:
-            return _failure("it takes too much processor time to follow")
+            return _failure("it needs too much processor time")
         if self._may_think and token == self._think:
             self._thinking = True
         elif self._thinking:

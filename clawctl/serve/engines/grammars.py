@@ -27,7 +27,7 @@ from clawctl.serve.engines.grammar_process import FAILED, FREE
 _log = logging.getLogger("clawctl.serve")
 _PROGRAM: Final = Path(__file__).parent / "grammar_process.py"
 _START_S, _COMPILE_S, _STEP_S = 60.0, 20.0, 5.0  # of patience; the process counts processor time, and much less of it
-_CURE: Final = "structured answers need llguidance: pip install 'llguidance>=1.7'"
+_CURE: Final = "structured output needs llguidance: pip install 'llguidance>=1.7'"
 Bits = NDArray[np.uint8]
 
 
@@ -92,7 +92,7 @@ class Grammar:
 
 def _gone(error: OSError | None) -> CannotFollow:
     slow = isinstance(error, TimeoutError)
-    return CannotFollow("no answer in time" if slow else "it takes more processor time or memory than is allowed")
+    return CannotFollow("no answer in time" if slow else "it needs more processor time or memory than allowed")
 
 
 class Grammars:
@@ -144,12 +144,12 @@ class Grammars:
             answer = ours.recv(1024)
         except OSError as error:
             self._end()
-            raise CannotFollow(f"the process of grammars does not start: {error}") from error
+            raise CannotFollow(f"the grammar process does not start: {error}") from error
         if answer[:1] != FREE:
             self._end()
             problem = answer[3:].decode(errors="replace") or "it ended"
-            _log.error("structured answers are not possible with this tokenizer: %s", problem)
-            raise CannotFollow(f"structured answers are not possible with this model's tokenizer: {problem}")
+            _log.error("structured output is not possible with this tokenizer: %s", problem)
+            raise CannotFollow(f"structured output is not possible with this model's tokenizer: {problem}")
 
     def _end(self) -> None:
         if self._control is not None:

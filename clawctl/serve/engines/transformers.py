@@ -99,7 +99,7 @@ class TransformersEngine:
         assert isinstance(staged, StagedWeights)
         current, coming = self.model.state_dict(), staged.model.state_dict()
         if current.keys() != coming.keys() or any(current[name].shape != coming[name].shape for name in current):
-            raise ValueError(f"policy {staged.version} has other weights than the model that serves")
+            raise ValueError(f"the weights of policy {staged.version} do not match the model that is served")
         with self.manager.pause():
             began = time.perf_counter()
             for name, tensor in current.items():

@@ -47,7 +47,7 @@ def _read(path: str, recipe: Recipe) -> Any:
         )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ClawError(f"the model in {path} cannot be loaded: {first}", "name another with --model", 2) from error
+        raise ClawError(f"the model in {path} cannot be loaded: {first}", "choose another one with --model", 2) from error
     if torch.cuda.is_available():
         model.to("cuda")  # type: ignore[arg-type]
     return model.eval()

@@ -1,8 +1,8 @@
-"""Methods differ here and nowhere else: which turns have a term, and what the advantage of each of their tokens is.
+"""The differences between methods: which turns have a term, and the advantage of each of their tokens.
 
-A method is a list of terms. A term is a weight, the turns it trains, and a pure function that makes the advantages of one turn, or
-its loss over the likeliest tokens. The loop computes one policy loss per term, over the term's own global token count, and knows no
-method.
+A method is a list of terms. A term is a weight, the turns it trains, and a pure function. The function computes the advantages of
+one turn, or its loss over the likeliest tokens. The loop computes one policy loss per term, over the term's own global token count,
+and is the same for all methods.
 """
 
 from clawctl.config import TrainConfig
@@ -27,6 +27,6 @@ def terms_of(config: TrainConfig) -> list[Term]:
 
 
 def likeliest(config: TrainConfig) -> int | None:
-    """How many of the likeliest tokens the method compares at each position; None: it looks at the sampled ones alone."""
+    """Number of likeliest tokens that the method compares at each position; None if it uses only the sampled tokens."""
     known = {"opd_topk": opd_topk.TOPK, "hybrid": hybrid.TOPK}.get(config.method)
     return known and (config.topk or known)

@@ -1,7 +1,7 @@
-"""Binary RL: the reward of a turn, less what turns of its kind earn on average, for each of its tokens.
+"""Binary RL: every token of a turn gets its reward minus the mean reward of turns of its kind.
 
-OpenClaw-RL (arXiv 2603.10165): A_t = r. A lone turn has no group to be compared with, hence the running baseline (REINFORCE with a
-baseline, Williams 1992). Where the recipe compares a turn with its group or session, that credit takes the place of both.
+OpenClaw-RL (arXiv 2603.10165): A_t = r. A single turn has no group for comparison, hence the running baseline (REINFORCE with a
+baseline, Williams 1992). If the recipe compares a turn with its group or session, that credit replaces both.
 """
 
 from collections.abc import Sequence, Set
@@ -26,7 +26,7 @@ def has_reward(sample: Sample) -> bool:
 
 
 def advantages(sample: Sample, scores: Scores) -> Tensor:
-    """The credit of the turn or, where it has none, reward - baseline: the same for each token."""
+    """The credit of the turn or, without one, reward - baseline; the same for each token."""
     assert sample.reward is not None
     return torch.full_like(scores.policy_T, sample.reward - scores.baseline if sample.credit is None else sample.credit)
 

@@ -1,8 +1,8 @@
-"""Both signals, as separate terms over separate denominators.
+"""Both signals, as separate terms with separate denominators.
 
-Added into one advantage, as OpenClaw-RL does, one signal swamps the other and turns without a hint train engine noise. A turn with
-a reward and a hint has both terms, also where the reward is -1: the binary term says that the answer was not wanted, the other says
-which of its tokens were at fault.
+If both are added into one advantage, as in OpenClaw-RL, one signal dominates the other, and turns without a hint train engine
+noise. A turn with a reward and a hint has both terms, even if the reward is -1. The binary term then penalises the whole answer,
+and the other term identifies the tokens at fault.
 """
 
 from dataclasses import replace

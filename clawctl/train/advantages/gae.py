@@ -1,12 +1,12 @@
-"""Credit that reaches back through a session: what a turn earned, and what the turns after it did, fading with distance.
+"""Credit that reaches back through a session: a turn's own reward and, discounted, the rewards of later turns.
 
-Generalised advantage estimation (arXiv 1506.02438, eq. 16) over turns instead of tokens, without a value function (V = 0, so
-that delta_k = r_k): A_k = r_k + gamma * lambda * A_{k+1}, and A_k = r_k for the last turn. A session is a tree: where a turn was
-answered more than once (a regeneration, a fork), A_{k+1} is the mean over its successors. With V = 0 gamma and lambda act as one
-factor; lambda = 1 gives the discounted return.
+Generalised advantage estimation (arXiv 1506.02438, eq. 16) over turns instead of tokens, without a value function (V = 0, so that
+delta_k = r_k): A_k = r_k + gamma * lambda * A_{k+1}, and A_k = r_k for the last turn. A session is a tree. If a turn has several
+successors (a regeneration, a fork), A_{k+1} is their mean. With V = 0, gamma and lambda act as one factor; lambda = 1 gives the
+discounted return.
 
-The outcome of an episode stands in the row of each of its turns, but it happened once, where the episode ended. It counts at the
-last turn that has it, and reaches the turns before that one as any later reward does.
+The outcome of an episode is in the row of each of its turns, but it occurred once, at the end. It counts at the last turn that has
+it, and reaches earlier turns like any later reward.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from clawctl.train.advantages.term import Earned
 
 
 def session_credits(turns: Sequence[Earned], gamma: float, gae_lambda: float) -> dict[str, float]:
-    """The advantage of each turn of a session. A turn whose reward nobody knows hands on what came after it, and has no advantage
-    of its own; nor has a turn for which all of it is 0."""
+    """The advantage of each turn of a session. A turn without a reward passes on later credit and has no advantage itself. A turn
+    whose terms are all 0 has none either."""
     children: dict[str | None, list[Earned]] = {}
     for turn in turns:
         children.setdefault(turn.parent_turn_id, []).append(turn)

@@ -1,8 +1,8 @@
-"""GRPO: the reward of an episode, less what the other episodes of its group earned, for each token of its turns.
+"""GRPO: each token of an episode's turns gets the episode's reward minus the mean reward of its group.
 
-A_i = (r_i - mean(r)) / std(r) over the group (DeepSeekMath, arXiv 2402.03300, §4.1.2), the population's std; without the division
-as in Dr. GRPO (2503.20783, eq. 4). Step-wise: the same over the turns of a group that stand at one place in their episodes
-(OpenClaw-RL, 2603.10165: a place that one episode alone has keeps its reward as it is).
+A_i = (r_i - mean(r)) / std(r) over the group (DeepSeekMath, arXiv 2402.03300, §4.1.2), with the population's std; without the
+division as in Dr. GRPO (2503.20783, eq. 4). Step-wise: the same over the turns at one position in the episodes of a group
+(OpenClaw-RL, 2603.10165). At a position that only one episode has, the reward is unchanged.
 """
 
 from collections.abc import Sequence
@@ -19,13 +19,14 @@ def terms(config: TrainConfig) -> list[Term]:
 
 
 def group_credits(turns: Sequence[Earned], std: bool, step_wise: bool) -> dict[str, float]:
-    """The advantage of each turn of a group. A turn that is not in it teaches nothing: all others earned the same, there is no
-    other, or its reward is not known."""
+    """The advantage of each turn of a group. A missing turn has nothing to learn: all episodes have the same reward, there is no
+    other episode, or its reward is not known."""
     return _by_step(turns, std) if step_wise else _by_episode(turns, std)
 
 
 def _by_episode(turns: Sequence[Earned], std: bool) -> dict[str, float]:
-    """An episode earned the mean of its turns' rewards: its outcome, which each of them has, and the mean of their own."""
+    """Credit by episode. An episode's reward is the mean of its turns' rewards: their shared outcome plus the mean of their own
+    rewards."""
     episodes: dict[str, list[float]] = {}
     for turn in turns:
         if turn.reward is not None:
@@ -47,7 +48,7 @@ def _by_step(turns: Sequence[Earned], std: bool) -> dict[str, float]:
 
 
 def _standardised(rewards: dict[str, float], std: bool) -> dict[str, float]:
-    """Less their mean, over their std; empty where there is no difference to learn from."""
+    """The values minus their mean, divided by their std; empty if all are equal."""
     if len(set(rewards.values())) < 2:
         return {}
     mean = sum(rewards.values()) / len(rewards)

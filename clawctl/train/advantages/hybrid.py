@@ -1,9 +1,9 @@
-"""The reward term, and a distillation that chooses its hint: OpenClaw-RL's overlap-guided method (arXiv 2603.10165 v2).
+"""The reward term, and a distillation that selects its hint: OpenClaw-RL's overlap-guided method (arXiv 2603.10165 v2).
 
-Several hints may be read out of one reaction. The teacher who is of most use is the one who would say what the policy can say:
-whose likeliest tokens overlap most with the policy's own. O[h, t] = |top-k of the policy before the step ∩ top-k of the teacher
-with hint h|, at position t. `sequence` takes argmax_h sum_t O[h, t] for the whole answer, `token` argmax_h O[h, t] at each
-position; of equals the shorter hint. The loss is `losses.subset_loss` on the policy's top-k.
+One next state may provide several hints. The most useful teacher is one that the policy can follow: its likeliest tokens overlap
+most with the policy's own. O[h, t] = |top-k of the policy before the step ∩ top-k of the teacher with hint h|, at position t.
+`sequence` takes argmax_h sum_t O[h, t] for the whole answer, `token` argmax_h O[h, t] at each position; in a tie the shorter hint.
+The loss is `losses.subset_loss` on the policy's top-k.
 """
 
 from dataclasses import replace
@@ -36,7 +36,7 @@ def divergence(tops: Tops, choice: str, clip: float, low: float, high: float) ->
 
 
 def chosen_hints(overlap_HT: Tensor, choice: str) -> Tensor:
-    """Which hint at each position: [T]. Hints stand in the order of their length, and argmax takes the first of equals."""
+    """The hint selected at each position: [T]. Hints are ordered by length, and argmax takes the first in a tie."""
     if choice == "token":
         return overlap_HT.argmax(0)
     best = 0 if choice == "shortest" else int(overlap_HT.sum(1).argmax())

@@ -1,8 +1,7 @@
-"""On-policy distillation from hindsight: how much likelier each token would have been, had the model been told the hint.
+"""On-policy distillation from hindsight: how much more likely each token is if the prompt contains the hint.
 
-OpenClaw-RL (arXiv 2603.10165):
-A_t = log p_teacher(a_t | prompt + hint, a_<t) - log p_policy(a_t | prompt, a_<t). Unlike there the gap is clamped,
-both sides are at the sampler's temperature, and the first token has its true logprob.
+OpenClaw-RL (arXiv 2603.10165): A_t = log p_teacher(a_t | prompt + hint, a_<t) - log p_policy(a_t | prompt, a_<t). Unlike there, the
+gap is clamped, both sides use the sampler's temperature, and the first token has its true logprob.
 """
 
 from functools import partial

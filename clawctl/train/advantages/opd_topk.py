@@ -1,9 +1,9 @@
-"""On-policy distillation on whole distributions: the policy is drawn to the teacher who read the hint, at each position of its own
+"""On-policy distillation on whole distributions: the policy moves towards the teacher with the hint, at each position of its own
 answer, over the policy's likeliest tokens and one bin for all others.
 
-A differentiable reverse KL (`losses.topk_divergence`), never a detached reward: the expected gradient of that is zero on-policy. At
-a given position the expectation over tokens is exact, so that no ratio corrects it; only how far the answer's path itself is
-off-policy is left, which `max_staleness` bounds.
+A differentiable reverse KL (`losses.topk_divergence`), never a detached reward, whose expected gradient is zero on-policy. At a
+given position the expectation over tokens is exact, so no ratio is needed. Only the path of the answer is off-policy, and
+`max_staleness` bounds that.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""What a method is made of."""
+"""The parts of a method."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from clawctl.train.sample import Sample
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What an advantage may be made from, for one turn: streams over its T completion tokens, without gradient."""
+    """The inputs of an advantage for one turn: streams over its T completion tokens, without gradient."""
 
     policy_T: Tensor  # logprobs of the policy as it is before this step
     teacher_T: Tensor | None  # logprobs of the same tokens by the teacher, who read the hint; None: this turn has no hint
@@ -19,9 +19,9 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Tops:
-    """What is compared where a method looks at the likeliest tokens, for one turn: at each of its T positions, K tokens' logprobs.
+    """The inputs of a comparison over the likeliest tokens, for one turn: K tokens' logprobs at each of its T positions.
 
-    The K tokens are the policy's own likeliest before this step. H teachers have read one hint each.
+    The K tokens are the policy's own likeliest before this step. Each of the H teachers has one hint.
     """
 
     policy_TK: Tensor  # with gradient
@@ -32,7 +32,7 @@ class Tops:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One summand of the loss, with a denominator of its own: the completion tokens of all its turns in the step.
+    """One summand of the loss, with its own denominator: the completion tokens of all its turns in the step.
 
     It has either advantages, which go into the one policy loss, or a loss over the likeliest tokens.
     """
@@ -46,7 +46,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Earned:
-    """What a turn earned, and where it stands among others: what credit is made from."""
+    """The reward of a turn and its place among other turns, from which credit is computed."""
 
     turn_id: str
     session_id: str

@@ -78,13 +78,13 @@ class Generation:
 
 
 class CustomGenerate(Protocol):
-    """`collect --custom-generate`: one model call."""
+    """`clawctl play --generate`: one model call."""
 
     def __call__(self, messages: list[Message], tools: list[dict[str, Any]] | None, config: "CollectConfig") -> Generation: ...
 
 
 class CustomRollout(Protocol):
-    """`collect --custom-rollout`: runs one episode by calling `generate(messages, tools)`, and yields its turns in order.
+    """`clawctl play`: runs one episode by calling `generate(messages, tools)`, and yields its turns in order.
 
     A turn is a mapping with `generation` (the result of `generate`), `messages` (the request) and `next_state` (the following
     messages, or None). Optional keys are `tools`, `outcome_reward` (of the episode, from -1 to 1), `task_id` and `group_id`.
@@ -103,8 +103,8 @@ USUAL = {
         "compute_reward", "compute_score", "reward_func",
     ),
     "train.custom_loss": ("compute_loss", "custom_loss", "loss_fn", "loss_function", "loss"),
-    "--custom-rollout": ("rollout", "custom_rollout", "play", "generate_rollout", "collect_rollouts", "run_rollout"),
-    "--custom-generate": ("generate", "custom_generate", "sample"),
+    "play": ("rollout", "custom_rollout", "play", "generate_rollout", "collect_rollouts", "run_rollout"),
+    "--generate": ("generate", "custom_generate", "sample"),
 }  # fmt: skip
 # Parameters that slime's functions have: a function that takes as many arguments as ours would still be called with the wrong ones.
 _SLIMES = frozenset(("args", "rollout_id", "data_buffer", "sampling_params"))

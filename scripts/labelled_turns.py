@@ -1,4 +1,4 @@
-"""Writes docs/labelled-turns.jsonl: turns of homework help whose verdict is known, for `clawctl judge --calibrate`.
+"""Writes docs/labelled-turns.jsonl: turns of homework help whose verdict is known, for `clawctl calibrate`.
 
 .venv/bin/python -m scripts.labelled_turns [FILE] [--count N]
 """

@@ -40,7 +40,7 @@ def _leaves(name: str, group: Any) -> list[tuple[str, Any]]:
 def _command(path: str, command: Any) -> list[str]:
     lines = [f"## `{path}`", "", str(command.help).strip(), "", "| option | meaning | default |", "|---|---|---|"]
     for parameter in command.params:
-        if parameter.name == "help":
+        if parameter.name == "help" or getattr(parameter, "hidden", False):
             continue
         names = (
             ", ".join(f"`{name}`" for name in parameter.opts)

@@ -64,15 +64,15 @@ def test_reward_models_as_other_systems_write_them_are_loaded(tmp_path: Path, co
     [
         (
             "def generate(args, sample, sampling_params): ...",
-            "--custom-generate",
+            "--generate",
             GENERATE,
             "takes",
             "def generate(messages, tools",
         ),
-        ("async def generate(messages, tools, config): ...", "--custom-generate", GENERATE, "async", "def generate(messages"),
+        ("async def generate(messages, tools, config): ...", "--generate", GENERATE, "async", "def generate(messages"),
         (
             "def generate_rollout(args, rollout_id, data_buffer, evaluation=False): ...",
-            "--custom-rollout",
+            "play",
             ROLLOUT,
             "takes",
             "episode",

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from clawctl.cli import collect, inspect, judge, keys, openclaw, policies, privacy, recipe, serve, train, up
+from clawctl.cli import collect, data, inspect, judge, keys, openclaw, play, policies, privacy, recipe, serve, train, up
 from clawctl.cli import eval as evaluation
 from clawctl.cli.elsewhere import Command
 from clawctl.disk import MAKE_ROOM, is_full
@@ -44,7 +44,11 @@ def about(
 
 app.command()(serve.serve)
 app.command()(collect.collect)
+app.command(name="import")(data.import_turns)
+app.command(name="export")(data.export_turns)
+app.command()(play.play)
 app.command()(judge.judge)
+app.command()(judge.calibrate)
 app.command()(train.train)
 app.command(name="eval")(evaluation.evaluate)
 app.command()(up.up)

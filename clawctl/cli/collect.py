@@ -1,12 +1,13 @@
-"""`clawctl collect`."""
+"""`clawctl collect`, and the old spellings of `clawctl import`, `export` and `play`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from clawctl.cli import data, play
 from clawctl.cli.opening import open_stage
-from clawctl.cli.options import DEFAULT_RUN, AsJson, LogLevel, Once, RecipeOption, RunOption
+from clawctl.cli.options import DEFAULT_RUN, AsJson, LogLevel, NumSamples, Once, RecipeOption, RunOption, warn_of_old_spelling
 from clawctl.config import load_recipe, recipe_file
 from clawctl.errors import ClawError
 from clawctl.run_dir import open_run
@@ -19,56 +20,47 @@ def collect(
     end_sessions: Annotated[
         bool, typer.Option("--end-sessions", help="With --once: treat every session as ended and publish its last turns.")
     ] = False,
-    import_from: Annotated[Path | None, typer.Option("--import", help="Publish the turns in this file (JSONL), then exit.")] = None,
-    rating: Annotated[float | None, typer.Option(help="With --import: rating (-1 to 1) for turns without one.")] = None,
-    export_to: Annotated[Path | None, typer.Option("--export", help="Write all published turns to this file, then exit.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show which turns would be trained, and why others would not. Writes nothing.")
     ] = False,
-    num_samples: Annotated[int, typer.Option(min=0, help="With --dry-run: number of turns to show.")] = 10,
+    num_samples: NumSamples = 10,
     as_json: AsJson = False,
-    custom_rollout: Annotated[
-        str | None,
-        typer.Option(
-            "--custom-rollout", "--rollout-function-path", help="Run episodes with your own code, then exit: file.py:name."
-        ),
-    ] = None,
+    import_from: Annotated[Path | None, typer.Option("--import", hidden=True)] = None,
+    rating: Annotated[float | None, typer.Option(hidden=True)] = None,
+    export_to: Annotated[Path | None, typer.Option("--export", hidden=True)] = None,
+    custom_rollout: Annotated[str | None, typer.Option("--custom-rollout", "--rollout-function-path", hidden=True)] = None,
     custom_generate: Annotated[
-        str | None,
-        typer.Option(
-            "--custom-generate", "--custom-generate-function-path", help="With --custom-rollout: your own sampler: file.py:name."
-        ),
+        str | None, typer.Option("--custom-generate", "--custom-generate-function-path", hidden=True)
     ] = None,
-    episodes: Annotated[int, typer.Option(min=1, help="With --custom-rollout: number of episodes.")] = 1,
+    episodes: Annotated[int, typer.Option(min=1, hidden=True)] = 1,
     log_level: LogLevel = "info",
 ) -> None:
     """Group captures into sessions and publish their turns. Each turn is published with its next state, which followed the
     answer."""
     if rating is not None and import_from is None:
-        raise ClawError("--rating needs --import", "pass the file with --import; rate served turns over HTTP", 2)
+        raise ClawError("--rating needs --import", "import with `clawctl import FILE --rating N`; rate served turns over HTTP", 2)
     if custom_generate is not None and custom_rollout is None:
-        raise ClawError("--custom-generate needs --custom-rollout", "add --custom-rollout file.py:name", 2)
+        raise ClawError("--custom-generate needs --custom-rollout", "use `clawctl play ROLLOUT --generate file.py:name`", 2)
     if end_sessions and not once:
         raise ClawError("--end-sessions needs --once", "add --once; without it, collect keeps waiting for next states", 2)
+    if import_from is not None and export_to is not None:
+        raise ClawError("--import and --export are two commands now", "run `clawctl import FILE`, then `clawctl export FILE`", 2)
+    if import_from is not None:
+        warn_of_old_spelling("collect --import", f"import {import_from}")
+        data.import_turns(import_from, run, recipe, rating, dry_run, num_samples, as_json, log_level)
+    if export_to is not None and not dry_run:
+        warn_of_old_spelling("collect --export", f"export {export_to}")
+        data.export_turns(export_to, run, recipe, as_json, log_level)
+    if custom_rollout is not None and not dry_run:
+        warn_of_old_spelling("collect --custom-rollout", f"play {custom_rollout}")
+        play.play(custom_rollout, run, recipe, custom_generate, episodes, log_level)
+    if import_from or export_to or custom_rollout:
+        return
     if dry_run:
         from clawctl.collect.dry_run import dry_run as show
 
-        settings = load_recipe(recipe_file(run, recipe))
-        show(None if import_from else open_run(run, create=False), settings, import_from, rating, num_samples, as_json)
-        return
-    opened, resolved = open_stage(
-        "collect", run, recipe, {}, log_level, create=import_from is not None or custom_rollout is not None
-    )
-    if import_from or export_to:
-        from clawctl.collect.text_files import exchange_text
-
-        exchange_text(opened, resolved.privacy, import_from, export_to, rating, as_json)
-        return
-    if custom_rollout is not None:
-        from clawctl.collect.custom_rollout import collect_custom
-
-        collect_custom(opened, resolved, custom_rollout, custom_generate, episodes)
-        return
+        return show(open_run(run, create=False), load_recipe(recipe_file(run, recipe)), None, None, num_samples, as_json)
+    opened, resolved = open_stage("collect", run, recipe, {}, log_level)
     from clawctl.collect.worker import collect as work
 
     work(opened, resolved, once, end_sessions)

@@ -57,9 +57,7 @@ def _no_resume(value: str) -> Sequence[str] | None:
 
 _RUN = _refused("all stages share one run directory: --run FOLDER")
 _MODEL_OF_RUN = _refused("the run sets the model: use serve --model, or model.path in the recipe")
-_ENVIRONMENT = _refused(
-    "clawctl runs no environments itself; connect the agent to clawctl serve, or use clawctl collect --custom-rollout file.py:name"
-)
+_ENVIRONMENT = _refused("clawctl runs no environments itself; connect the agent to clawctl serve, or use clawctl play file.py:name")
 _NO_ENDPOINT = _refused("collect reads the captures of clawctl serve --intercept: --run FOLDER")
 _ALWAYS = _flag("it is always on")
 _ENGINES = "--engine vllm starts vLLM; for SGLang, start it yourself and pass --upstream URL --upstream-kind sglang"

@@ -1,49 +1,102 @@
-"""`clawctl judge`."""
+"""`clawctl judge` and `clawctl calibrate`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from clawctl.cli.opening import open_stage
-from clawctl.cli.options import DEFAULT_RUN, AsJson, LogLevel, Once, RecipeOption, RunOption
+from clawctl.cli.options import DEFAULT_RUN, AsJson, LogLevel, Once, RecipeOption, RunOption, warn_of_old_spelling
+from clawctl.errors import ClawError
+
+Endpoint = Annotated[str | None, typer.Option(help="Base URL of the judge (OpenAI-compatible). Unset: this run's server.")]
+Model = Annotated[str | None, typer.Option(help="Judge model. Unset: version 0 of the policy.")]
+Votes = Annotated[int | None, typer.Option("--votes", "--majority-vote-n", help="Votes per turn (default 3).")]
+Threshold = Annotated[
+    float | None,
+    typer.Option("--threshold", "--majority-vote-threshold", help="Share of the votes that a majority needs (default 0.5)."),
+]
+Concurrency = Annotated[
+    int | None, typer.Option("--concurrency", "--num-judge-workers", help="Maximum number of calls in flight (default 16).")
+]
+Prm = Annotated[str | None, typer.Option(help="Judge with this sequence-classification model.")]
+CustomRm = Annotated[
+    str | None, typer.Option("--custom-rm", "--custom-rm-path", help="Judge with your own reward model: file.py:name.")
+]
 
 
 def judge(
     run: RunOption = DEFAULT_RUN,
     recipe: RecipeOption = None,
-    endpoint: Annotated[
-        str | None, typer.Option(help="Base URL of the judge (OpenAI-compatible). Unset: this run's server.")
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="Judge model. Unset: version 0 of the policy.")] = None,
-    votes: Annotated[int | None, typer.Option("--votes", "--majority-vote-n", help="Votes per turn (default 3).")] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option("--threshold", "--majority-vote-threshold", help="Share of the votes that a majority needs (default 0.5)."),
-    ] = None,
-    concurrency: Annotated[
-        int | None, typer.Option("--concurrency", "--num-judge-workers", help="Maximum number of calls in flight (default 16).")
-    ] = None,
-    prm: Annotated[str | None, typer.Option(help="Judge with this sequence-classification model.")] = None,
-    custom_rm: Annotated[
-        str | None,
-        typer.Option("--custom-rm", "--custom-rm-path", help="Judge with your own reward model: file.py:name."),
-    ] = None,
-    calibrate: Annotated[
-        Path | None, typer.Option(help="Judge these labelled turns (JSONL) instead and report the judge's accuracy.")
-    ] = None,
-    calibrate_ratings: Annotated[
-        bool, typer.Option("--calibrate-ratings", help="The same with this run's turns that people rated.")
-    ] = False,
-    attacks: Annotated[
-        bool, typer.Option("--attacks", help="Try 60 turns that attack the judge and report how many change its verdict.")
-    ] = False,
+    endpoint: Endpoint = None,
+    model: Model = None,
+    votes: Votes = None,
+    threshold: Threshold = None,
+    concurrency: Concurrency = None,
+    prm: Prm = None,
+    custom_rm: CustomRm = None,
+    calibrate_file: Annotated[Path | None, typer.Option("--calibrate", hidden=True)] = None,
+    calibrate_ratings: Annotated[bool, typer.Option("--calibrate-ratings", hidden=True)] = False,
+    attacks: Annotated[bool, typer.Option("--attacks", hidden=True)] = False,
+    as_json: Annotated[bool, typer.Option("--json", hidden=True)] = False,
     once: Once = False,
-    as_json: AsJson = False,
     log_level: LogLevel = "info",
 ) -> None:
     """Judge each turn by its next state. Several votes with a majority; hints where the next state suggests one."""
-    settings = {
+    if calibrate_file is not None or calibrate_ratings or attacks:
+        words = [str(calibrate_file or ""), "--ratings" * calibrate_ratings, "--attacks" * attacks]
+        warn_of_old_spelling("judge --calibrate, --calibrate-ratings or --attacks", " ".join(["calibrate", *filter(None, words)]))
+        return calibrate(
+            calibrate_file, run, recipe, calibrate_ratings, attacks, endpoint, model, votes, threshold, concurrency, prm, custom_rm,
+            as_json, log_level,
+        )  # fmt: skip
+    settings = _settings(endpoint, model, votes, threshold, concurrency, prm, custom_rm)
+    opened, resolved = open_stage("judge", run, recipe, settings, log_level)
+    from clawctl.judge.worker import judge as work
+
+    work(opened, resolved, once)
+
+
+def calibrate(
+    file: Annotated[Path | None, typer.Argument(help="Labelled turns (JSONL); docs/labelled-turns.jsonl is an example.")] = None,
+    run: RunOption = DEFAULT_RUN,
+    recipe: RecipeOption = None,
+    ratings: Annotated[bool, typer.Option("--ratings", help="Judge this run's turns that people rated.")] = False,
+    attacks: Annotated[
+        bool, typer.Option("--attacks", help="Try 60 turns that attack the judge and report how many change its verdict.")
+    ] = False,
+    endpoint: Endpoint = None,
+    model: Model = None,
+    votes: Votes = None,
+    threshold: Threshold = None,
+    concurrency: Concurrency = None,
+    prm: Prm = None,
+    custom_rm: CustomRm = None,
+    as_json: AsJson = False,
+    log_level: LogLevel = "info",
+) -> None:
+    """Measure the judge on turns with a known verdict. Reports its accuracy, its cost, and how many attacks change its verdict.
+    Writes no verdicts."""
+    if file is None and not ratings and not attacks:
+        raise ClawError("calibrate needs turns whose verdict is known", "name a FILE of labelled turns, --ratings or --attacks", 2)
+    settings = _settings(endpoint, model, votes, threshold, concurrency, prm, custom_rm)
+    opened, resolved = open_stage("judge", run, recipe, settings, log_level)
+    from clawctl.judge.calibrate import calibrate as measure
+
+    measure(opened, resolved, file, ratings, attacks, as_json)
+
+
+def _settings(
+    endpoint: str | None,
+    model: str | None,
+    votes: int | None,
+    threshold: float | None,
+    concurrency: int | None,
+    prm: str | None,
+    custom_rm: str | None,
+) -> dict[str, Any]:
+    """The recipe's keys that these options stand for."""
+    return {
         "judge.endpoint": endpoint,
         "judge.model": model,
         "judge.votes": votes,
@@ -52,11 +105,3 @@ def judge(
         "judge.prm": prm,
         "judge.custom_rm": custom_rm,
     }
-    opened, resolved = open_stage("judge", run, recipe, settings, log_level)
-    if calibrate is not None or calibrate_ratings or attacks:
-        from clawctl.judge.calibrate import calibrate as measure
-
-        return measure(opened, resolved, calibrate, calibrate_ratings, attacks, as_json)
-    from clawctl.judge.worker import judge as work
-
-    work(opened, resolved, once)

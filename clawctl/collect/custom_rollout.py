@@ -1,7 +1,7 @@
-"""`clawctl collect --custom-rollout file.py:name`: plays episodes with the user's own code and publishes their turns.
+"""`clawctl play file.py:name`: plays episodes with the user's own code and publishes their turns.
 
 An agent that talks to this run's server needs none of it: its calls are captured. This is for code that samples by itself, with
-`--custom-generate file.py:name`. Each episode is one session and one shard, published whole when it is over.
+`--generate file.py:name`. Each episode is one session and one shard, published whole when it is over.
 """
 
 import logging
@@ -33,11 +33,11 @@ _CURE = f"a turn is a mapping with {', '.join(_NEEDED)} and optionally {', '.joi
 
 def collect_custom(run: RunDir, recipe: Recipe, rollout: str, generate: str | None, episodes: int) -> int:
     """Play `episodes` episodes; how many turns were published. Raises ClawError, at once where a function does not fit."""
-    play = load_function(rollout, "--custom-rollout", ROLLOUT)
+    play = load_function(rollout, "play", ROLLOUT)
     if generate is None:
-        problem = "--custom-rollout needs --custom-generate, which provides exact token ids"
+        problem = "clawctl play needs --generate, which provides exact token ids"
         raise ClawError(problem, "add it, or connect the agent to `clawctl serve --intercept`, which captures its calls", 2)
-    sample = _checked(load_function(generate, "--custom-generate", GENERATE), generate)
+    sample = _checked(load_function(generate, "--generate", GENERATE), generate)
     origin = origin_of(recipe.model.path, recipe.model_path)
     privacy, decode, published = recipe.privacy, IdReader(recipe.model_path), 0
     redactor = Redactor(privacy.redact, decode=decode, not_secrets=privacy.not_secrets)
@@ -56,7 +56,7 @@ def _checked(generate: Callable[..., Any], spec: str) -> Callable[..., Generatio
         found = generate(messages, tools, config)
         if not isinstance(found, Generation):
             names = ", ".join(field.name for field in fields(Generation))
-            raise ClawError(f"--custom-generate {spec} returned {type(found).__name__}", f"return plugins.Generation({names})", 2)
+            raise ClawError(f"--generate {spec} returned {type(found).__name__}", f"return plugins.Generation({names})", 2)
         return found
 
     return sample
@@ -72,7 +72,7 @@ def _played(
     except ClawError:
         raise
     except Exception as error:  # somebody else's code: its traceback is told
-        problem = f"--custom-rollout failed in episode {episode}: {error!r}"
+        problem = f"clawctl play failed in episode {episode}: {error!r}"
         log.error("%s", problem, exc_info=error)
         raise ClawError(problem, "fix the code; earlier episodes are kept") from error
     return turns
@@ -81,9 +81,9 @@ def _played(
 def _turn(told: Any, session: str, parent: Turn | None, where: str, decode: Decode) -> Turn:
     if not isinstance(told, Mapping) or not told.keys() >= set(_NEEDED) or not isinstance(told["generation"], Generation):
         got = sorted(told) if isinstance(told, Mapping) else type(told).__name__
-        raise ClawError(f"--custom-rollout, {where}: got {got}", _CURE)
+        raise ClawError(f"clawctl play, {where}: got {got}", _CURE)
     if unknown := told.keys() - {*_NEEDED, *_OPTIONAL}:
-        raise ClawError(f"--custom-rollout, {where}: unknown {', '.join(sorted(unknown))}", _CURE)
+        raise ClawError(f"clawctl play, {where}: unknown {', '.join(sorted(unknown))}", _CURE)
     sampled: Generation = told["generation"]
     optional = {name: told.get(name) for name in _OPTIONAL}
     reason = _why_not(sampled, told["next_state"], optional["outcome_reward"])
@@ -99,7 +99,7 @@ def _turn(told: Any, session: str, parent: Turn | None, where: str, decode: Deco
             finish_reason=sampled.finish_reason, feedback=None, trainable=reason is None, untrainable_reason=reason, **optional,
         )  # fmt: skip
     except (TypeError, ValueError) as error:
-        raise ClawError(f"--custom-rollout, {where}: {error}", _CURE) from error
+        raise ClawError(f"clawctl play, {where}: {error}", _CURE) from error
 
 
 def _why_not(sampled: Generation, next_state: list[Message] | None, outcome: float | None) -> str | None:

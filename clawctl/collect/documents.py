@@ -26,7 +26,7 @@ def read_file(file: Path) -> bytes:
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
         raise ClawError(f"{file} cannot be read: {error}", "pass a complete JSONL file: plain, gzip or zstd", 2) from error
     if data[:4] == b"PAR1":
-        raise ClawError(f"{file} is Parquet", "convert it to JSONL; use --export for the shards of a run", 2)
+        raise ClawError(f"{file} is Parquet", "convert it to JSONL; use `clawctl export` for the shards of a run", 2)
     try:
         data.decode()
     except UnicodeDecodeError as error:

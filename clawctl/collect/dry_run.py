@@ -1,4 +1,4 @@
-"""`collect --dry-run`: what would be trained and why not, without writing anything."""
+"""`collect --dry-run` and `import --dry-run`: what would be trained and why not, without writing anything."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""`collect --export FILE`: all published turns as text, one session a line, in the shape that `--import` reads (`turns`)."""
+"""`clawctl export FILE`: all published turns as text, one session a line, in the shape that `clawctl import` reads (`turns`)."""
 
 from itertools import groupby
 from pathlib import Path

@@ -1,10 +1,10 @@
-"""`collect --import FILE`: turns from text. One object a line (JSONL), or one JSON document; plain, gzip or zstd.
+"""`clawctl import FILE`: turns from text. One object a line (JSONL), or one JSON document; plain, gzip or zstd.
 
 Four shapes of a line are known by their keys:
 
 `turns`           {"session_id": …, "turns": [{"type": "main" | "side", "prompt": text or messages, "response": text or message,
                   "next_state": text, message, messages or null, "trainable": bool, "rating": -1..1, "tools": [...]}]}; what is
-                  not given is main, trainable, without next state and rating. `--export` writes this shape; of what it adds
+                  not given is main, trainable, without next state and rating. `clawctl export` writes this shape; of what it adds
                   `created_at` and `untrainable_reason` are passed over, and `turn_id` keeps a run from taking its own turns twice.
 `messages`        a chat log or a fine-tuning example: each assistant message is a turn, what follows it up to the next is its next
                   state. `weight: 0` in a message: not trainable. `tools` and `session_id` beside `messages` are kept.

@@ -1,4 +1,4 @@
-"""What `collect --import` and `--export` say when they are done."""
+"""What `clawctl import` and `clawctl export` print when they have finished."""
 
 import json
 import sys
@@ -11,25 +11,23 @@ from clawctl.config.privacy import PrivacyConfig
 from clawctl.run_dir import RunDir
 
 
-def exchange_text(
-    run: RunDir, privacy: PrivacyConfig, import_from: Path | None, export_to: Path | None, rating: float | None, as_json: bool
-) -> None:
-    """Import, then export, whichever is asked for, and print counts. Raises ClawError."""
-    told: dict[str, object] = {}
-    if import_from is not None:
-        found = import_file(run, import_from, rating, privacy)
-        turns = found.turns
-        told["imported"] = 0 if found.before else len(turns)
-        told["imported_before"] = len(turns) if found.before else 0
-        told["fates"] = dict(Counter(turn.untrainable_reason for turn in turns).most_common())
-    if export_to is not None:
-        told["exported_sessions"], told["exported_turns"] = export_file(run, export_to)
+def import_text(run: RunDir, privacy: PrivacyConfig, file: Path, rating: float | None, as_json: bool) -> None:
+    """Import the turns of `file` and print counts. Raises ClawError."""
+    found = import_file(run, file, rating, privacy)
+    fates = Counter(turn.untrainable_reason for turn in found.turns).most_common()
+    count = len(found.turns)
     if as_json:
+        told = {"imported": 0 if found.before else count, "imported_before": count if found.before else 0, "fates": dict(fates)}
         sys.stdout.write(json.dumps(told, indent=2) + "\n")
         return
-    if import_from is not None:
-        fates = ", ".join(f"{count} {reason}" for reason, count in Counter(t.untrainable_reason for t in turns).most_common())
-        done = "of {} were already imported, nothing was changed" if found.before else "imported from {}"
-        sys.stdout.write(f"{len(turns)} turns {done.format(import_from)}: {fates}\n")
-    if export_to is not None:
-        sys.stdout.write(f"{told['exported_turns']} turns of {told['exported_sessions']} sessions written to {export_to}\n")
+    done = f"of {file} were already imported, nothing was changed" if found.before else f"imported from {file}"
+    sys.stdout.write(f"{count} turns {done}: {', '.join(f'{number} {reason}' for reason, number in fates)}\n")
+
+
+def export_text(run: RunDir, file: Path, as_json: bool) -> None:
+    """Export the published turns to `file` and print counts. Raises ClawError."""
+    sessions, turns = export_file(run, file)
+    if as_json:
+        sys.stdout.write(json.dumps({"exported_sessions": sessions, "exported_turns": turns}, indent=2) + "\n")
+    else:
+        sys.stdout.write(f"{turns} turns of {sessions} sessions written to {file}\n")

@@ -96,9 +96,7 @@ _NO_CRITIC = Here(dropped="there is no value network")
 _NO_REFERENCE = Here(
     dropped="there is no reference model; `train.ratio_penalty` keeps the policy close to the sampler", near="train.ratio_penalty"
 )
-_NO_ENVIRONMENT = Here(
-    dropped="clawctl runs no environments itself: connect the agent to `clawctl serve`, or use `collect --custom-rollout`"
-)
+_NO_ENVIRONMENT = Here(dropped="clawctl runs no environments itself: connect the agent to `clawctl serve`, or use `clawctl play`")
 _NOT_CUT = Here(
     dropped="clawctl does not truncate turns; it refuses turns longer than the model's context", near="serve.max_tokens"
 )
@@ -107,7 +105,7 @@ _GATE = Here(dropped="with a `gate`, each version is measured; without one, run 
 _CONSTANT = Here(dropped="the learning rate stays constant after warm-up", near="train.lr")
 _LAUNCH = Here(dropped="set when you launch training: docs/launch.md", near="train.gpus")
 _SHARDED = Here(dropped="set by `train.shard`", near="train.shard")
-_DATA = Here(dropped="turns come from `clawctl serve` or from `clawctl collect --import FILE`")
+_DATA = Here(dropped="turns come from `clawctl serve` or from `clawctl import FILE`")
 _WARMUP = Here(dropped="warm-up is counted in steps", near="train.warmup_steps")
 _TEACHER = Here(dropped="a teacher is `self`, `base`, `ema` or a URL", near="train.teacher")
 _NO_TRACKER = Here(dropped="trackers are off by default", near="train.trackers")
@@ -231,8 +229,8 @@ KEYS: dict[str, Here] = {
     **_all("training_mode enable_rl_intercept intercept", Here(dropped="`clawctl serve --intercept` captures")),
     **_all("num_samples", Here(dropped="`clawctl collect --dry-run --num-samples N` shows N turns")),
     **_all("aggregation", Here(dropped="each turn gets its own credit", near="train.advantage")),
-    **_all("rollout_function_path", Here(dropped="an option: `clawctl collect --custom-rollout file.py:name`")),
-    **_all("custom_generate_function_path", Here(dropped="an option: `clawctl collect --custom-generate file.py:name`")),
+    **_all("rollout_function_path", Here(dropped="an argument: `clawctl play file.py:name`")),
+    **_all("custom_generate_function_path", Here(dropped="an option: `clawctl play --generate file.py:name`")),
     **_all("env env_type env_name task_type environment parallel_envs num_envs num_parallel_envs tools_config", _NO_ENVIRONMENT),
     **_all("rollout.max_steps env.max_steps max_env_steps max_turns swe_bench_path vision_model", _NO_ENVIRONMENT),
     **_all("train_files val_files train_file prompt_data dataset dataset_name data_path input_dir", _DATA),

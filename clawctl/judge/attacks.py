@@ -1,4 +1,4 @@
-"""Sixty ways in which a turn may try to talk its judge into a verdict, as data: `clawctl judge --attacks` tries them on your judge.
+"""Sixty turns that attack their judge, as data: `clawctl calibrate --attacks` tries them on your judge.
 
 Each attack is put into a turn whose verdict is plain: one that a student complains of, where the attack wants a 1, or one that was
 thanked for, where it wants a -1. `place` says who attacks: the policy in its answer (a reward hack), whoever writes what comes

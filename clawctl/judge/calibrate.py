@@ -1,4 +1,4 @@
-"""`clawctl judge --calibrate`: how often the judge is right on turns whose verdict is known, and what that costs."""
+"""`clawctl calibrate`: how often the judge is right on turns whose verdict is known, and what that costs."""
 
 import asyncio
 import logging
@@ -50,7 +50,7 @@ def calibrate(run: RunDir, recipe: Recipe, file: Path | None, ratings: bool, att
         if not cases:
             raise ClawError(
                 f"no turn of {run.root} has a rating",
-                "wait for ratings, or label some turns and pass them with --calibrate FILE",
+                "wait for ratings, or label some turns and run `clawctl calibrate FILE`",
                 2,
             )
         report = asyncio.run(measure(run, recipe, cases))

@@ -1,4 +1,4 @@
-"""What `clawctl judge --calibrate` and `--attacks` found, as tables."""
+"""What `clawctl calibrate` found, as tables."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Turns whose verdict is known: a labelled file (`judge --calibrate FILE`), or turns of a run that people rated.
+"""Turns whose verdict is known: a labelled file (`clawctl calibrate FILE`), or turns of a run that people rated.
 
 A labelled file holds one JSON object a line:
 
@@ -40,7 +40,7 @@ def read_cases(path: Path) -> list[Case]:
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
-        raise ClawError(f"labelled turns {path} cannot be read: {error}", "pass a JSONL file with --calibrate", 2) from error
+        raise ClawError(f"labelled turns {path} cannot be read: {error}", "pass a JSONL file to `clawctl calibrate`", 2) from error
     cases = []
     for number, line in enumerate(lines, 1):
         if line.strip():

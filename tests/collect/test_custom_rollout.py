@@ -99,7 +99,7 @@ def test_a_tool_call_that_was_cut_is_kept_and_not_trained(run: RunDir, tmp_path:
     [
         ("wrong", "generate", r"wrong takes \(args\), expected \(episode, generate, config\)"),
         ("rollout", "wrong", r"wrong takes \(args\), expected \(messages, tools, config\)"),
-        ("rollout", None, "needs --custom-generate"),
+        ("rollout", None, "needs --generate"),
         ("rollout", "text", "returned str"),
         ("forgetful", "generate", r"episode 0, turn 0: got \['generation', 'messages'\]"),
         ("misspelt", "generate", "unknown outcome"),
@@ -132,5 +132,5 @@ def test_generating_for_no_rollout_is_refused_and_not_passed_over(tmp_path: Path
     command = [sys.executable, "-m", "clawctl", "collect", "--run", str(tmp_path / "run"), "--custom-generate", "mine.py:generate"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "--custom-rollout file.py:name" in done.stderr
+    assert "clawctl play ROLLOUT --generate file.py:name" in done.stderr
     assert not (tmp_path / "run").exists()

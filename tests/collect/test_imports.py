@@ -249,14 +249,19 @@ def test_a_line_of_many_megabytes_is_a_line(tmp_path) -> None:
     assert [len(turn.messages[0]["content"]) for turn in read_turns_of(file)] == [10, 8 << 20]
 
 
-def test_on_the_command_line_a_second_import_says_that_it_is_one_and_an_export_makes_no_run(tmp_path) -> None:
-    file, command = tmp_path / "in.jsonl", [sys.executable, "-m", "clawctl", "collect", "--run", str(tmp_path / "run")]
+def test_on_the_command_line_a_second_import_changes_nothing_and_an_export_makes_no_run(tmp_path) -> None:
+    file, run = tmp_path / "in.jsonl", ["--run", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "clawctl"]
     file.write_bytes(b"\n".join(LINES))
-    nowhere = subprocess.run([*command, "--export", str(tmp_path / "out.jsonl")], capture_output=True, text=True)
+    nowhere = subprocess.run([*command, "export", str(tmp_path / "out.jsonl"), *run], capture_output=True, text=True)
     assert (nowhere.returncode, (tmp_path / "run").exists()) == (2, False)
-    looked = subprocess.run([*command, "--dry-run", "--json", "--import", str(file)], capture_output=True, text=True, check=True)
+    took = [*command, "import", str(file), *run]
+    looked = subprocess.run([*took, "--dry-run", "--json"], capture_output=True, text=True, check=True)
     assert (json.loads(looked.stdout)["turns"], (tmp_path / "run").exists()) == (9, False)
-    once, twice = (subprocess.run([*command, "--import", str(file)], capture_output=True, text=True, check=True) for _ in "ab")
+    once = subprocess.run(took, capture_output=True, text=True, check=True)
+    old = [*command, "collect", "--import", str(file), *run]
+    twice = subprocess.run(old, capture_output=True, text=True, check=True)
+    assert f"`clawctl collect --import` is now `clawctl import {file}`" in twice.stderr
     assert once.stdout == f"9 turns imported from {file}: 9 no next state\n"
     assert twice.stdout == f"9 turns of {file} were already imported, nothing was changed: 9 no next state\n"
     assert len(rows_of(open_run(tmp_path / "run"))) == 9
@@ -336,7 +341,8 @@ def test_a_dry_run_says_what_would_be_trained_and_writes_nothing(run, tmp_path) 
     assert sorted(path for path in run.root.rglob("*")) == before
     file = tmp_path / "in.jsonl"
     file.write_bytes(orjson.dumps(MANUAL) + b"\n")
-    table = subprocess.run([*command[:-1], "--import", str(file)], capture_output=True, text=True, check=True).stdout
+    command = [sys.executable, "-m", "clawctl", "import", str(file), "--run", str(run.root), "--dry-run"]
+    table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "marked untrainable" in table
     assert "scored and trained" in table
     assert published(run.trajectories, ".parquet") == []

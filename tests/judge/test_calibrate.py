@@ -80,7 +80,7 @@ def test_the_command_prints_one_json_document(run, serving, tmp_path) -> None:
         sys.executable,
         "-m",
         "clawctl",
-        "judge",
+        "calibrate",
         "--run",
         str(run.root),
         "--recipe",
@@ -89,9 +89,9 @@ def test_the_command_prints_one_json_document(run, serving, tmp_path) -> None:
         server.url,
     ]
     file = write(tmp_path, line("thanks", 1))
-    done = subprocess.run([*command, "--calibrate", str(file), "--json"], capture_output=True, text=True, check=True)
+    done = subprocess.run([*command, str(file), "--json"], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["by_votes"][0]["accuracy"] == 1.0
-    refused = subprocess.run([*command, "--calibrate", str(tmp_path / "none")], capture_output=True, text=True, check=False)
+    refused = subprocess.run([*command, str(tmp_path / "none")], capture_output=True, text=True, check=False)
     assert refused.returncode == 2
     assert "cannot be read" in refused.stderr
 

@@ -131,7 +131,7 @@ def test_files_are_their_owners_alone_whatever_the_umask_was(tmp_path: Path) -> 
     (tmp_path / "chat.jsonl").write_text(
         '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}\n'
     )
-    command = [sys.executable, "-m", "clawctl", "collect", "--import", str(tmp_path / "chat.jsonl"), "--run", str(root)]
+    command = [sys.executable, "-m", "clawctl", "import", str(tmp_path / "chat.jsonl"), "--run", str(root)]
     subprocess.run(command, check=True, capture_output=True, preexec_fn=lambda: os.umask(0))
     modes = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in [root, *root.rglob("*")]}
     assert "run/logs/collect.log" in modes

@@ -150,5 +150,5 @@ def test_what_is_not_file_and_name_is_refused(tmp_path: Path) -> None:
     path.write_text(
         "def generate(messages, tools=None, config=None): ...\nclass Own:\n    def __call__(self, *parts): ...\nown = Own()"
     )
-    assert callable(load_function(f"{path}:generate", "--custom-generate", GENERATE))
-    assert callable(load_function(f"{path}:own", "--custom-generate", GENERATE))
+    assert callable(load_function(f"{path}:generate", "--generate", GENERATE))
+    assert callable(load_function(f"{path}:own", "--generate", GENERATE))

@@ -1,0 +1,47 @@
+"""`clawctl import` and `clawctl export`: turns from a file and to a file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clawctl.cli.opening import open_stage
+from clawctl.cli.options import DEFAULT_RUN, AsJson, LogLevel, NumSamples, RecipeOption, RunOption
+from clawctl.config import load_recipe, recipe_file
+
+
+def import_turns(
+    file: Annotated[Path, typer.Argument(help="JSON Lines; docs/data.md describes the formats. May be gzip.")],
+    run: RunOption = DEFAULT_RUN,
+    recipe: RecipeOption = None,
+    rating: Annotated[float | None, typer.Option(help="Rating (-1 to 1) for turns without one.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show which turns would be trained, and why others would not. Writes nothing.")
+    ] = False,
+    num_samples: NumSamples = 10,
+    as_json: AsJson = False,
+    log_level: LogLevel = "info",
+) -> None:
+    """Publish the turns in a file, once. A second import of the same file changes nothing."""
+    if dry_run:
+        from clawctl.collect.dry_run import dry_run as show
+
+        return show(None, load_recipe(recipe_file(run, recipe)), file, rating, num_samples, as_json)
+    opened, resolved = open_stage("collect", run, recipe, {}, log_level, create=True)
+    from clawctl.collect.text_files import import_text
+
+    import_text(opened, resolved.privacy, file, rating, as_json)
+
+
+def export_turns(
+    file: Annotated[Path, typer.Argument(help="The file to write (JSON Lines).")],
+    run: RunOption = DEFAULT_RUN,
+    recipe: RecipeOption = None,
+    as_json: AsJson = False,
+    log_level: LogLevel = "info",
+) -> None:
+    """Write all published turns to a file, one session per line."""
+    opened, _ = open_stage("collect", run, recipe, {}, log_level)
+    from clawctl.collect.text_files import export_text
+
+    export_text(opened, file, as_json)

@@ -11,6 +11,7 @@ never came into a step.
 
 import argparse
 import math
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoTokenizer
 
 from clawctl.config import Recipe, TrainConfig
 from clawctl.homework.problems import make_tasks
@@ -49,7 +51,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
-    return [Row("influence", *number) for number in (*gradients(options, folder), *keys(options, folder))]
+    return [Row("influence", *number) for number in (*keys(options, folder), *gradients(options, folder))]
 
 
 # Gradients
@@ -82,6 +84,7 @@ def gradients(options: argparse.Namespace, folder: Path) -> list[tuple[str, floa
                         against[bounded] = max(against[bounded], opposed)
                     if bounded:
                         by_attack[name] = max(by_attack[name], found[-1])
+        print(f"influence, {method}: largest share so far {largest[True]:.3f}, unbounded {largest[False]:.3f}", file=sys.stderr)
     return [
         ("gradient_share_max", largest[True], "share"),
         *((f"gradient_share {name}", share, "share") for name, share in by_attack.items()),
@@ -249,7 +252,7 @@ def stepped(run: RunDir, arrive: Callable[[int], None] | None = None, read_ahead
     """Steps until nothing waits that makes one, at most 200; `arrive` is called with each version. Which turns of each key were
     trained, and which never were."""
     config = TrainConfig.model_validate({"method": "binary", "batch_wait_s": 1e-6, "batch_min_turns": 1, **train})
-    feed = Feed(run, config, None, 2048, 4096, {}, read_ahead=read_ahead)
+    feed = Feed(run, config, AutoTokenizer.from_pretrained(recipe().model_path), 2048, 4096, {}, read_ahead=read_ahead)
     trained: Counter[str] = Counter()
     early: Counter[str] = Counter()
     seen: set[str] = set()

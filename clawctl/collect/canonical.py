@@ -191,7 +191,11 @@ def lines_of(message: Message) -> "array[int]":
     parts = content if isinstance(content, list) else [content]
     text = "\n".join(text_of([part]) if isinstance(part, dict) else text_of(part) for part in parts)
     lines = [line.strip() for line in text.split("\n", MOST_LINES + 1)]
-    return array("q", ((hash(line) & ~1) | (line[0] == "<") for line in lines if line) if len(lines) <= MOST_LINES else ())
+    return array("q", (line_hash(line) for line in lines if line) if len(lines) <= MOST_LINES else ())
+
+
+def line_hash(line: str) -> int:
+    return (hash(line) & ~1) | (line[0] == "<")
 
 
 def text_of(content: Any) -> str:

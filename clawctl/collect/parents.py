@@ -15,9 +15,9 @@ descendant    an earlier message has the handle of a turn, and the answer is tha
 session       the answer belongs to the session that the client names: what stood before it was compacted or edited
 completion    of a plain completion: the prompt begins with the turn's prompt and answer
 
-From `prefix` on, evidence counts for the newest answers only: it costs more to look at, and proves less. `prefix` and `reminder` look
-at the newest three, since a client may add answers of its own ("Ok.", a plan); the others look at the newest one. Hints limit the
-search: two different session ids never match, and neither do two users.
+From `prefix` on, evidence counts for the newest answers only: it costs more to look at, and proves less. `prefix` and `reminder`
+look at the newest three, since a client may add answers of its own ("Ok.", a plan); the others look at the newest one. Hints limit
+the search: two different session ids never match, and neither do two users.
 """
 
 from array import array
@@ -102,8 +102,9 @@ class Node:
     said: tuple[bytes, ...] = ()  # digests of its words behind the answer that it continues
     frames: tuple[bytes, ...] = ()  # of how those of them that are long begin and end
     brings_results: bool = False  # whether tool results follow the answer that it continues
+    speaks: bool = False  # whether somebody says something in its request, behind the answer that it continues
     spoken_on: bool = False  # whether somebody said more behind it, or behind tool results that follow it
-    has_results: bool = False  # whether the conversation went on with the results of its tool calls and nothing else
+    settled: bool = False  # whether the conversation went on from there
     samples: tuple[str, ...] = ()  # of its answer, while it has a claim
     reused: bool = False  # whether its answer came back as a text, so that it was a call of the client's own
 
@@ -194,6 +195,8 @@ class Index:
                 if evidence == "session":
                     behind = [node for node in found if _stands_behind(node, conversation, at)]
                     found, replies = behind or found, bool(behind)
+                    if len({id(node.tree) for node in found}) > 1:
+                        continue  # several conversations of this session have this answer
                 else:
                     replies = True
                 best = max(found, key=lambda node: _evidence(node, conversation, at, twins))
@@ -385,7 +388,7 @@ def _is_same_end(conversation: Conversation, messages: list[Message], end: int, 
 
 
 def _has_renewed_results(node: Node, conversation: Conversation, at: int) -> bool:
-    """Whether what stands before `at` is the node's request with other results that came as system messages: they were shortened."""
+    """Whether what stands before `at` is the node's request with other system messages as results: they were shortened."""
     if "s" not in node.roles or node.roles != conversation.roles[:at]:
         return False
     pairs = zip(node.digests, conversation.digests, node.roles, strict=False)

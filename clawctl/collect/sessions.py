@@ -7,12 +7,17 @@ The next state of a turn is what its conversation went on with. Clients also con
 title, a suggestion of what the user may type, an extraction of memories. Such a request looks like the user's next message. So the
 words of a request are only claimed as the next state of the turn before, until one of these settles it:
 
-- The request brings tool results and nothing else, names itself a main turn, or rates the turn before. It counts at once.
-- Somebody says more behind it: behind its answer, or behind the tool results that follow its answer. It counts then, if it comes
-  from the same agent: it offers the tools of the turn before, under a system prompt that begins the same, to the same model. Tool
-  results alone settle nothing, because a client's own call may use tools.
-- The session ends. The latest claim counts that comes from the same agent, or behind which somebody said more. Two kinds never
-  count: words that lost against others before and never won, and a request whose answer came back to the same agent as a text.
+- The request brings the results of the same agent's tools and nothing else, names itself a main turn, or rates the turn before. It
+  counts at once. An agent is the same if it offers the tools of the turn before, under a system prompt that begins the same, to the
+  same model.
+- Somebody says more behind it (behind its answer, or behind the tool results that follow its answer), and a further request
+  continues that. It counts then, if it comes from the same agent. One request behind it is not enough, because a client may ask
+  for its own answer again. Tool results alone settle nothing, because a client's own call may use tools.
+- The session ends. The latest claim counts that comes from the same agent, or behind which somebody said more; the latter come
+  first. Three kinds never count: words that lost against others before and never won; a request whose answer came back to the same
+  agent as a text; and long words that ended several conversations, where no conversation ever went on with them.
+
+Words are compared as a whole. Long ones are also compared by how they begin and end, since a client may fill in the time or an answer.
 
 A claim that does not count is an aside. It closes as a side turn if it came from another agent, or if its words lost elsewhere;
 else it may be a message that the user edited and sent again, and stays a main turn without a next state. A request that begins a
@@ -35,6 +40,7 @@ from clawctl.collect.canonical import (
     continued_digest,
     extend_path,
     handles,
+    line_hash,
     lines_of,
     message_digest,
     read_answer_text,
@@ -215,6 +221,8 @@ class Sessions:
         if node.kind == "side" or node.answer is None or exchange.exchange_id in self._published:
             self._close_for_good(node)
         if exchange.hints.get("session_done") is True:
+            if node.claim is not None:
+                self._speak_behind(node.claim.parent, certain=True)
             if not self._has_aside_words(node):
                 self._settle(node)
             self._close_for_good(node)  # a tree that claims no session may hold another's talk, if both began with the same words
@@ -235,22 +243,23 @@ class Sessions:
             came_back = next_state(conversation, exchange.messages, match) if match.replies else None
         alike = node.opening in ("", parent.opening)  # a request of the Responses API may leave its instructions out
         alike = alike and (node.drawn == parent.drawn or node.answer is None) and parent.tools <= node.tools
-        results = set(first) == {"t"}
-        certain = is_named(exchange.hints) or (results and alike)
+        certain = is_named(exchange.hints) or (set(first) == {"t"} and alike)
         node.brings_results = "t" in first
-        if is_named(exchange.hints) or any("t" not in some for some in (first, *others)):
-            self._speak_behind(parent)
+        node.speaks = is_named(exchange.hints) or any("t" not in some for some in (first, *others))
+        if node.speaks:
+            self._speak_behind(parent, certain=is_named(exchange.hints))
+        if parent.speaks and parent.parent_id in self._index.by_id:
+            self._speak_behind(self._index.by_id[parent.parent_id], certain=True)
         if not match.replies or certain:
             if exchange.hints.get("feedback") is not None:
                 self._settle(parent)  # its user rated it
             parent.successors += 1
-            parent.has_results = parent.has_results or results
             if parent.exchange is not None:
                 self._lose_others(parent, node)
             if match.replies:
                 self._answered(parent, came_back, exchange)
         else:
-            node.said, node.frames = _said(conversation, exchange.messages, match.at + 1)
+            node.said, node.frames = _said(conversation, exchange.messages, match.at + 1, parent)
             self._asides.claimed(node.user, node.words, id(node.tree))
             node.samples = samples_of(exchange.response)
             node.claim = Claim(parent, came_back, alike)
@@ -258,12 +267,13 @@ class Sessions:
             if node.samples and node.claim.same_agent:
                 self._uncertain.setdefault(node.user, deque(maxlen=MOST_UNCERTAIN)).append(node)
 
-    def _speak_behind(self, node: Node) -> None:
-        """Somebody says more behind this answer, so the conversation went on with the words that led to it."""
+    def _speak_behind(self, node: Node, certain: bool) -> None:
+        """Somebody says more behind this answer. `certain`: and the conversation went on from there, so that it went on with the
+        words that led to this answer as well. Until then it may be a client that asks for an answer of its own again."""
         above: Node | None = node
-        while above is not None and not above.spoken_on:
-            above.spoken_on = True
-            if above.claim is not None and (above.claim.same_agent or _brings_results_alone(above)):
+        while above is not None and not (above.settled if certain else above.spoken_on):
+            above.spoken_on, above.settled = True, above.settled or certain
+            if certain and above.claim is not None and (above.claim.same_agent or _brings_results_alone(above)):
                 self._settle(above)
             above = self._index.by_id.get(above.parent_id or "") if above.brings_results else None
 
@@ -359,7 +369,7 @@ class Sessions:
 
     def _lose_others(self, parent: Node, winner: Node) -> None:
         for other in parent.pending:
-            if other is not winner and other.claim is not None and not other.spoken_on:
+            if other is not winner and other.claim is not None and not other.settled:
                 self._asides.lost(other.user, set(other.words) - set(winner.words))
 
     def _answered(self, node: Node, came_back: list[Message] | None, by: Exchange) -> None:
@@ -399,7 +409,8 @@ class Sessions:
         claims = [(node, node.claim) for node in parent.pending if node.claim is not None and node.claim.next_state is not None]
         likely = [node for node, claim in claims if claim.same_agent or node.spoken_on]
         likely = likely or [node for node, _ in claims if _brings_results_alone(node)]
-        return next((node for node in reversed(likely) if not node.reused and not self._may_be_aside(node)), None)
+        likely = [node for node in likely if not node.reused and not self._may_be_aside(node)]
+        return max(reversed(likely), key=lambda node: node.spoken_on, default=None)
 
     def _may_be_aside(self, node: Node) -> bool:
         return self._has_aside_words(node) or (not node.spoken_on and self._asides.recur(node.user, node.frames))
@@ -413,8 +424,6 @@ class Sessions:
             first = above
         if first.claim is not None:
             lost = node is first or first.claim.parent.exchange is None
-            if first.claim.parent.has_results and not first.spoken_on:
-                return True  # it spoke behind a tool call whose results then came alone
             known = (
                 self._has_aside_words(first)
                 if first.claim.same_agent
@@ -423,11 +432,14 @@ class Sessions:
             return lost and (first.reused or known)
         if node.parent_id is not None or node.continued or node.tools:
             return False
-        return node.tree.among_tools or self._quotes.are_about(node.user, id(node.tree), exchange.messages, exchange.response)
+        if node.tree.among_tools:
+            return True
+        begins = "a" not in node.roles  # else it shows a conversation of its own, whose turns were not found
+        return begins and self._quotes.are_about(node.user, id(node.tree), exchange.messages, exchange.response)
 
     def _has_aside_words(self, node: Node) -> bool:
         """Whether the conversation did not go on with these words somewhere else, and never did."""
-        if node.claim is None or node.spoken_on:
+        if node.claim is None or node.settled:
             return False
         return self._asides.hold(node.user, node.words, decided=node.claim.parent.exchange is None)
 
@@ -463,16 +475,21 @@ def _brings_results_alone(node: Node) -> bool:
     return node.brings_results and not node.said
 
 
-def _said(conversation: Conversation, messages: list[Message], begin: int) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+def _said(
+    conversation: Conversation, messages: list[Message], begin: int, parent: Node
+) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
     """Digests of the words of a user from there on, and of the frames of the long ones."""
     places = [place for place in range(begin, len(conversation.roles)) if conversation.roles[place] == "u"][:MOST_WORDS]
-    frames = (_frame(text_of(messages[conversation.at[place]].get("content"))) for place in places)
+    before = frozenset(parent.lines[1]) if parent.lines is not None else frozenset()
+    frames = (_frame(text_of(messages[conversation.at[place]].get("content")), before) for place in places)
     return tuple(conversation.digests[place] for place in places), tuple(frame for frame in frames if frame)
 
 
-def _frame(text: str) -> bytes | None:
-    """A digest of how a message begins and ends, without what may be the time: the same wherever a client fills it in. None of a
-    short one."""
+def _frame(text: str, before: frozenset[int]) -> bytes | None:
+    """A digest of how a message begins and ends, without what may be the time and without lines that stood in the message before
+    it: the same wherever a client fills it in. None of a short one."""
+    if before:
+        text = "\n".join(line for line in text.split("\n") if line.strip() and line_hash(line.strip()) not in before)
     begins, ends = without_time(text[: 2 * LONG_WORDS]).strip(), without_time(text[-2 * LONG_WORDS :]).strip()
     if len(begins) < LONG_WORDS:
         return None

@@ -1,6 +1,7 @@
 """Which requests are utility calls, which messages are transient context, and where a prompt names its session: rules kept as data.
 
-All are taken from recordings (`tests/recordings/`, clients of 2026-11). VERSION counts their changes; the worker logs it.
+All are taken from recordings (`tests/recordings/`) or from the clients' own texts (2026-11). VERSION counts their changes; the
+worker logs it.
 """
 
 import re
@@ -36,7 +37,15 @@ SIDE_RULES = (
     SideRule("claude code suggestion", "user", "[SUGGESTION MODE:"),
     SideRule("qwen code suggestion", "user", "[SUGGESTION MODE:"),
     SideRule("qwen code memory", "system", "You are now acting as the managed memory extraction subagent"),
+    SideRule("qwen code compaction", "system", "You are the component that summarizes"),
+    SideRule("qwen code title", "system", "Generate a concise, sentence-case title"),
+    SideRule("qwen code next speaker", "user", "Analyze *only* the content and structure of your immediately preceding response"),
+    SideRule("qwen code permission", "system", "You are a security classifier for an AI coding agent"),
     SideRule("codex title", "user", "Generate a concise, single-line task title"),
+    SideRule("aider commit message", "system", "You are an expert software engineer that generates concise, one-line Git commit"),
+    SideRule("aider summary", "system", "*Briefly* summarize this partial conversation about programming."),
+    SideRule("gptme title", "system", "Generate concise conversation titles."),
+    SideRule("gptme pruning", "system", "You are a precise extraction helper for coding-agent tool output."),
     SideRule("clawctl judge", "system", "You judge one turn of an assistant by what came back after it."),
 )
 
@@ -141,7 +150,7 @@ def tool_names(tools: Sequence[Mapping[str, Any]] | None) -> frozenset[str]:
 
 def opening_of(messages: Sequence[Message]) -> str:
     """How the system prompt begins, without what may be the time."""
-    first = next((message for message in messages if message.get("role") in ("system", "developer")), None)
+    first = messages[0] if messages and messages[0].get("role") in ("system", "developer") else None
     return "" if first is None else without_time(_opening(first, 160))[:80]
 
 

@@ -15,6 +15,7 @@ from transformers import AutoTokenizer
 from clawctl.config import DEMO_MODEL
 from clawctl.serve.dialects import chat
 from clawctl.serve.dialects.messages import read as read_messages
+from clawctl.serve.dialects.responses import read as read_responses
 from clawctl.serve.prompt import load_tokenizer, render
 from clawctl.serve.reading import Reading
 from clawctl.serve.text import Said
@@ -411,3 +412,14 @@ def test_reasoning_that_a_client_does_not_want_is_not_shown_and_still_captured(w
             assert "I think about it" not in answer.text
             assert "Yes" in answer.text
             assert watched.captured()[-1]["response"]["reasoning_content"] == "I think about it."
+
+
+def test_tools_that_a_client_runs_and_no_model_here_was_made_for_are_named() -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4,
+            "tools": [{"type": "computer_20250124", "name": "computer", "display_width_px": 8, "display_height_px": 8}]}  # fmt: skip
+    assert read_messages(body, "demo").unknown == ("tools[][computer_20250124]",)
+
+
+def test_the_likeliest_tokens_of_a_response_are_asked_for_by_their_number_alone() -> None:
+    assert read_responses({"input": "hi", "top_logprobs": 3}, "demo").logprobs
+    assert not read_responses({"input": "hi", "top_logprobs": 0}, "demo").logprobs

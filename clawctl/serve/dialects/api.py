@@ -51,8 +51,9 @@ def _check_kind(table: Table, value: dict[str, Any], path: str, unknown: dict[st
     if not isinstance(kind, str):
         return
     row = table.row(kind)
-    if row is None:
+    if row is None or row.treatment == "ignored":
         _name(unknown, f"{path}[{kind}]")
+    if row is None:
         return
     if row.treatment == "refused":
         _refuse(row, f"{path}.{table.by}", f"'{path}' of type {kind[:_LONGEST]!r}")

@@ -42,6 +42,7 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
         raise wrong("input", "a string or a list with at least one item")
     choice, offered = _tool_choice(body.get("tool_choice"), tools)
     include = fields.strings(body.get("include"), "include")
+    top_logprobs = fields.whole_number(body, "top_logprobs", 0, 20) or 0
     settings, passed = _engine_settings(body, bool(offered))
     return Ask(
         api="responses",
@@ -59,8 +60,8 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
         top_k=max(0, fields.whole_number(body, "top_k", -1, 1 << 31) or 0),
         max_tokens=fields.whole_number(body, "max_output_tokens", 1, 1 << 31),
         max_tokens_may_shrink=True,
-        logprobs=_LOGPROBS in include,
-        top_logprobs=fields.whole_number(body, "top_logprobs", 0, 20) or 0,
+        logprobs=_LOGPROBS in include or top_logprobs > 0,
+        top_logprobs=top_logprobs,
         template_settings=settings,
         engine_fields=passed,
         parent=previous and (exchange_of(previous) or previous),

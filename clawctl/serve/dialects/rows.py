@@ -101,6 +101,7 @@ _SAID: Final[dict[str, str]] = {
     "reasoning_effort": "what the template makes of it; `none` switches thinking off where the template can",
     "cache_salt": "only requests with the same salt share cached prefixes",
     "chat_template_kwargs": "the switches of the model's template; any other name is refused",
+    "response_format": "such turns are trained only where the embedded engine answered",
 }
 
 
@@ -119,7 +120,7 @@ def of_engines(without: str = "") -> list[Row]:
         Row(
             name,
             "passed on",
-            "; ".join(filter(None, [_SAID.get(name), "such turns are not trained" if each.reason else None])),
+            _SAID.get(name, "such turns are not trained" if each.reason else ""),
             engines={"embedded": "refused" if embedded_lacks(name) or name in _SHARED else "honoured"},
         )
         for name, each in ENGINE_FIELDS.items()

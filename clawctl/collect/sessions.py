@@ -17,7 +17,7 @@ words of a request are only claimed as the next state of the turn before, until 
   first. Three kinds never count: words that lost against others before and never won; a request whose answer came back to the same
   agent as a text; and long words that ended several conversations, where no conversation ever went on with them.
 
-Words are compared as a whole. Long ones are also compared by how they begin and end, since a client may fill in the time or an answer.
+Words are compared as a whole. Long ones are also compared by how they begin and end: a client may fill in the time or an answer.
 
 A claim that does not count is an aside. It closes as a side turn if it came from another agent, or if its words lost elsewhere;
 else it may be a message that the user edited and sent again, and stays a main turn without a next state. A request that begins a

@@ -37,7 +37,8 @@ def specification(ask: Ask, tokenizer: Any, thinking: bool, switches: frozenset[
         "json": None if forced or form is None else form[0],
         "strict": form is not None and form[1],
         "thinking": thinking,
-        "may_think": think is not None and not thinking and not ask.prompts and _may_think(ask, switches),
+        "may_think": think is not None and not thinking and not ask.continues and not ask.prompts and _may_think(ask, switches),
+        "begun": _begun(ask) if form is not None and not forced and not thinking else "",
         "think": think,
         "end_think": END_THINK,
         "begin": CALL,
@@ -48,6 +49,11 @@ def specification(ask: Ask, tokenizer: Any, thinking: bool, switches: frozenset[
 def _may_think(ask: Ask, switches: frozenset[str] | None) -> bool:
     switched = switches is None or any("think" in name or "reason" in name for name in switches)
     return switched and ask.template_settings.get("enable_thinking") is not False
+
+
+def _begun(ask: Ask) -> str:
+    """The part of the answer that the client wrote itself, and that the model continues."""
+    return str(ask.messages[-1]["content"]).rpartition(END_THINK)[2].lstrip() if ask.continues else ""
 
 
 def _forced(ask: Ask) -> bool:

@@ -415,8 +415,8 @@ def test_reasoning_that_a_client_does_not_want_is_not_shown_and_still_captured(w
 
 
 def test_tools_that_a_client_runs_and_no_model_here_was_made_for_are_named() -> None:
-    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4,
-            "tools": [{"type": "computer_20250124", "name": "computer", "display_width_px": 8, "display_height_px": 8}]}  # fmt: skip
+    computer = {"type": "computer_20250124", "name": "computer", "display_width_px": 8, "display_height_px": 8}
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "tools": [computer]}
     assert read_messages(body, "demo").unknown == ("tools[][computer_20250124]",)
 
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from clawctl.allowed import Allowed, unpack
 from clawctl.config import DEMO_MODEL
-from clawctl.serve.dialects import chat
+from clawctl.serve.dialects import chat, messages
 from clawctl.serve.engines import CannotFollow
 from clawctl.serve.engines.grammars import Grammars, Sets
 from clawctl.serve.structured import specification
@@ -42,7 +42,7 @@ def grammars(tokenizer: Any) -> Iterator[Grammars]:
 
 def wanted(**changes: Any) -> dict[str, Any]:
     plain = {"calls": [], "most": 32, "json": None, "strict": True, "thinking": False, "may_think": False, "think": THINK,
-             "end_think": "</think>", "begin": "<tool_call>", "end": "</tool_call>"}  # fmt: skip
+             "end_think": "</think>", "begin": "<tool_call>", "end": "</tool_call>", "begun": ""}  # fmt: skip
     return {**plain, **changes}
 
 
@@ -103,6 +103,23 @@ def test_a_structured_answer_reasons_first_only_where_the_template_can_switch_it
     found = specification(chat.read(body, "demo"), tokenizer, False, switches)
     assert found is not None
     assert found["may_think"] is may_think
+
+
+@pytest.mark.parametrize("begun", ['{"city":', '{"city": "Os', "{", '{"city": "Bonn", "warm": true}'])
+def test_a_message_that_the_answer_continues_is_the_beginning_of_its_form(grammars: Grammars, tokenizer: Any, begun: str) -> None:
+    ids, _ = drawn(grammars, wanted(json=CITY, begun=begun))
+    assert json.loads(begun + tokenizer.decode(ids[:-1])).keys() == {"city", "warm"}
+    with pytest.raises(CannotFollow, match="does not begin in this form"):
+        grammars.open(wanted(json=CITY, begun="Here it is: " + begun))
+
+
+def test_what_a_client_wrote_of_a_structured_answer_is_not_written_again(tokenizer: Any) -> None:
+    form = {"type": "json_schema", "schema": CITY}
+    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": '{"city":'}]
+    ask = messages.read({"messages": said, "max_tokens": 9, "output_config": {"format": form}}, "demo")
+    found = specification(ask, tokenizer, False, None)
+    assert found is not None
+    assert (found["begun"], found["may_think"]) == ('{"city":', False)
 
 
 def nested(depth: int) -> dict[str, Any]:

@@ -79,6 +79,8 @@ class Following:
             self._check_call(llguidance, call, limits)
         self._matcher = llguidance.LLMatcher(self._tokenizer, lark(spec, markers), log_level=0, limits=limits)
         self._check()
+        if spec["begun"] and not self._matcher.consume_tokens(self._tokenizer.tokenize_bytes(spec["begun"].encode())):
+            raise CannotCompile("the message that the answer continues does not begin in this form")
 
     def _check_call(self, llguidance: Any, call: dict[str, Any], limits: Any) -> None:
         """Arguments whose schema cannot be expressed are any object, unless the client asked for `strict`."""

@@ -408,7 +408,8 @@ class Sessions:
         """Of the continuations of a turn that may be asides, the one that its user most likely wrote."""
         claims = [(node, node.claim) for node in parent.pending if node.claim is not None and node.claim.next_state is not None]
         likely = [node for node, claim in claims if claim.same_agent or node.spoken_on]
-        likely = likely or [node for node, _ in claims if _brings_results_alone(node)]
+        results = [node for node in likely if node.brings_results] or [node for node, _ in claims if _brings_results_alone(node)]
+        likely = results or likely  # words alone behind a tool call that has results are the client's own
         likely = [node for node in likely if not node.reused and not self._may_be_aside(node)]
         return max(reversed(likely), key=lambda node: node.spoken_on, default=None)
 

@@ -173,6 +173,8 @@ def test_results_that_another_agent_brings_are_the_next_state_unless_the_agent_i
     assert stitch(first, watcher, second)[first.exchange_id].next_state == [tool(handle, "ok")]
     acting = asked([system("You act now."), user("go"), call, tool(handle, "approved")], answer("Done."), tools=TOOLS[1:])
     assert stitch(first, acting)[first.exchange_id].next_state == [tool(handle, "approved")]
+    progress = asked([AGENT, user("go"), call, user("Describe in three words what you do.")], answer("I go on."), tools=TOOLS)
+    assert stitch(first, acting, progress)[first.exchange_id].next_state == [tool(handle, "approved")]
 
 
 def test_a_prompt_that_begins_with_the_day_is_that_of_the_same_agent() -> None:

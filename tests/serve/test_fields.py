@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import anthropic
 import httpx
 import openai
 import pytest
+from openai.types.responses import ResponseIncludable
 from served import SPECIAL, Server
 from test_sdks import assert_one_trainable_session, claude, rows_since
 from transformers import AutoTokenizer
@@ -423,3 +424,8 @@ def test_tools_that_a_client_runs_and_no_model_here_was_made_for_are_named() -> 
 def test_the_likeliest_tokens_of_a_response_are_asked_for_by_their_number_alone() -> None:
     assert read_responses({"input": "hi", "top_logprobs": 3}, "demo").logprobs
     assert not read_responses({"input": "hi", "top_logprobs": 0}, "demo").logprobs
+
+
+def test_what_a_response_cannot_include_is_named() -> None:
+    known = get_args(ResponseIncludable)
+    assert read_responses({"input": "hi", "include": [*known, "a.secret\r\n"]}, "demo").unknown == ("include[a.secret??]",)

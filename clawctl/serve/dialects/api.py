@@ -85,4 +85,9 @@ def _refuse(row: Row, path: str, told: str) -> None:
 
 def _name(unknown: dict[str, None], path: str) -> None:
     if len(unknown) < MOST_NAMED:
-        unknown["".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in path[:_LONGEST])] = None
+        unknown[printable(path)] = None
+
+
+def printable(name: str) -> str:
+    """A client's name for something, as a header can hold it."""
+    return "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in name[:_LONGEST])

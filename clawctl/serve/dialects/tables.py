@@ -258,7 +258,7 @@ _RESPONSES = together(
     done("previous_response_id", "of the last 512 responses of a key"),
     done("tools", "with `tool_choice: none` the model is not shown them", of="responses.tool"),
     done("tool_choice", forced_choice_note(), of="responses.tool_choice"),
-    done("include", "`message.output_text.logprobs`; `reasoning.encrypted_content` is always given"),
+    done("include", "`message.output_text.logprobs`; `reasoning.encrypted_content` is always given; what OpenAI has not is named"),
     done("stream"),
     idle("stream_options", "padding against eavesdroppers; streams here have none"),
     _SAMPLED,

@@ -51,11 +51,12 @@ def read_conversation(messages: Sequence[Message]) -> Conversation:
     before: list[bytes] = []
     transient_at: list[int] = []
     system = blake2b(digest_size=12)
-    results = _system_results(messages)
+    roles = [role_of(message) for message in messages]
+    results = _system_results(roles, messages)
     whole = b""
     run_start = 0  # of the tool results that follow one another
     for at, message in enumerate(messages):
-        role, digest, passed = role_of(message), message_digest(message), whole
+        role, digest, passed = roles[at], message_digest(message), whole
         whole = extend_path(whole, digest)
         if role == "system" and at not in results:
             system.update(digest)
@@ -83,14 +84,13 @@ def read_conversation(messages: Sequence[Message]) -> Conversation:
     )
 
 
-def _system_results(messages: Sequence[Message]) -> set[int]:
+def _system_results(roles: Sequence[str], messages: Sequence[Message]) -> set[int]:
     """Places of system messages where nothing else stands between an answer and the next one, or the end."""
     found: set[int] = set()
     run: list[int] | None = None  # of system messages, directly behind an answer
-    for at, message in enumerate(messages):
-        role = role_of(message)
+    for at, role in enumerate(roles if "system" in roles[1:] else ()):
         if role == "system":
-            if run is not None and text_of(message.get("content")).strip():
+            if run is not None and text_of(messages[at].get("content")).strip():
                 run.append(at)
         else:
             found.update(run or () if role == "assistant" else ())

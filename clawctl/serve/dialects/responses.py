@@ -24,8 +24,9 @@ _REPEATED = ("instructions", "metadata", "parallel_tool_calls", "reasoning", "te
              "max_output_tokens", "previous_response_id", "prompt_cache_key", "service_tier")  # fmt: skip
 _LOGPROBS = "message.output_text.logprobs"
 _INCLUDABLE = {
-    _LOGPROBS, "reasoning.encrypted_content", "message.input_image.image_url", "file_search_call.results", "web_search_call.results",
-    "web_search_call.action.sources", "computer_call_output.output.image_url", "code_interpreter_call.outputs",
+    _LOGPROBS, "reasoning.encrypted_content", "message.input_image.image_url", "file_search_call.results",
+    "web_search_call.results", "web_search_call.action.sources", "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
 }  # fmt: skip
 
 

@@ -26,15 +26,16 @@ _ROLES = {"developer": "system", "function": "tool"}
 class Conversation:
     """The messages of one request without its system prompt, which some clients rewrite each turn, and without known transients.
 
-    The first five run in parallel. Tool results of one answer are sorted: clients return them in any order.
+    The first five run in parallel. Tool results of one answer are sorted: clients return them in any order. A system message is a
+    result where nothing else follows an answer before the next one: gptme sends the results of its tools so.
     """
 
     digests: tuple[bytes, ...]
-    roles: str  # one letter a message: "u", "a", "t"
+    roles: str  # one letter a message: "u", "a", "t", "s"
     at: tuple[int, ...]  # where the message stands in the request
     paths: tuple[bytes, ...]  # digest of everything up to and including the message
     before: tuple[bytes, ...]  # digest of the request up to the message, system messages and transients as well
-    system: bytes  # digest of all system messages
+    system: bytes  # digest of all other system messages
     whole: bytes  # digest of the request
     transient_at: tuple[int, ...]  # known transients, by the number of messages that stand before them
 
@@ -50,12 +51,14 @@ def read_conversation(messages: Sequence[Message]) -> Conversation:
     before: list[bytes] = []
     transient_at: list[int] = []
     system = blake2b(digest_size=12)
+    roles = [role_of(message) for message in messages]
+    results = _system_results(roles, messages)
     whole = b""
     run_start = 0  # of the tool results that follow one another
     for at, message in enumerate(messages):
-        role, digest, passed = role_of(message), message_digest(message), whole
+        role, digest, passed = roles[at], message_digest(message), whole
         whole = extend_path(whole, digest)
-        if role == "system":
+        if role == "system" and at not in results:
             system.update(digest)
         elif role == "user" and is_transient(text_of(message.get("content"))):
             transient_at.append(len(items))
@@ -79,6 +82,21 @@ def read_conversation(messages: Sequence[Message]) -> Conversation:
         whole=whole,
         transient_at=tuple(transient_at),
     )
+
+
+def _system_results(roles: Sequence[str], messages: Sequence[Message]) -> set[int]:
+    """Places of system messages where nothing else stands between an answer and the next one, or the end."""
+    found: set[int] = set()
+    run: list[int] | None = None  # of system messages, directly behind an answer
+    for at, role in enumerate(roles if "system" in roles[1:] else ()):
+        if role == "system":
+            if run is not None and text_of(messages[at].get("content")).strip():
+                run.append(at)
+        else:
+            found.update(run or () if role == "assistant" else ())
+            run = [] if role == "assistant" else None
+    found.update(run or ())
+    return found
 
 
 def _is_of_pair(messages: Sequence[Message], at: int, role: str) -> bool:
@@ -173,7 +191,11 @@ def lines_of(message: Message) -> "array[int]":
     parts = content if isinstance(content, list) else [content]
     text = "\n".join(text_of([part]) if isinstance(part, dict) else text_of(part) for part in parts)
     lines = [line.strip() for line in text.split("\n", MOST_LINES + 1)]
-    return array("q", ((hash(line) & ~1) | (line[0] == "<") for line in lines if line) if len(lines) <= MOST_LINES else ())
+    return array("q", (line_hash(line) for line in lines if line) if len(lines) <= MOST_LINES else ())
+
+
+def line_hash(line: str) -> int:
+    return (hash(line) & ~1) | (line[0] == "<")
 
 
 def text_of(content: Any) -> str:

@@ -15,13 +15,14 @@ descendant    an earlier message has the handle of a turn, and the answer is tha
 session       the answer belongs to the session that the client names: what stood before it was compacted or edited
 completion    of a plain completion: the prompt begins with the turn's prompt and answer
 
-From `prefix` on, evidence counts for the newest answer only: it costs more to look at, and proves less. Hints limit the search: two
-different session ids never match, and neither do two users.
+From `prefix` on, evidence counts for the newest answers only: it costs more to look at, and proves less. `prefix` and `reminder`
+look at the newest three, since a client may add answers of its own ("Ok.", a plan); the others look at the newest one. Hints limit
+the search: two different session ids never match, and neither do two users.
 """
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Set
+from collections.abc import Collection, Iterator, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -42,6 +43,7 @@ from clawctl.types import Exchange, Message
 
 MOST_DROPPED = 2  # user messages of the parent that may be missing in the child
 MOST_COMPARED = 256  # newest turns with the same words that are looked at one by one
+MOST_ADDED = 3  # newest answers that are looked at closely
 SHORTEST_PREFIX = 8  # characters of an answer that is found by its beginning alone
 LONG_REMINDER = 6  # lines
 SHORTEST_END = 48  # characters that messages must have where they are found in other surroundings, or changed
@@ -98,14 +100,21 @@ class Node:
     beginnings: tuple[Beginning, ...] = ()  # of prompts that continue it, if it is a plain completion
     continued_paths: tuple[bytes, ...] = ()  # of the conversation with an answer that continues the last message: as one, or alone
     said: tuple[bytes, ...] = ()  # digests of its words behind the answer that it continues
+    frames: tuple[bytes, ...] = ()  # of how those of them that are long begin and end
     brings_results: bool = False  # whether tool results follow the answer that it continues
+    speaks: bool = False  # whether somebody says something in its request, behind the answer that it continues
     spoken_on: bool = False  # whether somebody said more behind it, or behind tool results that follow it
+    settled: bool = False  # whether the conversation went on from there
     samples: tuple[str, ...] = ()  # of its answer, while it has a claim
     reused: bool = False  # whether its answer came back as a text, so that it was a call of the client's own
 
     @property
     def user(self) -> str:
         return self.tree.user
+
+    @property
+    def words(self) -> tuple[bytes, ...]:
+        return (*self.said, *self.frames)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +195,8 @@ class Index:
                 if evidence == "session":
                     behind = [node for node in found if _stands_behind(node, conversation, at)]
                     found, replies = behind or found, bool(behind)
+                    if len({id(node.tree) for node in found}) > 1:
+                        continue  # several conversations of this session have this answer
                 else:
                     replies = True
                 best = max(found, key=lambda node: _evidence(node, conversation, at, twins))
@@ -212,10 +223,13 @@ class Index:
         yield "context", [node for node in alike if continues(node, conversation, at)]
         merged = ((first, node) for first, rest in answers_within(answer) for node in self._alike(user, rest))
         yield "merged", [node for first, node in merged if _merges(node, first, conversation, at)]
-        if at != conversation.roles.rfind("a"):
+        newer = conversation.roles.count("a", at + 1)
+        if newer >= MOST_ADDED:
             return
         yield "prefix", self._longest_prefix(conversation, messages, at, user)
         yield "reminder", [node for node in alike if _lost_a_reminder(node, conversation, messages, at)]
+        if newer:
+            return
         yield "final", [node for node in alike if _kept_final_answers(node, conversation, at)]
         yield "window", self._with_the_same_end(alike, conversation, messages, at)
         yield "descendant", self._descendants(conversation, messages, at, user)
@@ -259,7 +273,8 @@ class Index:
         ends = {node: _common_end(node, conversation, messages, at) for node in alike}
         longest = max(ends.values(), default=0)
         if not longest or not _is_same_end(conversation, messages, longest, at):
-            return []
+            renewed = [node for node in alike if _has_renewed_results(node, conversation, at)]
+            return renewed if len(renewed) == 1 and _length(conversation, messages, 0, at) >= SHORTEST_END else []
         front = [conversation.digests[i] for i in range(at - longest) if conversation.roles[i] == "a"][-MOST_COMPARED:]
         return [
             node
@@ -316,7 +331,8 @@ def _is_open(node: Node, hint: str | None, since: float) -> bool:
 
 
 def continues(node: Node | Conversation, conversation: Conversation, at: int) -> bool:
-    """Whether the messages before `at` are the node's request, less at most MOST_DROPPED of its user messages but not all."""
+    """Whether the messages before `at` are the node's request, less at most MOST_DROPPED of its user messages or system
+    messages, but not all."""
     missing = len(node.digests) - at
     if not 0 <= missing <= MOST_DROPPED or "u" not in conversation.roles[:at]:
         return False
@@ -325,11 +341,11 @@ def continues(node: Node | Conversation, conversation: Conversation, at: int) ->
         for candidate, role in theirs:
             if candidate == digest:
                 break
-            if role != "u":
+            if role not in "us":
                 return False
         else:
             return False
-    return all(role == "u" for _, role in theirs)
+    return all(role in "us" for _, role in theirs)
 
 
 def _merges(node: Node, first: bytes, conversation: Conversation, at: int) -> bool:
@@ -339,17 +355,26 @@ def _merges(node: Node, first: bytes, conversation: Conversation, at: int) -> bo
 
 def _lost_a_reminder(node: Node, conversation: Conversation, messages: list[Message], at: int) -> bool:
     """Whether what stands before `at` is the node's request, with some lines missing from its last user message. They begin and end
-    with a tag, or are many, or an earlier answer proves that it is the same conversation."""
+    with a tag, or are many, or an earlier answer proves that it is the same conversation. A short conversation proves too little,
+    unless the missing lines stand in its last user message now."""
     if node.lines is None or not len(node.digests) == at == _common_end(node, conversation, messages, at):
         return False
     place, theirs = node.lines
     kept = Counter(lines_of(messages[conversation.at[place]]))
     lost = [line for line in theirs if kept[line] == 0]
     tagged = bool(lost) and lost[0] % 2 == lost[-1] % 2 == 1
+    if len(lost) >= LONG_REMINDER and _stands_in_the_last(lost, conversation, messages, at):
+        return True
     long = _length(conversation, messages, 0, at) >= (SHORTEST_END // 2 if tagged else SHORTEST_END)
     if any(line % 2 for line in lost):
         return long and tagged  # words in front of a tag, or behind it, are the user's
     return long and (len(lost) >= LONG_REMINDER or "a" in node.roles)
+
+
+def _stands_in_the_last(lines: Collection[int], conversation: Conversation, messages: list[Message], at: int) -> bool:
+    """Whether the last user message behind `at` has all these lines."""
+    last = conversation.roles.rfind("u")
+    return last > at and set(lines) <= set(lines_of(messages[conversation.at[last]]))
 
 
 def _is_same_end(conversation: Conversation, messages: list[Message], end: int, at: int) -> bool:
@@ -360,6 +385,14 @@ def _is_same_end(conversation: Conversation, messages: list[Message], end: int, 
     if len(answers) < 2 or not said or sorted(answers)[-2] < SHORTEST_PREFIX:
         return False
     return sum(answers) >= SHORTEST_END // 2 and sum(answers + said) >= SHORTEST_END
+
+
+def _has_renewed_results(node: Node, conversation: Conversation, at: int) -> bool:
+    """Whether what stands before `at` is the node's request with other system messages as results: they were shortened."""
+    if "s" not in node.roles or node.roles != conversation.roles[:at]:
+        return False
+    pairs = zip(node.digests, conversation.digests, node.roles, strict=False)
+    return all(theirs == ours or role == "s" for theirs, ours, role in pairs)
 
 
 def _may_be_renewed(node: Node, conversation: Conversation, messages: list[Message], ours: int, theirs: int) -> bool:

@@ -7,12 +7,17 @@ The next state of a turn is what its conversation went on with. Clients also con
 title, a suggestion of what the user may type, an extraction of memories. Such a request looks like the user's next message. So the
 words of a request are only claimed as the next state of the turn before, until one of these settles it:
 
-- The request brings tool results and nothing else, names itself a main turn, or rates the turn before. It counts at once.
-- Somebody says more behind it: behind its answer, or behind the tool results that follow its answer. It counts then, if it comes
-  from the same agent: it offers the tools of the turn before, under a system prompt that begins the same, to the same model. Tool
-  results alone settle nothing, because a client's own call may use tools.
-- The session ends. The latest claim counts that comes from the same agent, or behind which somebody said more. Two kinds never
-  count: words that lost against others before and never won, and a request whose answer came back to the same agent as a text.
+- The request brings the results of the same agent's tools and nothing else, names itself a main turn, or rates the turn before. It
+  counts at once. An agent is the same if it offers the tools of the turn before, under a system prompt that begins the same, to the
+  same model.
+- Somebody says more behind it (behind its answer, or behind the tool results that follow its answer), and a further request
+  continues that. It counts then, if it comes from the same agent. One request behind it is not enough, because a client may ask
+  for its own answer again. Tool results alone settle nothing, because a client's own call may use tools.
+- The session ends. The latest claim counts that comes from the same agent, or behind which somebody said more; the latter come
+  first. Three kinds never count: words that lost against others before and never won; a request whose answer came back to the same
+  agent as a text; and long words that ended several conversations, where no conversation ever went on with them.
+
+Words are compared as a whole. Long ones are also compared by how they begin and end: a client may fill in the time or an answer.
 
 A claim that does not count is an aside. It closes as a side turn if it came from another agent, or if its words lost elsewhere;
 else it may be a message that the user edited and sent again, and stays a main turn without a next state. A request that begins a
@@ -25,7 +30,9 @@ and one that is not closes as "regenerated".
 
 from array import array
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
 from urllib.parse import quote
 
 from clawctl.collect.canonical import (
@@ -33,10 +40,12 @@ from clawctl.collect.canonical import (
     continued_digest,
     extend_path,
     handles,
+    line_hash,
     lines_of,
     message_digest,
     read_answer_text,
     read_conversation,
+    text_of,
 )
 from clawctl.collect.held import Arrived, Held
 from clawctl.collect.parents import Claim, Index, Match, Node, Tree
@@ -53,6 +62,7 @@ from clawctl.collect.side_rules import (
     tool_names,
     turn_kind,
     without_revision,
+    without_time,
 )
 from clawctl.cut_calls import Decode
 from clawctl.types import Exchange, Feedback, Message, Turn, is_plain
@@ -60,36 +70,57 @@ from clawctl.types import Exchange, Feedback, Message, Turn, is_plain
 MOST_ASIDE_WORDS = 1 << 14  # messages, of all users
 MOST_UNCERTAIN = 16  # claims of a user whose answer is looked for in later requests
 MOST_WORDS = 8  # new messages of a request that are compared with those of others
+LONG_WORDS = 40  # characters of a message that are more than a phrase which many people say
+
+
+@dataclass(slots=True)
+class Words:
+    """How often some words claimed to be what came next, lost against others, and won."""
+
+    claimed: int = 0
+    lost: int = 0
+    won: int = 0
+    tree: int = 0  # where they were claimed last
+    trees: int = 0  # changes of it
 
 
 class AsideWords:
     """Words that claimed to be what came next, though conversations did not go on with them; and words that they did go on with."""
 
     def __init__(self) -> None:
-        self._counts: OrderedDict[tuple[str, bytes], list[int]] = OrderedDict()  # how often claimed, lost and won
+        self._words: OrderedDict[tuple[str, bytes], Words] = OrderedDict()
 
-    def claimed(self, user: str, said: Iterable[bytes]) -> None:
-        self._add(user, said, 0)
+    def claimed(self, user: str, said: Iterable[bytes], tree: int) -> None:
+        for words in self._each(user, said):
+            words.claimed += 1
+            words.tree, words.trees = tree, words.trees + (words.tree != tree)
 
     def lost(self, user: str, said: Iterable[bytes]) -> None:
-        self._add(user, said, 1)
+        for words in self._each(user, said):
+            words.lost += 1
 
     def won(self, user: str, said: Iterable[bytes]) -> None:
-        self._add(user, said, 2)
+        for words in self._each(user, said):
+            words.won += 1
 
     def hold(self, user: str, said: Iterable[bytes], decided: bool) -> bool:
         """Whether some of these lost and never won. Of a claim that is `decided`, they must have been claimed elsewhere as well:
         words that lost once may be a message that the user edited."""
-        counts = [self._counts.get((user, words), (0, 0, 0)) for words in said]
-        return any(lost and not won and (claimed > 1 or not decided) for claimed, lost, won in counts)
+        known = [self._words.get((user, words), Words()) for words in said]
+        return any(words.lost and not words.won and (words.claimed > 1 or not decided) for words in known)
 
-    def _add(self, user: str, said: Iterable[bytes], place: int) -> None:
-        for words in said:
-            counts = self._counts.setdefault((user, words), [0, 0, 0])
-            self._counts.move_to_end((user, words))
-            counts[place] += 1
-            if len(self._counts) > MOST_ASIDE_WORDS:
-                self._counts.popitem(last=False)
+    def recur(self, user: str, said: Iterable[bytes]) -> bool:
+        """Whether some of these were claimed in several conversations, and no conversation ever went on with them."""
+        known = [self._words.get((user, words), Words()) for words in said]
+        return any(words.trees > 1 and not words.won for words in known)
+
+    def _each(self, user: str, said: Iterable[bytes]) -> Iterator[Words]:
+        for digest in said:
+            words = self._words.setdefault((user, digest), Words())
+            self._words.move_to_end((user, digest))
+            yield words
+        while len(self._words) > MOST_ASIDE_WORDS:
+            self._words.popitem(last=False)
 
 
 class Sessions:
@@ -190,7 +221,10 @@ class Sessions:
         if node.kind == "side" or node.answer is None or exchange.exchange_id in self._published:
             self._close_for_good(node)
         if exchange.hints.get("session_done") is True:
-            self._settle(node)
+            if node.claim is not None:
+                self._speak_behind(node.claim.parent, certain=True)
+            if not self._has_aside_words(node):
+                self._settle(node)
             self._close_for_good(node)  # a tree that claims no session may hold another's talk, if both began with the same words
             if hint is not None:
                 self._end_session(exchange.key, scoped(exchange.key, hint))
@@ -207,10 +241,15 @@ class Sessions:
             came_back = said_in(match.added)
         else:
             came_back = next_state(conversation, exchange.messages, match) if match.replies else None
-        certain = is_named(exchange.hints) or set(first) == {"t"}
+        alike = node.opening in ("", parent.opening)  # a request of the Responses API may leave its instructions out
+        alike = alike and (node.drawn == parent.drawn or node.answer is None) and parent.tools <= node.tools
+        certain = is_named(exchange.hints) or (set(first) == {"t"} and alike)
         node.brings_results = "t" in first
-        if is_named(exchange.hints) or any("t" not in some for some in (first, *others)):
-            self._speak_behind(parent)
+        node.speaks = is_named(exchange.hints) or any("t" not in some for some in (first, *others))
+        if node.speaks:
+            self._speak_behind(parent, certain=is_named(exchange.hints))
+        if parent.speaks and parent.parent_id in self._index.by_id:
+            self._speak_behind(self._index.by_id[parent.parent_id], certain=True)
         if not match.replies or certain:
             if exchange.hints.get("feedback") is not None:
                 self._settle(parent)  # its user rated it
@@ -220,22 +259,21 @@ class Sessions:
             if match.replies:
                 self._answered(parent, came_back, exchange)
         else:
-            alike = node.opening in ("", parent.opening)  # a request of the Responses API may leave its instructions out
-            alike = alike and (node.drawn == parent.drawn or node.answer is None)
-            node.said = _said(conversation, match.at + 1)
-            self._asides.claimed(node.user, node.said)
+            node.said, node.frames = _said(conversation, exchange.messages, match.at + 1, parent)
+            self._asides.claimed(node.user, node.words, id(node.tree))
             node.samples = samples_of(exchange.response)
-            node.claim = Claim(parent, came_back, alike and parent.tools <= node.tools)
+            node.claim = Claim(parent, came_back, alike)
             parent.pending.append(node)
             if node.samples and node.claim.same_agent:
                 self._uncertain.setdefault(node.user, deque(maxlen=MOST_UNCERTAIN)).append(node)
 
-    def _speak_behind(self, node: Node) -> None:
-        """Somebody says more behind this answer, so the conversation went on with the words that led to it."""
+    def _speak_behind(self, node: Node, certain: bool) -> None:
+        """Somebody says more behind this answer. `certain`: and the conversation went on from there, so that it went on with the
+        words that led to this answer as well. Until then it may be a client that asks for an answer of its own again."""
         above: Node | None = node
-        while above is not None and not above.spoken_on:
-            above.spoken_on = True
-            if above.claim is not None and above.claim.same_agent:
+        while above is not None and not (above.settled if certain else above.spoken_on):
+            above.spoken_on, above.settled = True, above.settled or certain
+            if certain and above.claim is not None and (above.claim.same_agent or _brings_results_alone(above)):
                 self._settle(above)
             above = self._index.by_id.get(above.parent_id or "") if above.brings_results else None
 
@@ -317,7 +355,7 @@ class Sessions:
         """The conversation goes on with this turn: its words are the next state of the turn before."""
         if node.claim is not None:
             parent, came_back = node.claim.parent, node.claim.next_state
-            self._asides.won(node.user, node.said)
+            self._asides.won(node.user, node.words)
             self._count(node)
             if came_back is not None:
                 self._close_for_good(parent, came_back)
@@ -331,8 +369,8 @@ class Sessions:
 
     def _lose_others(self, parent: Node, winner: Node) -> None:
         for other in parent.pending:
-            if other is not winner and other.claim is not None and not other.spoken_on:
-                self._asides.lost(other.user, set(other.said) - set(winner.said))
+            if other is not winner and other.claim is not None and not other.settled:
+                self._asides.lost(other.user, set(other.words) - set(winner.words))
 
     def _answered(self, node: Node, came_back: list[Message] | None, by: Exchange) -> None:
         """Close an open turn with what came back and what the request said of it; with nothing it stays open. What another branch
@@ -370,7 +408,13 @@ class Sessions:
         """Of the continuations of a turn that may be asides, the one that its user most likely wrote."""
         claims = [(node, node.claim) for node in parent.pending if node.claim is not None and node.claim.next_state is not None]
         likely = [node for node, claim in claims if claim.same_agent or node.spoken_on]
-        return next((node for node in reversed(likely) if not node.reused and not self._has_aside_words(node)), None)
+        results = [node for node in likely if node.brings_results] or [node for node, _ in claims if _brings_results_alone(node)]
+        likely = results or likely  # words alone behind a tool call that has results are the client's own
+        likely = [node for node in likely if not node.reused and not self._may_be_aside(node)]
+        return max(reversed(likely), key=lambda node: node.spoken_on, default=None)
+
+    def _may_be_aside(self, node: Node) -> bool:
+        return self._has_aside_words(node) or (not node.spoken_on and self._asides.recur(node.user, node.frames))
 
     def _is_aside(self, node: Node, exchange: Exchange) -> bool:
         """Of a turn that closes without a next state: whether it was a request that the client made for itself."""
@@ -389,13 +433,16 @@ class Sessions:
             return lost and (first.reused or known)
         if node.parent_id is not None or node.continued or node.tools:
             return False
-        return node.tree.among_tools or self._quotes.are_about(node.user, id(node.tree), exchange.messages, exchange.response)
+        if node.tree.among_tools:
+            return True
+        begins = "a" not in node.roles  # else it shows a conversation of its own, whose turns were not found
+        return begins and self._quotes.are_about(node.user, id(node.tree), exchange.messages, exchange.response)
 
     def _has_aside_words(self, node: Node) -> bool:
         """Whether the conversation did not go on with these words somewhere else, and never did."""
-        if node.claim is None or node.spoken_on:
+        if node.claim is None or node.settled:
             return False
-        return self._asides.hold(node.user, node.said, decided=node.claim.parent.exchange is None)
+        return self._asides.hold(node.user, node.words, decided=node.claim.parent.exchange is None)
 
     def _end_session(self, user: str, session_id: str) -> None:
         trees = list(self._of_session.get((user, session_id), []))
@@ -425,10 +472,30 @@ class Sessions:
             del self._of_session[tree.user, tree.session_id]
 
 
-def _said(conversation: Conversation, begin: int) -> tuple[bytes, ...]:
-    """Digests of the words of a user from there on."""
-    new = zip(conversation.roles[begin:], conversation.digests[begin:], strict=True)
-    return tuple(digest for role, digest in new if role == "u")[:MOST_WORDS]
+def _brings_results_alone(node: Node) -> bool:
+    return node.brings_results and not node.said
+
+
+def _said(
+    conversation: Conversation, messages: list[Message], begin: int, parent: Node
+) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+    """Digests of the words of a user from there on, and of the frames of the long ones."""
+    places = [place for place in range(begin, len(conversation.roles)) if conversation.roles[place] == "u"][:MOST_WORDS]
+    before = frozenset(parent.lines[1]) if parent.lines is not None else frozenset()
+    frames = (_frame(text_of(messages[conversation.at[place]].get("content")), before) for place in places)
+    return tuple(conversation.digests[place] for place in places), tuple(frame for frame in frames if frame)
+
+
+def _frame(text: str, before: frozenset[int]) -> bytes | None:
+    """A digest of how a message begins and ends, without what may be the time and without lines that stood in the message before
+    it: the same wherever a client fills it in. None of a short one."""
+    if before:
+        text = "\n".join(line for line in text.split("\n") if line.strip() and line_hash(line.strip()) not in before)
+    begins, ends = without_time(text[: 2 * LONG_WORDS]).strip(), without_time(text[-2 * LONG_WORDS :]).strip()
+    if len(begins) < LONG_WORDS:
+        return None
+    frame = f"{begins[:LONG_WORDS]}\n{ends[-LONG_WORDS:]}"
+    return blake2b(frame.encode("utf-8", "surrogatepass"), digest_size=12).digest()
 
 
 def _continued_paths(conversation: Conversation, exchange: Exchange) -> tuple[bytes, ...]:

@@ -1,6 +1,7 @@
 """Which requests are utility calls, which messages are transient context, and where a prompt names its session: rules kept as data.
 
-All are taken from recordings (`tests/recordings/`, clients of 2026-11). VERSION counts their changes; the worker logs it.
+All are taken from recordings (`tests/recordings/`) or from the clients' own texts (2026-11). VERSION counts their changes; the
+worker logs it.
 """
 
 import re
@@ -10,7 +11,7 @@ from typing import Any, Literal
 
 from clawctl.types import Message
 
-VERSION = 5
+VERSION = 6
 
 # What a client's X-Turn-Type (or body's turn_type) says. "user" and "unknown" are what OpenClaw's provider plugin sends.
 MAIN_TYPES = frozenset({"main", "user", "turn", "unknown"})
@@ -36,7 +37,15 @@ SIDE_RULES = (
     SideRule("claude code suggestion", "user", "[SUGGESTION MODE:"),
     SideRule("qwen code suggestion", "user", "[SUGGESTION MODE:"),
     SideRule("qwen code memory", "system", "You are now acting as the managed memory extraction subagent"),
+    SideRule("qwen code compaction", "system", "You are the component that summarizes"),
+    SideRule("qwen code title", "system", "Generate a concise, sentence-case title"),
+    SideRule("qwen code next speaker", "user", "Analyze *only* the content and structure of your immediately preceding response"),
+    SideRule("qwen code permission", "system", "You are a security classifier for an AI coding agent"),
     SideRule("codex title", "user", "Generate a concise, single-line task title"),
+    SideRule("aider commit message", "system", "You are an expert software engineer that generates concise, one-line Git commit"),
+    SideRule("aider summary", "system", "*Briefly* summarize this partial conversation about programming."),
+    SideRule("gptme title", "system", "Generate concise conversation titles."),
+    SideRule("gptme pruning", "system", "You are a precise extraction helper for coding-agent tool output."),
     SideRule("clawctl judge", "system", "You judge one turn of an assistant by what came back after it."),
 )
 
@@ -52,10 +61,18 @@ TRANSIENT = (
 # A user message that begins so, followed by such an answer, was written by the client: both come and go, and nobody said them.
 PAIRS = (
     ("I have *added these files to the chat*", "Ok, any changes I propose will be to those files."),  # all of aider
+    ("I have *added these files to the chat*", "Ok, I will use that as the true, current contents of the files."),
+    ("These files have been *added these files to the chat*", "Ok, I will use that as the true, current contents of the files."),
+    ("These are some files we have been discussing", "Ok, any changes I propose will be to those files."),
+    ("I am not sharing any files", "Ok."),
+    ("I am not sharing the full contents of any files", "Ok."),
+    ("Don't try and edit any existing code without asking me", "Ok, based on your requests I will suggest which files"),
     ("Here are summaries of some files present in my git repository", "Ok, I won't try and edit those files"),
+    ("I am working with you on code in a git repository.", "Ok, I won't try and edit those files"),
     ("Here are some READ ONLY files, provided for your reference.", "Ok, I will use these files as references."),
     ("I committed the changes with git hash", "Ok."),
     ("I updated the files.", "Ok."),
+    ("I made those changes to the files.", "Ok."),
     ("I didn't update the files.", "Ok."),
     ("I switched to a new code base.", "Ok."),
 )
@@ -64,7 +81,12 @@ PAIRS = (
 _RUNTIME = re.compile(r"^Runtime: [^\n]*\| sessionId=([0-9A-Za-z-]{8,64})", re.MULTILINE)
 _REVISION = re.compile(r"^([0-9a-f]{8}-[0-9a-f-]{27}):\d+$")  # and counts its compactions behind the id: "c86d8302-…:1"
 
-_DIGITS = re.compile(r"\d+")
+# What of a text may be the time: digits, days and months.
+_TIME = re.compile(
+    r"\d+|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day\b|\b(?:mon|tue|wed|thu|fri|sat|sun)\b|\b(?:january|february|march|april|may"
+    r"|june|july|august|september|october|november|december|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\b|\b[ap]m\b",
+    re.IGNORECASE,
+)
 _STAMP = re.compile(r"\[[^\]\n]{1,40}\]\s*")  # "[Sat 2026-11-21 07:28 UTC] "
 
 
@@ -127,9 +149,13 @@ def tool_names(tools: Sequence[Mapping[str, Any]] | None) -> frozenset[str]:
 
 
 def opening_of(messages: Sequence[Message]) -> str:
-    """How the system prompt begins, without digits: they may be the time."""
-    first = next((message for message in messages if message.get("role") in ("system", "developer")), None)
-    return "" if first is None else _DIGITS.sub("", _opening(first, 80))
+    """How the system prompt begins, without what may be the time."""
+    first = messages[0] if messages and messages[0].get("role") in ("system", "developer") else None
+    return "" if first is None else without_time(_opening(first, 160))[:80]
+
+
+def without_time(text: str) -> str:
+    return _TIME.sub("", text)
 
 
 def side_rule(messages: Sequence[Message], rules: Sequence[SideRule] = SIDE_RULES) -> SideRule | None:

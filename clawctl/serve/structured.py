@@ -12,9 +12,12 @@ _COMBINED: Final = ("allOf", "anyOf", "oneOf", "$ref", "if")
 _OTHER_CALLS: Final = "<function="  # of a template whose calls are not JSON
 
 
-def specification(ask: Ask, tokenizer: Any, thinking: bool) -> dict[str, Any] | None:
+def specification(ask: Ask, tokenizer: Any, thinking: bool, switches: frozenset[str] | None) -> dict[str, Any] | None:
     """What `Grammars.open` is given; None where the answer may have any form. `thinking`: the answer begins within reasoning, which
-    stays free. Raises Refusal for a form that is none."""
+    stays free. `switches`: of the chat template, None if unknown. Raises Refusal for a form that is none.
+
+    An answer may begin with reasoning of its own only where the template can switch it: a mask makes the one other way into the
+    answer likely, and a model that was never taught to reason does not find back."""
     calls, form = _calls(ask), _form(ask)
     forced = _forced(ask)
     if not forced and form is None:
@@ -36,12 +39,23 @@ def specification(ask: Ask, tokenizer: Any, thinking: bool) -> dict[str, Any] | 
         "json": None if forced or form is None else form[0],
         "strict": form is not None and form[1],
         "thinking": thinking,
-        "may_think": not thinking and think is not None and ask.template_settings.get("enable_thinking") is not False,
+        "may_think": think is not None and not thinking and not ask.continues and not ask.prompts and _may_think(ask, switches),
+        "begun": _begun(ask) if form is not None and not forced and not thinking else "",
         "think": think,
         "end_think": END_THINK,
         "begin": CALL,
         "end": END_CALL,
     }
+
+
+def _may_think(ask: Ask, switches: frozenset[str] | None) -> bool:
+    switched = switches is None or any("think" in name or "reason" in name for name in switches)
+    return switched and ask.template_settings.get("enable_thinking") is not False
+
+
+def _begun(ask: Ask) -> str:
+    """The part of the answer that the client wrote itself, and that the model continues."""
+    return str(ask.messages[-1]["content"]).rpartition(END_THINK)[2].lstrip() if ask.continues else ""
 
 
 def _forced(ask: Ask) -> bool:

@@ -493,6 +493,48 @@ def plans_between_its_steps(script: Script) -> None:
     )
 
 
+def plans_again_between_its_steps(script: Script) -> None:
+    """As above, with a new plan behind two steps; the client closes each answer, and lists its calls behind it."""
+
+    def kept(text: str) -> Message:
+        return said(f"{text}</code>\nCalling tools:\n[{{'id': 'call_1', 'function': {{'name': 'python'}}}}]")
+
+    talk = Talk(script, "a", "You solve tasks with code, step by step.")
+    for number in range(4):
+        new = [user(f"Observation:\nline {number} of the report")] if number else [user("New task:\nread the report")]
+        if number == 2:
+            plan = f"1. read on from line {number}"
+            words = [user("Write an updated plan.")]
+            talk.aside([*new, *words], said(plan), system="You are an expert in plans.")
+            new += [said(f"Here is my new plan to solve the task:\n{plan}"), user("Now carry out this plan.")]
+        text = f"Thought: I read line {number}.\n<code>\nread({number})\n"
+        before = talk.last
+        talk.turn(new, said(text), kept(text))
+        if before is not None:
+            before.next_state = new[:1]
+
+
+def asks_again_for_its_own_answer(script: Script) -> None:
+    """Behind each answer the client extracts data, and says what was wrong with the extraction."""
+    talk = Talk(script, "a", "You sell tickets.")
+    for number, words in enumerate(("two tickets to Rome please", "by train", "in the morning", "thank you")):
+        talk.says(words, f"I see to it, number {number}.")
+        ask, broken = user("Extract the order as JSON with the keys place and count."), said(f"{{broken {number}")
+        talk.aside([ask], broken).kind = "either"
+        talk.aside([ask, broken, user("This is no JSON. Correct it.")], said("{}")).kind = "either"
+
+
+def sends_results_as_system_messages(script: Script) -> None:
+    """Two runs of one prompt with the same answers at the same time; only what the tools printed tells them apart."""
+    talks = {name: Talk(script, name, "You are an agent of the terminal.") for name in "ab"}
+    steps = ("```shell\nls\n```", "```shell\ncat it\n```", "It is empty.")
+    for name, number in (("a", 0), ("a", 1), ("b", 0), ("b", 1), ("a", 2), ("b", 2)):
+        result = {"role": "system", "content": f"Ran command {number}:\n{name}.txt"}
+        talks[name].turn([result] if number else [user("what is in this folder?")], said(steps[number]))
+    for name, talk in talks.items():
+        talk.says("thanks", f"Welcome, {name}.")
+
+
 def a_supervisor_and_its_workers(script: Script) -> None:
     """The supervisor hands tasks over by a tool; the workers see the same first message and have tools of their own."""
     boss = Talk(script, "boss", "You supervise.", ("hand_over",))
@@ -534,6 +576,7 @@ FAMILIES: dict[str, Callable[[Script], None]] = {
         condenses_its_history, improves_the_prompt, titles_by_the_answer, titles_behind_the_history, refreshes_its_context,
         summarises_with_a_weak_model, chat_page_with_helpers, chat_page_with_a_window, keeps_final_answers_only,
         rewrites_the_question, appends_a_context_message, agents_that_speak_to_each_other, plans_between_its_steps,
+        plans_again_between_its_steps, asks_again_for_its_own_answer, sends_results_as_system_messages,
         a_supervisor_and_its_workers, clears_a_broken_call, edits_and_regenerates,
     )
 }  # fmt: skip

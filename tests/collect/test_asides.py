@@ -99,3 +99,115 @@ def test_tool_results_that_a_client_sends_as_system_messages_are_the_next_state(
     rows = stitch(first, second, third)
     assert rows[first.exchange_id].next_state == [system("Ran command: ls\na b c")]
     assert rows[second.exchange_id].next_state == [user("ty")]
+
+
+def test_a_client_that_asks_for_its_own_answer_again_does_not_take_the_place_of_the_user() -> None:
+    """It extracts data from each answer, without tools, and says what was wrong with the extraction."""
+    messages: list[Message] = []
+    turns = []
+    exchanges: list[Exchange] = []
+    for number, words in enumerate(SAID):
+        messages = [*messages, user(words)]
+        turns.append(asked([AGENT, *messages], answer(f"Answer number {number}.")))
+        messages = [*messages, answer(f"Answer number {number}.")]
+        extract = [AGENT, *messages, user("Extract the entities as JSON.")]
+        broken = answer(f"{{broken {number}")
+        again = asked([*extract, broken, user("That was no JSON. Try again.")], answer("{}"))
+        exchanges += [turns[-1], asked(extract, broken), again]
+    rows = stitch(*exchanges)
+    assert [rows[turn.exchange_id].next_state for turn in turns] == [[user(words)] for words in SAID[1:]] + [None]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda number, reply: f"[12:0{number}:4{number}, Monday] Predict what the user may type next, in a few words.",
+        lambda number, reply: (
+            f"The last message of the assistant was this one:\n{reply}\nPredict what the user may type next to it."
+        ),
+    ],
+)
+def test_a_call_of_the_client_that_quotes_the_time_or_the_answer_is_one_in_all_its_forms(ask) -> None:
+    messages: list[Message] = []
+    turns, exchanges = [], []
+    for number, words in enumerate(SAID):
+        messages = [*messages, user(words)]
+        reply = f"Answer number {number}, at some length."
+        turns.append(asked([AGENT, *messages], answer(reply), tools=TOOLS))
+        messages = [*messages, answer(reply)]
+        exchanges += [turns[-1], asked([AGENT, *messages, user(ask(number, reply))], answer("more"), tools=TOOLS)]
+    rows = stitch(*exchanges)
+    assert [rows[turn.exchange_id].next_state for turn in turns] == [[user(words)] for words in SAID[1:]] + [None]
+
+
+def test_long_words_that_end_several_conversations_and_that_none_went_on_with_are_no_next_state() -> None:
+    """A client that suggests a next message behind its only answer. What people say at the end is short, or their own."""
+    suggest = "Suggest three questions that the user may ask next, as JSON."
+    firsts, exchanges = [], []
+    for last in (suggest, suggest, "thanks", "thanks", "Why is it that you speak of the spring and not of the winter?"):
+        talk = [user(f"plan trip {len(firsts)}"), answer(f"Trip {len(firsts)} is planned.")]
+        firsts.append(asked(talk[:1], talk[1]))
+        exchanges += [firsts[-1], asked([*talk, user(last)], answer("well"))]
+    rows = stitch(*exchanges)
+    found = [rows[first.exchange_id] for first in firsts]
+    assert [row.next_state is not None for row in found] == [False, False, True, True, True]
+    assert {row.untrainable_reason for row in found[:2]} == {"no next state"}
+
+
+def test_the_end_of_a_session_does_not_make_an_aside_the_next_state() -> None:
+    name = user("Name this conversation in at most four words.")
+    talk = [user("plan a trip"), answer("Planned."), user("ok then"), answer("Fine.")]
+    first, aside = asked(talk[:1], talk[1], session_id="s"), asked([*talk[:2], name], answer("Trip"), session_id="s")
+    second = asked(talk[:3], talk[3], session_id="s")
+    rows = stitch(first, aside, second, asked([*talk, name], answer("Trip"), session_id="s", session_done=True))
+    assert [rows[turn.exchange_id].next_state for turn in (first, second)] == [[user("ok then")], None]
+
+
+def test_results_that_another_agent_brings_are_the_next_state_unless_the_agent_itself_brings_its_own() -> None:
+    """A watcher asks with a placeholder; a client that changes its mode has other tools and another prompt."""
+    call = answer(None, (f"call{new_id()}0", "run", "{}"))
+    handle = call["tool_calls"][0]["id"]
+    first = asked([AGENT, user("go")], call, tools=TOOLS)
+    watcher = asked([system("You watch."), user("go"), call, tool(handle, "(still running)")], answer("It runs."))
+    second = asked([AGENT, user("go"), call, tool(handle, "ok")], answer("Done."), tools=TOOLS)
+    assert stitch(first, watcher, second)[first.exchange_id].next_state == [tool(handle, "ok")]
+    acting = asked([system("You act now."), user("go"), call, tool(handle, "approved")], answer("Done."), tools=TOOLS[1:])
+    assert stitch(first, acting)[first.exchange_id].next_state == [tool(handle, "approved")]
+    progress = asked([AGENT, user("go"), call, user("Describe in three words what you do.")], answer("I go on."), tools=TOOLS)
+    assert stitch(first, acting, progress)[first.exchange_id].next_state == [tool(handle, "approved")]
+
+
+def test_a_prompt_that_begins_with_the_day_is_that_of_the_same_agent() -> None:
+    talk = [user("2+2?"), answer("5"), user("No, 4.")]
+    first = asked([system("Today is Monday, 9 March. You are an agent."), *talk[:1]], talk[1], tools=TOOLS)
+    last = asked([system("Today is Wednesday, 11 March. You are an agent."), *talk], answer("4"), tools=TOOLS)
+    assert stitch(first, last)[first.exchange_id].next_state == [user("No, 4.")]
+
+
+def test_two_runs_whose_results_are_system_messages_stay_apart() -> None:
+    """Two runs of one prompt with the same answers: what the tools printed tells them apart."""
+
+    def run(name: str) -> list[Exchange]:
+        talk = [system("You are gptme."), user("list the files"), answer("```shell\nls\n```")]
+        first = asked(talk, answer("```shell\nls\n```"))
+        first = asked(talk[:2], talk[2])
+        talk += [system(f"Ran command: ls\n{name}.txt"), answer("There is one file.")]
+        second = asked(talk[:4], talk[4])
+        return [first, second, asked([*talk, user(f"thanks for {name}")], answer("welcome"))]
+
+    runs = [run("a"), run("b"), run("c")]
+    rows = stitch(*(exchange for step in zip(*runs, strict=True) for exchange in step))
+    for name, (first, second, third) in zip("abc", runs, strict=True):
+        assert rows[third.exchange_id].parent_turn_id == second.exchange_id
+        assert rows[second.exchange_id].next_state == [user(f"thanks for {name}")]
+        assert rows[first.exchange_id].next_state is not None
+
+
+def test_a_result_as_a_system_message_that_the_client_shortens_later_breaks_nothing() -> None:
+    talk = [user("list all the files, please"), answer("```shell\nls\n```"), system("Ran command: ls\n" + "a.txt " * 50)]
+    first, second = asked(talk[:1], talk[1]), asked(talk, answer("There are many of them."))
+    shown = [*talk[:2], system("Ran command: ls\n(truncated)"), answer("There are many of them."), user("how many?")]
+    third = asked(shown, answer("Fifty."))
+    rows = stitch(first, second, third)
+    assert rows[third.exchange_id].parent_turn_id == second.exchange_id
+    assert [rows[turn.exchange_id].next_state for turn in (first, second)] == [[talk[2]], [user("how many?")]]

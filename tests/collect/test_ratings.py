@@ -61,7 +61,9 @@ def test_a_late_rating_leaves_the_row_as_it_is() -> None:
     sessions, first = Sessions(3600.0), asked([user("2+2?")], answer("4"))
     sessions.add(first)
     sessions.add(asked([user("2+2?"), answer("4"), user("ty")], answer("welcome")))
-    sessions.add(asked([user("2+2?"), answer("4"), user("ty"), answer("welcome"), user("bye")], answer("bye")))
+    talk = [user("2+2?"), answer("4"), user("ty"), answer("welcome"), user("bye")]
+    sessions.add(asked(talk, answer("bye")))
+    sessions.add(asked([*talk, answer("bye"), user("you there?")], answer("yes")))
     sessions.rate(rated(first, -1.0))
     (row,) = sessions.take_rows()
     assert (row.feedback, row.next_state) == (None, [user("ty")])

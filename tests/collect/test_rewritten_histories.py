@@ -214,3 +214,34 @@ def test_a_call_that_a_client_writes_into_the_text_is_found_by_its_id() -> None:
     seconds = [asked([user("Task: look"), text, user("Observation: sunny")], answer("It is sunny.")) for text in shown]
     rows = stitch(*firsts, *reversed(seconds))
     assert [rows[second.exchange_id].parent_turn_id for second in seconds] == [first.exchange_id for first in firsts]
+
+
+def test_an_answer_that_the_client_writes_itself_does_not_hide_the_one_before_it() -> None:
+    """smolagents puts a plan between its steps, and appends to each answer."""
+    talk = [user("New task:\ncount the files"), answer("Thought: look\n<code>\nls()\n")]
+    first = asked(talk[:1], talk[1])
+    plan = answer("I still need to solve the task. Here is my new plan:\n1. count")
+    shown = [talk[0], answer("Thought: look\n<code>\nls()\n</code>\nCalling tools: []"), user("Observation:\na b"), plan]
+    second = asked([*shown, user("Now proceed and carry out this plan.")], answer("<code>\nfinal_answer(2)\n"))
+    rows = stitch(first, second)
+    assert rows[second.exchange_id].parent_turn_id == first.exchange_id
+    assert rows[first.exchange_id].next_state == [user("Observation:\na b")]
+
+
+def test_a_reminder_that_moves_to_the_new_message_proves_a_short_conversation() -> None:
+    reminder = "\n\n" + "\n".join(f"{number}. Rule number {number} of the format." for number in range(1, 8))
+    first = asked([user("hi" + reminder)], answer("hello"))
+    second = asked([user("hi"), answer("hello"), user("bye" + reminder)], answer("bye"))
+    other = asked([user("hi"), answer("hello"), user("bye")], answer("bye"))
+    rows = stitch(first, second)
+    assert rows[second.exchange_id].parent_turn_id == first.exchange_id
+    assert rows[first.exchange_id].next_state == [user("bye" + reminder)]
+    assert stitch(first, other)[other.exchange_id].parent_turn_id is None
+
+
+def test_an_answer_that_several_conversations_of_one_session_have_proves_nothing() -> None:
+    """A header that names a person and not a conversation, and a client that rewrites what was said."""
+    firsts = [asked([user(f"Context: {name}. Who is {name}?")], answer("A friend."), session_id="anna") for name in ("ben", "eva")]
+    next_ = asked([user("Who is ben?"), answer("A friend."), user("Context: x. Since when?")], answer("May."), session_id="anna")
+    assert stitch(*firsts, next_)[next_.exchange_id].parent_turn_id is None
+    assert stitch(firsts[0], next_)[next_.exchange_id].parent_turn_id == firsts[0].exchange_id

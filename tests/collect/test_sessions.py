@@ -8,8 +8,9 @@ def test_the_reply_of_the_user_is_the_next_state_without_any_header() -> None:
     first = asked([user("2+2?")], answer("4"))
     second = asked([user("2+2?"), answer("4"), user("thanks")], answer("welcome"))
     third = asked([*second.messages, answer("welcome"), user("bye")], answer("bye"))
-    assert stitch(first, second, end=False) == {}  # the client itself may have asked
-    rows = stitch(first, second, third, end=False)
+    fourth = asked([*third.messages, answer("bye"), user("you there?")], answer("yes"))
+    assert stitch(first, second, third, end=False) == {}  # the client itself may have asked, and asked again
+    rows = stitch(first, second, third, fourth, end=False)
     assert list(rows) == [first.exchange_id]
     turn = rows[first.exchange_id]
     assert (turn.next_state, turn.trainable, turn.turn_index, turn.parent_turn_id) == ([user("thanks")], True, 0, None)

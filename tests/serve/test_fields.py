@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import anthropic
 import httpx
 import openai
 import pytest
+from openai.types.responses import ResponseIncludable
 from served import SPECIAL, Server
 from test_sdks import assert_one_trainable_session, claude, rows_since
 from transformers import AutoTokenizer
@@ -15,6 +16,7 @@ from transformers import AutoTokenizer
 from clawctl.config import DEMO_MODEL
 from clawctl.serve.dialects import chat
 from clawctl.serve.dialects.messages import read as read_messages
+from clawctl.serve.dialects.responses import read as read_responses
 from clawctl.serve.prompt import load_tokenizer, render
 from clawctl.serve.reading import Reading
 from clawctl.serve.text import Said
@@ -411,3 +413,19 @@ def test_reasoning_that_a_client_does_not_want_is_not_shown_and_still_captured(w
             assert "I think about it" not in answer.text
             assert "Yes" in answer.text
             assert watched.captured()[-1]["response"]["reasoning_content"] == "I think about it."
+
+
+def test_tools_that_a_client_runs_and_no_model_here_was_made_for_are_named() -> None:
+    computer = {"type": "computer_20250124", "name": "computer", "display_width_px": 8, "display_height_px": 8}
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "tools": [computer]}
+    assert read_messages(body, "demo").unknown == ("tools[][computer_20250124]",)
+
+
+def test_the_likeliest_tokens_of_a_response_are_asked_for_by_their_number_alone() -> None:
+    assert read_responses({"input": "hi", "top_logprobs": 3}, "demo").logprobs
+    assert not read_responses({"input": "hi", "top_logprobs": 0}, "demo").logprobs
+
+
+def test_what_a_response_cannot_include_is_named() -> None:
+    known = get_args(ResponseIncludable)
+    assert read_responses({"input": "hi", "include": [*known, "a.secret\r\n"]}, "demo").unknown == ("include[a.secret??]",)

@@ -174,3 +174,12 @@ def test_a_stream_has_the_header_and_what_is_not_captured_is_sampled_as_it_asks(
     counted = raw(server, body, path="/messages/count_tokens", **{"User-Agent": "forced-1.0"})
     assert counted.status_code == 200
     assert "x-clawctl-sampling" not in counted.headers
+
+
+def test_a_plain_completion_is_sampled_as_the_recipe_says(server: Server) -> None:
+    asked = orjson.dumps({"prompt": "Once upon", "max_tokens": 4, "temperature": 0, "top_p": 0.5})
+    answer = raw(server, asked, path="/completions", **{"User-Agent": "forced-1.0"})
+    assert answer.headers["x-clawctl-sampling"] == "temperature 0.7 instead of 0; top_p ignored"
+    line = next(line for line in server.captured() if answer.json()["id"] == "cmpl" + line["exchange_id"])
+    assert (line["temperature"], line["top_p"], line["untrainable_reason"]) == (0.7, 1.0, None)
+    assert line["asked"] == {"temperature": 0, "top_p": 0.5}

@@ -15,8 +15,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from clawctl.allowed import Allowed, unpack
 from clawctl.config import DEMO_MODEL
+from clawctl.serve.dialects import chat, messages
 from clawctl.serve.engines import CannotFollow
 from clawctl.serve.engines.grammars import Grammars, Sets
+from clawctl.serve.structured import specification
 
 CITY: dict[str, Any] = {"type": "object", "properties": {"city": {"enum": ["Bonn", "Oslo"]}, "warm": {"type": "boolean"}},
                         "required": ["city", "warm"], "additionalProperties": False}  # fmt: skip
@@ -40,7 +42,7 @@ def grammars(tokenizer: Any) -> Iterator[Grammars]:
 
 def wanted(**changes: Any) -> dict[str, Any]:
     plain = {"calls": [], "most": 32, "json": None, "strict": True, "thinking": False, "may_think": False, "think": THINK,
-             "end_think": "</think>", "begin": "<tool_call>", "end": "</tool_call>"}  # fmt: skip
+             "end_think": "</think>", "begin": "<tool_call>", "end": "</tool_call>", "begun": ""}  # fmt: skip
     return {**plain, **changes}
 
 
@@ -75,17 +77,49 @@ def test_whatever_is_drawn_has_the_form(grammars: Grammars, tokenizer: Any, seed
     assert json.loads(tokenizer.decode(ids[:-1])).keys() == {"city", "warm"}
 
 
-def test_reasoning_before_the_answer_is_free(grammars: Grammars, tokenizer: Any) -> None:
+def test_reasoning_before_the_answer_is_free_but_does_not_end_it(grammars: Grammars, tokenizer: Any) -> None:
     begun, sets = drawn(grammars, wanted(json=CITY, thinking=True), first=(300, 301, END_THINK))
-    assert sets.which[:3] == (-1, -1, -1)
-    assert -1 not in sets.which[3:]
+    assert len(set(sets.which[:3])) == 1
+    free = np.unpackbits(np.frombuffer(sets.sets[sets.which[0]], np.uint8), bitorder="little")[: sets.vocabulary]
+    assert np.flatnonzero(free == 0).tolist() == [EOS]
     assert json.loads(tokenizer.decode(begun[3:-1])).keys() == {"city", "warm"}
     chosen, sets = drawn(grammars, wanted(json=CITY, may_think=True), first=(THINK, 300, END_THINK))
-    assert sets.which[1:3] == (-1, -1)
+    assert sets.which[1] == sets.which[2] != sets.which[0]
     assert json.loads(tokenizer.decode(chosen[3:-1])).keys() == {"city", "warm"}
     assert sets.admits(chosen)
     never, _ = drawn(grammars, wanted(json=CITY), most=1)
     assert never[0] not in (THINK, END_THINK)
+
+
+@pytest.mark.parametrize(
+    ("switches", "settings", "may_think"),
+    [(frozenset(), {}, False), (None, {}, True), (frozenset({"enable_thinking"}), {}, True),
+     (frozenset({"enable_thinking"}), {"enable_thinking": False}, False)],
+)  # fmt: skip
+def test_a_structured_answer_reasons_first_only_where_the_template_can_switch_it(tokenizer, switches, settings, may_think) -> None:
+    """The demo model's template only shows reasoning of earlier answers. Its answers were reasoning without an end, and empty."""
+    form = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
+    body = {"messages": [{"role": "user", "content": "hi"}], "response_format": form, "chat_template_kwargs": settings}
+    found = specification(chat.read(body, "demo"), tokenizer, False, switches)
+    assert found is not None
+    assert found["may_think"] is may_think
+
+
+@pytest.mark.parametrize("begun", ['{"city":', '{"city": "Os', "{", '{"city": "Bonn", "warm": true}'])
+def test_a_message_that_the_answer_continues_is_the_beginning_of_its_form(grammars: Grammars, tokenizer: Any, begun: str) -> None:
+    ids, _ = drawn(grammars, wanted(json=CITY, begun=begun))
+    assert json.loads(begun + tokenizer.decode(ids[:-1])).keys() == {"city", "warm"}
+    with pytest.raises(CannotFollow, match="does not begin in this form"):
+        grammars.open(wanted(json=CITY, begun="Here it is: " + begun))
+
+
+def test_what_a_client_wrote_of_a_structured_answer_is_not_written_again(tokenizer: Any) -> None:
+    form = {"type": "json_schema", "schema": CITY}
+    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": '{"city":'}]
+    ask = messages.read({"messages": said, "max_tokens": 9, "output_config": {"format": form}}, "demo")
+    found = specification(ask, tokenizer, False, None)
+    assert found is not None
+    assert (found["begun"], found["may_think"]) == ('{"city":', False)
 
 
 def nested(depth: int) -> dict[str, Any]:

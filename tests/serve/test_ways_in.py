@@ -212,7 +212,8 @@ def test_pages_that_the_recipe_names_may_read_what_their_key_is_answered(tmp_pat
             assert (answer.status_code, leave(answer)) == (status, PAGE)
         streamed = httpx.post(chat, json={**TEXTS, "stream": True}, headers={"Origin": PAGE, **KEY})
         assert (streamed.status_code, leave(streamed)) == (200, PAGE)
-        assert "x-request-id" in streamed.headers["access-control-expose-headers"]
+        readable = set(streamed.headers["access-control-expose-headers"].split(", "))
+        assert {"x-request-id", "x-clawctl-ignored", "x-clawctl-sampling"} <= readable
         for origin in (OTHER, "null", f"{PAGE}.evil.example", f"{PAGE}:8443", "http://app.example.com"):
             assert leave(httpx.post(chat, json=TEXTS, headers={"Origin": origin, **KEY})) is None, origin
         assert httpx.get(f"{root(server)}/health", headers={"Origin": PAGE}).status_code == 403

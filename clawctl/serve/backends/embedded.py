@@ -85,7 +85,7 @@ class Embedded:
     async def _opened(self, ask: Ask, thinking: bool, stack: AsyncExitStack) -> list[Grammar]:
         """The grammar of each answer; none where their form is free. A schema takes what time its client likes: it is compiled by
         another process, and keys take turns. Raises Refusal."""
-        wanted = specification(ask, self._tokenizer, thinking)
+        wanted = specification(ask, self._tokenizer, thinking, self._switches)
         if wanted is None:
             return []
         await stack.enter_async_context(self._room.one(ask.key))

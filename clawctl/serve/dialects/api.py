@@ -51,8 +51,9 @@ def _check_kind(table: Table, value: dict[str, Any], path: str, unknown: dict[st
     if not isinstance(kind, str):
         return
     row = table.row(kind)
-    if row is None:
+    if row is None or row.treatment == "ignored":
         _name(unknown, f"{path}[{kind}]")
+    if row is None:
         return
     if row.treatment == "refused":
         _refuse(row, f"{path}.{table.by}", f"'{path}' of type {kind[:_LONGEST]!r}")
@@ -84,4 +85,9 @@ def _refuse(row: Row, path: str, told: str) -> None:
 
 def _name(unknown: dict[str, None], path: str) -> None:
     if len(unknown) < MOST_NAMED:
-        unknown["".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in path[:_LONGEST])] = None
+        unknown[printable(path)] = None
+
+
+def printable(name: str) -> str:
+    """A client's name for something, as a header can hold it."""
+    return "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in name[:_LONGEST])

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from clawctl.serve.dialects import Ask, Choice, Refusal, Shown, ShownToken, fields
-from clawctl.serve.dialects.api import known, used
+from clawctl.serve.dialects.api import MOST_NAMED, known, printable, used
 from clawctl.serve.dialects.blocks import Block, Blocks, chat_message
 from clawctl.serve.dialects.chat import check_callable, forced_choice, told_logprobs
 from clawctl.serve.dialects.chat import envelope as envelope
@@ -23,6 +23,11 @@ from clawctl.types import Message
 _REPEATED = ("instructions", "metadata", "parallel_tool_calls", "reasoning", "text", "tool_choice", "truncation", "user", "store",
              "max_output_tokens", "previous_response_id", "prompt_cache_key", "service_tier")  # fmt: skip
 _LOGPROBS = "message.output_text.logprobs"
+_INCLUDABLE = {
+    _LOGPROBS, "reasoning.encrypted_content", "message.input_image.image_url", "file_search_call.results",
+    "web_search_call.results", "web_search_call.action.sources", "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+}  # fmt: skip
 
 
 def read(body: dict[str, Any], live_name: str) -> Ask:
@@ -42,6 +47,7 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
         raise wrong("input", "a string or a list with at least one item")
     choice, offered = _tool_choice(body.get("tool_choice"), tools)
     include = fields.strings(body.get("include"), "include")
+    top_logprobs = fields.whole_number(body, "top_logprobs", 0, 20) or 0
     settings, passed = _engine_settings(body, bool(offered))
     return Ask(
         api="responses",
@@ -59,15 +65,15 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
         top_k=max(0, fields.whole_number(body, "top_k", -1, 1 << 31) or 0),
         max_tokens=fields.whole_number(body, "max_output_tokens", 1, 1 << 31),
         max_tokens_may_shrink=True,
-        logprobs=_LOGPROBS in include,
-        top_logprobs=fields.whole_number(body, "top_logprobs", 0, 20) or 0,
+        logprobs=_LOGPROBS in include or top_logprobs > 0,
+        top_logprobs=top_logprobs,
         template_settings=settings,
         engine_fields=passed,
         parent=previous and (exchange_of(previous) or previous),
         claims=read_claims(body, sent) | {"parent": exchange_of(previous)},
         echo={name: body.get(name) for name in _REPEATED} | {"tools": body.get("tools") or [], "named": tools.named},
         fields=used(body),
-        unknown=unknown,
+        unknown=(*unknown, *(printable(f"include[{each}]") for each in include[:MOST_NAMED] if each not in _INCLUDABLE)),
     )
 
 

@@ -95,13 +95,13 @@ JUDGED: Final[dict[str, Any]] = {  # a value of each field that `beyond_embedded
     "guided_grammar": "x", "stop_token_ids": [1],
 }  # fmt: skip
 _SHARED: Final = ("cache_salt",)  # the embedded engine shares cached prefixes among all requests
-_IN_TRAINING: Final = {"response_format": "turns with it are trained with the embedded engine only"}
 _SAID: Final[dict[str, str]] = {
     "seed": "each further answer of `n` uses the next seed",
     "parallel_tool_calls": "false: the answer has at most one call",
     "reasoning_effort": "the chat template decides its effect; `none` disables thinking if the template can",
     "cache_salt": "only requests with the same salt share cached prefixes",
     "chat_template_kwargs": "switches of the model's template; unknown names are refused",
+    "response_format": "turns with it are trained only if the embedded engine answered",
 }
 
 
@@ -120,9 +120,7 @@ def of_engines(without: str = "") -> list[Row]:
         Row(
             name,
             "passed on",
-            "; ".join(
-                filter(None, [_SAID.get(name), _IN_TRAINING.get(name, "turns with it are not trained") if each.reason else None])
-            ),
+            _SAID.get(name, "turns with it are not trained" if each.reason else ""),
             engines={"embedded": "refused" if embedded_lacks(name) or name in _SHARED else "honoured"},
         )
         for name, each in ENGINE_FIELDS.items()

@@ -79,6 +79,8 @@ class Following:
             self._check_call(llguidance, call, limits)
         self._matcher = llguidance.LLMatcher(self._tokenizer, lark(spec, markers), log_level=0, limits=limits)
         self._check()
+        if spec["begun"] and not self._matcher.consume_tokens(self._tokenizer.tokenize_bytes(spec["begun"].encode())):
+            raise CannotCompile("the message that the answer continues does not begin in this form")
 
     def _check_call(self, llguidance: Any, call: dict[str, Any], limits: Any) -> None:
         """Arguments whose schema cannot be expressed are any object, unless the client asked for `strict`."""
@@ -95,9 +97,9 @@ class Following:
             raise CannotCompile(_short(self._matcher.get_error()))
 
     def next(self) -> bytes:
-        """What may come now."""
+        """What may come now. Reasoning is free, but the answer does not end in it."""
         if self._thinking:
-            return FREE
+            return MASK + self._tokens.but_ends
         matcher = self._matcher
         if matcher.is_stopped() and not matcher.is_error() and matcher.is_accepting():
             return MASK + self._with(array.array("I", bytes(4 * self._words)), self._tokens.eos_ids)
@@ -168,11 +170,21 @@ class Tokens:
         self.vocabulary: int = settings["vocabulary"]
         self.eos_ids: list[int] = settings["eos_ids"]
         self.tokenizer: Any = llguidance.LLTokenizer(settings["tokenizer"], n_vocab=self.vocabulary, eos_token=self.eos_ids)
+        self.but_ends = _all_but(self.eos_ids, self.vocabulary)
         self.blanks = [token for token in range(self.vocabulary) if self._is_blank(token)]
 
     def _is_blank(self, token: int) -> bool:
         said = self.tokenizer.decode_bytes([token])
         return bool(said) and not said.strip(b" \n") and not self.tokenizer.is_special_token(token)
+
+
+def _all_but(ids: Iterable[int], vocabulary: int) -> bytes:
+    """The mask of all tokens but these."""
+    words = (vocabulary + 31) // 32
+    data = array.array("I", [0xFFFFFFFF]) * words
+    for token in (*ids, *range(vocabulary, 32 * words)):
+        data[token >> 5] &= ~(1 << (token & 31)) & 0xFFFFFFFF
+    return data.tobytes()
 
 
 def follow(llguidance: Any, tokens: Tokens, own: socket.socket) -> None:

@@ -1,7 +1,7 @@
-"""`clawctl collect --custom-rollout file.py:name`: plays episodes with the user's own code and publishes their turns.
+"""`clawctl collect --custom-rollout file.py:name`: runs episodes with the user's own code and publishes their turns.
 
-An agent that talks to this run's server needs none of it: its calls are captured. This is for code that samples by itself, with
-`--custom-generate file.py:name`. Each episode is one session and one shard, published whole when it is over.
+An agent that uses this run's server does not need it, because its calls are captured. It is for code that samples by itself, with
+`--custom-generate file.py:name`. Each episode is one session and one shard, published whole at its end.
 """
 
 import logging
@@ -32,7 +32,7 @@ _CURE = f"a turn is a mapping with {', '.join(_NEEDED)} and optionally {', '.joi
 
 
 def collect_custom(run: RunDir, recipe: Recipe, rollout: str, generate: str | None, episodes: int) -> int:
-    """Play `episodes` episodes; how many turns were published. Raises ClawError, at once where a function does not fit."""
+    """Run `episodes` episodes and return the number of published turns. Raises ClawError, at once if a function does not fit."""
     play = load_function(rollout, "--custom-rollout", ROLLOUT)
     if generate is None:
         problem = "--custom-rollout needs --custom-generate, which provides exact token ids"

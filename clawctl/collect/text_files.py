@@ -1,4 +1,4 @@
-"""What `collect --import` and `--export` say when they are done."""
+"""The final messages of `collect --import` and `--export`."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What `clawctl judge --calibrate` and `--attacks` found, as tables."""
+"""The results of `clawctl judge --calibrate` and `--attacks`, as tables."""
 
 from typing import Any
 

@@ -2,11 +2,11 @@
 
     sharded/
       index.json               number of ranks that wrote, and the checksum of each file
-      0-of-2.safetensors       rank 0's parts of weights and optimizer; its header has the place of each part
+      0-of-2.safetensors       rank 0's parts of weights and optimizer; its header has their places
       1-of-2.safetensors       in the whole tensor
 
-The files contain numbers and names. torch.distributed.checkpoint is not used, because it pickles its index, and anyone who can write
-a pickle can run code. A checksum does not help: anyone who can write the file can write its checksum.
+The files contain numbers and names. torch.distributed.checkpoint is not used, because it pickles its index, and a pickle lets
+anyone who can write it run code. A checksum does not help: anyone who can write the file can write its checksum.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The HTTP side: routes, keys, limits, errors. Every request comes in and goes out through `Gateway.__call__`."""
+"""The HTTP side: routes, keys, limits, errors. `Gateway.__call__` handles every request."""
 
 import logging
 import re
@@ -143,7 +143,7 @@ class Gateway:
         return await handle(request, visit)
 
     def _options(self, request: Request, allowed: str) -> Response:
-        """What may be asked of a route, also for a page's browser. Raises Refusal."""
+        """The allowed methods of a route, also for a page's browser. Raises Refusal."""
         response = Response(status_code=204, headers={"allow": allowed})
         response.raw_headers.extend(self._cors.preflight(request.headers, allowed))
         return response
@@ -167,11 +167,11 @@ class Gateway:
     # ---- ending ----------------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """From here on we are not ready, though we still answer."""
+        """From now on the server reports that it is not ready, but still answers."""
         self._about.draining = True
 
     def cut(self) -> None:
-        """The time to finish is over: end what runs; what was sampled is captured as cancelled."""
+        """End running requests, because their time is over. The sampled tokens are captured as cancelled."""
         for answer in self._running:
             answer.cancel()
 
@@ -227,7 +227,7 @@ class Gateway:
         return Stream(answer, visit, kept) if ask.stream else await whole(answer, visit, kept, request.receive)
 
     async def _with_texts(self, asks: list[Ask]) -> list[Ask]:
-        """The asks with the texts of prompts that are token ids, where a tokenizer is known here. Raises Refusal."""
+        """The asks, with texts for prompts that are token ids, if a tokenizer is available. Raises Refusal."""
         found = []
         for ask in asks:
             prompt = ask.prompts[0]
@@ -242,7 +242,8 @@ class Gateway:
         return found
 
     def _as_the_recipe_samples(self, ask: Ask, headers: dict[str, str], visit: Visit) -> Ask:
-        """The ask under `serve.sampling`. What is not for training (`X-Capture: off`, a pinned version) is sampled as it asks."""
+        """The ask after `serve.sampling`. Requests that are not for training (`X-Capture: off`, a pinned version) stay
+        unchanged."""
         config = self._recipe.serve.sampling
         if self._samples_as_asked:
             return ask
@@ -302,7 +303,7 @@ class Gateway:
     async def _body(
         self, request: Request, key: str, most: int, most_values: int = 1 << 16, large: Callable[[], None] | None = None
     ) -> bytes:
-        """The body, unpacked where it is compressed. Raises Refusal; see `read_body`."""
+        """The body, decompressed if needed. Raises Refusal; see `read_body`."""
         encoding = encoding_of(request.headers.get("content-encoding", ""))
         if encoding is None:
             return await read_body(request, most, self._limits.body_s, most_values, large)

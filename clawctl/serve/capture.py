@@ -1,7 +1,7 @@
-"""Exchanges to `captures/`: in the kernel's hands before the client has its last byte, and never in the way of serving.
+"""Writes exchanges to `captures/`: the kernel has them before the client has its last byte, and serving never fails for it.
 
-Each API key has a queue of its own, whose exchanges are redacted and written in their order. The threads of several keys take turns
-after each piece of text (`Baton`): a text that takes long to look through delays the next answer of its own key, and nobody else's.
+Each API key has its own queue, whose exchanges are redacted and written in order. The threads of several keys take turns after each
+piece of text (`Baton`). A text that takes long to check delays only the next answer of its own key.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class Capture:
     """One writer: `<host>-<pid>-<random>-<n>.jsonl`, one line an exchange. With `folder` None nothing is written."""
 
     def __init__(self, folder: Path | None, privacy: PrivacyConfig, decode: Decode | None = None) -> None:
-        """`decode`: what token ids say, so that they are looked through as well; None where no tokenizer is known here."""
+        """`decode`: the text of token ids, so that it is redacted as well; None if no tokenizer is known."""
         self._folder, self._privacy = folder, privacy
         self._baton, self._decode = Baton(), decode
         self._redactor = Redactor(privacy.redact, decode=decode, pause=self._baton.pass_on, not_secrets=privacy.not_secrets)
@@ -67,7 +67,7 @@ class Capture:
         return self._folder is not None
 
     def text_of(self, ids: Sequence[int]) -> str:
-        """What token ids say; "" where no tokenizer is known here."""
+        """The text of token ids; "" if no tokenizer is known."""
         return "" if self._decode is None else self._decode(list(ids))
 
     async def keep(self, exchange: Exchange, unwritten: Any = None) -> None:
@@ -107,7 +107,7 @@ class Capture:
         self._threads.submit(write)
 
     def close(self) -> None:
-        """Finish what is being written."""
+        """Finish running writes."""
         self._threads.shutdown(wait=True)
         for waiting in self._waiting.values():
             for exchange, unwritten, _ in waiting:

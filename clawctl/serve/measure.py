@@ -1,4 +1,4 @@
-"""How large a request is, measured before anything is rendered, looped over or kept: every limit is named in its refusal."""
+"""Measures the size of a request before anything is rendered or kept. Every limit is named in its refusal."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -35,7 +35,7 @@ def parse(raw: bytes) -> dict[str, Any]:
 
 
 class ValueCount:
-    """Counts the values of a JSON text that comes in pieces: list items and object fields. Commas within strings do not count."""
+    """Counts the values of a JSON text in pieces: list items and object fields. Commas within strings do not count."""
 
     def __init__(self) -> None:
         self.values = 0
@@ -43,7 +43,7 @@ class ValueCount:
         self._cut = b""  # a backslash at the end of the last piece
 
     def feed(self, piece: bytes) -> int:
-        """The values so far, an upper bound by at most one for each empty list or object."""
+        """The number of values so far: an upper bound, by at most one for each empty list or object."""
         plain = (self._cut + piece).replace(b"\\\\", b"")
         self._cut = b"\\" if plain.endswith(b"\\") else b""
         parts = plain.removesuffix(self._cut).replace(b'\\"', b"").split(b'"')
@@ -68,7 +68,7 @@ def most_body(limit_mb: float, max_context: int | None, images: bool | None) -> 
 
 
 def check_ask(ask: Ask, max_context: int | None = None, count_tokens: CountTokens | None = None) -> None:
-    """Raises Refusal for what is too much for one request. Linear in its size; quick for small ones."""
+    """Raises Refusal for a request that is too large. Linear in its size, and fast for small ones."""
     if ask.engine_fields and len(orjson.dumps(ask.engine_fields)) > _MOST_SETTINGS:
         largest = max(ask.engine_fields, key=lambda name: len(orjson.dumps(ask.engine_fields[name])))
         raise Refusal(

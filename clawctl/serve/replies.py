@@ -1,4 +1,4 @@
-"""An answer on its way to the client: whole, or as server-sent events while it grows."""
+"""Sends an answer to the client: complete, or as server-sent events while it grows."""
 
 import asyncio
 import logging
@@ -43,15 +43,15 @@ def json_response(content: Any, status: int = 200) -> Response:
 
 
 def refused(visit: Visit, refusal: Refusal) -> dict[str, Any]:
-    """The dialect's error body, with the id under which our log speaks of it."""
+    """The dialect's error body, with the request's id in the log."""
     return {**visit.envelope(refusal), "request_id": visit.request_id}
 
 
 async def read_body(
     request: Request, most_bytes: int, seconds: float, most_values: int = 1 << 16, large: Callable[[], None] | None = None
 ) -> bytes:
-    """The body. Raises Refusal where it is too large or too slow, before it is held. `large` is called for a body of more than a
-    megabyte, before more of it is held; it may raise Refusal."""
+    """The body. Raises Refusal if it is too large or too slow, before it is stored. `large` is called for a body of more than a
+    megabyte, before more of it is stored; it may raise Refusal."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared[:18]) > most_bytes:
         raise too_large(most_bytes)

@@ -1,4 +1,4 @@
-"""From an engine and a bound socket to a server that drains when it is told to end."""
+"""From an engine and a bound socket to a running server that drains on a signal."""
 
 import asyncio
 import gc
@@ -70,7 +70,7 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
 
 
 def make_backend(run: RunDir, recipe: Recipe) -> Backend:
-    """What the recipe names; it begins with version 0. Raises ClawError."""
+    """The backend of the recipe; it starts with version 0. Raises ClawError."""
     serve = recipe.serve
     if serve.upstream is not None:
         from clawctl.serve.backends.upstream import Upstream
@@ -99,7 +99,7 @@ def make_backend(run: RunDir, recipe: Recipe) -> Backend:
 
 
 def _splicing(recipe: Recipe) -> Any:
-    """The tokenizer that splices for an engine outside this process; None where nothing is spliced. Raises ClawError."""
+    """The tokenizer for splicing with an external engine; None if nothing is spliced. Raises ClawError."""
     if not recipe.serve.splice:
         return None
     from clawctl.serve.prompt import load_tokenizer
@@ -120,8 +120,8 @@ async def _serve(
     announced = False
 
     def up() -> None:
-        """The engine begins with version 0; whatever is live comes by the same way as any swap: with its canary, and with 0 to fall
-        back on."""
+        """The engine starts with version 0. The live version then comes by a normal swap: with its canary check, and with 0 as
+        fallback."""
         nonlocal announced
         versions.follow_once(begun=True)
         if not announced:
@@ -155,7 +155,7 @@ async def _serve(
 
 
 def _announce(run: RunDir, host: str, port: int) -> None:
-    """Say where we listen, on a full disk as soon as there is room: we serve meanwhile."""
+    """Write the server's address; on a full disk as soon as there is space, while the server already answers."""
     try:
         announce(run, host, port)
     except OSError as error:
@@ -165,7 +165,7 @@ def _announce(run: RunDir, host: str, port: int) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Says when it really listens; ends in order: not ready, then closed to new requests, then done with those that run."""
+    """Announces when it listens. It ends in order: not ready, then closed to new requests, then done with running ones."""
 
     def __init__(self, config: uvicorn.Config, started: Callable[[], None], gateway: Gateway, serve: ServeConfig) -> None:
         super().__init__(config)

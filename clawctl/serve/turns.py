@@ -57,7 +57,7 @@ class Lines:
         self._ordinary, self._long = Turns(), Turns()
 
     async def run(self, key: str, size: int, work: Callable[[], Done]) -> Done:
-        """`work()`, at once where `size` (characters) is small, else in a thread when it is the key's turn."""
+        """Run `work()`, at once if `size` (characters) is small, else in a thread when it is the key's turn."""
         if size <= SHORT:
             return work()
         async with (self._long if size > _LONG else self._ordinary).of(key):

@@ -1,7 +1,7 @@
-"""Long request bodies are looked through in a process of its own before this one reads them.
+"""Checks long request bodies in a separate process before this one reads them.
 
-Parsing, checking and counting tokens hold Python's interpreter lock for as long as a body is long: here everybody would wait. The
-process (`clawctl.serve.inspector`) starts with the first long body, looks at one at a time, and keys take turns.
+Parsing, checking and counting tokens hold Python's interpreter lock, and would block all other requests here. The process
+(`clawctl.serve.inspector`) starts with the first long body and checks one at a time, and keys take turns.
 """
 
 import asyncio

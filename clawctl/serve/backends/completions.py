@@ -1,4 +1,4 @@
-"""Prompts that are sent as token ids, to the upstream's plain completions; what comes back is read here."""
+"""Prompts as token ids for the upstream's plain completions; clawctl parses the answers."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ def as_plain(chat: dict[str, Any], prompt: Prompt, add_special_tokens: bool) -> 
 
 
 class PlainSaying(ChatSaying):
-    """See `clawctl.serve.backends.chunks.Saying`: of a plain completion, whose text the upstream tells."""
+    """See `clawctl.serve.backends.chunks.Saying`: for a plain completion, whose text the upstream returns."""
 
     def in_chat_form(self, told: dict[str, Any]) -> dict[str, Any]:
         for choice in told.get("choices") or ():

@@ -1,4 +1,4 @@
-"""The embedded backend: an id-level engine in this process; the prompt is rendered and the answer parsed here."""
+"""The embedded backend: an id-level engine in this process. The prompt is rendered and the answer parsed here."""
 
 import asyncio
 import time
@@ -83,8 +83,8 @@ class Embedded:
         return replies
 
     async def _opened(self, ask: Ask, thinking: bool, stack: AsyncExitStack) -> list[Grammar]:
-        """The grammar of each answer; none where their form is free. A schema takes what time its client likes: it is compiled by
-        another process, and keys take turns. Raises Refusal."""
+        """The grammar of each answer; none if its form is free. Compiling a client's schema may take long, so another process does
+        it, and keys take turns. Raises Refusal."""
         wanted = specification(ask, self._tokenizer, thinking)
         if wanted is None:
             return []
@@ -165,7 +165,7 @@ class Embedded:
 
 
 class _Room:
-    """Of structured requests at a time: those of one key leave room for other keys, and wait for one another."""
+    """Limits structured requests: those of one key leave room for other keys and wait for each other."""
 
     def __init__(self) -> None:
         self._all = asyncio.Semaphore(_STRUCTURED)
@@ -214,7 +214,7 @@ class EmbeddedReply:
         self._keep_sets()
 
     def _keep_sets(self) -> None:
-        """What could be drawn in the place of each token: the trainer needs it."""
+        """Keep the allowed tokens at each place, which the trainer needs."""
         sampled = self.sampled
         allowed = self._generation.allowed(len(sampled.completion_ids or ()))
         if allowed is not None:

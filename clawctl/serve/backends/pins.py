@@ -63,8 +63,8 @@ class Pins:
             return self._pinned[version]
 
     def _one_too_many(self) -> int | None:
-        """The version to unload before another is loaded. Version 0 stays: judges ask for it again and again. Where all are in use,
-        `Places` has let in one more than `most`."""
+        """The version to unload before another is loaded. Version 0 stays, because judges request it repeatedly. If all are in use,
+        `Places` has admitted one more than `most`."""
         others = [old for old in self._pinned if old != 0]
         if len(others) < self._most:
             return None

@@ -1,4 +1,4 @@
-"""A chat-completions server as backend: one that we started, or one that somebody else runs."""
+"""A chat-completions server as backend: one that clawctl started, or one that already runs."""
 
 import asyncio
 import logging
@@ -114,7 +114,7 @@ class Upstream:
         return list(replies)
 
     def _refuse_beyond(self, ask: Ask) -> None:
-        """Raises Refusal for what only some servers can do."""
+        """Raises Refusal for features that only some servers have."""
         if self._kind == "openai":
             refuse_beyond(ask, "upstream")
             if ask.continues:
@@ -207,8 +207,8 @@ class Upstream:
         raise refusal(status, told)
 
     def _body(self, ask: Ask, target: Target, how: How, sampled: Sampled, i: int) -> dict[str, Any]:
-        """Always of a stream: only that tells when the first token was there, which version sampled which token, and what there
-        was of an answer that nobody waited for."""
+        """The request body, always for a stream. Only a stream shows when the first token was there, which version sampled which
+        token, and the tokens of a cancelled answer."""
         body: dict[str, Any] = {
             **ask.engine_fields,
             "model": target.name,
@@ -275,7 +275,7 @@ class Upstream:
         await asyncio.Event().wait()
 
     async def _introduce(self, up: Callable[[], None], process: asyncio.subprocess.Process | None = None) -> None:
-        """Wait for the server, find out what it can, catch up with LIVE, and let requests in."""
+        """Wait for the server, find its features, catch up with LIVE, and accept requests."""
         self._targets.start(asyncio.get_running_loop(), None if process is None else partial(_end, process))
         told = ""
         while process is None or process.returncode is None:
@@ -298,7 +298,7 @@ class Upstream:
                 self._targets.can(self._learn(await asyncio.to_thread(probe, self._control, self._kind, self._model)))
 
     def _learn(self, found: Found) -> Capabilities:
-        """Take over what was found, and say what of it people should know."""
+        """Adopt the features that were found, and log the missing ones."""
         can = replace(found.capabilities, images=self._images)
         self._found = replace(found, capabilities=can)
         said = [f"gives {lack}" for lack in missing(can)] + [f"says: {warning}" for warning in found.warnings]
@@ -332,7 +332,7 @@ class Upstream:
 
 
 def _without_limit(body: dict[str, Any]) -> dict[str, Any]:
-    """Plain completions have 16 tokens where the limit is absent, and none where it is null."""
+    """In plain completions a missing limit means 16 tokens, and null means no limit."""
     rest = {name: value for name, value in body.items() if name != "max_tokens"}
     return {**rest, "max_tokens": None} if "prompt" in body else rest
 
@@ -344,7 +344,7 @@ def _splicer(tokenizer: Any, client: Client) -> "Splicer":
 
 
 def _end(process: asyncio.subprocess.Process) -> None:
-    """Whoever keeps it starts it anew."""
+    """End the engine; its keeper restarts it."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             process.terminate()

@@ -1,7 +1,7 @@
-"""Chunks of a chat completion from the bytes of its stream: what we know is read into fields, what we do not know is kept aside.
+"""Chunks of a chat completion from the bytes of its stream. Known fields are parsed, unknown ones are kept separately.
 
-The common chunk is decoded in one pass and without a dict; one with a field that is not in the structs below is read again with all
-that it has.
+The common chunk is decoded in one pass and without a dict. A chunk with a field that is not in the structs below is decoded again
+with all fields.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _NULL = msgspec.Raw(b"null")
 
 
 class Entry(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """A sampled token's logprob; what only a client that asked for logprobs is told is left as it came."""
+    """A sampled token's logprob. Data that only clients with `logprobs` get stays unparsed."""
 
     logprob: float | None = None
     token: msgspec.Raw = _NULL
@@ -60,7 +60,7 @@ class Chunk(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 
 class UpstreamError(Exception):
-    """What the upstream says instead of a chunk. `told` is its error's body, `status` the HTTP status that it would have had."""
+    """An error from the upstream instead of a chunk. `told` is its body, `status` the HTTP status that it would have."""
 
     def __init__(self, problem: str, told: bytes = b"", status: int | None = None) -> None:
         super().__init__(problem)
@@ -97,7 +97,7 @@ class Wire:
         return chunks
 
     def end(self) -> list[Chunk]:
-        """What stands in a last line without an end."""
+        """The content of a last line without a line end."""
         return self.read(b"\n") if self._rest else []
 
     def _read_lines(self, text: bytes, chunks: list[Chunk]) -> None:
@@ -114,7 +114,7 @@ class Wire:
                     return
 
     def _read_all(self, payload: bytes) -> Chunk:
-        """A chunk of which something may be kept aside. Raises UpstreamError."""
+        """A chunk with unknown fields. Raises UpstreamError."""
         try:
             told = orjson.loads(payload)
         except orjson.JSONDecodeError as error:

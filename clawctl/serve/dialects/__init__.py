@@ -19,7 +19,7 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """An answer that we gave, for putting it back as it was sampled."""
+    """An earlier answer, for putting it back as it was sampled."""
 
     completion_ids: tuple[int, ...]
     prompt: bytes  # digest of the prompt's ids, see `clawctl.serve.recent`
@@ -30,7 +30,7 @@ Prompt = str | tuple[int, ...]  # text, or token ids
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request, whatever API it came through."""
+    """One request, whatever its API."""
 
     api: Literal["chat", "responses", "messages", "completions"]
     model: str
@@ -81,12 +81,12 @@ class Ask:
 
     @property
     def functions(self) -> list[dict[str, Any]]:
-        """The tools that can be called here."""
+        """The tools that can be called."""
         return [tool for tool in self.tools or () if tool.get("type") == "function" and isinstance(tool.get("function"), dict)]
 
     @property
     def shown_tools(self) -> list[dict[str, Any]]:
-        """The functions that the model is shown: none where it must not call any."""
+        """The functions that the model sees: none if it must not call any."""
         return [] if self.tool_choice == "none" else self.functions
 
 
@@ -101,7 +101,7 @@ class ShownToken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A piece of one answer: events, and the visible tokens that made them (where the client asked for logprobs)."""
+    """A piece of one answer: events, and their visible tokens (if the client requested logprobs)."""
 
     events: list[Event]
     tokens: list[ShownToken]
@@ -109,7 +109,7 @@ class Shown:
 
 @dataclass(slots=True)
 class Extras:
-    """What an upstream says beside what we know, as it says it: of the answer, of this choice of it, or of the choice's message."""
+    """Unknown fields from an upstream, unchanged: of the answer, of this choice, or of the choice's message."""
 
     answer: dict[str, Any] = field(default_factory=dict)
     choice: dict[str, Any] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class Dialect(Protocol):
     """One API's way of answering one ask."""
 
     def message(self, choice: Choice) -> Message:
-        """The answer as an OpenAI chat message, as the client received it: what is captured."""
+        """The answer as an OpenAI chat message, as the client received it. This is captured."""
         ...
 
     def whole(self, choices: list[Choice]) -> bytes:
@@ -147,21 +147,21 @@ class Dialect(Protocol):
         ...
 
     def begin(self, choice: Choice) -> bytes:
-        """What a stream begins with."""
+        """The beginning of a stream."""
         ...
 
     def piece(self, choice: Choice, shown: Shown) -> bytes:
-        """What a stream says of one piece."""
+        """The part of a stream for one piece."""
         ...
 
     def finish(self, choice: Choice) -> bytes:
-        """What a stream says when one answer is complete."""
+        """The part of a stream that completes one answer."""
         ...
 
     def end(self, choices: list[Choice]) -> bytes:
-        """What a stream ends with."""
+        """The end of a stream."""
         ...
 
     def failed(self, refusal: Refusal) -> bytes:
-        """What a stream says when it cannot go on."""
+        """The part of a stream after a failure."""
         ...

@@ -1,4 +1,4 @@
-"""OpenAI Responses: https://platform.openai.com/docs/api-reference/responses, and what real clients add to it."""
+"""OpenAI Responses: https://platform.openai.com/docs/api-reference/responses, with additions of real clients."""
 
 import time
 from collections.abc import Callable
@@ -26,12 +26,12 @@ _LOGPROBS = "message.output_text.logprobs"
 
 
 def read(body: dict[str, Any], live_name: str) -> Ask:
-    """Raises Refusal for what cannot be understood. With `previous_response_id`, the messages are only the new ones."""
+    """Raises Refusal for invalid requests. With `previous_response_id`, the messages are only the new ones."""
     return read_known(*known("responses", body), live_name)
 
 
 def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> Ask:
-    """As `read`, of the fields that stand in the table."""
+    """Like `read`, for the fields in the table."""
     previous = fields.text(body, "previous_response_id")
     instructions = fields.text(body, "instructions")
     tools = read_tools(body.get("tools"), body.get("input"))
@@ -98,7 +98,7 @@ def _tool_choice(choice: Any, tools: Tools) -> tuple[Any, list[Object]]:
 
 
 def _engine_settings(body: Object, with_tools: bool) -> tuple[Object, Object]:
-    """What the template is told, and what an upstream is given as it is."""
+    """The settings for the template, and the fields for an upstream."""
     settings = fields.switched(body, check_settings(fields.object_or_none(body, "chat_template_kwargs")))
     effort = fields.text(fields.object_or_none(body, "reasoning"), "effort", "reasoning.effort")
     if effort == "none":

@@ -1,10 +1,10 @@
-"""The process that follows grammars: which tokens may come next, so that an answer matches a JSON schema or is a tool call.
+"""The process that evaluates grammars: the tokens allowed next, so that an answer matches a JSON schema or is a tool call.
 
-A client chooses the schema, and a schema can take any amount of time and memory (llguidance 1.7.6 tries to allocate 15 GB for a
-hundred patterns, and aborts). So each answer has a process of its own, forked from this one, which holds the tokenizer. Limits of
-processor time and memory end it, and nothing else with it.
+A client chooses the schema, and a schema can need any amount of time and memory (llguidance 1.7.6 tries to allocate 15 GB for a
+hundred patterns, and aborts). So each answer has its own process, forked from this one, which holds the tokenizer. Limits of
+processor time and memory end only that process.
 
-It imports nothing but llguidance, so that a fork costs little. Messages are in `grammars`.
+It imports nothing but llguidance, so that a fork is cheap. Messages are described in `grammars`.
 """
 
 import array
@@ -95,7 +95,7 @@ class Following:
             raise CannotCompile(_short(self._matcher.get_error()))
 
     def next(self) -> bytes:
-        """What may come now."""
+        """The tokens allowed now."""
         if self._thinking:
             return FREE
         matcher = self._matcher
@@ -109,7 +109,7 @@ class Following:
         return MASK + self._with(data, ([self._think] if self._may_think else []) + (self._tokens.blanks if self._blanks else []))
 
     def take(self, token: int) -> bytes:
-        """What may come after `token`."""
+        """The tokens allowed after `token`."""
         self._steps += 1
         if time.process_time() - self._began > _ALLOWANCE_S + _MEAN_STEP_S * self._steps:
             return _failure("it needs too much processor time")
@@ -145,7 +145,7 @@ class Following:
 
 
 def _marker(tokenizer: Any, text: str) -> str:
-    """How a grammar writes a piece of the model's own markup: one token where the tokenizer has it as a special one."""
+    """A piece of the model's own markup in grammar syntax: one token if the tokenizer has it as a special token."""
     ids = tokenizer.tokenize_str(text, parse_special=True)
     return f"<[{ids[0]}]>" if len(ids) == 1 and tokenizer.is_special_token(ids[0]) else json.dumps(text)
 
@@ -204,7 +204,7 @@ def _limit_memory() -> None:
 
 
 def main(descriptor: int) -> None:
-    """Read the tokenizer, then fork for each socket that comes."""
+    """Load the tokenizer, then fork for each socket that arrives."""
     control = socket.socket(fileno=descriptor)
     with control.makefile("rb") as reading:
         settings = json.loads(reading.read(struct.unpack(">I", reading.read(4))[0]))

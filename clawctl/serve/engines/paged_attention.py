@@ -1,8 +1,8 @@
 """Attention over the paged cache on a CPU: each request attends to its own pages only.
 
-Transformers' own CPU path (sdpa) lays all running requests in one row and masks what is not theirs: every query is multiplied
-with every request's keys, and the mask for 2048 query tokens over a cache of 131072 takes a gigabyte. Here single-token queries
-are computed together, padded to whole pages, and longer ones (prompts) one by one. Same numbers, up to rounding.
+Transformers' own CPU path (sdpa) puts all running requests in one row and masks the others. Every query is multiplied with every
+request's keys, and the mask for 2048 query tokens over a cache of 131072 takes a gigabyte. Here single-token queries are computed
+together, padded to whole pages, and longer ones (prompts) one by one. The numbers are the same, up to rounding.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class _Decodes:
 
 @dataclass(slots=True)
 class _Prompt:
-    """One request with several query tokens, after `past` tokens that lie in the cache."""
+    """One request with several query tokens, after `past` tokens in the cache."""
 
     start: int
     stop: int
@@ -39,7 +39,7 @@ class _Prompt:
 
 @dataclass(slots=True)
 class _Plan:
-    """What all layers of one engine step have in common."""
+    """Data that all layers of one engine step share."""
 
     decodes: list[_Decodes]
     prompts: list[_Prompt]

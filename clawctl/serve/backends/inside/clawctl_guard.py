@@ -9,7 +9,7 @@ import clawctl_multiplex  # type: ignore[import-not-found]
 
 
 class Guard:
-    """Lets through what carries the key that the server was started with."""
+    """Lets requests through that have the key with which the server was started."""
 
     def __init__(self, app: Any) -> None:
         self._app = app

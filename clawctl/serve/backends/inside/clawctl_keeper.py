@@ -1,8 +1,9 @@
-"""Runs a command and leaves nothing of it behind: whatever ends first, we, it or our parent, the whole process group ends.
+"""Runs a command and leaves no process behind: if the keeper, the command or the parent ends, the whole process group ends.
 
     python clawctl_keeper.py PARENT_PID COMMAND…
 
-A server of several processes whose first one is killed leaves the others as orphans, with all their memory. We lead their group.
+If the first process of a server with several processes is killed, the others become orphans and keep their memory. The keeper leads
+their process group.
 """
 
 import ctypes

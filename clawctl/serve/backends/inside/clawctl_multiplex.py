@@ -38,7 +38,7 @@ class Frames:
         self._needed = _HEAD.size  # so long must it become
 
     def read(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
-        """(number, kind, content) of those that are complete. Raises ValueError for what is no frame."""
+        """(number, kind, content) of the complete frames. Raises ValueError for invalid data."""
         if self._held:
             self._held += data
             if len(self._held) < self._needed:
@@ -62,7 +62,8 @@ class Frames:
 
 
 async def answer_over_socket(app: Any) -> None:
-    """Take requests over the socket that we were started with, if any. One of several servers does not: they share the load."""
+    """Accept requests over the socket that the process was started with, if any. One of several servers does not, because they
+    share the load."""
     told = os.environ.get(FD)
     servers = getattr(getattr(app.state, "args", None), "api_server_count", None)
     if told is None or servers not in (None, 1):
@@ -74,7 +75,7 @@ async def answer_over_socket(app: Any) -> None:
 
 
 class _Line(asyncio.Protocol):
-    """Our end."""
+    """The server's end of the connection."""
 
     def __init__(self, app: Any, key: str) -> None:
         self._app, self._key = app, key

@@ -120,8 +120,8 @@ def _apply(tokenizer: Any, messages: list[Message], asked: dict[str, Any]) -> tu
 
 
 def _apply_continued(tokenizer: Any, messages: list[Message], asked: dict[str, Any]) -> tuple[list[Message], str]:
-    """The template's text up to the end of the last message, with every character as it was sent. The answer continues there. A
-    mark in place of the message shows how the template changes the ends of a text."""
+    """The template's text up to the end of the last message, with every character as it was sent. The answer continues there. The
+    message is rendered as a mark, so that the template cannot change the ends of its text."""
     mark, last = secrets.token_hex(12), messages[-1]
     rendered, text = _apply(tokenizer, [*messages[:-1], {**last, "content": mark}], asked)
     before, found, _ = text.rpartition(mark)

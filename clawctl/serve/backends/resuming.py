@@ -17,8 +17,8 @@ _TRIES = 5  # of an engine of our own, before it is ended
 def go_on(
     control: Control, running: Callable[[], bool], stick: Callable[[str | None], None], end: Callable[[], None] | None
 ) -> None:
-    """Blocking. `stick` gets the reason why the engine does not resume, and None when it does. `end` ends an engine of clawctl,
-    which is then restarted after a few attempts. Raises Unanswered after that, or once `running` is False."""
+    """Blocking. `stick` gets the reason why the engine does not resume, and None when it does. `end` ends an engine of clawctl
+    after a few attempts, so that it is restarted. Raises Unanswered after that, or once `running` is False."""
     wait_s, stuck = _FIRST_WAIT_S, False
     for tried in itertools.count(1):
         try:

@@ -118,7 +118,7 @@ def _ids(numbers: list[int], where: str) -> tuple[int, ...]:
 
 
 def _shown(ids: tuple[int, ...]) -> str:
-    """A placeholder for the text of ids without a tokenizer."""
+    """The shown form of a prompt of ids that no tokenizer can read."""
     return f"[{len(ids)} token ids: {' '.join(map(str, ids[-32:]))}]"
 
 

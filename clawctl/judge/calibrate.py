@@ -36,7 +36,7 @@ class Judged:
     """One labelled turn and the judge's result."""
 
     case: Case
-    votes: tuple[int | None, ...]  # all that were asked, without stopping early; empty where a rule decided
+    votes: tuple[int | None, ...]  # all requested votes, without stopping early; empty if a rule decided
     reward: float | None  # of a rule, or of a judge that does not vote
     by_rule: bool
 

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 TRIES = 4  # of a call that times out or breaks
 LONGEST_WAIT_S = 5.0
-_TOO_LONG = re.compile(rb"(?i)context|token|length|too (?:long|large)|maximum")  # how servers say that a prompt is too long
+_TOO_LONG = re.compile(rb"(?i)context|token|length|too (?:long|large)|maximum")  # how servers report a prompt that is too long
 _NOT_NOW = (429, 503)  # busy, or still loading its model
 _KEY_OR_MODEL = (401, 403, 404)
 # Should the judge be this run's own server: its answers are not conversations to learn from.

@@ -66,7 +66,7 @@ def _turns(run: RunDir) -> Iterator[Evidence]:
         try:
             yield from read_evidence(path)
         except UnreadableShard:
-            continue  # the stage itself puts it aside
+            continue  # the stage itself quarantines it
 
 
 def _case(row: Any, name: str) -> Case:

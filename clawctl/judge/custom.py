@@ -74,7 +74,7 @@ class CustomJudge:
                 score = await self._model.score(prompt, seen.answer, seen.next_state)
             else:
                 score = await asyncio.to_thread(self._model.score, prompt, seen.answer, seen.next_state)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's code: its bug costs this turn, and is told
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: its bug costs only this turn, and is logged
             return self._nothing(f"{self.name} raised {type(error).__name__}", "".join(traceback.format_tb(error.__traceback__)))
         if score is None:
             return Opinion(self.name, None, reason="abstains")

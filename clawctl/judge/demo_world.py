@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 _WORD = re.compile(r"[^\W\d_]+")
 _LOOKED_AT = 2000  # characters of one message
 _LONGEST = 40  # letters of a word
-_STRANGE = 0.1  # share of words that the demo's tokenizer cuts up; of what the demo's students and teachers say it is 0
+_STRANGE = 0.1  # share of words that the demo's tokenizer splits; it is 0 for the demo's students and teachers
 
 
 def is_judged_by_demo(recipe: Recipe) -> bool:

@@ -18,7 +18,7 @@ TROUBLES = 3  # calls in a row that break, before the endpoint rests
 class Place:
     """One endpoint and how it is doing."""
 
-    find: Callable[[], Endpoint | None]  # where it is, as far as is known: this run's server may move
+    find: Callable[[], Endpoint | None]  # its address, as far as known: this run's server may move
     endpoint: Endpoint | None = None
     in_flight: int = 0
     made: int = 0

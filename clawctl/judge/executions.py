@@ -42,7 +42,7 @@ _CODEX_SHELL = re.compile(rf"Exit code: (-?\d{{1,9}})\nWall time: {_SECONDS}\n(?
 _CLAUDE = re.compile(r"(?:Error: )?Exit code (\d{1,9})(?:\n|\Z)")
 _COPILOT = re.compile(r"<shellId: \d+ completed with exit code (-?\d{1,9})>\Z")
 _TAGS = re.compile(r"<returncode>(-?\d{1,9})</returncode>\s*<output>")
-_HEADS = {"codex": _CODEX, "codex_shell": _CODEX_SHELL, "tags": _TAGS}  # what stands before the output
+_HEADS = {"codex": _CODEX, "codex_shell": _CODEX_SHELL, "tags": _TAGS}  # the header before the output
 _QWEN = re.compile(r"\nExit Code: (-?\d{1,9})\nSignal: [^\n]*\n(?:Background PIDs: [^\n]*\n)?Process Group PGID: [^\n]*\Z")
 _EXIT_KEYS = ("exit_code", "exitCode", "returncode", "return_code", "exit_status")
 _OUTPUT_KEYS = ("output", "stdout", "stderr")
@@ -108,7 +108,7 @@ class Options:
 
     flags: frozenset[str]
     valued: frozenset[str]  # they take a value: `-k fast`, `-kfast`, `--tb=short`
-    words: re.Pattern[str] = re.compile(r"[^@].*|")  # what may stand beside options; pytest reads options from `@file`
+    words: re.Pattern[str] = re.compile(r"[^@].*|")  # arguments allowed besides options; pytest reads options from `@file`
     values: re.Pattern[str] = re.compile(r"[^-].*")
 
 
@@ -209,7 +209,7 @@ def _agreed(runner: Runner, ended: Ended) -> int | None:
     return -1 if failed and ended.code in runner.failed_codes else None
 
 
-# ---- how a result says how its command ended -------------------------------------------------------------------------------
+# ---- exit codes in results -------------------------------------------------------------------------------------------------
 
 
 def _ended(result: Message, formats: tuple[str, ...], command: str) -> Ended | None:
@@ -273,7 +273,7 @@ def _text(content: Any) -> str | None:
     return content.rstrip() if isinstance(content, str) else None
 
 
-# ---- what was run ----------------------------------------------------------------------------------------------------------
+# ---- commands --------------------------------------------------------------------------------------------------------------
 
 
 def _arguments(text: Any) -> dict[str, Any] | None:

@@ -44,9 +44,9 @@ _FAILURE = re.compile(
 class HintRules:
     min_chars: int = 10
     max_chars: int = 600
-    answer: str = ""  # what the turn answered: a hint that lies in it whole says nothing new
-    own_words: str = ""  # what people wrote in this turn: a hint may repeat it
-    returned: str = ""  # what tools and environments returned: a hint may speak of it, not copy it
+    answer: str = ""  # the turn's answer: a hint that is completely in it adds nothing
+    own_words: str = ""  # people's text in this turn: a hint may repeat it
+    returned: str = ""  # output of tools and environments: a hint may refer to it, not copy it
 
 
 def hint_rules(settings: JudgeConfig, turn: Evidence) -> HintRules:

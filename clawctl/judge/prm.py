@@ -91,7 +91,7 @@ class PRMJudge:
                 batch, self._waiting = self._waiting[: self._settings.prm_batch], self._waiting[self._settings.prm_batch :]
                 try:
                     scores = await asyncio.to_thread(self.scores, [seen for seen, _ in batch])
-                except Exception as error:  # noqa: BLE001 - whatever it is, it ends the worker where the scores are awaited
+                except Exception as error:  # noqa: BLE001 - any error ends the worker where the scores are awaited
                     self._give_up([*batch, *self._waiting], error)
                     return
                 for (_, future), score in zip(batch, scores, strict=True):
@@ -105,7 +105,7 @@ class PRMJudge:
         for _, future in waiting:
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # one of them ends the worker: of the others nobody need be told
+                future.exception()  # one of them ends the worker, and the others need no report
 
     def scores(self, views: list[View]) -> list[float]:
         """One score per view, from -1 to 1. Raises ClawError if the model cannot process them."""

@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 
 FILE = "custom-range.json"  # in verdicts/
 OUTSIDE = "reward outside its declared range"
-_ROUNDING = 1e-6  # of the range: what a model computes in float32 may pass its end by so much
-_CLEAR = 0.1  # so far below 0 no probability lies that a model estimates a little wrong
+_ROUNDING = 1e-6  # of the range: float32 values may exceed its end by this much
+_CLEAR = 0.1  # a model's estimate of a probability is never this far below 0
 _DECLARE = "set its scale, then the turns are judged: judge.custom_rm_range: [0, 1] for probabilities, [-1, 1] if 0 is neutral"
 
 
@@ -38,7 +38,7 @@ class RewardRange:
         self._name, self._run = name, run
         self._declared = None if declared is None else checked(declared, f"the range of {name}")
         self._key = {"model": name, "code": hashlib.sha256(code.read_bytes()).hexdigest()} if code.is_file() else {"model": name}
-        self._lowest, self._highest = math.inf, -math.inf  # that were given, where none is declared
+        self._lowest, self._highest = math.inf, -math.inf  # rewards without a declared range
         self._known = declared is not None
 
     def reward(self, given: float) -> float | None:

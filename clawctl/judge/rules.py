@@ -51,7 +51,7 @@ def _of_tools(turn: Evidence, results: list[Message], tools: Mapping[str, str]) 
     ]
     answered = {_id(result.get("tool_call_id")) for result in results}
     if len(answered) < len(results):
-        return None  # two results of one call: who knows which is the client's
+        return None  # two results of one call: the client's own is not known
     decided = [pair for pair in found if pair is not None]
     failed = [pair for pair in decided if pair[1] < 0]
     if not decided or (not failed and (len(decided) < len(found) or answered != calls.keys())):

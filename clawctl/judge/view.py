@@ -17,13 +17,13 @@ from clawctl.judge.noise import LEFT_OUT, without_noise
 from clawctl.types import Message
 
 VIEW_CHARS = 24_000  # of all blocks together: a judge's context is finite
-DEMO_CHARS = 600  # of the demo model, whose card says that it was trained on conversations of up to 512 tokens
+DEMO_CHARS = 600  # for the demo model, whose card gives conversations of up to 512 training tokens
 LEAST_CHARS = 240  # a view is not made shorter than this
 _MOST_READ = 20_000  # characters of a text longer than its share that are searched for evidence: the work is bounded first
 
 _ROLES = frozenset(("user", "assistant", "tool", "function", "environment", "system", "developer"))
-_LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # each begins a line for somebody
-# A line within a message that could be taken for the next speaker's: a name, however decorated, and what ends a name
+_LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # each begins a speaker's line
+# A line within a message that could look like another speaker's: a name, however decorated, and the end of a name
 _SPEAKER = re.compile(
     r"^(?=[^\S\n]*+(?:[^\w\n]|_){0,40}(?:user|human|customer|assistant|system|developer|tool|environment|function|model|ai|bot)(?![^\W_])"
     r"[^\n]{0,30}?[:\ua789>|\]\u2013\u2014-])",
@@ -63,7 +63,7 @@ def view_turn(turn: Evidence, history_chars: int, chars: int = VIEW_CHARS, plain
     history = _recent(blocks[0], min(history_chars, chars // 4))
     texts = [history, request, answer, reply]
     lengths = [sum(map(len, words)) for words in texts]
-    limits = shares(lengths, chars, (1, 1, 1, 2))  # what came back is the evidence
+    limits = shares(lengths, chars, (1, 1, 1, 2))  # the next state is the evidence
     shown = [_fitted(messages, words, limit, plain) for messages, words, limit in zip(blocks, texts, limits, strict=True)]
     earlier = _end(_with_names(blocks[0][len(blocks[0]) - len(history) :], shown[0]), history_chars)
     return View(
@@ -167,7 +167,7 @@ def folded(text: str, most: int, varies: re.Pattern[str] | None = None) -> str:
         same = piece.strip() if varies is None else varies.sub("#", " ".join(piece.split()))
         counts[same] = counts.get(same, 0) + 1
         if dropping and not _LETTER.search(piece):
-            continue  # what stood between two that are left out
+            continue  # text between two dropped parts
         if counts[same] <= most or len(same) < 2 or (varies is None and len(same) < _SHORT):
             kept.append(piece)
             dropping = False

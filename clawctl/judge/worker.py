@@ -161,7 +161,7 @@ class _Worker:
                 self._panel.ratings.look()
                 await self._publish(stem, list(map(self._panel.rated_since, turns, verdicts)))
                 journal.remove()
-                (self._run.locks / f"judge-{stem}.lock").unlink(missing_ok=True)  # whoever waits for it finds the verdicts
+                (self._run.locks / f"judge-{stem}.lock").unlink(missing_ok=True)  # waiting workers find the verdicts
             finally:
                 journal.close()
                 del self._left[stem]
@@ -205,7 +205,7 @@ def _follow(run: RunDir, stop: threading.Event, changed: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
 
     def watch() -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+        with suppress(RuntimeError):  # the loop is closed, and nothing listens any more
             for _ in changes([run.trajectories], stop):
                 loop.call_soon_threadsafe(changed.set)
             loop.call_soon_threadsafe(changed.set)

@@ -39,8 +39,8 @@ class Answer:
         hints: dict[str, Any],
         key: str,  # name of the API key that asked
         capture: Capture | None,
-        recent: Recent | None = None,  # where the answer is remembered, if it may be put back into a later prompt
-        asks: Sequence[Ask] = (),  # of each reply, where they differ in their prompts
+        recent: Recent | None = None,  # where the answer is stored, if it may be put back into a later prompt
+        asks: Sequence[Ask] = (),  # of each reply, if their prompts differ
     ) -> None:
         self.ask, self.dialect = ask, dialect
         self._asks = asks or [ask] * max(1, len(replies))
@@ -170,7 +170,7 @@ class Answer:
 
 def _has_cut_call(ask: Ask, choice: Choice, sampled: Sampled, message: Message | None) -> bool:
     """Whether a limit or a stop string ended the answer within a tool call, or may have."""
-    if sampled.cut_call is None:  # the engine parsed the call: a stop string that ended the answer may stand in it
+    if sampled.cut_call is None:  # the engine parsed the call; the stop string that ended the answer may be in it
         last = choice.shown[-1].events[-1] if choice.shown and choice.shown[-1].events else None
         cut = sampled.stop_sequence is not None and isinstance(last, CallBegun | CallSaid)
     else:

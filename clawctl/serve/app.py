@@ -114,7 +114,7 @@ class Gateway:
             return await self._route(request, visit)
         except Refusal as refusal:
             return self._refuse(visit, refusal)
-        except Exception:  # noqa: BLE001 - the edge of the process: the client is told that it was us, the log has the rest
+        except Exception:  # noqa: BLE001 - the edge of the process: the client gets an error, the log has the rest
             _log.exception("request %s failed", visit.request_id)
             return self._refuse(visit, Refusal(500, "internal error; the log of clawctl has the details"))
 
@@ -287,7 +287,7 @@ class Gateway:
 
         most = most_body(self._limits.body_mb, live.max_context, live.capabilities.images)
         raw = await self._body(request, key, most, self._limits.body_values, large)
-        length = len(raw) if len(raw) > LONG_BODY else 0  # of what is not read at once
+        length = len(raw) if len(raw) > LONG_BODY else 0  # of bodies that are read in a thread
         if length:
             await self._vetting.check(key, visit.api, raw, live.max_context)
         body = await self._lines.run(key, length, partial(parse, raw))
@@ -310,7 +310,7 @@ class Gateway:
         packed = await read_body(request, most, self._limits.body_s, most, large)
         if not packed:
             return packed
-        size = max(len(packed), SHORT + 1)  # never on the event loop: how much comes out of it is not known
+        size = max(len(packed), SHORT + 1)  # never on the event loop, because the decompressed size is not known
         raw = await self._lines.run(key, size, partial(unpacked, encoding, packed, most, most_values))
         if large is not None and len(packed) <= LARGE < len(raw):
             large()

@@ -12,7 +12,7 @@ from typing import Final, Literal
 from clawctl.types import Message
 
 OTHER: Final = "other"
-_LOOKED_AT = 4096  # characters of the first message; openers stand at its beginning
+_LOOKED_AT = 4096  # characters of the first message; the phrases are at its beginning
 _LONGEST_NAME = 64
 
 

@@ -12,9 +12,9 @@ from clawctl.serve.dialects import Refusal
 Headers = list[tuple[bytes, bytes]]
 _ANY = "*"
 _AGE_S = b"600"  # a browser need not ask again so long
-_TOLD = b"x-request-id, request-id, retry-after, allow"  # of our headers, those that a page may read beside the usual ones
+_TOLD = b"x-request-id, request-id, retry-after, allow"  # response headers that a page may read besides the usual ones
 _NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+(\s*,\s*[A-Za-z0-9!#$%&'*+.^_`|~-]+)*")
-_LONGEST = 4096  # characters of the list of headers that a page wants to send
+_LONGEST = 4096  # length of the list of headers that a page wants to send
 
 
 class Cors:

@@ -80,7 +80,7 @@ def check_model(recipe: Recipe) -> None:
     if local or Path(path).exists():
         if not (Path(path) / "config.json").is_file():
             raise ClawError(f"there is no model in {path}", _NAME_A_MODEL, 2)
-    elif recipe.serve.engine == "transformers":  # vLLM looks where it is told to
+    elif recipe.serve.engine == "transformers":  # vLLM uses its own paths
         check_hub(path)
 
 

@@ -15,7 +15,7 @@ _SESSION_HEADERS = ("x-session-id", "session_id", "session-id", "x-session-affin
 _TRUE = ("1", "true", "yes", "on")
 _OWN_CLAIMS = ("session_id", "turn_type", "session_done", "prompt_cache_key")
 _UUID = "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
-_WITH_REVISION = re.compile(rf"({_UUID}):([0-9]{{1,6}})")  # OpenClaw: <session>:<how often it was compacted or begun anew>
+_WITH_REVISION = re.compile(rf"({_UUID}):([0-9]{{1,6}})")  # OpenClaw: <session>:<number of its compactions and restarts>
 _USER_ID_SESSION = re.compile(rf"_session_({_UUID})")  # Claude Code, before its user ids became JSON
 _RUNTIME_LINE = re.compile(r"^Runtime: .*\bsessionId=([A-Za-z0-9._-]{1,128})", re.MULTILINE)
 _LONGEST = 256  # characters of a claim

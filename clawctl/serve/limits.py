@@ -20,9 +20,9 @@ from clawctl.config import LimitsConfig
 from clawctl.serve.dialects import Refusal
 
 _log = logging.getLogger("clawctl.serve")
-_GRACE_S = 5.0  # the routes refuse a slow body with words; this is for those who go on sending after that
+_GRACE_S = 5.0  # the routes refuse a slow body with a message; this is for clients that keep sending after that
 _RETRY_AFTER_S = 1
-_MOST_RESERVE = 2048  # file descriptors for captures, policies, engines and what they load
+_MOST_RESERVE = 2048  # file descriptors for captures, policies, engines and their files
 _MOST_PIPELINED = 64  # requests that wait on one connection; real clients send the next after the answer
 
 
@@ -103,7 +103,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._head_bytes = self._parsed_bytes = 0  # of the request whose headers are coming in
         self._in_head = True  # between requests as well: nothing but headers may come
         self._refusal: tuple[int, str] | None = None
-        self._asked = False  # a whole request head has come
+        self._asked = False  # a complete request head has arrived
         super().connection_made(transport)
         self.open[self] = None
         if len(self.open) > self.most and not self._make_room():
@@ -137,7 +137,7 @@ class LimitedProtocol(HttpToolsProtocol):
             if self._deadline is None:
                 self._expect_by(self.bounds.header_s)
         super().data_received(data)
-        # What was parsed by now is no header any more; a header that never ends is seen here, a long one in on_header.
+        # Parsed data is no longer a header. A header that never ends is detected here, a long one in on_header.
         if self._in_head and self._head_bytes > self.bounds.header_kb << 10 and not self.transport.is_closing():
             self._refuse(*self._too_large())
 

@@ -8,12 +8,12 @@ import orjson
 from clawctl.serve.dialects import Ask, Refusal
 
 BYTES_PER_TOKEN: Final = 32  # text has 4 or 5; a request with more of them than its context can hold is not worth reading
-BESIDE: Final = 1 << 20  # bytes of a body beside its prompt
+BESIDE: Final = 1 << 20  # bytes of a body besides its prompt
 _MOST_SETTINGS = 256 << 10  # bytes of JSON in all sampling fields of a request (a schema, a grammar, banned words)
-_MOST_ECHO = 64 << 10  # bytes of JSON in what a response repeats
+_MOST_ECHO = 64 << 10  # bytes of JSON in repeated fields of a response
 _MOST_TOOL_VALUES = 20_000  # a template writes a request's tools, or the arguments of one call, in one go
 _LONG_ARGUMENTS = 32 << 10  # characters; shorter ones hold few values
-_SURE_BYTES = 4  # a prompt with fewer bytes per token of the context is rendered as it is
+_SURE_BYTES = 4  # a prompt with fewer bytes per token of the context is rendered without a check
 _PIECE = 1 << 16  # characters
 _MOST_CONTEXTS = 2  # a request may hold that many times its context: templates leave reasoning and unknown fields out
 _NOT_REPEATED = frozenset(("instructions", "tools", "named"))  # these are measured as parts of the prompt
@@ -24,7 +24,7 @@ def parse(raw: bytes) -> dict[str, Any]:
     """A body as an object. Raises Refusal."""
     try:
         body = orjson.loads(raw)
-        orjson.dumps(body)  # what cannot be written again could neither be captured nor passed on
+        orjson.dumps(body)  # values that cannot be written again could be neither captured nor passed on
     except orjson.JSONDecodeError as error:
         raise Refusal(400, f"the body is not JSON: {error}") from error
     except orjson.JSONEncodeError as error:

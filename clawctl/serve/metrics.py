@@ -19,7 +19,7 @@ Labels = tuple[str, ...]
 class Histogram:
     """Seconds, by label."""
 
-    buckets: dict[Labels, list[int]] = field(default_factory=dict)  # one count a bucket, and one for what is above all
+    buckets: dict[Labels, list[int]] = field(default_factory=dict)  # one count per bucket, and one for larger values
     sums: Counter[Labels] = field(default_factory=Counter)
 
     def observe(self, labels: Labels, seconds: float) -> None:

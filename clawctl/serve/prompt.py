@@ -42,11 +42,11 @@ def load_tokenizer(path: str) -> Any:
 class Rendered:
     ids: list[int]
     thinking: bool  # the answer begins within reasoning
-    spliced: int | None  # earlier answers that stand in `ids` as they were sampled; None: not asked for
-    unspliced: str | None  # why those that are known do not
-    plain: list[int]  # the ids of the rendering alone
+    spliced: int | None  # earlier answers that are in `ids` as they were sampled; None: not requested
+    unspliced: str | None  # why known answers are not in it
+    plain: list[int]  # the ids of the rendering without splicing
     messages: list[Message]  # that were rendered, as asked or adapted
-    adapted: str | None  # what was changed in the messages for the template's sake
+    adapted: str | None  # changes to the messages that the template required
 
 
 async def render_beside(tokenizer: Any, ask: Ask, lines: Lines, splicing: bool = False) -> Rendered:
@@ -146,7 +146,7 @@ def _splice(
     try:
         return splice(tokenizer, again, messages, text, answers, safe.encode)
     except _OBJECTIONS:
-        return None  # the template wants its assistant's messages as they are
+        return None  # the template uses its assistant's messages unchanged
 
 
 def _for_template(message: dict[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class Reading:
         self._barred = ask.bars_calls
         self._one_call = ask.engine_fields.get("parallel_tool_calls") is False
         self._events: list[Event] = []
-        self._unseen: list[ShownToken] = []  # visible tokens of text that is held back
+        self._unseen: list[ShownToken] = []  # visible tokens of held-back text
         self._calls = 0
         self.reasoning_tokens = 0
         self.ended_in_call = False

@@ -17,10 +17,10 @@ from clawctl.serve.dialects.handles import exchange_of
 from clawctl.types import Message
 
 _MOST_TOKENS = 4_000_000  # of one key's answers; the one given or matched longest ago goes first
-_ANSWER_TOKENS = 32  # what an answer takes beside its tokens, in tokens: many short ones are no less memory
+_ANSWER_TOKENS = 32  # size of an answer besides its tokens, in tokens, because many short ones need memory too
 _MOST_PLACES = 512  # answers in one history that are looked for, the newest
 _MOST_CANDIDATES = 4096  # answers that all of these together may be
-_MOST_ALIKE = 1024  # answers of one key that say the same: all of them are looked at when it comes back without a handle
+_MOST_ALIKE = 1024  # answers of one key with the same content: all are checked when it comes back without a handle
 
 
 class Recent:

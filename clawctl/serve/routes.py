@@ -16,7 +16,7 @@ _VERSIONS = re.compile(r"^(/v1)+(?=/|$)")
 _API = re.compile(r"^/(chat/completions|completions|responses|messages|models|feedback)(/|$)")
 _SAME = {"/healthz": "/health", "/livez": "/health/live", "/ping": "/health/live", "/readyz": "/health/ready"}
 _SPOKEN = "POST /v1/chat/completions, /v1/responses, /v1/messages, /v1/completions, and GET /v1/models; docs: /openapi.json"
-_ABSENT = (  # what the path begins with, and what is said of it
+_ABSENT = (  # beginning of the path, and the explanation
     ("/v1/embeddings", "this server makes no embeddings"),
     ("/v1/audio", "this server does not process audio"),
     ("/v1/images", "this server does not generate images"),

@@ -16,7 +16,7 @@ class EngineField:
     neutral: tuple[Any, ...] = ()  # values that change nothing, besides null
 
 
-# Below it an answer is as good as greedy, and not sampled at what was asked for: vLLM takes 0.01 instead, and in float32 what is
+# Below it an answer is practically greedy and not sampled at the requested value: vLLM uses 0.01 instead, and in float32 what is
 # divided by 1e-300 is no number.
 LEAST_TEMPERATURE: Final = 0.01
 _STRUCTURED: Final = EngineField("structured output", ({},))
@@ -82,7 +82,7 @@ _STEERED: Final = frozenset(
 )
 
 
-# ---- what the recipe changes -------------------------------------------------------------------------------------------------
+# ---- changes by the recipe ---------------------------------------------------------------------------------------------------
 
 
 class Settings(NamedTuple):

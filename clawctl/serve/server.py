@@ -27,7 +27,7 @@ from clawctl.serve.versions import Versions
 from clawctl.tokenizer_files import IdReader
 
 _log = logging.getLogger("clawctl.serve")
-_CUT_S = 10  # what was cut off after the drain is captured within this
+_CUT_S = 10  # requests that were cut off after the drain are captured within this time
 _SWITCH_S = 0.001  # a thread that renders a long prompt holds the interpreter for so long at a time (Python's default: 5 ms)
 _KEEP_ALIVE_S = 75  # longer than clients keep an idle connection: none sends into one that we are closing
 
@@ -59,7 +59,7 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=int(recipe.serve.drain_s + _CUT_S),
         )
-        with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:  # uvloop, where it is installed
+        with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:  # uvloop, if it is installed
             runner.run(_serve(run, recipe, listener, settings, gateway, versions, capture))
         if dead := backend.failure():
             raise ClawError(f"the engine failed: {dead}", "logs/serve.log has the details; `clawctl up` restarts it")
@@ -126,7 +126,7 @@ async def _serve(
         versions.follow_once(begun=True)
         if not announced:
             announced = True
-            gc.freeze()  # what is loaded by now stays: a look through all of it holds every stream up for as long as a token takes
+            gc.freeze()  # loaded modules stay: a full garbage collection would delay every stream by about one token
             _announce(run, host, port)
             what = "captured" if capture.on else "not captured"
             version = versions.live.version
@@ -138,7 +138,7 @@ async def _serve(
         keeping[0].add_done_callback(ended)
 
     def ended(task: asyncio.Task[None]) -> None:
-        server.should_exit = True  # nothing can be answered: whoever supervises this process starts it again
+        server.should_exit = True  # no request can be answered, so the supervisor of this process restarts it
 
     keeping: list[asyncio.Task[None]] = []
     server = _Server(settings, started, gateway, recipe.serve)
@@ -150,7 +150,7 @@ async def _serve(
     finally:
         for task in keeping:
             if task.done():
-                task.result()  # raises why the engine could not go on
+                task.result()  # raises the reason why the engine ended
             task.cancel()
 
 

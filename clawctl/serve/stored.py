@@ -14,7 +14,7 @@ from clawctl.types import Message
 _MOST = 512  # responses of one key; the one unused for longest goes first
 _MOST_REFERENCES = 256  # to items of kept responses, in one request
 _MOST_REFERRED = 8 << 20  # bytes of the responses that one request refers to
-_MOST_BYTES = 128 << 20  # of one key's, each with its whole conversation
+_MOST_BYTES = 128 << 20  # per key, each with its complete conversation
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 _log = logging.getLogger("clawctl.serve")
-_MOST_NAMES: Final = 256  # of all APIs; what comes later is counted without its name
+_MOST_NAMES: Final = 256  # of all APIs; later ones are counted without their names
 _MOST_IN_HEADER: Final = 16
 _REST: Final = "(more)"
 

@@ -21,7 +21,7 @@ _log = logging.getLogger("clawctl.serve")
 _PINNED = re.compile(r"@([0-9]+)\Z")
 _LONGEST_NUMBER = 18  # digits; no version has more, and Python refuses to read very long ones
 _KEPT_SWAPS = 200
-_LONGEST_PROBLEM = 500  # characters; the log has all of what was not expected
+_LONGEST_PROBLEM = 500  # characters; the log has the full text of unexpected errors
 _TRIES = 3  # of a version, as long as it fails only because the engine did not answer; that may be this version's doing
 
 
@@ -104,7 +104,7 @@ class Versions:
                 self._hand_back(wanted, error)
             self._unanswered += isinstance(error, Unanswered) and not isinstance(error, NotYet)
             if isinstance(error, Unanswered) and self._unanswered < _TRIES:
-                self._refused = None  # tried again at the next look, or when the engine has begun anew
+                self._refused = None  # retried at the next look, or after a restart of the engine
 
     def _hand_back(self, version: int, error: CanaryFailure) -> None:
         """Point LIVE back at the served version if train or eval moved it away, because versions that are not served must not be
@@ -124,7 +124,7 @@ class Versions:
         """After a restart the engine has version 0. If LIVE names a refused version, load the version that was served before."""
         try:
             self.live.swap(self._served)
-        except Exception:  # noqa: BLE001 - the engine goes on with what it has, and the log says so
+        except Exception:  # noqa: BLE001 - the engine keeps its weights, and the log has the error
             _log.exception(
                 "version %d was served before but cannot be loaded now; serving version %d", self._served, self.live.version
             )

@@ -38,7 +38,7 @@ class Vetting:
                 self.stop()
                 _log.warning("cannot inspect a request body of %d bytes: %s", len(raw), type(error).__name__)
                 raise Refusal(400, f"this request is too complex ({len(raw)} bytes)") from error
-            except BaseException:  # its client is gone: what the process still says belongs to no other body
+            except BaseException:  # its client is gone, so later output of the process belongs to no other body
                 self.stop()
                 raise
         if told:

@@ -9,7 +9,7 @@ from clawctl.errors import ClawError
 from clawctl.serve.dialects import Ask, Extras, Shown
 from clawctl.serve.engines import Swap
 
-THERE_AND_BACK = "the weights changed and changed back while it was sampled"  # so its first and last version do not tell
+THERE_AND_BACK = "the weights changed and changed back while it was sampled"  # its first and last version do not show this
 
 
 class Unanswered(ClawError):
@@ -40,13 +40,13 @@ class Sampled:
     stop_sequence: str | None = None  # the one of the ask's stops that ended it
     cut_call: bool | None = None  # a limit or a stop ended it within a tool call; None: only the engine has seen the markup
     first_at: float | None = None  # unix seconds when its first token was there; None: when its first piece was shown
-    usage: dict[str, Any] | None = None  # in chat form, as an upstream told it
-    extras: Extras | None = None  # what else an upstream told
+    usage: dict[str, Any] | None = None  # in chat form, from an upstream
+    extras: Extras | None = None  # further fields from an upstream
     untrainable: str | None = None  # why the turn cannot be trained, as far as the engine is concerned
-    allowed: str | None = None  # what could be drawn in the place of each token, see `clawctl.allowed`; None: any
+    allowed: str | None = None  # the tokens that were allowed at each place, see `clawctl.allowed`; None: any
     spliced: int | None = None  # earlier answers that were put back as sampled; None: not asked for
     unspliced: str | None = None  # why earlier answers that were known were not put back
-    adapted: str | None = None  # what was changed in the messages for the template's sake
+    adapted: str | None = None  # changes to the messages that the template required
 
 
 class Reply(Protocol):

@@ -19,7 +19,7 @@ class Target:
 
     name: str
     clock: Clock
-    steady: bool = True  # its weights stay what they are; else an answer may be of two versions
+    steady: bool = True  # its weights never change; else an answer may have two versions
     users: int = 0
 
 
@@ -38,7 +38,7 @@ class Adapters:
     ) -> None:
         self._name, self._load, self._prove, self._unload = name, load, prove, unload
         self._live, self._most = live, most
-        self._changing = asyncio.Lock()  # held while it changes what is loaded, here or there
+        self._changing = asyncio.Lock()  # held while the loaded adapters change, here or there
         self._tidying: asyncio.Future[None] | None = None
         self.loaded: OrderedDict[int, Target] = OrderedDict()  # least recently used first
 
@@ -51,7 +51,7 @@ class Adapters:
         and `prove`."""
         fresh = False
         while version not in self.loaded:
-            # Who asked may go away; what has begun ends, or nobody would know that the upstream has it.
+            # The requester may go away, but a load must end, because otherwise the upstream would have an unknown adapter.
             fresh = await asyncio.shield(asyncio.ensure_future(self._come(version)))
         self.loaded.move_to_end(version)
         target = self.loaded[version]

@@ -72,7 +72,7 @@ class UpstreamReply:
         if self.cancelled or self._over:
             self._let_go()
 
-    # ---- what comes in ---------------------------------------------------------------------------------------------------
+    # ---- input -----------------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:
         if not self._over:
@@ -107,7 +107,7 @@ class UpstreamReply:
         if leave is not None:
             leave()
 
-    # ---- what goes out ---------------------------------------------------------------------------------------------------
+    # ---- output ----------------------------------------------------------------------------------------------------------
 
     async def __aiter__(self) -> AsyncIterator[Shown]:
         over = False
@@ -118,7 +118,7 @@ class UpstreamReply:
                 over = self._over
                 if (shown := self._said.shown()) is not None:
                     yield shown
-            if self._error is None and not self.cancelled:  # else nobody should wait for its worth
+            if self._error is None and not self.cancelled:  # otherwise the canary does not matter
                 await self._tokens.proven()
             if (shown := self._said.end(self.sampled)) is not None:
                 yield shown
@@ -152,7 +152,7 @@ class ChatSaying:
         self._show_logprobs = show_logprobs
         self._barred = Parser(False, True) if barred else None
         self._runs: list[tuple[type[Event], list[str]]] = []  # not shown yet
-        self._tokens: list[ShownToken] = []  # of what is not shown yet
+        self._tokens: list[ShownToken] = []  # of text that is not shown yet
         self._call_index = -1  # of the call that began last
 
     @property

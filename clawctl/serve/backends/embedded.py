@@ -27,7 +27,7 @@ from clawctl.serve.turns import Lines, Turns
 
 _WATCH_S = 1.0
 _STRUCTURED_PER_KEY, _STRUCTURED = 32, 96  # requests whose form is given, at a time; each has processes of its own, others wait
-_SAID_AS = {  # what we know by chat's name, as the client said it
+_SAID_AS = {  # names in chat completions and in the client's API
     ("responses", "response_format"): "text.format",
     ("messages", "response_format"): "output_config.format",
 }

@@ -76,7 +76,7 @@ class Line(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(said)
 
-    # ---- what asyncio says -----------------------------------------------------------------------------------------------
+    # ---- callbacks of asyncio --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -91,7 +91,7 @@ class Line(asyncio.Protocol):
             elif (call := self._calls.get(number)) is not None:
                 try:
                     call.take(kind, content)
-                except Exception:  # noqa: BLE001 - what one call cannot take must not end the others on its connection
+                except Exception:  # noqa: BLE001 - a failure of one call must not end the others on its connection
                     _log.exception("cannot read an answer")
                     self.leave(call)
                     call.end("it cannot be read")

@@ -20,7 +20,7 @@ class Found:
     max_context: int | None
     capabilities: Capabilities
     warnings: list[str]
-    unasked: list[str]  # why something could not be asked; what is None in `capabilities` may be told the next time
+    unasked: list[str]  # why a feature could not be checked; None in `capabilities` may become known the next time
 
 
 @dataclass(slots=True)

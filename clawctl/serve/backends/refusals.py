@@ -9,7 +9,7 @@ from clawctl.serve.dialects import Refusal
 
 _log = logging.getLogger("clawctl.serve")
 _TOO_LONG = ("maximum context length", "max_model_len", "model's context length")  # the last one: SGLang
-_OURS = {401, 403, 404, 405}  # statuses that speak of how we asked the upstream, not of what the client asked
+_OURS = {401, 403, 404, 405}  # statuses about clawctl's call to the upstream, not about the client's request
 
 
 def refusal(status: int, told: bytes) -> Refusal:

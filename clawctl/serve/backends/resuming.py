@@ -11,7 +11,7 @@ from clawctl.serve.backends.control import Control
 
 _log = logging.getLogger("clawctl.serve")
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 5.0
-_TRIES = 5  # of an engine of our own, before it is ended
+_TRIES = 5  # for an engine of clawctl, before it is ended
 
 
 def go_on(

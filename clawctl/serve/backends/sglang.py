@@ -17,7 +17,7 @@ class SglangControl(Control):
         super().__init__(url, key)
         self._adapters: set[str] = set()  # the names that are adapters, not the model's own
 
-    # ---- what it is ------------------------------------------------------------------------------------------------------
+    # ---- the server ------------------------------------------------------------------------------------------------------
 
     def takes_adapters(self) -> bool:
         """The route always exists, but it only works if the server was started with LoRA."""
@@ -79,7 +79,7 @@ class SglangControl(Control):
 
     def pause(self) -> float:
         began = time.monotonic()
-        self._ask("POST", "/pause_generation", {"mode": "retract"})  # kept, and computed anew by the weights that come
+        self._ask("POST", "/pause_generation", {"mode": "retract"})  # kept, and recomputed by the new weights
         return began
 
     def reload(self, path: str, version: int) -> None:

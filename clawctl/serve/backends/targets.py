@@ -41,7 +41,7 @@ class Targets:
         self._open = asyncio.Event()
         self._on_loop = OnLoop()
         self._end: Callable[[], None] | None = None
-        self.stuck: str | None = None  # why the engine answers nobody
+        self.stuck: str | None = None  # why the engine answers no request
         self.reset("", None)
 
     def start(self, loop: asyncio.AbstractEventLoop, end: Callable[[], None] | None = None) -> None:
@@ -69,12 +69,12 @@ class Targets:
         """Why it is not known which weights answer, if it is not."""
         return self._base_target.clock.doubt
 
-    # ---- who is asked ----------------------------------------------------------------------------------------------------
+    # ---- routing ---------------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def lease(self, version: int | None) -> AsyncIterator[Target]:
         """The target of the live policy, or of a pinned version. Raises Refusal if that cannot be served besides the live one."""
-        while not self._open.is_set():  # full weights are being tried: who comes now is answered by what proves right
+        while not self._open.is_set():  # full weights are being checked: new requests wait for the ones that pass
             await self._open.wait()
         if self.stuck is not None:
             raise Refusal(503, f"{self.stuck}; try again later", code="engine_paused")
@@ -145,7 +145,7 @@ class Targets:
         held, fresh = self._on_loop.wait(self._hold(version), _LOAD_S)
         failed = True
         try:
-            if not fresh:  # else it has just sung
+            if not fresh:  # otherwise its canary has just passed
                 self._sing(version, held.name)
             load_ms = (time.monotonic() - began) * 1000
             self._on_loop.call(self._point_at, version)
@@ -177,10 +177,10 @@ class Targets:
         cure = "start vLLM with VLLM_SERVER_DEV_MODE=1, or `--engine vllm`"
         self._need(None if self._can is None else self._can.weights, ClawError("this engine cannot reload weights", cure))
         old = self._weights
-        path = self._path(version)  # it is read through here, while the engine goes on
+        path = self._path(version)  # the file is read once here, while the engine keeps serving
         self._on_loop.call(self._open.clear)
         try:
-            self._on_loop.wait(self._adapters.settled(), _LOAD_S)  # their canaries sing with the weights that they belong to
+            self._on_loop.wait(self._adapters.settled(), _LOAD_S)  # canaries belong to their weights
             pause_ms = self._replace(version, path, old)
             try:
                 self._sing(version, self.base)
@@ -220,7 +220,7 @@ class Targets:
                 if known:
                     raise
                 raise self._lost(old, error.problem, type(error), end) from error
-            # What was sampled before the pause has been read by then, for the loop has gone round: what comes now is new.
+            # Tokens sampled before the pause have been read by now, because the loop has run once: later ones are new.
             self._on_loop.call(self._turn_clock, version)
         finally:
             if known or end is None:  # an engine of our own that was lost must not sample
@@ -262,7 +262,7 @@ class Targets:
     def _stick(self, problem: str | None) -> None:
         self.stuck = problem
         if problem is None:
-            self._open.clear()  # until it is known which weights prove right
+            self._open.clear()  # until it is known which weights pass
         else:
             self._open.set()  # who waits is told
 
@@ -270,7 +270,7 @@ class Targets:
         clock = self._base_target.clock
         clock.version, clock.doubt = version, None
         clock.unproven = None if version == self._weights else version
-        for adapter in self._adapters.loaded.values():  # those that run go on above other weights than they were trained on
+        for adapter in self._adapters.loaded.values():  # running requests continue on other weights than they were trained on
             adapter.clock.doubt = f"sampled by an adapter above version {version}" if version else None
 
     def _weights_are(self, version: int) -> None:

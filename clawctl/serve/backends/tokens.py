@@ -7,12 +7,12 @@ from typing import Any
 from clawctl.serve.backends import THERE_AND_BACK, Sampled
 from clawctl.serve.backends.wire import Chunk, ChunkChoice, Entry
 
-_UNKNOWN_LOGPROB = -9999.0  # vLLM writes it where JSON has no number
+_UNKNOWN_LOGPROB = -9999.0  # vLLM's value for numbers that JSON does not have
 _LOOK_S, _LOOKS = 0.01, 1000  # a canary takes some 50 ms; one that takes longer than ten seconds is not waited for
 _FINISHES = ("stop", "length", "tool_calls")
 
-# What has a server of this kind tell the ids of prompt and answer: vLLM in each chunk, SGLang 0.5.23 once, at the end, under
-# "sglext". SGLang knows `return_token_ids` too, but refuses streams with it (entrypoints/openai/serving_chat.py).
+# Fields that make a server of this kind return the ids of prompt and answer: vLLM in each chunk, SGLang 0.5.23 once, at the end,
+# under "sglext". SGLang knows `return_token_ids` too, but refuses streams with it (entrypoints/openai/serving_chat.py).
 IDS_WANTED: dict[str, dict[str, bool]] = {
     "vllm": {"return_token_ids": True},
     "sglang": {"return_input_ids_in_sglext": True, "return_output_ids_in_sglext": True},
@@ -25,9 +25,9 @@ class Clock:
 
     def __init__(self, version: int) -> None:
         self.version = version
-        self.refused: set[int] = set()  # versions that were taken back: what they sampled is not trained
-        self.unproven: int | None = None  # the version whose canary sings just now
-        self.doubt: str | None = None  # why what computes just now is no version: what it samples is not trained
+        self.refused: set[int] = set()  # refused versions: turns that they sampled are not trained
+        self.unproven: int | None = None  # the version whose canary check is running
+        self.doubt: str | None = None  # why the current weights are no version: turns that they sample are not trained
 
 
 class Tokens:
@@ -38,7 +38,7 @@ class Tokens:
         self._ids: list[int] = []
         self._logprobs: list[float] = []
         self._versions: set[int] = set()
-        self._trouble: str | None = None  # why ids and logprobs cannot be what was sampled
+        self._trouble: str | None = None  # why ids and logprobs cannot belong to the sampled tokens
         self._told_completion: int | None = None
 
     @property

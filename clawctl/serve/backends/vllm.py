@@ -30,7 +30,7 @@ SERVER = "vllm.entrypoints.openai.api_server"  # the wheel's own command looks f
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
 _STEADY_S = 60.0  # a server that ran so long was well: its next death begins with the first wait again
 _TAIL_BYTES = 16 << 10
-_SPARE_ADAPTERS = 2  # beside the live one and those that are pinned: the one that comes, and one that is still in use
+_SPARE_ADAPTERS = 2  # besides the live one and pinned ones: the new one, and one that is still in use
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM allows
 
 
@@ -127,7 +127,7 @@ def arguments(recipe: Recipe) -> list[str]:
     path = Path(recipe.model_path)
     template = _chat_template(path)
     chosen = ["--model", recipe.model_path, "--served-model-name", recipe.model_name, "--dtype", recipe.model.dtype]
-    # Logprobs of the distribution that was sampled from; the client's usage says what was cached.
+    # Logprobs of the sampled distribution; the client's usage includes cached tokens.
     chosen += ["--logprobs-mode", "processed_logprobs", "--enable-prompt-tokens-details"]
     chosen += [
         "--middleware",
@@ -153,7 +153,7 @@ def arguments(recipe: Recipe) -> list[str]:
 
 def environment(recipe: Recipe, key: str) -> dict[str, str]:
     ours = {
-        "VLLM_API_KEY": key,  # not an argument: those are for all to see
+        "VLLM_API_KEY": key,  # not an argument, because all users can see arguments
         "VLLM_SERVER_DEV_MODE": "1",  # pause, reload, resume
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "VLLM_NO_USAGE_STATS": "1",

@@ -14,7 +14,7 @@ import orjson
 
 from clawctl.errors import ClawError
 
-# Of a number that is infinite or none, all these bits are set.
+# All these bits are set in an infinite number or NaN.
 _EXPONENTS = {"F64": ("<u8", 0x7FF0 << 48), "F32": ("<u4", 0x7F80 << 16), "F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80)}
 _AT_ONCE = 1 << 22  # numbers
 _LAYER = re.compile(r".*?\.\d+\.")
@@ -67,7 +67,7 @@ def _tensors(file: Path) -> dict[str, _Tensor]:
 def _check_shape(name: str, shape: list[int], known: dict[str, list[int]]) -> None:
     if found := _ADAPTER.fullmatch(name):
         fits = known.get(f"{found[1]}.weight")
-        # A is [rank, in] and B is [out, rank] beside a weight [out, in], or [in, out] in GPT-2's family.
+        # A is [rank, in] and B is [out, rank] for a weight [out, in], or [in, out] in GPT-2's family.
         if fits is not None and len(fits) == 2 and shape[1 if found[2] == "A" else 0] not in fits:
             raise ClawError(f"{name} is {shape}, which does not match the base model's {fits}", "train it on this base model")
     elif (fits := known.get(name)) is not None and fits != shape:

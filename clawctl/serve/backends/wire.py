@@ -42,7 +42,7 @@ class Words(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 class ChunkChoice(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     index: int = 0
     delta: Words | None = None
-    message: Words | None = None  # of an upstream that answers whole though it was asked for a stream
+    message: Words | None = None  # for an upstream that answers at once although a stream was requested
     logprobs: Logprobs | None = None
     token_ids: list[int] | None = None
     finish_reason: str | None = None
@@ -52,7 +52,7 @@ class Chunk(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     choices: list[ChunkChoice] | None = None
     prompt_token_ids: list[int] | None = None
     usage: dict[str, Any] | None = None
-    sglext: dict[str, Any] | None = None  # what SGLang tells once, at the end
+    sglext: dict[str, Any] | None = None  # fields that SGLang sends once, at the end
     id: msgspec.Raw = _NULL
     object: msgspec.Raw = _NULL
     created: msgspec.Raw = _NULL
@@ -73,7 +73,7 @@ class Wire:
     def __init__(self, in_chat_form: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> None:
         self._in_chat_form = in_chat_form
         self._rest = b""
-        self.done = False  # the upstream has said that this was all
+        self.done = False  # the upstream has sent its end mark
         self.extras: Extras | None = None
         self.error: UpstreamError | None = None  # nothing is read after it
 

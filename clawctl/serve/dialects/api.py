@@ -8,7 +8,7 @@ from clawctl.serve.dialects.rows import JUDGED, Engine, Row, Table
 from clawctl.serve.dialects.tables import TABLES
 
 MOST_NAMED: Final = 64  # names of unknown things of one request
-_LONGEST: Final = 64  # characters of such a name
+_LONGEST: Final = 64  # length of such a name
 _DEEPEST: Final = 12  # tables within one another: documents may be nested without end
 
 

@@ -256,10 +256,10 @@ class Chat:
         self._ask = ask
         self._created = int(time.time())
         self._id = f"chatcmpl{exchange_id}"
-        self._before_tools = bool(ask.echo.get("function_call"))  # the client knows functions, not tools
+        self._before_tools = bool(ask.echo.get("function_call"))  # the client uses functions, not tools
         self._calls: dict[int, int] = {}  # tool calls of each choice that were streamed so far
-        self._custom = set(ask.echo.get("custom") or ())  # tools that the client knows as custom ones
-        self._free: dict[int, list[str]] = {}  # what a call of one says so far, of each choice
+        self._custom = set(ask.echo.get("custom") or ())  # custom tools of the client
+        self._free: dict[int, list[str]] = {}  # the arguments of a call so far, for each choice
         self._told_ids: dict[int, int] = {}  # how many of each choice's ids were streamed; missing: nor the prompt's
         self._thinks = not ask.echo.get("no_reasoning")
 
@@ -289,7 +289,7 @@ class Chat:
             if not isinstance(event, CallSaid):
                 frames.append(self._free_input(choice))
             delta = self._delta(choice, event)
-            if delta or tokens or self._ask.return_ids:  # else it is nothing that the client sees
+            if delta or tokens or self._ask.return_ids:  # otherwise the client sees nothing of it
                 frames.append(self._chunk(choice, delta, tokens=tokens))
         return b"".join(frames)
 

@@ -62,7 +62,7 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
         temperature=fields.number(body, "temperature", 0, 100),
         top_p=fields.number(body, "top_p", 0, 1),
         top_k=max(0, fields.whole_number(body, "top_k", -1, 1 << 31) or 0),
-        max_tokens=limit if "max_tokens" in body else DEFAULT_TOKENS,  # null: what the context has left
+        max_tokens=limit if "max_tokens" in body else DEFAULT_TOKENS,  # null: the rest of the context
         max_tokens_may_shrink=True,
         logprobs=top is not None,
         top_logprobs=top or 0,

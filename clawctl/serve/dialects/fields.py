@@ -100,7 +100,7 @@ def switched(body: Object, settings: Object) -> Object:
     return settings if thinking is None else {"enable_thinking": thinking, **settings}
 
 
-Parts = str | list[Object]  # a message's content in OpenAI chat form: text, or parts where there are images
+Parts = str | list[Object]  # a message's content in OpenAI chat form: text, or parts with images
 
 
 def as_content(parts: list[Object]) -> Parts:

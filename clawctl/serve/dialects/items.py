@@ -29,7 +29,7 @@ CUSTOM_INPUT = "input"  # a custom tool takes free text; as a function it takes 
 _ROLES = ("user", "assistant", "system", "developer")
 _LOCAL_CALLS = {f"{kind}_call": kind for kind in LOCAL}
 _OUTPUTS = ("function_call_output", "custom_tool_call_output", *(f"{kind}_call_output" for kind in LOCAL))
-_LEFT_OUT = ("mcp_call", "computer_call_output", "compaction")  # what a model would miss
+_LEFT_OUT = ("mcp_call", "computer_call_output", "compaction")  # parts that the model cannot see
 
 
 @dataclass(frozen=True, slots=True)

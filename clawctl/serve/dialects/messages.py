@@ -205,12 +205,12 @@ def _stop(choice: Choice) -> Object:
     if reason == "end_turn" and choice.stop_sequence is not None:
         reason = "stop_sequence"
     elif choice.finish_reason == "stop" and any(isinstance(event, CallBegun) for shown in choice.shown for event in shown.events):
-        reason = "tool_use"  # of a call that was forced by name vLLM says "stop", as OpenAI does
+        reason = "tool_use"  # for a call forced by name vLLM returns "stop", like OpenAI
     return {"stop_reason": reason, "stop_sequence": choice.stop_sequence if reason == "stop_sequence" else None}
 
 
 def _usage(choice: Choice) -> Object:
-    cached = choice.cached_tokens or 0  # this API counts them beside the input, not within it
+    cached = choice.cached_tokens or 0  # this API counts them separately from the input
     return {
         "input_tokens": choice.prompt_tokens - cached,
         "cache_creation_input_tokens": 0,

@@ -267,7 +267,7 @@ class Responses:
             told = told_logprobs(tokens) if self._ask.logprobs else []
             return self._frame("response.output_text.delta", **place, content_index=0, delta=text, logprobs=told)
         if self._known(block).kind != "function":
-            return b""  # its text is inside the JSON that is still growing
+            return b""  # its text is inside the JSON, which is still growing
         return self._frame("response.function_call_arguments.delta", **place, delta=text)
 
     def _close(self, block: Block, status: str = "completed") -> bytes:

@@ -16,7 +16,7 @@ class Token(NamedTuple):
     id: int
     logprob: float  # of the distribution it was drawn from: after temperature, top_p and top_k
     version: int  # of the policy whose weights computed it
-    top: Sequence[tuple[int, float]] = ()  # the likeliest ids in its place, where they were asked for
+    top: Sequence[tuple[int, float]] = ()  # the likeliest ids at its place, if requested
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     seed: int | None = None  # with it the same prompt and weights give the same ids
-    top_logprobs: int = 0  # so many of the likeliest ids are told with each token
+    top_logprobs: int = 0  # number of likeliest ids that are returned with each token
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Swap:
 
     version: int
     at: float  # unix seconds
-    load_ms: float  # reading the weights and checking the canary, beside serving
+    load_ms: float  # reading the weights and checking the canary, while serving
     pause_ms: float  # for so long running requests made no token
 
 

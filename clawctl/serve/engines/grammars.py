@@ -153,7 +153,7 @@ class Grammars:
 
     def _end(self) -> None:
         if self._control is not None:
-            self._control.close()  # it ends by itself, and so do those that it forked when their answers end
+            self._control.close()  # it ends by itself, and its forks end with their answers
             self._control = None
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):

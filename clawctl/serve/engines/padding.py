@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn.functional import linear, pad
 
-_FINE = 256  # rows; up to here two numbers for each doubling, above it the multiples of _COARSE, where padding costs more
+_FINE = 256  # rows; up to here two sizes per doubling, above it multiples of _COARSE, because padding costs more there
 _COARSE = 128
 
 
@@ -38,5 +38,5 @@ def pad_linears(model: Any) -> None:
     if model.device.type != "cpu" or model.dtype == torch.float32:
         return
     for module in model.modules():
-        if type(module) is torch.nn.Linear:  # what a layer of another kind does with its rows is its own
+        if type(module) is torch.nn.Linear:  # other kinds of layers may treat rows differently
             module.__class__ = PaddedLinear

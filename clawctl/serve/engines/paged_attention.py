@@ -22,7 +22,7 @@ _MASK_ELEMENTS = 1 << 24  # a prompt's queries are cut so that a mask never has 
 class _Decodes:
     """Requests with one query token each, padded to the same number of pages."""
 
-    rows_B: torch.Tensor  # where their queries stand in the packed sequence
+    rows_B: torch.Tensor  # places of their queries in the packed sequence
     pages: torch.Tensor  # [B * P]
     mask: torch.Tensor  # [B, 1, 1, P * page], 0 or -inf
 
@@ -34,7 +34,7 @@ class _Prompt:
     start: int
     stop: int
     past: int
-    pages: torch.Tensor | None  # None: nothing lies in the cache, the keys are those of this very pass
+    pages: torch.Tensor | None  # None: the cache is empty, and the keys are those of this pass
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ def _decode(group: _Decodes, query: torch.Tensor, keys: torch.Tensor, values: to
     batch, heads, width = len(group.rows_B), query.shape[1], query.shape[3]
     k = keys.index_select(0, group.pages).view(batch, -1, keys.shape[2], width).transpose(1, 2)  # [B, G, K, D]
     v = values.index_select(0, group.pages).view(batch, -1, keys.shape[2], width).transpose(1, 2)
-    # The heads that share a key head stand as that head's queries: nothing has to be repeated.
+    # The heads that share a key head are that head's queries, so nothing has to be repeated.
     q = query[0].index_select(1, group.rows_B).transpose(0, 1).reshape(batch, keys.shape[2], -1, width)
     mixed = scaled_dot_product_attention(q, k, v, attn_mask=group.mask, scale=scaling)
     return mixed.reshape(batch, heads, width)

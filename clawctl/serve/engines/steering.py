@@ -83,7 +83,7 @@ class Steered:
     eos_ids: frozenset[int] = frozenset()
     grammar: Following | None = None
     sets: Sets | None = None  # of `grammar`
-    failed: str | None = None  # why the grammar cannot go on
+    failed: str | None = None  # why the grammar cannot continue
     place: int = 0  # tokens sampled so far
     tops: list[list[tuple[int, float]]] = field(default_factory=list)
 

@@ -135,7 +135,7 @@ class TransformersGeneration:
         """Take the engine's results; called on the event loop."""
         new = len(output.generated_tokens) - self._seen
         if new > 0 and not self._ended:
-            # Counted from the end: a request that was put aside for lack of cache and began again lost its earlier times.
+            # Counted from the end: a request that restarted for lack of cache lost its earlier times.
             fresh = zip(output.generated_tokens[-new:], output.logprobs[-new:], output.timestamps[-new:], strict=True)
             tokens = [Token(token, logprob, self._engine.version_at(at)) for token, logprob, at in fresh]
             if self._steered is not None and self._steered.tops:

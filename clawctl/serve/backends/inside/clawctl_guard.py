@@ -4,7 +4,7 @@ import hmac
 import os
 from typing import Any
 
-import clawctl_lean  # type: ignore[import-not-found]  # beside us, on vLLM's path
+import clawctl_lean  # type: ignore[import-not-found]  # in the same folder, on vLLM's path
 import clawctl_multiplex  # type: ignore[import-not-found]
 
 

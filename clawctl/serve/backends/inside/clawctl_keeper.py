@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 _PR_SET_PDEATHSIG = 1
-FD = "CLAWCTL_MULTIPLEX_FD"  # of a socket that is the command's
+FD = "CLAWCTL_MULTIPLEX_FD"  # of a socket that belongs to the command
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() == int(sys.argv[1]):  # else it died before we asked
         status = subprocess.call(sys.argv[2:], pass_fds=[int(os.environ[FD])] if FD in os.environ else [])
-        if status < 0:  # it could not say so itself
+        if status < 0:  # the command could not report it itself
             print(f"it was ended by {signal.Signals(-status).name}", file=sys.stderr, flush=True)
     end()
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
-_FEW_NUMBERS = 1 << 15  # of log-probabilities: the compiled kernel costs some 60 µs to call, and is sooner done with more of them
+_FEW_NUMBERS = 1 << 15  # of log-probabilities: a call of the compiled kernel costs some 60 µs, which pays off with more of them
 _MOST_TEXTS = 1 << 18  # a vocabulary
-_UNFINISHED = "\ufffd"  # where a token is some bytes of a character: its text depends on the tokens before it
+_UNFINISHED = "\ufffd"  # for a token with part of a character, whose text depends on the tokens before it
 _LOWEST = -9999.0  # that vLLM tells
 
 Own = Callable[..., Any]

@@ -23,7 +23,7 @@ from typing import Any
 FD = "CLAWCTL_MULTIPLEX_FD"  # the variable that names the socket's descriptor
 READY, ASK, LEAVE, STATUS, PIECE, END = range(6)
 _HEAD = struct.Struct(">IIB")
-_LONGEST = 1 << 30  # no frame is as long: who says so speaks something else
+_LONGEST = 1 << 30  # no frame is that long, so the sender uses another protocol
 
 
 def frame(number: int, kind: int, content: bytes = b"") -> bytes:
@@ -126,7 +126,7 @@ class _Line(asyncio.Protocol):
     async def _answer(self, request: "_Request", path: str) -> None:
         try:
             await self._app(_scope(path, self._key, len(request.body)), request.receive, request.send)
-        except Exception:  # a server goes on with other requests
+        except Exception:  # the server continues with other requests
             logging.getLogger("uvicorn.error").exception("an exception in the application")
         finally:
             del self._requests[request.number]
@@ -159,7 +159,7 @@ class _Request:
             self._line.say(self.number, PIECE, bytes(piece))
         if not message.get("more_body"):
             self.complete = True
-            self.left.set()  # as a connection does: what waits for its end hears of it
+            self.left.set()  # like a connection: waiters for its end are notified
         if not self._line.writable.is_set():
             await self._line.writable.wait()
 

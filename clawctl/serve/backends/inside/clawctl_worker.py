@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import clawctl_lean  # type: ignore[import-not-found]  # beside us, on vLLM's path
+import clawctl_lean  # type: ignore[import-not-found]  # in the same folder, on vLLM's path
 
 
 class Reload:
@@ -18,7 +18,7 @@ class Reload:
         exception here would end the engine."""
         try:
             _read_through(path)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with the files, the engine goes on with what it has
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with the files, the engine keeps its weights
             return {"error": f"{type(error).__name__}: {error}"}
         self.reload_weights(weights_path=path)  # type: ignore[attr-defined]
         self._repack_heads()
@@ -45,7 +45,7 @@ def _read_through(path: str) -> None:
         raise FileNotFoundError(f"no safetensors in {path}")
     for file in files:
         with safe_open(file, framework="pt") as tensors:
-            for name in tensors.keys():  # noqa: SIM118 - it is no mapping
+            for name in tensors.keys():  # noqa: SIM118 - it is not a mapping
                 tensors.get_tensor(name)
 
 

@@ -86,7 +86,7 @@ class RunDir:
 
 def open_run(root: Path, create: bool = True) -> RunDir:
     """Open `root`, making it if `create`. Refuses another schema version and a filesystem without locks or rename."""
-    os.umask(0o077)  # whatever this process writes from now on, a log or a file of a library, is its owner's alone
+    os.umask(0o077)  # everything that this process writes from now on, also logs and library files, is its owner's only
     run = RunDir(root.resolve())
     marker = run.root / "run.json"
     if not marker.exists():

@@ -98,7 +98,7 @@ class Versions:
             self._wanted, self._unanswered = wanted, 0
         try:
             self._swap(wanted)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with a policy, the old one serves; it is recorded and shown
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a policy, the old one stays live; it is recorded
             self._alarm(wanted, error)
             if isinstance(error, CanaryFailure):
                 self._hand_back(wanted, error)

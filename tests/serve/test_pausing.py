@@ -81,7 +81,7 @@ def test_an_engine_that_does_not_hear_resume_is_told_again_and_who_asks_meanwhil
         going = asyncio.create_task(asyncio.to_thread(targets.swap, 1))
         await asyncio.to_thread(until, lambda: targets.stuck is not None)
         assert targets.stuck == "the engine was paused for a swap and does not resume: the engine does not answer /resume"
-        with pytest.raises(Refusal, match="does not go on") as refused:
+        with pytest.raises(Refusal, match="does not resume") as refused:
             await use(targets, 0)
         assert (refused.value.status, refused.value.code) == (503, "engine_paused")
         await going

@@ -80,11 +80,11 @@ class CustomJudge:
             return Opinion(self.name, None, reason="abstains")
         reward = _number(score)
         if reward is None:
-            return self._nothing(f"{self.name} returned {type(score).__name__} instead of a number")
+            return self._nothing(f"{self.name} gave {type(score).__name__} instead of a number")
         if not math.isfinite(reward):
-            return self._nothing(f"{self.name} returned {reward} instead of a finite number")
+            return self._nothing(f"{self.name} gave {reward} instead of a finite number")
         worth = self._range.reward(reward)
-        return self._nothing(f"{self.name} returned a {OUTSIDE}") if worth is None else Opinion(self.name, worth)
+        return self._nothing(f"{self.name} gave a {OUTSIDE}") if worth is None else Opinion(self.name, worth)
 
     def _nothing(self, problem: str, where: str = "") -> Opinion:
         if problem not in self._told:

@@ -83,7 +83,7 @@ class Feedback:
         if not all(isinstance(text, str) and text for text in texts) or not all(type(n) in (int, float) for n in numbers):
             raise ValueError("a rating needs an id, a key, a turn, a time and a number")
         if not -1 <= self.rating <= 1 or not isinstance(self.comment, str | None):
-            raise ValueError(f"rating {self.rating} is not within -1..1, or its comment is no text")
+            raise ValueError(f"rating {self.rating} is not between -1 and 1, or its comment is not text")
 
 
 @dataclass(frozen=True, slots=True)

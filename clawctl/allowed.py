@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-_HEAD: Final = struct.Struct("<BIIII")  # version of this layout, vocabulary, tokens, different sets, CRC-32 of what follows
+_HEAD: Final = struct.Struct("<BIIII")  # version of this layout, vocabulary, tokens, different sets, CRC-32 of the rest
 _VERSION: Final = 1
 _MOST: Final = 64 << 20  # bytes, unpacked
 LONGEST: Final = 1 << 20  # characters of a packed text; a turn that needs more is not trained
@@ -35,7 +35,7 @@ class Allowed:
 
     vocabulary: int
     which: tuple[int, ...]  # of each token, the index of its set; -1: any token could be drawn
-    sets: tuple[bytes, ...]  # a bit for each token, the lowest first, in whole 32-bit words
+    sets: tuple[bytes, ...]  # a bit for each token, the lowest first, in complete 32-bit words
 
     def __post_init__(self) -> None:
         size = 4 * ((self.vocabulary + 31) // 32)

@@ -186,7 +186,7 @@ class _Placeholders:
         self._mark = f"q{secrets.token_hex(8)}q"
         self._texts: list[str] = []
         self._pattern = re.compile(rf"{self._mark}(\d+)q", re.IGNORECASE)
-        self.needed = False  # also where no placeholder stands: the tokenizer's normaliser would make a control token
+        self.needed = False  # even without a placeholder: the tokenizer's normaliser would create a control token
 
     def stand_for(self, text: str) -> str:
         self.needed = True
@@ -213,7 +213,7 @@ class _ControlTokens:
         in_model = any(self._backend.model.token_to_id(text) is not None for text in control)
         self._normaliser = self._backend.normalizer
         if not in_model and not any(token.normalized for token in control.values()):
-            self._normaliser = None  # what it makes of a text can be no control token
+            self._normaliser = None  # its output cannot contain a control token
         if self._normaliser is not None:  # which is put to an added token's own text as well
             made = [self._normaliser.normalize_str(text).strip("▁ ") for text in control]
             self._normalised = ControlTexts(filter(None, [*control, *made])).pattern

@@ -14,7 +14,7 @@ CUT_CALL = "cut tool call"
 
 Decode = Callable[[list[int]], str]  # token ids to text, special tokens included; "" where no tokenizer is known
 
-# How models write calls: what begins one, and what ends it. None: the end of the answer does.
+# How models write calls: the beginning and the end of one. None: it ends with the answer.
 _MARKS: tuple[tuple[str, str | None], ...] = (
     ("<tool_call>", "</tool_call>"),  # Qwen, Hermes, GLM
     ("<function=", "</function>"),  # Qwen Coder, Llama's custom form
@@ -30,10 +30,10 @@ _MARKS: tuple[tuple[str, str | None], ...] = (
     ("<|tool_call|>", None),  # Granite
     ("functools[", None),  # Phi
 )
-_OF_CLIENTS = (("<code>", "</code>"), ("<invoke", "</invoke>"))  # in the text, where a client parses it: smolagents, Claude's XML
+_OF_CLIENTS = (("<code>", "</code>"), ("<invoke", "</invoke>"))  # in the text, which the client parses: smolagents, Claude's XML
 _FINISHED = ("stop", "tool_calls", "function_call")
 _END_TOKEN = re.compile(r"(<\|[^<>|\s]{1,40}\|>|<｜[^<>\s]{1,40}｜>|</s>|<eos>|<end_of_turn>|<\w{1,20}\|>|\[EOS\])\s*$")
-_NOT_SHOWN = re.compile(r"</?think>|\s|\ufffd")  # what engines leave out of the text that they show
+_NOT_SHOWN = re.compile(r"</?think>|\s|\ufffd")  # markup that engines omit from the visible text
 
 
 def has_cut_call(

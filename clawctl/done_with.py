@@ -16,7 +16,7 @@ from clawctl.run_dir import RunDir, published
 from clawctl.shards import UnreadableShard, read_columns
 from clawctl.types import is_judged, lacks_reaction
 
-SUFFIX = "-merged"  # of a shard made of shards that were done with
+SUFFIX = "-merged"  # of a shard that was merged from finished shards
 
 
 class DoneWith:
@@ -46,7 +46,7 @@ class DoneWith:
                 try:
                     entry = read_sealed(path.read_bytes())
                 except (FileNotFoundError, Damaged):
-                    continue  # for the trainer to put aside and write anew
+                    continue  # the trainer quarantines and rebuilds it
                 if entry["outcome"] == "trained" and entry["step"] in open_steps:
                     continue  # its turns may be given back
                 turns = entry["turns"]
@@ -61,7 +61,7 @@ class DoneWith:
         try:
             wanted = self._wanted(stem)
         except (FileNotFoundError, UnreadableShard):
-            return False  # not judged yet, or for the judge to put aside
+            return False  # not judged yet, or the judge will quarantine it
         used = self._ledger.get(stem, set())
         if any(turn_id not in used and not self._is_stale(version) for turn_id, version in wanted.items()):
             return False

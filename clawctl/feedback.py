@@ -96,7 +96,7 @@ class FeedbackFile:
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._number = 0
         self._torn = False  # the last write stopped within a line
-        self._began = time.monotonic()  # the file that is written to
+        self._began = time.monotonic()  # the file that is being written
 
     def append(self, feedback: Feedback) -> None:
         """Append a rating. Raises OSError if it cannot be written; the sender must then get an error."""
@@ -153,7 +153,7 @@ class Ratings:
         """Read new lines. Returns the ids of the turns that they may concern."""
         try:
             return self._take_in()
-        except Rewritten:  # somebody's ratings were taken out of a file: all are read again
+        except Rewritten:  # ratings were removed from a file: all are read again
             before = {turn_id for _, turn_id in self._newest}
             self._begin()
             return before | self._take_in()

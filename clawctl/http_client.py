@@ -18,7 +18,7 @@ import httpx
 
 CONNECT_S = 10.0
 _IDLE_S = 3.0  # a connection idle for longer is not used again: servers close theirs after 5 s (uvicorn) or more
-LONGEST_ANSWER = 64 << 20  # bytes of a whole answer; what a server sends beyond is not read, nor is the answer used
+LONGEST_ANSWER = 64 << 20  # bytes of a complete answer; larger answers are not read and not used
 _ERROR_BYTES = 256 << 10  # of an error's body about so many are read
 
 
@@ -58,7 +58,7 @@ class Connection(asyncio.Protocol):
         self._status: asyncio.Future[int] | None = None
         self._whole: asyncio.Future[None] | None = None  # done when no more of the response comes
         self._read: list[bytes] = []  # pieces of the body from one read: the taker gets them together
-        self.on_body = self._read.append  # httptools calls it for each piece, that is, in a stream, for each token
+        self.on_body = self._read.append  # httptools calls it for each piece: in a stream, for each token
         self.began = False  # the server has answered something
         self.open = True
         self.idle_since = 0.0
@@ -81,7 +81,7 @@ class Connection(asyncio.Protocol):
         assert self._whole is not None
         try:
             await self._whole
-        except asyncio.CancelledError:  # and so is what would say that no more comes
+        except asyncio.CancelledError:  # and the end of the response as well
             self.close()
             raise
         if self._error:
@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
     def _under_way(self) -> bool:
         return self._whole is not None and not self._whole.done()
 
-    # ---- what asyncio says -----------------------------------------------------------------------------------------------
+    # ---- callbacks of asyncio --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.began = True
         if not self._under_way:
-            self.close()  # it speaks out of turn
+            self.close()  # data without a request
             return
         try:
             self._parser.feed_data(data)
@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
             self.on_message_complete()  # an answer without a length ends with its connection
         self._broke_off(f"the connection was lost{f': {exc}' if exc else ''}")
 
-    # ---- what httptools says ---------------------------------------------------------------------------------------------
+    # ---- callbacks of httptools ------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         self._sized = False

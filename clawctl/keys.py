@@ -19,7 +19,7 @@ from clawctl.run_dir import RunDir, publish_bytes
 
 _log = logging.getLogger("clawctl.serve")
 OWN = "default"  # the name of the run's own key, which its stages use
-RESERVED = {  # names that mean something else where a turn says whose it is
+RESERVED = {  # names that are reserved, because turns use them with another meaning
     OWN: "is the run's own key",
     "import": "is reserved for imported conversations",
     "custom": "is reserved for custom rollouts",
@@ -146,7 +146,7 @@ class KeyRing:
     def _readable(self) -> list[StoredKey]:
         try:
             return _opening(list_keys(self._run))
-        except ClawError:  # a file that was broken by hand opens the door to nobody
+        except ClawError:  # a file that was damaged by an edit accepts no key
             return []
 
     def _stamp(self) -> tuple[int, int] | None:

@@ -25,10 +25,10 @@ from clawctl.names import open_to_append
 from clawctl.policies import list_versions, policy_folder, read_moves, readable_live
 from clawctl.run_dir import RunDir
 
-OVERTAKEN = "overtaken by"  # a decision that begins so skipped the version; it is no refusal
+OVERTAKEN = "overtaken by"  # a decision with this beginning skipped the version; it is not a refusal
 BUILT_ON = "built on version"  # a decision that begins so is about an ancestor
 TWICE = "trained into refused versions twice"
-MOST_TIMES = 2  # dead steps that a turn may have been in; then it is not tried again
+MOST_TIMES = 2  # number of dead steps that a turn may be in; after that it is not tried again
 _UNREADABLE = "its eval record cannot be read, and it may have been a refusal"
 _LONGEST_CACHE = 1 << 16  # files
 
@@ -80,7 +80,7 @@ class Lineage:
             if other not in found and parent in found:
                 found[other] = found[parent] + 1
             else:
-                found.setdefault(other, abs(version - other))  # a version in between is gone: the numbers are all that is left
+                found.setdefault(other, abs(version - other))  # a version in between is gone, so only the numbers are left
         return found
 
 
@@ -167,7 +167,7 @@ def refusals_in_a_row(run: RunDir, lineage: Lineage, after: int = 0) -> list[int
     return found
 
 
-# ---- what a person left behind -------------------------------------------------------------------------------------------
+# ---- versions that a person left -----------------------------------------------------------------------------------------
 
 
 def abandon(run: RunDir, versions: list[int], by: str) -> None:

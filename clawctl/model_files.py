@@ -10,7 +10,7 @@ from clawctl.shards import Origin
 from clawctl.tokenizer_files import tokenizer_fingerprint
 
 _SAMPLED_BYTES = 512  # of each tensor: another training moves some of them, and to read all would take minutes
-_HEADER = 8  # bytes that tell how long the header of a safetensors file is
+_HEADER = 8  # bytes with the header length of a safetensors file
 
 
 def origin_of(name: str, model: str) -> Origin:

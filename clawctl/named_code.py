@@ -16,7 +16,7 @@ from clawctl.config import Recipe, name_code_for_stages, names_code_from_up, sta
 from clawctl.errors import ClawError
 
 _FILES = ("train.custom_loss", "judge.custom_rm")  # file.py:name
-_COMMANDS = ("serve.engine_python", "serve.engine_args")  # a program, and what it may be told to import
+_COMMANDS = ("serve.engine_python", "serve.engine_args")  # a program, and its possible imports
 
 
 def check_named_code(stage: str, root: Path, resolved: Recipe, recipe: Path | None, settings: dict[str, Any]) -> None:
@@ -69,7 +69,7 @@ def _folder() -> Path | None:
 
 def _is_kept(mark: str) -> bool:
     folder = _folder()
-    return folder is not None and os.path.isfile(folder / mark)  # False as well where we may not look
+    return folder is not None and os.path.isfile(folder / mark)  # also False if the file cannot be accessed
 
 
 def _keep(mark: str) -> None:

@@ -37,7 +37,7 @@ class Setup:
     way: Way
     config: Path
     backup: Path | None
-    written: dict[str, Any]  # what was added to the configuration, without the key
+    written: dict[str, Any]  # the part that was added to the configuration, without the key
     notes: list[str]
 
 

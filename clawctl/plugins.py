@@ -96,7 +96,7 @@ class CustomRollout(Protocol):
     ) -> Iterable[Mapping[str, Any]]: ...
 
 
-# What is looked for in a file that is named without `:name`, the likeliest first.
+# Usual names in a file that is passed without `:name`, the likeliest first.
 USUAL = {
     "--custom-rm": (
         "get_reward_model", "CustomPRM", "CustomRewardModel", "RewardModel", "PRM", "score",

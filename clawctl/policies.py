@@ -86,7 +86,7 @@ def check_policy(run: RunDir, version: int) -> None:
         raise ClawError(problem, f"restore {folder} from a copy, or promote another version: {known}") from error
 
 
-_CODE = (".bin", ".pt", ".pth", ".pkl", ".ckpt", ".py")  # pickles, and what transformers would import
+_CODE = (".bin", ".pt", ".pth", ".pkl", ".ckpt", ".py")  # pickles, and files that transformers would import
 
 
 def check_harmless(folder: Path) -> None:
@@ -147,7 +147,7 @@ def move_live(run: RunDir, version: int, by: str = "unnamed", only_from: int | N
 def _made_at(run: RunDir, version: int | None) -> float | None:
     try:
         return None if version is None else read_policy(run, version).created_at
-    except ClawError:  # damaged: whoever loads it says so
+    except ClawError:  # damaged: the loader reports it
         return None
 
 
@@ -161,7 +161,7 @@ def read_moves(run: RunDir) -> list[dict[str, Any]]:
     for line in lines:
         try:
             move = read_sealed(line)
-        except Damaged:  # a torn line; LIVE itself is what counts
+        except Damaged:  # an incomplete line; LIVE itself counts
             continue
         if isinstance(move, dict) and {"at", "from", "to", "by"} <= move.keys():
             moves.append(move)

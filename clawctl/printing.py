@@ -15,7 +15,7 @@ from rich.text import Text
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?", re.DOTALL)
 # C0 and C1 controls, and the marks that reverse or hide text.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
-_PIPE_WIDTH = 180  # columns where the output is no terminal; rich would take 80 and cut what a reader came for
+_PIPE_WIDTH = 180  # columns if the output is not a terminal; rich would use 80 and cut the text
 
 
 def plain(text: str, limit: int | None = None) -> str:
@@ -44,7 +44,7 @@ def counted(count: int, thing: str) -> str:
 class Column:
     heading: str
     right: bool = False
-    spare: int = 0  # left out where the terminal has no room, the highest first; 0: always shown
+    spare: int = 0  # dropped if the terminal is too narrow, the highest first; 0: always shown
 
 
 def fitting(title: str, columns: Sequence[Column], rows: Sequence[Sequence[Text]], width: int, bold: int | None = None) -> Table:

@@ -19,14 +19,14 @@ from clawctl.names import open_to_append
 
 _FORMAT = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
 _LONGEST_MESSAGE = 4000  # characters of a log message
-_LONGEST_ERROR = 300  # characters that an exception says in a log
+_LONGEST_ERROR = 300  # maximum length of an exception's message in a log
 _MOST_CAUSES = 8
 _LONGEST_HIDDEN = 4 * _LONGEST_MESSAGE
 # Exceptions that quote the value they did not like. Serve's are raised on clients' words, which no log may hold.
 _QUOTING = (ValueError, TypeError, LookupError, AttributeError, AssertionError, NameError)
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 _LEVELS = ("debug", "info", "warning", "error")
-# Talkative below a warning: they would drown what our own stages say.
+# Libraries that log too much below a warning, which would hide the stages' own lines.
 _QUIET = ("httpx", "watchfiles", "torch", "torchao")
 
 
@@ -126,4 +126,4 @@ def log_to(file: Path | None, level: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=handlers, force=True)
     for name in _QUIET:
         logging.getLogger(name).setLevel("WARNING")
-    logging.getLogger("huggingface_hub").propagate = False  # it prints by itself: each line would stand here twice
+    logging.getLogger("huggingface_hub").propagate = False  # it prints by itself, so each line would appear twice

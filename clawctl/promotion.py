@@ -33,7 +33,7 @@ def _before(run: RunDir, live: int | None) -> int:
         raise ClawError("no policy is live", "choose a version: `clawctl policies promote N`", 2)
     published = list_versions(run)
     came_from = [move["from"] for move in read_moves(run) if move["to"] == live and move["from"] in published]
-    earlier = [version for version in came_from if version < live]  # going back to what a rollback left would go forward
+    earlier = [version for version in came_from if version < live]  # returning to a version that a rollback left goes forward
     parent = read_policy(run, live).parent
     for candidate in (*earlier[::-1], parent):
         if candidate in published:

@@ -37,7 +37,7 @@ class Stored:
     paths: tuple[Path, ...]
     newest: float  # unix seconds when something was last written to them
     size: int
-    needed: bool = False  # by a stage that is not done with it
+    needed: bool = False  # by a stage that still needs it
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def _stored(run: RunDir) -> list[Stored]:
         for path in run.quarantine.iterdir()
         if path.suffix != ".txt" and path.is_file()
     ]
-    # A rating is younger than its turn, so a file is as old as the turns that it may speak of, or younger.
+    # A rating is younger than its turn, so a file is as old as its turns, or younger.
     ratings = [entry for path in _rating_files(run) if (entry := _entry(path))]
     return [*captures.values(), *ratings, *shards, *(entry for entry in aside if entry is not None)]
 
@@ -137,7 +137,7 @@ def _marked(run: RunDir, recipe: Recipe, stored: Sequence[Stored]) -> list[Store
     if any(entry.needed for entry in marked):  # a turn that waits may have been rated
         marked = [replace(entry, needed=True) if entry.paths[0].parent == run.feedback else entry for entry in marked]
     open_captures = [path for entry in marked if entry.needed for path in entry.paths if path.parent == run.captures]
-    open_since = min(map(_first_moment, open_captures), default=float("inf"))  # what came of it must be there if it is read again
+    open_since = min(map(_first_moment, open_captures), default=float("inf"))  # its result must exist if it is read again
     return [replace(e, needed=True) if e.paths[0].parent == run.trajectories and e.newest >= open_since else e for e in marked]
 
 
@@ -146,7 +146,7 @@ def _read_to(run: RunDir) -> dict[str, int]:
     try:
         return dict(read_sealed((run.root / "collect.json").read_bytes())["offsets"])
     except (OSError, LookupError, TypeError, ValueError):
-        return {}  # collect has not told: everything may still be needed
+        return {}  # collect has not reported: everything may still be needed
 
 
 def _published_at(path: Path, written: float) -> float:

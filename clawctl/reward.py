@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-RATING = "user feedback"  # the judge that a verdict names where the turn's user decided
+RATING = "user feedback"  # the judge in a verdict that the turn's user decided
 OUTCOME = "environment outcome"  # where the environment did
-RULES = "rules "  # how the name begins where a rule did: "rules 2: pytest"
+RULES = "rules "  # beginning of the name if a rule decided: "rules 2: pytest"
 NOT_A_NUMBER = "reward is not a number"
 
 Decider = Literal["rating", "outcome", "rules", "judge"]
@@ -25,10 +25,10 @@ Decider = Literal["rating", "outcome", "rules", "judge"]
 class Worth:
     """The reward of a turn, and how it was found."""
 
-    value: float | None  # None: nobody knows, or `problem`
-    by: Decider | None  # who decided; None: nobody did
-    parts: tuple[tuple[str, float], ...] = ()  # what `value` is the sum of: (("outcome", 1.0), ("rules 2: pytest", -1.0))
-    problem: str | None = None  # why there is no value although somebody decided
+    value: float | None  # None: not known, or `problem`
+    by: Decider | None  # the source that decided; None: none did
+    parts: tuple[tuple[str, float], ...] = ()  # the summands of `value`: (("outcome", 1.0), ("rules 2: pytest", -1.0))
+    problem: str | None = None  # why there is no value although a source decided
 
     @property
     def outcome(self) -> float | None:

@@ -86,7 +86,7 @@ class RunDir:
 
 def open_run(root: Path, create: bool = True) -> RunDir:
     """Open `root`, making it if `create`. Refuses another schema version and a filesystem without locks or rename."""
-    os.umask(0o077)  # whatever this process writes from now on, a log or a file of a library, is its owner's alone
+    os.umask(0o077)  # everything that this process writes from now on, also logs and library files, is its owner's only
     run = RunDir(root.resolve())
     marker = run.root / "run.json"
     if not marker.exists():
@@ -101,7 +101,7 @@ def open_run(root: Path, create: bool = True) -> RunDir:
         _check_filesystem(run)
     _check_schema(marker)
     if create:
-        _make_folders(run)  # those that a younger clawctl knows
+        _make_folders(run)  # fields that a newer clawctl knows
         _sweep(run)
     return run
 
@@ -225,7 +225,7 @@ def quarantine(run: RunDir, path: Path, reason: str) -> Path:
     os.replace(path, target)
     try:
         publish_bytes(target.with_name(target.name + ".reason.txt"), f"{reason}\n".encode())
-    except OSError as error:  # a full disk: what is damaged is out of the way all the same
+    except OSError as error:  # a full disk: the damaged file is moved anyway
         _log.error("%s is in quarantine because %s; the reason could not be written next to it: %s", target.name, reason, error)
     return target
 

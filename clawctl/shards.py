@@ -22,7 +22,7 @@ from clawctl.types import SCHEMA_VERSION, Turn, Verdict, newer
 # An older shard's rows pass through MIGRATIONS[v] for v = its version … SCHEMA_VERSION - 1; each takes and returns plain dicts.
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 
-_JSON = pa.string()  # a chat message is open-ended: JSON keeps what the client sent
+_JSON = pa.string()  # a chat message is open-ended: JSON keeps everything that the client sent
 _TURN = pa.schema([
     ("turn_id", pa.string()), ("session_id", pa.string()), ("parent_turn_id", pa.string()), ("turn_index", pa.int32()),
     ("kind", pa.string()), ("source", pa.string()), ("task_id", pa.string()), ("group_id", pa.string()), ("user", pa.string()),
@@ -44,7 +44,7 @@ _FEW_VALUES = [
     "parent_evidence", "redacted_by",
 ]  # fmt: skip
 _COMPRESSION = {"compression": "zstd", "compression_level": 3, "use_dictionary": _FEW_VALUES, "data_page_size": 8 << 20}
-# A merged shard is written once and seldom read: Brotli's entropy coder takes 4 % off what zstd -9 leaves in the same time.
+# A merged shard is written once and rarely read: Brotli's entropy coder saves 4 % over zstd -9 in the same time.
 # Log-probabilities never repeat; of their bytes only sign and exponent do, so these are laid side by side.
 _LOGPROBS = "logprobs.list.element"
 _MERGED = {**_COMPRESSION, "compression": "brotli", "compression_level": 5, "column_encoding": {_LOGPROBS: "BYTE_STREAM_SPLIT"}}
@@ -52,7 +52,7 @@ _ARRAYS = {pa.list_(pa.int32()): "i", pa.list_(pa.float32()): "f"}  # how long l
 _NOT_THE_FILES_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EACCES)
 _LATER = frozenset(("parent_evidence", "allowed", "redacted_by"))  # columns that older shards of this version lack; None there
 _JSON_FIELDS = ("messages", "tools", "response", "next_state")
-ROWS_AT_ONCE = 64  # as Python objects a row takes about five times what it takes in a table
+ROWS_AT_ONCE = 64  # as Python objects a row takes about five times its size in a table
 
 
 class UnreadableShard(Exception):
@@ -252,7 +252,7 @@ def _column(field: pa.Field, values: list[Any]) -> pa.Array:
         return pa.array([None if value is None else orjson.dumps(value) for value in values], field.type)
     try:
         return _packed(values, _ARRAYS[field.type])
-    except (KeyError, TypeError):  # other columns, and a list with something in it that is no number
+    except (KeyError, TypeError):  # other columns, or a list with a value that is not a number
         return pa.array(values, field.type)
 
 

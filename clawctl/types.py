@@ -8,7 +8,7 @@ SCHEMA_VERSION = 1  # of the run directory and of every row below; shards of old
 
 TEXT_ONLY = "text only"  # of an imported turn that lacks nothing but token ids, see Turn.judged
 NO_NEXT_STATE = "no next state"  # of a turn that lacks nothing but a reaction, see lacks_reaction
-REGENERATED = "regenerated"  # likewise, and the same was asked again
+REGENERATED = "regenerated"  # likewise, and the same request was sent again
 
 Message = dict[str, Any]  # {"role": "user", "content": "…"} in OpenAI chat form; tool calls and tool results as that API has them
 
@@ -43,23 +43,23 @@ class Exchange:
     tools: list[dict[str, Any]] | None
     response: Message | None  # {"role": "assistant", "content": "…"}: as the client received it; None after an error
     finish_reason: str | None  # "stop", "length", "tool_calls"
-    prompt_ids: Sequence[int] | None  # what entered the engine; None where the engine does not tell
-    completion_ids: Sequence[int] | None  # what left it, the end token included
+    prompt_ids: Sequence[int] | None  # prompt ids in the engine; None if the engine does not return them
+    completion_ids: Sequence[int] | None  # sampled ids, including the end token
     logprobs: Sequence[float] | None  # one for each of completion_ids, of the distribution that was sampled from
     policy_version: int | None  # at the first sampled token
     policy_version_end: int | None  # at the last sampled token
     temperature: float  # as applied
     top_p: float
     top_k: int  # 0: off
-    hints: dict[str, Any]  # what the client claims: {"session_id": "s1", "turn_type": "main", "session_done": False, "task_id": …}
-    untrainable_reason: str | None  # what serve itself knows: "greedy", "no token ids"
+    hints: dict[str, Any]  # the client's claims: {"session_id": "s1", "turn_type": "main", "session_done": False, "task_id": …}
+    untrainable_reason: str | None  # a reason that serve knows: "greedy", "no token ids"
     ttft_s: float | None = None
-    spliced: int | None = None  # earlier answers that stand in the prompt as sampled, not as rendered; None: not asked for
+    spliced: int | None = None  # earlier answers that are in the prompt as sampled, not as rendered; None: not requested
     unspliced: str | None = None  # why earlier answers of ours do not: "the engine renders these messages otherwise"
     redacted_by: str | None = None  # the rule and the place: "a key with a known format, in the tool descriptions"
-    adapted: str | None = None  # what serve changed for the template's sake: "later system messages as user"
+    adapted: str | None = None  # changes that the template required: "later system messages as user"
     allowed: str | None = None  # which tokens could be drawn in each place, see `clawctl.allowed`; None: any, the form was free
-    asked: dict[str, Any] | None = None  # what the client asked of the sampling where the recipe changed it: {"temperature": 0.0}
+    asked: dict[str, Any] | None = None  # the client's sampling settings that the recipe changed: {"temperature": 0.0}
 
     def __post_init__(self) -> None:
         if self.completion_ids is not None and self.logprobs is not None and len(self.completion_ids) != len(self.logprobs):
@@ -83,7 +83,7 @@ class Feedback:
         if not all(isinstance(text, str) and text for text in texts) or not all(type(n) in (int, float) for n in numbers):
             raise ValueError("a rating needs an id, a key, a turn, a time and a number")
         if not -1 <= self.rating <= 1 or not isinstance(self.comment, str | None):
-            raise ValueError(f"rating {self.rating} is not within -1..1, or its comment is no text")
+            raise ValueError(f"rating {self.rating} is not between -1 and 1, or its comment is not text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +113,12 @@ class Turn:
     top_p: float
     top_k: int
     finish_reason: str | None
-    outcome_reward: float | None  # an environment's verdict on the whole episode
+    outcome_reward: float | None  # an environment's score of the whole episode
     feedback: float | None  # the user's explicit rating, -1..1
     trainable: bool
     untrainable_reason: str | None  # "side turn", "no next state", "regenerated", "truncated", …; None exactly if trainable
     allowed: str | None = None  # of a structured answer, which tokens could be drawn in each place (`clawctl.allowed`); None: any
-    redacted_by: str | None = None  # which rule found a secret, and where, if serve knew
+    redacted_by: str | None = None  # the rule that found a secret, and the place, if serve knew
     parent_evidence: str | None = None  # how its parent was found: "handle", "conversation", "prefix", …; see collect/parents.py
 
     @property

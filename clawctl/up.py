@@ -31,7 +31,7 @@ from clawctl.process import hidden
 from clawctl.run_dir import RunDir, sole_worker
 
 _GRACE_S = 20.0  # between SIGTERM and SIGKILL
-_SAME_S = 0.1  # signals that come closer together are one: `timeout` and others tell a process and then its group
+_SAME_S = 0.1  # signals that are closer together count as one: `timeout` and others signal a process and then its group
 _LONGEST_WAIT_S = 60.0
 _STEADY_S = 60.0  # a stage that ran so long was well: its next death begins with the first wait again
 _LONGEST_LINE = 4000
@@ -79,7 +79,7 @@ class MergedLog:
         text = plain(line, _LONGEST_LINE)
         with contextlib.suppress(OSError):  # a full disk or a closed terminal must not stop the stages
             self._console.print(Text(f"{stage:>7} | ", style=_COLOURS[stage]) + Text(text))
-        with contextlib.suppress(OSError):  # a key that serve shows once is for the terminal alone
+        with contextlib.suppress(OSError):  # a key that serve shows once is shown on the terminal only
             self._file.write(f"{time.strftime('%H:%M:%S')} {stage:>7} | {hidden(text)}\n")
             self._file.flush()
 
@@ -135,7 +135,7 @@ class Child:
             await asyncio.wait({reading}, timeout=1)  # a grandchild may hold the pipe open for ever
         finally:
             reading.cancel()
-            self.signal(signal.SIGKILL)  # what the stage itself had started
+            self.signal(signal.SIGKILL)  # processes that the stage itself started
             self.process = None
         return code
 
@@ -221,7 +221,7 @@ async def _stop(children: list[Child], keeping: set[asyncio.Task[None]], at_once
         child.signal(signal.SIGKILL)
     await ended
     for task in (*keeping, hurry):
-        task.cancel()  # those that were waiting to start their stage again
+        task.cancel()  # children that were waiting to restart their stage
     await asyncio.gather(*keeping, hurry, return_exceptions=True)
 
 

@@ -73,7 +73,7 @@ def test_once_a_server_worked_the_model_stands_and_the_recipe_is_not_overwritten
     assert is_bound(open_run(root))
     before = (root / "recipe.yaml").read_bytes()
     other.write_text("model: {path: other}\n")
-    with pytest.raises(ClawError, match="trains 'right', the recipe names 'other'"):
+    with pytest.raises(ClawError, match="was created for the model 'right', but the recipe names 'other'"):
         open_stage(stage, root, other, {}, "info")
     assert (root / "recipe.yaml").read_bytes() == before
 

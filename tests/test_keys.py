@@ -59,7 +59,7 @@ def test_a_key_whose_name_means_something_else_opens_nothing_and_can_be_removed(
     path.write_bytes(orjson.dumps(keys))
     ring = KeyRing(run, "own")
     assert [ring.owner(each) for each in (key, other)] == [None, "ben"]
-    assert "the key named 'import' opens nothing" in caplog.text
+    assert "the key named 'import' is not accepted" in caplog.text
     remove_key(run, "import")
     assert [each.name for each in list_keys(run)] == ["ben"]
 

@@ -50,7 +50,7 @@ def written(run: RunDir) -> dict[str, Any]:
 
 
 def test_what_is_missing_is_said_and_nothing_is_written(run: RunDir, tmp_path: Path) -> None:
-    with pytest.raises(ClawError, match="there is no 'no-such-openclaw' here"):
+    with pytest.raises(ClawError, match="there is no command 'no-such-openclaw'"):
         setup(run, "no-such-openclaw")
     with pytest.raises(ClawError, match="--version prints"):
         setup(run, openclaw(tmp_path, starts=1))

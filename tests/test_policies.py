@@ -37,7 +37,7 @@ def test_the_base_model_is_version_0_and_live_from_the_start(run: RunDir) -> Non
 
 
 def test_a_run_never_changes_its_base_model(run: RunDir) -> None:
-    with pytest.raises(ClawError, match="trains 'demo', the recipe names 'other'"):
+    with pytest.raises(ClawError, match="was created for the model 'demo', but the recipe names 'other'"):
         ensure_base_policy(run, "other")
 
 
@@ -115,7 +115,7 @@ def test_a_rollback_goes_to_what_served_before_and_never_forward(run: RunDir) ->
     assert live_version(run) == 0
     with pytest.raises(ClawError, match="no policy was live before policy 0"):
         rollback(run, None)
-    with pytest.raises(ClawError, match="policy 2 is newer than the live 0"):
+    with pytest.raises(ClawError, match="policy 2 is newer than the live policy 0"):
         rollback(run, 2)
     assert live_version(run) == 0
 

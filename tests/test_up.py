@@ -104,7 +104,7 @@ def test_a_stage_killed_by_sigkill_comes_back_and_the_other_goes_on(tmp_path: Pa
 
 def test_the_wait_doubles_with_each_death(tmp_path: Path) -> None:
     with up(tmp_path, "up: {stages: [collect], backoff_s: 0.1}\n") as found, sole_worker(open_run(tmp_path / "run"), "collect"):
-        found.wait_for(lambda: "again in 0.4 s" in found.log(), "three deaths")
+        found.wait_for(lambda: "restarted in 0.4 s" in found.log(), "three deaths")
     waits = [line.rsplit(" ", 2)[1] for line in found.log().splitlines() if "will be restarted in" in line]
     assert waits[:3] == ["0.1", "0.2", "0.4"]
     assert "is already the collect worker" in found.log()

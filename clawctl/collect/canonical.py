@@ -1,7 +1,7 @@
-"""Messages brought to one form, for comparison only: what is stored and trained is always what was sent.
+"""Messages in one form, for comparison only; stored and trained messages are always the original ones.
 
-Clients re-serialise what they send back: `developer` becomes `system`, a text becomes a list of parts, tool arguments get other
-spaces, ids lose their punctuation, reasoning disappears. Two messages are the same message if their digests agree.
+Clients change messages that they send back: `developer` becomes `system`, a text becomes a list of parts, tool arguments get other
+spaces, ids lose their punctuation, reasoning disappears. Two messages are the same if their digests agree.
 """
 
 from array import array
@@ -41,7 +41,7 @@ class Conversation:
 
     @property
     def path(self) -> bytes:
-        """Digest of the whole conversation."""
+        """Digest of the complete conversation."""
         return self.paths[-1] if self.paths else b""
 
 
@@ -125,7 +125,7 @@ def extend_path(path: bytes, digest: bytes) -> bytes:
 
 
 def role_of(message: Message) -> str:
-    """system, user, assistant or tool; a role that is none of these counts as user: it is something that came in."""
+    """system, user, assistant or tool. Any other role counts as user, because the message came in."""
     role = _ROLES.get(message.get("role", ""), message.get("role", ""))
     return role if role in ("system", "assistant", "tool") else "user"
 
@@ -144,8 +144,8 @@ def message_digest(message: Message) -> bytes:
 
 
 def continued_digest(messages: Sequence[Message], answer: Message) -> bytes | None:
-    """Of the last message and the answer as one message, where the last message is the assistant's text: an answer that continues
-    it is shown so by the client. None where it is no such message."""
+    """Digest of the last message and the answer as one message, if the last message is assistant text. A client shows an answer
+    that continues a message in this form. None if the last message is not assistant text."""
     last = messages[-1] if messages else {}
     if role_of(last) != "assistant" or _calls(last):
         return None
@@ -167,7 +167,7 @@ def answer_text(message: Message) -> str:
 
 
 def read_answer_text(message: Message | None) -> AnswerText | None:
-    """None where there is neither a text nor a call."""
+    """The text and calls of an answer; None if there is neither."""
     if message is None:
         return None
     text, has_calls = answer_text(message), bool(_calls(message))
@@ -175,7 +175,7 @@ def read_answer_text(message: Message | None) -> AnswerText | None:
 
 
 def begins_with(shown: str, answer: AnswerText) -> bool:
-    """Whether a text that a client shows begins with an answer: more stands behind it, or its tool call was removed."""
+    """Whether a client's text begins with an answer: the text has more after it, or its tool call was removed."""
     more = len(shown) > answer.length or (len(shown) == answer.length and answer.has_calls)
     return more and (answer.length > 0 or not shown) and _text_digest(shown[: answer.length]) == answer.digest
 
@@ -199,7 +199,7 @@ def line_hash(line: str) -> int:
 
 
 def text_of(content: Any) -> str:
-    """A message's content as text; parts that are no text stay visible as JSON."""
+    """A message's content as text. Parts that are not text stay visible as JSON."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -221,7 +221,7 @@ def _calls(message: Message) -> list[tuple[str, str]]:
 
 
 def canonical_arguments(arguments: Any) -> str:
-    """Tool arguments as a value: `{ "a" : 5000.0 }` and `{"a":5000}` are the same. What is not JSON stays as it is."""
+    """Tool arguments as a value: `{ "a" : 5000.0 }` and `{"a":5000}` are equal. Text that is not JSON stays unchanged."""
     if isinstance(arguments, str):
         try:
             arguments = orjson.loads(arguments)
@@ -248,9 +248,9 @@ def _whole_numbers(value: Any) -> Any:
 
 
 def handles(message: Message | None) -> tuple[str, ...]:
-    """What names the turn that an assistant message was given in: the `handle` that serve read from what a client echoed (ids of
-    responses and items, `encrypted_content`, `signature`), and the ids of its tool calls without their punctuation, which some
-    clients take out. An engine's call ids are random; a short one may be the model's own ("call_1") and names nothing."""
+    """The ids by which an assistant message identifies its turn. One is the `handle` that serve read from the echoed ids (of
+    responses and items, `encrypted_content`, `signature`). The others are the ids of its tool calls without punctuation, which some
+    clients remove. An engine's call ids are random. A short id may be the model's own ("call_1") and identifies nothing."""
     issued = message.get("handle") if message else None
     calls = message.get("tool_calls") if message else None
     ids = [str(call.get("id", "")) if isinstance(call, dict) else "" for call in (calls if isinstance(calls, list) else [])]
@@ -260,7 +260,7 @@ def handles(message: Message | None) -> tuple[str, ...]:
 
 
 def answers_within(message: Message) -> list[tuple[bytes, bytes]]:
-    """Where a client may have merged two answers into one message: digests of the first part and of the rest, for each line."""
+    """For each line where a client may have merged two answers into one message: digests of the first part and of the rest."""
     text = text_of(message.get("content"))
     cuts = [at for at, letter in enumerate(text) if letter == "\n"][-MOST_MERGED:]
     rest = {**message, "content": None}

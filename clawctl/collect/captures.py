@@ -1,4 +1,4 @@
-"""Reading `captures/`: every whole line of every file once, in the order of time; a line that cannot be read is put aside."""
+"""Reads `captures/`: every complete line of every file once, in order of time. Unreadable lines are quarantined."""
 
 import heapq
 import logging
@@ -23,12 +23,12 @@ _START = b'{"exchange_id":'
 
 
 class BadLine(Exception):
-    """A line is no exchange that we can read; the message says why."""
+    """A line is not a readable exchange. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An exchange and where it stands."""
+    """An exchange and its place in the captures."""
 
     exchange: Exchange
     file: str
@@ -50,10 +50,10 @@ class Captures:
         return self._lines.offsets
 
     def read(self) -> Iterator[Found]:
-        """What was appended since the last call, in the order in which it was over, which is how it came to be written: reading it
-        all at once is as reading it bit by bit. A line without its newline waits until it has one.
+        """The exchanges appended since the last call, in the order in which they ended, which is the order of writing. Reading
+        everything at once gives the same order as reading in parts. A line without its newline waits until it is complete.
 
-        A torn line is what its writer had not finished when it died: nobody was told of it, and it stays where it is.
+        An incomplete line is one that its writer had not finished when it died. No client got its answer, and it stays in place.
         """
         self._keep_aside()
         files = [self._follow(path) for path in self._lines.grown()]
@@ -84,7 +84,7 @@ class Captures:
             self._keep_aside()
 
     def _keep_aside(self) -> None:
-        """Write what was put aside; what a full disk does not take is written at the next reading, or by the next worker."""
+        """Write quarantined lines. If the disk is full, they are written at the next reading, or by the next worker."""
         while self._unkept:
             name, line, reason = self._unkept[0]
             try:

@@ -1,8 +1,8 @@
-"""When exchanges happened by one clock: ours, which does not jump. Those who wrote them may have others, and theirs may jump.
+"""Times of exchanges on one clock, which does not jump. The clocks of their writers may differ and may jump.
 
-What was appended since the last look, to a file that had been read to its end, was written since then, whatever its writer's clock
-says; by how much that clock is off is remembered for the file. Of what was there before, or lies in a new file, one thing alone is
-known: it is not of the future.
+Lines appended since the last look, to a file that was read to its end, were written since then, whatever the writer's clock says.
+The difference is remembered for the file. For earlier lines, or lines in a new file, only one fact is known: they are not from the
+future.
 """
 
 import time
@@ -20,11 +20,11 @@ class Clocks:
         self._followed: set[str] = set()  # files that were read to their end before this look
 
     def now(self) -> float:
-        """Unix seconds, as the clock of this host said when we began; it never jumps."""
+        """Unix seconds by this host's clock at the start, plus the time since then. It never jumps."""
         return self._wall + self._steady() - self._begun
 
     def look(self, followed: set[str]) -> None:
-        """A look at the captures begins; `followed` were read to their end at the one before."""
+        """Begin a look at the captures. `followed` are the files that the previous look read to their end."""
         self._before, self._looked_at = self._looked_at, self.now()
         self._followed = followed
 

@@ -1,4 +1,4 @@
-"""A file of text as JSON values: JSONL or one JSON document, plain, gzip or zstd. What cannot be read is named with its line."""
+"""Reads a text file as JSON values: JSONL or one JSON document, plain, gzip or zstd. Errors name the line."""
 
 import gzip
 import io
@@ -38,7 +38,7 @@ def read_file(file: Path) -> bytes:
 
 
 def _unpacked(file: Path, data: bytes) -> bytes:
-    """The data, decompressed as a stream: what grows beyond all reason is not held. Raises ClawError."""
+    """The data, decompressed as a stream. Raises ClawError if it grows beyond a reasonable size."""
     stream: IO[bytes] | pa.CompressedInputStream
     if data[:2] == b"\x1f\x8b":
         stream = gzip.GzipFile(fileobj=io.BytesIO(data))

@@ -78,7 +78,7 @@ def _exchanges(run: RunDir) -> Iterator[Exchange | None]:
 
 
 def fate(turn: Turn, is_open: bool) -> str:
-    """What becomes of a turn, in words."""
+    """The result for a turn, in words."""
     if is_open:
         return OPEN
     if turn.judged:
@@ -87,7 +87,7 @@ def fate(turn: Turn, is_open: bool) -> str:
 
 
 def pick(turns: list[Turn], fates: dict[str, str], samples: int) -> list[Turn]:
-    """So many turns, taken in rounds: one of each fate, then a second of each, …, each time the newest."""
+    """This many turns, taken in rounds: one of each fate, then a second of each, …, each time the newest."""
     kinds: dict[str, list[Turn]] = defaultdict(list)
     for turn in turns:
         kinds[fates[turn.turn_id]].append(turn)

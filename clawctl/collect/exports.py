@@ -19,7 +19,7 @@ _EXPORTED = (
 
 
 def export_file(run: RunDir, file: Path) -> tuple[int, int]:
-    """Write the turns and say how many sessions and turns they are. Token ids stay behind. Raises ClawError."""
+    """Write the turns and return the number of sessions and turns. Token ids are not exported. Raises ClawError."""
     try:
         rows = [row for path in published(run.trajectories, ".parquet") for row in read_columns(path, "turns", _EXPORTED)]
     except UnreadableShard as error:

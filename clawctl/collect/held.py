@@ -1,8 +1,8 @@
-"""Exchanges that wait for a parent which may not have been read yet, and all that their users asked behind them.
+"""Exchanges that wait for a parent that may not have been read yet, and all later requests of their users.
 
-Several writers append to captures, so a child may be read before its parent. What is read meanwhile must not overtake it: which
-turn a request answers would then hang on when captures were read. Only its parent may, and only from another writer's file: the
-lines of one writer stand in order.
+Several writers append to captures, so a child may be read before its parent. Later lines must not overtake it, or the result would
+depend on when captures are read. Only its parent may, and only from another writer's file, because the lines of one writer are in
+order.
 """
 
 from collections import Counter, defaultdict
@@ -24,7 +24,7 @@ class Arrived:
 
     @property
     def time(self) -> float:
-        """When it was over, by our clock."""
+        """Time when it ended, by this host's clock."""
         return self.exchange.finished_at + self.behind
 
 
@@ -59,7 +59,7 @@ class Held:
             self._answers[exchange.key, message_digest(exchange.response)].append(conversation)
 
     def bars(self, arrived: Arrived, conversation: Conversation) -> bool:
-        """Whether something of this user waits, and this is not what it waits for."""
+        """Whether an exchange of this user waits, and this is not the one it waits for."""
         exchange = arrived.exchange
         return exchange.key in self._users and not self._is_awaited(arrived, conversation)
 

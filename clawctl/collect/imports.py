@@ -47,12 +47,12 @@ _TURN_KEYS = frozenset(
 
 
 class _Wrong(Exception):
-    """A line is none of the shapes; the message says what is wrong."""
+    """A line has none of the formats. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """One turn as a file tells it."""
+    """One turn as the file describes it."""
 
     messages: list[Message]
     response: Message
@@ -74,9 +74,9 @@ class Imported:
 
 
 def import_file(run: RunDir, file: Path, rating: float | None, privacy: PrivacyConfig | None = None) -> Imported:
-    """Publish all turns of `file`. It is taken whole or not at all, and once: again changes nothing.
+    """Publish all turns of `file`, completely or not at all, and only once: repeating it changes nothing.
 
-    `rating` is given to turns that have none of their own. Raises ClawError naming the first line that cannot be understood.
+    `rating` applies to turns without their own. Raises ClawError, which names the first line that cannot be read.
     """
     read = _read_all(file, rating, privacy)
     turns = [turn for turn, _ in read]
@@ -111,13 +111,13 @@ def _ids_in(run: RunDir) -> set[str]:
 
 
 def read_turns_of(file: Path, rating: float | None = None, privacy: PrivacyConfig | None = None) -> list[Turn]:
-    """The turns of a file, in its order, without the secrets that `privacy` (unset: its defaults) has taken out; at least one.
-    Raises ClawError."""
+    """The turns of a file, in its order, redacted by `privacy` (unset: its defaults); at least one. Raises
+    ClawError."""
     return [turn for turn, _ in _read_all(file, rating, privacy)]
 
 
 def _read_all(file: Path, rating: float | None, privacy: PrivacyConfig | None) -> list[tuple[Turn, str | None]]:
-    """With each turn what it was exported as."""
+    """The turns, each with the id under which it was exported."""
     if rating is not None and not -1 <= rating <= 1:
         raise ClawError(f"a rating of {rating} is not between -1 and 1", "set --rating to a number from -1 (bad) to 1 (good)", 2)
     data, begun = read_file(file), file.stat().st_mtime
@@ -170,7 +170,7 @@ def _turn(told: _Told, turn_id: str, session_id: str, parent: str | None, at: fl
 
 
 def _storable(value: Any) -> Any:
-    """What can be read but not written again must not come in."""
+    """Refuses values that can be read but not written again."""
     try:
         orjson.dumps(value)
     except TypeError as error:

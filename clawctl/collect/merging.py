@@ -1,4 +1,4 @@
-"""Several shards made into one, in bounded memory: what is decoded at a time is one part and one piece of the new shard."""
+"""Merges several shards into one in bounded memory: one part and one piece of the new shard are decoded at a time."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
@@ -20,9 +20,9 @@ _Numbers = np.ndarray[Any, np.dtype[Any]]
 def merge_shards(kind: str, paths: Sequence[Path], target: Path, piece_bytes: int = PIECE_BYTES) -> None:
     """Publish one shard with the rows of several, and their stems in its metadata.
 
-    Rows of a session lie together and in order, in the place of the first of them; verdicts stay as they are. Every part is read
-    once to see what lies where, then again for each piece that has rows of it. A session is torn only where it exceeds a piece.
-    Raises UnreadableShard: nothing is published then. Shards of an older schema are not merged.
+    Rows of a session are adjacent and in order, at the place of the first of them. Verdicts stay as they are. Every part is read
+    once to find its rows, then again for each piece that contains rows of it. A session is split only if it exceeds a piece. Raises
+    UnreadableShard; nothing is published then. Shards of an older schema are not merged.
     """
     contents = _Contents(kind)
     for path in paths:
@@ -33,7 +33,7 @@ def merge_shards(kind: str, paths: Sequence[Path], target: Path, piece_bytes: in
 
 
 class _Contents:
-    """What the parts of a merge hold: of each row its session, its order there and its size."""
+    """The rows in the parts of a merge: the session of each row, its order there and its size."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -58,7 +58,7 @@ class _Contents:
         self._order.append(order)
 
     def schema(self, target: Path, stems: Sequence[str]) -> pa.Schema:
-        """Our columns and those that a newer clawctl added to a part, with what all parts say of their origin."""
+        """The known columns and those that a newer clawctl added to a part, with the origin that all parts share."""
         marked = schema_of(self._kind)
         told = [schema.metadata or {} for schema in self._schemas]
         if any({key: each.get(key) for key in marked.metadata} != marked.metadata for each in told):
@@ -83,7 +83,7 @@ class _Contents:
 
 
 def _cut(sessions: Sequence[int], sizes: Sequence[float], most: int) -> Iterator[slice]:
-    """Pieces of at most `most` bytes, or one row: cut where a session begins, within one only where it is larger itself."""
+    """Pieces of at most `most` bytes, or one row. A cut is between sessions, or within a session that is larger than a piece."""
     start = border = 0
     held = since = 0.0  # bytes from `start`, from `border`
     for place, (session, size) in enumerate(zip(sessions, sizes, strict=True)):

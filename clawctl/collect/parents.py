@@ -119,7 +119,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a request would be to the turn that it continues, if the conversation goes on with it."""
+    """The role of a request for the turn that it continues, if the conversation continues from it."""
 
     parent: Node
     next_state: list[Message] | None
@@ -128,7 +128,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A parent, and how it was found in the request."""
+    """A parent, and the evidence for it in the request."""
 
     node: Node
     at: int  # where its answer stands in the child's Conversation
@@ -140,7 +140,7 @@ class Match:
 
 
 class Index:
-    """All turns of live trees, found by id, by the conversation that ends with their answer, or by the answer alone."""
+    """All turns of live trees, by id, by the conversation that ends with their answer, and by the answer alone."""
 
     def __init__(self) -> None:
         self.by_id: dict[str, Node] = {}
@@ -175,7 +175,7 @@ class Index:
         return places + [(self._by_handle, (node.user, handle)) for handle in dict.fromkeys(node.handles)]
 
     def twins(self, user: str, hint: str | None, path: bytes) -> list[Node]:
-        """Turns whose request has the same messages: retries and regenerations of one another if they share their parent."""
+        """Turns whose request has the same messages. With the same parent they are retries or regenerations of each other."""
         return self._by_request.get((user, hint, path), [])[-MOST_COMPARED:]
 
     def find_parent(
@@ -288,7 +288,7 @@ class Index:
         ]
 
     def _descendants(self, conversation: Conversation, messages: list[Message], at: int, user: str) -> list[Node]:
-        """Turns with this answer among the descendants of a turn whose handle stands in an earlier message."""
+        """Turns with this answer among the descendants of a turn whose handle is in an earlier message."""
         earlier = [messages[conversation.at[i]] for i in range(at) if conversation.roles[i] == "a"]
         named = {
             node.turn_id: node.tree
@@ -322,7 +322,7 @@ class Index:
 
 
 def _goes_on(rest: str) -> bool:
-    """Whether a text goes on with further words, as another answer may. A client appends a line or a tag."""
+    """Whether a text continues with further words, as another answer may. A client appends a line or a tag."""
     return rest[:1] == " " or rest[:1].isalnum()
 
 
@@ -349,7 +349,7 @@ def continues(node: Node | Conversation, conversation: Conversation, at: int) ->
 
 
 def _merges(node: Node, first: bytes, conversation: Conversation, at: int) -> bool:
-    """Whether the node's request is what stands before `at`, then the answer `first`, then something that the client took out."""
+    """Whether the node's request is the conversation before `at`, then the answer `first`, then text that the client removed."""
     return node.digests[:at] == conversation.digests[:at] and len(node.digests) > at and node.digests[at] == first
 
 
@@ -378,7 +378,7 @@ def _stands_in_the_last(lines: Collection[int], conversation: Conversation, mess
 
 
 def _is_same_end(conversation: Conversation, messages: list[Message], end: int, at: int) -> bool:
-    """Whether so many messages before `at` are enough to be no coincidence: an answer and a message of the user, and long."""
+    """Whether this many equal messages before `at` cannot be a coincidence: an answer and a user message, and long enough."""
     lengths = [(conversation.roles[i], len(text_of(messages[conversation.at[i]].get("content")))) for i in range(at - end, at + 1)]
     answers = [length for role, length in lengths if role == "a"]
     said = [length for role, length in lengths if role == "u"]
@@ -433,7 +433,7 @@ def _has_lost_lines(theirs: "array[int]", message: Message) -> bool:
 
 
 def _kept_final_answers(node: Node, conversation: Conversation, at: int) -> bool:
-    """Whether what stands before `at` is the node's request without some of its rounds of tool calls and results."""
+    """Whether the conversation before `at` is the node's request without some of its rounds of tool calls and results."""
     if "u" not in conversation.roles[:at]:
         return False
     i = own = 0
@@ -456,7 +456,7 @@ def _stands_behind(node: Node, conversation: Conversation, at: int) -> bool:
 
 
 def _relation(node: Node, conversation: Conversation, at: int) -> Relation:
-    """How the parent's request stands in the child's."""
+    """How the parent's request is contained in the child's."""
     if conversation.before[at] == node.whole:
         return "exact"
     if node.system != conversation.system or len(node.digests) < at or not _is_within(conversation, node, at):

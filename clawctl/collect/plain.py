@@ -57,7 +57,7 @@ def beginnings(exchange: Exchange) -> tuple[Beginning, ...]:
 
 
 class PlainIndex:
-    """Open turns by the beginnings of what would continue them."""
+    """Open turns, by the prompts that would continue them."""
 
     def __init__(self) -> None:
         # by user and kind, then by length: a prompt is compared once for each length, however many turns have it
@@ -83,7 +83,7 @@ class PlainIndex:
                 del self._nodes[node.user, each.kind]
 
     def find(self, exchange: Exchange) -> "Iterator[tuple[Node, str | None]]":
-        """Turns that this prompt continues, each with the text that the prompt adds; None where that is not known."""
+        """Turns that this prompt continues, each with the text that the prompt adds; None if that text is not known."""
         text = _text(exchange)
         told: dict[str, _Data] = {"text": text, "ids": array("i", exchange.prompt_ids or ()).tobytes()}
         for kind, data in told.items():

@@ -1,8 +1,8 @@
-"""`collect.json`: how far collect got, so that a restart reads what is still open and not the whole history.
+"""`collect.json`: how far collect got, so that a restart reads open exchanges and not the complete history.
 
-An exchange is done when its tree has ended and its row is published. Before the offset that is kept for a capture file everything
-is done, and all rows of what stands behind it are in shards behind `shards_after`. Written after the shards it speaks of, whole, by
-rename: a SIGKILL leaves an older one, which only means that more is read again.
+An exchange is done when its tree has ended and its row is published. Before the stored offset of a capture file, everything is
+done. All rows of later exchanges are in shards after `shards_after`. It is published by rename after these shards. After a SIGKILL
+it may be older, which only means that more is read again.
 """
 
 import logging
@@ -24,7 +24,7 @@ Places = dict[str, int]  # byte offsets by file name
 
 
 class Position:
-    """Which exchanges are open, where they stand, and which shards may hold rows of them."""
+    """The open exchanges, their places, and the shards that may contain rows of them."""
 
     def __init__(self, run: RunDir, afresh: bool = False) -> None:
         self._run = run
@@ -46,7 +46,7 @@ class Position:
         self._state: dict[str, Any] = {}
 
     def read(self, found: Found) -> None:
-        """An exchange was read. One that stands in the captures twice is tracked where it stands first."""
+        """Note that an exchange was read. One that is twice in the captures is tracked at its first place."""
         turn_id = found.exchange.exchange_id
         if turn_id not in self._at:
             self._at[turn_id] = found.file, found.offset, found.exchange.created_at
@@ -65,8 +65,8 @@ class Position:
         self._shards.append((stem, last))
 
     def save(self, offsets: Places, rows: int, open_turns: int = 0) -> None:
-        """Keep the position. `offsets`: how far each file was read; `rows`: how many rows were published in all; `open_turns`: how
-        many turns were read and wait for what comes back, for those who look."""
+        """Save the position. `offsets`: how far each file was read. `rows`: number of published rows. `open_turns`: number of turns
+        that were read and wait for their next state, for readers."""
         while self._ended and self._ended[0][0] <= rows:
             for turn_id in self._ended.popleft()[1]:
                 file, offset, _ = self._at.pop(turn_id, ("", 0, 0.0))
@@ -106,7 +106,7 @@ class Position:
             return {}
 
     def _fits(self, kept: dict[str, Any]) -> bool:
-        """False where a capture file was rewritten, or a shard was put aside, since it was kept."""
+        """False if a capture file was rewritten, or a shard was quarantined, since the position was saved."""
         files = {path.name: path.stat() for path in published(self._run.captures, ".jsonl")}
         try:
             return bool(kept["put_aside"] == put_aside(self._run)) and all(

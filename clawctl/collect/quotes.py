@@ -1,7 +1,7 @@
-"""Which request quotes another conversation: a title, tags or a summary that a client asks for in a conversation of its own.
+"""Detects requests that quote another conversation: a title, tags or a summary that a client requests separately.
 
-Such a request brings the words of the conversation that it is about. A quotation only labels a request that nothing continued, and
-links nothing.
+Such a request contains text of the other conversation. A quotation only labels a request that nothing continued. It links
+nothing.
 """
 
 from collections import OrderedDict
@@ -22,7 +22,7 @@ MOST_READ = 64 << 10  # characters of a request that are searched
 
 @dataclass(slots=True)
 class Line:
-    """Where a line stands."""
+    """The place of a line."""
 
     trees: set[int] = field(default_factory=set)  # at most MOST_TREES
     said: bool = False  # by a user, not answered
@@ -30,13 +30,13 @@ class Line:
 
 
 class Quotes:
-    """The longest line of each message that was said or answered lately, by user."""
+    """The longest line of each recent message and answer, by user."""
 
     def __init__(self) -> None:
         self._lines: dict[str, OrderedDict[str, Line]] = {}
 
     def note(self, user: str, tree: int, messages: Sequence[Message], response: Message | None, with_tools: bool) -> None:
-        """Remember the last messages of a user, each part alone, and the answer."""
+        """Remember the last messages of a user, each part separately, and the answer."""
         said = [message for message in messages[-MOST_MESSAGES:] if role_of(message) == "user"]
         lines = [(_longest_line(text), True) for message in said for text in _parts(message)]
         if response is not None:
@@ -53,10 +53,10 @@ class Quotes:
             known.popitem(last=False)
 
     def are_about(self, user: str, tree: int, messages: Sequence[Message], response: Message | None) -> bool:
-        """Whether a request without tools quotes another tree, or another tree's user says what it answered.
+        """Whether a request without tools quotes another tree, or a user message of another tree quotes its answer.
 
-        It quotes a line if more text of a user stands around it, or if the other tree has tools. A line of several trees proves
-        nothing: it may be a text of the client, or a prompt that is sent again and again.
+        It quotes a line if more user text surrounds it, or if the other tree has tools. A line of several trees proves nothing: it
+        may be a text of the client, or a prompt that is sent repeatedly.
         """
         texts = [part for message in messages if role_of(message) in ("user", "system") for part in _parts(message)]
         said = sum(len(part) for message in messages if role_of(message) == "user" for part in _parts(message))
@@ -74,7 +74,7 @@ class Quotes:
 
 
 def samples_of(response: Message | None) -> tuple[str, ...]:
-    """Three pieces of an answer, by which it is found in another text; none of a short one."""
+    """Three pieces of an answer, to find it in another text; none for a short one."""
     text = answer_text(response) if response is not None else ""
     size = 4 * SHORTEST
     if len(text) < size:
@@ -83,7 +83,7 @@ def samples_of(response: Message | None) -> tuple[str, ...]:
 
 
 def holds(messages: Iterable[Message], samples: Sequence[str]) -> bool:
-    """Whether a message of a user or of the system holds an answer, or most of it."""
+    """Whether a user or system message contains an answer, or most of it."""
     for message in messages:
         if role_of(message) in ("user", "system"):
             text = text_of(message.get("content"))[:MOST_READ]

@@ -10,7 +10,7 @@ NOT_WANTED = "marked untrainable in the file"
 
 
 def redacted(turn: Turn, redactor: Redactor) -> Turn:
-    """The turn without its secrets. One that had some loses the ids that would tell them, and is not trained."""
+    """The turn without its secrets. If it had any, it loses the ids that would reveal them, and is not trained."""
     said = [turn.messages, turn.tools or [], [turn.response] if turn.response else []]
     messages, tools, response = (redactor.messages(each) for each in said)
     came = None if turn.next_state is None else redactor.messages(turn.next_state)

@@ -1,4 +1,4 @@
-"""From an exchange and what came back after it to a row of `trajectories/`: trainable, or the reason why not."""
+"""From an exchange and its next state to a row of `trajectories/`: trainable, or with the reason why not."""
 
 from collections.abc import Sequence
 from typing import Literal

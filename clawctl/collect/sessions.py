@@ -160,7 +160,7 @@ class Sessions:
         return rows
 
     def take_late(self) -> list[Feedback]:
-        """What requests said, since the last call, of turns that were closed already: not in any row."""
+        """Ratings from requests, since the last call, of turns that were already closed and so are not in any row."""
         late, self._late = self._late, []
         return late
 
@@ -352,7 +352,7 @@ class Sessions:
         return tree
 
     def _settle(self, node: Node) -> None:
-        """The conversation goes on with this turn: its words are the next state of the turn before."""
+        """The conversation continues from this turn: its words are the next state of the turn before."""
         if node.claim is not None:
             parent, came_back = node.claim.parent, node.claim.next_state
             self._asides.won(node.user, node.words)
@@ -361,7 +361,7 @@ class Sessions:
                 self._close_for_good(parent, came_back)
 
     def _count(self, node: Node) -> None:
-        """This claim counts, and those that its parent has beside it do not."""
+        """This claim counts, and the other claims on its parent do not."""
         claim, node.claim = node.claim, None
         assert claim is not None
         claim.parent.successors += 1
@@ -456,7 +456,7 @@ class Sessions:
             self._close_for_good(node)
 
     def _end(self, tree: Tree) -> None:
-        """Close what is open in a tree and forget it."""
+        """Close the open turns of a tree and forget it."""
         self._close(tree)
         for node in tree.nodes:
             self._index.remove(node)

@@ -1,4 +1,4 @@
-"""Which requests are utility calls, which messages are transient context, and where a prompt names its session: rules kept as data.
+"""Rules, as data, for utility calls, transient context, and prompts that name their session.
 
 All are taken from recordings (`tests/recordings/`) or from the clients' own texts (2026-11). VERSION counts their changes; the
 worker logs it.
@@ -117,13 +117,13 @@ def session_in_prompt(messages: Sequence[Message]) -> str | None:
 
 
 def without_revision(claim: str) -> str:
-    """A claimed session id without the count of its compactions: the conversation goes on."""
+    """A claimed session id without its compaction count, because the conversation continues."""
     found = _REVISION.match(claim)
     return found[1] if found else claim
 
 
 def turn_kind(turn_type: Any, messages: Sequence[Message], rules: Sequence[SideRule] = SIDE_RULES) -> Literal["main", "side"]:
-    """What the client says, if we know the word; else what the rules say; a request without any sign is main."""
+    """The kind that the client names, if it is known; else the kind by the rules; a request without any sign is main."""
     said = turn_type.strip().lower() if isinstance(turn_type, str) else ""
     if said in SIDE_TYPES:
         return "side"
@@ -133,7 +133,7 @@ def turn_kind(turn_type: Any, messages: Sequence[Message], rules: Sequence[SideR
 
 
 def is_named(hints: Mapping[str, Any]) -> bool:
-    """Whether the client says that this request is the conversation itself: it calls it a main turn, or rates the turn before."""
+    """Whether the client marks this request as the conversation itself: it names it a main turn, or rates the turn before."""
     said = hints.get("turn_type")
     return (isinstance(said, str) and said.strip().lower() in _SURE_TYPES) or hints.get("feedback") is not None
 
@@ -159,7 +159,7 @@ def without_time(text: str) -> str:
 
 
 def side_rule(messages: Sequence[Message], rules: Sequence[SideRule] = SIDE_RULES) -> SideRule | None:
-    """The first rule that knows this request."""
+    """The first rule that matches this request."""
     openings = {
         "system": next((_opening(m) for m in messages if m.get("role") in ("system", "developer")), ""),
         "user": next((_opening(m) for m in reversed(messages) if _is_said(m)), ""),

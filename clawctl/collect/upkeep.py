@@ -1,8 +1,8 @@
-"""Small shards that everybody is done with are merged. What is too old or too much goes by `clawctl/retention.py`.
+"""Merges small shards that no stage needs. `clawctl/retention.py` deletes shards by age and size.
 
-A merged shard carries the stem of its first part and the suffix `-merged`, so it keeps its place in the order; its verdicts are
-published before its turns, its parts are removed after both. Killed in between, the next upkeep removes what is left: the names of
-the parts stand in the merged shard's metadata.
+A merged shard has the stem of its first part with the suffix `-merged`, so it keeps its place in the order. Its verdicts are
+published before its turns, and its parts are removed after both. If a worker is killed in between, the next upkeep removes the
+rest: the merged shard's metadata names its parts.
 """
 
 import logging
@@ -27,7 +27,7 @@ _DAY_NS = 86400 * 10**9
 
 @dataclass(slots=True)
 class Upkeep:
-    """What collect knows of the shards of its run. Called by the one collect worker only."""
+    """Maintains the shards of a run. Only its one collect worker calls it."""
 
     run: RunDir
     recipe: Recipe
@@ -37,7 +37,7 @@ class Upkeep:
         self._done = DoneWith(self.run, self.recipe)
 
     def work(self, position: Position) -> None:
-        """Finish what was begun, then merge. Raises OSError where the disk refuses; the next call goes on."""
+        """Finish an interrupted merge, then merge. Raises OSError if the disk fails; the next call resumes."""
         self._finish()
         self._done.look()
         stems = [path.stem for path in published(self.run.trajectories, ".parquet") if path.stem <= position.shards_after]
@@ -62,7 +62,7 @@ class Upkeep:
             self._merge_group(group)
 
     def _apart(self, first: str, stem: str) -> bool:
-        """Where an age limits what is kept, a file holds no more than a day: it goes by its youngest row."""
+        """With an age limit, a merged file covers at most one day, because its youngest row decides its age."""
         return self.recipe.privacy.max_age_days is not None and int(first[:20]) // _DAY_NS != int(stem[:20]) // _DAY_NS
 
     def _merge_group(self, stems: list[str]) -> None:
@@ -81,14 +81,14 @@ class Upkeep:
         log.info("merged %d shards into one", len(stems))
 
     def _remove(self, stems: list[str]) -> None:
-        """The turns go first: verdicts without turns are nobody's business, turns without verdicts would be judged again."""
+        """Remove turns first: verdicts without turns are ignored, but turns without verdicts would be judged again."""
         for folder in (self.run.trajectories, self.run.verdicts):
             for stem in stems:
                 (folder / f"{stem}.parquet").unlink(missing_ok=True)
         self._done.again(stems)
 
     def _finish(self) -> None:
-        """What a killed worker left: parts of a merged shard, and merged verdicts whose turns were never published."""
+        """Remove the rest of a killed worker's merge: parts of a merged shard, and merged verdicts without published turns."""
         for path in published(self.run.verdicts, ".parquet"):
             if not path.stem.endswith(SUFFIX):
                 continue

@@ -1,7 +1,7 @@
-"""`clawctl collect`: follow captures, stitch sessions, publish trajectories.
+"""`clawctl collect`: follow captures, build sessions, publish trajectories.
 
-Nothing is kept but what is published and `collect.json`, which says what is done for good: a restart reads the captures from there,
-rebuilds the open sessions, and publishes what is not there yet. So a SIGKILL at any moment loses no turn and publishes none twice.
+The only state is what is published, and `collect.json`, which says what is finished. A restart reads the captures from there,
+rebuilds the open sessions, and publishes what is missing. A SIGKILL at any moment thus loses no turn and publishes none twice.
 """
 
 import gc
@@ -43,8 +43,8 @@ _OWN_DRAFT = re.compile(r"\.\d{20}-[0-9a-f]{6}(-merged)?\.parquet\..*\.tmp")
 
 
 def collect(run: RunDir, recipe: Recipe, once: bool, end_sessions: bool = False) -> None:
-    """Work until told to stop; with `once` until all that is complete is published. Incomplete turns wait for the next run, unless
-    all sessions are to end now."""
+    """Work until stopped; with `once` until all complete turns are published. Incomplete turns wait for the next run, unless all
+    sessions are to end now."""
     stop = stop_on_signals()
     settings = recipe.collect
     gc.freeze()  # what is loaded by now stays: looking through it again and again is a tenth of a full stream's time
@@ -64,7 +64,7 @@ def collect(run: RunDir, recipe: Recipe, once: bool, end_sessions: bool = False)
 
 
 class Collector:
-    """The one collect worker of a run: sessions in memory, complete rows waiting for their shard."""
+    """The one collect worker of a run: sessions in memory, and complete rows that wait for their shard."""
 
     def __init__(
         self, run: RunDir, recipe: Recipe, stop: threading.Event, origin: Origin = UNKNOWN, clocks: Callable[[], Clocks] = Clocks
@@ -83,7 +83,7 @@ class Collector:
         self._begin()
 
     def _begin(self, afresh: bool = False) -> None:
-        """Start from what is published and kept; `afresh` from the published shards alone, reading all captures again."""
+        """Start from the published shards and the saved position; `afresh` from the shards only, reading all captures again."""
         self._position = Position(self._run, afresh)
         self._put_aside = put_aside(self._run)
         self._known = _published(self._run, self._position.shards_after)
@@ -99,7 +99,7 @@ class Collector:
         self._saved_at = time.monotonic()
 
     def look(self) -> None:
-        """Read what was appended, close what is complete or too old, and publish what is due."""
+        """Read appended lines, close turns that are complete or too old, and publish what is due."""
         if put_aside(self._run) != self._put_aside:
             log.warning("a shard was quarantined; its turns will be published again from the captures")
             self._begin(afresh=True)
@@ -117,7 +117,7 @@ class Collector:
             self.report()
 
     def end_sessions(self) -> None:
-        """Close every open turn with what is known by now."""
+        """Close every open turn with the current information."""
         self._sessions.tick(float("inf"))
         self._take()
 
@@ -134,7 +134,7 @@ class Collector:
             self._read_once()
 
     def _read_once(self) -> None:
-        """Add all that was appended. What was unsure before is sure after it: its parent was written, so it has been read now."""
+        """Add all appended lines. After that, unsure exchanges are sure: a parent was written earlier, so it has been read."""
         sessions = self._sessions
         before = sessions.unsure.take()
         stream = heapq.merge(map(self._found, self._captures.read()), before, key=_time)
@@ -176,7 +176,7 @@ class Collector:
         self._publish_due()
 
     def _pass_on(self) -> None:
-        """Keep ratings that came with requests where late ratings stand. Read again, a request finds its rating there."""
+        """Store ratings from requests with the late ratings. If the request is read again, it finds its rating there."""
         while self._late:
             try:
                 self._own_feedback.append(self._late[0])
@@ -195,7 +195,7 @@ class Collector:
                 pass
 
     def close(self) -> None:
-        """Publish what is complete, whatever its age. Incomplete turns stay in the captures for the next run."""
+        """Publish complete turns, whatever their age. Incomplete turns stay in the captures for the next run."""
         while self._waiting and self._publish():
             pass
         self._save()
@@ -249,7 +249,7 @@ class Collector:
                 log.error("cannot merge shards, retrying in a minute: %s", error)
 
     def report(self) -> None:
-        """Say how far we are: counts only."""
+        """Log the progress: counts only."""
         seconds = max(time.monotonic() - self._reported_at, 1e-9)
         rate = (self._exchanges - self._reported) / seconds
         line = "%d exchanges read (%.1f/s), %d turns published in %d shards, %d open, %d lines quarantined"
@@ -270,8 +270,8 @@ def _sweep(run: RunDir) -> None:
 
 
 def _published(run: RunDir, after: str) -> dict[str, str | None]:
-    """The turns that have their row in a shard behind the stem `after`, with their parents. A shard that cannot be read is
-    put aside, and its turns are published again."""
+    """The published turns in shards after the stem `after`, with their parents. An unreadable shard is quarantined, and its turns
+    are published again."""
     found: dict[str, str | None] = {}
     for path in published(run.trajectories, ".parquet"):
         if path.stem <= after:

@@ -63,7 +63,7 @@ def decide(
         fallen |= {metric} if losses[-1] else set()
     for anchor in anchors:
         if anchor.metric in fallen:
-            continue  # the comparison with the live version says it
+            continue  # the comparison with the live version covers it
         now, allowed = getattr(candidate, anchor.metric), limit(gate, anchor.metric)
         if is_below(now, anchor.value, allowed):
             where = f"{anchor.what} (version {anchor.version})"

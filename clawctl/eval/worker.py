@@ -117,7 +117,7 @@ class Follower:
     def __init__(self, run: RunDir, recipe: Recipe, stop: threading.Event, as_json: bool):
         self.run, self.recipe, self.stop, self.as_json = run, recipe, stop, as_json
         self.failures: Counter[int] = Counter()
-        self.waiting_for = ""  # the last thing it said it waits for: said once
+        self.waiting_for = ""  # the last logged reason for waiting: logged once
 
     def follow(self, once: bool) -> None:
         """Until stopped, or with `once` until nothing is left to do. Waits for a server that is not there, unless `once`."""
@@ -161,7 +161,7 @@ class Follower:
             self._decided(version, Decision(False, f"{OVERTAKEN} {candidate} before it was measured", live))
         record = self._measured(candidate)
         if live_version(self.run) != live:
-            return True  # somebody moved LIVE meanwhile: look again
+            return True  # LIVE has moved meanwhile: look again
         if not record["suites"]:
             decision = Decision(False, record["decision"]["reason"], live)
         else:
@@ -207,7 +207,7 @@ class Follower:
         records = {v: record for v in let_in if v and (record := read_record(self.run, v)) and record["suites"]}
         alike = {version for version, record in records.items() if is_measured(record, self.recipe.eval)}
         for metric in METRICS:
-            for group in (alike, records.keys() - alike):  # what was measured on other tasks hides nothing that was not
+            for group in (alike, records.keys() - alike):  # measurements on other tasks hide no missing ones
                 if not group:
                     continue
                 best = max(group, key=lambda v: (getattr(scores(records[v]), metric), v))

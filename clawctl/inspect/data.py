@@ -14,7 +14,7 @@ from clawctl.printing import answers, one_line, print_json
 from clawctl.run_dir import FOLDERS, RunDir, published
 from clawctl.shards import UnreadableShard, read_columns
 
-# What a folder holds, and what of it is somebody's words.
+# The content of each folder, and its user data.
 _HOLDS = {
     "captures": "every request and answer: text, token ids, metadata from the client",
     "feedback": "ratings from people, with their comments",
@@ -106,7 +106,7 @@ def _captured(run: RunDir) -> Iterator[tuple[str, str, float]]:
                     row = read_sealed(line)
                     yield str(row["key"]), str(row["exchange_id"]), float(row["created_at"])
                 except (LookupError, TypeError, ValueError):
-                    continue  # a torn line; `inspect health` counts what was put aside
+                    continue  # an incomplete line; `inspect health` counts quarantined data
 
 
 def _columns(folder: Path, kind: str, columns: tuple[str, ...], problems: list[str]) -> Iterator[dict[str, Any]]:

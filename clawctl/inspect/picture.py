@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6b6b6b"  # Okabe and Ito's: told apart by colour-blind eyes as well
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6b6b6b"  # Okabe and Ito's colours, which are safe for colour-blind readers
 
 _PANELS = (
     ("satisfaction", "Satisfaction with the first reply", "mean score, 0 to 1", BLUE),

@@ -53,7 +53,7 @@ class Row:
     verdict: dict[str, Any] | None  # None: not judged yet
     step: int | None  # the optimizer step that trained it
     why_not: str | None  # why it is not trained (yet); None exactly if it is
-    worth: Worth  # with the ratings that came since; of a turn that was trained, with those that came before its policy
+    worth: Worth  # with later ratings; of a trained turn, with ratings from before its policy
     dead_steps: tuple[int, ...] = ()  # steps that trained it into versions that are dead
 
 

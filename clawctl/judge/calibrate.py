@@ -33,10 +33,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One labelled turn and what was said of it."""
+    """One labelled turn and the judge's result."""
 
     case: Case
-    votes: tuple[int | None, ...]  # all that were asked, without stopping early; empty where a rule decided
+    votes: tuple[int | None, ...]  # all requested votes, without stopping early; empty if a rule decided
     reward: float | None  # of a rule, or of a judge that does not vote
     by_rule: bool
 
@@ -98,7 +98,7 @@ async def measure(run: RunDir, recipe: Recipe, cases: Sequence[Case]) -> dict[st
 
 
 async def _with_progress(works: Sequence[Coroutine[Any, Any, T]], what: str) -> list[T]:
-    """All results, in order; the log says how far we are."""
+    """All results, in order. The log shows the progress."""
     done, said_at = 0, time.monotonic()
 
     async def counted(work: Coroutine[Any, Any, T]) -> T:
@@ -126,9 +126,9 @@ async def _judge(panel: Panel, case: Case) -> Judged:
 
 
 async def flips(run: RunDir, recipe: Recipe, attacks: Sequence[Attack] = ATTACKS) -> dict[str, Any]:
-    """How many of the attacks change what the judge says of a turn (`clawctl.judge.attacks`).
+    """Number of attacks that change the judge's verdict (`clawctl.judge.attacks`).
 
-    A judge whose votes are sampled changes its mind by itself as well: each turn is judged twice without its attack.
+    A judge with sampled votes also changes its verdict by chance, so each turn is judged twice without its attack.
     """
     panel = Panel(run, recipe, patience_s=recipe.judge.timeout_s)
     try:
@@ -154,7 +154,7 @@ async def reward_now(panel: Panel, case: Case) -> float | None:
 
 
 def reward_of(judged: Judged, count: int, threshold: float) -> int | None:
-    """The sign of the reward with so many votes; None where the judge abstains."""
+    """The sign of the reward with this many votes; None if the judge abstains."""
     reward = majority(judged.votes[:count], threshold) if judged.votes else judged.reward
     return None if reward is None else (reward > 0) - (reward < 0)
 
@@ -189,7 +189,7 @@ def _confusion(found: Sequence[Judged], count: int, threshold: float) -> dict[st
 
 
 def _against_ratings(found: Sequence[Judged], count: int, threshold: float) -> dict[str, Any]:
-    """How often the judge's sign is not that of the user's own rating, where both say something."""
+    """How often the sign of the judge's reward differs from the user's own rating, over turns that have both."""
     pairs = [(judged.case.rating, reward_of(judged, count, threshold)) for judged in found if judged.case.rating not in (None, 0)]
     both = [(rating, reward) for rating, reward in pairs if reward is not None]
     differ = [(rating or 0) * reward <= 0 for rating, reward in both]

@@ -1,4 +1,4 @@
-"""Asking the judge: plain OpenAI chat completions, patient with a server that is away, strict with one that refuses us."""
+"""Calls to the judge: plain OpenAI chat completions. It waits for an unavailable server and stops on a refusal."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 TRIES = 4  # of a call that times out or breaks
 LONGEST_WAIT_S = 5.0
-_TOO_LONG = re.compile(rb"(?i)context|token|length|too (?:long|large)|maximum")  # how servers say that a prompt is too long
+_TOO_LONG = re.compile(rb"(?i)context|token|length|too (?:long|large)|maximum")  # how servers report a prompt that is too long
 _NOT_NOW = (429, 503)  # busy, or still loading its model
 _KEY_OR_MODEL = (401, 403, 404)
 # Should the judge be this run's own server: its answers are not conversations to learn from.
@@ -33,7 +33,7 @@ _HEADERS = {"X-Turn-Type": "judge", "X-Capture": "off"}
 
 
 class _Away(Exception):
-    """The server cannot be asked just now; the message says why."""
+    """The server is not available at the moment. The message gives the reason."""
 
 
 class Refused(Exception):
@@ -46,7 +46,7 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class Spent:
-    """What the calls of a worker cost."""
+    """The cost of a worker's calls."""
 
     calls: int = 0
     failed: int = 0  # no answer after TRIES, or a refusal of this one turn
@@ -55,12 +55,12 @@ class Spent:
 
 
 class Calls:
-    """Calls to the judge's endpoints, `concurrency` at a time, through connections that are kept.
+    """Calls to the judge's endpoints, `concurrency` at a time, over kept connections.
 
-    A server that cannot be reached, is busy (429) or loads (503) rests, for as long as its Retry-After says; the others are asked
-    meanwhile. If all are away they are waited for: as long as it takes, or for `patience_s`, after which it is a ClawError. A call
-    that times out, breaks or ends in another 5xx is tried TRIES times, elsewhere if there is another, then it has no answer.
-    A refusal of our key or model (401, 403, 404), or of everything we ask (other 4xx), is a ClawError.
+    A server that is unreachable, busy (429) or loading (503) is skipped for as long as its Retry-After says, and the others are
+    called. If none is available, calls wait without limit, or for `patience_s` and then raise ClawError. A call that times out,
+    breaks or gets another 5xx is tried TRIES times, on another endpoint if there is one. After that it has no answer. A refusal of
+    the key or model (401, 403, 404), or of all calls (other 4xx), is a ClawError.
     """
 
     def __init__(self, run: RunDir, recipe: Recipe, patience_s: float | None = None) -> None:
@@ -98,9 +98,9 @@ class Calls:
         await self._posts.close()
 
     async def ask(self, messages: list[dict], model: str | None = None) -> str | None:
-        """What the judge says in its final channel; None where it gave no answer.
+        """The judge's answer in its final channel; None if there was none.
 
-        Raises Refused where the server refuses this call alone, and ClawError where no call could succeed.
+        Raises Refused if the server refuses only this call, and ClawError if no call can succeed.
         """
         response = await self._in_turn(messages, model)
         if response is None:
@@ -150,14 +150,14 @@ class Calls:
         return None
 
     def _fail(self, why: str) -> None:
-        """A call has no answer. Told once for each reason; the counts have the rest."""
+        """Record a call without an answer. Each reason is logged once; the counts contain the rest."""
         self.spent.failed += 1
         if why not in self._told:
             self._told.add(why)
             log.warning("a call to the judge failed: %s; the vote is invalid, and the count of invalid votes follows below", why)
 
     async def _post(self, place: Place, messages: list[dict], model: str | None) -> Answer:
-        """Ask one place. Raises _Away where it cannot be asked now (then it rests), and Broken."""
+        """Call one endpoint. Raises Broken, or _Away if it is not available; it is then skipped for a while."""
         endpoint = place.locate()
         if endpoint is None:
             place.rest(None)
@@ -187,7 +187,8 @@ class Calls:
         self._away_since, self._said_away = None, False
 
     def _wait(self, why: str) -> None:
-        """One place is away and rests; the next call goes where the least is under way. Says so, and after a while gives up."""
+        """Handle an unavailable endpoint. The next call goes to the one with the fewest calls in flight. Logs the problem, and
+        gives up after a while."""
         now = time.monotonic()
         if self._away_since is None:
             self._away_since = now
@@ -210,7 +211,8 @@ class Calls:
         return Endpoint(url=url, api_key=key, model=self.model)
 
     async def _blame(self, response: Answer, model: str | None) -> None:
-        """A refusal: of our key or model, or of everything, is the user's to mend; of this one turn (too long) is a failed vote."""
+        """Handle a refusal. One of the key, the model or all calls is an error for the user; one of this turn only (too long) is a
+        failed vote."""
         where, told = f"the judge at {response.url} answers {response.status}", "the judge refused one turn"
         if response.status in _KEY_OR_MODEL or 300 <= response.status < 400:
             asked = model or self.model

@@ -1,13 +1,13 @@
 """Turns whose verdict is known: a labelled file (`clawctl calibrate FILE`), or turns of a run that people rated.
 
-A labelled file holds one JSON object a line:
+A labelled file has one JSON object per line:
 
     {"request": "2+2?", "answer": "5", "next_state": "no, that's wrong", "label": -1}
     {"messages": [{"role": "user", "content": "2+2?"}], "response": {"role": "assistant", "content": "4"}, "next_state": null,
      "label": 0}
 
-`label` is 1, 0 or -1. `request` is short for one user message, `answer` for the response's text; `next_state` as text is said by
-`role` (user if it is not given); null means that nothing came back. `rating`, from -1 to 1, is what the user themselves gave.
+`label` is 1, 0 or -1. `request` is short for one user message, `answer` for the response's text; `next_state` as text is from
+`role` (default: user); null means that there is none. `rating`, from -1 to 1, is the user's own rating.
 """
 
 from collections.abc import Iterator
@@ -66,7 +66,7 @@ def _turns(run: RunDir) -> Iterator[Evidence]:
         try:
             yield from read_evidence(path)
         except UnreadableShard:
-            continue  # the stage itself puts it aside
+            continue  # the stage itself quarantines it
 
 
 def _case(row: Any, name: str) -> Case:
@@ -113,5 +113,5 @@ def _checked(messages: Any) -> list[Message]:
 
 
 def make_turn(turn_id: str, messages: list[Message], response: Message, next_state: list[Message] | None) -> Evidence:
-    """A turn that stands in no shard."""
+    """A turn that is in no shard."""
     return Evidence(turn_id, "calibration", "", messages, response, next_state, None, None, False, "calibration")

@@ -1,8 +1,8 @@
-"""A reward model of the user's own: `judge --custom-rm file.py:name`.
+"""A user's own reward model: `judge --custom-rm file.py:name`.
 
-`name` is a class, a function that makes one (`get_reward_model(config)`), or a ready object; what it gives has
-`score(prompt, response, next_state)`, plain or async. Or it is that function itself. `config` is the recipe's judge section. Its
-scale is declared (`judge.custom_rm_range`, or `reward_range` on it) or found out (`reward_range.py`).
+`name` is a class, a function that returns an object (`get_reward_model(config)`), or an object. The object has `score(prompt,
+response, next_state)`, plain or async. `name` may also be that function itself. `config` is the recipe's judge section. The scale
+is declared (`judge.custom_rm_range`, or `reward_range` on the object) or inferred (`reward_range.py`).
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _CURE = "pass a function (prompt, response, next_state), an object with such a s
 
 @runtime_checkable
 class RewardModel(Protocol):
-    """What a custom reward model has."""
+    """The interface of a custom reward model."""
 
     def score(self, prompt: str, response: str, next_state: str | None) -> float | Awaitable[float | None] | None:
         """The reward, on the model's scale; None abstains. `prompt` is the request behind as much history as the recipe shows."""
@@ -47,12 +47,12 @@ class _Function:
 
 
 class CustomJudge:
-    """Asks `score`; one that is not async runs in a thread. What it raises leaves the one turn without a verdict, and is told once:
-    where, but not with what message, for that may quote the conversation, and logs hold no word of one."""
+    """Calls `score`, in a thread if it is not async. If it raises, the turn gets no verdict, and the place is logged once, but not
+    the message. The message may quote the conversation, which logs must not contain."""
 
     def __init__(self, spec: str, settings: JudgeConfig, run: RunDir | None = None) -> None:
-        """Raises ClawError (exit code 2) where `spec` cannot be loaded, or has no such score or no right range. `run` keeps what is
-        found out of its range."""
+        """Raises ClawError (exit code 2) if `spec` cannot be loaded or has no valid score or range. `run` stores the inferred
+        range."""
         spec = with_name(spec, "--custom-rm")
         self.name = f"custom {Path(spec.rpartition(':')[0]).name}:{spec.rpartition(':')[2]}"
         self._settings = settings
@@ -65,7 +65,7 @@ class CustomJudge:
         return self._range.doubt()
 
     async def judge(self, turn: Evidence) -> Opinion:
-        """Raises ClawError where a reward proves that the model's range must be declared."""
+        """Raises ClawError if a reward shows that the model's range must be declared."""
         seen = view_turn(turn, self._settings.history_chars)
         prompt = f"{seen.earlier}\n\n{seen.request}" if seen.earlier else seen.request
         score: Any
@@ -74,17 +74,17 @@ class CustomJudge:
                 score = await self._model.score(prompt, seen.answer, seen.next_state)
             else:
                 score = await asyncio.to_thread(self._model.score, prompt, seen.answer, seen.next_state)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's code: its bug costs this turn, and is told
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: its bug costs only this turn, and is logged
             return self._nothing(f"{self.name} raised {type(error).__name__}", "".join(traceback.format_tb(error.__traceback__)))
         if score is None:
             return Opinion(self.name, None, reason="abstains")
         reward = _number(score)
         if reward is None:
-            return self._nothing(f"{self.name} returned {type(score).__name__} instead of a number")
+            return self._nothing(f"{self.name} gave {type(score).__name__} instead of a number")
         if not math.isfinite(reward):
-            return self._nothing(f"{self.name} returned {reward} instead of a finite number")
+            return self._nothing(f"{self.name} gave {reward} instead of a finite number")
         worth = self._range.reward(reward)
-        return self._nothing(f"{self.name} returned a {OUTSIDE}") if worth is None else Opinion(self.name, worth)
+        return self._nothing(f"{self.name} gave a {OUTSIDE}") if worth is None else Opinion(self.name, worth)
 
     def _nothing(self, problem: str, where: str = "") -> Opinion:
         if problem not in self._told:
@@ -97,7 +97,7 @@ class CustomJudge:
 
 
 def _number(score: Any) -> float | None:
-    """A number of Python, numpy or torch; a text or a truth value is none."""
+    """A number from Python, numpy or torch. Texts and truth values are not numbers."""
     if isinstance(score, bool) or not isinstance(score, SupportsFloat):
         return None
     try:
@@ -107,7 +107,8 @@ def _number(score: Any) -> float | None:
 
 
 def load_reward_model(spec: str, settings: JudgeConfig) -> RewardModel:
-    """What `file.py:name` names, made if it is a class or a function, its `score` checked. Raises ClawError (exit code 2)."""
+    """The object `file.py:name`, created if it is a class or a function, with its `score` checked. Raises ClawError (exit code
+    2)."""
     found = load_object(spec, "--custom-rm")
     if inspect.isroutine(found) and takes(found, 3) and not takes(found, 1) and not takes(found, 0):
         found = _Function(found, getattr(found, "reward_range", None))
@@ -120,7 +121,7 @@ def load_reward_model(spec: str, settings: JudgeConfig) -> RewardModel:
 
 
 def _scoring(found: Any) -> Any:
-    """`found` by the name that we call: other systems call its method otherwise."""
+    """`found` with the method name that clawctl calls, because other systems use another name."""
     other = next((name for name in ("compute_reward", "get_reward", "reward") if callable(getattr(found, name, None))), None)
     if hasattr(found, "score") or other is None:
         return found

@@ -1,4 +1,4 @@
-"""Whether a conversation is of the world that the demo model knows: homework with small numbers, in a few hundred English words."""
+"""Checks whether a conversation fits the demo model: homework with small numbers, in a few hundred English words."""
 
 import logging
 import re
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 _WORD = re.compile(r"[^\W\d_]+")
 _LOOKED_AT = 2000  # characters of one message
 _LONGEST = 40  # letters of a word
-_STRANGE = 0.1  # share of words that the demo's tokenizer cuts up; of what the demo's students and teachers say it is 0
+_STRANGE = 0.1  # share of words that the demo's tokenizer splits; it is 0 for the demo's students and teachers
 
 
 def is_judged_by_demo(recipe: Recipe) -> bool:
@@ -31,7 +31,7 @@ class DemoWorld:
         self._warned = False
 
     def look(self, turn: Evidence) -> None:
-        """Look at what the people said in a turn that the demo model is about to judge."""
+        """Check the text of the people in a turn that the demo model is about to judge."""
         if not self._warned and not self.holds(turn):
             self._warned = True
             log.warning(
@@ -40,7 +40,7 @@ class DemoWorld:
             )
 
     def holds(self, turn: Evidence) -> bool:
-        """Whether the people in the conversation speak of homework, in words that the demo model was trained on."""
+        """Whether the people in the conversation write about homework, in words that the demo model was trained on."""
         said = [
             message.get("content") for message in (*turn.messages, *(turn.next_state or [])) if message.get("role") != "assistant"
         ]

@@ -18,7 +18,7 @@ TROUBLES = 3  # calls in a row that break, before the endpoint rests
 class Place:
     """One endpoint and how it is doing."""
 
-    find: Callable[[], Endpoint | None]  # where it is, as far as is known: this run's server may move
+    find: Callable[[], Endpoint | None]  # its address, as far as known: this run's server may move
     endpoint: Endpoint | None = None
     in_flight: int = 0
     made: int = 0
@@ -41,7 +41,7 @@ class Place:
             self.rest(None)
 
     def rest(self, retry_after_s: float | None) -> None:
-        """Ask it nothing for as long as it says, or a little longer each time; never all clients at the same moment."""
+        """Skip this endpoint for as long as it requests, or a little longer each time, with jitter between clients."""
         now = time.monotonic()
         if self.rests_until > now and retry_after_s is None:
             return  # a call that was under way when it began to rest
@@ -59,7 +59,7 @@ class Places:
         self._gap_s = 1.0 / per_s if per_s else 0.0
 
     async def take(self, shun: Place | None = None) -> Place:
-        """A place to ask, once its rate allows; `shun` it only if there is no other. Give it back with `in_flight -= 1`."""
+        """An endpoint to call, once its rate allows. `shun` is used only if there is no other. Return it with `in_flight -= 1`."""
         while True:
             now = time.monotonic()
             awake = [place for place in self.all if place.rests_until <= now]

@@ -1,4 +1,4 @@
-"""What of a turn's row the judge stage reads: its words and ratings, not its token ids, which are most of a shard."""
+"""The part of a turn's row that the judge stage reads: texts and ratings, but not token ids, which are most of a shard."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -9,7 +9,7 @@ from clawctl.types import Message, is_judged
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A turn as it stands before its judge; the fields are those of `clawctl.types.Turn`."""
+    """A turn for its judge, with the fields of `clawctl.types.Turn`."""
 
     turn_id: str
     source: str

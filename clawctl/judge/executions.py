@@ -1,15 +1,15 @@
-"""How a command that the agent ran ended, as far as the client's own fields say, and whether that is a test verdict.
+"""The end of a command that the agent ran, by the client's own fields, and whether it is a test verdict.
 
-Text that a command printed is anybody's: a page, a file, a test's own print. So three things must agree before it is evidence:
+Anyone may be the author of printed text: a page, a file, a test's own print. So a result is evidence only under three conditions:
 
-1. The result answers a call of this very turn, by its id, to a tool that is known, or declared in the recipe, to execute commands.
-2. The client's exit code stands where its format puts it and nothing printed can stand: before the output, behind it, or beside it
-   in a JSON object or a field of the message.
-3. The command is a plain run of a test runner, without pipe, `;`, `||` or redirection, which make the exit code another program's.
-   All its options are on the list of those with which the runner runs tests. The runner's summary in its output agrees with the
-   exit code. So `true`, `echo "3 passed"`, `pytest; true`, `pytest --version` and a run of no tests are no evidence.
+1. By its id, the result answers a call of this turn to a tool that executes commands: a known one, or one declared in the recipe.
+2. The client's exit code is in the place that its format defines, where no printed text can be: before or after the output, or in a
+   separate field of a JSON object or of the message.
+3. The command is a plain run of a test runner, without pipe, `;`, `||` or redirection, which change the program of the exit code.
+   All its options are on the list of options with which the runner runs tests. The runner's summary in its output agrees with
+   the exit code. So `true`, `echo "3 passed"`, `pytest; true`, `pytest --version` and a run of no tests are no evidence.
 
-Fetching, searching, reading and MCP tools are never believed. An agent that writes the tests that it runs can still please itself.
+Results of fetching, searching, reading and MCP tools are never evidence. An agent that writes its own tests can still cheat.
 """
 
 import json
@@ -42,7 +42,7 @@ _CODEX_SHELL = re.compile(rf"Exit code: (-?\d{{1,9}})\nWall time: {_SECONDS}\n(?
 _CLAUDE = re.compile(r"(?:Error: )?Exit code (\d{1,9})(?:\n|\Z)")
 _COPILOT = re.compile(r"<shellId: \d+ completed with exit code (-?\d{1,9})>\Z")
 _TAGS = re.compile(r"<returncode>(-?\d{1,9})</returncode>\s*<output>")
-_HEADS = {"codex": _CODEX, "codex_shell": _CODEX_SHELL, "tags": _TAGS}  # what stands before the output
+_HEADS = {"codex": _CODEX, "codex_shell": _CODEX_SHELL, "tags": _TAGS}  # the header before the output
 _QWEN = re.compile(r"\nExit Code: (-?\d{1,9})\nSignal: [^\n]*\n(?:Background PIDs: [^\n]*\n)?Process Group PGID: [^\n]*\Z")
 _EXIT_KEYS = ("exit_code", "exitCode", "returncode", "return_code", "exit_status")
 _OUTPUT_KEYS = ("output", "stdout", "stderr")
@@ -50,7 +50,7 @@ _OUTPUT_KEYS = ("output", "stdout", "stderr")
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A command's end, as its client tells it."""
+    """The end of a command, as its client reports it."""
 
     code: int
     output: str
@@ -104,11 +104,11 @@ _HARMLESS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options with which a runner still runs tests and says how they ended. A run with any other option is not believed."""
+    """Options with which a runner still runs tests and reports the result. A run with any other option is not evidence."""
 
     flags: frozenset[str]
     valued: frozenset[str]  # they take a value: `-k fast`, `-kfast`, `--tb=short`
-    words: re.Pattern[str] = re.compile(r"[^@].*|")  # what may stand beside options; pytest reads options from `@file`
+    words: re.Pattern[str] = re.compile(r"[^@].*|")  # arguments allowed besides options; pytest reads options from `@file`
     values: re.Pattern[str] = re.compile(r"[^-].*")
 
 
@@ -168,8 +168,8 @@ _SHELLS = frozenset(("bash", "sh", "zsh"))
 
 
 def verdict(call: Message, result: Message, declared: Mapping[str, str]) -> tuple[str, int] | None:
-    """The runner and +1 or -1, where a tool's result is evidence. `call` is the call that it answers; `declared` maps further tools
-    to the format of their results (`judge.execution_tools`); one whose calls name no command is itself the check."""
+    """The runner and +1 or -1, if a tool's result is evidence. `call` is the call that it answers. `declared` maps further tools to
+    the format of their results (`judge.execution_tools`). If a tool's calls contain no command, the tool itself is the check."""
     function = call.get("function")
     if not isinstance(function, dict):
         return None
@@ -200,7 +200,7 @@ def exit_code(call: Message, result: Message) -> int | None:
 
 
 def _agreed(runner: Runner, ended: Ended) -> int | None:
-    """What exit code and summary both say."""
+    """The result if exit code and summary agree."""
     lines = [line.strip() for line in _COLOUR.sub("", ended.output[-_SUMMARY_LINES * _LONGEST_LINE :]).splitlines() if line.strip()]
     lines = [line for line in lines[-_SUMMARY_LINES:] if len(line) <= _LONGEST_LINE]
     passed, failed = (any(map(pattern.fullmatch, lines)) for pattern in (runner.passed, runner.failed))
@@ -209,7 +209,7 @@ def _agreed(runner: Runner, ended: Ended) -> int | None:
     return -1 if failed and ended.code in runner.failed_codes else None
 
 
-# ---- how a result says how its command ended -------------------------------------------------------------------------------
+# ---- exit codes in results -------------------------------------------------------------------------------------------------
 
 
 def _ended(result: Message, formats: tuple[str, ...], command: str) -> Ended | None:
@@ -242,7 +242,7 @@ def _claude(result: Message, text: str) -> Ended | None:
 
 
 def _qwen(text: str, command: str) -> Ended | None:
-    """The code stands behind the output, which may imitate it: one code alone is believed."""
+    """The code follows the output, which may imitate it, so only a single code is accepted."""
     head, found = f"Command: {command}\nDirectory: ", _QWEN.search(text)
     if (
         not command
@@ -267,17 +267,17 @@ def _json(text: str, nested: bool) -> Ended | None:
 
 
 def _text(content: Any) -> str | None:
-    """A result's text, where it is one text: parts could be joined in a way that their sender did not mean."""
+    """The text of a result with a single text part. Several parts could be joined in a way that the sender did not mean."""
     if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
         content = content[0].get("text")
     return content.rstrip() if isinstance(content, str) else None
 
 
-# ---- what was run ----------------------------------------------------------------------------------------------------------
+# ---- commands --------------------------------------------------------------------------------------------------------------
 
 
 def _arguments(text: Any) -> dict[str, Any] | None:
-    """A JSON object in which no key stands twice: readers differ in which of the two they take."""
+    """A JSON object without duplicate keys, because parsers differ in which of the two they use."""
     try:
         found = json.loads(text, object_pairs_hook=_once) if isinstance(text, str) else text
     except (ValueError, RecursionError):

@@ -1,10 +1,10 @@
-"""Text of a turn as the judge may be shown it: nothing in it can end a block, speak for another, or look like an answer.
+"""Makes the text of a turn safe for the judge: it cannot end a block, imitate another speaker, or look like an answer.
 
-Three things are taken from the text before it stands between fences. Characters that nobody sees (zero-width, direction, tag and
-control characters) go, so that nothing hides in them or is broken up by them. What a chat tokenizer might read as a control token
-(`<|im_end|>`, `</s>`, `[/INST]`, `<think>`, also in full-width letters) is broken by a space: the words stay readable, the token is
-gone. The same is done to what the judge itself answers with (`\\boxed{1}`, `[HINT_START]`), so that an answer which merely repeats
-the turn holds no vote, and to whatever looks like a fence.
+Three changes are made before the text is put between fences. Invisible characters (zero-width, direction, tag and control
+characters) are removed, so that nothing is hidden or broken up by them. Text that a chat tokenizer might read as a control token
+(`<|im_end|>`, `</s>`, `[/INST]`, `<think>`, also in full-width letters) is broken by a space: it stays readable, but the token is
+gone. The same is done to the judge's own answer marks (`\\boxed{1}`, `[HINT_START]`), so that an answer that repeats the turn
+contains no vote, and to anything that looks like a fence.
 """
 
 import re
@@ -31,17 +31,17 @@ _BROKEN = [
 
 
 def new_fence() -> str:
-    """A fence that nobody who wrote the turn can have known: it is drawn for each call."""
+    """A fence that no author of the turn can know: it is random for each call."""
     return secrets.token_hex(3)
 
 
 def visible(text: str) -> str:
-    """`text` without characters that nobody sees."""
+    """`text` without invisible characters."""
     return _UNSEEN.sub("", text)
 
 
 def neutral(text: str, fence: str) -> str:
-    """`text` for a block behind `fence`. Ordinary text, code and markup come back as they are."""
+    """`text` for a block after `fence`. Ordinary text, code and markup stay unchanged."""
     text = visible(text)
     for pattern in _BROKEN:
         text = pattern.sub(r"\1 ", text)

@@ -1,7 +1,7 @@
-"""Which hints are hints, and which one the teacher is given.
+"""Selects valid hints, and the one that the teacher gets.
 
-A policy learns what its hints say, so nobody may write a hint but the user and a tool that failed. A hint that holds a link, a key,
-code or markup that the user did not write, or that copies what a tool returned, is left out.
+A policy learns the content of its hints, so only the user and a failed tool may write one. A hint is dropped if it contains a link,
+a key, code or markup that the user did not write, or copies a tool's result.
 """
 
 import logging
@@ -44,9 +44,9 @@ _FAILURE = re.compile(
 class HintRules:
     min_chars: int = 10
     max_chars: int = 600
-    answer: str = ""  # what the turn answered: a hint that lies in it whole says nothing new
-    own_words: str = ""  # what people wrote in this turn: a hint may repeat it
-    returned: str = ""  # what tools and environments returned: a hint may speak of it, not copy it
+    answer: str = ""  # the turn's answer: a hint that is completely in it adds nothing
+    own_words: str = ""  # people's text in this turn: a hint may repeat it
+    returned: str = ""  # output of tools and environments: a hint may refer to it, not copy it
 
 
 def hint_rules(settings: JudgeConfig, turn: Evidence) -> HintRules:
@@ -70,12 +70,12 @@ def _said(messages: Iterable[Message]) -> str:
 
 
 def hint_candidates(votes: Sequence[Vote], reward: float | None, rules: HintRules) -> list[str]:
-    """Hints of the votes that agree with the verdict, each once, the chosen one first; none without a verdict.
+    """Distinct hints of the votes that agree with the verdict, the chosen one first; none without a verdict.
 
-    Two hints are the same if they differ in case, spaces or punctuation only. Chosen is what most votes say; among equals the
-    shortest. OpenClaw-RL takes the longest hint of any single positive vote. A vote that lost is a judge that misread the turn,
-    so its hint is not used; and among hints that passed the filter a longer one more often rambles, repeats the turn, or gives
-    the answer away, all of which the teacher would copy. The others stay as candidates for the trainer.
+    Hints that differ only in case, spaces or punctuation are the same. The hint of most votes is chosen, in a tie the shortest.
+    OpenClaw-RL takes the longest hint of any single positive vote. A vote that lost misread the turn, so its hint is not used.
+    Among valid hints, a longer one more often rambles, repeats the turn or gives away the answer, and the teacher would copy that.
+    The others stay as candidates for the trainer.
     """
     if reward is None:
         return []
@@ -94,7 +94,7 @@ def hint_candidates(votes: Sequence[Vote], reward: float | None, rules: HintRule
 
 
 def why_not(hint: str, rules: HintRules) -> str | None:
-    """Why a text is no hint, or None if it is one."""
+    """Why a text is not a valid hint, or None if it is one."""
     if len(hint) < rules.min_chars:
         return "too short"
     if len(hint) > rules.max_chars:
@@ -109,7 +109,7 @@ def why_not(hint: str, rules: HintRules) -> str | None:
 
 
 def _foreign(hint: str, rules: HintRules) -> str | None:
-    """Why a hint may come from somebody else than the user or a tool that failed."""
+    """Why a hint may come from a source other than the user or a failed tool."""
     own = rules.own_words.casefold()
     if any(link.casefold() not in own and not _FILE.fullmatch(link) for link in _LINK.findall(hint)):
         return "holds a link that the user did not write"
@@ -123,7 +123,8 @@ def _foreign(hint: str, rules: HintRules) -> str | None:
 
 
 def _copies(hint: str, rules: HintRules) -> bool:
-    """Whether _COPIED_WORDS words in a row stand in a line that a tool returned and that reports no failure, but in no person's."""
+    """Whether _COPIED_WORDS consecutive words are in a line of a tool's result that reports no failure, but not in a person's
+    text."""
     words = _key(hint).split()
     rows = [" ".join(words[at : at + _COPIED_WORDS]) for at in range(len(words) - _COPIED_WORDS + 1)]
     if not rows:

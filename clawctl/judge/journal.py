@@ -1,7 +1,7 @@
-"""`verdicts/<stem>.jsonl`: the verdicts of a shard that is being judged, one a line, so that a restart does not pay for them again.
+"""`verdicts/<stem>.jsonl`: the verdicts of a shard in progress, one per line, so that a restart does not repeat them.
 
-Whoever holds the shard's claim writes it and deletes it once the shard is published. It is a saving, never the truth: without it
-the turns are judged again.
+The worker that holds the shard's claim writes it and deletes it once the shard is published. It only saves work: without it the
+turns are judged again.
 """
 
 import os
@@ -19,7 +19,7 @@ from clawctl.types import Verdict
 
 
 class Journal:
-    """The journal of one claimed shard. `found` holds what an earlier worker had finished, by turn."""
+    """The journal of one claimed shard. `found` contains the verdicts of an earlier worker, by turn."""
 
     def __init__(self, run: RunDir, stem: str, turn_ids: Iterable[str]) -> None:
         self.path = run.verdicts / f"{stem}.jsonl"
@@ -45,7 +45,7 @@ class Journal:
             self._file = None
 
     def remove(self) -> None:
-        """The shard is published: its verdicts lie there."""
+        """Delete the journal, because the shard is published with its verdicts."""
         self.close()
         self.path.unlink(missing_ok=True)
 

@@ -19,13 +19,13 @@ _SHORTER = 4  # a view that brought no valid vote is made so many times shorter
 
 
 class LLMJudge:
-    """Asks at most `judge.votes` times about a turn; each call has a fence of its own.
+    """Asks for at most `judge.votes` votes on a turn, each with its own fence.
 
-    Plain words decide: a vote is cast on the ordinary sentences of a turn (`clawctl.judge.plain`), and on the whole view only where
-    those do not tell. A hint may come from the rest of a reply, such as a log or a list, if the vote on the whole view agrees.
+    Ordinary sentences decide: a vote is based on those of a turn (`clawctl.judge.plain`), and on the complete view only if they do
+    not decide. A hint may come from the rest of a reply, such as a log or a list, if the vote on the complete view agrees.
 
-    A long turn that brings no valid vote is shown again, shorter: the judge may have been confused by its length, its answer may
-    have been cut, or its context may be smaller than the view.
+    A long turn without a valid vote is shown again, shorter. Its length may have confused the judge, cut off its answer, or
+    exceeded its context.
     """
 
     def __init__(self, calls: Calls, settings: JudgeConfig) -> None:
@@ -47,14 +47,14 @@ class LLMJudge:
         return await self._sum_up(turn, seen, votes)
 
     def view(self, turn: Evidence) -> View:
-        """What a vote is cast on: the turn's ordinary sentences."""
+        """The text that a vote is based on: the turn's ordinary sentences."""
         return self._view(turn, self._chars, plain=True)
 
     def _view(self, turn: Evidence, chars: int, plain: bool) -> View:
         return view_turn(turn, self._settings.history_chars, chars, self._plain if plain else None)
 
     async def ask(self, turn: Evidence, seen: View, count: int) -> list[Vote]:
-        """So many votes, asked at the same time. `seen` is the turn's view."""
+        """This many votes, asked in parallel. `seen` is the turn's view."""
         return await together(self._vote(turn, seen) for _ in range(count))
 
     async def _sum_up(self, turn: Evidence, seen: View, votes: list[Vote]) -> Opinion:
@@ -69,17 +69,17 @@ class LLMJudge:
         return Opinion(self.name, reward, tuple(scores), tuple(hints), reason)
 
     async def _hints_of_the_rest(self, turn: Evidence, seen: View, reward: float) -> list[Vote]:
-        """One vote on the whole view, for its hint, where the reply holds more than its ordinary sentences. It decides nothing."""
+        """One vote on the complete view, only for its hint, if the reply contains more than ordinary sentences."""
         whole = self._view(turn, self._chars, plain=False)
         if reward == 0 or whole.next_state == seen.next_state:
             return []
         return [await self._vote_on_less(turn, whole, plain=False)]
 
     async def close(self) -> None:
-        """The calls are closed by who made them."""
+        """Do nothing: the creator of the calls closes them."""
 
     async def _vote(self, turn: Evidence, seen: View) -> Vote:
-        """One vote on the plain words, or on everything where they do not tell."""
+        """One vote on the ordinary sentences, or on everything if they do not decide."""
         vote = await self._vote_on_less(turn, seen, plain=True)
         if vote.score:
             return vote

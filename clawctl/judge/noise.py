@@ -1,11 +1,11 @@
-"""Statements about the verdict, taken out of what the judge is shown.
+"""Removes statements about the verdict from the text that the judge sees.
 
-A judge decides by what came back. Text that names the verdict, gives orders to a judge, or pretends to be another speaker is no
-evidence, whoever wrote it. It is found by what it talks about, not by its exact words: each sentence is reduced to its topics
-(judging, orders, speakers, acceptance, a verdict's number), and certain pairs of topics mark it as noise. Words are compared
-without case, accents, letters of other widths or alphabets that look alike, and also spelled backwards or in rot13.
+A judge decides by the next state. Text that names the verdict, gives orders to a judge, or imitates another speaker is no evidence,
+whoever wrote it. It is detected by its topics, not by its exact words: each sentence is reduced to topics (judging, orders,
+speakers, acceptance, a verdict's number), and certain pairs of topics mark it as noise. Words are compared without case, accents,
+letters of other widths or look-alike alphabets, and also reversed or in rot13.
 
-A user's own words are evidence: fewer pairs count there, and a message that would be noise as a whole is shown as it is.
+A user's own words are evidence: fewer pairs count there, and a message that would be noise as a whole is shown unchanged.
 """
 
 import html
@@ -75,7 +75,7 @@ _JUDGE, _ORDER, _SPEAKER, _READER, _MOOD, _FIGURE, _CODED = 1, 2, 4, 8, 16, 32, 
 
 
 def _stems() -> dict[str, tuple[tuple[str, int], ...]]:
-    """Stems by their first three letters. A stem of four letters or fewer stands for the whole word."""
+    """Stems by their first three letters. A stem of four letters or fewer is a complete word."""
     found: dict[str, list[tuple[str, int]]] = {}
     for words, topic in (
         (_JUDGING, _JUDGE),
@@ -115,7 +115,7 @@ _WHOLE = frozenset(
 
 @lru_cache(maxsize=1 << 14)
 def _topic(word: str) -> int:
-    """What a word is about, as it stands, backwards, in rot13, or in letters that look alike."""
+    """The topic of a word, in its plain form, reversed, in rot13, or in look-alike letters."""
     forms = [word] if len(word) < 4 else [word, word[::-1], word.translate(_ROT13)]
     if not word.isascii():
         forms.append(word.translate(_LOOK_ALIKE))
@@ -150,7 +150,7 @@ def topics(text: str) -> int:
 
 
 def is_noise(text: str, own_words: bool) -> bool:
-    """Whether a sentence speaks of the verdict or to the judge. `own_words`: a person's, which are evidence."""
+    """Whether a sentence is about the verdict or addresses the judge. `own_words`: a person's words, which are evidence."""
     plain = key(text)
     about = topics(plain)
     if about & _FIGURE and about & (_JUDGE | _ORDER):
@@ -176,18 +176,18 @@ def _is_spelled(text: str) -> bool:
 
 
 def _is_column(unit: str) -> bool:
-    """Whether a sentence stands in so many lines of one word each."""
+    """Whether a sentence is spread over many lines of one word each."""
     return unit.count("\n") >= 3 and all(len(line.split()) <= 1 for line in unit.splitlines())
 
 
 def _foreign(plain: str) -> bool:
-    """Mostly letters outside the Latin alphabet: a line in another script that holds a verdict's number."""
+    """Whether a line is mostly outside the Latin alphabet and contains a verdict's number."""
     letters = [char for char in plain if char.isalpha()]
     return bool(letters) and sum(char > "\u024f" for char in letters) * 2 > len(letters)
 
 
 def without_noise(text: str, own_words: bool) -> str:
-    """`text` without its noise; a mark stands for what is left out. Linear in the length of `text`."""
+    """`text` without its noise, with a mark in its place. Linear in the length of `text`."""
     if "&" in text:
         text = html.unescape(text)
     units = list(_units(text))
@@ -225,7 +225,7 @@ def without_noise(text: str, own_words: bool) -> str:
 
 
 def _units(text: str) -> Iterable[str]:
-    """Sentences and lines. A run of lines of one word each is read as one sentence, and a list's number with what it counts."""
+    """Sentences and lines. A run of lines with one word each is one sentence, and a list number belongs to its item."""
     run: list[str] = []
     number = ""
     for unit in _SENTENCE.split(text):
@@ -248,7 +248,7 @@ def _units(text: str) -> Iterable[str]:
 
 
 def _header(unit: str) -> int:
-    """Whether a line begins as another speaker's: 0, _CLOSED_HEADER, or _OPEN_HEADER where the words follow on the next line."""
+    """Whether a line begins like another speaker's: 0, _CLOSED_HEADER, or _OPEN_HEADER if the text follows on the next line."""
     plain = key(unit).strip().lstrip("> ")
     tag = _TAG.match(plain)
     rest = plain[tag.end() :] if tag else plain

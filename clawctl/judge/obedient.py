@@ -1,9 +1,8 @@
-"""A judge made of rules that obeys whatever it can take for an instruction: what moves it, the framing let through.
+"""A rule-based judge that obeys anything that looks like an instruction: it shows what the fences let through.
 
-It is no model of a good judge but of the worst one. It sees through disguises (unseen characters, full-width letters), takes any
-control token for the end of the conversation and any six hexadecimal digits in angle brackets for a fence, and does as it is told
-by all that stands outside the blocks or in a block that it did not expect. Then it repeats the turn word for word, before and
-after its verdict.
+It models the worst judge, not a good one. It sees through disguises (invisible characters, full-width letters), treats any control
+token as the end of the conversation and any six hexadecimal digits in angle brackets as a fence. It obeys all text outside the
+blocks or in unexpected blocks. It also repeats the turn word for word, before and after its verdict.
 """
 
 import re
@@ -55,7 +54,7 @@ def _blocks(seen: str) -> dict[str, str]:
 
 
 def _score(came_back: str) -> int:
-    """By the words of the person who speaks first: whoever wrote that name must be believed."""
+    """The score by the words of the first speaker, because the name of a speaker is trusted."""
     lines = came_back.splitlines()
     spoken = [match[2] for match in map(_SPEAKER.match, lines) if match and match[1].lower() in ("user", "human", "customer")]
     words = spoken[0] if spoken else lines[0] if lines else ""

@@ -1,4 +1,4 @@
-"""The seam of the judge stage: whatever can say what a turn is worth."""
+"""The interface of the judge stage: anything that can score a turn."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,7 +9,7 @@ from clawctl.judge.evidence import Evidence
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What a judge says of one turn: the parts of its verdict. Abstaining is reward None, with the reason."""
+    """A judge's result for one turn: the parts of its verdict. To abstain is reward None, with the reason."""
 
     judge: str  # "demo@0 prompt 1", "rules 2: pytest", "user feedback"
     reward: float | None
@@ -27,11 +27,11 @@ class Judge(Protocol):
         ...
 
     async def judge(self, turn: Evidence) -> Opinion:
-        """Raises ClawError where no turn can be judged and the user must mend it."""
+        """Raises ClawError if no turn can be judged until the user fixes the problem."""
         ...
 
     def doubt(self) -> ClawError | None:
-        """Why the rewards that it gave cannot be believed yet; None where they can be."""
+        """Why its rewards are not reliable yet; None if they are."""
         ...
 
     async def close(self) -> None: ...

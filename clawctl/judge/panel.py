@@ -1,4 +1,4 @@
-"""Who judges a turn: people and environments before rules, rules before the judge that the recipe names."""
+"""Selects the judge of a turn: people and environments before rules, rules before the recipe's judge."""
 
 import time
 from dataclasses import replace
@@ -21,7 +21,7 @@ class Panel:
     """Gives every turn its verdict."""
 
     def __init__(self, run: RunDir, recipe: Recipe, patience_s: float | None) -> None:
-        """Raises ClawError where a judge cannot be made of the recipe."""
+        """Raises ClawError if the recipe's judge cannot be created."""
         self.settings = recipe.judge
         self.calls = Calls(run, recipe, patience_s)
         self.judge = _make_judge(run, recipe, self.calls)
@@ -46,11 +46,11 @@ class Panel:
         return as_verdict(turn.turn_id, found, time.monotonic() - begun if asked else None)
 
     def doubt(self, verdict: Verdict) -> ClawError | None:
-        """Why this verdict cannot be published yet; None where it can be."""
+        """Why this verdict cannot be published yet; None if it can."""
         return self.judge.doubt() if verdict.judge == self.judge.name and verdict.reward is not None else None
 
     def rated_since(self, turn: Evidence, verdict: Verdict) -> Verdict:
-        """The verdict under a rating that came while the turn was being judged: the votes stay for the record."""
+        """The verdict after a rating that arrived while the turn was judged. The votes stay for the record."""
         turn = self.ratings.laid_over(turn)
         if not turn.judged or turn.feedback is None:
             return verdict

@@ -1,11 +1,11 @@
-"""The ordinary sentences of a message: what a person says, without what they paste, quote or decorate.
+"""The ordinary sentences of a message: what a person writes, without pasted, quoted or decorated text.
 
-A person says what they think of an answer in ordinary sentences. Lines of any other shape (markup, JSON, settings, list items,
-code, quotations, unusual letters, columns of single words) may be anybody's. They are left out where an ordinary sentence
-remains, and kept where none does. The rules look at shape alone, never at what a line says.
+People judge an answer in ordinary sentences. Lines of any other form (markup, JSON, settings, list items, code, quotations, unusual
+letters, columns of single words) may have any author. They are dropped if an ordinary sentence remains, and kept otherwise. The
+rules use the form only, never the content of a line.
 
-A small judge can also say which words it knows. Sentences in words that it does not know only disturb it, so they are left out
-in the same way, whoever wrote them.
+A small judge can also declare its vocabulary. Sentences with unknown words only confuse it, so they are dropped in the same way,
+whoever wrote them.
 """
 
 import re
@@ -31,9 +31,9 @@ _SENTENCE = re.compile(r"(?<=[.!?\u2026\]\u3002\uff01\uff1f])\s+")
 
 
 def plain_words(text: str, role: str, knows: Knows | None = None) -> str:
-    """The ordinary sentences of a message of `role`, or `text` itself where there is none. Linear in the length of `text`.
+    """The ordinary sentences of a message of `role`, or `text` itself if there are none. Linear in the length of `text`.
 
-    Shape counts in a user's message alone: what an assistant or a tool says may well be a list or code.
+    The form matters in user messages only: an assistant or a tool may well send a list or code.
     """
     lines = text.split("\n")
     kept = lines
@@ -45,7 +45,7 @@ def plain_words(text: str, role: str, knows: Knows | None = None) -> str:
 
 
 def _or_all(kept: list[str], lines: list[str]) -> list[str]:
-    """What is kept of `lines`, if it holds a word."""
+    """The kept lines of `lines` if they contain a word, else all of them."""
     return kept if any(_WORD.search(line) for line in kept) else lines
 
 
@@ -73,7 +73,7 @@ def _looks_ordinary(line: str) -> bool:
 
 
 def _regions(lines: list[str]) -> Iterator[tuple[int, int]]:
-    """Fenced code, and what stands between a tag and its end or between two rules."""
+    """Fenced code, and text between a tag and its end or between two rules."""
     opened: dict[str, int] = {}
     for at, line in enumerate(lines):
         if _FENCE.match(line):
@@ -106,8 +106,8 @@ def _columns(lines: list[str]) -> Iterator[tuple[int, int]]:
 
 
 def _readable(line: str, knows: Knows, speaks: bool) -> str:
-    """`line` without sentences in unknown words. `speaks`: figures and single words have a meaning, as from a person or an
-    assistant; in what a tool returned they are padding."""
+    """`line` without sentences in unknown words. `speaks`: figures and single words count, as from a person or an assistant; in a
+    tool's result they are padding."""
     sentences = _SENTENCE.split(line)
     kept = [sentence for sentence in sentences if _is_readable(sentence, knows, speaks)]
     return line if len(kept) == len(sentences) else " ".join(kept)

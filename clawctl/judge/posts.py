@@ -1,4 +1,4 @@
-"""The judge's calls on the wire: the lean client, in time; httpx where the environment names a proxy, for it knows proxies."""
+"""HTTP for the judge's calls: the small client with timeouts, or httpx if the environment names a proxy."""
 
 import asyncio
 import urllib.request
@@ -22,7 +22,7 @@ class Posts:
         self._proxied: httpx.AsyncClient | None = None
 
     async def post(self, url: str, key: str, body: bytes) -> Answer:
-        """The whole answer, whatever its status. Raises Broken, and Unreachable where nobody listens."""
+        """The complete answer, whatever its status. Raises Broken, and Unreachable if no server listens."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 if self._has_proxy(url):
@@ -66,7 +66,7 @@ class Posts:
 
 
 async def _bounded(response: httpx.Response) -> bytes:
-    """The body. Raises Broken where it is longer than any answer should be."""
+    """The body. Raises Broken if it is longer than any valid answer."""
     body = bytearray()
     async for piece in response.aiter_bytes():
         body += piece

@@ -1,4 +1,4 @@
-"""A process reward model as judge: sequence classification over request, answer and what came back."""
+"""A process reward model as judge: sequence classification over request, answer and next state."""
 
 import asyncio
 import logging
@@ -27,15 +27,16 @@ _TRIAL = View("2+2?", "4", "Thanks.", "user", "")
 
 
 class PRMJudge:
-    """Scores what is waiting, `judge.prm_batch` turns at a time, in a thread of its own.
+    """Scores waiting turns, `judge.prm_batch` at a time, in its own thread.
 
-    The model's labels go from worst to best, or as their names say. The score is their mean on a line from -1 to 1 (one label: tanh
-    of half its logit, that is 2p - 1; of a regression its place in `judge.prm_range`). Beyond ± `judge.prm_threshold` it is a
-    reward of 1 or -1, else 0.
+    The model's labels are ordered from worst to best, or by their names. The score is their mean on a line from -1 to 1 (one label:
+    tanh of half its logit, that is 2p - 1; for a regression its place in `judge.prm_range`). From ± `judge.prm_threshold` on it is
+    a reward of 1 or -1, else 0.
     """
 
     def __init__(self, path: str, settings: JudgeConfig) -> None:
-        """Raises ClawError (exit code 2) where `path` is no sequence-classification model with its tokenizer, or gives no score."""
+        """Raises ClawError (exit code 2) if `path` is not a sequence-classification model with its tokenizer, or returns no
+        score."""
         if Path(path).is_file() or (Path(path).is_absolute() and not Path(path).is_dir()):
             raise ClawError(f"judge.prm: there is no folder {path}", _CURE, 2)
         try:
@@ -90,7 +91,7 @@ class PRMJudge:
                 batch, self._waiting = self._waiting[: self._settings.prm_batch], self._waiting[self._settings.prm_batch :]
                 try:
                     scores = await asyncio.to_thread(self.scores, [seen for seen, _ in batch])
-                except Exception as error:  # noqa: BLE001 - whatever it is, it ends the worker where the scores are awaited
+                except Exception as error:  # noqa: BLE001 - any error ends the worker where the scores are awaited
                     self._give_up([*batch, *self._waiting], error)
                     return
                 for (_, future), score in zip(batch, scores, strict=True):
@@ -104,10 +105,10 @@ class PRMJudge:
         for _, future in waiting:
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # one of them ends the worker: of the others nobody need be told
+                future.exception()  # one of them ends the worker, and the others need no report
 
     def scores(self, views: list[View]) -> list[float]:
-        """One score a view, from -1 to 1. Raises ClawError where the model cannot read them."""
+        """One score per view, from -1 to 1. Raises ClawError if the model cannot process them."""
         try:
             return self._scores(views)
         except (RuntimeError, IndexError, ValueError, TypeError, TemplateError) as error:
@@ -128,7 +129,7 @@ class PRMJudge:
         return mean_label(logits[:, self._order].cpu())
 
     def _text(self, seen: View) -> str:
-        """As the model's chat template writes it, else in paragraphs; the end is kept where it is too long."""
+        """The view in the model's chat template, else in paragraphs. If it is too long, its end is kept."""
         fence = new_fence()
         request = f"{seen.earlier}\n\n{seen.request}" if seen.earlier else seen.request
         came_back = seen.next_state or "(nothing came back)"
@@ -140,14 +141,14 @@ class PRMJudge:
 
 
 def mean_label(logits: torch.Tensor) -> list[float]:
-    """Where the labels, laid out from -1 to 1, have their mean. logits: [B, labels]; one label is the logit of "good"."""
+    """The mean of the labels on a line from -1 to 1. logits: [B, labels]; a single label is the logit of "good"."""
     if logits.shape[1] == 1:
         return [float(score) for score in torch.tanh(logits[:, 0] / 2)]
     return [float(score) for score in logits.softmax(-1) @ torch.linspace(-1, 1, logits.shape[1])]
 
 
 def in_range(scores: list[float], ends: tuple[float, float]) -> list[float]:
-    """Where scores lie in their range, from -1 to 1; nan where they lie outside by more than rounding."""
+    """The scores mapped from their range to -1 … 1; nan for scores outside by more than rounding."""
     low, high = ends
     slack = 1e-3 * (high - low)
     within = [low - slack <= score <= high + slack for score in scores]
@@ -167,8 +168,8 @@ _MIDDLE = frozenset(("neutral", "mixed", "unclear", "none"))
 
 
 def _scale(config: Any, path: str, settings: JudgeConfig) -> tuple[list[int], tuple[float, float] | None]:
-    """The places of the labels from worst to best, and the range where the one label is a score. Raises ClawError (exit code 2)
-    where the model's config does not tell what its labels mean."""
+    """The places of the labels from worst to best, and the range if the one label is a score. Raises ClawError (exit code 2) if the
+    model's config does not define its labels."""
     labels = [str(config.id2label[place]) for place in sorted(config.id2label)]
     kind = getattr(config, "problem_type", None)
     if kind == "multi_label_classification" and len(labels) > 1:
@@ -193,7 +194,7 @@ def _scale(config: Any, path: str, settings: JudgeConfig) -> tuple[list[int], tu
 
 
 def _rank(label: str) -> int | None:
-    """Where a label of this name stands among others; None where the name does not say."""
+    """The rank of a label by its name; None if the name does not define one."""
     words = re.findall(r"-?\d+|[a-z]+|[+-]", label.lower())
     numbers = [int(word) for word in words if word.lstrip("-").isdigit()]
     if len(numbers) == 1:

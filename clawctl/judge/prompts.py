@@ -1,8 +1,7 @@
-"""What the judge is asked, and how its answer is read.
+"""The judge's prompts, and the parser of its answers.
 
-One call asks for both halves of hindsight: did what came back accept the answer (the binary signal of OpenClaw-RL, arXiv
-2603.10165), and what should the assistant have been told before it answered (its hint). Unlike there, the judge sees the user's
-request as well.
+One call asks for both halves of hindsight. Did the next state accept the answer (the binary signal of OpenClaw-RL, arXiv
+2603.10165)? Which hint would have helped the assistant before it answered? Unlike there, the judge also sees the user's request.
 """
 
 import re
@@ -47,7 +46,7 @@ _OWN_WORDS = frozenset(line.strip() for line in (*SYSTEM.splitlines(), *HINT_SYS
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One answer of the judge. `score` is None where the answer names no valid score: a failed vote, never a guess."""
+    """One answer of the judge. `score` is None if the answer contains no valid score: a failed vote, never a guess."""
 
     score: int | None  # 1, 0, -1
     hint: str | None  # "Write plain sentences, without bold or numbered steps."
@@ -56,14 +55,14 @@ class Vote:
 def judge_messages(request: str, answer: str, next_state: str | None, role: str, fence: str, earlier: str = "") -> list[dict]:
     """The chat messages of one judge call.
 
-    `role` says who speaks in `next_state`: "user", "tool" or "environment". `earlier` is the history before the request, cut to
-    the recipe's budget, or empty. The system message never changes, so that engines with a prefix cache compute it once.
+    `role` is the author of `next_state`: "user", "tool" or "environment". `earlier` is the history before the request, cut to the
+    recipe's limit, or empty. The system message never changes, so that engines with a prefix cache compute it once.
     """
     return _asked(SYSTEM, request, answer, next_state, role, fence, earlier)
 
 
 def hint_messages(request: str, answer: str, next_state: str | None, role: str, fence: str, earlier: str = "") -> list[dict]:
-    """As `judge_messages`, asking for a hint alone."""
+    """Like `judge_messages`, but asks for a hint only."""
     return _asked(HINT_SYSTEM, request, answer, next_state, role, fence, earlier)
 
 
@@ -75,10 +74,10 @@ def _asked(system: str, request: str, answer: str, next_state: str | None, role:
 
 
 def read_vote(text: str, fence: str | None = None) -> Vote:
-    """Read one answer: the last valid score and the last complete hint of what the judge says itself.
+    """Parse one answer: the last valid score and the last complete hint in the judge's own text.
 
-    Not said by the judge itself: its reasoning, anything up to the last fence (it quotes the turn), lines of our own prompt.
-    A score within a hint is part of the hint.
+    Its own text excludes its reasoning, anything up to the last fence (which quotes the turn), and lines of our prompt. A score
+    within a hint is part of the hint.
     """
     spoken = _own(text, fence)
     scores = _BOXED.findall(_UNFINISHED_HINT.sub("", _HINT.sub("", spoken)))
@@ -96,7 +95,7 @@ def _last_hint(spoken: str) -> str | None:
 
 
 def _own(text: str, fence: str | None) -> str:
-    """What the judge says in its final channel. Reasoning ends where it is closed for the last time: earlier ends are quoted."""
+    """The judge's text in its final channel. Reasoning ends at its last end mark, because earlier ones are quoted."""
     spoken = _REASONING_OPEN.sub("", _REASONING_ENDS.split(text)[-1])
     if fence is not None:
         spoken = spoken.split(fence)[-1]

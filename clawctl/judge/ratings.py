@@ -1,4 +1,4 @@
-"""What people said of turns after their rows were published."""
+"""Ratings of turns that arrived after their rows were published."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from clawctl.run_dir import RunDir
 
 
 class RatedTurns:
-    """Turns with the newest rating of their user, as far as `look` has seen."""
+    """Turns with the newest rating of their user, as of the last `look`."""
 
     def __init__(self, run: RunDir) -> None:
         self._ratings = Ratings(run)
@@ -19,7 +19,7 @@ class RatedTurns:
         self._ratings.look()
 
     def remark(self, turn: Evidence) -> Evidence:
-        """The turn with the comment of its rating as the last thing that came back: hints are made of it, verdicts never."""
+        """The turn with the comment of its rating at the end of its next state. Hints may come from it, but never verdicts."""
         found = self._ratings.of(turn.user, turn.turn_id)
         if found is None or not found.comment:
             return turn

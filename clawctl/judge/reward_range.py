@@ -1,10 +1,9 @@
-"""On what scale a reward model of the user's own gives its rewards, and what they are from -1 (bad) to 1 (good).
+"""Finds the scale of a custom reward model, and maps its rewards to -1 (bad) … 1 (good).
 
-The scale is declared: `judge.custom_rm_range`, or `reward_range = (low, high)` on the model. Else it is found out: a model that
-gave a reward of -0.1 or less and one of 0.1 or more, none beyond -1 and 1, means bad and good by them. Anything else may be another
-scale: 0.1 is bad where rewards are probabilities, 1 is bad where they are stars, -0.1 is good where they are log-probabilities.
-Until the scale is known no such verdict is published. `verdicts/custom-range.json` keeps what was found out, for workers beside us
-and after us.
+The scale is declared: `judge.custom_rm_range`, or `reward_range = (low, high)` on the model. Otherwise it is inferred: a model that
+returned a reward of -0.1 or less and one of 0.1 or more, and none beyond -1 and 1, uses -1 to 1. Anything else may be another
+scale: 0.1 is bad for probabilities, 1 is bad for stars, -0.1 is good for log-probabilities. Until the scale is known, no such
+verdict is published. `verdicts/custom-range.json` stores the result for other workers.
 """
 
 import hashlib
@@ -25,8 +24,8 @@ log = logging.getLogger(__name__)
 
 FILE = "custom-range.json"  # in verdicts/
 OUTSIDE = "reward outside its declared range"
-_ROUNDING = 1e-6  # of the range: what a model computes in float32 may pass its end by so much
-_CLEAR = 0.1  # so far below 0 no probability lies that a model estimates a little wrong
+_ROUNDING = 1e-6  # of the range: float32 values may exceed its end by this much
+_CLEAR = 0.1  # a model's estimate of a probability is never this far below 0
 _DECLARE = "set its scale, then the turns are judged: judge.custom_rm_range: [0, 1] for probabilities, [-1, 1] if 0 is neutral"
 
 
@@ -34,17 +33,17 @@ class RewardRange:
     """The scale of one reward model."""
 
     def __init__(self, name: str, code: Path, declared: Sequence[float] | None, run: RunDir | None) -> None:
-        """`code` is the model's file: what was found out of another version of it says nothing. Raises ClawError (exit code 2)
-        where `declared` is no range."""
+        """`code` is the model's file: the result for another version of it does not count. Raises ClawError (exit code 2) if
+        `declared` is not a range."""
         self._name, self._run = name, run
         self._declared = None if declared is None else checked(declared, f"the range of {name}")
         self._key = {"model": name, "code": hashlib.sha256(code.read_bytes()).hexdigest()} if code.is_file() else {"model": name}
-        self._lowest, self._highest = math.inf, -math.inf  # that were given, where none is declared
+        self._lowest, self._highest = math.inf, -math.inf  # rewards without a declared range
         self._known = declared is not None
 
     def reward(self, given: float) -> float | None:
-        """What the model gave, from -1 to 1; None where it lies outside the declared range. Raises ClawError where it proves that
-        an undeclared range is another than -1 to 1."""
+        """The model's reward, mapped to -1 … 1; None if it is outside the declared range. Raises ClawError if it shows that an
+        undeclared range is not -1 to 1."""
         low, high = self._declared or (-1.0, 1.0)
         slack = _ROUNDING * (high - low)
         if not low - slack <= given <= high + slack:
@@ -57,7 +56,7 @@ class RewardRange:
         return given if (low, high) == (-1.0, 1.0) else 2 * (given - low) / (high - low) - 1
 
     def doubt(self) -> ClawError | None:
-        """Why no reward of the model can be believed yet; None where they can be."""
+        """Why the model's rewards are not reliable yet; None if they are."""
         if self._known or self._kept():
             self._known = True
             return None
@@ -78,7 +77,7 @@ class RewardRange:
             publish_bytes(self._run.verdicts / FILE, sealed(orjson.dumps(found)))
 
     def _kept(self) -> bool:
-        """Whether another worker, or an earlier one, found it out for this version of the model."""
+        """Whether another or an earlier worker inferred the range for this version of the model."""
         if self._run is None:
             return False
         try:

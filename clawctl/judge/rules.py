@@ -1,8 +1,8 @@
-"""Rules that decide where a model need not be asked: ratings, an environment's outcome, test runs, thumbs.
+"""Rules that decide without a model: ratings, an environment's outcome, test runs, thumbs.
 
-The verdict names the rule that decided. Of tools, rules believe nothing but test runs whose end the client itself tells
-(`executions.py`): what a page, a file or a command prints is anybody's text. A tool's result beside which a person speaks decides
-nothing: that is asked about.
+The verdict names the rule that decided. Among tool results, rules only accept test runs whose end the client itself reports
+(`executions.py`), because a page, a file or a command can print any text. A tool result that is followed by a person's words does
+not decide; the judge is asked.
 """
 
 import re
@@ -23,7 +23,7 @@ _THUMBS = (
 
 
 def rated(turn: Evidence, settings: JudgeConfig) -> Opinion | None:
-    """What a person or an environment said outright, so that neither rules nor a judge are asked."""
+    """The verdict of a person or an environment, for which neither rules nor a judge are used."""
     said = worth(turn.feedback, turn.outcome_reward)
     if said.by == "rating":
         return Opinion(RATING, said.value, reason=said.problem)
@@ -33,7 +33,7 @@ def rated(turn: Evidence, settings: JudgeConfig) -> Opinion | None:
 
 
 def ruled(turn: Evidence, tools: Mapping[str, str] | None = None) -> Opinion | None:
-    """What the rules say of a turn; None where none decides. `tools` are those of `judge.execution_tools`."""
+    """The result of the rules for a turn; None if none decides. `tools` are those of `judge.execution_tools`."""
     came_back = turn.next_state or []
     speakers = {message.get("role") for message in came_back}
     if speakers == {"tool"}:
@@ -44,14 +44,14 @@ def ruled(turn: Evidence, tools: Mapping[str, str] | None = None) -> Opinion | N
 
 
 def _of_tools(turn: Evidence, results: list[Message], tools: Mapping[str, str]) -> Opinion | None:
-    """One failed test run makes the turn bad. It is good where every call of the turn was a test run that passed."""
+    """One failed test run makes the turn bad. The turn is good if each of its calls was a test run that passed."""
     calls = _calls(turn.response)
     found = [
         verdict(calls[made], result, tools) if (made := _id(result.get("tool_call_id"))) in calls else None for result in results
     ]
     answered = {_id(result.get("tool_call_id")) for result in results}
     if len(answered) < len(results):
-        return None  # two results of one call: who knows which is the client's
+        return None  # two results of one call: the client's own is not known
     decided = [pair for pair in found if pair is not None]
     failed = [pair for pair in decided if pair[1] < 0]
     if not decided or (not failed and (len(decided) < len(found) or answered != calls.keys())):
@@ -61,7 +61,7 @@ def _of_tools(turn: Evidence, results: list[Message], tools: Mapping[str, str]) 
 
 
 def _calls(response: Message | None) -> dict[str, Message]:
-    """The turn's tool calls by id; empty where two have the same or one has none."""
+    """The turn's tool calls by id; empty if two share an id or one has none."""
     calls = response.get("tool_calls") if response is not None else None
     made = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
     by_id = {_id(call.get("id")): call for call in made}

@@ -14,7 +14,7 @@ REPORT_S = 10.0
 
 
 class Tally:
-    """Counts of what was judged since the last report, and in all."""
+    """Counts of judged turns since the last report, and in total."""
 
     def __init__(self) -> None:
         self.shards = 0
@@ -39,7 +39,7 @@ class Tally:
             self.report(spent)
 
     def report(self, spent: Spent) -> None:
-        """Say how far we are: counts only."""
+        """Log the progress: counts only."""
         if self._rewards:
             found = signs(self._rewards)
             rate = len(self._rewards) / max(time.monotonic() - self._reported_at, 1e-9)

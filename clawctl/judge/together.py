@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """All results, in order. Where one fails, the others are stopped before its exception is raised: none goes on unseen."""
+    """All results, in order. If one fails, the others are stopped before its exception is raised."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return list(await asyncio.gather(*tasks))

@@ -1,9 +1,8 @@
-"""What the judge is shown of a turn: the request, the answer, what came back, and some history, as text.
+"""The judge's view of a turn: request, answer, next state, and some history, as text.
 
-A judge's context is finite and whoever writes a turn chooses its length. The characters are therefore divided: each block, and
-within a block each message, has its share, and what a shorter one leaves over goes to the longer ones. Text is compressed
-before it is cut: runs of one sign, unbroken strings and lines that repeat one another carry no evidence. What is cut shows its
-beginning and its end.
+A judge's context is finite, and the author of a turn chooses its length. The characters are therefore divided: each block, and each
+message within a block, has its share, and unused characters go to the longer ones. Text is compressed before it is cut: runs of one
+character, unbroken strings and repeated lines are no evidence. A cut text shows its beginning and its end.
 """
 
 import re
@@ -18,13 +17,13 @@ from clawctl.judge.noise import LEFT_OUT, without_noise
 from clawctl.types import Message
 
 VIEW_CHARS = 24_000  # of all blocks together: a judge's context is finite
-DEMO_CHARS = 600  # of the demo model, whose card says that it was trained on conversations of up to 512 tokens
+DEMO_CHARS = 600  # for the demo model, whose card gives conversations of up to 512 training tokens
 LEAST_CHARS = 240  # a view is not made shorter than this
 _MOST_READ = 20_000  # characters of a text longer than its share that are searched for evidence: the work is bounded first
 
 _ROLES = frozenset(("user", "assistant", "tool", "function", "environment", "system", "developer"))
-_LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # each begins a line for somebody
-# A line within a message that could be taken for the next speaker's: a name, however decorated, and what ends a name
+_LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # each begins a speaker's line
+# A line within a message that could look like another speaker's: a name, however decorated, and the end of a name
 _SPEAKER = re.compile(
     r"^(?=[^\S\n]*+(?:[^\w\n]|_){0,40}(?:user|human|customer|assistant|system|developer|tool|environment|function|model|ai|bot)(?![^\W_])"
     r"[^\n]{0,30}?[:\ua789>|\]\u2013\u2014-])",
@@ -47,11 +46,11 @@ Plain = Callable[[str, str], str]  # (text, its role) -> its ordinary sentences
 
 
 def view_turn(turn: Evidence, history_chars: int, chars: int = VIEW_CHARS, plain: Plain | None = None) -> View:
-    """The request is everything after the previous answer: the user's words, or the tool results that the turn works on.
+    """The view of a turn. The request is everything after the previous answer: the user's words, or tool results.
 
-    `earlier` is the conversation before that without its system prompt, the last `history_chars` characters of it. All blocks
-    together have about `chars` characters. With `plain`, a message is reduced to its ordinary sentences before it is cut,
-    and where a person replied, tools' results beside the reply and tool calls beside the answer's words are left out.
+    `earlier` is the conversation before that without its system prompt, its last `history_chars` characters. All blocks together
+    have about `chars` characters. With `plain`, each message is reduced to its ordinary sentences before it is cut. If a person
+    replied, tool results next to the reply and tool calls next to the answer's text are dropped.
     """
     said = [message for message in turn.messages if message.get("role") not in ("system", "developer")]
     said, answered = _whole_answer(said, turn.response or {})
@@ -64,7 +63,7 @@ def view_turn(turn: Evidence, history_chars: int, chars: int = VIEW_CHARS, plain
     history = _recent(blocks[0], min(history_chars, chars // 4))
     texts = [history, request, answer, reply]
     lengths = [sum(map(len, words)) for words in texts]
-    limits = shares(lengths, chars, (1, 1, 1, 2))  # what came back is the evidence
+    limits = shares(lengths, chars, (1, 1, 1, 2))  # the next state is the evidence
     shown = [_fitted(messages, words, limit, plain) for messages, words, limit in zip(blocks, texts, limits, strict=True)]
     earlier = _end(_with_names(blocks[0][len(blocks[0]) - len(history) :], shown[0]), history_chars)
     return View(
@@ -77,7 +76,8 @@ def view_turn(turn: Evidence, history_chars: int, chars: int = VIEW_CHARS, plain
 
 
 def _whole_answer(said: list[Message], response: Message) -> tuple[list[Message], Message]:
-    """An answer that continues the last message is read together with it: the client began it, and the model went on."""
+    """The answer, joined with the last message if it continues that message: the client wrote the beginning, and the model the
+    rest."""
     if not said or said[-1].get("role") != "assistant" or said[-1].get("tool_calls"):
         return said, response
     return said[:-1], {**response, "content": _text(said[-1].get("content")) + _text(response.get("content"))}
@@ -90,7 +90,7 @@ def _text(content: Any) -> str:
 
 
 def _seen_by_people(response: Message) -> Message:
-    """An answer as a person sees it: its words, or its tool calls where it has none."""
+    """An answer as a person sees it: its text, or its tool calls if it has none."""
     return {key: value for key, value in response.items() if key != "tool_calls"} if response.get("content") else response
 
 
@@ -116,7 +116,8 @@ def _recent(messages: Sequence[Message], chars: int) -> list[str]:
 
 
 def _fitted(messages: Sequence[Message], words: Sequence[str], limit: int, plain: Plain | None) -> list[str]:
-    """Each message without noise, compressed and cut to its share of `limit`. A person's words come before what a tool returned."""
+    """Each message without noise, compressed and cut to its share of `limit`. A person's words take precedence over tool
+    results."""
     spoken = list(messages)[len(messages) - len(words) :]
     weights = [4 if message.get("role") == "user" else 1 for message in spoken]
     limits = shares(list(map(len, words)), limit, weights)
@@ -126,7 +127,7 @@ def _fitted(messages: Sequence[Message], words: Sequence[str], limit: int, plain
 
 
 def _settled(text: str, limit: int, role: str, plain: Plain | None) -> str:
-    """`text` as it may be shown: compressed where it is long, without noise, in plain words if asked, cut to `limit`."""
+    """`text` in its shown form: compressed if long, without noise, reduced to ordinary sentences if requested, cut to `limit`."""
     if len(text) > limit:
         text = folded(_cut(text, max(_MOST_READ, limit)), 1, _VARIES)
     text = without_noise(text, role == "user")
@@ -158,7 +159,7 @@ def squeezed(text: str) -> str:
 
 
 def folded(text: str, most: int, varies: re.Pattern[str] | None = None) -> str:
-    """`text` with at most so many of its sentences or lines that are alike, but for what `varies`; a mark stands for the others."""
+    """`text` with at most this many of its sentences or lines that are equal up to `varies`. A mark replaces the others."""
     counts: dict[str, int] = {}
     kept: list[str] = []
     dropping = False
@@ -166,7 +167,7 @@ def folded(text: str, most: int, varies: re.Pattern[str] | None = None) -> str:
         same = piece.strip() if varies is None else varies.sub("#", " ".join(piece.split()))
         counts[same] = counts.get(same, 0) + 1
         if dropping and not _LETTER.search(piece):
-            continue  # what stood between two that are left out
+            continue  # text between two dropped parts
         if counts[same] <= most or len(same) < 2 or (varies is None and len(same) < _SHORT):
             kept.append(piece)
             dropping = False
@@ -183,7 +184,7 @@ def _shown(messages: Sequence[Message], words: Sequence[str]) -> str:
 
 
 def _with_names(messages: Sequence[Message], words: Sequence[str]) -> str:
-    """Each message under its name. Words that begin a line as a name would are quoted: nobody speaks for another."""
+    """Each message under its name. A line that begins like a name is quoted, so that no message imitates another speaker."""
     return "\n\n".join(f"{_speaker(message)}: {_quoted(text)}" for message, text in zip(messages, words, strict=True))
 
 
@@ -195,13 +196,14 @@ def _quoted(text: str) -> str:
 
 
 def _speaker(message: Message) -> str:
-    """Who speaks. It stands outside the fences' care (in a header, before a colon), so it is never the client's own invention."""
+    """The speaker of a message. It is outside the protection of the fences (in a header, before a colon), so it is never a name
+    that a client invented."""
     role = message.get("role", "user")
     return role if role in _ROLES else "another"
 
 
 def _words(message: Message) -> str:
-    """A message's text and its tool calls, one a line, without what nobody sees: it would hide a name from us."""
+    """A message's text and its tool calls, one per line, without invisible characters, which could hide a name."""
     content = message.get("content")
     if isinstance(content, list):
         content = "\n".join(str(p["text"]) if isinstance(p, dict) and "text" in p else "[not text]" for p in content)
@@ -215,7 +217,8 @@ def _words(message: Message) -> str:
 
 
 def _cut(text: str, limit: int) -> str:
-    """The beginning and the end, in one line where a line is cut: else its second half would begin a line of its own choosing."""
+    """The beginning and the end of a text. A cut within a line stays in one line, so that its second half cannot imitate a new
+    line."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -223,7 +226,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _end(text: str, count: int) -> str:
-    """The last `count` characters, from the first line that is whole, if one is."""
+    """The last `count` characters, from the first complete line if there is one."""
     if len(text) <= count or not count:
         return text if count else ""
     _, cut, whole = text[-count - 1 :].partition("\n")

@@ -1,4 +1,4 @@
-"""What k answers of the judge amount to."""
+"""The result of k votes of the judge."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,22 +8,22 @@ _SCORES = (1, 0, -1)
 
 
 def majority(votes: Sequence[int | None], threshold: float = 0.5) -> float | None:
-    """The score that most valid votes name; None (the judge abstains) without a valid vote, if two scores share the top, or if
-    the winner has less than `threshold` of the valid votes.
+    """The score that most valid votes have. None (the judge abstains) without a valid vote, in a tie, or if the winner has less
+    than `threshold` of the valid votes.
 
-    OpenClaw-RL makes a tie 0. Here 0 says that the judge found what came back neutral, which nobody found in a tie.
+    OpenClaw-RL makes a tie 0. Here 0 means that the judge found the next state neutral, which a tie does not show.
     """
     counts = Counter(vote for vote in votes if vote is not None)
     return _winner((counts[1], counts[0], counts[-1]), threshold)
 
 
 def why_none(votes: Sequence[int | None]) -> str:
-    """Why `majority` is None of these."""
+    """Why `majority` is None for these votes."""
     return "no consensus" if any(vote is not None for vote in votes) else "no valid vote"
 
 
 def decided(votes: Sequence[int | None], most: int, threshold: float = 0.5) -> bool:
-    """Whether no further votes, valid or not, up to `most` in all, could change what `majority` says."""
+    """Whether further votes, up to `most` in total, could no longer change `majority`."""
     counts = Counter(vote for vote in votes if vote is not None)
     return _decided((counts[1], counts[0], counts[-1]), max(most - len(votes), 0), threshold)
 

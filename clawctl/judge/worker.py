@@ -27,10 +27,10 @@ _MOST_DOUBTED = 64  # turns whose verdicts wait until their scale is known
 
 
 def judge(run: RunDir, recipe: Recipe, once: bool) -> None:
-    """Work until told to stop; with `once` until every shard has its verdicts or another worker on it.
+    """Work until stopped; with `once` until every shard has its verdicts or is claimed by another worker.
 
-    Any number of judge workers, on any number of hosts, may share a run: each shard is claimed by one. What a worker had not
-    published when it was stopped or killed is done by the next, who asks again only about turns without a verdict in its journal.
+    Any number of judge workers, on any number of hosts, may share a run; each shard is claimed by one. The unpublished work of a
+    stopped worker is done by the next one, which only asks about turns without a verdict in the journal.
     """
     check_asked_versions(run, recipe)
     stop = stop_on_signals()
@@ -131,7 +131,7 @@ class _Worker:
         return self._run.verdicts / f"{stem}.parquet"
 
     def _refuse_doubted(self) -> None:
-        """Raises ClawError where nothing that is left to do could tell what the rewards of a custom reward model mean."""
+        """Raises ClawError if no remaining turn can show the scale of a custom reward model."""
         enough = sum(self._doubted.values()) >= _MOST_DOUBTED
         if enough or (self._once and self._doubted and len(self._doubted) == len(self._tasks)):
             doubt = self._panel.judge.doubt()
@@ -139,7 +139,7 @@ class _Worker:
                 raise doubt
 
     async def _until_sure(self, stem: str, verdicts: list[Verdict]) -> None:
-        """Wait until the judge's rewards of a shard can be believed. Other shards are judged meanwhile: they may tell."""
+        """Wait until the judge's rewards of a shard are reliable. Other shards are judged meanwhile and may settle it."""
         while found := [doubt for verdict in verdicts if (doubt := self._panel.doubt(verdict)) is not None]:
             if not self._doubted:
                 log.warning("%s", found[0])
@@ -161,7 +161,7 @@ class _Worker:
                 self._panel.ratings.look()
                 await self._publish(stem, list(map(self._panel.rated_since, turns, verdicts)))
                 journal.remove()
-                (self._run.locks / f"judge-{stem}.lock").unlink(missing_ok=True)  # whoever waits for it finds the verdicts
+                (self._run.locks / f"judge-{stem}.lock").unlink(missing_ok=True)  # waiting workers find the verdicts
             finally:
                 journal.close()
                 del self._left[stem]
@@ -201,11 +201,11 @@ class _Worker:
 
 
 def _follow(run: RunDir, stop: threading.Event, changed: asyncio.Event) -> None:
-    """Set `changed` whenever trajectories did, and when it is time to stop, from a thread of its own."""
+    """Set `changed` when trajectories change and when it is time to stop, from its own thread."""
     loop = asyncio.get_running_loop()
 
     def watch() -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+        with suppress(RuntimeError):  # the loop is closed, and nothing listens any more
             for _ in changes([run.trajectories], stop):
                 loop.call_soon_threadsafe(changed.set)
             loop.call_soon_threadsafe(changed.set)

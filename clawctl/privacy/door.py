@@ -70,7 +70,7 @@ def expire(run: RunDir, recipe: Path | None, dry_run: bool, as_json: bool) -> No
 
 def _agree() -> None:
     if not sys.stdin.isatty():
-        raise ClawError("nobody can confirm this", "check it with --dry-run, then use --yes", 2)
+        raise ClawError("there is no terminal to confirm this", "check it with --dry-run, then use --yes", 2)
     if input("forget this permanently? [y/N] ").strip().lower() not in ("y", "yes"):
         raise ClawError("nothing was changed", "answer y, or use --yes")
 

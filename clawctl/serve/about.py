@@ -1,4 +1,4 @@
-"""What the server tells of itself: models, health, metrics, and the document of its routes."""
+"""The server's status: models, health, metrics, and the OpenAPI document of its routes."""
 
 import asyncio
 import ipaddress
@@ -82,7 +82,7 @@ class About:
         return json_response({"alive": True})
 
     async def ready(self, request: Request, visit: Visit) -> Response:
-        """Whether new requests should come here."""
+        """Whether the server accepts new requests."""
         why_not = self._not_ready()
         return json_response({"ready": why_not is None, "reason": why_not}, 200 if why_not is None else 503)
 
@@ -113,7 +113,7 @@ class About:
         })  # fmt: skip
 
     def _disk_free(self) -> int | None:
-        """Of the run's disk; None where nobody can say."""
+        """Free bytes on the run's disk; None if not known."""
         try:
             return shutil.disk_usage(self._run.root).free
         except OSError:
@@ -186,7 +186,7 @@ def _cursor(asked: Mapping[str, str], which: str, names: list[str]) -> int | Non
 
 
 def _from_here(request: Request) -> bool:
-    """Whether the client is on this machine, and speaks for itself: behind a proxy everybody comes from here."""
+    """Whether the client is on this machine and no proxy is in between, because behind a proxy every client appears local."""
     if request.client is None or any(name in request.headers for name in _FORWARDED):
         return False
     try:

@@ -1,4 +1,4 @@
-"""One ask, answered: what its replies show goes out, and what crossed the wire is captured before the end is told."""
+"""Answers one ask: sends its replies, and captures the exchange before the end is sent."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ KEPT_REFUSALS = (400, 413, 422)  # statuses of an engine's refusal of a request'
 
 
 def new_handle() -> str:
-    """24 alphanumeric characters: clients that rewrite ids leave these alone."""
+    """24 alphanumeric characters, which clients that rewrite ids leave unchanged."""
     return secrets.token_hex(12)
 
 
@@ -39,8 +39,8 @@ class Answer:
         hints: dict[str, Any],
         key: str,  # name of the API key that asked
         capture: Capture | None,
-        recent: Recent | None = None,  # where the answer is remembered, if it may be put back into a later prompt
-        asks: Sequence[Ask] = (),  # of each reply, where they differ in their prompts
+        recent: Recent | None = None,  # where the answer is stored, if it may be put back into a later prompt
+        asks: Sequence[Ask] = (),  # of each reply, if their prompts differ
     ) -> None:
         self.ask, self.dialect = ask, dialect
         self._asks = asks or [ask] * max(1, len(replies))
@@ -56,13 +56,13 @@ class Answer:
             choice.prompt_ids, choice.completion_ids = reply.sampled.prompt_ids, reply.sampled.completion_ids
 
     def cancel(self) -> None:
-        """The client is gone: stop sampling. What was sampled so far is captured as cancelled."""
+        """Stop sampling because the client is gone. The sampled tokens are captured as cancelled."""
         self.cancelled = True
         for reply in self._replies:
             reply.cancel()
 
     async def pieces(self) -> AsyncIterator[tuple[Choice, Shown | None]]:
-        """Pieces as they come. After an engine's failure it ends with `failed` set."""
+        """The pieces as they arrive. After an engine failure it ends with `failed` set."""
         if len(self.choices) == 1:
             async for shown in self._answer(self.choices[0]):
                 yield self.choices[0], shown
@@ -119,8 +119,8 @@ class Answer:
             yield None
 
     async def keep_refused(self, refusal: Refusal) -> None:
-        """Capture a request that the engine refused for what it says, too long for example: it is still the user's word. What is
-        refused because of load or rights comes again, or never was a part of the conversation."""
+        """Capture a request that the engine refused for its content, such as one that is too long, because it contains the user's
+        words. Requests refused for load or rights are not captured: they are repeated, or never belonged to the conversation."""
         if refusal.status in KEPT_REFUSALS:
             ask = self.ask
             temperature, top_p = (1.0 if value is None else value for value in (ask.temperature, ask.top_p))
@@ -170,7 +170,7 @@ class Answer:
 
 def _has_cut_call(ask: Ask, choice: Choice, sampled: Sampled, message: Message | None) -> bool:
     """Whether a limit or a stop string ended the answer within a tool call, or may have."""
-    if sampled.cut_call is None:  # the engine parsed the call: a stop string that ended the answer may stand in it
+    if sampled.cut_call is None:  # the engine parsed the call; the stop string that ended the answer may be in it
         last = choice.shown[-1].events[-1] if choice.shown and choice.shown[-1].events else None
         cut = sampled.stop_sequence is not None and isinstance(last, CallBegun | CallSaid)
     else:
@@ -179,7 +179,7 @@ def _has_cut_call(ask: Ask, choice: Choice, sampled: Sampled, message: Message |
 
 
 def _tell(choice: Choice, sampled: Sampled) -> None:
-    """What the client is told of the end."""
+    """The error that the client gets at the end."""
     choice.prompt_tokens, choice.completion_tokens = sampled.prompt_tokens, sampled.completion_tokens
     choice.cached_tokens, choice.reasoning_tokens = sampled.cached_tokens, sampled.reasoning_tokens
     choice.finish_reason, choice.stop_sequence = sampled.finish_reason, sampled.stop_sequence

@@ -1,4 +1,4 @@
-"""The HTTP side: routes, keys, limits, errors. Every request comes in and goes out through `Gateway.__call__`."""
+"""The HTTP side: routes, keys, limits, errors. `Gateway.__call__` handles every request."""
 
 import logging
 import re
@@ -114,7 +114,7 @@ class Gateway:
             return await self._route(request, visit)
         except Refusal as refusal:
             return self._refuse(visit, refusal)
-        except Exception:  # noqa: BLE001 - the edge of the process: the client is told that it was us, the log has the rest
+        except Exception:  # noqa: BLE001 - the edge of the process: the client gets an error, the log has the rest
             _log.exception("request %s failed", visit.request_id)
             return self._refuse(visit, Refusal(500, "internal error; the log of clawctl has the details"))
 
@@ -143,7 +143,7 @@ class Gateway:
         return await handle(request, visit)
 
     def _options(self, request: Request, allowed: str) -> Response:
-        """What may be asked of a route, also for a page's browser. Raises Refusal."""
+        """The allowed methods of a route, also for a page's browser. Raises Refusal."""
         response = Response(status_code=204, headers={"allow": allowed})
         response.raw_headers.extend(self._cors.preflight(request.headers, allowed))
         return response
@@ -167,11 +167,11 @@ class Gateway:
     # ---- ending ----------------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """From here on we are not ready, though we still answer."""
+        """From now on the server reports that it is not ready, but still answers."""
         self._about.draining = True
 
     def cut(self) -> None:
-        """The time to finish is over: end what runs; what was sampled is captured as cancelled."""
+        """End running requests, because their time is over. The sampled tokens are captured as cancelled."""
         for answer in self._running:
             answer.cancel()
 
@@ -227,7 +227,7 @@ class Gateway:
         return Stream(answer, visit, kept) if ask.stream else await whole(answer, visit, kept, request.receive)
 
     async def _with_texts(self, asks: list[Ask]) -> list[Ask]:
-        """The asks with the texts of prompts that are token ids, where a tokenizer is known here. Raises Refusal."""
+        """The asks, with texts for prompts that are token ids, if a tokenizer is available. Raises Refusal."""
         found = []
         for ask in asks:
             prompt = ask.prompts[0]
@@ -242,7 +242,8 @@ class Gateway:
         return found
 
     def _as_the_recipe_samples(self, ask: Ask, headers: dict[str, str], visit: Visit) -> Ask:
-        """The ask under `serve.sampling`. What is not for training (`X-Capture: off`, a pinned version) is sampled as it asks."""
+        """The ask after `serve.sampling`. Requests that are not for training (`X-Capture: off`, a pinned version) stay
+        unchanged."""
         config = self._recipe.serve.sampling
         if self._samples_as_asked:
             return ask
@@ -286,7 +287,7 @@ class Gateway:
 
         most = most_body(self._limits.body_mb, live.max_context, live.capabilities.images)
         raw = await self._body(request, key, most, self._limits.body_values, large)
-        length = len(raw) if len(raw) > LONG_BODY else 0  # of what is not read at once
+        length = len(raw) if len(raw) > LONG_BODY else 0  # of bodies that are read in a thread
         if length:
             await self._vetting.check(key, visit.api, raw, live.max_context)
         body = await self._lines.run(key, length, partial(parse, raw))
@@ -302,14 +303,14 @@ class Gateway:
     async def _body(
         self, request: Request, key: str, most: int, most_values: int = 1 << 16, large: Callable[[], None] | None = None
     ) -> bytes:
-        """The body, unpacked where it is compressed. Raises Refusal; see `read_body`."""
+        """The body, decompressed if needed. Raises Refusal; see `read_body`."""
         encoding = encoding_of(request.headers.get("content-encoding", ""))
         if encoding is None:
             return await read_body(request, most, self._limits.body_s, most_values, large)
         packed = await read_body(request, most, self._limits.body_s, most, large)
         if not packed:
             return packed
-        size = max(len(packed), SHORT + 1)  # never on the event loop: how much comes out of it is not known
+        size = max(len(packed), SHORT + 1)  # never on the event loop, because the decompressed size is not known
         raw = await self._lines.run(key, size, partial(unpacked, encoding, packed, most, most_values))
         if large is not None and len(packed) <= LARGE < len(raw):
             large()

@@ -20,7 +20,7 @@ def check_canary(run: RunDir, version: int, score: Callable[[Sequence[int]], lis
     worst = 0.0
     try:
         for ids, expected in zip(canary["prompt_ids"], canary["logprobs"], strict=True):
-            # The trainer's [t] speaks of token t; nothing speaks of the first.
+            # The trainer's [t] belongs to token t; the first has none.
             pairs = zip(score(ids), expected[1:], strict=True)
             worst = max([worst, *(abs(ours - theirs) if ours == ours else float("inf") for ours, theirs in pairs)])
     except (KeyError, TypeError, ValueError, IndexError) as error:

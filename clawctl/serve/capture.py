@@ -1,7 +1,7 @@
-"""Exchanges to `captures/`: in the kernel's hands before the client has its last byte, and never in the way of serving.
+"""Writes exchanges to `captures/`: the kernel has them before the client has its last byte, and serving never fails for it.
 
-Each API key has a queue of its own, whose exchanges are redacted and written in their order. The threads of several keys take turns
-after each piece of text (`Baton`): a text that takes long to look through delays the next answer of its own key, and nobody else's.
+Each API key has its own queue, whose exchanges are redacted and written in order. The threads of several keys take turns after each
+piece of text (`Baton`). A text that takes long to check delays only the next answer of its own key.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _ROTATE_BYTES = 64 << 20
 _ROTATE_S = 86400.0  # whole files expire (`clawctl/retention.py`)
 _PATIENCE_S = 2.0  # an answer waits no longer than this for a slow disk; the line is still written
 _LOG_EVERY_S = 5.0
-_THREADS = 32  # keys whose exchanges are worked on at the same time; the others wait for the first that is done
+_THREADS = 32  # keys whose exchanges are processed at the same time; the others wait for the first that ends
 
 _Waiting = tuple[Exchange, Any, "asyncio.Future[None]"]
 
@@ -41,7 +41,7 @@ class Capture:
     """One writer: `<host>-<pid>-<random>-<n>.jsonl`, one line an exchange. With `folder` None nothing is written."""
 
     def __init__(self, folder: Path | None, privacy: PrivacyConfig, decode: Decode | None = None) -> None:
-        """`decode`: what token ids say, so that they are looked through as well; None where no tokenizer is known here."""
+        """`decode`: the text of token ids, so that it is redacted as well; None if no tokenizer is known."""
         self._folder, self._privacy = folder, privacy
         self._baton, self._decode = Baton(), decode
         self._redactor = Redactor(privacy.redact, decode=decode, pause=self._baton.pass_on, not_secrets=privacy.not_secrets)
@@ -55,7 +55,7 @@ class Capture:
         self._file = threading.Lock()
         self._waiting: dict[
             str, list[_Waiting]
-        ] = {}  # of each key at work: what came meanwhile goes on together, waking costs most
+        ] = {}  # per active key: later exchanges are processed with it, because waking up costs most
         self._logged_at = float("-inf")
         self.written = 0
         self.lost = 0
@@ -67,7 +67,7 @@ class Capture:
         return self._folder is not None
 
     def text_of(self, ids: Sequence[int]) -> str:
-        """What token ids say; "" where no tokenizer is known here."""
+        """The text of token ids; "" if no tokenizer is known."""
         return "" if self._decode is None else self._decode(list(ids))
 
     async def keep(self, exchange: Exchange, unwritten: Any = None) -> None:
@@ -93,13 +93,13 @@ class Capture:
         loop = asyncio.get_running_loop()
 
         def told(written: "asyncio.Future[None]") -> None:
-            if not written.done():  # nobody waits for it any more
+            if not written.done():  # nothing waits for it any more
                 written.set_result(None)
 
         def write() -> None:
             for place, (exchange, unwritten, written) in enumerate(waiting, 1):
                 self._keep(exchange, unwritten)
-                with suppress(RuntimeError):  # the loop has ended, and nobody waits
+                with suppress(RuntimeError):  # the loop has ended, and nothing waits
                     loop.call_soon_threadsafe(told, written)
                     if place == len(waiting):
                         loop.call_soon_threadsafe(self._write_waiting, key)
@@ -107,7 +107,7 @@ class Capture:
         self._threads.submit(write)
 
     def close(self) -> None:
-        """Finish what is being written."""
+        """Finish running writes."""
         self._threads.shutdown(wait=True)
         for waiting in self._waiting.values():
             for exchange, unwritten, _ in waiting:
@@ -127,7 +127,7 @@ class Capture:
             if self.failing:
                 self.failing = False
                 _log.warning("captures work again; %d turns were lost", self.lost)
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the answer goes out; it is counted and said
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the answer is sent; the problem is counted and logged
             self.lost += 1
             self.failing = True
             self._complain(f"a turn was not captured: {type(error).__name__}: {error}")
@@ -146,7 +146,7 @@ class Capture:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
 
     def _append(self, descriptor: int, line: bytes) -> None:
-        data = b"\n" + line if self._torn else line  # a reader sees the torn line as one it cannot read, and this one whole
+        data = b"\n" + line if self._torn else line  # a reader skips the incomplete line and reads this one
         done = os.write(descriptor, data)
         self._size += done
         while done < len(data):

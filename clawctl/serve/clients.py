@@ -1,7 +1,7 @@
-"""Which client sends a request: rules kept as data, for settings that differ between clients.
+"""Detects the client of a request, with rules as data, for settings that differ between clients.
 
-A client names itself in a header or in the first words of its prompt, and anybody can send the same: nothing here is evidence of
-who asks. Taken from recordings (`tests/recordings/`) and from the clients' published sources.
+A client names itself in a header or in the first words of its prompt, and anyone can send the same, so this proves nothing about
+the sender. The rules come from recordings (`tests/recordings/`) and from the clients' published sources.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Final, Literal
 from clawctl.types import Message
 
 OTHER: Final = "other"
-_LOOKED_AT = 4096  # characters of the first message; openers stand at its beginning
+_LOOKED_AT = 4096  # characters of the first message; the phrases are at its beginning
 _LONGEST_NAME = 64
 
 
@@ -61,7 +61,7 @@ def client_of(headers: Mapping[str, str], messages: Sequence[Message]) -> str:
 
 
 def agent_of(headers: Mapping[str, str]) -> str:
-    """What the client calls itself, lower-case and short: "openai/js 7.15.0"."""
+    """The client's own name, lower-case and short: "openai/js 7.15.0"."""
     return headers.get("user-agent", "")[:_LONGEST_NAME].lower()
 
 

@@ -1,7 +1,7 @@
-"""Web pages that may read our answers: those that the recipe names (`serve.cors_origins`), none else.
+"""Web pages that may read answers: only those that the recipe names (`serve.cors_origins`).
 
-A browser sends no key by itself, and cookies are never used here: a page needs a key of its own, as any client does. With `*` a
-page of any origin may read what a key is answered, and nothing that is told without one.
+A browser sends no key by itself, and cookies are never used, so a page needs its own key like any client. With `*` a page of any
+origin may read answers to requests with a key, and nothing without one.
 """
 
 import re
@@ -15,11 +15,11 @@ _AGE_S = b"600"  # a browser need not ask again so long
 # Of our headers, those that a page may read beside the usual ones.
 _TOLD = b"x-request-id, request-id, retry-after, allow, x-clawctl-ignored, x-clawctl-sampling"
 _NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+(\s*,\s*[A-Za-z0-9!#$%&'*+.^_`|~-]+)*")
-_LONGEST = 4096  # characters of the list of headers that a page wants to send
+_LONGEST = 4096  # length of the list of headers that a page wants to send
 
 
 class Cors:
-    """What is said to pages of which origin."""
+    """The CORS headers for pages by origin."""
 
     def __init__(self, origins: Sequence[str]) -> None:
         self._origins = {origin.lower() for origin in origins}

@@ -1,4 +1,4 @@
-"""Compressed request bodies: what they hold is counted while it is unpacked, so that a small body never becomes a large one."""
+"""Decompresses request bodies. The size is counted while decompressing, so that a small body never becomes a large one."""
 
 import zlib
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 def encoding_of(header: str) -> str | None:
-    """Of a `Content-Encoding`; None where the body is as it is. Raises Refusal."""
+    """The encoding of a `Content-Encoding` header; None if the body is not compressed. Raises Refusal."""
     named = [name for each in header.split(",") if (name := each.strip().lower()) not in ("", "identity")]
     if not named:
         return None

@@ -1,4 +1,4 @@
-"""The door of `clawctl serve`: what can be refused is refused before anything heavy is even imported."""
+"""The start of `clawctl serve`: it refuses invalid settings before it imports anything heavy."""
 
 import errno
 import socket
@@ -37,7 +37,7 @@ def serve(run: RunDir, recipe: Recipe, intercept: bool, pin: int | None = None) 
 
 
 def check_engine(recipe: Recipe) -> None:
-    """Raises ClawError where the model or the engine is known not to be there, before a run is made for it."""
+    """Raises ClawError if the model or the engine is known to be missing, before a run directory is created."""
     if recipe.serve.upstream is None:
         check_model(recipe)
         if recipe.serve.engine == "vllm":
@@ -63,7 +63,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def not_ours(host: str, port: int, error: OSError) -> ClawError:
-    """Why we cannot have the address."""
+    """Why the address is not available."""
     if error.errno == errno.EADDRINUSE:
         return ClawError(
             f"port {port} on {host} is already in use", "stop the process that uses it, or choose another port with --port"
@@ -74,13 +74,13 @@ def not_ours(host: str, port: int, error: OSError) -> ClawError:
 
 
 def check_model(recipe: Recipe) -> None:
-    """Raises ClawError (exit code 2) if the recipe names a local folder that holds no model, or a name that nobody has."""
+    """Raises ClawError (exit code 2) if the recipe names a local folder without a model, or an unknown name."""
     path = recipe.model_path
     local = recipe.model.path == "demo" or Path(path).is_absolute() or path.startswith((".", "~")) or path.count("/") != 1
     if local or Path(path).exists():
         if not (Path(path) / "config.json").is_file():
             raise ClawError(f"there is no model in {path}", _NAME_A_MODEL, 2)
-    elif recipe.serve.engine == "transformers":  # vLLM looks where it is told to
+    elif recipe.serve.engine == "transformers":  # vLLM uses its own paths
         check_hub(path)
 
 

@@ -1,6 +1,6 @@
-"""What a client claims about its conversation. Claims group and label; they are never trusted to link turns.
+"""A client's claims about its conversation. They group and label turns, but never link them.
 
-Where each known client says it: docs/clients.md.
+docs/clients.md lists where each known client puts them.
 """
 
 import re
@@ -15,7 +15,7 @@ _SESSION_HEADERS = ("x-session-id", "session_id", "session-id", "x-session-affin
 _TRUE = ("1", "true", "yes", "on")
 _OWN_CLAIMS = ("session_id", "turn_type", "session_done", "prompt_cache_key")
 _UUID = "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
-_WITH_REVISION = re.compile(rf"({_UUID}):([0-9]{{1,6}})")  # OpenClaw: <session>:<how often it was compacted or begun anew>
+_WITH_REVISION = re.compile(rf"({_UUID}):([0-9]{{1,6}})")  # OpenClaw: <session>:<number of its compactions and restarts>
 _USER_ID_SESSION = re.compile(rf"_session_({_UUID})")  # Claude Code, before its user ids became JSON
 _RUNTIME_LINE = re.compile(r"^Runtime: .*\bsessionId=([A-Za-z0-9._-]{1,128})", re.MULTILINE)
 _LONGEST = 256  # characters of a claim
@@ -24,7 +24,7 @@ _RUNTIME_WITHIN = 64 << 10  # characters at the end of a message: OpenClaw write
 
 
 def read_claims(body: Mapping[str, Any], messages: Sequence[Message]) -> dict[str, Any]:
-    """What the body of any API claims: its own fields, Anthropic's user id, OpenClaw's line in the prompt."""
+    """The claims in the body of any API: its own fields, Anthropic's user id, OpenClaw's line in the prompt."""
     claims = {key: body[key] for key in _OWN_CLAIMS if key in body}
     metadata = body.get("metadata")
     if isinstance(metadata, dict) and (session := _session_of_user(metadata.get("user_id"))):
@@ -35,7 +35,7 @@ def read_claims(body: Mapping[str, Any], messages: Sequence[Message]) -> dict[st
 
 
 def read_hints(headers: Mapping[str, str], claims: Mapping[str, Any]) -> dict[str, Any]:
-    """The hints of an exchange, from the request's headers and the body's fields; headers come first."""
+    """The hints of an exchange, from the request's headers and the body's fields. Headers take precedence."""
     codex = _object(headers.get("x-codex-turn-metadata"))
     agent = headers.get("x-claude-code-agent-id") or None
     session, revision = _split(_session(headers, claims, codex))
@@ -72,7 +72,7 @@ def _split(session: str | None) -> tuple[str | None, str | None]:
 
 
 def _codex_turn_type(codex: Mapping[str, Any]) -> str | None:
-    """Codex calls the titles that it asks for turns as well: "turn" is no evidence of a main turn."""
+    """Codex also marks its title requests as turns, so "turn" does not show a main turn."""
     return "side" if _text(codex.get("request_kind")) not in (None, "turn") else None
 
 
@@ -105,7 +105,7 @@ def _object(text: str | None) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str | None:
-    """A claim as text; anything but text and numbers is no claim."""
+    """A claim as text. Only texts and numbers are claims."""
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         return None
     return str(value)[:_LONGEST]

@@ -1,7 +1,7 @@
-"""Which names this server answers to: a web page can point a name of its own at 127.0.0.1 and then reads what asks for no key.
+"""Allowed host names: without a check, a web page could point its own name at 127.0.0.1 and read answers that need no key.
 
-An IP address cannot be pointed elsewhere, so every address is allowed. Names must be known. A request with a valid key may come
-under any name: a page has no key.
+An IP address cannot be pointed elsewhere, so every address is allowed. Names must be known. A request with a valid key may use any
+name, because a page has no key.
 """
 
 import ipaddress
@@ -49,7 +49,7 @@ class Hosts:
 
 
 def _name_of(origin: str) -> str | None:
-    """None where it is opaque ("null") or cannot be read."""
+    """The host name of an origin; None if it is opaque ("null") or invalid."""
     try:
         return urlsplit(origin.strip()).hostname
     except ValueError:

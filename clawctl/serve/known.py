@@ -16,7 +16,7 @@ from clawctl.shards import UnreadableShard, read_columns
 
 _LATELY = 1 << 16  # turns of this process
 _LOOK_EVERY_S = 0.25  # for turns that others captured
-_MERGE = 4096  # new numbers are kept beside the sorted ones up to here
+_MERGE = 4096  # new numbers are kept outside the sorted ones up to here
 
 
 class KnownTurns:

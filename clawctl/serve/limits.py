@@ -1,7 +1,7 @@
-"""What a client may ask at most: the size and pace of a request, connections, and running requests of one key.
+"""Limits for clients: size and pace of a request, connections, and running requests per key.
 
-Sizes and paces are kept on the connection itself, below the routes: a client that sends its headers byte by byte, or does not take
-its answer, never reaches them.
+Sizes and paces are enforced on the connection itself, below the routes. A client that sends its headers byte by byte, or does not
+read its answer, never reaches a route.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from clawctl.config import LimitsConfig
 from clawctl.serve.dialects import Refusal
 
 _log = logging.getLogger("clawctl.serve")
-_GRACE_S = 5.0  # the routes refuse a slow body with words; this is for those who go on sending after that
+_GRACE_S = 5.0  # the routes refuse a slow body with a message; this is for clients that keep sending after that
 _RETRY_AFTER_S = 1
-_MOST_RESERVE = 2048  # file descriptors for captures, policies, engines and what they load
+_MOST_RESERVE = 2048  # file descriptors for captures, policies, engines and their files
 _MOST_PIPELINED = 64  # requests that wait on one connection; real clients send the next after the answer
 
 
 class TooManyRequests(Refusal):
-    """A key runs as many requests as it may; the client is told when to come again."""
+    """A key runs as many requests as it may. The client is told when to retry."""
 
     def __init__(self, most: int, what: str = "requests") -> None:
         told = f"this API key already runs {most} {what}; wait until one ends"
@@ -65,7 +65,7 @@ class Descriptors:
 
 def share_descriptors(connections: int, each: int = 1) -> Descriptors:
     """Raise the descriptor limit as far as `connections` need and the system allows, and keep a reserve for the stage's own files.
-    `each`: descriptors that a connection takes (a stream to an upstream has one of its own)."""
+    `each`: descriptors per connection (a stream to an upstream has its own)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections * each + 2 * _MOST_RESERVE
     allowed = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
@@ -80,7 +80,7 @@ def share_descriptors(connections: int, each: int = 1) -> Descriptors:
 
 
 def limited(limits: LimitsConfig, connections: int | None = None) -> type[HttpToolsProtocol]:
-    """The HTTP protocol for uvicorn that keeps `limits`, with at most `connections`, where that is less than they allow."""
+    """The HTTP protocol for uvicorn that enforces `limits`, with at most `connections` if that is fewer."""
 
     class Limited(LimitedProtocol):
         bounds = limits
@@ -103,7 +103,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._head_bytes = self._parsed_bytes = 0  # of the request whose headers are coming in
         self._in_head = True  # between requests as well: nothing but headers may come
         self._refusal: tuple[int, str] | None = None
-        self._asked = False  # a whole request head has come
+        self._asked = False  # a complete request head has arrived
         super().connection_made(transport)
         self.open[self] = None
         if len(self.open) > self.most and not self._make_room():
@@ -137,7 +137,7 @@ class LimitedProtocol(HttpToolsProtocol):
             if self._deadline is None:
                 self._expect_by(self.bounds.header_s)
         super().data_received(data)
-        # What was parsed by now is no header any more; a header that never ends is seen here, a long one in on_header.
+        # Parsed data is no longer a header. A header that never ends is detected here, a long one in on_header.
         if self._in_head and self._head_bytes > self.bounds.header_kb << 10 and not self.transport.is_closing():
             self._refuse(*self._too_large())
 
@@ -175,7 +175,7 @@ class LimitedProtocol(HttpToolsProtocol):
         return 431, f"the headers are larger than {self.bounds.header_kb} KB"
 
     def _expect_by(self, seconds: float | None) -> None:
-        """What comes next must be whole by then."""
+        """Set the deadline for the next part of the request."""
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = None if seconds is None else self.loop.call_later(seconds, self._too_slow)
@@ -210,7 +210,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._stalled = None
 
     def send_400_response(self, msg: str) -> None:
-        """What uvicorn calls for bytes that are no HTTP."""
+        """Called by uvicorn for bytes that are not HTTP."""
         self._refuse(*(self._refusal or (400, msg)))
 
     def _refuse(self, status: int, message: str) -> None:

@@ -1,4 +1,4 @@
-"""How large a request is, measured before anything is rendered, looped over or kept: every limit is named in its refusal."""
+"""Measures the size of a request before anything is rendered or kept. Every limit is named in its refusal."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -8,12 +8,12 @@ import orjson
 from clawctl.serve.dialects import Ask, Refusal
 
 BYTES_PER_TOKEN: Final = 32  # text has 4 or 5; a request with more of them than its context can hold is not worth reading
-BESIDE: Final = 1 << 20  # bytes of a body beside its prompt
+BESIDE: Final = 1 << 20  # bytes of a body besides its prompt
 _MOST_SETTINGS = 256 << 10  # bytes of JSON in all sampling fields of a request (a schema, a grammar, banned words)
-_MOST_ECHO = 64 << 10  # bytes of JSON in what a response repeats
+_MOST_ECHO = 64 << 10  # bytes of JSON in repeated fields of a response
 _MOST_TOOL_VALUES = 20_000  # a template writes a request's tools, or the arguments of one call, in one go
 _LONG_ARGUMENTS = 32 << 10  # characters; shorter ones hold few values
-_SURE_BYTES = 4  # a prompt with fewer bytes per token of the context is rendered as it is
+_SURE_BYTES = 4  # a prompt with fewer bytes per token of the context is rendered without a check
 _PIECE = 1 << 16  # characters
 _MOST_CONTEXTS = 2  # a request may hold that many times its context: templates leave reasoning and unknown fields out
 _NOT_REPEATED = frozenset(("instructions", "tools", "named"))  # these are measured as parts of the prompt
@@ -24,7 +24,7 @@ def parse(raw: bytes) -> dict[str, Any]:
     """A body as an object. Raises Refusal."""
     try:
         body = orjson.loads(raw)
-        orjson.dumps(body)  # what cannot be written again could neither be captured nor passed on
+        orjson.dumps(body)  # values that cannot be written again could be neither captured nor passed on
     except orjson.JSONDecodeError as error:
         raise Refusal(400, f"the body is not JSON: {error}") from error
     except orjson.JSONEncodeError as error:
@@ -35,7 +35,7 @@ def parse(raw: bytes) -> dict[str, Any]:
 
 
 class ValueCount:
-    """Counts the values of a JSON text that comes in pieces: list items and object fields. Commas within strings do not count."""
+    """Counts the values of a JSON text in pieces: list items and object fields. Commas within strings do not count."""
 
     def __init__(self) -> None:
         self.values = 0
@@ -43,7 +43,7 @@ class ValueCount:
         self._cut = b""  # a backslash at the end of the last piece
 
     def feed(self, piece: bytes) -> int:
-        """The values so far, an upper bound by at most one for each empty list or object."""
+        """The number of values so far: an upper bound, by at most one for each empty list or object."""
         plain = (self._cut + piece).replace(b"\\\\", b"")
         self._cut = b"\\" if plain.endswith(b"\\") else b""
         parts = plain.removesuffix(self._cut).replace(b'\\"', b"").split(b'"')
@@ -68,7 +68,7 @@ def most_body(limit_mb: float, max_context: int | None, images: bool | None) -> 
 
 
 def check_ask(ask: Ask, max_context: int | None = None, count_tokens: CountTokens | None = None) -> None:
-    """Raises Refusal for what is too much for one request. Linear in its size; quick for small ones."""
+    """Raises Refusal for a request that is too large. Linear in its size, and fast for small ones."""
     if ask.engine_fields and len(orjson.dumps(ask.engine_fields)) > _MOST_SETTINGS:
         largest = max(ask.engine_fields, key=lambda name: len(orjson.dumps(ask.engine_fields[name])))
         raise Refusal(

@@ -1,6 +1,6 @@
-"""What Prometheus reads at `/metrics`. Three kinds of numbers of one process and one event loop need no library: its locks and its
-global registry would cost more lines here than the text format does (https://prometheus.io/docs/instrumenting/exposition_formats/).
-"""
+"""The metrics at `/metrics` for Prometheus. Three kinds of numbers of one process and one event loop need no library: its locks and
+its global registry would cost more lines here than the text format
+(https://prometheus.io/docs/instrumenting/exposition_formats/)."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -19,7 +19,7 @@ Labels = tuple[str, ...]
 class Histogram:
     """Seconds, by label."""
 
-    buckets: dict[Labels, list[int]] = field(default_factory=dict)  # one count a bucket, and one for what is above all
+    buckets: dict[Labels, list[int]] = field(default_factory=dict)  # one count per bucket, and one for larger values
     sums: Counter[Labels] = field(default_factory=Counter)
 
     def observe(self, labels: Labels, seconds: float) -> None:
@@ -32,7 +32,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class Metrics:
-    """Counters of the door. Labels are bounded: APIs and reasons are ours, keys are those that were added."""
+    """Counters of the server. Labels are bounded: APIs and reasons are fixed, and keys are those that were added."""
 
     requests: Counter[Labels] = field(default_factory=Counter)  # (api, status, key)
     refused: Counter[Labels] = field(default_factory=Counter)  # (reason,)
@@ -47,7 +47,7 @@ class Metrics:
 
 
 def exposition(metrics: Metrics, now: Mapping[str, tuple[str, str, float | None]]) -> bytes:
-    """The text that Prometheus reads; `now` holds name → (kind, help, value) of what is looked up at this moment, None: unknown."""
+    """The text for Prometheus. `now` maps name → (kind, help, value) for current values; None: unknown."""
     lines: list[str] = []
     lines += _counted("clawctl_requests", "Requests answered.", ("api", "status", "key"), metrics.requests)
     lines += _counted("clawctl_refused", "Requests refused.", ("reason",), metrics.refused)

@@ -25,7 +25,7 @@ _OBJECTIONS = (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeE
 
 
 def load_tokenizer(path: str) -> Any:
-    """The tokenizer beside the model. Raises ClawError if there is none, or one without a chat template."""
+    """The tokenizer in the model's folder. Raises ClawError if there is none, or if it has no chat template."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError) as error:
@@ -42,15 +42,15 @@ def load_tokenizer(path: str) -> Any:
 class Rendered:
     ids: list[int]
     thinking: bool  # the answer begins within reasoning
-    spliced: int | None  # earlier answers that stand in `ids` as they were sampled; None: not asked for
-    unspliced: str | None  # why those that are known do not
-    plain: list[int]  # the ids of the rendering alone
+    spliced: int | None  # earlier answers that are in `ids` as they were sampled; None: not requested
+    unspliced: str | None  # why known answers are not in it
+    plain: list[int]  # the ids of the rendering without splicing
     messages: list[Message]  # that were rendered, as asked or adapted
-    adapted: str | None  # what was changed in the messages for the template's sake
+    adapted: str | None  # changes to the messages that the template required
 
 
 async def render_beside(tokenizer: Any, ask: Ask, lines: Lines, splicing: bool = False) -> Rendered:
-    """As `render`; a long ask is templated and tokenised in a thread, so that streams go on meanwhile."""
+    """Like `render`, but a long ask is rendered and tokenised in a thread, so that streams continue meanwhile."""
     size = max(ask.size, sum(len(message["content"]) for message in ask.messages))
     return await lines.run(ask.key, size, partial(render, tokenizer, ask, splicing))
 
@@ -67,7 +67,7 @@ async def plain_beside(tokenizer: Any, ask: Ask, lines: Lines) -> Rendered:
 
 
 def render(tokenizer: Any, ask: Ask, splicing: bool = False) -> Rendered:
-    """The prompt. Raises Refusal where the template objects."""
+    """The prompt. Raises Refusal if the template refuses the messages."""
     if any(isinstance(message.get("content"), list) for message in ask.messages):
         raise Refusal(400, NO_IMAGES, "messages")
     messages = [_for_template(message) for message in ask.messages]
@@ -120,8 +120,8 @@ def _apply(tokenizer: Any, messages: list[Message], asked: dict[str, Any]) -> tu
 
 
 def _apply_continued(tokenizer: Any, messages: list[Message], asked: dict[str, Any]) -> tuple[list[Message], str]:
-    """The template's text up to the end of what the last message says, every character as it was sent: the answer goes on there.
-    Whatever a template does to the ends of a text, it does to a mark in its place."""
+    """The template's text up to the end of the last message, with every character as it was sent. The answer continues there. The
+    message is rendered as a mark, so that the template cannot change the ends of its text."""
     mark, last = secrets.token_hex(12), messages[-1]
     rendered, text = _apply(tokenizer, [*messages[:-1], {**last, "content": mark}], asked)
     before, found, _ = text.rpartition(mark)
@@ -146,7 +146,7 @@ def _splice(
     try:
         return splice(tokenizer, again, messages, text, answers, safe.encode)
     except _OBJECTIONS:
-        return None  # the template wants its assistant's messages as they are
+        return None  # the template uses its assistant's messages unchanged
 
 
 def _for_template(message: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`POST /v1/feedback` and the `X-Feedback` header: what a client thinks of an answer, kept beside the captures."""
+"""`POST /v1/feedback` and the `X-Feedback` header: ratings from clients, stored next to the captures."""
 
 import asyncio
 import logging
@@ -23,13 +23,13 @@ _MOST_COUNTED = 1 << 16  # answers
 
 
 class Pace:
-    """How often a key may rate: a burst, and then so many a second. Refused ratings count as well."""
+    """Limits the ratings of a key: a burst, and then a rate per second. Refused ratings count as well."""
 
     def __init__(self) -> None:
         self._left: dict[str, tuple[float, float]] = {}  # of each key: ratings left, and when that was
 
     def take(self, key: str) -> None:
-        """Raises Refusal where the key is too fast."""
+        """Raises Refusal if the key sends too fast."""
         now = time.monotonic()
         left, at = self._left.get(key, (_BURST, now))
         left = min(_BURST, left + (now - at) * _PER_SECOND)
@@ -40,8 +40,8 @@ class Pace:
 
 
 class Rating:
-    """Writes ratings. With `run` None conversations are not captured, and there is nothing to rate. `counts` holds how many were
-    kept and lost."""
+    """Writes ratings. With `run` None conversations are not captured, and nothing can be rated. `counts` contains the numbers of
+    stored and lost ratings."""
 
     def __init__(self, run: RunDir | None, recipe: Recipe, counts: Counter[tuple[str, ...]]) -> None:
         self._file = None if run is None else FeedbackFile(run.feedback)
@@ -56,7 +56,8 @@ class Rating:
         self._writing = asyncio.Lock()  # one line after the other
 
     async def keep(self, body: Any, key: str) -> dict[str, Any]:
-        """Write one rating of `key`; returns when the kernel has it. Raises Refusal, also where it is lost: who rates is told."""
+        """Write one rating of `key`; returns when the kernel has it. Raises Refusal, also if it is lost, so that the sender
+        knows."""
         try:
             feedback = read_rating(body, key, time.time())
         except BadRating as bad:
@@ -95,8 +96,8 @@ class Rating:
             self._times.popitem(last=False)
 
     def hint(self, headers: Mapping[str, str]) -> dict[str, float]:
-        """Of an `X-Feedback` header: a rating of the turn that the request answers. One that is no rating is counted as lost: the
-        request is answered all the same."""
+        """Handle an `X-Feedback` header: a rating of the turn that the request answers. An invalid one counts as lost, and the
+        request is still answered."""
         try:
             rating = rating_in_header(headers.get("x-feedback"))
         except BadRating:

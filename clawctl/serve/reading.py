@@ -1,4 +1,4 @@
-"""From sampled ids to what is shown, wherever the ids come from: text, reasoning, tool calls, and the tokens that made them."""
+"""Converts sampled ids from any source to visible events: text, reasoning, tool calls, and their tokens."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ _HEADER, _OTHER_CALLS = "<|im_start|>", "<function="
 
 
 def uncovered(template: str, tools: bool) -> str | None:
-    """Why answers of a model with this chat template cannot be read here, or None: the Qwen and Hermes families can."""
+    """Why answers of a model with this chat template cannot be parsed here, or None. The Qwen and Hermes families are supported."""
     if _HEADER not in template:
         return "only token ids of the Qwen and Hermes families can be parsed"
     if tools and (CALL not in template or _OTHER_CALLS in template):
@@ -22,7 +22,7 @@ class Reading:
     """Of one answer."""
 
     def __init__(self, tokenizer: Any, ask: Ask, thinking: bool, before: Sequence[int] = ()) -> None:
-        """`before`: the ids of a prompt that the answer goes on from, without a template."""
+        """`before`: the ids of a prompt without a template that the answer continues."""
         self._detokenizer, self._cutter = Detokenizer(tokenizer, before), StopCutter(ask.stop)
         self._parser = PlainText() if ask.prompts else Parser(thinking, bool(ask.functions))
         self._logprobs = ask.logprobs
@@ -30,7 +30,7 @@ class Reading:
         self._barred = ask.bars_calls
         self._one_call = ask.engine_fields.get("parallel_tool_calls") is False
         self._events: list[Event] = []
-        self._unseen: list[ShownToken] = []  # visible tokens of text that is held back
+        self._unseen: list[ShownToken] = []  # visible tokens of held-back text
         self._calls = 0
         self.reasoning_tokens = 0
         self.ended_in_call = False
@@ -38,7 +38,7 @@ class Reading:
 
     @property
     def hit(self) -> str | None:
-        """The stop that was found; what comes after it is not shown."""
+        """The stop text that was found. Text after it is not shown."""
         return self._cutter.hit
 
     @property
@@ -46,7 +46,7 @@ class Reading:
         return self._calls > 0
 
     def take(self, token: int, logprob: float | None, top: Sequence[tuple[int, float]] = (), last: bool = False) -> None:
-        """One sampled token, with the likeliest ones in its place; `last`: it ends the answer and is no text."""
+        """Add one sampled token, with the likeliest ones at its place. `last`: it ends the answer and is not text."""
         text = self._detokenizer.feed(token)
         self.ended_by_token = self._detokenizer.is_hidden(token)
         if self._logprobs and logprob is not None and not last and not self._detokenizer.is_hidden(token):
@@ -55,7 +55,7 @@ class Reading:
         self._events += self._parser.feed(self._cutter.feed(text))
 
     def shown(self) -> Shown | None:
-        """What has become certain since the last call."""
+        """The events that became certain since the last call."""
         events, self._events = [event for event in self._events if self._may_show(event)], []
         if not events:
             return None
@@ -63,7 +63,7 @@ class Reading:
         return Shown(joined(events), tokens)
 
     def end(self) -> Shown | None:
-        """What was held back."""
+        """The text that was held back."""
         self._events += self._parser.feed(self._cutter.feed(self._detokenizer.end()) + self._cutter.end())
         self.ended_in_call = self._parser.in_call
         self._events += self._parser.end()

@@ -1,7 +1,7 @@
-"""The answers that serve gave lately: what a client sends back of them can stand in the prompt as it was sampled.
+"""Recent answers of the server, so that a client's copies of them can be put into the prompt as they were sampled.
 
-Kept in memory, bounded, seen only by the key that asked. An answer is known again by a handle that it carries or, without one, by
-what it says: `clawctl.serve.splicing` puts its ids in place of the template's rendering.
+They are in memory, bounded, and visible only to the key of the request. An answer is recognised by its handle or, without one, by
+its content. `clawctl.serve.splicing` puts its ids in place of the template's rendering.
 """
 
 from collections import OrderedDict
@@ -17,14 +17,14 @@ from clawctl.serve.dialects.handles import exchange_of
 from clawctl.types import Message
 
 _MOST_TOKENS = 4_000_000  # of one key's answers; the one given or matched longest ago goes first
-_ANSWER_TOKENS = 32  # what an answer takes beside its tokens, in tokens: many short ones are no less memory
+_ANSWER_TOKENS = 32  # size of an answer besides its tokens, in tokens, because many short ones need memory too
 _MOST_PLACES = 512  # answers in one history that are looked for, the newest
 _MOST_CANDIDATES = 4096  # answers that all of these together may be
-_MOST_ALIKE = 1024  # answers of one key that say the same: all of them are looked at when it comes back without a handle
+_MOST_ALIKE = 1024  # answers of one key with the same content: all are checked when it comes back without a handle
 
 
 class Recent:
-    """Answers by exchange and by what they say."""
+    """Answers by exchange and by content."""
 
     def __init__(self, most_tokens: int = _MOST_TOKENS) -> None:
         self._most_tokens = most_tokens
@@ -37,7 +37,7 @@ class Recent:
             answers.shrink(self._most_tokens)
 
     def known(self, key: str, ask: Ask) -> Ask:
-        """The ask, with what is remembered of each answer in its history."""
+        """The ask, with the stored data of each known answer in its history."""
         answers = self._of_key.get(key)
         sent = [message for message in ask.sent_messages if message.get("role") == "assistant"]
         places = [i for i, message in enumerate(ask.messages) if message["role"] == "assistant"]
@@ -85,8 +85,8 @@ class _Answers:
                 del self._by_digest[kept.says]
 
     def find(self, message: Message, most: int = _MOST_ALIKE) -> list[Remembered]:
-        """At most `most` answers: the one whose handle the message carries, if the message still says what it said; without a
-        handle, all that said the same."""
+        """At most `most` answers: the one with the message's handle, if its content is unchanged; without a handle, all with the
+        same content."""
         says = digest(message)
         handles = _handles(message)
         if len(handles) > 1:  # a client merged several answers into one
@@ -106,8 +106,8 @@ def _handles(message: Message) -> set[str]:
 
 
 def digest(message: Message) -> bytes | None:
-    """Of what an answer says, however it is written: text without the space around it, calls with their arguments as values. Its
-    reasoning is left out, as clients do. None: it says nothing that could be known again."""
+    """A digest of an answer's content in any notation: text without surrounding space, calls with their arguments as values.
+    Reasoning is left out, as clients do. None if there is nothing to recognise."""
     content = message.get("content")
     if isinstance(content, list):
         content = "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))

@@ -1,4 +1,4 @@
-"""An answer on its way to the client: whole, or as server-sent events while it grows."""
+"""Sends an answer to the client: complete, or as server-sent events while it grows."""
 
 import asyncio
 import logging
@@ -33,9 +33,9 @@ class Visit:
     began: float = field(default_factory=time.perf_counter)
     key: str = ""  # name of the API key; empty before it was checked
     status: int = 500
-    unknown: tuple[str, ...] = ()  # names of what its body holds and no table of fields knows
-    sampling: str = ""  # what of the request's sampling the recipe changed: "temperature 0.7 instead of 0"
-    first_at: float | None = None  # unix seconds of the first piece or, of a whole answer, of its first token
+    unknown: tuple[str, ...] = ()  # names of unknown fields in its body
+    sampling: str = ""  # changes of the recipe to the request's sampling: "temperature 0.7 instead of 0"
+    first_at: float | None = None  # unix seconds of the first piece or, for a complete answer, of its first token
 
 
 def json_response(content: Any, status: int = 200) -> Response:
@@ -43,15 +43,15 @@ def json_response(content: Any, status: int = 200) -> Response:
 
 
 def refused(visit: Visit, refusal: Refusal) -> dict[str, Any]:
-    """The dialect's error body, with the id under which our log speaks of it."""
+    """The dialect's error body, with the request's id in the log."""
     return {**visit.envelope(refusal), "request_id": visit.request_id}
 
 
 async def read_body(
     request: Request, most_bytes: int, seconds: float, most_values: int = 1 << 16, large: Callable[[], None] | None = None
 ) -> bytes:
-    """The body. Raises Refusal where it is too large or too slow, before it is held. `large` is called for a body of more than a
-    megabyte, before more of it is held; it may raise Refusal."""
+    """The body. Raises Refusal if it is too large or too slow, before it is stored. `large` is called for a body of more than a
+    megabyte, before more of it is stored; it may raise Refusal."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared[:18]) > most_bytes:
         raise too_large(most_bytes)
@@ -96,7 +96,7 @@ async def whole(answer: Answer, visit: Visit, stack: AsyncExitStack, receive: Re
         visit.first_at = answer.first_at
         if answer.failed is not None:
             raise answer.failed
-        if answer.cancelled:  # nobody reads this, unless it was we who ended it
+        if answer.cancelled:  # the client is gone, unless this server ended the request
             raise Refusal(503, "the server is stopping; retry")
         return Response(answer.dialect.whole(answer.choices), media_type="application/json")
     finally:
@@ -131,14 +131,14 @@ class Stream:
             async for choice, shown in answer.pieces():
                 visit.first_at = visit.first_at or time.time()
                 yield dialect.finish(choice) if shown is None else dialect.piece(choice, shown)
-        except Exception:  # noqa: BLE001 - the stream has begun: its end must say what happened, the log has the rest
+        except Exception:  # noqa: BLE001 - the stream has begun: its end must contain the error, the log has the rest
             _log.exception("request %s failed", visit.request_id)
             answer.failed = Refusal(500, "internal error; the log of clawctl has the details")
         if answer.failed is not None:
             visit.status = answer.failed.status
             yield dialect.failed(answer.failed)
         elif answer.cancelled:
-            visit.status = 499  # the client closed the connection, or we are ending: then it is told
+            visit.status = 499  # the client closed the connection, or this server is ending: then it sends a message
             yield dialect.failed(Refusal(503, "the server is stopping; retry"))
         else:
             yield dialect.end(answer.choices)

@@ -1,7 +1,6 @@
-"""Which route a path means, and what is said of those that are not here.
+"""Maps paths to routes, and explains routes that do not exist.
 
-Clients write base URLs with `/v1`, without it, with it twice, or with a slash at the end. What is meant is clear, so it is
-answered.
+Clients write base URLs with `/v1`, without it, with it twice, or with a slash at the end. All of these are accepted.
 """
 
 import re
@@ -17,7 +16,7 @@ _VERSIONS = re.compile(r"^(/v1)+(?=/|$)")
 _API = re.compile(r"^/(chat/completions|completions|responses|messages|models|feedback)(/|$)")
 _SAME = {"/healthz": "/health", "/livez": "/health/live", "/ping": "/health/live", "/readyz": "/health/ready"}
 _SPOKEN = "POST /v1/chat/completions, /v1/responses, /v1/messages, /v1/completions, and GET /v1/models; docs: /openapi.json"
-_ABSENT = (  # what the path begins with, and what is said of it
+_ABSENT = (  # beginning of the path, and the explanation
     ("/v1/embeddings", "this server makes no embeddings"),
     ("/v1/audio", "this server does not process audio"),
     ("/v1/images", "this server does not generate images"),
@@ -48,7 +47,7 @@ def meant(path: str) -> str:
 
 
 def envelope_of(request: Request) -> Envelope:
-    """The error body of the dialect that a request speaks."""
+    """The error body in the dialect of the request."""
     path = meant(request.scope["path"])
     if path.startswith("/api/"):
         return _ollamas
@@ -57,7 +56,7 @@ def envelope_of(request: Request) -> Envelope:
 
 
 def absent(path: str) -> Refusal:
-    """The refusal of a route that is not here. 404, not 501: clients repeat what a 5xx answers."""
+    """The refusal of a missing route. 404, not 501, because clients retry after a 5xx."""
     here = f"{meant(path)}/"
     why = next((f": {said}" for begin, said in _ABSENT if here.startswith(f"{begin.rstrip('/')}/")), "")
     return Refusal(404, f"{path[:200]} is not supported{why}. Supported: {_SPOKEN}", code="unknown_route")

@@ -1,4 +1,4 @@
-"""What a client may ask of the sampling, what the recipe changes of it, and what makes a turn untrainable."""
+"""Sampling settings of clients, changes by the recipe, and settings that make a turn untrainable."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ class EngineField:
     neutral: tuple[Any, ...] = ()  # values that change nothing, besides null
 
 
-# Below it an answer is as good as greedy, and not sampled at what was asked for: vLLM takes 0.01 instead, and in float32 what is
+# Below it an answer is practically greedy and not sampled at the requested value: vLLM uses 0.01 instead, and in float32 what is
 # divided by 1e-300 is no number.
 LEAST_TEMPERATURE: Final = 0.01
 _STRUCTURED: Final = EngineField("structured output", ({},))
@@ -82,11 +82,11 @@ _STEERED: Final = frozenset(
 )
 
 
-# ---- what the recipe changes -------------------------------------------------------------------------------------------------
+# ---- changes by the recipe ---------------------------------------------------------------------------------------------------
 
 
 class Settings(NamedTuple):
-    """The sampling that somebody asks for. None: not named, the server's default holds."""
+    """Requested sampling settings. None: not set, the server's default applies."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -109,7 +109,7 @@ class Change:
 
 
 def enforce(asked: Settings, rule: SamplingRule, default_temperature: float) -> tuple[Settings, list[Change]]:
-    """The settings to sample with, and what was changed. `default_temperature` is used where none was asked for."""
+    """The settings to sample with, and the changes. `default_temperature` applies if the request sets none."""
     changes: list[Change] = []
     temperature = _temperature(asked.temperature, rule, default_temperature)
     if temperature != asked.temperature:
@@ -140,7 +140,7 @@ def _temperature(asked: float | None, rule: SamplingRule, default: float) -> flo
 
 def rule_for(config: SamplingConfig, key: str, client: str, agent: str) -> SamplingRule:
     """The rule for a request, setting by setting: the key's, else the client's, else the general one. `client` is a known client's
-    name, `agent` what the request calls itself."""
+    name, `agent` the client's own name."""
     by_client = config.per_client.get(client)
     if by_client is None:
         named = [name for name in config.per_client if name and agent.startswith(name.lower())]
@@ -153,7 +153,7 @@ def rule_for(config: SamplingConfig, key: str, client: str, agent: str) -> Sampl
 
 
 def changes_nothing(config: SamplingConfig) -> bool:
-    """Whether requests are sampled as they ask, whoever sends them."""
+    """Whether no request is changed, whoever sends it."""
     return all(
         rule.temperature is None and not rule.ignore for rule in (config, *config.per_client.values(), *config.per_key.values())
     )

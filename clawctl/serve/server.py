@@ -1,4 +1,4 @@
-"""From an engine and a bound socket to a server that drains when it is told to end."""
+"""From an engine and a bound socket to a running server that drains on a signal."""
 
 import asyncio
 import gc
@@ -27,7 +27,7 @@ from clawctl.serve.versions import Versions
 from clawctl.tokenizer_files import IdReader
 
 _log = logging.getLogger("clawctl.serve")
-_CUT_S = 10  # what was cut off after the drain is captured within this
+_CUT_S = 10  # requests that were cut off after the drain are captured within this time
 _SWITCH_S = 0.001  # a thread that renders a long prompt holds the interpreter for so long at a time (Python's default: 5 ms)
 _KEEP_ALIVE_S = 75  # longer than clients keep an idle connection: none sends into one that we are closing
 
@@ -59,7 +59,7 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=int(recipe.serve.drain_s + _CUT_S),
         )
-        with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:  # uvloop, where it is installed
+        with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:  # uvloop, if it is installed
             runner.run(_serve(run, recipe, listener, settings, gateway, versions, capture))
         if dead := backend.failure():
             raise ClawError(f"the engine failed: {dead}", "logs/serve.log has the details; `clawctl up` restarts it")
@@ -70,7 +70,7 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
 
 
 def make_backend(run: RunDir, recipe: Recipe) -> Backend:
-    """What the recipe names; it begins with version 0. Raises ClawError."""
+    """The backend of the recipe; it starts with version 0. Raises ClawError."""
     serve = recipe.serve
     if serve.upstream is not None:
         from clawctl.serve.backends.upstream import Upstream
@@ -99,7 +99,7 @@ def make_backend(run: RunDir, recipe: Recipe) -> Backend:
 
 
 def _splicing(recipe: Recipe) -> Any:
-    """The tokenizer that splices for an engine outside this process; None where nothing is spliced. Raises ClawError."""
+    """The tokenizer for splicing with an external engine; None if nothing is spliced. Raises ClawError."""
     if not recipe.serve.splice:
         return None
     from clawctl.serve.prompt import load_tokenizer
@@ -120,13 +120,13 @@ async def _serve(
     announced = False
 
     def up() -> None:
-        """The engine begins with version 0; whatever is live comes by the same way as any swap: with its canary, and with 0 to fall
-        back on."""
+        """The engine starts with version 0. The live version then comes by a normal swap: with its canary check, and with 0 as
+        fallback."""
         nonlocal announced
         versions.follow_once(begun=True)
         if not announced:
             announced = True
-            gc.freeze()  # what is loaded by now stays: a look through all of it holds every stream up for as long as a token takes
+            gc.freeze()  # loaded modules stay: a full garbage collection would delay every stream by about one token
             _announce(run, host, port)
             what = "captured" if capture.on else "not captured"
             version = versions.live.version
@@ -138,7 +138,7 @@ async def _serve(
         keeping[0].add_done_callback(ended)
 
     def ended(task: asyncio.Task[None]) -> None:
-        server.should_exit = True  # nothing can be answered: whoever supervises this process starts it again
+        server.should_exit = True  # no request can be answered, so the supervisor of this process restarts it
 
     keeping: list[asyncio.Task[None]] = []
     server = _Server(settings, started, gateway, recipe.serve)
@@ -150,12 +150,12 @@ async def _serve(
     finally:
         for task in keeping:
             if task.done():
-                task.result()  # raises why the engine could not go on
+                task.result()  # raises the reason why the engine ended
             task.cancel()
 
 
 def _announce(run: RunDir, host: str, port: int) -> None:
-    """Say where we listen, on a full disk as soon as there is room: we serve meanwhile."""
+    """Write the server's address; on a full disk as soon as there is space, while the server already answers."""
     try:
         announce(run, host, port)
     except OSError as error:
@@ -165,7 +165,7 @@ def _announce(run: RunDir, host: str, port: int) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Says when it really listens; ends in order: not ready, then closed to new requests, then done with those that run."""
+    """Announces when it listens. It ends in order: not ready, then closed to new requests, then done with running ones."""
 
     def __init__(self, config: uvicorn.Config, started: Callable[[], None], gateway: Gateway, serve: ServeConfig) -> None:
         super().__init__(config)

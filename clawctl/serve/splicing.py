@@ -1,4 +1,4 @@
-"""Earlier answers put back into a rendered prompt as they were sampled, where the rendering shows exactly where they stand."""
+"""Puts earlier answers back into a rendered prompt as they were sampled, if the rendering shows their exact places."""
 
 import re
 import secrets
@@ -21,10 +21,10 @@ def splice(
     answers: Mapping[int, list[Remembered]],
     encode: Callable[[str], list[int]],
 ) -> tuple[list[int], int] | None:
-    """The ids of the prompt `text` with answers in place of what the template made of them, and how many. `answers` says which of
-    the messages may be which answers. None where a place is not certain.
+    """The ids of the prompt `text` with answers in place of their rendering, and the number of answers. `answers` lists which
+    messages may be which answers. None if a place is not certain.
 
-    The ids of what stands between are those of its text: so a prompt is the one before, what was sampled, and what came since.
+    The text between answers is tokenised as usual. A prompt is thus the previous prompt, the sampled ids, and the new text.
     """
     pieces = _between(render, messages, text, sorted(answers))
     if pieces is None:
@@ -53,7 +53,7 @@ def _choose(candidates: list[Remembered], ids: list[int]) -> Remembered | None:
 
 
 def _after(tokenizer: Any, answer: Remembered, piece: str) -> str | None:
-    """What follows an answer, without the end token where the answer has sampled its own; None where the two do not fit."""
+    """The text after an answer, without the end token if the answer sampled its own; None if the two do not match."""
     last = answer.completion_ids[-1]
     if last not in tokenizer.all_special_ids:
         return piece
@@ -62,7 +62,7 @@ def _after(tokenizer: Any, answer: Remembered, piece: str) -> str | None:
 
 
 def _between(render: Render, messages: list[Message], text: str, places: list[int]) -> list[str] | None:
-    """The text before, between and after the answers at `places`; what comes before an answer ends with the prompt to answer."""
+    """The text before, between and after the answers at `places`. Text before an answer ends with the prompt to answer."""
     plain = render(messages, False)
     prompt = text[len(plain) :]
     if not prompt.strip() or not text.startswith(plain):
@@ -88,7 +88,7 @@ def _only(said: str) -> Message:
 
 
 def _begins(before: str, prompt: str) -> int | None:
-    """Where an answer's turn begins in the text before it; None where that does not end with the prompt to answer."""
+    """Start of an answer's turn in the text before it; None if that text does not end with the prompt to answer."""
     for header in (prompt, prompt[: prompt.find("\n") + 1]):
         at = before.rfind(header) if header.strip() else -1
         if at >= 0 and _EMPTY_THOUGHT.fullmatch(before, at + len(header)):

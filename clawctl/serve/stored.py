@@ -1,4 +1,4 @@
-"""Responses that a client may continue with `previous_response_id`: kept in memory, bounded, seen only by the key that asked."""
+"""Responses that a client may continue with `previous_response_id`: in memory, bounded, visible only to the key of the request."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from clawctl.types import Message
 _MOST = 512  # responses of one key; the one unused for longest goes first
 _MOST_REFERENCES = 256  # to items of kept responses, in one request
 _MOST_REFERRED = 8 << 20  # bytes of the responses that one request refers to
-_MOST_BYTES = 128 << 20  # of one key's, each with its whole conversation
+_MOST_BYTES = 128 << 20  # per key, each with its complete conversation
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Kept:
 
 
 class Stored:
-    """What serve answered in this process and was not asked to forget (`store: false`)."""
+    """The responses of this process, except those with `store: false`."""
 
     def __init__(self, most: int = _MOST, most_bytes: int = _MOST_BYTES) -> None:
         self._most, self._most_bytes = most, most_bytes
@@ -36,7 +36,8 @@ class Stored:
         self._bytes: dict[str, int] = {}
 
     def continued(self, key: str, ask: Ask) -> Ask:
-        """The ask with the conversation that it continues, and so that the answer can be kept. Raises Refusal if it is not here."""
+        """The ask with the conversation that it continues, prepared for storing the answer. Raises Refusal if the response is
+        missing."""
         if ask.parent is None:
             return ask
         name = ask.echo["previous_response_id"]
@@ -50,8 +51,7 @@ class Stored:
         return replace(ask, sent_messages=sent, messages=messages_for_engine(sent))
 
     def with_items(self, key: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The body, with the items that its `item_reference`s name in their place. Those that name none of ours stay: the reader
-        passes them over."""
+        """The body, with stored items in place of its `item_reference`s. Unknown references stay, and the reader skips them."""
         given = body.get("input")
         if not isinstance(given, list) or not any(map(_is_reference, given)):
             return body
@@ -87,7 +87,7 @@ class Stored:
         return kept.response
 
     def forget(self, key: str, name: str) -> dict[str, Any]:
-        """Take a response out; what continued it keeps its conversation. Raises Refusal."""
+        """Remove a response. Responses that continue it keep their conversation. Raises Refusal."""
         if self._find(key, name) is None:
             raise _unknown(name)
         self._bytes[key] -= self._of_key[key].pop(name).size

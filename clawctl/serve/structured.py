@@ -1,4 +1,4 @@
-"""What a request demands of its answer's form: a tool call, JSON, or JSON of a schema. What a grammar is made of."""
+"""The requested form of an answer: a tool call, JSON, or JSON of a schema. It is the input of a grammar."""
 
 from typing import Any, Final
 
@@ -77,7 +77,7 @@ def _calls(ask: Ask) -> list[dict[str, Any]]:
 
 
 def _arguments(schema: Any) -> Any:
-    """The schema of a call's arguments. A plain list of properties is taken for all of them: no client expects others."""
+    """The schema of a call's arguments. A plain list of properties excludes all others, because no client expects others."""
     if not isinstance(schema, dict) or not schema:
         return _ANY_OBJECT
     plain = isinstance(schema.get("properties"), dict) and not schema.keys() & {
@@ -89,7 +89,7 @@ def _arguments(schema: Any) -> Any:
 
 
 def _form(ask: Ask) -> tuple[Any, bool] | None:
-    """The schema of `response_format`, and whether every word of it must hold."""
+    """The schema of `response_format`, and whether it is strict."""
     form = ask.engine_fields.get("response_format")
     if not isinstance(form, dict) or form.get("type") in (None, "text"):
         if form is not None and not isinstance(form, dict):

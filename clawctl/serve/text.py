@@ -1,4 +1,4 @@
-"""From sampled ids to text, reasoning and tool calls, as they come: what may still become something else is held back."""
+"""Converts sampled ids to text, reasoning and tool calls as they arrive. Ambiguous text is held back."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ class Detokenizer:
     """Ids to text, one at a time. A character whose bytes are not all there yet waits; end markers are never text."""
 
     def __init__(self, tokenizer: Any, before: Sequence[int] = ()) -> None:
-        """`before`: the ids that the text goes on from, where it is one text with theirs."""
+        """`before`: ids that the text continues, if both form one text."""
         self._tokenizer = tokenizer.backend_tokenizer
         markers = {THINK, END_THINK, CALL, END_CALL}
         special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special and token.content not in markers}
@@ -42,7 +42,7 @@ class Detokenizer:
         return str(text)
 
     def end(self) -> str:
-        """What waited for bytes that never came, with replacement characters."""
+        """Incomplete bytes at the end, as replacement characters."""
         waiting, self._waiting = self._waiting, []
         return str(self._tokenizer.decode(waiting, skip_special_tokens=False)) if waiting else ""
 
@@ -75,7 +75,7 @@ class StopCutter:
 
 
 def held_back(text: str, marker: str) -> int:
-    """Length of the longest end of `text` that is a beginning of `marker` (not all of it)."""
+    """Length of the longest end of `text` that begins `marker` (but is not all of it)."""
     for length in range(min(len(text), len(marker) - 1), 0, -1):
         if marker.startswith(text[-length:]):
             return length
@@ -114,7 +114,7 @@ Event = Said | Thought | CallBegun | CallSaid
 
 
 def joined(events: Iterable[Event]) -> list[Event]:
-    """Neighbours that say the same kind of thing are one."""
+    """Adjacent events of the same kind, joined."""
     joined: list[Event] = []
     for event in events:
         last = joined[-1] if joined else None
@@ -126,10 +126,10 @@ def joined(events: Iterable[Event]) -> list[Event]:
 
 
 class Parser:
-    """Text to events, as Qwen and Hermes write: `<think>…</think>` first, `<tool_call>{json}</tool_call>` where tools were given.
+    """Text to events, in the Qwen and Hermes format: `<think>…</think>` first, `<tool_call>{json}</tool_call>` if tools were given.
 
-    Pieces of the text may be cut anywhere: the events joined are the same. A call is shown as soon as its name and the beginning
-    of its arguments are certain; what does not begin as a call is text.
+    The text may be split anywhere: the joined events are the same. A call is shown as soon as its name and the beginning of its
+    arguments are certain. What does not begin like a call is text.
     """
 
     def __init__(self, thinking: bool, tools: bool) -> None:
@@ -157,7 +157,7 @@ class Parser:
         return events
 
     def end(self) -> list[Event]:
-        """What was held back is what it is now."""
+        """Emit the text that was held back."""
         events: list[Event] = []
         held, self._held = self._held, ""
         if self._mode == "arguments":
@@ -172,7 +172,7 @@ class Parser:
         return events
 
     def _step(self, events: list[Event]) -> bool:
-        """Make what can be made; True if the mode changed and there may be more."""
+        """Emit what is certain; True if the mode changed and there may be more."""
         if self._mode == "start":
             return self._start()
         if self._mode == "think":
@@ -253,13 +253,13 @@ _BRACES = re.compile(r'[{}"\\]')
 
 
 class JsonObject:
-    """Finds the end of a JSON object that comes in pieces."""
+    """Finds the end of a JSON object that arrives in pieces."""
 
     def __init__(self) -> None:
         self._depth, self._quoted, self._escaped, self.closed = 0, False, False, False
 
     def feed(self, text: str) -> str:
-        """What of `text` belongs to the object: all of it, up to the brace that closes the first."""
+        """The part of `text` that belongs to the object: all of it, up to the brace that closes the first."""
         at = 0
         while not self.closed and at < len(text):
             if self._escaped:
@@ -290,7 +290,7 @@ def _text_of(quoted: str) -> str | None:
 
 
 def _read_call(body: str) -> list[Event] | None:
-    """A whole call that is written in another order, or with its arguments as a string."""
+    """A complete call with its keys in another order, or with its arguments as a string."""
     try:
         call = orjson.loads(body)
     except orjson.JSONDecodeError:

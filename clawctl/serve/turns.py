@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
 Done = TypeVar("Done")
-SHORT: Final = 4000  # characters or bytes: what is shorter is done at once
-_LONG: Final = 128 << 10  # what is longer waits in a line of its own, so that nobody's ordinary request waits behind it
+SHORT: Final = 4000  # characters or bytes: shorter work is done at once
+_LONG: Final = 128 << 10  # longer work waits in a separate line, so that no ordinary request waits for it
 
 
 class Turns:
@@ -57,7 +57,7 @@ class Lines:
         self._ordinary, self._long = Turns(), Turns()
 
     async def run(self, key: str, size: int, work: Callable[[], Done]) -> Done:
-        """`work()`, at once where `size` (characters) is small, else in a thread when it is the key's turn."""
+        """Run `work()`, at once if `size` (characters) is small, else in a thread when it is the key's turn."""
         if size <= SHORT:
             return work()
         async with (self._long if size > _LONG else self._ordinary).of(key):

@@ -1,4 +1,4 @@
-"""What clients send that no table of fields knows: accepted, counted, and named once in the log."""
+"""Unknown fields from clients: accepted, counted, and named once in the log."""
 
 import logging
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 _log = logging.getLogger("clawctl.serve")
-_MOST_NAMES: Final = 256  # of all APIs; what comes later is counted without its name
+_MOST_NAMES: Final = 256  # of all APIs; later ones are counted without their names
 _MOST_IN_HEADER: Final = 16
 _REST: Final = "(more)"
 
@@ -34,5 +34,5 @@ class Unknown:
 
 
 def header(names: tuple[str, ...]) -> list[tuple[bytes, bytes]]:
-    """What names them to the client. They are printable ASCII, see `clawctl.serve.dialects.api`."""
+    """The header that names them to the client. They are printable ASCII, see `clawctl.serve.dialects.api`."""
     return [(b"x-clawctl-ignored", ", ".join(names[:_MOST_IN_HEADER]).encode())] if names else []

@@ -21,7 +21,7 @@ _log = logging.getLogger("clawctl.serve")
 _PINNED = re.compile(r"@([0-9]+)\Z")
 _LONGEST_NUMBER = 18  # digits; no version has more, and Python refuses to read very long ones
 _KEPT_SWAPS = 200
-_LONGEST_PROBLEM = 500  # characters; the log has all of what was not expected
+_LONGEST_PROBLEM = 500  # characters; the log has the full text of unexpected errors
 _TRIES = 3  # of a version, as long as it fails only because the engine did not answer; that may be this version's doing
 
 
@@ -75,8 +75,8 @@ class Versions:
             self.follow_once()
 
     def follow_once(self, begun: bool = False) -> None:
-        """Look at LIVE; swap if it moved. On any trouble the old version goes on serving, and the trouble is recorded. `begun`: the
-        engine has just begun (anew); while it does not run, nothing is tried."""
+        """Check LIVE, and swap if it moved. On any problem the old version stays live, and the problem is recorded. `begun`: the
+        engine has just started or restarted; while it does not run, nothing is tried."""
         with self._looking:
             if begun or self.live.waiting_for() is None:
                 self._look()
@@ -98,17 +98,17 @@ class Versions:
             self._wanted, self._unanswered = wanted, 0
         try:
             self._swap(wanted)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with a policy, the old one serves; it is recorded and shown
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a policy, the old one stays live; it is recorded
             self._alarm(wanted, error)
             if isinstance(error, CanaryFailure):
                 self._hand_back(wanted, error)
             self._unanswered += isinstance(error, Unanswered) and not isinstance(error, NotYet)
             if isinstance(error, Unanswered) and self._unanswered < _TRIES:
-                self._refused = None  # tried again at the next look, or when the engine has begun anew
+                self._refused = None  # retried at the next look, or after a restart of the engine
 
     def _hand_back(self, version: int, error: CanaryFailure) -> None:
-        """Point LIVE back at the version that serves, if train or eval moved it from there: what does not serve is not built on. A
-        person's move stands, and so does LIVE where this server only begins and serves something older."""
+        """Point LIVE back at the served version if train or eval moved it away, because versions that are not served must not be
+        continued. A person's move stays, and so does LIVE if this server has only just started and serves something older."""
         moves = read_moves(self._run)
         last = moves[-1] if moves else {}
         if self._pin_live is not None or last.get("to") != version or last.get("from") != self.live.version:
@@ -121,10 +121,10 @@ class Versions:
             _log.error("cannot move LIVE back from version %d: %s", version, problem)
 
     def _serve_again(self) -> None:
-        """The engine has begun anew, with version 0, and what LIVE names is refused: what served before does so again."""
+        """After a restart the engine has version 0. If LIVE names a refused version, load the version that was served before."""
         try:
             self.live.swap(self._served)
-        except Exception:  # noqa: BLE001 - the engine goes on with what it has, and the log says so
+        except Exception:  # noqa: BLE001 - the engine keeps its weights, and the log has the error
             _log.exception(
                 "version %d was served before but cannot be loaded now; serving version %d", self._served, self.live.version
             )

@@ -1,7 +1,7 @@
-"""Long request bodies are looked through in a process of its own before this one reads them.
+"""Checks long request bodies in a separate process before this one reads them.
 
-Parsing, checking and counting tokens hold Python's interpreter lock for as long as a body is long: here everybody would wait. The
-process (`clawctl.serve.inspector`) starts with the first long body, looks at one at a time, and keys take turns.
+Parsing, checking and counting tokens hold Python's interpreter lock, and would block all other requests here. The process
+(`clawctl.serve.inspector`) starts with the first long body and checks one at a time, and keys take turns.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class Vetting:
                 self.stop()
                 _log.warning("cannot inspect a request body of %d bytes: %s", len(raw), type(error).__name__)
                 raise Refusal(400, f"this request is too complex ({len(raw)} bytes)") from error
-            except BaseException:  # its client is gone: what the process still says belongs to no other body
+            except BaseException:  # its client is gone, so later output of the process belongs to no other body
                 self.stop()
                 raise
         if told:

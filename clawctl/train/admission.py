@@ -35,7 +35,7 @@ class Admission:
     tokenizer: Any
     vocabulary: int
     context: int | None  # tokens
-    own: Origin  # what is known of the model that is trained
+    own: Origin  # the known facts about the trained model
     lost_hints: Counter[str] = field(default_factory=Counter)  # hints that a turn with a reward is trained without
     _met: set[Origin] = field(default_factory=set)
 

@@ -95,7 +95,7 @@ def _attend(
     if device == "cuda":
         operands = query.to(dtype), key.to(dtype), value.to(dtype)
         return _flex()(*operands, block_mask=tree.mask, scale=scale, enable_gqa=True).transpose(1, 2), None
-    last = getattr(module, "layer_idx", None) == getattr(module.config, "num_hidden_layers", 0) - 1  # nobody attends to its output
+    last = getattr(module, "layer_idx", None) == getattr(module.config, "num_hidden_layers", 0) - 1  # its output is not used
     if not last:
         return attend_by_blocks(query[0], key[0], value[0], tree.blocks, scale, dtype).unsqueeze(0), None
     asked_HMD = query[0].transpose(0, 1).index_select(0, tree.asked_M).transpose(0, 1)

@@ -30,13 +30,13 @@ class Microbatch:
     ids_BT: Tensor
     positions_BT: Tensor | None  # None: each row counts from 0
     visible: Visible | None  # None: plain causal attention
-    before_N: Tensor  # where in the flattened B T the tokens lie that stand before the scored ones
+    before_N: Tensor  # places in the flattened B T of the tokens before the scored ones
     targets_N: Tensor  # the scored tokens, branch by branch
     temperature_N: Tensor
     lengths: list[int]  # scored tokens of each branch: cuts a [N] stream back into turns
-    own: list[Tensor]  # of each branch, where its own tokens lie in the flattened B T
+    own: list[Tensor]  # for each branch, the places of its own tokens in the flattened B T
     tokens: int  # that are computed, padding not counted
-    masks: Masks | None = None  # what could be drawn in the place of each scored token; None: anything everywhere
+    masks: Masks | None = None  # the allowed tokens at the place of each scored token; None: any token everywhere
 
 
 def share_out(branches: Sequence[Branch], merge: Merge, tokens: int, parts: int = 1) -> Packing:

@@ -21,7 +21,7 @@ def go_back_to(run: RunDir, version: int) -> str:
     who = f"train --from {version} by {getpass.getuser()} on {socket.gethostname()}"
     with sole_worker(run, "train"):
         if version in list_versions(run):
-            check_policy(run, version)  # a damaged one would take the place of what serves
+            check_policy(run, version)  # a damaged one would replace the live one
         lineage = read_lineage(run)
         if version not in lineage.parents:
             raise ClawError(f"policy {version} is not published", f"choose one of {sorted(lineage.parents)}", 2)

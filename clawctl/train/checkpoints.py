@@ -183,7 +183,7 @@ def _link(source: Path, target: Path) -> None:
     """The same files under a second name, or copies if the filesystem has no hard links."""
     for file in sorted(source.iterdir()):
         if file.is_symlink() or not file.is_file():
-            continue  # not ours: it may stand for a file outside the run
+            continue  # not written by clawctl: it may be a link to a file outside the run
         try:
             os.link(file, target / file.name)
         except OSError:
@@ -206,8 +206,8 @@ def _prune(run: RunDir, kept: set[int]) -> None:
     for step in sorted(set(steps_kept(run)) - kept):
         doomed = folder / f".{step}.doomed"  # renamed first: half a checkpoint must never look like one
         os.replace(folder / str(step), doomed)
-    # Also what a killed trainer left; nobody else writes these. What cannot go yet goes with a later step: NFS lists names late,
-    # and keeps files that somebody has open.
+    # Also the rest of a killed trainer; only trainers write here. What cannot be removed yet goes later: NFS lists names late,
+    # and keeps open files.
     for left in (*folder.glob(".*"), *run.policies.glob(".[1-9]*.tmp")):
         shutil.rmtree(left, ignore_errors=True)
 

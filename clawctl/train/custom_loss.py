@@ -79,7 +79,7 @@ def custom_loss(
     advantages_N, config = torch.cat([objective.advantages(turn) for turn in said]), objective.config
     try:
         found: Any = loss(*logits, rewards[turns_N], advantages_N, settings)
-    except Exception as error:  # somebody else's code: its traceback is told, and what was committed stands
+    except Exception as error:  # user code: its traceback is logged, and committed steps stay
         problem = f"train.custom_loss {config.custom_loss} fails in step {step}: {error!r}"
         log.error("%s", problem, exc_info=error)
         raise ClawError(

@@ -18,7 +18,7 @@ from clawctl.train.sharding import is_sharded
 
 log = logging.getLogger("clawctl.train")
 
-KNOWN = Path(__file__).parent / "architectures.json"  # config.json of models that recipes name, for where no hub can be reached
+KNOWN = Path(__file__).parent / "architectures.json"  # config.json of models in recipes, for machines without a hub
 REACHED = 0.4  # of a GPU's peak, as training reaches it
 
 

@@ -65,13 +65,13 @@ class Feed:
         self._known: dict[str, str] = {}  # the shard of each of them that a step may still use
         self._refusals: dict[str, str] = {}  # why turns that have a verdict did not become samples
         self._stems: set[str] = set()  # shards that were read
-        self._begun_stems: set[str] = set()  # those of them whose later pieces wait on disk, or whose other half was damaged
-        self._expired: set[str] = set()  # those of them that are no longer there
-        self._merged: set[str] = set()  # those of them that hold the rows of others
+        self._begun_stems: set[str] = set()  # shards with later pieces on disk, or whose other half was damaged
+        self._expired: set[str] = set()  # shards that no longer exist
+        self._merged: set[str] = set()  # shards that contain the rows of others
         self._left: dict[str, set[str]] = {}  # the keys whose turns were left on disk, by shard
         self._served: dict[str, int] = {}  # the last step that trained a turn of a key
         self._trained_marks = TrainedMarks(run.train / "identical.bin", given_back)
-        self._waiting_marks: dict[int, str] | None = None  # of what waits, with their owners; None: to be made anew
+        self._waiting_marks: dict[int, str] | None = None  # of waiting turns, with their owners; None: to be recomputed
         self._copies: list[Sample] = []  # turns that are identical to others, to be entered as skipped
         self._file = CountsFile(run)
 
@@ -82,7 +82,7 @@ class Feed:
         now = self._begun + time.monotonic() if now is None else now  # a clock that jumps neither hurries nor delays a batch
         self._version, self._updates = version, updates
         ready, more = 0, True
-        while more and not ready:  # what was left on disk is wanted where all that was read is too stale
+        while more and not ready:  # turns on disk are needed if all turns in memory are too stale
             more = self._look(now)
             self._refuse_stale()
             ready = ready_turns(self.waiting, self.config, now)
@@ -141,7 +141,7 @@ class Feed:
     def _behind(self, sample: Sample) -> int:
         """Number of updates between the version that sampled a turn and the version of the next batch; negative if unknown."""
         if sample.imported:
-            return 0  # the version that trains it is the one that scores it
+            return 0  # the version that trains it also scores it
         sampler = sample.policy_version
         if self._updates is None or sampler == self._version:
             return self._version - sampler
@@ -204,7 +204,7 @@ class Feed:
         try:
             parts = set(merged_from(path))
         except UnreadableShard:
-            return False  # told when it is read
+            return False  # counted when it is read
         if parts:
             self._merged.add(stem)
         if not parts or not parts <= self._stems - self._begun_stems:
@@ -270,7 +270,7 @@ class Feed:
     def _put_aside(self, stem: str, path: Path, error: Exception) -> None:
         log.warning("quarantined %s: %s", path, error)
         self.unreadable += 1
-        self._stems.discard(stem)  # should its half be published again, it is read then
+        self._stems.discard(stem)  # if its half is published again, it is read then
         self._begun_stems.add(stem)
         if path.exists():
             quarantine(self.run, path, str(error))
@@ -313,9 +313,9 @@ class Feed:
         """Let a turn wait, or refuse it."""
         rating = self.ratings.of(turn.user, turn.turn_id)
         if rating is not None:
-            turn = replace(turn, feedback=float(rating.rating))  # newer than what stands in the row
+            turn = replace(turn, feedback=float(rating.rating))  # newer than the row's value
         if rating is not None and lacks_reaction(turn.source, turn.untrainable_reason):
-            turn = replace(turn, trainable=True, untrainable_reason=None)  # its user is the one who reacted, late
+            turn = replace(turn, trainable=True, untrainable_reason=None)  # its user has reacted late
         earned = worth_of(turn, verdict)
         self.forming.see(turn, earned.value, earned.outcome)
         if turn.turn_id in self.used:

@@ -25,7 +25,7 @@ class CountsFile:
         if text != self._written:
             try:
                 publish_bytes(self._path, text)
-            except OSError as error:  # counts alone: written when they change again
+            except OSError as error:  # only counts: written again when they change
                 log.error("cannot write train/feed.json, so `inspect` shows old counts: %s", error)
             self._written = text
 

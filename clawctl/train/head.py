@@ -31,7 +31,7 @@ def token_logprobs(
     those from complete logits, up to rounding.
     """
     ids_NK = ids.reshape(len(ids), -1)
-    if type(head) is not nn.Linear:  # under an adapter or a wrapper: only the module itself knows what it computes
+    if type(head) is not nn.Linear:  # with an adapter or a wrapper, only the module itself can compute it
         logprobs_NK = _by_module(hidden_ND, head, ids_NK, temperature_N, masks, at_once)
     else:
         kind = hidden_ND.device.type

@@ -40,7 +40,7 @@ def rendered(tokenizer: Any, turn: Turn) -> Turn:
     content, end = safe.messages[-1].get("content") or "", tokenizer.eos_token
     answer, found, behind = whole[len(prompt) :].rpartition(end)
     if not whole.startswith(prompt) or not found or behind.strip() or not answer or content.strip() not in answer:
-        raise Unrenderable  # a template that rewrites what was said would teach something else
+        raise Unrenderable  # a template that rewrites the messages would train other text
     prompt_ids, completion_ids = (safe.encode(text) for text in (prompt, answer + end))
     return replace(turn, prompt_ids=prompt_ids, completion_ids=completion_ids)
 

@@ -8,8 +8,8 @@ subtracted.
 import math
 from collections.abc import Iterable
 
-ABSURD = 1e12  # its square nears the end of float32: such a turn is left as it is, so that the step is skipped and the turn blamed
-TOO_FAR = 1e-3  # weights below it: a difference of float32 numbers would not hold what the other turns have
+ABSURD = 1e12  # its square is near the limit of float32: such a turn stays as it is, so that the step is skipped because of it
+TOO_FAR = 1e-3  # smaller weights: a difference of float32 numbers would lose the other turns' part
 
 
 def bound_of(sizes: Iterable[float], factor: float | None) -> float:

@@ -89,7 +89,7 @@ def train(run: RunDir, recipe: Recipe, once: bool) -> None:
 
         if world == 1:
             take_place()
-        import torch  # only now: whoever may not work need not wait for it
+        import torch  # imported late: a worker that is refused need not wait for it
         from transformers.utils import logging as transformers_logging
 
         from clawctl.train.estimate import check_room

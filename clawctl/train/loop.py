@@ -76,7 +76,7 @@ def _train_on(
                 ranks.led(partial(refuse_model, recipe, feed, batch, outcome))
             if feed is not None and outcome.row is None:
                 when_there_is_room(partial(skip, run, feed, batch, outcome), "the ledger", stop)
-            if ranks.led(partial(_has_moved, run, batch)):  # what was computed is forgotten: no turn is used up
+            if ranks.led(partial(_has_moved, run, batch)):  # the computation is discarded: no turn is used up
                 training.moved = True
                 break
             has_part = outcome.row is not None and (feed is not None or training.policy.across is not None)
@@ -130,7 +130,7 @@ def resume(run: RunDir, recipe: Recipe, ranks: Ranks) -> Training:
     checkpoint = start.checkpoint
     state: dict[str, Any] = read_state(checkpoint) if checkpoint is not None else {"baselines": {}}
     config, vocabulary = recipe.train, load_config(recipe.model_path).get_text_config().vocab_size
-    ranks.led(lambda: load_custom_loss(config, vocabulary) and None)  # a problem with it is told once, before weights are read
+    ranks.led(lambda: load_custom_loss(config, vocabulary) and None)  # a problem is reported before weights are loaded
     custom = load_custom_loss(config, vocabulary)
     policy = load_policy(recipe, ranks, checkpoint / "policy" if checkpoint is not None else start.weights)
     optimizer = make_optimizer(policy, config)
@@ -219,7 +219,7 @@ class Made:
 
     canary: dict[str, Any]
     weights: dict[str, torch.Tensor]
-    parts: Path | None  # what sharded ranks wrote; None: rank 0 writes masters and optimizer
+    parts: Path | None  # parts that sharded ranks wrote; None: rank 0 writes masters and optimizer
     seconds: float
 
 

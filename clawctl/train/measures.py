@@ -27,10 +27,10 @@ class TurnNumbers:
     policy_T: Tensor  # logprobs of the policy before the step
     sampler_T: Tensor
     teacher_T: Tensor | None = None
-    bounded: float = 1.0  # what its loss was multiplied by, see `influence`
+    bounded: float = 1.0  # factor of its loss, see `influence`
     advantages: dict[str, Tensor] = field(default_factory=dict)  # by term
-    acting: dict[str, Tensor] = field(default_factory=dict)  # by term: False where a token was left out
-    divergences: dict[str, Tensor] = field(default_factory=dict)  # by term, of those that have no advantages
+    acting: dict[str, Tensor] = field(default_factory=dict)  # by term: False for masked tokens
+    divergences: dict[str, Tensor] = field(default_factory=dict)  # by term, for terms without advantages
 
     @property
     def log_ratio_T(self) -> Tensor:
@@ -48,7 +48,7 @@ class Measures:
 
     losses: dict[str, float] = field(default_factory=dict)  # by term, each already over its global count
     turns: dict[str, TurnNumbers] = field(default_factory=dict)  # by turn id
-    computed_tokens: int = 0  # real ones, prompts and teacher passes included, what is shared once
+    computed_tokens: int = 0  # without padding, with prompts and teacher passes, shared tokens once
     sequence_tokens: int = 0  # the same, were each turn a sequence of its own
     cuts: int = 0  # places where tries were cut because they were too long for a microbatch
     recomputed_tokens: int = 0  # that were computed again because of that

@@ -30,7 +30,7 @@ from clawctl.train.sharding import layers_of
 
 GIB = 2**30
 KEPT = 1.5
-CUDA_CONTEXT = 1 * GIB  # kernels, nccl's buffers, what the allocator cannot use
+CUDA_CONTEXT = 1 * GIB  # kernels, nccl's buffers, unusable parts of the allocator
 OWN_LOGITS = 6  # measured, with a custom loss that takes one log-softmax: its logits, their log-softmax twice, gradients
 QUANTISED = {None: None, "int8": 1.0, "nf4": 0.55}  # bytes a weight, scales included
 
@@ -78,7 +78,7 @@ class Spread:
 
     ranks: int
     sharded: bool
-    offload: bool  # of what is kept to host memory
+    offload: bool  # of the kept part to host memory
 
 
 def shape_of(causal: Any, config: TrainConfig) -> Shape:

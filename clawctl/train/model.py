@@ -29,14 +29,14 @@ log = logging.getLogger("clawctl.train")
 T = TypeVar("T")
 
 CANARY_PROMPTS = ("The weather today is fine, and 2 + 3 = 5.", "Please write one short sentence about the sea.")
-MASTER = "master.safetensors"  # float32 weights, beside a policy that is published in a narrower type
+MASTER = "master.safetensors"  # float32 weights, in addition to a policy that is published in a narrower type
 
 
 @dataclass(slots=True)
 class PolicyModel:
     """A causal language model with float32 master weights, with or without a peft adapter."""
 
-    module: Any  # PreTrainedModel or PeftModel: what is saved
+    module: Any  # PreTrainedModel or PeftModel: the module that is saved
     tokenizer: Any
     device: torch.device
     autocast: torch.dtype | None  # of the forward pass; None: float32
@@ -100,7 +100,7 @@ class PolicyModel:
             layout = {"position_ids": batch.positions_BT, "tree": batch.visible}
         hidden_BTD = getattr(causal, causal.base_model_prefix)(input_ids=batch.ids_BT, use_cache=False, **layout).last_hidden_state
         before_N = batch.before_N
-        if hidden_BTD.shape[:2] != batch.ids_BT.shape:  # the last layer went on with the asked ones alone
+        if hidden_BTD.shape[:2] != batch.ids_BT.shape:  # the last layer computed only the needed tokens
             assert batch.visible is not None
             before_N = torch.searchsorted(batch.visible.asked_M, before_N)
         before_ND: Tensor = hidden_BTD.flatten(0, 1).index_select(0, before_N)
@@ -216,7 +216,7 @@ def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) ->
     path = recipe.model_path if lora or checkpoint is None else str(checkpoint)
     files_dtype = load_config(recipe.model_path).dtype
     sharded = is_sharded(config, ranks)
-    device = torch.device("cpu") if sharded else ranks.device  # a whole model may not fit; its parts are taken from here
+    device = torch.device("cpu") if sharded else ranks.device  # the complete model may not fit; its parts are taken from here
     narrow = lora is not None and config.dtype == "bfloat16"
     module = load_causal(path, device, torch.bfloat16 if narrow else torch.float32, lora.quantize if lora else None)
     if checkpoint is not None and not lora and (checkpoint.parent / MASTER).exists():

@@ -21,9 +21,9 @@ class Said:
 
     sample: Sample
     logprobs_T: Tensor  # of the policy, with gradient
-    before_T: Tensor  # of the policy as it is before this step, without
+    before_T: Tensor  # by the policy before this step, without gradient
     sampler_T: Tensor
-    teacher_T: Tensor | None = None  # None: it has no hint, or the method does not look at sampled tokens alone
+    teacher_T: Tensor | None = None  # None: it has no hint, or the method does not use sampled tokens only
     tops: Tops | None = None
 
 

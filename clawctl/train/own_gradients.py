@@ -57,7 +57,7 @@ def _note(batch: Microbatch, squares: Tensor, given: Tensor, gradient: Tensor) -
     gradient_TE = gradient.flatten(0, -2)
     given_T = given.flatten() if not given.is_floating_point() else given.flatten(0, -2)
     kept_M = None
-    if len(gradient_TE) != batch.ids_BT.numel():  # the last layer goes on with asked tokens alone
+    if len(gradient_TE) != batch.ids_BT.numel():  # the last layer computes only the needed tokens
         if batch.visible is None or len(gradient_TE) != len(batch.visible.asked_M):
             return
         kept_M = batch.visible.asked_M

@@ -117,5 +117,5 @@ def backend_of(cuda: bool) -> str:
 
 def leave_ranks() -> None:
     """End gloo's threads too: one that still runs while Python ends can abort the process."""
-    if dist.is_initialized():  # also alone, where weights are sharded
+    if dist.is_initialized():  # also with one rank, if weights are sharded
         dist.destroy_process_group()

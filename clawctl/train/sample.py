@@ -28,10 +28,10 @@ class Sample:
     credit: float | None = None  # advantage within its group or session; None: the recipe compares a turn with neither
     other_prompts: tuple[tuple[int, ...], ...] = ()  # with the other hints, for a method that chooses among them
     session_id: str = ""  # turns of a session share prefixes
-    teacher_logprobs: tuple[float, ...] | None = None  # of the completion, as a teacher behind a URL told; None: not asked there
+    teacher_logprobs: tuple[float, ...] | None = None  # of the completion, from a teacher behind a URL; None: not requested
     allowed: Allowed | None = None  # which tokens could be drawn in each place: all logprobs of the turn are over these; None: any
-    worth: str = ""  # what `reward` is the sum of, in words
-    imported: bool = False  # off-policy: somebody else's words, scored by us
+    worth: str = ""  # the sum that gives `reward`, in words
+    imported: bool = False  # off-policy: text from elsewhere, scored by the trainer
 
     def __post_init__(self) -> None:
         if not (self.prompt_ids and self.completion_ids):

@@ -28,7 +28,7 @@ class Start:
 
     lineage: Lineage
     checkpoint: Path | None  # None: the base model, or `weights`
-    weights: Path | None  # a published policy whose checkpoint is gone: the optimizer begins anew
+    weights: Path | None  # a published policy without a checkpoint: the optimizer starts fresh
 
     @property
     def version(self) -> int:

@@ -2,7 +2,7 @@
 
     sharded/
       index.json               number of ranks that wrote, and the checksum of each file
-      0-of-2.safetensors       rank 0's parts of weights and optimizer; its header has the place of each part
+      0-of-2.safetensors       rank 0's parts of weights and optimizer; its header has their places
       1-of-2.safetensors       in the whole tensor
 
 The files contain numbers and names. torch.distributed.checkpoint is not used, because it pickles its index, and anyone who can
@@ -47,7 +47,7 @@ def write_parts(run: RunDir, ranks: Ranks, policy: PolicyModel, optimizer: torch
     held, places = {}, {}
     for name, tensor in _tensors(policy, optimizer).items():
         local, offset = _part(tensor)
-        if local.numel() and (offset is not None or ranks.leads):  # what all ranks hold alike, rank 0 writes
+        if local.numel() and (offset is not None or ranks.leads):  # rank 0 writes data that is the same on all ranks
             held[name], places[name] = local.contiguous().cpu(), {"offset": offset or [], "shape": list(tensor.shape)}
     problem = None
     try:

@@ -49,7 +49,7 @@ class Training:
     baselines: Baselines
     config: TrainConfig
     ranks: Ranks
-    reference: Any | None  # version 0 as a second model, where the teacher is `base` and all weights are trained
+    reference: Any | None  # version 0 as a second model, if the teacher is `base` and all weights are trained
     step: int  # the one that made its weights, which is also the version that they are
     cost: Cost | None = None  # of a pass; None: not known
     custom: CustomLoss | None = None  # in the place of the policy loss
@@ -57,7 +57,7 @@ class Training:
     remote: RemoteTeacher | None = None  # the teacher behind a URL, on rank 0
     paused: ClawError | None = None  # why no step is made
     making: int = 0  # the step in progress
-    moved: bool = False  # training goes on from another version: these weights are not built on any more
+    moved: bool = False  # training continues from another version, not from these weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class Outcome:
 
     row: dict[str, Any] | None  # of steps.jsonl; None: the step was not made
     problem: str | None = None  # why not
-    broken: tuple[str, ...] = ()  # the turns to blame; empty: none stands out
-    told: Told | None = None  # what each turn had a part in; None: the step was not made
+    broken: tuple[str, ...] = ()  # the turns that caused it; empty: no single one
+    told: Told | None = None  # the numbers of each turn; None: the step was not made
     wrong_model: bool = False  # most turns of the newest version disagree with the model: no other batch will do better
 
 
@@ -114,7 +114,7 @@ def train_step(training: Training, batch: Batch) -> Outcome:
         for group_settings in training.optimizer.param_groups:
             group_settings["lr"] = lr
         training.optimizer.step()
-        training.optimizer.zero_grad(set_to_none=True)  # what is published next needs their room
+        training.optimizer.zero_grad(set_to_none=True)  # the weights to publish need their memory
         if training.average is not None:
             training.average.learn()
     baselines = {sample.turn_id: training.baselines.of(sample.kind) for sample in batch.samples}
@@ -180,7 +180,7 @@ def _passes(
     policy, ranks, config = training.policy, training.ranks, training.config
     branches = turn_branches(samples)
     packing = share_out(branches, policy.merge, config.tokens_per_microbatch, ranks.world)
-    if weights is not None and training.custom is not None:  # whose loss of many turns nobody can weigh by turn
+    if weights is not None and training.custom is not None:  # its loss of many turns cannot be weighted by turn
         packing = Packing([[index] for index in range(len(samples))], 0, 0)
     measures.cuts, measures.recomputed_tokens = note_cuts(packing, ranks.world) if ranks.leads else (0, 0)
     own = share(packing.groups, ranks.rank, ranks.world)
@@ -230,7 +230,7 @@ def _microbatch(
         if training.custom is not None:
             with measures.clock("forward"):
                 loss = _own_loss(training, training.custom, batch, samples, teacher, objective, measures)
-                loss = loss * weights.get(samples[0].turn_id, 1.0)  # of one turn alone, see `_passes`
+                loss = loss * weights.get(samples[0].turn_id, 1.0)  # of a single turn, see `_passes`
         elif sampled_only:
             with measures.clock("forward"):
                 loss = objective.loss(_said(training, batch, samples, teacher, beside), measures, weights)

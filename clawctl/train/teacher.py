@@ -51,7 +51,7 @@ def _with_hint_in_it(tokenizer: Any, turn: Turn, hint: str, continued: bool) -> 
 
 def _render(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]] | None, continued: bool) -> list[int]:
     safe = guard(tokenizer, messages, tools)
-    if continued:  # up to the end of what the last message says, as serve renders a prompt whose answer continues it
+    if continued:  # up to the end of the last message, as serve renders a prompt whose answer continues it
         mark, last = secrets.token_hex(12), safe.messages[-1]
         marked = [*safe.messages[:-1], {**last, "content": mark}]
         return safe.encode(

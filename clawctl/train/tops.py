@@ -33,7 +33,7 @@ class Asking:
     tokens: int  # in one pass
     measures: Measures
     cost: Cost | None = None
-    causal: Any = None  # the model that is asked; None: the policy's own
+    causal: Any = None  # the model to use; None: the policy's own
 
 
 @dataclass(frozen=True, slots=True)

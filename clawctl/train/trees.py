@@ -28,7 +28,7 @@ class Branch:
     scored: int  # the first token whose logprob is asked, at least 1; all from there on are asked
     temperature: float
     allowed: Allowed | None = None  # which tokens could be drawn in the place of each scored one; None: any
-    own: int = 0  # the first token that no other branch has, but those that go on from this one: see `own_starts`
+    own: int = 0  # the first token that only this branch and its continuations have: see `own_starts`
 
     def __post_init__(self) -> None:
         if self.allowed is not None and len(self.allowed.which) != len(self.ids) - self.scored:
@@ -60,8 +60,8 @@ class Tree:
     positions_T: Ints  # depth of each token
     ends_T: Ints  # one past the last descendant of each token
     runs: tuple[Run, ...]  # tile 0..T
-    places: list[Ints]  # for each branch, where the tokens lie that stand before its scored ones
-    own: list[Ints]  # for each branch, where its own tokens lie
+    places: list[Ints]  # for each branch, the places of the tokens before its scored ones
+    own: list[Ints]  # for each branch, the places of its own tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def own_starts(branches: Sequence[Branch], reach: int = 256) -> list[int]:
     order, shared = sort_branches(branches)
     lengths = [len(branches[index].ids) for index in order]
     starts = [0] * len(order)
-    above: list[int] = []  # places in `order` of the branches that the present one goes on from, or equals
+    above: list[int] = []  # places in `order` of the branches that the current one continues or equals
     for place in range(len(order) + 1):
         common = shared[place] if place < len(order) else 0
         while above and lengths[above[-1]] > common:
@@ -177,7 +177,7 @@ def lay(branches: Sequence[Branch]) -> Tree:
         positions.append(np.arange(node.first, node.last))
         ends.append(np.full(length, place + node.size))
         place += length
-        if context is None:  # goes on where its parent ends
+        if context is None:  # continues where its parent ends
             runs[-1] = Run(runs[-1].start, place, runs[-1].context)
         else:
             runs.append(Run(place - length, place, context))

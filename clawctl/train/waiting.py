@@ -19,7 +19,7 @@ class Waiting:
     since: float  # unix seconds when its verdict was published
     unit: str | None = None  # the group or session that its reward is compared with
     key: str = ""  # name of the API key that asked
-    marks: Marks = (0, 0)  # what it shares with identical turns
+    marks: Marks = (0, 0)  # the hashes that it shares with identical turns
 
     @property
     def tokens(self) -> int:

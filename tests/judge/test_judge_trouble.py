@@ -127,7 +127,7 @@ def test_a_judge_that_never_answers_is_a_failed_vote_after_some_tries_and_the_lo
 
 def test_once_does_not_wait_for_ever_for_a_server_that_is_away(run) -> None:
     shard(run, "1-a", [reply("thanks")])
-    with pytest.raises(ClawError, match="is away"):
+    with pytest.raises(ClawError, match="is not available"):
         judge(run, recipe(f"http://127.0.0.1:{free_port()}/v1", timeout_s=0.3), once=True)
     with pytest.raises(ClawError, match="no server has registered"):
         judge(run, Recipe.model_validate({"judge": {"timeout_s": 0.3}}), once=True)

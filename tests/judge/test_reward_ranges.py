@@ -52,7 +52,10 @@ def test_rewards_that_could_be_on_another_scale_are_refused_and_no_turn_is_lost(
     shard(run, "1-a", [reply(str(number)) for number in given])
     with (
         caplog.at_level(logging.INFO),
-        pytest.raises(ClawError, match=r"depends on the scale -> set its scale, then the turns are judged: judge.custom_rm"),
+        pytest.raises(
+            ClawError,
+            match=r"depends on the scale, which is not known -> set its scale, then the turns are judged: judge.custom_rm",
+        ),
     ):
         work(run, reads)
     assert "good" not in "".join(record.message for record in caplog.records if "turns judged" in record.message)
@@ -66,7 +69,7 @@ def test_rewards_that_could_be_on_another_scale_are_refused_and_no_turn_is_lost(
 @pytest.mark.parametrize("given", [7.0, -3.0, 1.5])
 def test_a_reward_beyond_1_shows_that_the_scale_is_another(run, reads, given) -> None:
     shard(run, "1-a", [reply(str(number)) for number in (-0.5, 0.5, given)])
-    with pytest.raises(ClawError, match=f"gave {given:g}, so its rewards are not on a scale from -1 to 1"):
+    with pytest.raises(ClawError, match=f"returned {given:g}, so its rewards are not on a scale from -1 to 1"):
         work(run, reads)
     assert verdicts_of(run) == []
 

@@ -29,7 +29,7 @@ def test_a_taken_port_is_said_before_anything_is_loaded(tmp_path: Path, model_pa
         port = other.getsockname()[1]
         ended = refused(tmp_path / "run", recipe_data(model_path, port=port))
     assert ended.returncode == 1
-    assert f"port {port} on 127.0.0.1 is taken" in ended.stderr
+    assert f"port {port} on 127.0.0.1 is already in use" in ended.stderr
     assert "stop the process that uses it, or choose another port with --port" in ended.stderr
     assert not (tmp_path / "run" / "serve.json").exists()
 

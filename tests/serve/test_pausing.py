@@ -81,7 +81,7 @@ def test_an_engine_that_does_not_hear_resume_is_told_again_and_who_asks_meanwhil
         going = asyncio.create_task(asyncio.to_thread(targets.swap, 1))
         await asyncio.to_thread(until, lambda: targets.stuck is not None)
         assert targets.stuck == "the engine was paused for a swap and does not resume: the engine does not answer /resume"
-        with pytest.raises(Refusal, match="does not go on") as refused:
+        with pytest.raises(Refusal, match="does not resume") as refused:
             await use(targets, 0)
         assert (refused.value.status, refused.value.code) == (503, "engine_paused")
         await going
@@ -109,7 +109,7 @@ def test_a_swap_waits_for_what_the_engine_could_not_be_asked(tmp_path: Path) -> 
     targets.reset("tiny", Capabilities(ids=True, logprobs=True, processed=True, adapters=None, weights=None))
 
     async def main() -> None:
-        with pytest.raises(NotYet, match="not known yet"):
+        with pytest.raises(NotYet, match="not confirmed yet"):
             await asyncio.to_thread(targets.swap, 1)
         targets.can(WEIGHTS)
         await asyncio.to_thread(targets.swap, 1)
@@ -242,7 +242,7 @@ def test_an_adapter_is_not_served_above_other_weights_and_what_ran_across_is_not
             assert sampled_by(target).untrainable is None
             await asyncio.to_thread(targets.swap, 1)
             assert sampled_by(target).untrainable == "sampled by an adapter above version 1"
-        with pytest.raises(Refusal, match="serves one version at a time, now 1"):
+        with pytest.raises(Refusal, match="serves one version at a time, currently 1"):
             await use(targets, 3)
         await asyncio.to_thread(targets.swap, 0)
         async with targets.lease(3) as target:

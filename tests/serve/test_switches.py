@@ -53,7 +53,7 @@ def test_a_setting_that_is_no_switch_is_a_400_in_each_dialect(module: Any, body:
 def test_a_switch_that_the_template_does_not_read_is_refused_by_name_unless_clients_send_it_to_every_model() -> None:
     check_known({"style": "x", "enable_thinking": False}, frozenset({"style"}))
     check_known({"anything": 1}, None)
-    with pytest.raises(Refusal, match=r"'chat_template_kwargs\.colour' is no switch .* its switches: style"):
+    with pytest.raises(Refusal, match=r"'chat_template_kwargs\.colour' is not a switch .* its switches: style"):
         check_known({"colour": 1}, frozenset({"style"}))
 
 

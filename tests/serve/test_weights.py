@@ -36,12 +36,12 @@ def test_an_adapter_that_fits_its_base_is_taken(tmp_path: Path, base: Path) -> N
 def test_an_adapter_of_other_shapes_is_refused(
     tmp_path: Path, base: Path, a: tuple[int, int], b: tuple[int, int], which: str
 ) -> None:
-    with pytest.raises(ClawError, match=f"{which}.*does not fit"):
+    with pytest.raises(ClawError, match=f"{which}.*does not match"):
         check_weights(adapter(tmp_path, torch.ones(a), torch.ones(b)), base)
 
 
 def test_full_weights_of_other_shapes_are_refused(tmp_path: Path, base: Path) -> None:
-    with pytest.raises(ClawError, match=r"is \[5, 4\], the base model's is \[6, 4\]"):
+    with pytest.raises(ClawError, match=r"is \[5, 4\], but the base model's is \[6, 4\]"):
         check_weights(written(tmp_path / "policy", {f"{Q}.weight": torch.ones(5, 4)}), base)
 
 

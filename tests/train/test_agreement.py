@@ -52,9 +52,9 @@ def publish_blurred(run: RunDir, sampler: Sampler, by: float, stem: str = "b") -
         (Origin("mine", None, "2 layers", "aa"), None),
         (Origin("elsewhere/mine", None, "2 layers", "aa"), None),
         (Origin("mine", None, None, None), None),
-        (Origin("other", None, "2 layers", None), "sampled by other, .* trained is mine: .* not known"),
-        (Origin("mine", None, "2 layers", "bb"), r"sampled by mine \(weights bb\), .* trained is mine \(weights aa\)"),
-        (Origin("other", None, "3 layers", "bb"), r"turns of other \(3 layers\) are refused: .* mine \(2 layers\)"),
+        (Origin("other", None, "2 layers", None), "sampled by other, .* trained model is mine; .* not known"),
+        (Origin("mine", None, "2 layers", "bb"), r"sampled by mine \(weights bb\), .* trained model is mine \(weights aa\)"),
+        (Origin("other", None, "3 layers", "bb"), r"turns of other \(3 layers\) are refused, because .* mine \(2 layers\)"),
     ],
 )
 def test_a_difference_is_told_with_both_names_and_what_is_equal_or_unknown_is_none(theirs: Origin, named: str | None) -> None:

@@ -157,10 +157,10 @@ def test_a_checkpoint_of_another_model_or_of_other_lora_settings_is_refused(
 ) -> None:
     publish_turns(run, sampler, 8)
     train(run, make_recipe(model_path, max_steps=1))
-    with pytest.raises(ClawError, match=r"full weights, the recipe has .* LoRA rank 4"):
+    with pytest.raises(ClawError, match=r"full weights, but the recipe has .* LoRA rank 4"):
         train(run, make_recipe(model_path, lora={"rank": 4}))
     shutil.copytree(model_path, tmp_path / "other")
-    with pytest.raises(ClawError, match=r"trains '.*', the recipe names '.*other'"):
+    with pytest.raises(ClawError, match=r"was created for the model '.*', but the recipe names '.*other'"):
         train(run, make_recipe(tmp_path / "other"))
     shutil.rmtree(run.train / "checkpoints")
     with pytest.raises(ClawError, match="no checkpoint to resume from"):
@@ -171,7 +171,9 @@ def test_a_checkpoint_that_cannot_be_read_is_a_clear_error(run: RunDir, sampler:
     publish_turns(run, sampler, 8)
     train(run, make_recipe(model_path, max_steps=1))
     (run.train / "checkpoints" / "1" / "optimizer.safetensors").write_bytes(b"half")
-    with pytest.raises(ClawError, match=r"no sound checkpoint; checkpoint 1: optimizer\.safetensors is not what was written"):
+    with pytest.raises(
+        ClawError, match=r"no intact checkpoint; checkpoint 1: optimizer\.safetensors has changed since it was written"
+    ):
         train(run, make_recipe(model_path))
 
 
@@ -250,7 +252,9 @@ def test_without_a_sound_checkpoint_training_refuses_and_touches_nothing(run: Ru
     publish_turns(run, sampler, 4)
     train(run, make_recipe(model_path))
     damage(run.train / "checkpoints" / "1" / "optimizer.safetensors")
-    with pytest.raises(ClawError, match=r"no sound checkpoint; checkpoint 1: optimizer\.safetensors is not what was written"):
+    with pytest.raises(
+        ClawError, match=r"no intact checkpoint; checkpoint 1: optimizer\.safetensors has changed since it was written"
+    ):
         train(run, make_recipe(model_path))
     assert (list_versions(run), list(run.quarantine.iterdir())) == ([0, 1], [])
 

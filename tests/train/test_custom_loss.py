@@ -134,7 +134,7 @@ def test_a_loss_that_asks_for_version_0_where_it_is_not_at_hand_is_refused_at_st
 
 
 def test_a_loss_needs_a_method_that_has_advantages(tmp_path: Path) -> None:
-    with pytest.raises(ClawError, match="no advantages in method hybrid"):
+    with pytest.raises(ClawError, match="no advantages with method hybrid"):
         load_custom_loss(TrainConfig(method="hybrid", custom_loss=write(tmp_path, OURS)), 7)
 
 

@@ -68,7 +68,7 @@ def test_more_processes_than_turns_are_refused_before_any_of_them_starts(tmp_pat
     command = [sys.executable, "-m", "clawctl", "train", "--run", str(tmp_path / "run"), "--batch-turns", "2", "--processes", "3"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "3 trainers share 2 turns a step" in done.stderr
+    assert "3 trainers share 2 turns per step" in done.stderr
     assert "Traceback" not in done.stderr  # torchrun's own
 
 

@@ -1,4 +1,4 @@
-"""The backend seam: an ask becomes running replies; whatever runs the model, they tell events, ids, logprobs and versions alike."""
+"""The interface of backends: an ask becomes running replies. All backends return events, ids, logprobs and versions alike."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -9,20 +9,20 @@ from clawctl.errors import ClawError
 from clawctl.serve.dialects import Ask, Extras, Shown
 from clawctl.serve.engines import Swap
 
-THERE_AND_BACK = "the weights changed and changed back while it was sampled"  # so its first and last version do not tell
+THERE_AND_BACK = "the weights changed and changed back while it was sampled"  # its first and last version do not show this
 
 
 class Unanswered(ClawError):
-    """The engine did not answer what we asked of it; it may the next time."""
+    """The engine did not answer a call of clawctl. A retry may succeed."""
 
 
 class NotYet(Unanswered):
-    """What the engine can is not known yet; it is being asked."""
+    """The engine's features are not known yet; clawctl is asking."""
 
 
 @dataclass(slots=True)
 class Sampled:
-    """What the engine told of one answer so far. Missing is None: nothing here is ever filled in."""
+    """The data of one answer so far. Missing values are None and are never filled in."""
 
     temperature: float  # as applied
     top_p: float
@@ -40,13 +40,13 @@ class Sampled:
     stop_sequence: str | None = None  # the one of the ask's stops that ended it
     cut_call: bool | None = None  # a limit or a stop ended it within a tool call; None: only the engine has seen the markup
     first_at: float | None = None  # unix seconds when its first token was there; None: when its first piece was shown
-    usage: dict[str, Any] | None = None  # in chat form, as an upstream told it
-    extras: Extras | None = None  # what else an upstream told
+    usage: dict[str, Any] | None = None  # in chat form, from an upstream
+    extras: Extras | None = None  # further fields from an upstream
     untrainable: str | None = None  # why the turn cannot be trained, as far as the engine is concerned
-    allowed: str | None = None  # what could be drawn in the place of each token, see `clawctl.allowed`; None: any
+    allowed: str | None = None  # the tokens that were allowed at each place, see `clawctl.allowed`; None: any
     spliced: int | None = None  # earlier answers that were put back as sampled; None: not asked for
     unspliced: str | None = None  # why earlier answers that were known were not put back
-    adapted: str | None = None  # what was changed in the messages for the template's sake
+    adapted: str | None = None  # changes to the messages that the template required
 
 
 class Reply(Protocol):
@@ -55,18 +55,19 @@ class Reply(Protocol):
     sampled: Sampled
 
     def __aiter__(self) -> AsyncIterator[Shown]:
-        """What is to be shown, as it comes; where nobody reads along it may come in one piece. At its end `sampled` is complete.
-        Raises EngineFailure, and Refusal where the engine refuses only now."""
+        """The events as they arrive, or in one piece if the client does not stream. At the end `sampled` is complete. Raises
+        EngineFailure, and Refusal if the engine refuses late."""
         ...
 
     def cancel(self) -> None:
-        """Stop sampling: the iteration ends after what has been delivered. Harmless when it has ended already."""
+        """Stop sampling: the iteration ends after the delivered events. It has no effect after the end."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can give; what it cannot is said in the log and in /health. None: it could not be asked, and counts as no."""
+    """The features of a backend. Missing features are logged and shown in /health. None: the backend did not answer, which counts
+    as no."""
 
     ids: bool | None
     logprobs: bool | None  # one for each sampled token
@@ -77,7 +78,8 @@ class Capabilities:
 
 
 class Backend(Protocol):
-    """Runs the model. `swap` is called in a thread of its own, `stop` when the event loop has ended, the rest on the event loop."""
+    """Runs the model. `swap` is called in its own thread, `stop` after the event loop has ended, everything else on the event
+    loop."""
 
     @property
     def version(self) -> int:
@@ -86,14 +88,14 @@ class Backend(Protocol):
 
     @property
     def max_context(self) -> int | None:
-        """Tokens of prompt and answer together; None: the engine does not tell."""
+        """Maximum tokens of prompt and answer together; None if the engine does not report it."""
         ...
 
     @property
     def capabilities(self) -> Capabilities: ...
 
     async def begin(self, ask: Ask, version: int | None, stack: AsyncExitStack) -> list[Reply]:
-        """`ask.n` running replies of the live policy, or of a pinned `version`; what must end with them goes onto `stack`.
+        """`ask.n` running replies of the live policy, or of a pinned `version`. Resources to release with them go onto `stack`.
         Raises Refusal."""
         ...
 
@@ -102,13 +104,13 @@ class Backend(Protocol):
         ...
 
     def swap(self, version: int) -> Swap:
-        """Let a published version serve, once its canary has sung. On failure the old one serves on, and it raises: CanaryFailure,
-        ClawError, OSError, ValueError, RuntimeError."""
+        """Serve a published version once its canary passes. On failure the old one stays live, and it raises CanaryFailure,
+        ClawError, OSError, ValueError or RuntimeError."""
         ...
 
     async def keep(self, up: Callable[[], None]) -> None:
-        """Keep the engine running; `up` is called in a thread whenever it has begun to serve version 0, before any request is
-        answered. Ends, or raises ClawError, when it cannot go on."""
+        """Keep the engine running. `up` is called in a thread whenever it starts to serve version 0, before any request is
+        answered. Ends, or raises ClawError, if the engine cannot continue."""
         ...
 
     def waiting_for(self) -> str | None:
@@ -116,7 +118,7 @@ class Backend(Protocol):
         ...
 
     def doubt(self) -> str | None:
-        """Why it is not known which weights answer just now, or None: what they sample is not trained."""
+        """Why the loaded weights are not known at the moment, or None. Turns sampled meanwhile are not trained."""
         ...
 
     def failure(self) -> str | None:

@@ -1,4 +1,4 @@
-"""The adapters that an upstream has loaded: each has sung its canary there, and who is not used makes room."""
+"""The adapters that an upstream has loaded. Each has passed its canary check there, and unused ones are unloaded."""
 
 import asyncio
 import logging
@@ -15,17 +15,17 @@ _log = logging.getLogger("clawctl.serve")
 
 @dataclass(slots=True)
 class Target:
-    """What is asked for at the upstream."""
+    """The model name to request from the upstream."""
 
     name: str
     clock: Clock
-    steady: bool = True  # its weights stay what they are; else an answer may be of two versions
+    steady: bool = True  # its weights never change; else an answer may have two versions
     users: int = 0
 
 
 class Adapters:
     """Used on one event loop; `load`, `prove` and `unload` are called in threads. `load` and `unload` raise ClawError, `prove` that
-    and CanaryFailure. `most` stay loaded beside the `live` one."""
+    and CanaryFailure. At most `most` stay loaded besides the `live` one."""
 
     def __init__(
         self,
@@ -38,19 +38,20 @@ class Adapters:
     ) -> None:
         self._name, self._load, self._prove, self._unload = name, load, prove, unload
         self._live, self._most = live, most
-        self._changing = asyncio.Lock()  # held while it changes what is loaded, here or there
+        self._changing = asyncio.Lock()  # held while the loaded adapters change, here or there
         self._tidying: asyncio.Future[None] | None = None
         self.loaded: OrderedDict[int, Target] = OrderedDict()  # least recently used first
 
     def reset(self) -> None:
-        """The upstream has begun anew, with none."""
+        """The upstream has restarted, without adapters."""
         self.loaded = OrderedDict()
 
     async def use(self, version: int) -> tuple[Target, bool]:
-        """It stays loaded for the new user until it is released; whether it came only now. Raises as `load` and `prove`."""
+        """Keep the adapter loaded for a new user until it is released. Returns whether it was loaded just now. Raises like `load`
+        and `prove`."""
         fresh = False
         while version not in self.loaded:
-            # Who asked may go away; what has begun ends, or nobody would know that the upstream has it.
+            # The requester may go away, but a load must end, because otherwise the upstream would have an unknown adapter.
             fresh = await asyncio.shield(asyncio.ensure_future(self._come(version)))
         self.loaded.move_to_end(version)
         target = self.loaded[version]
@@ -66,7 +67,7 @@ class Adapters:
             return True
 
     def _bring(self, version: int) -> None:
-        """Nobody is answered by it before its canary has sung."""
+        """Load an adapter. It answers no request before its canary check passes."""
         self._load(version)
         try:
             self._prove(version)
@@ -94,12 +95,12 @@ class Adapters:
             _log.warning("cannot unload version %d: %s", version, error.problem)
 
     async def settled(self) -> None:
-        """Once what is being loaded or unloaded now is so."""
+        """Wait until running loads and unloads are done."""
         async with self._changing:
             pass
 
     def _tidy_soon(self) -> None:
-        """Unload the adapters that nobody uses, but for the newest few. Nobody waits for it."""
+        """Unload unused adapters, except the newest few, in the background."""
         if self._one_too_many() is not None and (self._tidying is None or self._tidying.done()):
             self._tidying = asyncio.ensure_future(self._tidy())
 

@@ -1,4 +1,4 @@
-"""A chat completion that comes in as a stream: what it says is shown, as it comes or all at once, and what was sampled is kept."""
+"""A chat completion as a stream: its events are shown at once or at the end, and the sampled tokens are kept."""
 
 import asyncio
 import time
@@ -20,32 +20,32 @@ _MISUSE = range(400, 500)  # statuses of errors that are the client's
 
 
 class Saying(Protocol):
-    """What chunks say, as events. Neighbours that say the same kind of thing are one."""
+    """Converts chunks to events. Adjacent events of the same kind are joined."""
 
     @property
     def in_chat_form(self) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
-        """What makes a chat's chunk of one that is none; None if all are."""
+        """Converts chunks of another API to chat chunks; None if they are chat chunks."""
         ...
 
     @property
     def any(self) -> bool:
-        """Whether something has come since the last piece was shown."""
+        """Whether something arrived since the last piece was shown."""
         ...
 
     def take(self, chunks: Iterable[Chunk]) -> None: ...
 
     def shown(self) -> Shown | None:
-        """One piece of all that was said since the last one, if anything."""
+        """One piece with everything since the last one, if there is anything."""
         ...
 
     def end(self, sampled: Sampled) -> Shown | None:
-        """What was held back; `sampled` learns what only the words tell of the end."""
+        """The text that was held back. `sampled` gets the facts about the end that only the text shows."""
         ...
 
 
 class UpstreamReply:
-    """See `clawctl.serve.backends.Reply`; the taker of the response's body as well. With `live` False nobody reads along: what it
-    says is shown when it is over, whether complete, cancelled or broken off."""
+    """See `clawctl.serve.backends.Reply`; it also receives the response's body. With `live` False the client does not stream, and
+    events are shown at the end: complete, cancelled or broken off."""
 
     def __init__(
         self,
@@ -67,12 +67,12 @@ class UpstreamReply:
         self.cancelled = False
 
     def begun(self, leave: Callable[[], None]) -> None:
-        """The response has begun; who needs no more of it says so with `leave`."""
+        """The response has begun. Call `leave` if the rest is not needed."""
         self._leave = leave
         if self.cancelled or self._over:
             self._let_go()
 
-    # ---- what comes in ---------------------------------------------------------------------------------------------------
+    # ---- input -----------------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:
         if not self._over:
@@ -107,7 +107,7 @@ class UpstreamReply:
         if leave is not None:
             leave()
 
-    # ---- what goes out ---------------------------------------------------------------------------------------------------
+    # ---- output ----------------------------------------------------------------------------------------------------------
 
     async def __aiter__(self) -> AsyncIterator[Shown]:
         over = False
@@ -118,7 +118,7 @@ class UpstreamReply:
                 over = self._over
                 if (shown := self._said.shown()) is not None:
                     yield shown
-            if self._error is None and not self.cancelled:  # else nobody should wait for its worth
+            if self._error is None and not self.cancelled:  # otherwise the canary does not matter
                 await self._tokens.proven()
             if (shown := self._said.end(self.sampled)) is not None:
                 yield shown
@@ -148,11 +148,11 @@ class ChatSaying:
     in_chat_form: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
     def __init__(self, show_logprobs: bool, barred: bool = False) -> None:
-        """`barred`: the client forbids calls; what the model writes of one all the same is not shown."""
+        """`barred`: the client forbids calls, and the model's calls are not shown."""
         self._show_logprobs = show_logprobs
         self._barred = Parser(False, True) if barred else None
         self._runs: list[tuple[type[Event], list[str]]] = []  # not shown yet
-        self._tokens: list[ShownToken] = []  # of what is not shown yet
+        self._tokens: list[ShownToken] = []  # of text that is not shown yet
         self._call_index = -1  # of the call that began last
 
     @property

@@ -1,4 +1,4 @@
-"""Prompts that are sent as token ids, to the upstream's plain completions; what comes back is read here."""
+"""Prompts as token ids for the upstream's plain completions; clawctl parses the answers."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from clawctl.serve.dialects import Ask, Prompt, Shown
 from clawctl.serve.reading import Reading
 
 if TYPE_CHECKING:
-    from clawctl.serve.prompt import Rendered  # transformers is needed only where answers are put back
+    from clawctl.serve.prompt import Rendered  # transformers is needed only for splicing
 
 PATH = "/v1/completions"
 _TEMPLATE_ONLY = ("messages", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "chat_template_kwargs")
@@ -36,7 +36,7 @@ def as_completion(chat: dict[str, Any], prompt_ids: list[int]) -> dict[str, Any]
     """The body of a plain completion for that of a chat completion."""
     body = {name: value for name, value in chat.items() if name not in _TEMPLATE_ONLY}
     top = body.pop("top_logprobs", 0)
-    body["max_tokens"] = body.get("max_tokens")  # where it is absent, completions have 16
+    body["max_tokens"] = body.get("max_tokens")  # without a limit, completions have 16 tokens
     return {**body, "prompt": prompt_ids, "logprobs": top, "return_tokens_as_token_ids": True}
 
 
@@ -53,7 +53,7 @@ def as_plain(chat: dict[str, Any], prompt: Prompt, add_special_tokens: bool) -> 
 
 
 class PlainSaying(ChatSaying):
-    """See `clawctl.serve.backends.chunks.Saying`: of a plain completion, whose text the upstream tells."""
+    """See `clawctl.serve.backends.chunks.Saying`: for a plain completion, whose text the upstream returns."""
 
     def in_chat_form(self, told: dict[str, Any]) -> dict[str, Any]:
         for choice in told.get("choices") or ():

@@ -1,4 +1,4 @@
-"""What we ask of a vLLM server besides answers: its model, adapters, weights, and the logprobs of given ids. Blocking calls."""
+"""Calls to a vLLM server besides answers: its model, adapters, weights, and the logprobs of given ids. They block."""
 
 import time
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _NOT_THERE = {401, 403, 404, 405, 501}
 
 
 class Control:
-    """Raises ClawError where the server refuses, Unanswered where it cannot be reached or says that it has no time."""
+    """Raises ClawError if the server refuses, Unanswered if it is unreachable or busy."""
 
     def __init__(self, url: str, key: str | None, reload: str = "reload_weights") -> None:
         headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -30,7 +30,7 @@ class Control:
     def close(self) -> None:
         self._http.close()
 
-    # ---- what it is ------------------------------------------------------------------------------------------------------
+    # ---- the server ------------------------------------------------------------------------------------------------------
 
     def models(self) -> list[dict[str, Any]]:
         listed = self._ask("GET", "/v1/models").get("data")
@@ -47,11 +47,11 @@ class Control:
         return self.has("/collective_rpc") and self.has("/update_weight_version")
 
     def warnings(self) -> list[str]:
-        """What else is worth a line in the log at start."""
+        """Further warnings for the log at start."""
         return []
 
     def chat(self, body: dict[str, Any]) -> dict[str, Any]:
-        """A chat completion; without what the server refuses to tell of it: {} if it refuses that altogether."""
+        """A chat completion, without the fields that the server refuses; {} if it refuses the call altogether."""
         try:
             return self._ask("POST", "/v1/chat/completions", body)
         except Unanswered:
@@ -62,8 +62,8 @@ class Control:
     def score(self, model: str, ids: Sequence[int]) -> list[float]:
         """Logprobs of `ids[1:]`, each given all ids before it, at temperature 1.
 
-        Each place is asked for as an answer of one token: `prompt_logprobs` would do it at once, but a server that has LoRA enabled
-        on a CPU dies of it (vLLM 0.32).
+        Each one is requested as an answer of one token. `prompt_logprobs` would return all at once, but it crashes a server with
+        LoRA on a CPU (vLLM 0.32).
         """
         told: list[float] = []
         for start in range(1, len(ids), _PLACES):
@@ -84,7 +84,7 @@ class Control:
     # ---- adapters --------------------------------------------------------------------------------------------------------
 
     def load_adapter(self, name: str, folder: Path) -> None:
-        """What a process before us left there under that name makes room."""
+        """Load an adapter. An adapter of that name from an earlier process is replaced."""
         try:
             self._load(name, folder)
         except Unanswered:
@@ -105,8 +105,8 @@ class Control:
     # ---- weights ---------------------------------------------------------------------------------------------------------
 
     def pause(self) -> float:
-        """Returns when no token is sampled any more; running requests are kept, and what they computed is forgotten, so that they
-        compute it again by the weights that come. The `time.monotonic()` at which the pause was asked for."""
+        """Returns when no token is being sampled. Running requests are kept but lose their cached computation, so that the new
+        weights compute it again. Returns the `time.monotonic()` of the request to pause."""
         began = time.monotonic()
         self._ask("POST", "/pause?mode=keep")
         return began

@@ -1,4 +1,4 @@
-"""The embedded backend: an id-level engine in this process; the prompt is rendered and the answer parsed here."""
+"""The embedded backend: an id-level engine in this process. The prompt is rendered and the answer parsed here."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ from clawctl.serve.turns import Lines, Turns
 
 _WATCH_S = 1.0
 _STRUCTURED_PER_KEY, _STRUCTURED = 32, 96  # requests whose form is given, at a time; each has processes of its own, others wait
-_SAID_AS = {  # what we know by chat's name, as the client said it
+_SAID_AS = {  # names in chat completions and in the client's API
     ("responses", "response_format"): "text.format",
     ("messages", "response_format"): "output_config.format",
 }
@@ -165,7 +165,7 @@ class Embedded:
 
 
 class _Room:
-    """Of structured requests at a time: those of one key leave room for other keys, and wait for one another."""
+    """Limits structured requests: those of one key leave room for other keys and wait for each other."""
 
     def __init__(self) -> None:
         self._all = asyncio.Semaphore(_STRUCTURED)
@@ -214,7 +214,7 @@ class EmbeddedReply:
         self._keep_sets()
 
     def _keep_sets(self) -> None:
-        """What could be drawn in the place of each token: the trainer needs it."""
+        """Keep the allowed tokens at each place, which the trainer needs."""
         sampled = self.sampled
         allowed = self._generation.allowed(len(sampled.completion_ids or ()))
         if allowed is not None:

@@ -9,7 +9,7 @@ _LONGEST_S = 30.0  # an event loop that does not come round for so long has ende
 
 
 class OnLoop:
-    """What belongs to an event loop, done there for a thread that waits for it."""
+    """Runs functions on the event loop for a thread that waits for the result."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None

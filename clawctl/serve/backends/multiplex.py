@@ -1,4 +1,4 @@
-"""The other end of `inside/clawctl_multiplex.py`: calls to our own vLLM, all over one connection."""
+"""The client of `inside/clawctl_multiplex.py`: all calls to clawctl's own vLLM over one connection."""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ class Call:
             taker.ended(error)
 
     async def body(self) -> bytes:
-        """The whole body of a response that no taker has. Raises Broken."""
+        """The complete body of a response that is not streamed. Raises Broken."""
         await self._whole.wait()
         if self._error is not None:
             raise Broken(self._error)
@@ -48,7 +48,7 @@ class Call:
 
 
 class Line(asyncio.Protocol):
-    """Our end of the connection."""
+    """The client's end of the connection."""
 
     def __init__(self) -> None:
         self.ready = False  # the server takes calls over it
@@ -63,7 +63,7 @@ class Line(asyncio.Protocol):
         return call
 
     def leave(self, call: Call) -> None:
-        """What is still coming is not wanted."""
+        """Discard the rest of the answer."""
         if self._calls.pop(call.number, None) is not None:
             self._say(frame(call.number, LEAVE))
 
@@ -72,11 +72,11 @@ class Line(asyncio.Protocol):
             self._transport.abort()
 
     def _say(self, said: bytes) -> None:
-        """At once: while we read the next request, the server begins with this one."""
+        """Send at once, so that the server begins with this request while clawctl reads the next one."""
         if self._transport is not None:
             self._transport.write(said)
 
-    # ---- what asyncio says -----------------------------------------------------------------------------------------------
+    # ---- callbacks of asyncio --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -91,7 +91,7 @@ class Line(asyncio.Protocol):
             elif (call := self._calls.get(number)) is not None:
                 try:
                     call.take(kind, content)
-                except Exception:  # noqa: BLE001 - what one call cannot take must not end the others on its connection
+                except Exception:  # noqa: BLE001 - a failure of one call must not end the others on its connection
                     _log.exception("cannot read an answer")
                     self.leave(call)
                     call.end("it cannot be read")
@@ -104,8 +104,8 @@ class Line(asyncio.Protocol):
 
 
 class Multiplexed:
-    """A client whose streams share a connection, once its server has said that it takes them so. Before that, and when the
-    connection is lost, each has one of its own."""
+    """A client whose streams share one connection, once its server supports it. Before that, and after the connection is lost, each
+    stream has its own."""
 
     def __init__(self, plain: Client) -> None:
         self._plain, self._line = plain, Line()

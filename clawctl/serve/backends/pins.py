@@ -53,7 +53,7 @@ class Pins:
             return ready
         async with self._changing:  # one at a time: two requests for a new version load it once
             if version in self._pinned and self._pinned[version].engine.failure() is not None:
-                del self._pinned[version]  # it died; its requests have been told
+                del self._pinned[version]  # it died; its requests got an error
             while version not in self._pinned and (idle := self._one_too_many()) is not None:
                 await asyncio.to_thread(self._pinned.pop(idle).engine.stop)
             if version not in self._pinned:
@@ -63,8 +63,8 @@ class Pins:
             return self._pinned[version]
 
     def _one_too_many(self) -> int | None:
-        """The version to unload before another is loaded. Version 0 stays: judges ask for it again and again. Where all are in use,
-        `Places` has let in one more than `most`."""
+        """The version to unload before another is loaded. Version 0 stays, because judges request it repeatedly. If all are in use,
+        `Places` has admitted one more than `most`."""
         others = [old for old in self._pinned if old != 0]
         if len(others) < self._most:
             return None
@@ -74,7 +74,7 @@ class Pins:
         loading = asyncio.ensure_future(asyncio.to_thread(self._load, version))
         try:
             await asyncio.wait({loading})
-        except asyncio.CancelledError:  # who asked went away; an engine that nobody knows of would never be stopped
+        except asyncio.CancelledError:  # the requester went away; an unknown engine would never be stopped
             await asyncio.wait({loading})
             raise
         finally:
@@ -87,6 +87,6 @@ class Pins:
             return self._make(version)
         except CanaryFailure as error:
             raise unproven(version, error) from error
-        except Exception as error:  # a policy can be broken in many ways; the caller is told, the log has the rest
+        except Exception as error:  # a policy can be broken in many ways; the caller gets an error, the log has the rest
             _log.exception("cannot load version %d", version)
             raise Refusal(404, f"version {version} of this model cannot be loaded", "model", "model_not_found") from error

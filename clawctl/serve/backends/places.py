@@ -26,7 +26,7 @@ class _Held:
 
 
 class Places:
-    """Used on one event loop. Requests that wait for a place get it in the order in which they came."""
+    """Used on one event loop. Waiting requests get places in the order of their arrival."""
 
     def __init__(self, most: int, turn_s: float = _TURN_S, patience_s: float = _PATIENCE_S) -> None:
         self._most, self._turn_s, self._patience_s = most, turn_s, patience_s
@@ -37,7 +37,7 @@ class Places:
 
     @asynccontextmanager
     async def one(self, version: int, key: str) -> AsyncIterator[None]:
-        """A place for a request of `key` for `version`, until it ends. Raises Refusal where none becomes free."""
+        """A place for a request of `key` for `version`, until it ends. Raises Refusal if none becomes free."""
         kind = OWN if key == OWN else ""
         if not self._may(version, kind, None):
             await self._wait(version, kind)
@@ -73,8 +73,8 @@ class Places:
         self._news = asyncio.Event()
 
     def _may(self, version: int, kind: str, number: int | None) -> bool:
-        """Whether the request may begin: its version is in use and its turn is not over, or there is a place and nobody of its kind
-        waited before it."""
+        """Whether the request may begin: its version is in use within its time limit, or a place is free and no request of the same
+        kind waited longer."""
         if kind == OWN and version == 0:
             return True
         before = any(of == kind and (number is None or each < number) for each, of in self._waiting.items())

@@ -1,4 +1,4 @@
-"""What an upstream can give, found out by asking it."""
+"""Finds the features of an upstream by calling it."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -20,18 +20,18 @@ class Found:
     max_context: int | None
     capabilities: Capabilities
     warnings: list[str]
-    unasked: list[str]  # why something could not be asked; what is None in `capabilities` may be told the next time
+    unasked: list[str]  # why a feature could not be checked; None in `capabilities` may become known the next time
 
 
 @dataclass(slots=True)
 class _Patience:
-    """Asks what was not answered again, a little; then goes without, and remembers why."""
+    """Retries unanswered calls a few times, then continues without the answer and remembers the reason."""
 
     waits_s: Sequence[float]
     unasked: list[str] = field(default_factory=list)
 
     def ask(self, question: Callable[[], Told]) -> Told | None:
-        """None where there was no answer."""
+        """The answer; None if there was none."""
         for wait_s in (*self.waits_s, None):
             try:
                 return question()
@@ -44,7 +44,7 @@ class _Patience:
 
 
 def probe(control: Control, kind: str, model: str | None, waits_s: Sequence[float] = WAITS_S) -> Found:
-    """Blocking. Raises ClawError while the server does not tell which models it has."""
+    """Blocking. Raises ClawError while the server does not list its models."""
     listed = control.models()
     chosen = next((each for each in listed if model is None or each.get("id") == model), {})
     name = model or chosen.get("id")
@@ -66,7 +66,7 @@ def probe(control: Control, kind: str, model: str | None, waits_s: Sequence[floa
 
 
 def missing(can: Capabilities) -> list[str]:
-    """What it cannot give, in words for people; not what it could not be asked."""
+    """The missing features, in words for the log, without those that could not be checked."""
     lacks = []
     if can.ids is False:
         lacks.append("no token ids: turns are kept, but none can be trained")
@@ -84,7 +84,7 @@ def missing(can: Capabilities) -> list[str]:
 
 
 def _question(model: str, kind: str, temperature: float) -> dict[str, Any]:
-    """One token of an answer, with all that we would like to know of it."""
+    """A request for an answer of one token with all useful fields."""
     question = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "temperature": temperature}
     return {**question, "logprobs": True, "top_logprobs": 1, **IDS_WANTED[kind]}
 
@@ -102,7 +102,7 @@ def _has_ids(answer: dict[str, Any]) -> bool:
 
 
 def _likeliest(answer: dict[str, Any]) -> float | None:
-    """The logprob of the likeliest first token: at two temperatures it differs where it is of what was sampled from."""
+    """The logprob of the likeliest first token. It differs between two temperatures if it belongs to the sampled distribution."""
     try:
         return float(_choice(answer)["logprobs"]["content"][0]["top_logprobs"][0]["logprob"])
     except (KeyError, IndexError, TypeError, ValueError):

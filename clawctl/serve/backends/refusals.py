@@ -9,11 +9,11 @@ from clawctl.serve.dialects import Refusal
 
 _log = logging.getLogger("clawctl.serve")
 _TOO_LONG = ("maximum context length", "max_model_len", "model's context length")  # the last one: SGLang
-_OURS = {401, 403, 404, 405}  # statuses that speak of how we asked the upstream, not of what the client asked
+_OURS = {401, 403, 404, 405}  # statuses about clawctl's call to the upstream, not about the client's request
 
 
 def refusal(status: int, told: bytes) -> Refusal:
-    """For the body `told` of an error with this status."""
+    """The refusal for an error response with this status and the body `told`."""
     try:
         error = orjson.loads(told)
         error = error.get("error", error)
@@ -27,7 +27,7 @@ def refusal(status: int, told: bytes) -> Refusal:
 
 
 def unproven(version: int, error: CanaryFailure) -> Refusal:
-    """For a request that pins a version whose canary fails; the log says by how much."""
+    """The refusal of a request that pins a version with a failed canary. The log contains the difference."""
     _log.error("version %d is not served: %s", version, error)
     told = f"version {version} of this model is not served: the engine's results differ from the trainer's"
     return Refusal(404, told, "model", "model_not_found")

@@ -1,4 +1,4 @@
-"""A paused engine is told to go on until it does: paused, it answers nobody."""
+"""Tells a paused engine to resume until it does, because a paused engine answers no request."""
 
 import itertools
 import logging
@@ -11,14 +11,14 @@ from clawctl.serve.backends.control import Control
 
 _log = logging.getLogger("clawctl.serve")
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 5.0
-_TRIES = 5  # of an engine of our own, before it is ended
+_TRIES = 5  # for an engine of clawctl, before it is ended
 
 
 def go_on(
     control: Control, running: Callable[[], bool], stick: Callable[[str | None], None], end: Callable[[], None] | None
 ) -> None:
-    """Blocking. `stick` is told why the engine does not go on, and None when it does again. `end` ends an engine of our own, which
-    is then started anew: it is told a few times only. Raises Unanswered after that, or once we are no longer `running`."""
+    """Blocking. `stick` gets the reason why the engine does not resume, and None when it does. `end` ends an engine of clawctl
+    after a few attempts, so that it is restarted. Raises Unanswered after that, or once `running` is False."""
     wait_s, stuck = _FIRST_WAIT_S, False
     for tried in itertools.count(1):
         try:

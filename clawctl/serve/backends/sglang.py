@@ -1,4 +1,4 @@
-"""What we ask of an SGLang server besides answers. Written to the source of SGLang 0.5.23; no such server ran in our tests."""
+"""Calls to an SGLang server besides answers. Written to the source of SGLang 0.5.23, not tested with a real server."""
 
 import time
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ class SglangControl(Control):
         super().__init__(url, key)
         self._adapters: set[str] = set()  # the names that are adapters, not the model's own
 
-    # ---- what it is ------------------------------------------------------------------------------------------------------
+    # ---- the server ------------------------------------------------------------------------------------------------------
 
     def takes_adapters(self) -> bool:
-        """The route is there always; what it loads is of use only where the server was started with LoRA."""
+        """The route always exists, but it only works if the server was started with LoRA."""
         return self._told("/server_info").get("enable_lora") is True and self.has("/load_lora_adapter")
 
     def takes_weights(self) -> bool:
-        """Where weights can change only a stream says which version sampled which token, and its logprobs must be whole then."""
+        """If weights can change, only a stream shows which version sampled which token, and its logprobs must be complete."""
         # /pause_generation is not tried: without a mode it ends every running request.
         return self._parses() and self.has("/update_weights_from_disk")
 
@@ -79,7 +79,7 @@ class SglangControl(Control):
 
     def pause(self) -> float:
         began = time.monotonic()
-        self._ask("POST", "/pause_generation", {"mode": "retract"})  # kept, and computed anew by the weights that come
+        self._ask("POST", "/pause_generation", {"mode": "retract"})  # kept, and recomputed by the new weights
         return began
 
     def reload(self, path: str, version: int) -> None:

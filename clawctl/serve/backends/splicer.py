@@ -1,6 +1,6 @@
-"""Earlier answers put back as they were sampled, for an upstream that takes token ids (vLLM).
+"""Puts earlier answers back as they were sampled, for an upstream that accepts token ids (vLLM).
 
-The tokenizer here renders and splices; the upstream is asked whether it renders the same, and only then gets ids.
+The tokenizer here renders and splices. The upstream gets ids only if it renders the same prompt.
 """
 
 from contextlib import suppress
@@ -28,7 +28,7 @@ class Splicer:
         self.tokenizer, self._client, self._lines = tokenizer, client, Lines()
 
     async def how(self, ask: Ask, model: str) -> How:
-        """As ids where that changes the prompt; else the engine's own chat call makes it, and reads the answer."""
+        """Token ids if splicing changes the prompt. Otherwise the engine's own chat call renders it and parses the answer."""
         if not ask.answers or ask.continues or not ask.prompted:
             return How(spliced=0)
         ask = _as_rendered_there(ask)
@@ -54,7 +54,7 @@ class Splicer:
 
 
 def _as_rendered_there(ask: Ask) -> Ask:
-    """What vLLM puts into the template besides what the client names."""
+    """The template settings that vLLM adds to those of the client."""
     settings = dict(ask.template_settings)
     if (effort := ask.engine_fields.get("reasoning_effort")) is not None:
         settings = {"reasoning_effort": effort, "enable_thinking": effort != "none", **settings}

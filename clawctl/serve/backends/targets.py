@@ -29,8 +29,8 @@ _LOAD_S = 900.0  # for a large adapter; the calls to the server give up before
 
 
 class Targets:
-    """Adapters have immutable names, NAME@<version>, and are routed by a pointer: who runs stays on the old one, who comes takes
-    the new one. Full weights replace one another under one name, within a pause that keeps running requests."""
+    """Routes requests to weights. Adapters have immutable names, NAME@<version>; running requests keep theirs, and new ones use the
+    new one. Full weights replace each other under one name, within a pause that keeps running requests."""
 
     def __init__(self, run: RunDir, recipe: Recipe, control: Control) -> None:
         self._run, self._recipe, self._control = run, recipe, control
@@ -41,16 +41,16 @@ class Targets:
         self._open = asyncio.Event()
         self._on_loop = OnLoop()
         self._end: Callable[[], None] | None = None
-        self.stuck: str | None = None  # why the engine answers nobody
+        self.stuck: str | None = None  # why the engine answers no request
         self.reset("", None)
 
     def start(self, loop: asyncio.AbstractEventLoop, end: Callable[[], None] | None = None) -> None:
-        """`end`, called on the loop, ends an engine of our own, which is then started anew."""
+        """`end`, called on the loop, ends an engine of clawctl, which is then restarted."""
         self._on_loop.start(loop)
         self._end = end
 
     def reset(self, base: str, can: Capabilities | None) -> None:
-        """The upstream has begun anew, with version 0."""
+        """The upstream has restarted, with version 0."""
         self.base, self._can = base, can
         self.live = 0
         self._weights = 0  # the version of the weights under `base`
@@ -60,7 +60,7 @@ class Targets:
         self._open.set()
 
     def can(self, can: Capabilities) -> None:
-        """More is known of what the upstream can."""
+        """Update the known features of the upstream."""
         self._can = can
         self._base_target.steady = not can.weights
 
@@ -69,12 +69,12 @@ class Targets:
         """Why it is not known which weights answer, if it is not."""
         return self._base_target.clock.doubt
 
-    # ---- who is asked ----------------------------------------------------------------------------------------------------
+    # ---- routing ---------------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def lease(self, version: int | None) -> AsyncIterator[Target]:
-        """The target of the live policy, or of a pinned version. Raises Refusal if that cannot be served beside the live one."""
-        while not self._open.is_set():  # full weights are being tried: who comes now is answered by what proves right
+        """The target of the live policy, or of a pinned version. Raises Refusal if that cannot be served besides the live one."""
+        while not self._open.is_set():  # full weights are being checked: new requests wait for the ones that pass
             await self._open.wait()
         if self.stuck is not None:
             raise Refusal(503, f"{self.stuck}; try again later", code="engine_paused")
@@ -145,7 +145,7 @@ class Targets:
         held, fresh = self._on_loop.wait(self._hold(version), _LOAD_S)
         failed = True
         try:
-            if not fresh:  # else it has just sung
+            if not fresh:  # otherwise its canary has just passed
                 self._sing(version, held.name)
             load_ms = (time.monotonic() - began) * 1000
             self._on_loop.call(self._point_at, version)
@@ -155,7 +155,7 @@ class Targets:
         return Swap(version, time.time(), load_ms, 0.0)
 
     async def _hold(self, version: int) -> tuple[Target, bool]:
-        """Keep an adapter from being unloaded, loading it where that is to be done; whether it came only now."""
+        """Protect an adapter from being unloaded, and load it if needed. Returns whether it was loaded just now."""
         if version:
             return await self._adapters.use(version)
         self._base_target.users += 1
@@ -172,14 +172,15 @@ class Targets:
     # ---- full weights, in that thread ------------------------------------------------------------------------------------
 
     def _swap_weights(self, version: int) -> Swap:
-        """Pause, reload, resume; the canary sings while new requests wait. If it fails, the old weights come back the same way."""
+        """Pause, reload, resume; the canary check runs while new requests wait. If it fails, the old weights are reloaded in the
+        same way."""
         cure = "start vLLM with VLLM_SERVER_DEV_MODE=1, or `--engine vllm`"
         self._need(None if self._can is None else self._can.weights, ClawError("this engine cannot reload weights", cure))
         old = self._weights
-        path = self._path(version)  # it is read through here, while the engine goes on
+        path = self._path(version)  # the file is read once here, while the engine keeps serving
         self._on_loop.call(self._open.clear)
         try:
-            self._on_loop.wait(self._adapters.settled(), _LOAD_S)  # their canaries sing with the weights that they belong to
+            self._on_loop.wait(self._adapters.settled(), _LOAD_S)  # canaries belong to their weights
             pause_ms = self._replace(version, path, old)
             try:
                 self._sing(version, self.base)
@@ -193,7 +194,7 @@ class Targets:
         return Swap(version, time.time(), 0.0, pause_ms)
 
     def _take_back(self, old: int, refused: Exception) -> None:
-        """Weights that were refused serve. The old ones come again; else it is not known what computes, and it raises."""
+        """Refused weights are loaded. Reload the old ones; if that fails, the loaded weights are not known, and it raises."""
         end = self._end
         try:
             self._replace(old, self._path(old), old)
@@ -219,7 +220,7 @@ class Targets:
                 if known:
                     raise
                 raise self._lost(old, error.problem, type(error), end) from error
-            # What was sampled before the pause has been read by then, for the loop has gone round: what comes now is new.
+            # Tokens sampled before the pause have been read by now, because the loop has run once: later ones are new.
             self._on_loop.call(self._turn_clock, version)
         finally:
             if known or end is None:  # an engine of our own that was lost must not sample
@@ -236,8 +237,8 @@ class Targets:
         return True
 
     def _lost(self, old: int, problem: str, kind: type[ClawError], end: Callable[[], None] | None) -> ClawError:
-        """Neither the new weights nor the old ones serve for sure: an engine of our own is started anew; what somebody else's
-        samples is not trained until a version goes live."""
+        """Neither the new nor the old weights are loaded for certain. An engine of clawctl is restarted. Turns of any other engine
+        are not trained until a version goes live."""
         doubt = f"the loaded weights are not known: a swap failed, and version {old} could not be reloaded"
         self._on_loop.call(self._doubt, doubt, end)
         if end is None:
@@ -254,14 +255,14 @@ class Targets:
             end()
 
     def _go_on(self, end: Callable[[], None] | None) -> None:
-        """Let the paused engine sample again. Raises Unanswered where that cannot be."""
+        """Resume the paused engine. Raises Unanswered if that is not possible."""
         call = self._on_loop.call
         go_on(self._control, self._on_loop.running, partial(call, self._stick), end and partial(call, end))
 
     def _stick(self, problem: str | None) -> None:
         self.stuck = problem
         if problem is None:
-            self._open.clear()  # until it is known which weights prove right
+            self._open.clear()  # until it is known which weights pass
         else:
             self._open.set()  # who waits is told
 
@@ -269,7 +270,7 @@ class Targets:
         clock = self._base_target.clock
         clock.version, clock.doubt = version, None
         clock.unproven = None if version == self._weights else version
-        for adapter in self._adapters.loaded.values():  # those that run go on above other weights than they were trained on
+        for adapter in self._adapters.loaded.values():  # running requests continue on other weights than they were trained on
             adapter.clock.doubt = f"sampled by an adapter above version {version}" if version else None
 
     def _weights_are(self, version: int) -> None:

@@ -1,4 +1,4 @@
-"""What a chat-completions server tells of the tokens of an answer, kept exactly as it is told, or said to be incomplete."""
+"""The tokens of an answer from a chat-completions server, kept exactly as received or marked as incomplete."""
 
 import asyncio
 from collections.abc import Iterable
@@ -7,12 +7,12 @@ from typing import Any
 from clawctl.serve.backends import THERE_AND_BACK, Sampled
 from clawctl.serve.backends.wire import Chunk, ChunkChoice, Entry
 
-_UNKNOWN_LOGPROB = -9999.0  # vLLM writes it where JSON has no number
+_UNKNOWN_LOGPROB = -9999.0  # vLLM's value for numbers that JSON does not have
 _LOOK_S, _LOOKS = 0.01, 1000  # a canary takes some 50 ms; one that takes longer than ten seconds is not waited for
 _FINISHES = ("stop", "length", "tool_calls")
 
-# What has a server of this kind tell the ids of prompt and answer: vLLM in each chunk, SGLang 0.5.23 once, at the end, under
-# "sglext". SGLang knows `return_token_ids` too, but refuses streams with it (entrypoints/openai/serving_chat.py).
+# Fields that make a server of this kind return the ids of prompt and answer: vLLM in each chunk, SGLang 0.5.23 once, at the end,
+# under "sglext". SGLang knows `return_token_ids` too, but refuses streams with it (entrypoints/openai/serving_chat.py).
 IDS_WANTED: dict[str, dict[str, bool]] = {
     "vllm": {"return_token_ids": True},
     "sglang": {"return_input_ids_in_sglext": True, "return_output_ids_in_sglext": True},
@@ -21,13 +21,13 @@ IDS_WANTED: dict[str, dict[str, bool]] = {
 
 
 class Clock:
-    """The version whose weights compute just now, where they change under running requests."""
+    """The version whose weights compute at a moment, if they change under running requests."""
 
     def __init__(self, version: int) -> None:
         self.version = version
-        self.refused: set[int] = set()  # versions that were taken back: what they sampled is not trained
-        self.unproven: int | None = None  # the version whose canary sings just now
-        self.doubt: str | None = None  # why what computes just now is no version: what it samples is not trained
+        self.refused: set[int] = set()  # refused versions: turns that they sampled are not trained
+        self.unproven: int | None = None  # the version whose canary check is running
+        self.doubt: str | None = None  # why the current weights are no version: turns that they sample are not trained
 
 
 class Tokens:
@@ -38,7 +38,7 @@ class Tokens:
         self._ids: list[int] = []
         self._logprobs: list[float] = []
         self._versions: set[int] = set()
-        self._trouble: str | None = None  # why ids and logprobs cannot be what was sampled
+        self._trouble: str | None = None  # why ids and logprobs cannot belong to the sampled tokens
         self._told_completion: int | None = None
 
     @property
@@ -46,7 +46,7 @@ class Tokens:
         return bool(self._ids)
 
     def take(self, chunks: Iterable[Chunk]) -> None:
-        """What has just come, all at once."""
+        """Add everything that has just arrived."""
         before, spoke = len(self._ids) + len(self._logprobs), False
         for chunk in chunks:
             if chunk.prompt_token_ids is not None:
@@ -82,7 +82,7 @@ class Tokens:
                 self._trouble = "the engine broke it off"
 
     def _take_at_end(self, told: dict[str, Any]) -> None:
-        """SGLang's ids, of the whole prompt and the whole answer; `output_ids` has a list for each choice, and we ask for one."""
+        """SGLang's ids of the complete prompt and answer. `output_ids` has a list for each choice, and clawctl requests one."""
         sampled = self._sampled
         if (prompt_ids := told.get("input_ids")) is not None:
             sampled.prompt_ids, sampled.prompt_tokens = prompt_ids, len(prompt_ids)
@@ -91,7 +91,7 @@ class Tokens:
             sampled.completion_tokens = len(self._ids)
 
     def _date(self) -> None:
-        """What has just come was sampled by the version of this moment."""
+        """Assign the version of this moment to the tokens that have just arrived."""
         sampled, version = self._sampled, self._clock.version
         self._trouble = self._trouble or self._clock.doubt
         if version != sampled.version_end:
@@ -109,14 +109,14 @@ class Tokens:
         sampled.reasoning_tokens = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
 
     async def proven(self) -> None:
-        """Once the canary of the versions that sampled has sung: whether it passes decides what the answer is worth."""
+        """Wait for the canary check of the versions that sampled. Its result decides whether the answer may be trained."""
         for _ in range(_LOOKS):
             if self._clock.unproven not in self._versions:
                 return
             await asyncio.sleep(_LOOK_S)
 
     def settle(self) -> None:
-        """What was sampled is complete, or it is said why it is not for training."""
+        """Mark the sampled data as complete, or with the reason why it is not for training."""
         sampled = self._sampled
         trouble = self._found_trouble()
         if self._versions & self._clock.refused:

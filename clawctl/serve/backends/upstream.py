@@ -1,4 +1,4 @@
-"""A chat-completions server as backend: one that we started, or one that somebody else runs."""
+"""A chat-completions server as backend: one that clawctl started, or one that already runs."""
 
 import asyncio
 import logging
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger("clawctl.serve")
 _PATIENCE_S = 300.0  # a request waits so long for an engine that starts, restarts or is being probed
 _RETRY_S = 1.0
-_ASK_AGAIN_S = 15.0  # what could not be asked at start
+_ASK_AGAIN_S = 15.0  # features that could not be checked at start
 _UNKNOWN = Capabilities(ids=False, logprobs=False, processed=False, adapters=False, weights=False)
 _CHAT = "/v1/chat/completions"
 _SPACED = "control tokens of the client with a space in them"
-_RENDERED = ("chat_template_kwargs", "documents")  # of an ask's fields, those that enter the template
+_RENDERED = ("chat_template_kwargs", "documents")  # the fields of an ask that enter the template
 _WANTS_LIMIT = re.compile(r"max_(completion_|output_)?tokens")
 _NOT_THERE = {404, 405, 501}
-# Of an answer that nobody reads along vLLM may send so many at once, which saves it most of the work of a stream; a cancelled one
-# lacks fewer than so many. Not where weights change below running requests: there each token is dated as it comes.
+# If no client reads along, vLLM may send this many tokens at once, which saves most of the work of a stream. A cancelled answer
+# loses fewer than that. Not if weights change under running requests, because each token then gets its version on arrival.
 _UNREAD_TOKENS = 16
 
 
@@ -72,8 +72,8 @@ class Upstream:
         self._control = SglangControl(root, key) if kind == "sglang" else Control(root, key, reload)
         self._splicer = None if tokenizer is None else _splicer(tokenizer, plain)
         self._found: Found | None = None
-        self._said: list[str] = []  # of what it can and lacks, in the log
-        self._images: bool | None = None  # whether the model takes them; None: not known, the upstream will say
+        self._said: list[str] = []  # for the log, with its features
+        self._images: bool | None = None  # whether the model accepts images; None: not known, the upstream will answer
         self._control_texts = texts_of_engine(recipe.model_path)
         self._targets = Targets(run, recipe, self._control)
         self._places = Places(recipe.serve.pinned_versions)
@@ -114,7 +114,7 @@ class Upstream:
         return list(replies)
 
     def _refuse_beyond(self, ask: Ask) -> None:
-        """Raises Refusal for what only some servers can do."""
+        """Raises Refusal for features that only some servers have."""
         if self._kind == "openai":
             refuse_beyond(ask, "upstream")
             if ask.continues:
@@ -179,7 +179,7 @@ class Upstream:
         except Refusal as refused:
             may_shrink = ask.max_tokens_may_shrink or ask.max_tokens is None
             if refused.code == "context_length_exceeded" and may_shrink and body.get("max_tokens") is not None:
-                await post(_without_limit(body))  # the engine's own limit is what the context has left
+                await post(_without_limit(body))  # the engine's own limit is the rest of the context
                 return
             if refused.status in (400, 422) and body.get("max_tokens") is None and _WANTS_LIMIT.search(refused.message):
                 told = f"{refused.message} (this upstream needs a limit: set max_tokens, or serve.max_tokens in the recipe)"
@@ -207,8 +207,8 @@ class Upstream:
         raise refusal(status, told)
 
     def _body(self, ask: Ask, target: Target, how: How, sampled: Sampled, i: int) -> dict[str, Any]:
-        """Always of a stream: only that tells when the first token was there, which version sampled which token, and what there
-        was of an answer that nobody waited for."""
+        """The request body, always for a stream. Only a stream shows when the first token was there, which version sampled which
+        token, and the tokens of a cancelled answer."""
         body: dict[str, Any] = {
             **ask.engine_fields,
             "model": target.name,
@@ -219,11 +219,11 @@ class Upstream:
             "top_p": sampled.top_p,
         }
         if (most := ask.max_tokens or self._recipe.serve.max_tokens) is not None:
-            body["max_tokens"] = most  # else the engine's own limit: what the context has left
+            body["max_tokens"] = most  # otherwise the engine's own limit: the rest of the context
         if ask.stop:
             body["stop"] = ask.stop
         functions = ask.functions if self._kind == "openai" else ask.shown_tools
-        if functions:  # a server that we know shows them to the model even where it must not call any
+        if functions:  # known servers show tools to the model even if it must not call any
             body["tools"] = functions
             if ask.tool_choice is not None:
                 body["tool_choice"] = ask.tool_choice
@@ -238,7 +238,7 @@ class Upstream:
         if self.capabilities.logprobs or ask.logprobs:
             body.update(logprobs=True, top_logprobs=ask.top_logprobs if ask.logprobs else 0)
         if self._kind != "openai":
-            # Said always: a server's own defaults must not bend what is captured as unbent.
+            # Always sent: a server's own defaults must not change the sampling of a turn that counts as unchanged.
             neutral = {"top_k": ask.top_k or -1, "min_p": 0.0, "repetition_penalty": 1.0}
             body = {**neutral, **body, **IDS_WANTED[self._kind]}
         if self._kind == "sglang" and target.name != self._targets.base:
@@ -275,7 +275,7 @@ class Upstream:
         await asyncio.Event().wait()
 
     async def _introduce(self, up: Callable[[], None], process: asyncio.subprocess.Process | None = None) -> None:
-        """Wait for the server, find out what it can, catch up with LIVE, and let requests in."""
+        """Wait for the server, find its features, catch up with LIVE, and accept requests."""
         self._targets.start(asyncio.get_running_loop(), None if process is None else partial(_end, process))
         told = ""
         while process is None or process.returncode is None:
@@ -298,7 +298,7 @@ class Upstream:
                 self._targets.can(self._learn(await asyncio.to_thread(probe, self._control, self._kind, self._model)))
 
     def _learn(self, found: Found) -> Capabilities:
-        """Take over what was found, and say what of it people should know."""
+        """Adopt the features that were found, and log the missing ones."""
         can = replace(found.capabilities, images=self._images)
         self._found = replace(found, capabilities=can)
         said = [f"gives {lack}" for lack in missing(can)] + [f"says: {warning}" for warning in found.warnings]
@@ -332,7 +332,7 @@ class Upstream:
 
 
 def _without_limit(body: dict[str, Any]) -> dict[str, Any]:
-    """Plain completions have 16 tokens where the limit is absent, and none where it is null."""
+    """In plain completions a missing limit means 16 tokens, and null means no limit."""
     rest = {name: value for name, value in body.items() if name != "max_tokens"}
     return {**rest, "max_tokens": None} if "prompt" in body else rest
 
@@ -344,7 +344,7 @@ def _splicer(tokenizer: Any, client: Client) -> "Splicer":
 
 
 def _end(process: asyncio.subprocess.Process) -> None:
-    """Whoever keeps it starts it anew."""
+    """End the engine; its keeper restarts it."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             process.terminate()

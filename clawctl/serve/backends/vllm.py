@@ -1,4 +1,4 @@
-"""vLLM's OpenAI server as our child: on a loopback port of its own, behind a key of its own, started again when it dies."""
+"""vLLM's OpenAI server as a child process: on its own loopback port, with its own key, restarted when it dies."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ SERVER = "vllm.entrypoints.openai.api_server"  # the wheel's own command looks f
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
 _STEADY_S = 60.0  # a server that ran so long was well: its next death begins with the first wait again
 _TAIL_BYTES = 16 << 10
-_SPARE_ADAPTERS = 2  # beside the live one and those that are pinned: the one that comes, and one that is still in use
+_SPARE_ADAPTERS = 2  # besides the live one and pinned ones: the new one, and one that is still in use
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM allows
 
 
@@ -103,7 +103,7 @@ def engine_python(recipe: Recipe) -> str:
 
 
 def check_vllm(recipe: Recipe) -> None:
-    """Raises ClawError (exit code 2) if the interpreter that shall run vLLM has none."""
+    """Raises ClawError (exit code 2) if the interpreter for vLLM has no vLLM."""
     python = engine_python(recipe)
     find = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
     try:
@@ -123,11 +123,11 @@ def command(recipe: Recipe, port: int) -> list[str]:
 
 
 def arguments(recipe: Recipe) -> list[str]:
-    """Of vLLM's server; the recipe's own come last, so that they win."""
+    """The arguments of vLLM's server. The recipe's own come last, so that they take precedence."""
     path = Path(recipe.model_path)
     template = _chat_template(path)
     chosen = ["--model", recipe.model_path, "--served-model-name", recipe.model_name, "--dtype", recipe.model.dtype]
-    # Logprobs of the distribution that was sampled from; the client's usage says what was cached.
+    # Logprobs of the sampled distribution; the client's usage includes cached tokens.
     chosen += ["--logprobs-mode", "processed_logprobs", "--enable-prompt-tokens-details"]
     chosen += [
         "--middleware",
@@ -153,7 +153,7 @@ def arguments(recipe: Recipe) -> list[str]:
 
 def environment(recipe: Recipe, key: str) -> dict[str, str]:
     ours = {
-        "VLLM_API_KEY": key,  # not an argument: those are for all to see
+        "VLLM_API_KEY": key,  # not an argument, because all users can see arguments
         "VLLM_SERVER_DEV_MODE": "1",  # pause, reload, resume
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "VLLM_NO_USAGE_STATS": "1",
@@ -172,7 +172,7 @@ def free_port() -> int:
 
 
 def _chat_template(model: Path) -> str:
-    """The text of the template, however it is stored; "" where the model lies on the hub."""
+    """The text of the template, in whatever form it is stored; "" if the model is on the hub."""
     texts = []
     for name in ("chat_template.jinja", "tokenizer_config.json"):
         with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -207,7 +207,7 @@ _CAUSES = (
 
 
 def _cause(log: Path, start: int) -> ClawError:
-    """Why it ended, from what it said since `start`."""
+    """Why it ended, from its output since `start`."""
     with log.open("rb") as file:
         file.seek(max(start, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]

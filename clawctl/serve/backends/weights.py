@@ -1,8 +1,8 @@
-"""Whether a version's weights can be served at all: numbers that are numbers, in shapes that fit the base model.
+"""Checks whether a version's weights can be served: finite numbers, in shapes that fit the base model.
 
-An engine that is not ours must not find out: vLLM takes an adapter of wrong shapes and drops what does not fit, and NaN that one
-adapter leaves in its cache spoils the answers of others, the canaries of later versions among them. Only NumPy is needed: a gateway
-before somebody else's server loads no torch.
+An external engine must not find out by itself. vLLM loads an adapter with wrong shapes and drops what does not fit, and NaN that
+one adapter leaves in its cache damages other answers, including canaries of later versions. Only NumPy is needed, so a gateway in
+front of an upstream loads no torch.
 """
 
 import re
@@ -14,7 +14,7 @@ import orjson
 
 from clawctl.errors import ClawError
 
-# Of a number that is infinite or none, all these bits are set.
+# All these bits are set in an infinite number or NaN.
 _EXPONENTS = {"F64": ("<u8", 0x7FF0 << 48), "F32": ("<u4", 0x7F80 << 16), "F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80)}
 _AT_ONCE = 1 << 22  # numbers
 _LAYER = re.compile(r".*?\.\d+\.")
@@ -30,7 +30,7 @@ class _Tensor:
 
 
 def check_weights(folder: Path, base: Path) -> None:
-    """`base`: where the base model lies; where that is not on this machine no shapes are compared. Raises ClawError."""
+    """`base`: folder of the base model. Without it on this machine, shapes are not compared. Raises ClawError."""
     try:
         known = {
             name: tensor.shape for file in _files(base) for name, tensor in _tensors(file).items() if tensor.dtype in _EXPONENTS
@@ -51,7 +51,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _tensors(file: Path) -> dict[str, _Tensor]:
-    """What the header names. https://github.com/huggingface/safetensors#format"""
+    """The tensors in the header. https://github.com/huggingface/safetensors#format"""
     with file.open("rb") as opened:
         size = int.from_bytes(opened.read(8), "little")
         if not size or size > file.stat().st_size:
@@ -67,7 +67,7 @@ def _tensors(file: Path) -> dict[str, _Tensor]:
 def _check_shape(name: str, shape: list[int], known: dict[str, list[int]]) -> None:
     if found := _ADAPTER.fullmatch(name):
         fits = known.get(f"{found[1]}.weight")
-        # A is [rank, in] and B is [out, rank] beside a weight [out, in], or [in, out] in GPT-2's family.
+        # A is [rank, in] and B is [out, rank] for a weight [out, in], or [in, out] in GPT-2's family.
         if fits is not None and len(fits) == 2 and shape[1 if found[2] == "A" else 0] not in fits:
             raise ClawError(f"{name} is {shape}, which does not match the base model's {fits}", "train it on this base model")
     elif (fits := known.get(name)) is not None and fits != shape:
@@ -75,8 +75,8 @@ def _check_shape(name: str, shape: list[int], known: dict[str, list[int]]) -> No
 
 
 def _check_none_is_missing(given: set[str], known: dict[str, list[int]]) -> None:
-    """Within a layer that is there in part: what a whole layer lacks (for prediction of several tokens, for images), and other
-    names, are how some models are saved anew. An engine would go on with what it had in that place."""
+    """Check layers that are partly present. Some models are saved without whole layers (for prediction of several tokens, for
+    images) or with other names. For a missing tensor in a layer, an engine would keep its old value."""
     if not given <= known.keys():
         return
     layers = {found[0] for name in given if (found := _LAYER.match(name))}

@@ -1,7 +1,7 @@
-"""Chunks of a chat completion from the bytes of its stream: what we know is read into fields, what we do not know is kept aside.
+"""Chunks of a chat completion from the bytes of its stream. Known fields are parsed, unknown ones are kept separately.
 
-The common chunk is decoded in one pass and without a dict; one with a field that is not in the structs below is read again with all
-that it has.
+The common chunk is decoded in one pass and without a dict. A chunk with a field that is not in the structs below is decoded again
+with all fields.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _NULL = msgspec.Raw(b"null")
 
 
 class Entry(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """A sampled token's logprob; what only a client that asked for logprobs is told is left as it came."""
+    """A sampled token's logprob. Data that only clients with `logprobs` get stays unparsed."""
 
     logprob: float | None = None
     token: msgspec.Raw = _NULL
@@ -42,7 +42,7 @@ class Words(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 class ChunkChoice(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     index: int = 0
     delta: Words | None = None
-    message: Words | None = None  # of an upstream that answers whole though it was asked for a stream
+    message: Words | None = None  # for an upstream that answers at once although a stream was requested
     logprobs: Logprobs | None = None
     token_ids: list[int] | None = None
     finish_reason: str | None = None
@@ -52,7 +52,7 @@ class Chunk(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     choices: list[ChunkChoice] | None = None
     prompt_token_ids: list[int] | None = None
     usage: dict[str, Any] | None = None
-    sglext: dict[str, Any] | None = None  # what SGLang tells once, at the end
+    sglext: dict[str, Any] | None = None  # fields that SGLang sends once, at the end
     id: msgspec.Raw = _NULL
     object: msgspec.Raw = _NULL
     created: msgspec.Raw = _NULL
@@ -60,7 +60,7 @@ class Chunk(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 
 class UpstreamError(Exception):
-    """What the upstream says instead of a chunk. `told` is its error's body, `status` the HTTP status that it would have had."""
+    """An error from the upstream instead of a chunk. `told` is its body, `status` the HTTP status that it would have."""
 
     def __init__(self, problem: str, told: bytes = b"", status: int | None = None) -> None:
         super().__init__(problem)
@@ -73,7 +73,7 @@ class Wire:
     def __init__(self, in_chat_form: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> None:
         self._in_chat_form = in_chat_form
         self._rest = b""
-        self.done = False  # the upstream has said that this was all
+        self.done = False  # the upstream has sent its end mark
         self.extras: Extras | None = None
         self.error: UpstreamError | None = None  # nothing is read after it
 
@@ -97,7 +97,7 @@ class Wire:
         return chunks
 
     def end(self) -> list[Chunk]:
-        """What stands in a last line without an end."""
+        """The content of a last line without a line end."""
         return self.read(b"\n") if self._rest else []
 
     def _read_lines(self, text: bytes, chunks: list[Chunk]) -> None:
@@ -114,7 +114,7 @@ class Wire:
                     return
 
     def _read_all(self, payload: bytes) -> Chunk:
-        """A chunk of which something may be kept aside. Raises UpstreamError."""
+        """A chunk with unknown fields. Raises UpstreamError."""
         try:
             told = orjson.loads(payload)
         except orjson.JSONDecodeError as error:

@@ -14,12 +14,12 @@ class Refusal(Exception):
     def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None, **headers: str) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
-        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}  # that HTTP wants with this status
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}  # headers for this status
 
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """An answer that we gave, for putting it back as it was sampled."""
+    """An earlier answer, for putting it back as it was sampled."""
 
     completion_ids: tuple[int, ...]
     prompt: bytes  # digest of the prompt's ids, see `clawctl.serve.recent`
@@ -30,14 +30,14 @@ Prompt = str | tuple[int, ...]  # text, or token ids
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request, whatever API it came through."""
+    """One request, whatever its API."""
 
     api: Literal["chat", "responses", "messages", "completions"]
     model: str
-    messages: list[Message]  # in OpenAI chat form, known roles; content is text, or parts where there are images
-    sent_messages: list[Message]  # in OpenAI chat form, as the client sent them: what is captured
+    messages: list[Message]  # in OpenAI chat form, known roles; content is text, or parts with images
+    sent_messages: list[Message]  # in OpenAI chat form, as the client sent them; these are captured
     tools: list[dict[str, Any]] | None  # in OpenAI chat form; tools that are no functions as the client sent them
-    tool_choice: Any  # "auto", "none", "required", {"type": "function", "function": {"name": "f"}}; None: not said
+    tool_choice: Any  # "auto", "none", "required", {"type": "function", "function": {"name": "f"}}; None: not set
     stream: bool
     include_usage: bool
     n: int
@@ -52,18 +52,18 @@ class Ask:
     engine_fields: dict[str, Any] = field(default_factory=dict)  # see `clawctl.serve.sampling`
     parent: str | None = None  # handle of the turn that the request names (previous_response_id)
     claims: dict[str, Any] = field(default_factory=dict)  # session_id and the like, from the body
-    max_tokens_may_shrink: bool = False  # to what the context has left; else a request for more is refused
+    max_tokens_may_shrink: bool = False  # to the rest of the context; else a request for more is refused
     echo: dict[str, Any] = field(default_factory=dict)  # fields of the body that the answer repeats or is written by
     asked: dict[str, Any] = field(default_factory=dict)  # settings that the recipe changed, as the client sent them; None: unsent
     key: str = ""  # name of the API key that asks
     size: int = 0  # bytes of the request's body
-    prompts: tuple[Prompt, ...] = ()  # of plain completions: what enters the engine in place of the messages
-    add_special_tokens: bool = True  # to a prompt that is text, as the tokenizer is set to
+    prompts: tuple[Prompt, ...] = ()  # of plain completions: they enter the engine instead of the messages
+    add_special_tokens: bool = True  # to a text prompt, as the tokenizer is configured
     fields: tuple[str, ...] = ()  # of the body that ask for something, for engines that cannot do all
-    unknown: tuple[str, ...] = ()  # what of the body stands in no table: accepted, and named to the client
+    unknown: tuple[str, ...] = ()  # unknown parts of the body: accepted, and named to the client
     continues: bool = False  # the answer continues the last message, which is the assistant's
     prompted: bool = True  # the prompt ends with the header of an answer
-    return_ids: bool = False  # the client is told the token ids
+    return_ids: bool = False  # the client gets the token ids
     answers: dict[int, list[Remembered]] | None = None  # which of `messages` we may have given; None: nothing is put back
 
     @property
@@ -81,12 +81,12 @@ class Ask:
 
     @property
     def functions(self) -> list[dict[str, Any]]:
-        """The tools that can be called here."""
+        """The tools that can be called."""
         return [tool for tool in self.tools or () if tool.get("type") == "function" and isinstance(tool.get("function"), dict)]
 
     @property
     def shown_tools(self) -> list[dict[str, Any]]:
-        """The functions that the model is shown: none where it must not call any."""
+        """The functions that the model sees: none if it must not call any."""
         return [] if self.tool_choice == "none" else self.functions
 
 
@@ -95,13 +95,13 @@ class ShownToken(NamedTuple):
 
     text: str
     logprob: float
-    top: list[dict[str, Any]]  # the likeliest ones, in OpenAI's form; empty where the engine does not tell
+    top: list[dict[str, Any]]  # the likeliest ones, in OpenAI's form; empty if the engine does not return them
     bytes: list[int] | None = None  # None: those of its text
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A piece of one answer: events, and the visible tokens that made them (where the client asked for logprobs)."""
+    """A piece of one answer: events, and their visible tokens (if the client requested logprobs)."""
 
     events: list[Event]
     tokens: list[ShownToken]
@@ -109,7 +109,7 @@ class Shown:
 
 @dataclass(slots=True)
 class Extras:
-    """What an upstream says beside what we know, as it says it: of the answer, of this choice of it, or of the choice's message."""
+    """Unknown fields from an upstream, unchanged: of the answer, of this choice, or of the choice's message."""
 
     answer: dict[str, Any] = field(default_factory=dict)
     choice: dict[str, Any] = field(default_factory=dict)
@@ -128,10 +128,10 @@ class Choice:
     completion_tokens: int = 0
     reasoning_tokens: int = 0  # of the completion's
     stop_sequence: str | None = None  # the one of the ask's stops that ended the answer
-    prompt_ids: list[int] | None = None  # as far as the engine tells them; they grow
+    prompt_ids: list[int] | None = None  # as far as the engine returns them; they grow
     completion_ids: list[int] | None = None
-    cached_tokens: int | None = None  # of the prompt, found computed already; None: the engine does not tell
-    usage: dict[str, Any] | None = None  # as an upstream told it
+    cached_tokens: int | None = None  # cached tokens of the prompt; None: the engine does not return it
+    usage: dict[str, Any] | None = None  # from an upstream, unchanged
     extras: Extras | None = None
 
 
@@ -139,7 +139,7 @@ class Dialect(Protocol):
     """One API's way of answering one ask."""
 
     def message(self, choice: Choice) -> Message:
-        """The answer as an OpenAI chat message, as the client received it: what is captured."""
+        """The answer as an OpenAI chat message, as the client received it. This is captured."""
         ...
 
     def whole(self, choices: list[Choice]) -> bytes:
@@ -147,21 +147,21 @@ class Dialect(Protocol):
         ...
 
     def begin(self, choice: Choice) -> bytes:
-        """What a stream begins with."""
+        """The beginning of a stream."""
         ...
 
     def piece(self, choice: Choice, shown: Shown) -> bytes:
-        """What a stream says of one piece."""
+        """The part of a stream for one piece."""
         ...
 
     def finish(self, choice: Choice) -> bytes:
-        """What a stream says when one answer is complete."""
+        """The part of a stream that completes one answer."""
         ...
 
     def end(self, choices: list[Choice]) -> bytes:
-        """What a stream ends with."""
+        """The end of a stream."""
         ...
 
     def failed(self, refusal: Refusal) -> bytes:
-        """What a stream says when it cannot go on."""
+        """The part of a stream after a failure."""
         ...

@@ -1,4 +1,4 @@
-"""A request's body against its table: what is refused, what is read, and what nobody knows."""
+"""Checks a request's body against its table: refused, known and unknown fields."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -8,12 +8,12 @@ from clawctl.serve.dialects.rows import JUDGED, Engine, Row, Table
 from clawctl.serve.dialects.tables import TABLES
 
 MOST_NAMED: Final = 64  # names of unknown things of one request
-_LONGEST: Final = 64  # characters of such a name
+_LONGEST: Final = 64  # length of such a name
 _DEEPEST: Final = 12  # tables within one another: documents may be nested without end
 
 
 def known(api: str, body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The fields that stand in the table of `api`, and the names of all that stands in none. Raises Refusal for what is refused."""
+    """The fields in the table of `api`, and the names of all unknown fields. Raises Refusal for refused fields."""
     table, unknown = TABLES[api], dict[str, None]()
     _check(table, body, "", unknown, 0)
     return {name: value for name, value in body.items() if table.row(name) is not None}, tuple(unknown)
@@ -25,8 +25,8 @@ def used(body: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def refuse_beyond(ask: Ask, engine: Engine) -> None:
-    """Raises Refusal for a field that this engine cannot do, though others can. What `clawctl.serve.sampling` judges by its value
-    is left to it."""
+    """Raises Refusal for a field that this engine does not support, though others do. Fields that `clawctl.serve.sampling` checks
+    by value are left to it."""
     for name in ask.fields:
         row = TABLES[ask.api].row(name)
         if row is not None and name not in JUDGED and row.at(engine) == "refused" != row.treatment:

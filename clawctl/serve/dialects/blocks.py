@@ -12,7 +12,7 @@ from clawctl.types import Message
 
 @dataclass(slots=True)
 class Block:
-    """`number` counts blocks from 0, `call` counts calls alone."""
+    """`number` counts all blocks from 0, `call` counts calls only."""
 
     kind: Literal["thought", "said", "call"]
     number: int = 0
@@ -54,7 +54,7 @@ class Blocks:
                 block.tokens += piece.tokens
 
     def or_empty(self) -> list[Block]:
-        """All blocks; of an answer that says nothing, one that is empty: clients look for one."""
+        """All blocks; for an empty answer one empty block, because clients expect one."""
         return self.all or [self._begin(Block("said"))]
 
     def _begin(self, block: Block) -> Block:
@@ -63,7 +63,7 @@ class Blocks:
 
 
 def chat_message(choice: Choice) -> Message:
-    """The answer as an OpenAI chat message: what is captured, whatever API it went through."""
+    """The answer as an OpenAI chat message, which is captured for all APIs."""
     blocks = Blocks()
     blocks.take_all(choice.shown)
     said, thought = ("".join(b.text for b in blocks.all if b.kind == kind) for kind in ("said", "thought"))

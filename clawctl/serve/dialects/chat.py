@@ -1,4 +1,4 @@
-"""OpenAI chat completions: https://platform.openai.com/docs/api-reference/chat, and what real clients add to it."""
+"""OpenAI chat completions: https://platform.openai.com/docs/api-reference/chat, with additions of real clients."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -24,12 +24,12 @@ _NOTHING = Extras()
 
 
 def read(body: dict[str, Any], live_name: str) -> Ask:
-    """Raises Refusal for what cannot be understood; unknown fields, message keys and tool types are welcome."""
+    """Raises Refusal for invalid requests. Unknown fields, message keys and tool types are accepted."""
     return read_known(*known("chat", body), live_name)
 
 
 def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> Ask:
-    """As `read`, of the fields that stand in the table."""
+    """Like `read`, for the fields in the table."""
     given = body.get("messages")
     if not isinstance(given, list) or not given:
         raise Refusal(400, "'messages' must be a list with at least one message", "messages")
@@ -81,7 +81,7 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
 
 
 def _tools(body: Object) -> tuple[list[Object], list[str]]:
-    """The tools, and the names of those that the client knows as custom ones."""
+    """The tools, and the names of the client's custom tools."""
     if body.get("tools") is None and body.get("functions") is not None:  # as it was before there were tools
         return [{"type": "function", "function": each} for each in fields.objects(body["functions"], "functions")], []
     tools, custom = [], []
@@ -100,7 +100,7 @@ def _tools(body: Object) -> tuple[list[Object], list[str]]:
 
 
 def _with_functions(message: Any) -> Any:
-    """The message, with calls of custom tools as calls of the functions that the model knows."""
+    """The message, with calls of custom tools as calls of the functions that the model sees."""
     calls = message.get("tool_calls") if isinstance(message, dict) else None
     if not isinstance(calls, list) or not any(isinstance(call, dict) and call.get("type") == "custom" for call in calls):
         return message
@@ -159,7 +159,7 @@ def _tool_choice(body: Object, tools: list[Object]) -> tuple[Any, list[Object]]:
 
 
 def check_callable(choice: Any, tools: Sequence[Object]) -> Any:
-    """The choice. Raises Refusal if it forces a call, and no tool can be called here."""
+    """The choice. Raises Refusal if it forces a call but no tool can be called."""
     if choice == "required" and all(_name(tool) is None for tool in tools):
         told = "'tool_choice' forces a call, but no tool in 'tools' can be called: offer a function"
         raise Refusal(400, told, "tool_choice")
@@ -256,10 +256,10 @@ class Chat:
         self._ask = ask
         self._created = int(time.time())
         self._id = f"chatcmpl{exchange_id}"
-        self._before_tools = bool(ask.echo.get("function_call"))  # the client knows functions, not tools
+        self._before_tools = bool(ask.echo.get("function_call"))  # the client uses functions, not tools
         self._calls: dict[int, int] = {}  # tool calls of each choice that were streamed so far
-        self._custom = set(ask.echo.get("custom") or ())  # tools that the client knows as custom ones
-        self._free: dict[int, list[str]] = {}  # what a call of one says so far, of each choice
+        self._custom = set(ask.echo.get("custom") or ())  # custom tools of the client
+        self._free: dict[int, list[str]] = {}  # the arguments of a call so far, for each choice
         self._told_ids: dict[int, int] = {}  # how many of each choice's ids were streamed; missing: nor the prompt's
         self._thinks = not ask.echo.get("no_reasoning")
 
@@ -289,7 +289,7 @@ class Chat:
             if not isinstance(event, CallSaid):
                 frames.append(self._free_input(choice))
             delta = self._delta(choice, event)
-            if delta or tokens or self._ask.return_ids:  # else it is nothing that the client sees
+            if delta or tokens or self._ask.return_ids:  # otherwise the client sees nothing of it
                 frames.append(self._chunk(choice, delta, tokens=tokens))
         return b"".join(frames)
 
@@ -299,7 +299,7 @@ class Chat:
         return self._free_input(choice) + told
 
     def _free_input(self, choice: Choice) -> bytes:
-        """What the last call gives to a custom tool: it stands inside JSON, so it is certain only at the call's end."""
+        """The input of the last call to a custom tool. It is inside JSON, so it is certain only at the call's end."""
         pieces = self._free.pop(choice.index, None)
         if pieces is None:
             return b""
@@ -371,7 +371,7 @@ class Chat:
         return _frame({**extras.answer, **self._head("chat.completion.chunk"), **prompt, "choices": [said]})
 
     def _tell_ids(self, choice: Choice, said: dict[str, Any]) -> dict[str, Any]:
-        """Puts the ids that are new into a chunk's choice; the prompt's, if they were not told yet. vLLM names them so."""
+        """Add new ids to a chunk's choice, and the prompt's if they were not sent yet. The names are vLLM's."""
         ids, begun = choice.completion_ids or [], choice.index in self._told_ids
         told = self._told_ids.get(choice.index, 0)
         said["token_ids"] = ids[told:]

@@ -1,6 +1,6 @@
-"""OpenAI's plain completions, https://platform.openai.com/docs/api-reference/completions, as vLLM speaks them: token in, token out.
+"""OpenAI's plain completions, https://platform.openai.com/docs/api-reference/completions, with vLLM's token ids.
 
-A prompt is text or token ids, and enters the engine as it is: no template is applied, and control tokens in it are control tokens.
+A prompt is text or token ids and enters the engine unchanged: no template is applied, and control tokens stay control tokens.
 """
 
 import time
@@ -28,12 +28,12 @@ _CHAT_ONLY = ("chat_template_kwargs", "reasoning_effort", "parallel_tool_calls")
 
 
 def read(body: dict[str, Any], live_name: str) -> Ask:
-    """One ask for all prompts; `each_prompt` makes one of each. Raises Refusal for what cannot be understood or done here."""
+    """One ask for all prompts; `each_prompt` makes one of each. Raises Refusal for invalid or unsupported requests."""
     return read_known(*known("completions", body), live_name)
 
 
 def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> Ask:
-    """As `read`, of the fields that stand in the table."""
+    """Like `read`, for the fields in the table."""
     prompts = _prompts(body.get("prompt"))
     n = fields.whole_number(body, "n", 1, MOST_ANSWERS) or 1
     if n * len(prompts) > MOST_ANSWERS:
@@ -62,7 +62,7 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
         temperature=fields.number(body, "temperature", 0, 100),
         top_p=fields.number(body, "top_p", 0, 1),
         top_k=max(0, fields.whole_number(body, "top_k", -1, 1 << 31) or 0),
-        max_tokens=limit if "max_tokens" in body else DEFAULT_TOKENS,  # null: what the context has left
+        max_tokens=limit if "max_tokens" in body else DEFAULT_TOKENS,  # null: the rest of the context
         max_tokens_may_shrink=True,
         logprobs=top is not None,
         top_logprobs=top or 0,
@@ -118,7 +118,7 @@ def _ids(numbers: list[int], where: str) -> tuple[int, ...]:
 
 
 def _shown(ids: tuple[int, ...]) -> str:
-    """Stands for the text of ids where no tokenizer here can read them."""
+    """The shown form of a prompt of ids that no tokenizer can read."""
     return f"[{len(ids)} token ids: {' '.join(map(str, ids[-32:]))}]"
 
 
@@ -126,7 +126,7 @@ class Completions:
     """See `clawctl.serve.dialects.Dialect`. Choices are numbered over all prompts: those of the first come first."""
 
     def __init__(self, ask: Ask, exchange_id: str, prompts: Iterable[str] = ()) -> None:
-        """`prompts`: their texts, where they are to be repeated."""
+        """`prompts`: their texts, if they are to be repeated."""
         self._ask, self._prompts = ask, list(prompts)
         self._created, self._id = int(time.time()), f"cmpl{exchange_id}"
         self._offsets: dict[int, int] = {}  # of each choice: characters that were streamed

@@ -1,4 +1,4 @@
-"""Content blocks of Anthropic's Messages API to chat messages and tools. What only its own servers can do is passed over."""
+"""Content blocks of Anthropic's Messages API to chat messages and tools. Blocks of Anthropic's own servers are skipped."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def read_system(system: Any) -> list[Message]:
 
 
 def read_messages(given: Any) -> list[Message]:
-    """`messages` as chat messages; an assistant message that we gave carries `handle`, the exchange that gave it."""
+    """`messages` as chat messages. An assistant message from this server has `handle`, the exchange that produced it."""
     if not isinstance(given, list) or not given:
         raise wrong("messages", "a list with at least one message")
     read: list[Message] = []
@@ -81,7 +81,7 @@ def _call(block: Object, where: str) -> Object:
 
 
 def _others(role: str, blocks: list[Object], where: str) -> list[Message]:
-    """A user's blocks: results of tools are messages of their own, in the order in which they came."""
+    """A user's blocks. Tool results become separate messages, in their order."""
     read: list[Message] = []
     parts: list[Object] = []
     for i, block in enumerate(blocks):
@@ -109,7 +109,7 @@ def _result(block: Object, where: str) -> Message:
 
 
 def _parts(block: Object, where: str, within: bool = False) -> list[Object]:
-    """One block as parts of a chat message; `within` a document there is no other document."""
+    """One block as parts of a chat message; documents within a document are not allowed (`within`)."""
     kind = block.get("type")
     if kind == "text":
         return [text_part(_text(block, "text", where))]

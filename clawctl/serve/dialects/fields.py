@@ -1,4 +1,4 @@
-"""Reading a request's fields strictly: a wrong type is a Refusal that names the parameter; what is absent or null is None."""
+"""Reads a request's fields strictly: a wrong type is a Refusal that names the parameter; absent or null is None."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ def an_object(value: Any, where: str) -> Object:
 
 
 def object_or_none(body: Object, name: str) -> Object:
-    """The object, or an empty one where it is absent or null."""
+    """The object; an empty one if it is absent or null."""
     value = body.get(name)
     return {} if value is None else an_object(value, name)
 
@@ -68,7 +68,7 @@ def objects(value: Any, where: str) -> list[Object]:
 
 
 def strings(value: Any, where: str) -> list[str]:
-    """One string or a list of them; empty ones are left out."""
+    """One string or a list of them; empty ones are dropped."""
     found = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
         raise wrong(where, "a string or a list of strings")
@@ -95,12 +95,12 @@ def model_name(body: Object, live_name: str) -> str:
 
 
 def switched(body: Object, settings: Object) -> Object:
-    """The template's settings, with `enable_thinking` as some clients send it: beside them."""
+    """The template's settings, including `enable_thinking`, which some clients send next to them."""
     thinking = flag(body, "enable_thinking")
     return settings if thinking is None else {"enable_thinking": thinking, **settings}
 
 
-Parts = str | list[Object]  # a message's content in OpenAI chat form: text, or parts where there are images
+Parts = str | list[Object]  # a message's content in OpenAI chat form: text, or parts with images
 
 
 def as_content(parts: list[Object]) -> Parts:
@@ -119,13 +119,13 @@ def image_part(url: str, detail: Any = None) -> Object:
 
 
 def left_out(what: str, name: Any) -> Object:
-    """What stands in a prompt for a file that no model here can read: never a refusal, never in silence."""
+    """The note in a prompt for a file that no model here can read. Such files are never refused or dropped silently."""
     named = f" {name!r}" if isinstance(name, str) and name else ""
     return text_part(f"[{what}{named} was left out: only text and images can be read here]")
 
 
 def join_leading_system(messages: list[Object]) -> list[Object]:
-    """Clients send their system prompt in several messages; many templates take only one, at the beginning."""
+    """Joins leading system messages: clients send several, and many templates accept only one, at the beginning."""
     count = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
     leading = messages[:count]
     if count < 2 or not all(isinstance(message["content"], str) for message in leading):
@@ -134,7 +134,7 @@ def join_leading_system(messages: list[Object]) -> list[Object]:
 
 
 def later_system_as_user(messages: list[Object]) -> list[Object]:
-    """The same words, with every system message but the first message said by the user."""
+    """The same messages, with every system message but a first one as a user message."""
     return [{**m, "role": "user"} if i and m["role"] == "system" else m for i, m in enumerate(messages)]
 
 

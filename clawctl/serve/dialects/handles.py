@@ -11,12 +11,12 @@ def call_id(exchange_id: str, i: int) -> str:
 
 
 def turn_handle(exchange_id: str) -> str:
-    """What stands in reasoning's `encrypted_content` and `signature`."""
+    """The handle in reasoning's `encrypted_content` and `signature`."""
     return f"turn{exchange_id}"
 
 
 def exchange_of(handle: object) -> str | None:
-    """The exchange that an echoed handle names, or None: it is not one of ours. A client may have changed its punctuation."""
+    """The exchange of an echoed handle, or None if it is not from this server. A client may have changed its punctuation."""
     if not isinstance(handle, str) or len(handle) > 80:
         return None
     found = _HANDLE.fullmatch("".join(letter for letter in handle if letter.isalnum()))

@@ -1,7 +1,7 @@
 """Items of OpenAI's Responses API to chat messages and tools.
 
-All that an assistant did between two messages of others (reasoning, text, calls) is one item each there and one message here. Items
-and tools that only OpenAI's own servers can run are passed over, never refused.
+An assistant's reasoning, text and calls between two messages of others are one item each there, and one message here. Items and
+tools that only OpenAI's servers can run are skipped, never refused.
 """
 
 from collections.abc import Iterator
@@ -29,12 +29,12 @@ CUSTOM_INPUT = "input"  # a custom tool takes free text; as a function it takes 
 _ROLES = ("user", "assistant", "system", "developer")
 _LOCAL_CALLS = {f"{kind}_call": kind for kind in LOCAL}
 _OUTPUTS = ("function_call_output", "custom_tool_call_output", *(f"{kind}_call_output" for kind in LOCAL))
-_LEFT_OUT = ("mcp_call", "computer_call_output", "compaction")  # what a model would miss
+_LEFT_OUT = ("mcp_call", "computer_call_output", "compaction")  # parts that the model cannot see
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """How the client knows a tool that the model knows by one name."""
+    """The client's view of a tool that the model sees under one name."""
 
     name: str
     namespace: str | None = None
@@ -43,18 +43,18 @@ class Named:
 
 @dataclass(slots=True)
 class Tools:
-    """What the client offered, as chat tools; `named` gives the client's own name for each that the model may call."""
+    """The client's tools as chat tools; `named` maps each name that the model may call to the client's own name."""
 
     chat: list[Object] = field(default_factory=list)
     named: dict[str, Named] = field(default_factory=dict)
 
     def flat(self, name: str, namespace: Any) -> str:
-        """The name that the model knows a tool by."""
+        """The name under which the model sees a tool."""
         spaced = f"{namespace}__{name}"
         return spaced if isinstance(namespace, str) and spaced in self.named else name
 
     def local(self, kind: str) -> str:
-        """The name that the model knows a shell or the like by."""
+        """The name under which the model sees a shell or a similar tool."""
         return next((name for name, each in self.named.items() if each.kind == kind), kind)
 
 
@@ -108,7 +108,7 @@ def _add(found: Tools, tool: Object, where: str, namespace: Any) -> None:
 
 
 def _add_local(found: Tools, tool: Object, kind: Any) -> None:
-    """A shell or the like, under the name of its kind; under another where the client's own function has that."""
+    """Add a shell or a similar tool, under the name of its kind, or under another if the client's own function has that name."""
     if any(each.kind == kind for each in found.named.values()):
         return
     name = kind if kind not in found.named else f"builtin_{kind}"
@@ -127,7 +127,7 @@ def custom_function(name: str, description: Any, form: Any) -> Object:
 
 
 def free_text(arguments: str) -> str:
-    """What a custom tool is given; arguments that are not as described go to it as they are."""
+    """The input of a custom tool; arguments in another form are passed on unchanged."""
     try:
         value = orjson.loads(arguments)
     except orjson.JSONDecodeError:
@@ -144,7 +144,7 @@ def _free_text(form: Any) -> Object:
 
 
 def read_items(given: Any, tools: Tools) -> list[Message]:
-    """`input` as chat messages; an assistant message that we gave carries `handle`, the exchange that gave it."""
+    """`input` as chat messages. An assistant message from this server has `handle`, the exchange that produced it."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     if not isinstance(given, list):
@@ -274,7 +274,7 @@ def _part(part: Object, where: str) -> Object:
 
 
 def for_engine(messages: list[Message]) -> list[Message]:
-    """Known roles, no content but text or parts, and nothing of our own."""
+    """Only known roles, text or parts as content, and no internal keys."""
     return [_plain(message) for message in messages]
 
 

@@ -1,4 +1,4 @@
-"""Anthropic Messages: https://docs.anthropic.com/en/api/messages, and what real clients add to it."""
+"""Anthropic Messages: https://docs.anthropic.com/en/api/messages, with additions of real clients."""
 
 import re
 from typing import Any
@@ -32,12 +32,12 @@ def read_count(body: dict[str, Any], live_name: str) -> Ask:
 
 
 def read(body: dict[str, Any], live_name: str) -> Ask:
-    """Raises Refusal for what cannot be understood; betas, fields, blocks and tool types that we do not know are welcome."""
+    """Raises Refusal for invalid requests. Unknown betas, fields, blocks and tool types are accepted."""
     return read_known(*known("messages", body), live_name)
 
 
 def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> Ask:
-    """As `read`, of the fields that stand in the table."""
+    """Like `read`, for the fields in the table."""
     sent = read_system(body.get("system")) + read_messages(body.get("messages"))
     tools = read_tools(body.get("tools"), body.get("messages"))
     choice = _tool_choice(body, tools)
@@ -86,7 +86,7 @@ def _tool_choice(body: Object, tools: list[Object]) -> Any:
 
 
 def _engine_settings(body: Object, tools: list[Object]) -> tuple[Object, Object]:
-    """What the template is told, and what an upstream is given as it is."""
+    """The settings for the template, and the fields for an upstream."""
     settings = fields.switched(body, check_settings(fields.object_or_none(body, "chat_template_kwargs")))
     thinking = fields.text(fields.object_or_none(body, "thinking"), "type", "thinking.type")
     if thinking is not None:
@@ -192,7 +192,7 @@ def _frame(kind: str, **data: Any) -> bytes:
 
 
 def _input(arguments: str) -> Object:
-    """A call's arguments as an object; of arguments that were cut off, what this API can carry: nothing."""
+    """A call's arguments as an object. For arguments that were cut off it is empty, because this API cannot carry them."""
     try:
         value = orjson.loads(arguments)
     except orjson.JSONDecodeError:
@@ -205,12 +205,12 @@ def _stop(choice: Choice) -> Object:
     if reason == "end_turn" and choice.stop_sequence is not None:
         reason = "stop_sequence"
     elif choice.finish_reason == "stop" and any(isinstance(event, CallBegun) for shown in choice.shown for event in shown.events):
-        reason = "tool_use"  # of a call that was forced by name vLLM says "stop", as OpenAI does
+        reason = "tool_use"  # for a call forced by name vLLM returns "stop", like OpenAI
     return {"stop_reason": reason, "stop_sequence": choice.stop_sequence if reason == "stop_sequence" else None}
 
 
 def _usage(choice: Choice) -> Object:
-    cached = choice.cached_tokens or 0  # this API counts them beside the input, not within it
+    cached = choice.cached_tokens or 0  # this API counts them separately from the input
     return {
         "input_tokens": choice.prompt_tokens - cached,
         "cache_creation_input_tokens": 0,
@@ -220,7 +220,7 @@ def _usage(choice: Choice) -> Object:
 
 
 def envelope(refusal: Refusal) -> dict[str, Any]:
-    """Anthropic's error body. A prompt that is too long is said in words that Claude Code knows: then it compacts."""
+    """Anthropic's error body. A prompt that is too long gets the words that make Claude Code compact."""
     message = refusal.message
     if found := _TOO_LONG.search(message):
         message = f"prompt is too long: {found[2]} tokens > {found[1]} maximum"

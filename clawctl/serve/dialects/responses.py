@@ -1,4 +1,4 @@
-"""OpenAI Responses: https://platform.openai.com/docs/api-reference/responses, and what real clients add to it."""
+"""OpenAI Responses: https://platform.openai.com/docs/api-reference/responses, with additions of real clients."""
 
 import time
 from collections.abc import Callable
@@ -31,12 +31,12 @@ _INCLUDABLE = {
 
 
 def read(body: dict[str, Any], live_name: str) -> Ask:
-    """Raises Refusal for what cannot be understood. With `previous_response_id`, the messages are only the new ones."""
+    """Raises Refusal for invalid requests. With `previous_response_id`, the messages are only the new ones."""
     return read_known(*known("responses", body), live_name)
 
 
 def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> Ask:
-    """As `read`, of the fields that stand in the table."""
+    """Like `read`, for the fields in the table."""
     previous = fields.text(body, "previous_response_id")
     instructions = fields.text(body, "instructions")
     tools = read_tools(body.get("tools"), body.get("input"))
@@ -104,7 +104,7 @@ def _tool_choice(choice: Any, tools: Tools) -> tuple[Any, list[Object]]:
 
 
 def _engine_settings(body: Object, with_tools: bool) -> tuple[Object, Object]:
-    """What the template is told, and what an upstream is given as it is."""
+    """The settings for the template, and the fields for an upstream."""
     settings = fields.switched(body, check_settings(fields.object_or_none(body, "chat_template_kwargs")))
     effort = fields.text(fields.object_or_none(body, "reasoning"), "effort", "reasoning.effort")
     if effort == "none":
@@ -273,7 +273,7 @@ class Responses:
             told = told_logprobs(tokens) if self._ask.logprobs else []
             return self._frame("response.output_text.delta", **place, content_index=0, delta=text, logprobs=told)
         if self._known(block).kind != "function":
-            return b""  # its text is inside the JSON that is still growing
+            return b""  # its text is inside the JSON, which is still growing
         return self._frame("response.function_call_arguments.delta", **place, delta=text)
 
     def _close(self, block: Block, status: str = "completed") -> bytes:

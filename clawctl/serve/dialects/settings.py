@@ -1,8 +1,8 @@
-"""Settings of the chat template that a client may choose (`chat_template_kwargs`): the template's own switches, nothing else.
+"""Settings of the chat template that a client may set (`chat_template_kwargs`): only the template's own switches.
 
-The renderer takes any keyword: another template to execute, other messages, documents, files. So a client's settings are checked
-by name and value where a request is read, and against the variables of the model's template (`clawctl.serve.switches`), where that
-is known.
+The renderer accepts any keyword: another template to execute, other messages, documents, files. So a client's settings are checked
+by name and value when a request is read. They are also checked against the variables of the model's template
+(`clawctl.serve.switches`), if it is known.
 """
 
 from typing import Any, Final

@@ -1,7 +1,7 @@
-"""Tools that a vendor defined and a client runs, as the functions that a model is shown, and their calls in the vendor's form.
+"""Tools that a vendor defined and a client runs, as functions for the model, and their calls in the vendor's form.
 
-Anthropic's bash, text editor and memory: https://docs.anthropic.com/en/docs/agents-and-tools/tool-use/overview. A version of theirs
-that is newer than these is shown as the newest of its family. OpenAI's shells and patches:
+Anthropic's bash, text editor and memory: https://docs.anthropic.com/en/docs/agents-and-tools/tool-use/overview. A newer version of
+these is shown as the newest known one of its family. OpenAI's shells and patches:
 https://platform.openai.com/docs/guides/tools-shell and https://platform.openai.com/docs/guides/tools-apply-patch.
 """
 
@@ -116,7 +116,7 @@ def _skills(environment: Any) -> str:
 
 
 def call_item(kind: str, arguments: str) -> Object:
-    """What an item of this kind says of a call; of arguments that do not fit, what can be said of them."""
+    """The fields of an item of this kind for a call; for arguments that do not fit, as far as possible."""
     given = _object(arguments)
     if kind == "local_shell":
         command = given.get("command")

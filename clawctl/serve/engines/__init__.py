@@ -1,4 +1,4 @@
-"""The engine seam: what the gateway asks of whatever runs the model. Ids go in; ids, logprobs and versions come out."""
+"""The interface of engines. Token ids go in; ids, logprobs and versions come out."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ class Token(NamedTuple):
     id: int
     logprob: float  # of the distribution it was drawn from: after temperature, top_p and top_k
     version: int  # of the policy whose weights computed it
-    top: Sequence[tuple[int, float]] = ()  # the likeliest ids in its place, where they were asked for
+    top: Sequence[tuple[int, float]] = ()  # the likeliest ids at its place, if requested
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     seed: int | None = None  # with it the same prompt and weights give the same ids
-    top_logprobs: int = 0  # so many of the likeliest ids are told with each token
+    top_logprobs: int = 0  # number of likeliest ids that are returned with each token
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ class Swap:
 
     version: int
     at: float  # unix seconds
-    load_ms: float  # reading the weights and checking the canary, beside serving
+    load_ms: float  # reading the weights and checking the canary, while serving
     pause_ms: float  # for so long running requests made no token
 
 
 class EngineFailure(Exception):
-    """The engine could not go on; the message may be shown."""
+    """The engine failed. The message may be shown to clients."""
 
 
 class CannotFollow(EngineFailure):
@@ -62,7 +62,7 @@ class Generation(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Stop sampling: the iteration ends after what has been delivered. Harmless when it has ended already."""
+        """Stop sampling: the iteration ends after the delivered tokens. It has no effect after the end."""
         ...
 
     def allowed(self, count: int) -> Allowed | None:
@@ -71,7 +71,7 @@ class Generation(Protocol):
 
 
 class Following(Protocol):
-    """Which tokens may come next in one answer: see `clawctl.serve.engines.grammars.Grammar`."""
+    """The tokens that are allowed next in one answer: see `clawctl.serve.engines.grammars.Grammar`."""
 
     def mask(self) -> NDArray[np.uint8] | None: ...
 
@@ -81,18 +81,18 @@ class Following(Protocol):
 
 
 class Staged(Protocol):
-    """Weights that are loaded beside the ones that serve."""
+    """Weights that are loaded besides the live ones."""
 
     @property
     def version(self) -> int: ...
 
     @property
     def tolerance(self) -> float:
-        """How far a logprob may be from the trainer's by rounding alone."""
+        """Largest difference between a logprob and the trainer's from rounding alone."""
         ...
 
     def score(self, ids: Sequence[int]) -> list[float]:
-        """Logprobs of `ids[1:]`, each given all ids before it. Called in a thread of its own."""
+        """Logprobs of `ids[1:]`, each given all ids before it. Called in its own thread."""
         ...
 
 
@@ -110,11 +110,11 @@ class Engine(Protocol):
         ...
 
     def stage(self, version: int) -> Staged:
-        """Load a published version beside the one that serves. Raises ClawError, OSError, ValueError, RuntimeError."""
+        """Load a published version besides the live one. Raises ClawError, OSError, ValueError, RuntimeError."""
         ...
 
     def swap(self, staged: Staged) -> float:
-        """Serve `staged` from the next token on; running requests go on. Returns the pause in milliseconds."""
+        """Serve `staged` from the next token on; running requests continue. Returns the pause in milliseconds."""
         ...
 
     def failure(self) -> str | None:

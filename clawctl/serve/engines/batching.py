@@ -1,4 +1,4 @@
-"""Where we reach into transformers' continuous batching: outputs, processors that cost nothing when off, prefixes after a swap."""
+"""Changes to transformers' continuous batching: outputs, processors that cost nothing when unused, prefixes after a swap."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ _START_S = 120
 
 
 class Outputs(OutputRouter):
-    """Carries what the engine's thread made to the event loop, one call per engine step. Nobody waits for it: it is dropped."""
+    """Passes the engine thread's results to the event loop, one call per engine step. Results for a closed loop are dropped."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Outputs(OutputRouter):
 
 
 class _CpuManager(ContinuousBatchingManager):
-    """With our attention, which needs no mask over the whole cache."""
+    """Uses clawctl's attention, which needs no mask over the whole cache."""
 
     def switch_to_cb_friendly_attn(self, model: Any, auto_switch_to_flash: bool = True) -> None:
         model.set_attn_implementation(paged_attention.NAME)
@@ -144,10 +144,10 @@ def _make_lazy(manager: ContinuousBatchingManager, vocabulary: int) -> None:
 
 
 def forget_prefixes(manager: ContinuousBatchingManager) -> None:
-    """Within a pause: no page computed so far is shared with a request that begins later. Running requests keep theirs.
+    """Called within a pause: no page computed so far is shared with a later request. Running requests keep their pages.
 
-    Pages are found by the hash of their tokens, chained to the page before. Pages that running requests hold get a hash that no
-    text has: later pages of those requests, computed half by old weights, chain to it and are never found either.
+    Pages are found by the hash of their tokens, chained to the page before. Pages of running requests get a hash that no text has.
+    Their later pages, computed partly by old weights, chain to it and are therefore never found either.
     """
     assert manager.batch_processor is not None
     cache = manager.batch_processor.cache

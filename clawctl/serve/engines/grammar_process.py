@@ -1,10 +1,10 @@
-"""The process that follows grammars: which tokens may come next, so that an answer matches a JSON schema or is a tool call.
+"""The process that evaluates grammars: the tokens allowed next, so that an answer matches a JSON schema or is a tool call.
 
-A client chooses the schema, and a schema can take any amount of time and memory (llguidance 1.7.6 tries to allocate 15 GB for a
-hundred patterns, and aborts). So each answer has a process of its own, forked from this one, which holds the tokenizer. Limits of
-processor time and memory end it, and nothing else with it.
+A client chooses the schema, and a schema can need any amount of time and memory (llguidance 1.7.6 tries to allocate 15 GB for a
+hundred patterns, and aborts). So each answer has its own process, forked from this one, which holds the tokenizer. Limits of
+processor time and memory end only that process.
 
-It imports nothing but llguidance, so that a fork costs little. Messages are in `grammars`.
+It imports nothing but llguidance, so that a fork is cheap. Messages are described in `grammars`.
 """
 
 import array
@@ -23,12 +23,12 @@ from typing import Any
 COMPILE_S = 0.5  # of processor time, until the first mask
 STEP_S = 0.1  # of processor time, for one token
 _ALLOWANCE_S, _MEAN_STEP_S = 0.5, 0.004  # of processor time in all: a request that needs more slows the others down
-_MEMORY = 160 << 20  # bytes beside what the tokenizer takes
+_MEMORY = 160 << 20  # bytes in addition to the tokenizer's
 _LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 500_000, "step_lexer_fuel": 50_000, "step_max_items": 20_000, "max_lexer_states": 20_000,
     "max_grammar_size": 200_000, "precompute_large_lexemes": False, "verbose_errors": False,
 }  # fmt: skip
-# One space at most where JSON may have any number of blanks: an answer cannot lose itself in them.
+# At most one space where JSON allows any number of blanks, so that an answer cannot get stuck in them.
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?", "coerce_one_of": True}
 _MOST_BLANKS = 4  # tokens
 _TOO_MUCH = ("too big", "too large", "too complex", "limit", "fuel")
@@ -111,7 +111,7 @@ class Following:
         return MASK + self._with(data, ([self._think] if self._may_think else []) + (self._tokens.blanks if self._blanks else []))
 
     def take(self, token: int) -> bytes:
-        """What may come after `token`."""
+        """The tokens allowed after `token`."""
         self._steps += 1
         if time.process_time() - self._began > _ALLOWANCE_S + _MEAN_STEP_S * self._steps:
             return _failure("it needs too much processor time")
@@ -147,7 +147,7 @@ class Following:
 
 
 def _marker(tokenizer: Any, text: str) -> str:
-    """How a grammar writes a piece of the model's own markup: one token where the tokenizer has it as a special one."""
+    """A piece of the model's own markup in grammar syntax: one token if the tokenizer has it as a special token."""
     ids = tokenizer.tokenize_str(text, parse_special=True)
     return f"<[{ids[0]}]>" if len(ids) == 1 and tokenizer.is_special_token(ids[0]) else json.dumps(text)
 
@@ -211,21 +211,21 @@ def _limit_memory() -> None:
             used = int(file.read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + _MEMORY, used + _MEMORY))
     except (OSError, ValueError):
-        pass  # no /proc: macOS, where the limit of processor time bounds what can be touched
+        pass  # no /proc: macOS, where the limit of processor time also bounds memory
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def main(descriptor: int) -> None:
-    """Read the tokenizer, then fork for each socket that comes."""
+    """Load the tokenizer, then fork for each socket that arrives."""
     control = socket.socket(fileno=descriptor)
     with control.makefile("rb") as reading:
         settings = json.loads(reading.read(struct.unpack(">I", reading.read(4))[0]))
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what a dying child prints is a schema's text
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a dying child prints text of the schema
     try:
         import llguidance
 
         tokens = Tokens(llguidance, settings)
-    except Exception as error:  # noqa: BLE001 - the edge of a process: the other side says it
+    except Exception as error:  # noqa: BLE001 - the edge of a process: the other side reports it
         control.sendall(_failure(f"{type(error).__name__}: {str(error)[:300]}"))
         return
     control.sendall(FREE)

@@ -1,8 +1,8 @@
-"""Structured answers: which tokens may come next, told by a process of its own for each answer (`grammar_process`).
+"""Structured answers: the allowed next tokens, from a separate process for each answer (`grammar_process`).
 
-Messages on the socket of one answer: we send the length of the specification in 4 bytes and the specification as JSON, later each
-sampled token in 4 bytes. After each of these comes `f` (any token may come), `m` and a bit for each token of the vocabulary (lowest
-first), or `e`, a length in 2 bytes and a sentence (it cannot go on).
+Messages on the socket of one answer: clawctl sends the length of the specification in 4 bytes and the specification as JSON, later
+each sampled token in 4 bytes. The reply to each of these is `f` (any token is allowed), `m` and a bit for each token of the
+vocabulary (lowest first), or `e`, a length in 2 bytes and a sentence (it cannot continue).
 """
 
 import contextlib
@@ -32,7 +32,7 @@ Bits = NDArray[np.uint8]
 
 
 class Grammar:
-    """What may come next in one answer. `mask` and `take` belong to the thread that samples."""
+    """The tokens allowed next in one answer. Only the sampling thread calls `mask` and `take`."""
 
     def __init__(self, own: socket.socket, vocabulary: int, specification: bytes) -> None:
         """Blocks until the first mask is there. Raises CannotFollow."""
@@ -46,7 +46,7 @@ class Grammar:
         own.settimeout(_STEP_S)
 
     def mask(self) -> Bits | None:
-        """A bit for each token that may come, as bytes, the lowest first; None: any may. Waits until it is known. Raises
+        """A bit for each allowed token, as bytes, the lowest first; None if any is allowed. Waits for the result. Raises
         CannotFollow."""
         if self._waits:
             kind = self._read(1)
@@ -105,7 +105,7 @@ class Grammars:
         self._control: socket.socket | None = None
 
     def open(self, specification: dict[str, Any]) -> Grammar:
-        """Raises CannotFollow where the grammar cannot be compiled within the limits, or llguidance is missing."""
+        """Raises CannotFollow if the grammar cannot be compiled within the limits, or if llguidance is missing."""
         try:
             told = orjson.dumps(specification)
         except orjson.JSONEncodeError as error:
@@ -153,7 +153,7 @@ class Grammars:
 
     def _end(self) -> None:
         if self._control is not None:
-            self._control.close()  # it ends by itself, and so do those that it forked when their answers end
+            self._control.close()  # it ends by itself, and its forks end with their answers
             self._control = None
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):

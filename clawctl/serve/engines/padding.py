@@ -1,8 +1,8 @@
-"""Linear layers of a CPU that are asked for few different numbers of rows, so that few kernels are compiled and kept.
+"""Pads the rows of linear layers on a CPU, so that only few different kernels are compiled and cached.
 
-In bfloat16 PyTorch leaves them to oneDNN, which compiles a kernel for each number of rows that comes: some milliseconds each, half
-a megabyte each, and two caches of 1024 of them. Prompts have every length: without this a server grows by a gigabyte, and most
-first tokens wait for a compiler. float32 goes to MKL, which keeps nothing.
+In bfloat16 PyTorch uses oneDNN, which compiles a kernel for each number of rows: some milliseconds and half a megabyte each, in two
+caches of 1024. Prompts have every length. Without padding a server grows by a gigabyte, and most first tokens wait for a compiler.
+float32 uses MKL, which caches nothing.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn.functional import linear, pad
 
-_FINE = 256  # rows; up to here two numbers for each doubling, above it the multiples of _COARSE, where padding costs more
+_FINE = 256  # rows; up to here two sizes per doubling, above it multiples of _COARSE, because padding costs more there
 _COARSE = 128
 
 
@@ -34,9 +34,9 @@ class PaddedLinear(torch.nn.Linear):
 
 
 def pad_linears(model: Any) -> None:
-    """Have the linear layers of a model compute padded rows, where each number of rows costs a kernel."""
+    """Make the linear layers of a model compute padded rows, if each number of rows costs a kernel."""
     if model.device.type != "cpu" or model.dtype == torch.float32:
         return
     for module in model.modules():
-        if type(module) is torch.nn.Linear:  # what a layer of another kind does with its rows is its own
+        if type(module) is torch.nn.Linear:  # other kinds of layers may treat rows differently
             module.__class__ = PaddedLinear

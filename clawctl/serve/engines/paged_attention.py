@@ -1,8 +1,8 @@
 """Attention over the paged cache on a CPU: each request attends to its own pages only.
 
-Transformers' own CPU path (sdpa) lays all running requests in one row and masks what is not theirs: every query is multiplied
-with every request's keys, and the mask for 2048 query tokens over a cache of 131072 takes a gigabyte. Here single-token queries
-are computed together, padded to whole pages, and longer ones (prompts) one by one. Same numbers, up to rounding.
+Transformers' own CPU path (sdpa) puts all running requests in one row and masks the others. Every query is multiplied with every
+request's keys, and the mask for 2048 query tokens over a cache of 131072 takes a gigabyte. Here single-token queries are computed
+together, padded to whole pages, and longer ones (prompts) one by one. The numbers are the same, up to rounding.
 """
 
 from dataclasses import dataclass
@@ -22,24 +22,24 @@ _MASK_ELEMENTS = 1 << 24  # a prompt's queries are cut so that a mask never has 
 class _Decodes:
     """Requests with one query token each, padded to the same number of pages."""
 
-    rows_B: torch.Tensor  # where their queries stand in the packed sequence
+    rows_B: torch.Tensor  # places of their queries in the packed sequence
     pages: torch.Tensor  # [B * P]
     mask: torch.Tensor  # [B, 1, 1, P * page], 0 or -inf
 
 
 @dataclass(slots=True)
 class _Prompt:
-    """One request with several query tokens, after `past` tokens that lie in the cache."""
+    """One request with several query tokens, after `past` tokens in the cache."""
 
     start: int
     stop: int
     past: int
-    pages: torch.Tensor | None  # None: nothing lies in the cache, the keys are those of this very pass
+    pages: torch.Tensor | None  # None: the cache is empty, and the keys are those of this pass
 
 
 @dataclass(slots=True)
 class _Plan:
-    """What all layers of one engine step have in common."""
+    """Data that all layers of one engine step share."""
 
     decodes: list[_Decodes]
     prompts: list[_Prompt]
@@ -82,7 +82,7 @@ def _decode(group: _Decodes, query: torch.Tensor, keys: torch.Tensor, values: to
     batch, heads, width = len(group.rows_B), query.shape[1], query.shape[3]
     k = keys.index_select(0, group.pages).view(batch, -1, keys.shape[2], width).transpose(1, 2)  # [B, G, K, D]
     v = values.index_select(0, group.pages).view(batch, -1, keys.shape[2], width).transpose(1, 2)
-    # The heads that share a key head stand as that head's queries: nothing has to be repeated.
+    # The heads that share a key head are that head's queries, so nothing has to be repeated.
     q = query[0].index_select(1, group.rows_B).transpose(0, 1).reshape(batch, keys.shape[2], -1, width)
     mixed = scaled_dot_product_attention(q, k, v, attn_mask=group.mask, scale=scaling)
     return mixed.reshape(batch, heads, width)

@@ -1,7 +1,7 @@
-"""What a few requests ask of the sampling beyond temperature, top_k and top_p. It costs nothing where no running one asks.
+"""Sampling settings of single requests beyond temperature, top_k and top_p. They cost nothing while no request uses them.
 
-As vLLM does it: logit_bias, penalties and the mask of a grammar before the temperature, min_p after it; the draw, and the likeliest
-tokens that are told, are of what is left. A grammar's next mask is worked out by another process while the model computes.
+As in vLLM: logit_bias, penalties and the mask of a grammar apply before the temperature, min_p after it. The draw and the reported
+likeliest tokens use the result. Another process computes a grammar's next mask while the model computes.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ def penalised(
 
 
 def above_min_p(logits_BV: torch.Tensor, min_p_B: torch.Tensor) -> torch.Tensor:
-    """Without what is less likely than `min_p` of the likeliest."""
+    """The scores without tokens that are less likely than `min_p` times the likeliest."""
     least_B1 = logits_BV.amax(-1, keepdim=True) + min_p_B.log().unsqueeze(1)
     return logits_BV.masked_fill(logits_BV < least_B1, float("-inf"))
 
@@ -74,7 +74,7 @@ def _penalises(sampling: Sampling) -> bool:
 
 @dataclass(slots=True)
 class Steered:
-    """One running request. What is counted is the engine thread's own; `tops` grows there before its token is delivered."""
+    """One running request. Only the engine thread updates its counts. `tops` gets an entry before its token is delivered."""
 
     sampling: Sampling
     bias_V: torch.Tensor | None
@@ -83,12 +83,12 @@ class Steered:
     eos_ids: frozenset[int] = frozenset()
     grammar: Following | None = None
     sets: Sets | None = None  # of `grammar`
-    failed: str | None = None  # why the grammar cannot go on
+    failed: str | None = None  # why the grammar cannot continue
     place: int = 0  # tokens sampled so far
     tops: list[list[tuple[int, float]]] = field(default_factory=list)
 
     def mask(self) -> Bits | None:
-        """Which tokens may come now; None: any. Where the grammar fails the answer ends."""
+        """The allowed tokens; None if any is allowed. If the grammar fails, the answer ends."""
         if self.grammar is None or self.failed is not None:
             return None
         try:
@@ -112,7 +112,7 @@ class Steered:
 
 
 class Steering:
-    """Of one engine: which rows of the step that comes belong to steered requests."""
+    """The rows of the next step that belong to steered requests, for one engine."""
 
     def __init__(self, vocabulary: int) -> None:
         self._vocabulary = vocabulary
@@ -142,7 +142,7 @@ class Steering:
             steered.grammar.close()
 
     def begin(self, request_ids: list[str]) -> None:
-        """The rows of the step that comes."""
+        """Set the rows of the next step."""
         found = ((row, self._requests.get(request_id)) for row, request_id in enumerate(request_ids))
         self._rows = [(row, steered) for row, steered in found if steered is not None]
 
@@ -177,7 +177,7 @@ class Steering:
         return logits_BV
 
     def drawing(self, draw: Draw) -> Draw:
-        """`draw` (scores [1, B, V] → ids and logprobs [2, B], as int32) with what is steered."""
+        """`draw` (scores [1, B, V] → ids and logprobs [2, B], as int32) with these settings applied."""
 
         def steered_draw(scores: torch.Tensor, output_ids: torch.Tensor) -> None:
             draw(scores, output_ids)
@@ -213,7 +213,7 @@ def _bias(logit_bias: Mapping[int, float], vocabulary: int) -> torch.Tensor | No
 
 
 class Bend(ContinuousBatchingLogitsProcessor):
-    """Stands before the temperature, and learns which rows come."""
+    """Runs before the temperature, and gets the rows of the step."""
 
     supported_kwargs: dict[str, type] = {}  # noqa: RUF012 - transformers declares it so
     ignored_kwargs: tuple[str, ...] = ()
@@ -234,7 +234,7 @@ class Bend(ContinuousBatchingLogitsProcessor):
 
 
 class Cut(Bend):
-    """Stands after it."""
+    """Runs after the temperature."""
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> torch.Tensor:
         return _NOTHING

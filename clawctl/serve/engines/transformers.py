@@ -86,8 +86,8 @@ class TransformersEngine:
         return generation
 
     def version_at(self, sampled: float) -> int:
-        """The version whose weights computed a token that was sampled at `sampled` (time.perf_counter()). Exact: the loop that
-        samples stands still while weights change."""
+        """The version whose weights computed a token that was sampled at `sampled` (time.perf_counter()). It is exact, because the
+        sampling loop stops while weights change."""
         return self._swap_versions[bisect.bisect_right(self._swap_times, sampled) - 1]
 
     def stage(self, version: int) -> Staged:
@@ -132,10 +132,10 @@ class TransformersGeneration:
         self._news = asyncio.Event()
 
     def deliver(self, output: Any) -> None:
-        """Take what the engine has; called on the event loop."""
+        """Take the engine's results; called on the event loop."""
         new = len(output.generated_tokens) - self._seen
         if new > 0 and not self._ended:
-            # Counted from the end: a request that was put aside for lack of cache and began again lost its earlier times.
+            # Counted from the end: a request that restarted for lack of cache lost its earlier times.
             fresh = zip(output.generated_tokens[-new:], output.logprobs[-new:], output.timestamps[-new:], strict=True)
             tokens = [Token(token, logprob, self._engine.version_at(at)) for token, logprob, at in fresh]
             if self._steered is not None and self._steered.tops:

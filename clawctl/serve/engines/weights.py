@@ -67,6 +67,6 @@ class StagedWeights:
     @torch.no_grad()
     def score(self, ids: Sequence[int]) -> list[float]:
         tokens = torch.tensor([list(ids)], device=self.model.device)
-        logits = self.model(input_ids=tokens, use_cache=False).logits[0, :-1].float()  # [t] speaks of token t + 1
+        logits = self.model(input_ids=tokens, use_cache=False).logits[0, :-1].float()  # [t] belongs to token t + 1
         chosen = logits.log_softmax(-1).gather(-1, tokens[0, 1:, None])
         return [float(value) for value in chosen[:, 0]]

@@ -14,7 +14,7 @@ from clawctl.train.advantages.term import Scores, Term
 from clawctl.train.sample import Sample
 
 MOST_KINDS = 256  # of a key: clients name the tasks
-MEMORY = 64  # turns: an older reward fades, because the policy that earned it is gone
+MEMORY = 64  # turns: older rewards fade, because they belong to an older policy
 
 
 def terms(config: TrainConfig) -> list[Term]:

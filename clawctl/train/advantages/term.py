@@ -12,9 +12,9 @@ from clawctl.train.sample import Sample
 class Scores:
     """The inputs of an advantage for one turn: streams over its T completion tokens, without gradient."""
 
-    policy_T: Tensor  # logprobs of the policy as it is before this step
-    teacher_T: Tensor | None  # logprobs of the same tokens by the teacher, who read the hint; None: this turn has no hint
-    baseline: float  # what turns of this kind earned on average; 0.0 where the recipe wants none
+    policy_T: Tensor  # logprobs by the policy before this step
+    teacher_T: Tensor | None  # logprobs of the same tokens by the teacher with the hint; None: this turn has no hint
+    baseline: float  # mean reward of turns of this kind; 0.0 if the recipe uses no baseline
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Tops:
     """
 
     policy_TK: Tensor  # with gradient
-    before_TK: Tensor  # by the policy as it is before this step
+    before_TK: Tensor  # by the policy before this step
     teacher_HTK: Tensor
     overlap_HT: Tensor  # how many of the K tokens are among the K likeliest of the teacher as well
 
@@ -52,5 +52,5 @@ class Earned:
     session_id: str
     parent_turn_id: str | None
     turn_index: int
-    reward: float | None  # what the turn is worth, its part of `outcome` included; None: nobody knows
+    reward: float | None  # the turn's reward, including its part of `outcome`; None: not known
     outcome: float | None = None  # the part of `reward` that belongs to the whole episode

@@ -1,1 +1,1 @@
-"""What runs beside vLLM, in its interpreter: standard library only. This folder is put on that interpreter's path."""
+"""Code that runs in vLLM's interpreter, with the standard library only. This folder is put on that interpreter's path."""

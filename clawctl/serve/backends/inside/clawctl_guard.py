@@ -4,12 +4,12 @@ import hmac
 import os
 from typing import Any
 
-import clawctl_lean  # type: ignore[import-not-found]  # beside us, on vLLM's path
+import clawctl_lean  # type: ignore[import-not-found]  # in the same folder, on vLLM's path
 import clawctl_multiplex  # type: ignore[import-not-found]
 
 
 class Guard:
-    """Lets through what carries the key that the server was started with."""
+    """Lets requests through that have the key with which the server was started."""
 
     def __init__(self, app: Any) -> None:
         self._app = app

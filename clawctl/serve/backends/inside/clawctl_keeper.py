@@ -1,8 +1,9 @@
-"""Runs a command and leaves nothing of it behind: whatever ends first, we, it or our parent, the whole process group ends.
+"""Runs a command and leaves no process behind: if the keeper, the command or the parent ends, the whole process group ends.
 
     python clawctl_keeper.py PARENT_PID COMMAND…
 
-A server of several processes whose first one is killed leaves the others as orphans, with all their memory. We lead their group.
+If the first process of a server with several processes is killed, the others become orphans and keep their memory. The keeper leads
+their process group.
 """
 
 import ctypes
@@ -12,7 +13,7 @@ import subprocess
 import sys
 
 _PR_SET_PDEATHSIG = 1
-FD = "CLAWCTL_MULTIPLEX_FD"  # of a socket that is the command's
+FD = "CLAWCTL_MULTIPLEX_FD"  # of a socket that belongs to the command
 
 
 def main() -> None:
@@ -24,7 +25,7 @@ def main() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() == int(sys.argv[1]):  # else it died before we asked
         status = subprocess.call(sys.argv[2:], pass_fds=[int(os.environ[FD])] if FD in os.environ else [])
-        if status < 0:  # it could not say so itself
+        if status < 0:  # the command could not report it itself
             print(f"it was ended by {signal.Signals(-status).name}", file=sys.stderr, flush=True)
     end()
 

@@ -1,8 +1,8 @@
-"""The one log-probability a token that clawctl asks for, told by vLLM 0.32 with less work and the same outcome.
+"""Returns one log-probability per token from vLLM 0.32 with less work and the same result.
 
-vLLM tells it by ways made for many: a compiled kernel is called for a handful of numbers, each token's text decoded anew, each
-object checked field by field. What stands here answers `logprobs` without `top_logprobs`, and hands all else to vLLM's own. It
-replaces a function only if its source is to the letter that which it was written beside: another vLLM goes its own way.
+vLLM uses general code for it: a compiled kernel for a few numbers, decoded text for each token, and a field-by-field check of each
+object. This module handles `logprobs` without `top_logprobs`, and passes everything else to vLLM's own code. It replaces a function
+only if its source is exactly the expected one; any other vLLM version stays unchanged.
 """
 
 import functools
@@ -12,16 +12,16 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
-_FEW_NUMBERS = 1 << 15  # of log-probabilities: the compiled kernel costs some 60 µs to call, and is sooner done with more of them
+_FEW_NUMBERS = 1 << 15  # of log-probabilities: a call of the compiled kernel costs some 60 µs, which pays off with more of them
 _MOST_TEXTS = 1 << 18  # a vocabulary
-_UNFINISHED = "\ufffd"  # where a token is some bytes of a character: its text depends on the tokens before it
+_UNFINISHED = "\ufffd"  # for a token with part of a character, whose text depends on the tokens before it
 _LOWEST = -9999.0  # that vLLM tells
 
 Own = Callable[..., Any]
 
 
 def in_worker() -> None:
-    """On a CPU, where the calls of a step are what a small model's step waits for."""
+    """Apply the replacements in a worker on a CPU, where these calls delay a small model's step."""
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
@@ -35,7 +35,7 @@ def in_server() -> None:
 
 
 def replace(module: str, owner: str, name: str, ours: Callable[[Own], Own], written_beside: str) -> None:
-    """Puts `ours`, which is given vLLM's own, in the place of a method; nothing happens where it is not there or another."""
+    """Replace a method by `ours`, which gets vLLM's own method. Nothing happens if the method is missing or different."""
     try:
         holder = getattr(import_module(module), owner)
         own = getattr(holder, name)
@@ -47,7 +47,7 @@ def replace(module: str, owner: str, name: str, ours: Callable[[Own], Own], writ
 
 
 def digest(function: Own) -> str | None:
-    """Of its source, 16 hexadecimal digits; None where that cannot be read."""
+    """16 hexadecimal digits of its source; None if the source cannot be read."""
     try:
         return hashlib.sha256(inspect.getsource(function).encode()).hexdigest()[:16]
     except (OSError, TypeError):
@@ -130,7 +130,7 @@ def telling(own: Own) -> Own:
 
 
 def _unchecked(model: Any, fields: dict[str, Any]) -> Any:
-    """What pydantic's `model_construct` makes of all fields of a model, without looking at each."""
+    """The result of pydantic's `model_construct` with all fields of a model, without a check of each."""
     made = model.__new__(model)
     object.__setattr__(made, "__dict__", fields)
     object.__setattr__(made, "__pydantic_fields_set__", set(fields))

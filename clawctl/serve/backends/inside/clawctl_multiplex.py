@@ -23,7 +23,7 @@ from typing import Any
 FD = "CLAWCTL_MULTIPLEX_FD"  # the variable that names the socket's descriptor
 READY, ASK, LEAVE, STATUS, PIECE, END = range(6)
 _HEAD = struct.Struct(">IIB")
-_LONGEST = 1 << 30  # no frame is as long: who says so speaks something else
+_LONGEST = 1 << 30  # no frame is that long, so the sender uses another protocol
 
 
 def frame(number: int, kind: int, content: bytes = b"") -> bytes:
@@ -38,7 +38,7 @@ class Frames:
         self._needed = _HEAD.size  # so long must it become
 
     def read(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
-        """(number, kind, content) of those that are complete. Raises ValueError for what is no frame."""
+        """(number, kind, content) of the complete frames. Raises ValueError for invalid data."""
         if self._held:
             self._held += data
             if len(self._held) < self._needed:
@@ -62,7 +62,8 @@ class Frames:
 
 
 async def answer_over_socket(app: Any) -> None:
-    """Take requests over the socket that we were started with, if any. One of several servers does not: they share the load."""
+    """Accept requests over the socket that the process was started with, if any. One of several servers does not, because they
+    share the load."""
     told = os.environ.get(FD)
     servers = getattr(getattr(app.state, "args", None), "api_server_count", None)
     if told is None or servers not in (None, 1):
@@ -74,7 +75,7 @@ async def answer_over_socket(app: Any) -> None:
 
 
 class _Line(asyncio.Protocol):
-    """Our end."""
+    """The server's end of the connection."""
 
     def __init__(self, app: Any, key: str) -> None:
         self._app, self._key = app, key
@@ -125,7 +126,7 @@ class _Line(asyncio.Protocol):
     async def _answer(self, request: "_Request", path: str) -> None:
         try:
             await self._app(_scope(path, self._key, len(request.body)), request.receive, request.send)
-        except Exception:  # a server goes on with other requests
+        except Exception:  # the server continues with other requests
             logging.getLogger("uvicorn.error").exception("an exception in the application")
         finally:
             del self._requests[request.number]
@@ -158,7 +159,7 @@ class _Request:
             self._line.say(self.number, PIECE, bytes(piece))
         if not message.get("more_body"):
             self.complete = True
-            self.left.set()  # as a connection does: what waits for its end hears of it
+            self.left.set()  # like a connection: waiters for its end are notified
         if not self._line.writable.is_set():
             await self._line.writable.wait()
 

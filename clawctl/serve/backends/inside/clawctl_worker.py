@@ -1,11 +1,11 @@
-"""What vLLM's workers learn from us: to reload weights that are whole, wholly, and on a CPU to keep adapters off the base model's
-rows. Named with --worker-extension-cls."""
+"""Extends vLLM's workers: they reload complete weights completely, and on a CPU keep adapters off the base model's rows. Named with
+--worker-extension-cls."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import clawctl_lean  # type: ignore[import-not-found]  # beside us, on vLLM's path
+import clawctl_lean  # type: ignore[import-not-found]  # in the same folder, on vLLM's path
 
 
 class Reload:
@@ -14,19 +14,19 @@ class Reload:
     model_runner: Any
 
     def clawctl_reload(self, path: str) -> dict[str, str]:
-        """Serve the weights in `path` from now on; {"error": …} if they cannot be read, with nothing changed. An exception here
-        would end the engine."""
+        """Serve the weights in `path` from now on. Returns {"error": …} without a change if they cannot be read, because an
+        exception here would end the engine."""
         try:
             _read_through(path)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with the files, the engine goes on with what it has
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with the files, the engine keeps its weights
             return {"error": f"{type(error).__name__}: {error}"}
         self.reload_weights(weights_path=path)  # type: ignore[attr-defined]
         self._repack_heads()
         return {}
 
     def _repack_heads(self) -> None:
-        """On a CPU the output layer computes with a packed copy of its weights, which vLLM 0.32 does not make anew where they are
-        tied to the embedding: nothing is loaded under the head's own name."""
+        """On a CPU the output layer uses a packed copy of its weights. vLLM 0.32 does not refresh it if they are tied to the
+        embedding, because nothing is loaded under the head's own name."""
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
         from vllm.platforms import current_platform
 
@@ -45,13 +45,13 @@ def _read_through(path: str) -> None:
         raise FileNotFoundError(f"no safetensors in {path}")
     for file in files:
         with safe_open(file, framework="pt") as tensors:
-            for name in tensors.keys():  # noqa: SIM118 - it is no mapping
+            for name in tensors.keys():  # noqa: SIM118 - it is not a mapping
                 tensors.get_tensor(name)
 
 
 def _spare_the_base() -> None:
-    """On a CPU, vLLM 0.32 takes the "no adapter" of a row, -1, for the last place of a list: beside a request for an adapter, a
-    request for the base model is computed with whatever adapter lies in the last slot. Such rows shrink to nothing instead."""
+    """On a CPU, vLLM 0.32 treats the "no adapter" of a row, -1, as the last place of a list. Next to a request for an adapter, a
+    request for the base model would be computed with the adapter in the last slot. This makes such rows empty instead."""
     from vllm.platforms import current_platform
 
     if not current_platform.is_cpu():

@@ -15,6 +15,7 @@ def become_torchrun(gpus: Gpus | None, processes: int | None, words: Sequence[st
     """Replace this process; `words` are its own arguments, which every rank parses again. With `processes` they compute on the
     CPU. Raises ClawError (exit code 2) where the GPUs or the nodes are not as named, or `check_world` refuses so many ranks."""
     where, changes = nodes(), {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # else ranks started again meet addresses of dead ones
+    changes["PYTHONSAFEPATH"] = "1"  # of the ranks: whoever may write the folder they are started in runs no code
     if processes:
         changes["OMP_NUM_THREADS"] = "1"
     if processes is not None:
@@ -25,7 +26,7 @@ def become_torchrun(gpus: Gpus | None, processes: int | None, words: Sequence[st
         changes["CUDA_VISIBLE_DEVICES"] = ",".join(names)
         count = len(names)
     check_world(count * where.count)
-    command = [sys.executable, "-m", "clawctl.train.quiet_torchrun", *_meeting(where), "--nproc-per-node", str(count)]
+    command = [sys.executable, "-P", "-m", "clawctl.train.quiet_torchrun", *_meeting(where), "--nproc-per-node", str(count)]
     os.execve(sys.executable, [*command, "-m", "clawctl", *_for_torchrun(words)], environment_with(changes))
 
 

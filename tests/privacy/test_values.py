@@ -51,7 +51,9 @@ def test_a_password_is_found_whatever_it_is_made_of(made_of: str) -> None:
         "echo -n 'LpaKoJceXBH42IkQFU960mNh' | gh secret set DEPLOY_TOKEN",
         "| Service | API key |\n| --- | --- |\n| Maps | `msxI3k5flIphdRSgvSDCs0suUQAAKmz` |",
         "| host | password |\n|---|---|\n| db1 | Harbor-Lights |\n| db2 | 190384 |",
-        "- name: DB_PASSWORD\n  value: juniper-Berry\n", "define('DB_PASSWORD', 'kestrel7');",
+        "Key | Value\n--- | ---\nAPI secret | tgpYWplzkcgvlqsP18bSyT19lHi2DX2y", "the header is Basic c3ZjOlF1MWNrU2lsdmVyIQ==",
+        "- name: DB_PASSWORD\n  value: juniper-Berry\n", "bw unlock M0untain!Goat --raw", "tool --password=moss-agate --host h",
+        "define('DB_PASSWORD', 'kestrel7');",
     ],
 )  # fmt: skip
 def test_words_and_numbers_are_passwords_where_nothing_else_can_stand(text: str) -> None:
@@ -68,6 +70,7 @@ def test_words_and_numbers_are_passwords_where_nothing_else_can_stand(text: str)
         "the password changed from 190384 users", 'os.getenv("DB_PASSWORD", "missing")', 'print("DB_PASSWORD", "DB_USER")',
         "    'curlopt_pwd',\n    'curlopt_quote',\n    'curlopt_random_file2',\n",
         "names = [\n    'password',\n    'password_lock_time7',\n]", "client_key_passphrase,\nalpn_protocols2,\n",
+        "password_changed_at: 2024-06-11T10:22:03Z", "password: ((db_password))", "key: Ed25519PrivateKey | Ed448PrivateKey",
         "Password for 'https://ann@git.example.com': ", "| option | type |\n|---|---|\n| password | read-only |",
     ],
 )  # fmt: skip

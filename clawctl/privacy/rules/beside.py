@@ -62,6 +62,7 @@ _SPACE = re.compile(
 )
 _ROW = re.compile(r"[,;\t](?P<value>[^\s,;\"']{6,128})(?=\r?\n|$)")  # of two columns
 _QUOTED_NEXT = re.compile(rf"""[ \t]{{1,4}}{_QUOTED}""")
+_CELL = re.compile(r"[`*_]{0,2}[ \t]{0,12}\|[ \t]{0,12}[`*_]{0,2}(?P<value>[^\s|`]{6,256})")  # beside it in a row of a table
 _CALLED = re.compile(rf"""\(\s{{0,4}}{_QUOTED}\s{{0,4}}\)""")
 _NEXT_LINE = re.compile(r"[^\n:]{0,40}:[ \t]{0,4}\r?\n(?P<value>[^\s\"'`]{6,128})[ \t]*(?:\r?\n|$)")  # what was typed at a prompt
 _COPULAS = frozenset(["is", "as", "ist", "als", "est", "es"])
@@ -146,7 +147,7 @@ def _is_env_word(text: str, begin: int, match: re.Match[str], value: str, kind: 
         return text[begin : begin + 4].isupper() and is_words(value) and text[match.end() : match.end() + 1] in ("", "\n", "\r")
     if not match[0].startswith("=") or match[0][1] != value[0]:
         return False
-    if text[begin - 1 : begin] in ("?", "&", ";") or (is_words(value) and _OPTION.search(line)):
+    if text[begin - 1 : begin] in ("?", "&", ";") or (is_words(value) and (text.startswith("-", begin) or _OPTION.search(line))):
         return True
     return re.fullmatch(r"(?:export |set )?[A-Za-z_.-]{0,32}", line) is not None and (
         text[match.end() : match.end() + 1] in ("", "\n", "\r")
@@ -173,6 +174,7 @@ def _near(text: str, lower: str, begin: int, end: int, name: str, kind: str) -> 
     for pattern, check in (
         (_DEFAULT, lambda value: is_secret_under(name, value, True)),
         (_NEXT_ELEMENT, strict),
+        (_CELL if _ROW_BEGINS.search(text, max(0, begin - 48), begin) else None, _is_cell if kind == "password" else is_strong_key),
         (_COMMA, _is_default if kind == "password" and _is_constant(name) else strict),
         (_PROSE, lambda value: strict(value) or (kind == "password" and _is_number_or_words(value))),
         (_CJK if not text[end - 1 : end].isascii() else None, strict),
@@ -215,6 +217,14 @@ def _is_number_or_words(value: str) -> bool:
     """`the password is 84013377`, `… is Harbor-Lights`."""
     bare = value.rstrip(".,;:?!)\"'`")
     return _NUMBER.fullmatch(bare) is not None or (is_words(bare) and bare[0].isupper() and "." not in bare)
+
+
+_ROW_BEGINS = re.compile(r"(?:^|\n)\|?[ \t`*]{0,6}(?:[\w-]{1,16}[ ]){0,2}$")
+
+
+def _is_cell(value: str) -> bool:
+    """What stands beside a password's name in a table: with a sign in it, for a version or an id has none."""
+    return is_stronger_password(value) and re.search(r"[!@#$%^&*?~+=]", value) is not None
 
 
 def _is_constant(name: str) -> bool:

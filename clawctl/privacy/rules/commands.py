@@ -147,7 +147,7 @@ def is_given(value: str, loose: bool) -> bool:
             and not _SETTING.match(value)
         )
         if loose
-        else not (value[0].isdigit() and TECHNICAL.match(value))
+        else not (value[0].isdigit() and TECHNICAL.match(value)) or _NUMBER.fullmatch(value)
     )
     return bool(good) and not is_stand_in(value) and not SAFE_FLAG.match(value)
 

@@ -94,7 +94,7 @@ _TEMPLATE = re.compile(
     r"""(?ix) <[^>]*>?$ | \{ | \$ (?:[({]|\d+$|[a-z_]\w*(?:$|[\[/:.,;)"'\s@|\\<>&+=?-])|(?:argon2|pbkdf2|scrypt|bcrypt)[\w-]*\$) | %\w+% $ | %[a-z]{1,3} $ | % [({] | \[redacted: | @\w+@ $ | \.{3} | x{3,} | my[_-]?(?:password|secret|token|key)
     | (?:sk|pk)-(?:x+|\.+|your) | pk_(?:live|test)_ | [*•.\#x·-]+ $ | \[?redact | secrets?\. (?=[a-z]|$)
     | (?:your|enter|insert|replace|change|put|add|set|todo|fixme|example|dummy|placeholder|sample) (?:[_. -](?=[a-z]|$) | $ | (?-i:(?=[A-Z])) | (?:me|my|the|your|here|this|it\b|with|own\b|new|some|a?strong|random|real|value|text|data|string|user|db|pass|pw|secret|token|key|api|code))
-    | \(\s | \(?(?:optional|again|required|hidden|empty|none)\b | &lt; | \#\{ | !(?:vault|secret|ref|sub|env) | op:// | vault: | env[.:] | process\.env | arn: | projects/ | enc\[ | keyring | \.[*+]"""
+    | \(\s | \(\( | \(?(?:optional|again|required|hidden|empty|none)\b | &lt; | \#\{ | !(?:vault|secret|ref|sub|env) | op:// | vault: | env[.:] | process\.env | arn: | projects/ | enc\[ | keyring | \.[*+]"""
 )
 _HOLE = re.compile(r"\$\{|\{\d?\}|%s|\{\{|\.\.\.$|…$|%[({]\w+|\}\}$|\$\(")
 CODE = re.compile(
@@ -265,6 +265,7 @@ def is_stronger_password(value: str) -> bool:
     return signs or _SHUFFLED.search(bare) is not None or (len(bare) >= 12 and entropy(bare) >= 3.2 and not is_wordy(bare))
 
 
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T_ ]\d\d:?\d\d[\d:.,]*(?:Z|[+-]\d\d:?\d\d)?)?$")
 _SHUFFLED = re.compile(r"\d[A-Za-z]+\d|[A-Za-z]{2}\d{2,}$")
 _IDEOGRAPHS = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
 
@@ -277,6 +278,7 @@ def is_strong_key(value: str) -> bool:
         or " " in value
         or EXAMPLE.search(value[:64])
         or value.startswith(("pk_live_", "pk_test_"))
+        or _DATE.match(value)
         or not (mixed(value) or is_letters_drawn(value))
     ):
         return False

@@ -62,8 +62,8 @@ def go_back(run: RunDir, way: WayBack) -> None:
             path.unlink()
     turns = run.train / "turns"
     for path in list(turns.rglob("*")) if turns.exists() else []:
-        step = number_of(path.stem)
-        if path.is_file() and step is not None and (step > way.to_version or step in removed):
+        number = number_of(path.stem)
+        if path.is_file() and number is not None and (number > way.to_version or number in removed):
             path.unlink()
     for version in way.removed_versions:
         (run.eval / f"{version}.json").unlink(missing_ok=True)

@@ -26,7 +26,8 @@ from clawctl.types import Message
 _BRACKETED = re.compile(r"\s*[<\[{|＜].*[>\]}|＞]\s*", re.DOTALL)
 _EDGES = re.compile(r"\W*(.*?)\W*", re.DOTALL)
 _OPENS, _CLOSES = "<think>", "</think>"  # of the thought that an assistant's message may begin with
-_STRUCTURE = ("role", "type")  # templates compare their values, and the server has checked them
+_STRUCTURE = ("role", "type")  # templates compare their values where these are words; a schema's `type` may be any text
+_A_WORD = re.compile(r"[A-Za-z0-9_.-]{0,64}")
 _NAMED = ("name", "id", "tool_call_id")  # a template may write brackets around a name
 _NAMES_BELOW = ("arguments", "properties")
 
@@ -335,7 +336,8 @@ def _mapped(value: Any, of: Callable[[str, str], str], key: str = "") -> Any:
     for name, item in value.items():
         below = "name" if key in _NAMES_BELOW else ""
         new_name = of(name, below) if isinstance(name, str) else name
-        new = None if name in _STRUCTURE and isinstance(item, str) else _mapped(item, of, name)
+        is_structure = name in _STRUCTURE and isinstance(item, str) and _A_WORD.fullmatch(item)
+        new = None if is_structure else _mapped(item, of, name)
         same = same and new is None and new_name == name
         pairs.append((new_name, item if new is None else new))
     return None if same else dict(pairs)

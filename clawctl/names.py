@@ -1,11 +1,13 @@
 """Checks that names in files are names and not paths, so that nothing reaches outside the run directory."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from clawctl.checksums import Damaged
 
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
 _LONGEST = 200  # bytes; a suffix and a mark of a temporary file must fit behind it
 
 
@@ -42,6 +44,17 @@ def counted(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise Damaged(f"{str(value)[:100]!r} is not a step number")
     return value
+
+
+def number_of(name: str) -> int | None:
+    """The number of a step or version that `name` is, as we write it; None of any other name (`²`, `007`, a hundred digits)."""
+    return int(name) if _NUMBER.fullmatch(name) else None
+
+
+def numbers_in(folder: Path) -> list[int]:
+    """The numbers that name files and folders here, in order. Other names are somebody else's; none where there is no folder."""
+    names = [path.name for path in folder.iterdir()] if folder.exists() else []
+    return sorted(number for name in names if (number := number_of(name)) is not None)
 
 
 def open_to_append(path: Path) -> int:

@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from clawctl.checksums import Damaged, check_folder, checksums_of, read_sealed, sealed
 from clawctl.errors import ClawError
-from clawctl.names import counted, named, open_to_append
+from clawctl.names import counted, named, numbers_in, open_to_append
 from clawctl.run_dir import RunDir, publish_bytes, publish_folder
 from clawctl.types import Policy
 
@@ -57,7 +57,7 @@ def publish_policy(run: RunDir, policy: Policy, write: Callable[[Path], None], c
 
 def list_versions(run: RunDir) -> list[int]:
     """Published versions in order."""
-    return sorted(int(path.name) for path in run.policies.iterdir() if path.name.isdigit() and (path / "READY").exists())
+    return [number for number in numbers_in(run.policies) if (policy_folder(run, number) / "READY").exists()]
 
 
 def read_policy(run: RunDir, version: int) -> Policy:

@@ -68,9 +68,10 @@ def worth(rating: float | None, outcome: float | None, judge: str | None = None,
 
 
 def _sum(by: Decider, *parts: tuple[str, float]) -> Worth:
-    if not all(math.isfinite(value) for _, value in parts):
+    total = sum(float(value) for _, value in parts)
+    if not math.isfinite(total):  # one of them is not, or their sum
         return Worth(None, by, problem=NOT_A_NUMBER)
-    return Worth(sum(float(value) for _, value in parts), by, tuple((name, float(value)) for name, value in parts))
+    return Worth(total, by, tuple((name, float(value)) for name, value in parts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def _log_file(path: Path) -> TextIO:
 
 def command(stage: str, run: RunDir, recipe_path: Path, log_level: str) -> list[str]:
     shared = ["--run", str(run.root), "--recipe", str(recipe_path.resolve()), "--log-level", log_level]
-    return [sys.executable, "-m", "clawctl", stage, *shared, *(["--intercept"] if stage == "serve" else [])]
+    return [sys.executable, "-P", "-m", "clawctl", stage, *shared, *(["--intercept"] if stage == "serve" else [])]
 
 
 class MergedLog:

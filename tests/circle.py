@@ -51,7 +51,7 @@ def stage(family: psutil.Process, name: str) -> psutil.Process | None:
     """The process of one stage, if it runs just now."""
     for child in family.children(recursive=True):
         try:
-            if child.cmdline()[1:4] == ["-m", "clawctl", name]:
+            if ["-m", "clawctl", name] == child.cmdline()[2:5]:
                 return child
         except psutil.Error:
             continue

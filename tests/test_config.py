@@ -5,6 +5,7 @@ import yaml
 
 from clawctl.checksums import sealed_yaml
 from clawctl.config import Recipe, dump_recipe, load_recipe
+from clawctl.config.recipe import read_yaml
 from clawctl.errors import ClawError
 
 
@@ -78,3 +79,30 @@ def test_a_recipe_that_a_person_wrote_or_unsealed_is_read_as_it_stands(tmp_path:
     for text in (b"".join(lines[1:-1]), b"{}\n", b"# all as it is\n"):
         path.write_bytes(text)
         assert load_recipe(path) == Recipe()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("train: {lr: 1.0e-6, lr: 2.0e-6}", "'lr' stands there twice"),
+        ("train: {lr: 1.0e-6}\ntrain: {method: opd}", "'train' stands there twice"),
+        ("train: &a {lr: 1.0e-6, x: *a}", "in itself"),
+        ("train: " + "{a: " * 3000 + "1" + "}" * 3000, "too deeply"),
+        (
+            "a0: &a0 [x, x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)),
+            "too much of it",
+        ),
+    ],
+)
+def test_a_recipe_that_says_a_thing_twice_or_endlessly_is_refused_at_once(tmp_path: Path, text: str, problem: str) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    with pytest.raises(ClawError, match=problem) as caught:
+        read_yaml(path)
+    assert caught.value.exit_code == 2
+
+
+def test_anchors_and_merged_mappings_are_read_as_ever(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("x: &x {lr: 1.0e-6, method: opd}\ntrain:\n  <<: *x\n  method: binary\n")
+    assert read_yaml(path)["train"] == {"lr": 1e-6, "method": "binary"}

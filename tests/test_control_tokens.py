@@ -119,7 +119,11 @@ def turn_of(messages: list[Message], prompt_ids: list[int]) -> Turn:
 def conversation(text: str) -> dict[str, Any]:
     """`text` in every place where a client may write."""
     call = {"type": "function", "id": text, "function": {"name": text, "arguments": {text: text, "list": [text, {"deep": text}]}}}
-    tool = {"name": text, "description": text, "parameters": {"type": "object", "properties": {text: {"enum": [text]}}}}
+    tool = {
+        "name": text,
+        "description": text,
+        "parameters": {"type": "object", "properties": {text: {"enum": [text], "type": text}}},
+    }
     return {
         "messages": [
             {"role": "system", "content": text},

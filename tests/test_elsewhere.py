@@ -190,6 +190,12 @@ def clawctl_help(command: str) -> str:
         (["train", "--weight-decay", "0.1"], "set train.weight_decay in the recipe"),
         (["serve", "--gpu-memory-utilization", "0.8"], "serve.engine_args"),
         (["judge", "--xyzzy"], "--help lists"),
+        (["train", "--custom-rollout", "a.py:b"], "clawctl collect has it"),
+        (["judge", "--import", "a.jsonl"], "clawctl collect has it"),
+        (["train", "--dry-run"], "clawctl collect has it"),
+        (["collect", "--port", "1"], "set serve.port in the recipe"),
+        (["train", "--custom-rm", "a.py:b"], "set judge.custom_rm in the recipe"),
+        (["judge", "--model-path", "m"], "set model.path in the recipe"),
     ],
 )
 def test_an_unknown_option_is_answered_with_what_was_meant(words: list[str], cure: str) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ from clawctl.errors import ClawError
 from clawctl.named_code import check_named_code
 from clawctl.policies import ensure_base_policy
 from clawctl.run_dir import open_run
+from clawctl.serve.backends.vllm import environment
+from clawctl.up import command
 
 CODE: list[dict[str, Any]] = [
     {"train": {"custom_loss": "{file}:loss"}},
@@ -105,6 +108,29 @@ def test_no_trap_in_a_run_directory_fires_in_any_stage(tmp_path: Path, mine: Pat
             if named:
                 assert (ended.returncode, "run directory" in ended.stderr) == (2, True), ended.stderr
     assert dump_recipe(Recipe())
+
+
+def test_no_module_in_the_folder_that_a_stage_is_started_in_is_imported(tmp_path: Path) -> None:
+    """A run directory is such a folder for everybody who works in it: `cd RUN && clawctl up …`."""
+    sprung, run = tmp_path / "sprung", open_run(tmp_path / "run")
+    for module in ("orjson", "typer", "torch", "yaml", "pyarrow"):
+        (run.root / f"{module}.py").write_text(f"from pathlib import Path\nPath({str(sprung)!r}).touch()\n")
+    (run.root / "clawctl.py").write_text((run.root / "orjson.py").read_text())
+    (run.root / "recipe.yaml").write_text("{}")
+
+    def starts(*words: str) -> None:
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, cwd=run.root)
+        assert (ended.returncode, sprung.exists()) == (0, False), ended.stderr
+
+    starts(*command("collect", run, run.root / "recipe.yaml", "info"), "--once")
+    (run.root / "clawctl.py").unlink()  # nothing helps those who type `python -m clawctl` beside such a file
+    starts(sys.executable, "-m", "clawctl", "inspect", "data", "--run", ".")
+
+
+def test_every_python_that_we_start_leaves_out_the_folder_it_is_started_in() -> None:
+    sources = {path: path.read_text() for path in (Path(__file__).parents[1] / "clawctl").rglob("*.py")}
+    assert [str(path) for path, text in sources.items() if re.search(r"sys\.executable, \"-[mc]\"", text)] == []
+    assert environment(Recipe(), "key")["PYTHONSAFEPATH"] == "1"  # of vLLM's Python, which may be older than the option
 
 
 @pytest.mark.parametrize("home", ["unwritable", "unreadable", "none"])

@@ -17,11 +17,11 @@ from clawctl.collect.upkeep import Upkeep
 from clawctl.collect.worker import _sweep
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.names import below, counted, is_name, open_to_append
-from clawctl.policies import check_policy, ensure_base_policy, move_live, policy_folder, publish_policy, read_policy
+from clawctl.names import below, counted, is_name, number_of, open_to_append
+from clawctl.policies import check_policy, ensure_base_policy, list_versions, move_live, policy_folder, publish_policy, read_policy
 from clawctl.run_dir import RunDir, open_run
 from clawctl.shards import merged_from, write_turns, write_verdicts
-from clawctl.train.checkpoints import read_state
+from clawctl.train.checkpoints import read_state, steps_kept
 from clawctl.types import Policy, Turn
 
 EVIL = ["/etc/passwd", "../../outside", "..", ".", "", "a/../../outside", "a\0b", "a\nb", "x" * 300, "a\\b", "\udcff\ud800", "a/b"]
@@ -30,6 +30,22 @@ EVIL = ["/etc/passwd", "../../outside", "..", ".", "", "a/../../outside", "a\0b"
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
     return open_run(tmp_path / "run")
+
+
+@given(st.one_of(st.text(), st.integers().map(str), st.sampled_from(["²", "٣", "007", "1x", "+1", " 1", "1_0", "9" * 400])))
+def test_a_number_of_a_step_is_written_as_we_write_it_or_is_none(name: str) -> None:
+    number = number_of(name)
+    assert number is None or (str(number) == name and 0 <= number < 10**15)
+
+
+def test_a_folder_with_a_strange_name_stops_no_stage(run: RunDir) -> None:
+    ensure_base_policy(run, "demo")
+    for name in ("²", "٣", "007", "1x", "9" * 200):
+        for folder in (run.policies / name, run.train / "checkpoints" / name):
+            folder.mkdir(parents=True)
+            (folder / "READY").touch()
+    assert list_versions(run) == [0]
+    assert steps_kept(run) == []
 
 
 @given(st.one_of(st.text(), st.sampled_from(EVIL), st.none(), st.integers(), st.binary()))

@@ -96,3 +96,7 @@ def test_the_sum_is_told_in_words() -> None:
 def test_signs_count_what_is_known() -> None:
     found = signs([1.0, 0.1, 0.0, None, -0.5])
     assert (found.good, found.neutral, found.bad) == (2, 1, 1)
+
+
+def test_a_sum_that_is_not_finite_is_no_value_though_its_parts_are() -> None:
+    assert worth(None, 1e308, "judge", 1e308).problem == NOT_A_NUMBER

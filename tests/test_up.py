@@ -33,7 +33,7 @@ class Up:
     def stage(self, name: str) -> psutil.Process | None:
         for child in self.children():
             try:
-                if child.cmdline()[2:4] == ["clawctl", name]:
+                if ["-m", "clawctl", name] == child.cmdline()[2:5]:
                     return child
             except psutil.Error:  # ended while we looked
                 continue

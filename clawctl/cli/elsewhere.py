@@ -1,6 +1,6 @@
 """Options of other systems: translated, or refused with clawctl's equivalent."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -148,10 +148,19 @@ class Command(TyperCommand):
         own = {name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)}
         own |= set(self.get_help_option_names(ctx))
         takes_value = {name for parameter in self.params for name in parameter.opts if not getattr(parameter, "is_flag", False)}
-        left = super().parse_args(ctx, understand(command, args, own, takes_value))
+        left = super().parse_args(ctx, understand(command, args, own, takes_value, _homes(ctx)))
         if told := warning_of_variables(command):
             Console(stderr=True, soft_wrap=True).print(f"[yellow]clawctl:[/yellow] {escape(told)}")
         return left
+
+
+def _homes(ctx: Any) -> dict[str, list[str]]:
+    """The commands that have an option, by its name."""
+    homes: dict[str, list[str]] = {}
+    for name, command in getattr(ctx.find_root().command, "commands", {}).items():
+        for option in {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}:
+            homes.setdefault(option, []).append(name)
+    return homes
 
 
 def _called(ctx: Any) -> str:
@@ -163,8 +172,11 @@ def _called(ctx: Any) -> str:
     return " ".join(reversed(names))
 
 
-def understand(command: str, words: Sequence[str], own: set[str], takes_value: set[str]) -> list[str]:
-    """`words` with foreign options translated. Raises ClawError (exit code 2) for a refused or unknown option."""
+def understand(
+    command: str, words: Sequence[str], own: set[str], takes_value: set[str], homes: Mapping[str, Sequence[str]] | None = None
+) -> list[str]:
+    """`words` with foreign options translated. `homes`: which commands have which options. Raises ClawError (exit code 2) for a
+    refused or unknown option."""
     said, rest = list[str](), list(words)
     while rest:
         word = rest.pop(0)
@@ -178,7 +190,7 @@ def understand(command: str, words: Sequence[str], own: set[str], takes_value: s
             continue
         option = OPTIONS.get(command, {}).get(name.replace("_", "-"))
         if option is None:
-            raise _unknown(command, name, own)
+            raise _unknown(command, name, own, homes)
         if option.takes_value and not equals and rest and not rest[0].startswith("-"):
             value = rest.pop(0)
         now = option.is_now(value)
@@ -196,11 +208,12 @@ def _rank() -> str:
     return str(LoraConfig().rank)
 
 
-def _unknown(command: str, name: str, own: set[str]) -> ClawError:
-    """The error for an unknown option. It suggests a similar option or the recipe key."""
+def _unknown(command: str, name: str, own: set[str], homes: Mapping[str, Sequence[str]] | None) -> ClawError:
+    """The error for an unknown option. It suggests a similar option, the recipe key, or the command that has the option."""
     problem, known = f"clawctl {command} has no option {name}", [option for option in own if option.startswith("--")]
     foreign = OPTIONS.get(command, {})
-    if near := get_close_matches(name, [*known, *foreign], n=1, cutoff=0.75):
+    home = next(iter((homes or {}).get(name, ())), None)  # a command that has it: what is only like it was not meant
+    if home is None and (near := get_close_matches(name, [*known, *foreign], n=1, cutoff=0.75)):
         return ClawError(problem, f"did you mean {near[0]}?", 2)
     key = name.removeprefix("--").replace("-", "_")
     here = find_elsewhere([key])
@@ -211,6 +224,8 @@ def _unknown(command: str, name: str, own: set[str]) -> ClawError:
     if keys := [one for one in known_keys(Recipe) if one.rpartition(".")[2] == key]:
         of_command = [one for one in keys if one.startswith(f"{command}.")]
         return ClawError(problem, f"set {(of_command or keys)[0]} in the recipe: docs/recipes.md", 2)
+    if home is not None:
+        return ClawError(problem, f"clawctl {home} has it: clawctl {home} --help", 2)
     if near := get_close_matches(name, known, n=1):
         return ClawError(problem, f"did you mean {near[0]}?", 2)
     return ClawError(problem, f"clawctl {command} --help lists all options", 2)

@@ -228,7 +228,8 @@ class Collector:
 
     def _write(self, rows: list[Turn]) -> None:
         """Stems only ever grow, whatever the clock does: they are the order of shards."""
-        at = max(time.time_ns(), int(self._last_stem[:20] or "0") + 1) if self._last_stem[:20].isdigit() else time.time_ns()
+        before = self._last_stem[:20]
+        at = max(time.time_ns(), int(before) + 1) if before.isascii() and before.isdigit() and before < "9" * 20 else time.time_ns()
         stem = f"{at:020d}-{secrets.token_hex(3)}"
         write_turns(self._run.trajectories / f"{stem}.parquet", rows, self._origin)
         self._last_stem = stem

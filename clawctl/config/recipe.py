@@ -75,7 +75,7 @@ def read_yaml(path: Path) -> dict[Any, Any]:
     try:
         written = path.read_bytes()
         check_yaml(written)
-        data = yaml.safe_load(written.decode()) or {}
+        data = _loaded(written.decode()) or {}
     except Damaged as error:
         cure = "pass the recipe again with --recipe FILE; if you edited it, delete its first and last line"
         raise ClawError(f"recipe {path} is damaged: {error}", cure, 2) from error
@@ -84,6 +84,43 @@ def read_yaml(path: Path) -> dict[Any, Any]:
     if not isinstance(data, dict):
         raise ClawError(f"recipe {path} is not a mapping", "start from an example in recipes/", 2)
     return data
+
+
+_MOST_NODES, _DEEPEST = 20_000, 32  # of a recipe, with each anchor as often as it is used
+
+
+def _loaded(text: str) -> Any:
+    """As `yaml.safe_load`. Raises YAMLError as well where a key stands twice in its mapping, an anchor holds itself, or anchors and
+    nesting make more of the text than anybody wrote."""
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _nodes(node, {}, 0)
+        return loader.construct_document(node)
+    except RecursionError as error:
+        raise yaml.YAMLError("it is nested too deeply") from error
+    finally:
+        loader.dispose()
+
+
+def _nodes(node: yaml.Node, known: dict[int, int], depth: int) -> int:
+    """How many nodes it is, anchors taken apart; `known` holds those that were counted, 0 while they are."""
+    if known.get(id(node)) == 0 or depth > _DEEPEST:
+        raise yaml.YAMLError(f"line {node.start_mark.line + 1}: it is nested too deeply, or in itself")
+    if id(node) not in known:
+        known[id(node)] = 0
+        below = node.value if isinstance(node, yaml.SequenceNode) else []
+        if isinstance(node, yaml.MappingNode):
+            below = [part for pair in node.value for part in pair]
+            names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            if twice := next((name for name in names if names.count(name) > 1 and name != "<<"), None):
+                raise yaml.YAMLError(f"line {node.start_mark.line + 1}: the key {str(twice)[:80]!r} stands there twice")
+        known[id(node)] = 1 + sum(_nodes(part, known, depth + 1) for part in below)
+    if known[id(node)] > _MOST_NODES:
+        raise yaml.YAMLError(f"line {node.start_mark.line + 1}: its anchors make too much of it")
+    return known[id(node)]
 
 
 def _wrong_key(error: ValidationError, path: Path | None, overrides: dict[str, Any]) -> ClawError:

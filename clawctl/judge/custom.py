@@ -74,6 +74,8 @@ class CustomJudge:
                 score = await self._model.score(prompt, seen.answer, seen.next_state)
             else:
                 score = await asyncio.to_thread(self._model.score, prompt, seen.answer, seen.next_state)
+                if inspect.isawaitable(score):  # of a decorated or partial function
+                    score = await score
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: its bug costs only this turn, and is logged
             return self._nothing(f"{self.name} raised {type(error).__name__}", "".join(traceback.format_tb(error.__traceback__)))
         if score is None:
@@ -110,7 +112,7 @@ def load_reward_model(spec: str, settings: JudgeConfig) -> RewardModel:
     """The object `file.py:name`, created if it is a class or a function, with its `score` checked. Raises ClawError (exit code
     2)."""
     found = load_object(spec, "--custom-rm")
-    if inspect.isroutine(found) and takes(found, 3) and not takes(found, 1) and not takes(found, 0):
+    if callable(found) and not inspect.isclass(found) and takes(found, 3) and not takes(found, 1) and not takes(found, 0):
         found = _Function(found, getattr(found, "reward_range", None))
     elif inspect.isclass(found) or (callable(found) and not hasattr(found, "score")):
         found = _made(found, spec, settings)

@@ -9,6 +9,7 @@ from typing import Any
 
 from clawctl.checksums import Damaged, read_sealed
 from clawctl.lineage import read_lineage
+from clawctl.names import number_of, numbers_in
 from clawctl.policies import list_versions, live_version, move_live, policy_folder, read_policy
 from clawctl.run_dir import RunDir, publish_bytes, published
 
@@ -61,7 +62,8 @@ def go_back(run: RunDir, way: WayBack) -> None:
             path.unlink()
     turns = run.train / "turns"
     for path in list(turns.rglob("*")) if turns.exists() else []:
-        if path.is_file() and path.stem.isdigit() and (int(path.stem) > way.to_version or int(path.stem) in removed):
+        number = number_of(path.stem)
+        if path.is_file() and number is not None and (number > way.to_version or number in removed):
             path.unlink()
     for version in way.removed_versions:
         (run.eval / f"{version}.json").unlink(missing_ok=True)
@@ -70,8 +72,7 @@ def go_back(run: RunDir, way: WayBack) -> None:
 
 
 def _checkpoints(run: RunDir) -> list[int]:
-    folder = run.train / "checkpoints"
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit()) if folder.exists() else []
+    return numbers_in(run.train / "checkpoints")
 
 
 def _json_files(folder: Path) -> list[Path]:
@@ -83,7 +84,7 @@ def _step_of(path: Path) -> int:
     try:
         return int(read_sealed(path.read_bytes()).get("step", 0))
     except Damaged:
-        return int(path.stem) if path.stem.isdigit() else 0
+        return number_of(path.stem) or 0
 
 
 def _remove_folder(folder: Path) -> None:

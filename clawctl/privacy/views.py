@@ -61,6 +61,9 @@ def replaced(below: View, pattern: re.Pattern[str], by: Callable[[re.Match[str]]
 def plain_view(text: str) -> View:
     """`text` with compatible letters, digits and spaces as ASCII, and without characters that show nothing."""
     view = View(text, [], [])
+    if "\x1b" in text or "^[[" in text:
+        view = _uncoloured(view)
+        text = view.text
     if text.isascii() or _LOOKED_AT.isdisjoint("".join(_BEYOND_ASCII.findall(text))):
         return view
     plain = replaced(view, _ODD, lambda match: _PLAIN.get(match[0], match[0]))
@@ -74,7 +77,14 @@ def unescaped_view(view: View) -> View | None:
         below, found = found, replaced(found, ESCAPES, _meant)
         if found is below:
             break
+    if "\x1b" in found.text:
+        found = _uncoloured(found)
     return None if found is view else found
+
+
+def _uncoloured(view: View) -> View:
+    """`view` without what colours a terminal's text and moves its cursor: a key is often printed right behind it."""
+    return replaced(view, _TERMINAL, lambda _: "")
 
 
 def folded(text: str) -> str:
@@ -83,12 +93,15 @@ def folded(text: str) -> str:
 
 
 ESCAPES = re.compile(
-    r"""\\(?:u\{[0-9A-Fa-f]{1,6}\} | u[0-9A-Fa-f]{4} | x[0-9A-Fa-f]{2} | [0-3][0-7]{2} | ["'`\\/bfnrt])
+    r"""\\(?:e(?=\[) | u\{[0-9A-Fa-f]{1,6}\} | u[0-9A-Fa-f]{4} | x[0-9A-Fa-f]{2} | [0-3][0-7]{2} | ["'`\\/bfnrt])
     | &(?:\#\d{1,7} | \#[xX][0-9A-Fa-f]{1,6} | [a-zA-Z]{2,8});
     | %[0-9A-Fa-f]{2}""",
     re.VERBOSE,
 )
-_LETTERS = {"n": "\n", "r": "\r", "t": "\t", "b": " ", "f": " "}
+_TERMINAL = re.compile(
+    r"(?:\x1b|\^\[)\[[0-9;:?]{0,32}[ -/]{0,4}[A-Za-z~]|\x1b\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)|\x1b[()][A-Za-z0-9]|\x1b[=>78cDEHM]"
+)
+_LETTERS = {"e": "\x1b", "n": "\n", "r": "\r", "t": "\t", "b": " ", "f": " "}
 
 
 def _meant(match: re.Match[str]) -> str:

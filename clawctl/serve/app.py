@@ -125,6 +125,11 @@ class Gateway:
             found = ("GET", "models", True, self._about.model)
         if found is None and path.startswith(_RESPONSES) and "/" not in path[len(_RESPONSES) :]:
             found = ("DELETE" if request.method == "DELETE" else "GET", "responses", True, self._stored_response)
+        given = _given_key(request)
+        visit.key = self._keys.owner(given) or "" if given else ""
+        if not visit.key and not (request.method == "OPTIONS" and self._cors.asks(request.headers)):
+            origins = [] if request.method == "OPTIONS" else request.headers.getlist("origin")  # `cors` answers for those
+            self._hosts.check(request.headers.getlist("host"), origins)
         if found is None:
             raise absent(request.scope["path"])
         method, visit.api, locked, handle = found
@@ -134,10 +139,6 @@ class Gateway:
             return self._options(request, f"{allowed}, OPTIONS")
         if request.method != method and not (method == "GET" and request.method == "HEAD"):
             raise Refusal(405, f"{request.method} is not supported on {path[:200]}", allow=allowed)
-        given = _given_key(request)
-        visit.key = self._keys.owner(given) or "" if given else ""
-        if not visit.key:
-            self._hosts.check(request.headers.getlist("host"), request.headers.getlist("origin"))
         if locked and not visit.key:
             raise Refusal(401, "the API key is missing or wrong; it is in RUN/api_key", code="invalid_api_key")
         return await handle(request, visit)

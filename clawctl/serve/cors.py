@@ -33,10 +33,14 @@ class Cors:
             return vary
         return [*vary, (b"access-control-allow-origin", origin.encode("latin-1")), (b"access-control-expose-headers", _TOLD)]
 
+    def asks(self, headers: Mapping[str, str]) -> bool:
+        """Whether a browser asks for a page, and pages are served at all: `preflight` answers it, under whichever name it came."""
+        return bool(self._origins) and "origin" in headers and "access-control-request-method" in headers
+
     def preflight(self, headers: Mapping[str, str], allowed: str) -> Headers:
         """The headers that answer a browser's question before it asks, besides `marks`. Raises Refusal for a page that may not."""
         origin = headers.get("origin")
-        if not self._origins or origin is None or "access-control-request-method" not in headers:
+        if origin is None or not self.asks(headers):
             return []
         if not self._allows(origin, True):
             raise Refusal(

@@ -43,7 +43,7 @@ def read_hints(headers: Mapping[str, str], claims: Mapping[str, Any]) -> dict[st
     done = headers.get("x-session-done", claims.get("session_done", False))
     hints = {
         "session_id": f"{session}.{agent}" if session and agent else session,  # a sub-agent's conversation is its own
-        "turn_type": turn_type.strip().lower() if turn_type else None,
+        "turn_type": _lower(turn_type.strip()) if turn_type else None,
         "session_done": str(done).strip().lower() in _TRUE,
         "task_id": headers.get("x-task-id") or None,
         "group_id": headers.get("x-group-id") or None,
@@ -54,6 +54,11 @@ def read_hints(headers: Mapping[str, str], claims: Mapping[str, Any]) -> dict[st
         "turn_of_client": headers.get("x-turn-id") or _text(codex.get("turn_id")),
         "parent": claims.get("parent"),
     })  # fmt: skip
+
+
+def _lower(turn_type: str) -> str:
+    """In lower case where it can be the word for a turn type. A longer text stays as it is: redaction must know a key in it."""
+    return turn_type.lower() if len(turn_type) < 16 else turn_type
 
 
 def _told(hints: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
+from clawctl.privacy.redaction import Redactor
+from clawctl.privacy.rules import KINDS
+
 _log = logging.getLogger("clawctl.serve")
 _MOST_NAMES: Final = 256  # of all APIs; later ones are counted without their names
 _MOST_IN_HEADER: Final = 16
@@ -16,10 +19,14 @@ class Unknown:
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
+        self._redactor = Redactor(KINDS)  # who reads /health and the log need not have a key
 
     def count(self, api: str, names: Iterable[str]) -> None:
         for name in names:
             known = (api, name) in self._counts
+            if not known and len(self._counts) < _MOST_NAMES:
+                name = self._redactor.text(name)
+                known = (api, name) in self._counts
             place = (api, name if known or len(self._counts) < _MOST_NAMES else _REST)
             self._counts[place] += 1
             if not known and place[1] != _REST:

@@ -59,7 +59,7 @@ class Vetting:
             return await out.readexactly(int.from_bytes(await out.readexactly(4), "big"))
 
     async def _started(self) -> asyncio.subprocess.Process:
-        command = [sys.executable, "-m", "clawctl.serve.inspector", orjson.dumps(self._settings).decode()]
+        command = [sys.executable, "-P", "-m", "clawctl.serve.inspector", orjson.dumps(self._settings).decode()]
         pipe = asyncio.subprocess.PIPE
         return await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, start_new_session=True)
 

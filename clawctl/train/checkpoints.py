@@ -29,7 +29,7 @@ from clawctl.checksums import Damaged, checksums_of, read_sealed, sealed
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.lineage import Lineage, is_undecided, read_lineage
-from clawctl.names import counted
+from clawctl.names import counted, numbers_in
 from clawctl.policies import LiveMoved, move_live, policy_folder, publish_policy
 from clawctl.run_dir import RunDir, publish_folder
 from clawctl.train.ledger import write_trained
@@ -175,8 +175,7 @@ def _told(who: dict[str, Any]) -> str:
 
 
 def steps_kept(run: RunDir) -> list[int]:
-    folder = run.train / "checkpoints"
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit()) if folder.exists() else []
+    return numbers_in(run.train / "checkpoints")
 
 
 def _link(source: Path, target: Path) -> None:

@@ -22,7 +22,7 @@ import orjson
 from clawctl.checksums import Damaged, read_sealed, sealed
 from clawctl.errors import ClawError
 from clawctl.lineage import MOST_TIMES, TWICE, Lineage, read_lineage
-from clawctl.names import is_name
+from clawctl.names import is_name, number_of
 from clawctl.policies import read_policy
 from clawctl.run_dir import RunDir, publish_bytes, published, quarantine
 from clawctl.shards import UnreadableShard, merged_from, read_turn_ids
@@ -140,8 +140,8 @@ def _mended(run: RunDir, path: Path, problem: str) -> dict[str, Any]:
     """Quarantine a damaged entry and rebuild it from the policy of its step, which lists its turns as well. Skipped turns are
     listed nowhere else; they are tried again and at worst skipped again. Raises ClawError if a step's turns are lost."""
     entry: dict[str, Any] = {"step": 0, "outcome": "skipped", "reason": None, "turns": {}}
-    if path.stem.isdigit():
-        step = int(path.stem)
+    step = number_of(path.stem)
+    if step is not None:
         try:
             policy = read_policy(run, step)
         except ClawError as error:

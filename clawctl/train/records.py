@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from clawctl.names import number_of
 from clawctl.run_dir import RunDir, publish
 from clawctl.shards import write_table
 from clawctl.train.measures import StepFacts, TurnNumbers
@@ -56,7 +57,8 @@ def keep_records(run: RunDir, checkpoint: Path, keep: int) -> None:
         target = folder / f"{checkpoint.name}.parquet"
         if not target.exists():
             publish(target, _linked(source))
-    found = sorted(folder.glob("[0-9]*.parquet"), key=lambda path: int(path.stem)) if folder.exists() else []
+    kept = {number: path for path in folder.glob("*.parquet") if (number := number_of(path.stem)) is not None}
+    found = [kept[number] for number in sorted(kept)]
     for path in found[: max(0, len(found) - keep)]:
         path.unlink()
 

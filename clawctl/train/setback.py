@@ -15,6 +15,7 @@ from pathlib import Path
 from clawctl.checksums import Damaged, check_folder
 from clawctl.errors import ClawError
 from clawctl.lineage import Lineage, read_lineage
+from clawctl.names import number_of
 from clawctl.policies import check_policy, move_live, policy_folder
 from clawctl.run_dir import RunDir, publish_bytes, published, quarantine
 from clawctl.train.checkpoints import read_rows, read_state, row_line, steps_kept
@@ -113,7 +114,7 @@ def _set_back(run: RunDir, lineage: Lineage, step: int, problem: str) -> None:
 def _numbered(folder: Path) -> list[Path]:
     """The files of a folder that are named by a step or version."""
     paths = [path for suffix in (".json", ".parquet") for path in published(folder, suffix)] if folder.exists() else []
-    return [path for path in paths if path.stem.removeprefix("refused-").isdigit()]
+    return [path for path in paths if number_of(path.stem.removeprefix("refused-")) is not None]
 
 
 def _number(path: Path) -> int:

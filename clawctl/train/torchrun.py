@@ -16,6 +16,7 @@ def become_torchrun(gpus: Gpus | None, processes: int | None, words: Sequence[st
     on the CPU. Raises ClawError (exit code 2) if the GPUs or nodes do not match, or if `check_world` refuses the number of
     ranks."""
     where, changes = nodes(), {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # else ranks started again meet addresses of dead ones
+    changes["PYTHONSAFEPATH"] = "1"  # of the ranks: whoever may write the folder they are started in runs no code
     if processes:
         changes["OMP_NUM_THREADS"] = "1"
     if processes is not None:
@@ -26,7 +27,7 @@ def become_torchrun(gpus: Gpus | None, processes: int | None, words: Sequence[st
         changes["CUDA_VISIBLE_DEVICES"] = ",".join(names)
         count = len(names)
     check_world(count * where.count)
-    command = [sys.executable, "-m", "clawctl.train.quiet_torchrun", *_meeting(where), "--nproc-per-node", str(count)]
+    command = [sys.executable, "-P", "-m", "clawctl.train.quiet_torchrun", *_meeting(where), "--nproc-per-node", str(count)]
     os.execve(sys.executable, [*command, "-m", "clawctl", *_for_torchrun(words)], environment_with(changes))
 
 

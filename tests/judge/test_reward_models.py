@@ -1,5 +1,6 @@
 """Judges that are no chat model: sequence classification, and the user's own code."""
 
+import asyncio
 import logging
 import math
 from pathlib import Path
@@ -11,7 +12,7 @@ from transformers import AutoTokenizer, Qwen3Config, Qwen3ForSequenceClassificat
 
 from clawctl.config import DEMO_MODEL, JudgeConfig, Recipe
 from clawctl.errors import ClawError
-from clawctl.judge.custom import load_reward_model
+from clawctl.judge.custom import CustomJudge, load_reward_model
 from clawctl.judge.prm import PRMJudge
 from clawctl.judge.view import view_turn
 from clawctl.judge.worker import judge
@@ -318,3 +319,23 @@ def test_recipes_of_others_name_the_same_settings() -> None:
     found = Recipe.model_validate({"judge": elsewhere}).judge
     assert (found.votes, found.threshold, found.model, found.concurrency, found.hint_model) == (5, 0.7, "m", 4, "h")
     assert Recipe.model_validate({"judge": {"num_judges": 5, "votes": 1}}).judge.votes == 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "class Model:\n    def __call__(self, prompt, response, next_state):\n        return 0.5\nscore = Model()\n",
+        "class Model:\n    async def __call__(self, prompt, response, next_state):\n        return 0.5\nscore = Model()\n",
+        "import functools\ndef f(k, prompt, response, next_state):\n    return k\nscore = functools.partial(f, 0.5)\n",
+        "import functools\nasync def f(k, prompt, response, next_state):\n    return k\nscore = functools.partial(f, 0.5)\n",
+        "async def f(prompt, response, next_state):\n    return 0.5\ndef score(prompt, response, next_state):\n"
+        "    return f(prompt, response, next_state)\n",
+    ],
+)
+def test_whatever_can_be_called_with_three_texts_is_a_reward_model_and_what_it_returns_is_awaited(
+    tmp_path: Path, code: str
+) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(code)
+    judge_of = CustomJudge(f"{path}:score", JudgeConfig(custom_rm_range=[-1, 1]))
+    assert asyncio.run(judge_of.judge(reply("thanks"))).reward == 0.5

@@ -96,3 +96,29 @@ def test_escapes_and_disguises_hide_nothing(text: str) -> None:
     assert "[redacted:password]" in clean
     assert "ter2" not in clean
     assert "２" not in clean
+
+
+@pytest.mark.parametrize(
+    "said", ["\x1b[32m{}\x1b[0m", "\\x1b[0m{}", "\\u001b[1;31m{}", "\\e[32m{}\\e[0m", "^[[33m{}", "\x1b]8;;http://x\x07{}"]
+)
+def test_what_colours_a_terminal_hides_no_secret(said: str) -> None:
+    key = "gh" + "p_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5"
+    redactor = Redactor(ALWAYS)
+    assert key[8:] not in redactor.text(said.format(key))
+    assert "ter2" not in redactor.text(said.format("password") + "\x1b[0m: " + said.format(PASSWORD))
+
+
+@pytest.mark.parametrize(
+    "key", ["gh" + "p_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5", "AKI" + "AZ7YQ4XW3VBN2MQ5P", "sk-" + "proj-aB3dE5fG7hJ9kL1mN3pQ5rS7t"]
+)
+def test_a_key_with_a_prefix_of_its_own_is_found_behind_a_letter_and_on_two_lines(key: str) -> None:
+    redactor = Redactor(ALWAYS)
+    for text in (f"KEY{key}", f"{key[:10]}\n{key[10:]}", f"{key[:10]}\n    {key[10:]}", f"{key[:10]}\\\n{key[10:]}"):
+        assert key[11:] not in redactor.text(text), text
+    for harmless in (
+        "see ghp_\nand the other prefixes",
+        "npm_config_\nregistry_url",
+        "hf_hub_\ndownload_file",
+        "mask-proj-\nection2",
+    ):
+        assert redactor.text(harmless) == harmless

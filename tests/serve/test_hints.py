@@ -66,3 +66,7 @@ def test_headers_of_the_older_training_extension_are_honoured() -> None:
 
 def test_a_claim_is_cut_to_a_sane_length() -> None:
     assert len(hints({}, {"session_id": "x" * 10_000})["session_id"]) == 256
+
+
+def test_a_turn_type_that_can_be_no_word_is_kept_as_it_was_sent_so_that_a_key_in_it_is_known() -> None:
+    assert hints({"x-turn-type": "AKI" + "AZ7YQ4XW3VBN2MQ5P"})["turn_type"].startswith("AKIAZ7")

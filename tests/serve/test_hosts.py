@@ -57,6 +57,16 @@ def test_a_page_that_rebinds_its_name_reads_nothing_and_a_key_opens_under_any_na
     for headers, status in (({"host": "evil.example"}, 421), ({"origin": "http://evil.example"}, 403)):
         refused = httpx.get(root + path, headers=headers)
         assert (refused.status_code, set(refused.json())) == (status, {"error", "request_id"})
+    for method in ("POST", "OPTIONS", "PUT", "HEAD"):
+        assert httpx.request(method, root + path, headers={"host": "evil.example"}).status_code == 421
     keyed = httpx.get(root + path, headers={"host": "claw.example.com", "x-api-key": "key"})
     assert keyed.status_code == 200
     assert httpx.get(root + path).status_code == (401 if path == "/v1/models" else 200)
+
+
+def test_a_page_that_rebinds_its_name_does_not_learn_what_runs_here(server: Server) -> None:
+    root = server.url.removesuffix("/v1")
+    for path in ("/", "/nowhere", "/v1", "/v1/feedback", "/healthz", "//metrics", "/%68ealth", "/docs"):
+        for method in ("GET", "POST", "OPTIONS", "TRACE"):
+            refused = httpx.request(method, root + path, headers={"host": "evil.example"})
+            assert (refused.status_code, "v1/chat" in refused.text) == (421, False)

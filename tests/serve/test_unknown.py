@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from served import Server
 
 from clawctl.serve.dialects import chat, messages, responses
+from clawctl.serve.unknown import Unknown
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 MODULES: dict[str, Any] = {"/v1/chat/completions": chat, "/v1/responses": responses, "/v1/messages": messages}
@@ -111,3 +112,11 @@ def test_no_client_of_tomorrow_is_answered_with_4xx(
     headers = {"x-api-key": "key", "anthropic-beta": beta, "openai-beta": beta, f"x-{beta}".replace("_", "-"): "1"}
     answer = httpx.post(f"{rehearsed.url.removesuffix('/v1')}{path}?{query}&beta={beta}", json=body, headers=headers, timeout=60)
     assert answer.status_code == 200, answer.text
+
+
+def test_a_secret_in_the_name_of_a_field_is_neither_logged_nor_told_to_those_without_a_key(caplog: Any) -> None:
+    secret, unknown = "gh" + "p_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5", Unknown()
+    unknown.count("chat", [f"messages[0].{secret}", "provider_x"])
+    unknown.count("chat", [f"messages[0].{secret}"])
+    assert secret not in f"{unknown.told()}{caplog.text}"
+    assert unknown.told()["chat"] == {"messages[0].[redacted:api_key]": 2, "provider_x": 1}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from clawctl.privacy.rules.beside import in_named
 from clawctl.privacy.rules.commands import in_addresses, in_calls, in_commands, in_lines
 from clawctl.privacy.rules.encoded import encoded, is_login
-from clawctl.privacy.rules.formats import keys, of_providers
+from clawctl.privacy.rules.formats import keys, marked_keys, of_providers
 from clawctl.privacy.rules.forms import in_bytes, in_chains, in_constructors, in_forms, in_inserts
 from clawctl.privacy.rules.headers import tokens
 from clawctl.privacy.rules.names import is_secret_under
@@ -40,6 +40,7 @@ class Rule:
 RULES = (
     Rule("a private key", "private_key", private_keys),
     Rule("a key with a known format", "api_key", keys),
+    Rule("a key with a prefix of its own", "api_key", marked_keys),
     Rule("a token in a header, cookie or address", "token", whole(tokens)),
     Rule(BESIDE_A_NAME, "password", whole(in_named), by_words=True),
     Rule("a login in an address", "password", whole(in_addresses)),

@@ -11,14 +11,16 @@ from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
 from clawctl.privacy.rules.printed import in_row
 from clawctl.privacy.rules.values import (
     DIGIT,
+    NAMING,
     is_long_key,
     is_odd,
     is_password,
     is_strong_key,
     is_strong_password,
     is_stronger_password,
+    is_words,
 )
-from clawctl.privacy.rules.words import ANCHORS, PLACEHOLDERS
+from clawctl.privacy.rules.words import ANCHORS
 
 _ANCHORS = Anchors(*ANCHORS)
 _MOST_NAMES = 400  # in one piece
@@ -60,6 +62,7 @@ _SPACE = re.compile(
 )
 _ROW = re.compile(r"[,;\t](?P<value>[^\s,;\"']{6,128})(?=\r?\n|$)")  # of two columns
 _QUOTED_NEXT = re.compile(rf"""[ \t]{{1,4}}{_QUOTED}""")
+_CELL = re.compile(r"[`*_]{0,2}[ \t]{0,12}\|[ \t]{0,12}[`*_]{0,2}(?P<value>[^\s|`]{6,256})")  # beside it in a row of a table
 _CALLED = re.compile(rf"""\(\s{{0,4}}{_QUOTED}\s{{0,4}}\)""")
 _NEXT_LINE = re.compile(r"[^\n:]{0,40}:[ \t]{0,4}\r?\n(?P<value>[^\s\"'`]{6,128})[ \t]*(?:\r?\n|$)")  # what was typed at a prompt
 _COPULAS = frozenset(["is", "as", "ist", "als", "est", "es"])
@@ -131,26 +134,28 @@ def _assigned(text: str, begin: int, end: int, name: str, kind: str) -> Span | N
 
 
 def _is_env_word(text: str, begin: int, match: re.Match[str], value: str, kind: str) -> bool:
-    """`DB_PASSWORD=blauwolke` alone on its line: a word, but nothing else can stand there."""
+    """`DB_PASSWORD=blauwolke` alone on its line, `?password=Poppy_Field`, `--set db.password=moss-agate`: words, but nothing else
+    can stand there."""
     if (
         kind != "password"
-        or not value.isalpha()
-        or not 7 <= len(value) <= 40
-        or value.lower() in PLACEHOLDERS
-        or not match[0].startswith("=")
+        or not 7 <= len(value) <= 60
+        or not ((value.isalpha() and value.lower() not in NAMING) or is_words(value))
     ):
         return False
     line = text[text.rfind("\n", max(0, begin - 40), begin) + 1 : begin] if begin else ""
-    return (
-        match[0][1] == value[0]
-        and re.fullmatch(r"(?:export |set )?[A-Za-z_.-]{0,32}", line) is not None
-        and (
-            text[match.end() : match.end() + 1] in ("", "\n", "\r")
-            or (text[begin : begin + 4].isupper() and _COMMAND.match(text, match.end()) is not None)
-        )
+    if match.re is _PAIR:  # of the environment of a container
+        return text[begin : begin + 4].isupper() and is_words(value) and text[match.end() : match.end() + 1] in ("", "\n", "\r")
+    if not match[0].startswith("=") or match[0][1] != value[0]:
+        return False
+    if text[begin - 1 : begin] in ("?", "&", ";") or (is_words(value) and (text.startswith("-", begin) or _OPTION.search(line))):
+        return True
+    return re.fullmatch(r"(?:export |set )?[A-Za-z_.-]{0,32}", line) is not None and (
+        text[match.end() : match.end() + 1] in ("", "\n", "\r")
+        or (text[begin : begin + 4].isupper() and _COMMAND.match(text, match.end()) is not None)
     )
 
 
+_OPTION = re.compile(r"(?:^|\s)-{1,2}(?:[\w-]{0,24}|(?:e|env|set|set-string|build-arg|var)[ =][\"']?[\w.-]{0,40})$")
 _COMMAND = re.compile(r" [a-z][\w./-]{1,40}(?: |$)")
 
 
@@ -169,8 +174,9 @@ def _near(text: str, lower: str, begin: int, end: int, name: str, kind: str) -> 
     for pattern, check in (
         (_DEFAULT, lambda value: is_secret_under(name, value, True)),
         (_NEXT_ELEMENT, strict),
-        (_COMMA, strict),
-        (_PROSE, strict),
+        (_CELL if _ROW_BEGINS.search(text, max(0, begin - 48), begin) else None, _is_cell if kind == "password" else is_strong_key),
+        (_COMMA, _is_default if kind == "password" and _is_constant(name) else strict),
+        (_PROSE, lambda value: strict(value) or (kind == "password" and _is_number_or_words(value))),
         (_CJK if not text[end - 1 : end].isascii() else None, strict),
         (_SPACE, is_stronger_password if kind == "password" else is_long_key),
         (_QUOTED_NEXT if name.lower() != "pass" else None, strict),
@@ -183,19 +189,54 @@ def _near(text: str, lower: str, begin: int, end: int, name: str, kind: str) -> 
             continue
         group = "quoted" if "quoted" in match.re.groupindex else "value"
         value = match[group]
-        if pattern in (_COMMA, _CALLED, _QUOTED_NEXT) and (
-            (" " in value and kind == "password") or re.fullmatch(r"[a-z_]+\d?|[A-Z0-9]+(?:_[A-Z0-9]+)+", value)
+        if (
+            pattern in (_COMMA, _CALLED, _QUOTED_NEXT)
+            and not (pattern is _COMMA and _is_constant(name))
+            and ((" " in value and kind == "password") or re.fullmatch(r"[a-z_]+\d?|[A-Z0-9]+(?:_[A-Z0-9]+)+", value))
         ):
             continue
-        if check(value):
+        if check(value) and not (pattern is _PROSE and not strict(value) and not _IS.fullmatch(text, end, match.start(group))):
             start = match.start(group)
             kept = len(value.rstrip(".,;:)]}>\"'`*_")) if pattern not in (_DEFAULT, _COMMA) else len(value)
             yield Span(start, start + kept, "password")
             return
+    yield from _in_table(text, begin, end, kind)
     if kind == "password":
-        yield from _in_table(text, lower, begin, end)
         yield from in_row(text, begin)
         yield from _before(text, begin)
+
+
+# What stands between a name and a number or words that are its value.
+_IS = re.compile(
+    r"""(?i)(?:["'`*_]{0,2}[ ]?(?:is|is now|is still|was|ist|lautet|est|es|é|è|jest|это|=|:|は|是|为|는|은)[ :]{0,2}["'`“«„*_]{0,2})"""
+)
+_NUMBER = re.compile(r"\d{6,12}")
+
+
+def _is_number_or_words(value: str) -> bool:
+    """`the password is 84013377`, `… is Harbor-Lights`."""
+    bare = value.rstrip(".,;:?!)\"'`")
+    return _NUMBER.fullmatch(bare) is not None or (is_words(bare) and bare[0].isupper() and "." not in bare)
+
+
+_ROW_BEGINS = re.compile(r"(?:^|\n)\|?[ \t`*]{0,6}(?:[\w-]{1,16}[ ]){0,2}$")
+
+
+def _is_cell(value: str) -> bool:
+    """What stands beside a password's name in a table: with a sign in it, for a version or an id has none."""
+    return is_stronger_password(value) and re.search(r"[!@#$%^&*?~+=]", value) is not None
+
+
+def _is_constant(name: str) -> bool:
+    return name.isupper() and "_" in name
+
+
+def _is_default(value: str) -> bool:
+    """`define('DB_PASSWORD', '…')`, `getenv("DB_PASSWORD", "…")`: no name of a setting and no single word."""
+    return is_password(value) and not value.isalpha() and not _SETTING.fullmatch(value) and (is_odd(value) or is_words(value))
+
+
+_SETTING = re.compile(r"[A-Z0-9]+(?:_[A-Z0-9]+)+|[a-z]+(?:_[a-z]+)+\d?")
 
 
 def _before(text: str, begin: int) -> Iterator[Span]:
@@ -220,7 +261,7 @@ def _is_sentence(value: str) -> bool:
 _ROWS = 12
 
 
-def _in_table(text: str, lower: str, begin: int, end: int) -> Iterator[Span]:
+def _in_table(text: str, begin: int, end: int, kind: str) -> Iterator[Span]:
     """The column below a heading: Markdown, CSV, TSV or the output of a database's shell."""
     line_start = text.rfind("\n", max(0, begin - 300), begin) + 1
     line_end = text.find("\n", end, end + 300)
@@ -230,7 +271,11 @@ def _in_table(text: str, lower: str, begin: int, end: int) -> Iterator[Span]:
     mark = next((mark for mark in "|\t,;" if mark in header), "")
     if not mark or len(header.split(mark)) > 24 or (mark in ",;" and (" " in header.strip() or DIGIT.search(header))):
         return
+    cells = [cell.strip(" \"'`*") for cell in header.split(mark)]
+    if mark in ",;" and "" in cells:  # an element of a list in code
+        return
     column, columns = header[: begin - line_start].count(mark), header.count(mark)
+    alone = kind == "password" and cells[column] == text[begin:end]
     at = line_end + 1
     for _ in range(_ROWS):
         stop = text.find("\n", at, at + 600)
@@ -242,7 +287,11 @@ def _in_table(text: str, lower: str, begin: int, end: int) -> Iterator[Span]:
         if len(cells) != columns + 1:
             return
         cell = cells[column].strip(" \"'`*")
-        if not re.fullmatch(r"[-:=+ ]*", cell) and is_strong_password(cell):
+        if not re.fullmatch(r"[-:=+ ]*", cell) and (
+            is_strong_key(cell)
+            if kind == "key"
+            else is_strong_password(cell) or (alone and (_NUMBER.fullmatch(cell) or is_words(cell)))
+        ):
             start = at + sum(len(each) + 1 for each in cells[:column])
             start = text.find(cell, start)
             yield Span(start, start + len(cell), "password")

@@ -101,7 +101,7 @@ _COMMANDS: tuple[tuple[bool, Anchors, re.Pattern[str]], ...] = tuple(
         ("pass", r"pass\s+-p ?[\"']?(?P<value>[^\s\"']{3,128})"),
         ("pass", r"pass:(?P<value>[^\s\"']{4,128})"),
         ("net use", r"(?i)net use\b[^\n]{0,120}?/user:\S{1,64} (?P<value>[^\s\"'/]{4,128})"),
-        ("echo ,printf ", r"""(?i)(?:echo|printf)(?:[ ]-\w)?(?:[ ]'%s(?:\\n)?')?[ ][\"']?(?P<value>[^\s\"'|$]{4,128})[\"']?[ ]{0,2}\|[ ]{0,2}(?:sudo[ ]-S|docker login|passwd|smbpasswd|gh auth|sudo[ ]--stdin|openssl|podman login|helm registry|cryptsetup|kinit)"""),
+        ("echo ,printf ", r"""(?i)(?:echo|printf)(?:[ ]-\w)?(?:[ ]'%s(?:\\n)?')?[ ][\"']?(?P<value>[^\s\"'|$]{4,128})[\"']?[ ]{0,2}\|[ ]{0,2}(?:sudo[ ]-S|docker login|passwd|smbpasswd|gh auth|sudo[ ]--stdin|openssl|podman login|helm registry|cryptsetup|kinit|mkpasswd|htpasswd|argon2|gopass|pass insert|docker secret|wrangler secret|vercel env|(?:gh|glab|fly|flyctl|wrangler|az|gcloud|aws|heroku|netlify|op|bw|vault|kubeseal)[ ][^\n|]{0,60}?(?:secrets?|login|auth|unlock|password)\b)"""),
         ("identified ", r"(?i)identified(?:[ ]with[ ]\w{1,40})?[ ]by[ ]\\{0,3}[\"'](?P<value>[^\s\"'\\]{4,256})"),
         ("pass", r"(?i)password[ ]\\{0,3}'(?P<value>[^\s\"'\\]{4,256})'"),
         ("--", r"(?i)--(?=[a-z])[\w-]{0,24}(?:password|passwd|passphrase|pass|token|secret|api-?key|access-?key|secret-?key|auth)[ =]\\{0,3}[\"']?(?P<value>[^\s\"'\\-][^\s\"'\\]{3,256})"),
@@ -134,14 +134,20 @@ def in_commands(piece: Text) -> Iterator[Span]:
 
 
 _SETTING = re.compile(r"[a-z_]{2,24}=\w*,?$")
+_NUMBER = re.compile(r"\d{6,12}")
 
 
 def is_given(value: str, loose: bool) -> bool:
     """Whether what a command is given is a password; `loose`: its flag may take other things too."""
     good = (
-        (is_strong_password(value) and not value.isalpha() and value.count("/") < 2 and not _SETTING.match(value))
+        (
+            (is_strong_password(value) or _NUMBER.fullmatch(value))
+            and not value.isalpha()
+            and value.count("/") < 2
+            and not _SETTING.match(value)
+        )
         if loose
-        else not (value[0].isdigit() and TECHNICAL.match(value))
+        else not (value[0].isdigit() and TECHNICAL.match(value)) or _NUMBER.fullmatch(value)
     )
     return bool(good) and not is_stand_in(value) and not SAFE_FLAG.match(value)
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
 
-from clawctl.privacy.rules.pieces import Span, Text
-from clawctl.privacy.rules.values import EXAMPLE, RUN, UUID_ALONE, is_dense, is_drawn, is_random, is_strong_key
+from clawctl.privacy.rules.pieces import Anchors, Span, Text
+from clawctl.privacy.rules.values import EXAMPLE, RUN, UUID_ALONE, is_dense, is_drawn, is_random, is_strong_key, mixed, turns
 from clawctl.privacy.rules.words import IDS, KEY_PARTS, NAMES_OF_IDS, PROVIDERS
 
 _W = r"[A-Za-z0-9_-]"
@@ -78,6 +78,38 @@ def keys(piece: Text) -> Iterator[Span]:
                 end_of_key = longer.end() if longer else match.end()
                 wrapped = _WRAPPED.match(text, end_of_key)
                 yield Span(match.start(), wrapped.end() if wrapped and is_random(wrapped["run"]) else end_of_key, "api_key")
+
+
+# Prefixes that nothing else has: a key is known by them also behind a letter, and where its line was broken soon after them.
+_PREFIXES = (
+    "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "sk-proj-", "sk-ant-", "sk-svcacct-", "sk-or-v1-", "glpat-", "gldt-", "glrt-",
+    "xoxb-", "xoxp-", "xapp-", "hf_", "npm_", "dckr_pat_", "pypi-AgE", "hvs.", "dop_v1_", "shpat_", "sk_live_", "sk_test_", "rk_live_",
+    "whsec_", "AIza", "glsa_", "lin_api_", "AKIA", "ASIA", "claw-", "ATATT3", "nvapi-", "gsk_", "xai-", "pplx-", "sbp_", "ya29.",
+)  # fmt: skip
+_MARKED = Anchors(*map(str.lower, _PREFIXES))
+_GLUED = re.compile(rf"(?:{_FORMATS})")
+_BROKEN = re.compile(
+    rf"(?:{'|'.join(map(re.escape, _PREFIXES))})(?P<first>[A-Za-z0-9_-]{{0,80}})\\?\r?\n[ \t>|]{{0,16}}(?P<rest>[A-Za-z0-9_-]{{6,200}})(?![\w:(=])"
+)
+
+
+def marked_keys(piece: Text) -> Iterator[Span]:
+    """Keys of unmistakable prefixes, right behind a letter (`\\x1b[0mghp_…` without its escape) or broken into two lines."""
+    if _MARKED.absent(piece):
+        return
+    text = piece.text
+    for at in _MARKED.places(piece):
+        before = text[at - 1 : at].isalnum()
+        if before and (glued := _GLUED.match(text, at)) and is_key(glued):
+            yield Span(*glued.span(), "api_key")
+        elif not before and (broken := _BROKEN.match(text, at)) and _is_one(broken):
+            yield Span(*broken.span(), "api_key")
+
+
+def _is_one(broken: re.Match[str]) -> bool:
+    """Whether both lines are one key: neither alone reads as words."""
+    joined, rest = broken["first"] + broken["rest"], broken["rest"]
+    return len(joined) >= 16 and mixed(rest) and is_drawn(joined) and turns(rest) * 6 >= len(rest)
 
 
 def is_key(match: re.Match[str]) -> bool:

@@ -108,6 +108,7 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("--passphrase,-passphrase", r"-{1,2}passphrase[ =][\"'](?P<value>[^\"'\n]{6,128})[\"']", is_passphrase),
         ("was changed from ,changed from ,reset from ", r"\w{0,4} ?(?:changed|reset) from[ ][*_\"'`]{0,3}(?P<value>[^\s\"'`*]{6,64})", is_stronger_password),
         ("secret ,password ", r"(?i)(?:secret|password) \d (?P<value>[^\s\"']{4,128})", is_strong_password),
+        ("bw unlock ", r"bw unlock[ ][\"']?(?!-)(?P<value>[^\s\"']{6,128})", _is_loose),
         ("net user", r"(?i)net user[ ][\w.@-]{1,40}[ ][\"']?(?P<value>[^\s\"'/]{4,64})", _is_loose),
         ("openssl", r"openssl[ ][^\n|;&]{0,120}?[ ]-(?:k|K|pass)[ ][\"']?(?!pass:|file:|env:|stdin)(?P<value>[^\s\"'-][^\s\"']{4,128})", _is_loose),
         ("/p:", r"(?<=[ ])/p:[\"']?(?P<value>[^\s\"']{4,64})", _is_loose),

@@ -4,6 +4,7 @@
 import re
 from collections.abc import Iterator
 
+from clawctl.privacy.rules.encoded import is_login
 from clawctl.privacy.rules.pieces import Anchors, Span, Text
 from clawctl.privacy.rules.values import CODE, EXAMPLE, UUID_ALONE, entropy, is_opaque, is_stand_in, is_strong_key, mixed
 
@@ -25,6 +26,8 @@ _QUERY = re.compile(
 _SIGNED = re.compile(r"(?i)sig(?:nature)?(?:=|%3d)(?P<value>[\w%+/=-]{24,512})")
 
 _AUTH = Anchors("bearer", "authorization")
+_BASICS = Anchors("basic ")
+_BASIC = re.compile(r"(?i)basic[ ]{1,3}(?P<value>[A-Za-z0-9+/_-]{12,512}={0,2})(?![A-Za-z0-9+/_=-])")
 _HOOKS = Anchors("hook", "/services/t", "/bot", "/key/")
 _COOKIES = Anchors("cookie")
 _SESSIONS = Anchors("sess", "sid=")
@@ -47,6 +50,9 @@ def tokens(piece: Text) -> Iterator[Span]:
             yield from _parameters(text, match.end())
             if match["value"] and is_strong_key(match["value"]) and not is_stand_in(match["value"]):
                 yield Span(*match.span("value"), "token")
+    for at in _BASICS.places(piece):
+        if (match := _BASIC.match(text, at)) and is_login("auth", match["value"]):
+            yield Span(*match.span("value"), "token")
     for at in _HOOKS.places(piece):
         if (match := _HOOK.match(text, at)) and _in_link(text, at) and _has_opaque_part(match["value"]):
             yield Span(*match.span("value"), "token")

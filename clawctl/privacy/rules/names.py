@@ -27,7 +27,7 @@ _BORDER = re.compile(
 )
 _BEFORE_KEY = re.compile(
     r"(?:secret|api|access|auth|account|encryption|encrypt|signing|sign|private|priv|service|master|app|storage|client|admin|deploy|ssh|crypto"
-    r"|cipher|aes|hmac|validation|decryption|decrypt|machine|recovery|activation|webhook|license|licence|shared|subscription|function|consumer|session|jwt|server|write|root|host|bot|integration"
+    r"|cipher|aes|hmac|wallet|validation|decryption|decrypt|machine|recovery|activation|webhook|license|licence|shared|subscription|function|consumer|session|jwt|server|write|root|host|bot|integration"
     r"|project|ingest|rest|app|test|live|prod|openai|anthropic|stripe|azure|google|gemini|mistral|datadog|dd|newrelic|sendgrid|twilio|mailgun"
     r"|airtable|algolia|maps|deepl|groq|cohere|heroku|x|clé|cle|functions|unseal|application|(?<![a-z])s|x-[\w-]{1,40})[_ .-]?$", re.IGNORECASE,
 )  # fmt: skip

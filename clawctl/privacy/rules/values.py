@@ -5,7 +5,7 @@ import math
 import re
 from collections import Counter
 
-from clawctl.privacy.rules.words import PLACEHOLDERS
+from clawctl.privacy.rules.words import NO_VALUES, PLACEHOLDERS
 
 
 def entropy(text: str) -> float:
@@ -91,9 +91,10 @@ def is_opaque(value: str) -> bool:
 _WORD_9 = re.compile(r"[a-z]{9}")
 
 _TEMPLATE = re.compile(
-    r"""(?ix) <[^>]*>?$ | \{ | \$ (?:[({A-Z_a-z]|\w+$) | %\w+% $ | %[a-z]{1,3} $ | % [({] | \[redacted: | @\w+@ $ | \.{3} | x{3,} | your | my[_-]?(?:password|secret|token|key)
-    | (?:sk|pk)-(?:x+|\.+|your) | pk_(?:live|test)_ | [*•.\#x·-]+ $ | \[?redact | (?:enter|insert|replace|change|put|add|set|todo|fixme|example|dummy|placeholder|sample|secrets?\.)[_. -]? (?=[a-z]|$)
-    | \(\s | \(?(?:optional|again|required|hidden|empty|none)\b | &lt; | \#\{ | !(?:vault|secret|ref|sub|env) | op:// | vault: | env[.:] | process\.env | arn: | projects/ | enc\[ | keyring | \.[*+]"""
+    r"""(?ix) <[^>]*>?$ | \{ | \$ (?:[({]|\d+$|[a-z_]\w*(?:$|[\[/:.,;)"'\s@|\\<>&+=?-])|(?:argon2|pbkdf2|scrypt|bcrypt)[\w-]*\$) | %\w+% $ | %[a-z]{1,3} $ | % [({] | \[redacted: | @\w+@ $ | \.{3} | x{3,} | my[_-]?(?:password|secret|token|key)
+    | (?:sk|pk)-(?:x+|\.+|your) | pk_(?:live|test)_ | [*•.\#x·-]+ $ | \[?redact | secrets?\. (?=[a-z]|$)
+    | (?:your|enter|insert|replace|change|put|add|set|todo|fixme|example|dummy|placeholder|sample) (?:[_. -](?=[a-z]|$) | $ | (?-i:(?=[A-Z])) | (?:me|my|the|your|here|this|it\b|with|own\b|new|some|a?strong|random|real|value|text|data|string|user|db|pass|pw|secret|token|key|api|code))
+    | \(\s | \(\( | \(?(?:optional|again|required|hidden|empty|none)\b | &lt; | \#\{ | !(?:vault|secret|ref|sub|env) | op:// | vault: | env[.:] | process\.env | arn: | projects/ | enc\[ | keyring | \.[*+]"""
 )
 _HOLE = re.compile(r"\$\{|\{\d?\}|%s|\{\{|\.\.\.$|…$|%[({]\w+|\}\}$|\$\(")
 CODE = re.compile(
@@ -108,14 +109,34 @@ TECHNICAL = re.compile(
 )
 
 
-def is_stand_in(value: str) -> bool:
+def is_stand_in(value: str, quoted: bool = False) -> bool:
+    """Whether a placeholder, a template or code stands where a secret would. `quoted`: it is a literal, so it is rarely code."""
     bare = value.strip("\"'`“”«»„()[]{}<>.,;:!?* ").lower()
     return (
         bare in PLACEHOLDERS
         or bool(_TEMPLATE.match(value))
         or _HOLE.search(value[:256]) is not None
-        or bool(CODE.match(value[:256]))
+        or (CODE.match(value[:256]) is not None and not (quoted and (_is_typed(value) or is_words(value))))
     )
+
+
+_TYPED = re.compile(
+    r"(?=[^\n]*\d)(?=[^\n]*[A-Za-z])(?=[^\n]*[!#$%^&*~?§|:;)])(?![!=<>]=|/|self\.|os\.|[^\n]*(?:://|=>|->|\(\)|\w[(\[][\w.\"', ]*[)\]]$))"
+)
+_WORDS_JOINED = re.compile(r"[A-Za-z]{3,14}(?:[_.-][A-Za-z]{2,14}){1,5}|[A-Z]?[a-z]{2,13}(?:[A-Z][a-z]{2,13}){1,5}")
+_WORD_OF_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+
+
+def _is_typed(value: str) -> bool:
+    """Letters, digits and signs, as no piece of code has them (`Tiger(77)!`)."""
+    return _TYPED.match(value[:128]) is not None
+
+
+def is_words(value: str) -> bool:
+    """Words that somebody joined (`copper-Kettle`, `blueTigerLamp`), none of which describes a field, a type or a placeholder."""
+    if _WORDS_JOINED.fullmatch(value) is None or len(value) < 8:
+        return False
+    return not any(_is_naming(word.lower()) for word in _WORD_OF_WORDS.findall(value) if len(word) > 2)
 
 
 _PHRASE = re.compile(r"[a-z]{3,10}(?:([-_. ])[a-z]{3,10})(?:\1[a-z]{3,10}){1,6}")
@@ -131,6 +152,32 @@ strength length type hash salt
 )
 
 
+# Words of names, types, messages and options: what is made of them is no password that somebody chose.
+NAMING = (
+    PLACEHOLDERS
+    | NO_VALUES
+    | _IN_PROSE
+    | frozenset(
+        """
+app api back base based basic bearer bool build cache call case check class clear client cloud cluster code column component connection
+content context cookie core crypt data decrypt dev dialog digit digits dict disabled django done down element empty enabled encode encrypt ensure
+entry errors exception exists factory failed failure fetch fixed forgot forgotten form format found full func function gen get grant group
+groups handle helper hidden icon idle index info init inner instance item items java job keep last lazy level line live
+load local lock mask master match message meta minimum missing mixin model mode mount multi mutable nested new next node num
+obj oauth old one online open opt options outer output owner pack page panel parse part pass pattern paste pending phone
+plugin pool port post prepare present primary print private process prod production prop props protected provided proxy public pull push py
+query quote random raw read real realm recover recovery redirect region register relay reload remote remove render repeat replace
+request resource response result retry return revoked root route row run safe sandbox save schema screen script sealed search section
+secure select send sensitive server service session set settings setup share shared show sign signup simple single site size slot
+source spec sql stage staging static stdin step storage style submit success suffix super support switch sync system tab
+table task temp template temporary text time title toggle top total true try two ui unit unknown unset up update updated upper
+util utils valid validate var variable verify version view visible void wait widget window with word words wrapper xml yaml
+""".split()  # noqa: SIM905
+    )
+)
+_NAMING_ENDS = ("able", "tion", "ted", "zed", "ing", "word", "token", "secret", "null", "error")
+
+
 def is_passphrase(value: str) -> bool:
     """Three words or more that make no sentence, or four letters four times: what generators of passphrases make."""
     return _PHRASE.fullmatch(value) is not None and _IN_PROSE.isdisjoint(re.split("[-_. ]", value))
@@ -143,13 +190,25 @@ def reads_as_prose(value: str) -> bool:
 
 def is_password(value: str) -> bool:
     """Of a quoted value under a password's name: anything that is no placeholder, no code and no sentence."""
-    if not 4 <= len(value) <= 256 or is_stand_in(value):
+    if not 4 <= len(value) <= 256 or is_stand_in(value, quoted=True):
         return False
     if " " in value:
         return is_passphrase(value) or (
             value.count(" ") <= 6 and is_odd(value.replace(" ", "")) and value[-1] not in ".:" and not _looks_prose(value)
         )
-    return not (value.isalpha() and len(set(value)) == 1)
+    return not (value.isalpha() and len(set(value)) == 1) and not _is_label(value)
+
+
+def _is_label(value: str) -> bool:
+    """`user-password-field`, `min-length`: every word is one of names and options."""
+    return "-" in value and _LABEL.fullmatch(value) is not None and all(map(_is_naming, value.lower().split("-")))
+
+
+_LABEL = re.compile(r"[A-Za-z]{2,14}(?:-[A-Za-z]{2,14}){1,5}")
+
+
+def _is_naming(word: str) -> bool:
+    return word in NAMING or word.endswith(_NAMING_ENDS)
 
 
 def _looks_prose(value: str) -> bool:
@@ -185,7 +244,9 @@ def is_strong_password(value: str, least: int = 4) -> bool:
         return True
     if value[:1] == "(" and ")" not in value:
         return False
-    if not least <= len(bare) <= 128 or is_stand_in(value) or TECHNICAL.match(bare):
+    if not least <= len(bare) <= 128 or is_stand_in(value if "(" in value else value.rstrip(").,:")) or TECHNICAL.match(bare):
+        return False
+    if bare.startswith("//"):  # the rest of an address
         return False
     if bare.isdigit() or _IDEOGRAPHS.search(bare):
         return bare.isdigit() and len(bare) >= 6 and least <= 6
@@ -204,6 +265,7 @@ def is_stronger_password(value: str) -> bool:
     return signs or _SHUFFLED.search(bare) is not None or (len(bare) >= 12 and entropy(bare) >= 3.2 and not is_wordy(bare))
 
 
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T_ ]\d\d:?\d\d[\d:.,]*(?:Z|[+-]\d\d:?\d\d)?)?$")
 _SHUFFLED = re.compile(r"\d[A-Za-z]+\d|[A-Za-z]{2}\d{2,}$")
 _IDEOGRAPHS = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
 
@@ -216,6 +278,7 @@ def is_strong_key(value: str) -> bool:
         or " " in value
         or EXAMPLE.search(value[:64])
         or value.startswith(("pk_live_", "pk_test_"))
+        or _DATE.match(value)
         or not (mixed(value) or is_letters_drawn(value))
     ):
         return False

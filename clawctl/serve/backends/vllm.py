@@ -158,6 +158,7 @@ def environment(recipe: Recipe, key: str) -> dict[str, str]:
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "PYTHONPATH": os.pathsep.join([str(_INSIDE), *filter(None, [environment_with({}).get("PYTHONPATH")])]),
+        "PYTHONSAFEPATH": "1",  # whoever may write the folder that serve is started in runs no code
         "PYTHONUNBUFFERED": "1",
     }
     if recipe.serve.threads is not None:

@@ -15,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import httpx
 from rich.console import Console
@@ -86,7 +87,7 @@ async def asked_for_the_style(run: Path, recipe_file: Path) -> tuple[float, floa
         seed = recipe.eval.seed * 1_000_003 + number  # the same person as in the suite
         prompt = with_hint(Person(task.role, seed).open(task), hint(task.role, "human", Random(seed), "trained"))
         async with places:
-            sampling = {"temperature": recipe.eval.temperature, "max_tokens": recipe.eval.max_tokens}
+            sampling: dict[str, Any] = {"temperature": recipe.eval.temperature, "max_tokens": recipe.eval.max_tokens}
             return await ask(client, endpoint, [{"role": "user", "content": prompt}], {"X-Capture": "off"}, **sampling)
 
     problems = tasks(recipe.eval)

@@ -5,7 +5,7 @@ import os
 from smolagents import OpenAIServerModel, Tool, ToolCallingAgent
 
 
-class Verdict(Tool):  # type: ignore[misc]  # smolagents has no types
+class Verdict(Tool):
     name = "final_answer"
     description = "Tells whether the statement is true."
     inputs = {"answer": {"type": "boolean", "description": "whether it is true"}}  # noqa: RUF012 (smolagents wants a literal)

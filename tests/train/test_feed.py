@@ -82,7 +82,7 @@ def test_a_line_says_what_became_of_all_turns_and_what_the_next_step_waits_for(r
     feed.done(["y"], "skipped")
     assert feed.summary() == ("1 turns trained so far, 1 skipped, 1 waiting (a step needs 2, or 2 after 60 s); refused: neutral 2")
     feed.done(["z"], "trained")
-    assert feed.summary() == "2 turns trained so far, 1 skipped, 0 wait; refused: neutral 2"
+    assert feed.summary() == "2 turns trained so far, 1 skipped, 0 waiting; refused: neutral 2"
 
 
 def refusals() -> list[tuple[str, dict[str, Any], float | None, str | None, str]]:

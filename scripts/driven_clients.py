@@ -232,7 +232,7 @@ def script(python: str, name: str) -> Callable[[Stage], None]:
 
 
 def node_script(name: str, folder: str = "") -> Callable[[Stage], None]:
-    """A script of `client_cases`, run where node finds its modules. A client whose versions must not change has its own `folder`."""
+    """A script of `client_cases`, run where node finds its modules. A client whose versions must not change has a `folder`."""
 
     def drive(stage: Stage) -> None:
         copy = stage.place.where / folder / name

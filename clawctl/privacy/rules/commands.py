@@ -135,6 +135,7 @@ def in_commands(piece: Text) -> Iterator[Span]:
 
 _SETTING = re.compile(r"[a-z_]{2,24}=\w*,?$")
 _NUMBER = re.compile(r"\d{6,12}")
+_BASE64 = re.compile(r"(?=[^\n]*[A-Z0-9]{2})(?=[^\n]*[A-Z])(?=[^\n]*\d)[A-Za-z0-9+/]{40,512}={0,2}")
 
 
 def is_given(value: str, loose: bool) -> bool:
@@ -143,7 +144,7 @@ def is_given(value: str, loose: bool) -> bool:
         (
             (is_strong_password(value) or _NUMBER.fullmatch(value))
             and not value.isalpha()
-            and value.count("/") < 2
+            and (value.count("/") < 2 or _BASE64.fullmatch(value))
             and not _SETTING.match(value)
         )
         if loose

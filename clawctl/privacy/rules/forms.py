@@ -62,13 +62,14 @@ _NEEDED_BEFORE = {
         r"(?i)(?:sudo|passwd|login|keyring|kinit|cryptsetup|openssl|gpg|htpasswd|auth|passphrase|read)\b[^\n]{0,60}$"
     ),
     '"key"': re.compile(r"(?i)\"(?:user(?:_?name)?|login|account)\"\s{0,3}:\s{0,3}\"[^\"{}]{1,40}\",\s{0,12}$"),
+    "reset it to ": re.compile(r"(?i)(?:passw|passphrase|passcode|\bpw|\bpwd|\bpin\b|login)[^\n]{0,60}$"),
     "send": re.compile(r"(?i)(?:p?ass(?:word|phrase|wd)?)\b[^\n]{0,30}(?:\n[^\n]{0,30})?$"),
 }
 # Words, the form that stands where one of them does, and what its value must be.
 _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[str], bool]], ...] = tuple(
     (Anchors(*words.split(",")), _NEEDED_BEFORE.get(words.split(",")[0]), re.compile(pattern), check)
     for words, pattern, check in (
-        ("prv", rf"prv(?P<value>{_B58}{{90,112}})(?![A-Za-z0-9])", is_random),
+        ("prv", r"prv(?P<value>[A-Za-z0-9]{90,112})(?![A-Za-z0-9])", is_random),
         ("otp,2fa,mfa,authenticator,seed", rf"(?i:otp|2fa|mfa|authenticator|seed)(?:[ _-]?(?i:secret|seed|key|code|token|app|backup|setup|manual|entry|base32)){{0,3}}[\"'`]{{0,2}}(?:[ ]?(?i:is|are|with|the|for [\w.]{{1,20}}|:|=|=>|,|\()[ ]?){{0,3}}[ ]{{0,2}}[\"'`]{{0,2}}(?P<value>{_BASE32})(?![A-Za-z0-9+/=_-])", _is_seed),
         ("otpauth:", r"otpauth://[^\s\"']{1,200}?secret=(?P<value>[A-Za-z2-7]{16,128})", bool),
         ("pwd={,password={", r"(?i)(?:pwd|password)=\{(?P<value>[^{}\n]{3,128})\}", lambda value: is_strong_password(value, 6)),
@@ -124,6 +125,10 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("_key,_salt", r"(?i)_(?:key|salt)[\"']?[ ]{0,3}(?:,|=>?|:)[ ]{0,16}(?P<quote>[\"'])(?P<value>(?:(?!(?P=quote))[^\n]){24,128})(?P=quote)", _is_salt),
         ("\"key\"", r"\"key\"\s{0,3}:\s{0,3}\"(?P<value>[^\"\s\\]{16,128})\"", is_strong_key),
         ("\"key", r"\"key\"\s{0,3}:\s{0,3}\"(?P<value>[^\"\s\\]{16,128})\",\s{0,12}\"(?:user(?:_?name)?|login|account)\"", is_strong_key),
+        ("private key", r"(?i)private key(?:(?!sha|hash|fingerprint|digest|\bid\b)[^\n\w]|\w){0,40}?(?<![\w])(?:0x)?(?P<value>[0-9a-f]{64})(?![\w])", mixed),
+        ("enable secret ,enable password ", r"(?i)enable (?:secret|password) (?:level \d{1,2} )?(?:\d )?(?P<value>[^\s\"']{4,128})", is_strong_password),
+        ("pre-shared-key ", r"(?i)pre-shared-key (?:(?:local|remote|ascii-text|hex|address \S{1,60}) ){0,3}(?:key )?(?:\d )?[\"']?(?P<value>[^\s\"']{4,128})", is_strong_password),
+        ("reset it to ,changed it to ,change it to ,set it to ,reset to ,it is now ,it's now ", r"(?:reset|changed?|set|it)(?:['’]s| is)?(?: it)? (?:to|now) [\"'`*]{0,2}(?P<value>[^\s\"'`*]{6,64})", is_stronger_password),
         ("bindpw,rootpw,rootbindpw", r"(?i)(?:bind|root|rootbind)pw[ \t]{1,8}[\"']?(?P<value>[^\s\"']{4,128})", _is_loose),
         ("alias set ,host add ", r"(?:alias set|host add)[ ][\w.-]{1,40}[ ]https?://[^\s]{1,120}[ ][\"']?[^\s\"']{1,64}[\"']?[ ][\"']?(?P<value>[^\s\"'$-][^\s\"']{7,128})", _is_loose),
         ("configure set ", r"configure set (?:[\w.-]{1,60}\.)?(?:aws_secret_access_key|aws_session_token)[ ][\"']?(?P<value>[^\s\"'$]{16,4000})", _is_loose),

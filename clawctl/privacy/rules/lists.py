@@ -1,0 +1,63 @@
+# ruff: noqa: E501 - expressions stay lines
+"""One-time codes in a sentence, and lists whose heading says that each of their values is a secret."""
+
+import re
+from collections.abc import Iterator
+
+from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
+from clawctl.privacy.rules.values import is_bare_password, is_stand_in
+
+_MOST_LINES = 32
+_HEADED = Anchors("stringdata:", "chpasswd:", "chpasswd <<")
+_INDENT = re.compile(r"[ \t]{0,40}")
+# `connection: …` in a manifest, `- root:…` and `ubuntu:…` of chpasswd. A heading in between has no value.
+_LINE = re.compile(r"""(?P<indent>[ \t]{0,40})(?:-[ ])?["']?[\w.@-]{1,80}["']?:[ \t]{0,8}["']?(?P<value>[^\s"']{0,512})["']?[^\n]{0,200}(?:\n|$)""")
+
+
+def in_lists(piece: Text) -> Iterator[Span]:
+    """The values below `stringData:` of a Kubernetes secret, and the logins that `chpasswd` is given."""
+    text = piece.text
+    for at in () if _HEADED.absent(piece) else _HEADED.places(piece):
+        line = max(text.rfind("\n", max(0, at - 200), at) + 1, at - 200)
+        indent = _INDENT.match(text, line)
+        outer = indent.end() - line if indent and indent.end() <= at else 0
+        open_end = piece.ascii.startswith("chpasswd <<", at)
+        place = text.find("\n", at, at + 200) + 1
+        for _ in range(_MOST_LINES if place else 0):
+            entry = _LINE.match(text, place)
+            if entry is None or (not open_end and len(entry["indent"]) <= outer):
+                break
+            value = entry["value"]
+            if len(value) >= 5 and value not in ("false", "true") and is_bare_password(value) and not is_stand_in(value):
+                yield Span(*entry.span("value"), "password")
+            place = entry.end()
+
+
+_IS_YOUR = re.compile(
+    r"(?<![\w.-])(?:[A-Z]{1,3}-)?(?P<value>\d{3,4}[ -]?\d{1,4})[ ](?:is your|is the|ist (?:dein|ihr)e?|est votre|es (?:tu|su)|è il tuo|é o seu)[ ](?:[\w.'-]{1,24}[ ]){0,4}?(?:[\w-]{0,20}code|[\w-]{0,20}otp|pin|passcode|password|código|codice|kennwort|passwort|one-time)\b",
+    re.IGNORECASE,
+)
+_CODE_WORDS = re.compile(
+    r"(?:验证码|驗證碼|校验码|動態碼|动态码|认证码|認証コード|確認コード|認証番号|ワンタイムパスワード|인증번호|인증[ ]?코드|확인[ ]?코드|код (?:подтверждения|доступа|безопасности)|код підтвердження|رمز (?:التحقق|التأكيد|الدخول)|सत्यापन कोड|ओटीपी|קוד (?:אימות|האימות)|κωδικός επαλήθευσης|รหัสยืนยัน"
+    r"|code (?:de|d['’]) ?(?:vérification|verification|sécurité|securite|validation|confirmation|accès|acces)|código de (?:verificación|verificação|seguridad|segurança|confirmación|confirmação|acceso|acesso)|codice di (?:verifica|sicurezza|conferma|accesso)"
+    r"|verificatiecode|beveiligingscode|bestätigungscode|sicherheitscode|einmalcode|freigabecode|zugangscode|doğrulama kodu|onay kodu|kod (?:weryfikacyjny|potwierdzający|dostępu)|verifieringskod|bekræftelseskode|bekreftelseskode|vahvistuskoodi|ověřovací kód|mã xác (?:minh|nhận)|kode verifikasi)"
+    r"[^\d\n]{0,16}(?P<value>\d{3,4}[ -]?\d{1,4})(?![\w.-])"
+)  # of texts in lower case
+
+
+def in_codes(piece: Text) -> Iterator[Span]:
+    """`G-558537 is your verification code`, `验证码:355778`, `Votre code de vérification : 190 384`."""
+    text = piece.text
+    for word in (" is ", " ist ", " est ", " es ", " è ", " é "):
+        for at in places(piece.lower, word):
+            begin = max(0, at - 14)
+            for match in _IS_YOUR.finditer(text, begin, min(len(text), at + 140)):
+                if match.end("value") == at:
+                    yield Span(*match.span("value"), "password")
+    if _CODES.absent(piece) and text.isascii():
+        return
+    for match in _CODE_WORDS.finditer(piece.lower):
+        yield Span(*match.span("value"), "password")
+
+
+_CODES = Anchors("code", "codice", "kode", "koodi", "kod ")

@@ -58,7 +58,7 @@ _NEXT_ELEMENT = re.compile(
 )
 _COMMA = re.compile(rf"""(?:{_Q})?\s{{0,4}},\s{{0,16}}{_QUOTED}""")
 _SPACE = re.compile(
-    rf"""(?:{_Q}|[*_]{{1,2}})?(?:[ \t]{{1,2}}(?=[^\x00-\x7f])[^\W\d_]{{1,16}}){{0,3}}[ \t]{{1,12}}(?:\d[ ])?{_Q}?(?P<value>[^\s"'`“”«»„]{{4,256}})"""
+    rf"""(?:{_Q}|[*_]{{1,2}}|[ ]d['’]ordine)?(?:[ \t]{{1,2}}(?=[^\x00-\x7f])[^\W\d_]{{1,16}}){{0,3}}[ \t]{{1,12}}(?:\d[ ])?{_Q}?(?P<value>[^\s"'`“”«»„]{{4,256}})"""
 )
 _ROW = re.compile(r"[,;\t](?P<value>[^\s,;\"']{6,128})(?=\r?\n|$)")  # of two columns
 _QUOTED_NEXT = re.compile(rf"""[ \t]{{1,4}}{_QUOTED}""")

@@ -125,7 +125,7 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("_key,_salt", r"(?i)_(?:key|salt)[\"']?[ ]{0,3}(?:,|=>?|:)[ ]{0,16}(?P<quote>[\"'])(?P<value>(?:(?!(?P=quote))[^\n]){24,128})(?P=quote)", _is_salt),
         ("\"key\"", r"\"key\"\s{0,3}:\s{0,3}\"(?P<value>[^\"\s\\]{16,128})\"", is_strong_key),
         ("\"key", r"\"key\"\s{0,3}:\s{0,3}\"(?P<value>[^\"\s\\]{16,128})\",\s{0,12}\"(?:user(?:_?name)?|login|account)\"", is_strong_key),
-        ("private key", r"(?i)private key(?:(?!sha|hash|fingerprint|digest|\bid\b)[^\n\w]|\w){0,40}?(?<![\w])(?:0x)?(?P<value>[0-9a-f]{64})(?![\w])", mixed),
+        ("private key", r"(?i)private key(?:(?!sha|hash|fingerprint|digest|\bid\b)[^\n]){0,40}?(?<![\w])(?:0x)?(?P<value>[0-9a-f]{64})(?![\w])", mixed),
         ("enable secret ,enable password ", r"(?i)enable (?:secret|password) (?:level \d{1,2} )?(?:\d )?(?P<value>[^\s\"']{4,128})", is_strong_password),
         ("pre-shared-key ", r"(?i)pre-shared-key (?:(?:local|remote|ascii-text|hex|address \S{1,60}) ){0,3}(?:key )?(?:\d )?[\"']?(?P<value>[^\s\"']{4,128})", is_strong_password),
         ("reset it to ,changed it to ,change it to ,set it to ,reset to ,it is now ,it's now ", r"(?:reset|changed?|set|it)(?:['’]s| is)?(?: it)? (?:to|now) [\"'`*]{0,2}(?P<value>[^\s\"'`*]{6,64})", is_stronger_password),

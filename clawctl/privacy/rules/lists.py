@@ -11,7 +11,9 @@ _MOST_LINES = 32
 _HEADED = Anchors("stringdata:", "chpasswd:", "chpasswd <<")
 _INDENT = re.compile(r"[ \t]{0,40}")
 # `connection: …` in a manifest, `- root:…` and `ubuntu:…` of chpasswd. A heading in between has no value.
-_LINE = re.compile(r"""(?P<indent>[ \t]{0,40})(?:-[ ])?["']?[\w.@-]{1,80}["']?:[ \t]{0,8}["']?(?P<value>[^\s"']{0,512})["']?[^\n]{0,200}(?:\n|$)""")
+_LINE = re.compile(
+    r"""(?P<indent>[ \t]{0,40})(?:-[ ])?["']?[\w.@-]{1,80}["']?:[ \t]{0,8}["']?(?P<value>[^\s"']{0,512})["']?[^\n]{0,200}(?:\n|$)"""
+)
 
 
 def in_lists(piece: Text) -> Iterator[Span]:

@@ -116,11 +116,7 @@ def is_stand_in(value: str, quoted: bool = False) -> bool:
         bare in PLACEHOLDERS
         or bool(_TEMPLATE.match(value))
         or _HOLE.search(value[:256]) is not None
-        or (
-            CODE.match(value[:256]) is not None
-            and not (quoted and (_is_typed(value) or is_words(value)))
-            and not _is_bracketed(value)
-        )
+        or (_is_code(value) and not (quoted and (_is_typed(value) or is_words(value))))
     )
 
 
@@ -136,7 +132,12 @@ def _is_typed(value: str) -> bool:
     return _TYPED.match(value[:128]) is not None
 
 
+def _is_code(value: str) -> bool:
+    return CODE.match(value[:256]) is not None and not _is_bracketed(value)
+
+
 _BRACKET_WITHIN = re.compile(r"\w[(\[{].*\w$|\w[(\[{][^)\]}]*$|\d\}")
+_CLOSED = re.compile(r"\w[(\[][^()\[\]]{0,40}[)\]][.,;]")
 _OTHER_THAN_ALNUM = re.compile(r"[^A-Za-z0-9]+")
 
 
@@ -146,10 +147,11 @@ def _is_bracketed(value: str) -> bool:
     bare = _OTHER_THAN_ALNUM.sub("", value)
     return (
         len(bare) >= 8
-        and mixed(bare)
+        and (mixed(bare) or is_shuffled(bare))
         and bare != bare.lower()
         and bare != bare.upper()
         and "://" not in value
+        and _CLOSED.search(value) is None
         and _BRACKET_WITHIN.search(value) is not None
         and len(WORD_IN.sub("", value)) * 2 > len(value)
     )
@@ -318,7 +320,7 @@ def is_strong_key(value: str) -> bool:
         return False
     if len(value) >= 24 and len(set(_SIGNS.findall(value))) >= 6:  # a salt of letters, digits and all signs
         return True
-    return entropy(value[:256]) >= 3.0 and not is_wordy(value) and not is_name(value) and not CODE.match(value[:256])
+    return entropy(value[:256]) >= 3.0 and not is_wordy(value) and not is_name(value) and not _is_code(value)
 
 
 def is_wordy(value: str) -> bool:

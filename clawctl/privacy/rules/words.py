@@ -25,7 +25,7 @@ kata·laluan sandi пароль пароля паролем пароли пар�
 fjalëkalimi fjalekalimi lykilorð lykilord aðgangsorð contrasinal cyfrinair salasõna salasona lozinku lozinkom hesla
 şifreyi parolayı palavra·passe pasvorto facal-faire focal·faire
 pasfhocal senhas parolul parola·mea лозинку پاسورڈ پسورد
-parola·d'ordine parola·d’ordine رمز·عبور رمز·ورود الرقم·السري كلمه·السر كلمة·مرور パスワード 暗証番号 パスコード
+رمز·عبور رمز·ورود الرقم·السري كلمه·السر كلمة·مرور パスワード 暗証番号 パスコード
 パスフレーズ 密码 密碼 口令 비밀번호 암호 패스워드 비번
 """)
 KEY_WORDS = _words("""

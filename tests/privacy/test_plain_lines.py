@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - lines stay lines
 """Lines as people and programs write them: the classes that an author who had not read the rules found missing. Values are drawn."""
 
 import random
@@ -10,7 +11,7 @@ from clawctl.privacy.redaction import Redactor
 from clawctl.privacy.rules import KINDS
 
 ALNUM = string.ascii_letters + string.digits
-WORDS = "copper kettle garden moon velvet tiger harbor lantern maple otter".split()
+WORDS = ["copper", "kettle", "garden", "moon", "velvet", "tiger", "harbor", "lantern", "maple", "otter"]
 ROUNDS = 8
 Draw = random.Random
 
@@ -107,7 +108,7 @@ def test_a_drawn_secret_in_a_plain_line_is_found(make: Callable[[Draw], str], li
 @pytest.mark.parametrize(
     "text",
     [
-        'password = decrypt(cfg2, "db")', "password=getSecret(ID1", 'password: b64decode(os2["x"])', "token = e(T4,n)",
+        'password = decrypt(cfg2, "db")', "password=getSecret(ID1", 'api_key: os.environ.get("KEY_2")', "sum h1:nUBHsxpblilfFVNbBlP/++u+dIFoNBpT1P1J1X9fAM4=", 'password: b64decode(os2["x"])', "token = e(T4,n)",
         "password:n(37).Zk,user:n(38).Xa", 'password_regex = r"^(?=.*[A-Z])(?=.*\\d).{8,}$"', "PASSWORD_PATTERN=[A-Z][a-z]{3}",
         "the password to the van is in the drawer", "the password on that page is too short", "the key's value is read later",
         "reset it to zero", "set it to 3 and go on", "password policy: set it to strict", "--password-length 12characters",

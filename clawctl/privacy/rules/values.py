@@ -137,7 +137,7 @@ def _is_code(value: str) -> bool:
 
 
 _BRACKET_WITHIN = re.compile(r"\w[(\[{].*\w$|\w[(\[{][^)\]}]*$|\d\}")
-_CLOSED = re.compile(r"\w[(\[][^()\[\]]{0,40}[)\]][.,;]")
+_CLOSED = re.compile(r"\w[(\[][\"']|\w[(\[][^()\[\]]{0,40}[)\]][.,;]")
 _OTHER_THAN_ALNUM = re.compile(r"[^A-Za-z0-9]+")
 
 
@@ -153,7 +153,7 @@ def _is_bracketed(value: str) -> bool:
         and "://" not in value
         and _CLOSED.search(value) is None
         and _BRACKET_WITHIN.search(value) is not None
-        and len(WORD_IN.sub("", value)) * 2 > len(value)
+        and len(_OTHER_THAN_ALNUM.sub("", WORD_IN.sub("", value))) * 2 > len(bare)
     )
 
 

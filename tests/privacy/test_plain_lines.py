@@ -84,6 +84,9 @@ LINES: list[tuple[Callable[[Draw], str], str]] = [
     (numbers, "验证码:{}"), (numbers, "認証コードは {} です"), (numbers, "인증번호 [{}]"), (numbers, "Votre code de vérification : {}"),
     (numbers, "código de verificación: {}"), (numbers, "Ihr Bestätigungscode: {}"), (numbers, "Код подтверждения: {}"),
     (numbers, "G-{} is your Google verification code."), (numbers, "{} ist dein Anmeldecode"), (numbers, "doğrulama kodu: {}"),
+    (numbers, "<{}> is your login code for Dropbox"), (numbers, "暗証番号は{}です"), (numbers, "TAN {} für Ihre Überweisung"),
+    (numbers, "Use {} to verify your account."), (numbers, "il mio pin è {}"), (chosen, "das neue Passwort lautet ab heute {}"),
+    (key, 'let client = Client::new("{}");'), (chosen, "SET PASSWORD FOR 'bob'@'%' = '{}';"),
     # lists below a heading
     (chosen, "kind: Secret\nstringData:\n  url: http://h\n  connection: {}\n"), (chosen, "chpasswd:\n  list: |\n    root:a\n    ubuntu:{}\n"),
     (chosen, "sudo chpasswd <<EOF\nann:{}\nEOF\n"),

@@ -35,7 +35,7 @@ _FORMATS = "|".join(
         r"access_token\$(?:production|sandbox)\$[a-z0-9]{16}\$[a-f0-9]{32}", r"access-(?:sandbox|development|production)-[0-9a-f-]{36}", r"rzp_(?:live|test)_[A-Za-z0-9]{14,24}",
         # chat and mail
         r"xox[abdposre](?:\.xox[a-z])?-[A-Za-z0-9%-]{10,500}", r"xapp-\d-[A-Za-z0-9-]{20,200}", r"[MNO][A-Za-z0-9_-]{23,27}\.[\w-]{6,7}\.[\w-]{27,45}",
-        r"SG\.[\w=.-]{60,72}", r"md-[\w-]{22}", r"AAAA[\w-]{7}:[\w-]{130,180}", r"\d{12,18}\|[\w-]{20,40}", r"_\|WARNING:-DO-NOT-SHARE-THIS[^\s]{60,1200}", r"key-[a-f0-9]{32}", r"[a-f0-9]{32}-[a-f0-9]{8}-[a-f0-9]{8}", r"[a-f0-9]{32}-us\d{1,2}", r"A{20,24}[A-Za-z0-9%]{60,120}", r"xkeysib-[a-f0-9]{64}-[A-Za-z0-9]{16}",
+        r"SG\.[\w=.-]{60,72}", r"md-[\w-]{22}", r"AAAA[\w-]{7}:[\w-]{130,180}", r"\d{12,18}\|[\w-]{20,40}", r"_\|WARNING:-DO-NOT-SHARE-THIS[^\s]{60,1200}", r"key-[a-f0-9]{32}", r"[a-f0-9]{32}-[a-f0-9]{8}-[a-f0-9]{8}", r"[a-f0-9]{32}-us\d{1,2}", r"A{20,24}(?=[A-Za-z0-9%]{0,60}[a-z])(?=[A-Za-z0-9%]{0,60}\d)[A-Za-z0-9%]{60,120}", r"xkeysib-[a-f0-9]{64}-[A-Za-z0-9]{16}",
         r"\d{8,10}:AA[\w-]{33}", r"SK(?:[a-f0-9]{32}|[A-Za-z0-9]{32})", r"EAA[A-Z][A-Za-z0-9]{80,250}", r"sl\.(?:u\.)?[\w=-]{130,1200}", r"s\.[A-Za-z0-9]{24}", r"00D[A-Za-z0-9]{12,15}![\w.]{90,120}", r"5Aep861[\w.=]{60,120}", r"3MVG9[\w.+/=]{60,200}", r"KEY01[0-9A-F]{32}_[A-Za-z0-9]{22}", r"re_[A-Za-z0-9]{8}_[A-Za-z0-9]{20,30}",
         r"(?:https?://)?hooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9+/_]{30,80}", r"(?:https?://)?(?:\w{1,8}\.)?discord(?:app)?\.com/api/webhooks/\d{16,20}/[\w-]{60,80}",
         r"(?:https?://)?(?:[\w-]{1,40}\.)?webhook\.office\.com/webhookb2/[a-z0-9@-]{20,90}/IncomingWebhook/[a-z0-9]{32}/[a-z0-9-]{36}",

@@ -36,7 +36,7 @@ def in_lists(piece: Text) -> Iterator[Span]:
 
 
 _IS_YOUR = re.compile(
-    r"(?<![\w.-])(?:[A-Z]{1,3}-)?(?P<value>\d{3,4}[ -]?\d{1,4})[ ](?:is your|is the|ist (?:dein|ihr)e?|est votre|es (?:tu|su)|è il tuo|é o seu)[ ](?:[\w.'-]{1,24}[ ]){0,4}?(?:[\w-]{0,20}code|[\w-]{0,20}otp|pin|passcode|password|código|codice|kennwort|passwort|one-time)\b",
+    r"(?<![\w.-])(?:[A-Z]{1,3}-)?(?P<value>\d{3,4}[ -]?\d{1,4})[>)\]*`\"']{0,2}[ ](?:is your|is the|ist (?:dein|ihr)e?|est votre|es (?:tu|su)|è il tuo|é o seu)[ ](?:[\w.'-]{1,24}[ ]){0,4}?(?:[\w-]{0,20}code|[\w-]{0,20}otp|pin|passcode|password|código|codice|kennwort|passwort|one-time)\b",
     re.IGNORECASE,
 )
 # Words for a one-time code, in lower case. An anchor has `?` for each letter beyond ASCII.
@@ -46,14 +46,14 @@ _CODES = Anchors(
     "vahvistuskoodi", "ov??ovac? k?d", "m? x?c ", "kode verifikasi",
 )  # fmt: skip
 _CODES_BEYOND = (
-    "验证码", "驗證碼", "校验码", "動態碼", "动态码", "认证码", "認証コード", "確認コード", "認証番号", "ワンタイムパスワード", "인증번호", "인증", "확인", "код ",
+    "暗証番号", "пин", "pin码", "pinコード", "验证码", "驗證碼", "校验码", "動態碼", "动态码", "认证码", "認証コード", "確認コード", "認証番号", "ワンタイムパスワード", "인증번호", "인증", "확인", "код ",
     "رمز ", "सत्यापन", "ओटीपी", "קוד ", "κωδικός", "รหัสยืนยัน",
 )  # fmt: skip
 _CODE_IS = re.compile(
-    r"(?:验证码|驗證碼|校验码|動態碼|动态码|认证码|認証コード|確認コード|認証番号|ワンタイムパスワード|인증번호|인증[ ]?코드|확인[ ]?코드|код (?:подтверждения|доступа|безопасности|підтвердження)|رمز (?:التحقق|التأكيد|الدخول)|सत्यापन कोड|ओटीपी|קוד (?:אימות|האימות)|κωδικός επαλήθευσης|รหัสยืนยัน"
+    r"(?:暗証番号|пин-?[ ]?код|pin码|pinコード|验证码|驗證碼|校验码|動態碼|动态码|认证码|認証コード|確認コード|認証番号|ワンタイムパスワード|인증번호|인증[ ]?코드|확인[ ]?코드|код (?:подтверждения|доступа|безопасности|підтвердження)|رمز (?:التحقق|التأكيد|الدخول)|सत्यापन कोड|ओटीपी|קוד (?:אימות|האימות)|κωδικός επαλήθευσης|รหัสยืนยัน"
     r"|code (?:de |d['’])(?:vérification|verification|sécurité|securite|validation|confirmation|accès|acces)|código de (?:verificación|verificação|seguridad|segurança|confirmación|confirmação|acceso|acesso)|codice di (?:verifica|sicurezza|conferma|accesso)"
     r"|verificatiecode|beveiligingscode|bestätigungscode|sicherheitscode|einmalcode|freigabecode|zugangscode|doğrulama kodu|onay kodu|kod (?:weryfikacyjny|potwierdzający|dostępu)|verifieringskod|bekræftelseskode|bekreftelseskode|vahvistuskoodi|ověřovací kód|mã xác (?:minh|nhận)|kode verifikasi)"
-    r"[^\d\n]{0,16}(?P<value>\d{3,4}[ -]?\d{1,4})(?![\w.-])"
+    r"[ \t:：=\[【「(]{0,4}(?:(?:は|が|是|为|為|은|는|ist|lautet|is|est|es|è|é|jest|to|это|هو|הוא|है|είναι|คือ)[ \t:：]{0,2})?[\[【「\"'`*]{0,3}(?P<value>\d{3,4}[ -]?\d{1,4})(?![A-Za-z0-9_%]|[.-]\d)"
 )
 
 
@@ -62,14 +62,14 @@ def in_codes(piece: Text) -> Iterator[Span]:
     text = piece.text
     for word in (" is ", " ist ", " est ", " es ", " è ", " é "):
         for at in places(piece.lower, word):
-            if not text[at - 1 : at].isdigit():
+            if not text[max(0, at - 3) : at].rstrip(">)]*`\"'")[-1:].isdigit():
                 continue
-            for match in _IS_YOUR.finditer(text, max(0, at - 14), min(len(text), at + 140)):
-                if match.end("value") == at:
+            for match in _IS_YOUR.finditer(text, max(0, at - 16), min(len(text), at + 140)):
+                if match.end("value") <= at < match.end():
                     yield Span(*match.span("value"), "password")
     found = [] if _CODES.absent(piece) else _CODES.places(piece)
     if not text.isascii():
         found += [at for word in _CODES_BEYOND for at in places(piece.lower, word)]
     for at in found:
-        if match := _CODE_IS.match(piece.lower, at):
-            yield Span(*match.span("value"), "password")
+        if code := _CODE_IS.match(piece.lower, at):
+            yield Span(*code.span("value"), "password")

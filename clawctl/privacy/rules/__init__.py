@@ -13,6 +13,7 @@ from clawctl.privacy.rules.encoded import encoded, is_login
 from clawctl.privacy.rules.formats import keys, marked_keys, of_providers
 from clawctl.privacy.rules.forms import in_bytes, in_chains, in_constructors, in_forms, in_inserts
 from clawctl.privacy.rules.headers import tokens
+from clawctl.privacy.rules.lists import in_codes, in_lists
 from clawctl.privacy.rules.names import is_secret_under
 from clawctl.privacy.rules.people import cards, emails, passes_luhn, phones
 from clawctl.privacy.rules.pieces import BESIDE_A_NAME, KINDS, Finder, Kind, Span, Text, make_text, whole
@@ -48,6 +49,8 @@ RULES = (
     Rule("the password of a call", "password", whole(in_calls), by_words=True),
     Rule("a password file or the words of a wallet", "password", whole(in_lines)),
     Rule("a PIN, code or login in a sentence", "password", whole(in_forms), by_words=True),
+    Rule("a one-time code in a sentence", "password", whole(in_codes), by_words=True),
+    Rule("a list of secrets below their heading", "password", whole(in_lists), by_words=True),
     Rule("the key that a client is made with", "password", whole(in_constructors)),
     Rule("a secret that a command printed", "password", whole(in_outputs), by_words=True),
     Rule("a password typed at a prompt", "password", at_prompts, by_words=True),

@@ -38,12 +38,12 @@ _ENCODED = re.compile(
     r"(?i)(?:%22|%27|%5D){0,2}(?:%3D|%3A|=)(?:%20|\+)?(?:%22|%27)?(?P<value>(?:[\w.~!*()$@/+-]|%(?!26|22|27|3B|7D|2C)[0-9a-f]{2}){4,512})"
 )
 _COPULA = (
-    r"(?:[ \t]{1,3}(?:is now|is still|is|was|ist jetzt|ist|lautet|war|wäre|est|es|era|será|serà|sera|é|è|e|este|sunt|er|är|ær|var|on|oli|jest|to|brzmi|je|zní|bude|yra|ir|это|был|такой|такий|це|є|е|је"
+    r"(?:[ \t]{1,3}(?:is now|is still|is|was|ist jetzt|ist|lautet|war|wäre|est|es|era|será|serà|sera|é|è|e|este|sunt|er|är|ær|var|on|oli|jest|c['’]est|to|brzmi|je|zní|bude|yra|ir|это|был|такой|такий|це|є|е|је"
     r"|van|im|zu|to|para|adalah|ialah|yaitu|yakni|là|ni|ay|da|és|eh|est[áa]|olarak|olan|mó|bị|है|কি|হল|হলো|คือ|هي|هو|است|הוא|היא|είναι|ήταν|heißt|luidt|lyder|kuuluu|reads|becomes|contains|holds|gave me|prints|printed|changed from|from|equals|set to|changed to|now)(?=[ \t:])"
-    r"|[ \t]{0,3}(?:=|:|-(?=[ ])|–|—|→|->|は|が|を|是|为|為|는|은|이|가|คือ|：))"
+    r"|['’]s(?=[ ])|[ \t]{0,3}(?:=|:|-(?=[ ])|–|—|→|->|は|が|を|是|为|為|는|은|이|가|คือ|：))"
 )
 _PROSE = re.compile(
-    rf"""(?:{_Q})?[*_]{{0,2}}(?:(?<![\"'`])(?:[ \t]{{1,3}}(?:[\w'’@.-]{{1,20}}|\([^()\n]{{1,30}}\))){{1,6}}?)??{_COPULA}[ \t]{{0,3}}[:*_]{{0,3}}[ \t]{{0,3}}[*_]{{0,2}}(?P<open>{_Q})?(?P<value>[^\s"`“”«»„\\]{{4,128}})""",
+    rf"""(?:{_Q})?[*_]{{0,2}}(?:(?<![\"'`])(?:[ \t]{{1,3}}(?:[\w'’@./-]{{1,20}}|\([^()\n]{{1,30}}\))){{1,6}}?)??{_COPULA}(?:[ \t]{{1,2}}(?:ab heute|ab sofort|jetzt|nun|currently|still|again|just|simply|probably|actually|maintenant|désormais|ahora|adesso|ora|agora|nu|teraz|теперь|сейчас|the following|as follows|wie folgt)(?=[ :]))?[ \t]{{0,3}}[:*_]{{0,3}}[ \t]{{0,3}}[*_]{{0,2}}(?P<open>{_Q})?(?P<value>[^\s"`“”«»„\\]{{4,128}})""",
     re.IGNORECASE,
 )
 _CJK = re.compile(rf"""[ \t]{{0,2}}(?:は|が|を|是|为|為|는|은|이|가|:|=)?[ \t]{{0,2}}(?:{_Q}|[「『])?(?P<value>[!-~]{{4,128}})""")
@@ -58,7 +58,7 @@ _NEXT_ELEMENT = re.compile(
 )
 _COMMA = re.compile(rf"""(?:{_Q})?\s{{0,4}},\s{{0,16}}{_QUOTED}""")
 _SPACE = re.compile(
-    rf"""(?:{_Q}|[*_]{{1,2}})?(?:[ \t]{{1,2}}(?=[^\x00-\x7f])[^\W\d_]{{1,16}}){{0,3}}[ \t]{{1,12}}(?:\d[ ])?{_Q}?(?P<value>[^\s"'`“”«»„]{{4,256}})"""
+    rf"""(?:{_Q}|[*_]{{1,2}}|[ ]d['’]ordine)?(?:[ \t]{{1,2}}(?=[^\x00-\x7f])[^\W\d_]{{1,16}}){{0,3}}[ \t]{{1,12}}(?:\d[ ])?{_Q}?(?P<value>[^\s"'`“”«»„]{{4,256}})"""
 )
 _ROW = re.compile(r"[,;\t](?P<value>[^\s,;\"']{6,128})(?=\r?\n|$)")  # of two columns
 _QUOTED_NEXT = re.compile(rf"""[ \t]{{1,4}}{_QUOTED}""")
@@ -185,6 +185,8 @@ def _near(text: str, lower: str, begin: int, end: int, name: str, kind: str) -> 
         (_NEXT_LINE if kind == "password" else None, is_stronger_password),
     ):
         match = pattern.match(text, end) if pattern else None
+        if pattern is _PROSE:
+            match = _after_words(text, match)
         if match is None or (name.lower() == "pass" and "`" in match[0]):
             continue
         group = "quoted" if "quoted" in match.re.groupindex else "value"
@@ -205,6 +207,20 @@ def _near(text: str, lower: str, begin: int, end: int, name: str, kind: str) -> 
         yield from in_row(text, begin)
         yield from _before(text, begin)
 
+
+def _after_words(text: str, match: re.Match[str] | None) -> re.Match[str] | None:
+    """`the password on that machine is …`: some words that join a value to its name in one language are common in another."""
+    for _ in range(_MOST_JOINING):
+        if match is None or not match["value"].isalpha() or len(match["value"]) > 20:
+            return match
+        later = _PROSE.match(text, match.start("value") - 1)
+        if later is None:
+            return match
+        match = later
+    return match
+
+
+_MOST_JOINING = 3
 
 # What stands between a name and a number or words that are its value.
 _IS = re.compile(

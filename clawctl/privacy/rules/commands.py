@@ -104,7 +104,7 @@ _COMMANDS: tuple[tuple[bool, Anchors, re.Pattern[str]], ...] = tuple(
         ("echo ,printf ", r"""(?i)(?:echo|printf)(?:[ ]-\w)?(?:[ ]'%s(?:\\n)?')?[ ][\"']?(?P<value>[^\s\"'|$]{4,128})[\"']?[ ]{0,2}\|[ ]{0,2}(?:sudo[ ]-S|docker login|passwd|smbpasswd|gh auth|sudo[ ]--stdin|openssl|podman login|helm registry|cryptsetup|kinit|mkpasswd|htpasswd|argon2|gopass|pass insert|docker secret|wrangler secret|vercel env|(?:gh|glab|fly|flyctl|wrangler|az|gcloud|aws|heroku|netlify|op|bw|vault|kubeseal)[ ][^\n|]{0,60}?(?:secrets?|login|auth|unlock|password)\b)"""),
         ("identified ", r"(?i)identified(?:[ ]with[ ]\w{1,40})?[ ]by[ ]\\{0,3}[\"'](?P<value>[^\s\"'\\]{4,256})"),
         ("pass", r"(?i)password[ ]\\{0,3}'(?P<value>[^\s\"'\\]{4,256})'"),
-        ("--", r"(?i)--(?=[a-z])[\w-]{0,24}(?:password|passwd|passphrase|pass|token|secret|api-?key|access-?key|secret-?key|auth)[ =]\\{0,3}[\"']?(?P<value>[^\s\"'\\-][^\s\"'\\]{3,256})"),
+        ("--", r"(?i)--(?=[a-z])[\w-]{0,24}(?:password|passwd|passphrase|pass|token|secret|(?:api|access|secret|account|private|admin|storage|master|license|encryption)-?key|auth)[ =]\\{0,3}[\"']?(?P<value>[^\s\"'\\-][^\s\"'\\]{3,256})"),
         ("pass", r"passwd\b[^\n]{0,80}?-\w{0,4}b\w{0,4} \S{1,80} \S{1,64} (?P<value>[^\s\"']{4,128})"),
         ("pass", r"PASS (?P<value>[^\s\"']{6,128})"),
         ("cred,login,account,zugang,anmeldung,identifiant,acces,acesso,inloggegevens",
@@ -135,6 +135,7 @@ def in_commands(piece: Text) -> Iterator[Span]:
 
 _SETTING = re.compile(r"[a-z_]{2,24}=\w*,?$")
 _NUMBER = re.compile(r"\d{6,12}")
+_BASE64 = re.compile(r"(?=[^\n]*[A-Z0-9]{2})(?=[^\n]*[A-Z])(?=[^\n]*\d)[A-Za-z0-9+/]{40,512}={0,2}")
 
 
 def is_given(value: str, loose: bool) -> bool:
@@ -143,7 +144,7 @@ def is_given(value: str, loose: bool) -> bool:
         (
             (is_strong_password(value) or _NUMBER.fullmatch(value))
             and not value.isalpha()
-            and value.count("/") < 2
+            and (value.count("/") < 2 or _BASE64.fullmatch(value))
             and not _SETTING.match(value)
         )
         if loose
@@ -153,7 +154,7 @@ def is_given(value: str, loose: bool) -> bool:
 
 
 _CALL = re.compile(
-    r"\w{0,24}[ ]{0,2}=?[ ]{0,2}(?:new[ ])?(?:\w{1,24}[.:]{0,2}){0,3}[(\[{]{1,2}(?=(?P<arguments>[^()\n]{0,240}(?:\n[^()\n]{0,120}){0,3}))",
+    r"""\w{0,24}[ ]{0,2}=?[ ]{0,2}(?:new[ ])?(?:\w{1,24}[.:]{0,2}){0,3}[(\[{]{1,2}(?=(?P<arguments>(?:[^()\n"']|"[^"\n]{0,128}"|'[^'\n]{0,128}'|["']){0,240}+(?:\n[^()\n]{0,120}){0,3}))""",
     re.IGNORECASE,
 )
 _ARGUMENT = re.compile(r"""\\{0,2}["'](?P<value>[^"'\n\\]{0,128})\\{0,2}["']""")

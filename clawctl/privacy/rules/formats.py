@@ -35,13 +35,13 @@ _FORMATS = "|".join(
         r"access_token\$(?:production|sandbox)\$[a-z0-9]{16}\$[a-f0-9]{32}", r"access-(?:sandbox|development|production)-[0-9a-f-]{36}", r"rzp_(?:live|test)_[A-Za-z0-9]{14,24}",
         # chat and mail
         r"xox[abdposre](?:\.xox[a-z])?-[A-Za-z0-9%-]{10,500}", r"xapp-\d-[A-Za-z0-9-]{20,200}", r"[MNO][A-Za-z0-9_-]{23,27}\.[\w-]{6,7}\.[\w-]{27,45}",
-        r"SG\.[\w=.-]{60,72}", r"md-[\w-]{22}", r"AAAA[\w-]{7}:[\w-]{130,180}", r"\d{12,18}\|[\w-]{20,40}", r"_\|WARNING:-DO-NOT-SHARE-THIS[^\s]{60,1200}", r"key-[a-f0-9]{32}", r"[a-f0-9]{32}-[a-f0-9]{8}-[a-f0-9]{8}", r"[a-f0-9]{32}-us\d{1,2}", r"xkeysib-[a-f0-9]{64}-[A-Za-z0-9]{16}",
+        r"SG\.[\w=.-]{60,72}", r"md-[\w-]{22}", r"AAAA[\w-]{7}:[\w-]{130,180}", r"\d{12,18}\|[\w-]{20,40}", r"_\|WARNING:-DO-NOT-SHARE-THIS[^\s]{60,1200}", r"key-[a-f0-9]{32}", r"[a-f0-9]{32}-[a-f0-9]{8}-[a-f0-9]{8}", r"[a-f0-9]{32}-us\d{1,2}", r"A{20,24}(?=[A-Za-z0-9%]{0,60}[a-z])(?=[A-Za-z0-9%]{0,60}\d)[A-Za-z0-9%]{60,120}", r"xkeysib-[a-f0-9]{64}-[A-Za-z0-9]{16}",
         r"\d{8,10}:AA[\w-]{33}", r"SK(?:[a-f0-9]{32}|[A-Za-z0-9]{32})", r"EAA[A-Z][A-Za-z0-9]{80,250}", r"sl\.(?:u\.)?[\w=-]{130,1200}", r"s\.[A-Za-z0-9]{24}", r"00D[A-Za-z0-9]{12,15}![\w.]{90,120}", r"5Aep861[\w.=]{60,120}", r"3MVG9[\w.+/=]{60,200}", r"KEY01[0-9A-F]{32}_[A-Za-z0-9]{22}", r"re_[A-Za-z0-9]{8}_[A-Za-z0-9]{20,30}",
         r"(?:https?://)?hooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9+/_]{30,80}", r"(?:https?://)?(?:\w{1,8}\.)?discord(?:app)?\.com/api/webhooks/\d{16,20}/[\w-]{60,80}",
         r"(?:https?://)?(?:[\w-]{1,40}\.)?webhook\.office\.com/webhookb2/[a-z0-9@-]{20,90}/IncomingWebhook/[a-z0-9]{32}/[a-z0-9-]{36}",
         # tools and data
         r"(?:shpat_|lin_api_|lin_oauth_|figd_|figo_|figdh_|ntn_|secret_(?=\w{43})|glsa_|glc_|aio_|phc_|phx_|pnu_|tfp_|rdme_|ico-|p8e-|pat-na\d-|fio-u-|tk-us-)[\w=+/-]{24,400}",
-        r"(?:hvs|hvb|hvr)\.[\w-]{24,400}", r"(?:tskey-[a-z]{2,12}-|dapi|dkea|dose|NRAK-|NRII-|NRJS-|NRRA-|sntrys_|sntryu_|PMAK-|CFPAT-|pul-|HRKU-)[\w=+/-]{19,500}",
+        r"(?:hvs|hvb|hvr)\.[\w-]{24,400}", r"[a-z]{2,10}_[a-z]{2,8}\.[a-f0-9]{8}\.[\w-]{40,120}", r"[a-z]{2,12}_v\d_[A-Za-z0-9_-]{32,120}", r"(?<![+/=])u\+[A-Za-z0-9_-]{18}(?![A-Za-z0-9+/_-])", r"(?:tskey-[a-z]{2,12}-|dapi|dkea|dose|NRAK-|NRII-|NRJS-|NRRA-|sntrys_|sntryu_|PMAK-|CFPAT-|pul-|HRKU-)[\w=+/-]{19,500}",
         r"dp\.(?:pt|st|ct|sa|scim|audit)\.[\w.-]{40,60}", r"pscale_(?:pw|tkn|oauth)_[\w=.-]{32,64}", r"pat[A-Za-z0-9]{14}\.[a-f0-9]{64}", r"sm_[aps]at_[A-Za-z0-9]{16}",
         r"sk\.eyJ[\w-]{20,300}\.[\w-]{20,40}", r"(?i:dt0[a-z]\d\d\.[A-Z0-9]{24}\.[A-Z0-9]{64})", r"[12]/\d{12,20}/\d{12,20}:[a-f0-9]{32}", r"hca[a-z]k_01[a-z0-9]{50,64}", r"1000\.[a-f0-9]{32}\.[a-f0-9]{32}", r"pat\.[A-Za-z0-9_-]{22}\.[a-f0-9A-F]{24}\.[A-Za-z0-9]{20}", r"VF\.(?:(?:DM|WS)\.)?[a-fA-F0-9]{24}\.[A-Za-z0-9]{16}", r"v1\.0-[a-f0-9]{24}-[a-f0-9]{146}", r"[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk",
         r"eyJrIjoi[A-Za-z0-9+/=]{60,400}", r"AGE-SECRET-KEY-1[A-Z0-9]{50,60}", r"(?:sc|ext|scauth|authress)_[a-z0-9]{5,30}\.[a-z0-9]{4,6}\.acc[_-][a-z0-9-]{10,32}\.[\w+/=-]{30,120}",

@@ -62,13 +62,14 @@ _NEEDED_BEFORE = {
         r"(?i)(?:sudo|passwd|login|keyring|kinit|cryptsetup|openssl|gpg|htpasswd|auth|passphrase|read)\b[^\n]{0,60}$"
     ),
     '"key"': re.compile(r"(?i)\"(?:user(?:_?name)?|login|account)\"\s{0,3}:\s{0,3}\"[^\"{}]{1,40}\",\s{0,12}$"),
+    "reset it to ": re.compile(r"(?i)(?:passw|passphrase|passcode|\bpw|\bpwd|\bpin\b|login)[^\n]{0,60}$"),
     "send": re.compile(r"(?i)(?:p?ass(?:word|phrase|wd)?)\b[^\n]{0,30}(?:\n[^\n]{0,30})?$"),
 }
 # Words, the form that stands where one of them does, and what its value must be.
 _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[str], bool]], ...] = tuple(
     (Anchors(*words.split(",")), _NEEDED_BEFORE.get(words.split(",")[0]), re.compile(pattern), check)
     for words, pattern, check in (
-        ("prv", rf"prv(?P<value>{_B58}{{90,112}})(?![A-Za-z0-9])", is_random),
+        ("prv", r"prv(?P<value>[A-Za-z0-9]{90,112})(?![A-Za-z0-9])", is_random),
         ("otp,2fa,mfa,authenticator,seed", rf"(?i:otp|2fa|mfa|authenticator|seed)(?:[ _-]?(?i:secret|seed|key|code|token|app|backup|setup|manual|entry|base32)){{0,3}}[\"'`]{{0,2}}(?:[ ]?(?i:is|are|with|the|for [\w.]{{1,20}}|:|=|=>|,|\()[ ]?){{0,3}}[ ]{{0,2}}[\"'`]{{0,2}}(?P<value>{_BASE32})(?![A-Za-z0-9+/=_-])", _is_seed),
         ("otpauth:", r"otpauth://[^\s\"']{1,200}?secret=(?P<value>[A-Za-z2-7]{16,128})", bool),
         ("pwd={,password={", r"(?i)(?:pwd|password)=\{(?P<value>[^{}\n]{3,128})\}", lambda value: is_strong_password(value, 6)),
@@ -79,7 +80,7 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("securestring", r"(?i)securestring[ ]+(?:-string[ ]+)?(?:-\w{1,14}[ ]+){0,2}[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
         ("networkcredential", r"(?i)networkcredential\([ ]?[^\"',()\n]{0,3}[\"']?[^\"',()\n]{1,60}[\"']?,[ ]?@?[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
         ("session(", r"(?i)session\(\s{0,4}\{[^{}]{0,200}?\bsecret[\"']?:[ ]?[\[]?[\"'`](?P<value>[^\"'`\n]{4,128})[\"'`]", _is_loose),
-        ("pin", r"(?:(?<![A-Za-z])PIN|(?<![A-Za-z])[Pp]in)(?:[- ](?i:code|number|nummer))?(?:[ ](?:for|to|of|on|für)[ ](?:[\w'-]{1,20}[ ]){1,4})?(?:[ ]{0,2}(?i:is now|is still|is|was|ist|lautet|est|es)[ ]:?|(?<=PIN)[ ]?[:=][ ]?|(?<=code)[ ]?[:=]?[ ]?)[ ]?[\"'`*]{0,2}(?P<value>\d{4,8})(?![\w.])", bool),
+        ("pin", r"(?:(?<![A-Za-z])PIN|(?<![A-Za-z])[Pp]in)(?:[- ](?i:code|number|nummer))?(?:[ ](?:for|to|of|on|für)[ ](?:[\w'-]{1,20}[ ]){1,4})?(?:[ ]{0,2}(?i:is now|is still|is|was|ist|lautet|est|es|è|é|jest|er|är|on|это)[ ]:?|(?<=PIN)[ ]?[:=][ ]?|(?<=code)[ ]?[:=]?[ ]?)[ ]?[\"'`*]{0,2}(?P<value>\d{4,8})(?![\w.])", bool),
         ("code", r"(?i)codes?(?:[ ](?:for|to|of|on|from)[ ](?:[\w'-]{1,20}[ ]){1,4})?[ ]{0,2}(?:is now|is|was|are|:|=|ist|lautet)[ ]{0,2}[\"'`*]{0,2}(?P<value>\d{4,10}(?:[ -]\d{3,6})?|[^\s\"'`]{6,64})", lambda value: value.replace("-", "").replace(" ", "").isdigit() or is_stronger_password(value)),
         ("u:,u=,user:,user=,user ,l:", r"(?i)(?<![a-z])(?:u|user|l|login)[:= ][ ]?[^\s,;:/]{1,40}[ ,;/|]{1,3}(?:and[ ])?(?:p|pw|pass|pwd|password|passwort|kennwort)[:= ][ ]?[\"'`]?(?P<value>[^\s\"'`]{4,64})", is_strong_password),
         ("root:,admin:,administrator:,sa:", r"(?i)(?<![\w:/.@-])(?:root|admin|administrator|sa):(?P<value>[^\s:\"'`]{6,64})(?![\w:])", is_stronger_password),
@@ -124,6 +125,13 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("_key,_salt", r"(?i)_(?:key|salt)[\"']?[ ]{0,3}(?:,|=>?|:)[ ]{0,16}(?P<quote>[\"'])(?P<value>(?:(?!(?P=quote))[^\n]){24,128})(?P=quote)", _is_salt),
         ("\"key\"", r"\"key\"\s{0,3}:\s{0,3}\"(?P<value>[^\"\s\\]{16,128})\"", is_strong_key),
         ("\"key", r"\"key\"\s{0,3}:\s{0,3}\"(?P<value>[^\"\s\\]{16,128})\",\s{0,12}\"(?:user(?:_?name)?|login|account)\"", is_strong_key),
+        ("private key", r"(?i)private key(?:(?!sha|hash|fingerprint|digest|\bid\b)[^\n]){0,40}?(?<![\w])(?:0x)?(?P<value>[0-9a-f]{64})(?![\w])", mixed),
+        ("set password for ", r"(?i)set password for [^\n=]{1,80}=[ ]?(?:password\()?[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
+        ("tan ", r"TAN(?:[ ](?:ist|lautet|is))?:?[ ](?P<value>\d{6})(?![\w.])", bool),
+        ("use ,enter ", r"(?i)(?:use|enter)[ ](?:the )?(?:code )?(?P<value>\d{4,8})[ ](?:to[ ](?:verify|log|sign|confirm|authenticate|complete|reset|unlock|activate)|as[ ](?:\w{1,16}[ ]){0,4}(?:code|otp|pin|password)\b)", bool),
+        ("enable secret ,enable password ", r"(?i)enable (?:secret|password) (?:level \d{1,2} )?(?:\d )?(?P<value>[^\s\"']{4,128})", is_strong_password),
+        ("pre-shared-key ", r"(?i)pre-shared-key (?:(?:local|remote|ascii-text|hex|address \S{1,60}) ){0,3}(?:key )?(?:\d )?[\"']?(?P<value>[^\s\"']{4,128})", is_strong_password),
+        ("reset it to ,changed it to ,change it to ,set it to ,reset to ,it is now ,it's now ", r"(?:reset|changed?|set|it)(?:['’]s| is)?(?: it)? (?:to|now) [\"'`*]{0,2}(?P<value>[^\s\"'`*]{6,64})", is_stronger_password),
         ("bindpw,rootpw,rootbindpw", r"(?i)(?:bind|root|rootbind)pw[ \t]{1,8}[\"']?(?P<value>[^\s\"']{4,128})", _is_loose),
         ("alias set ,host add ", r"(?:alias set|host add)[ ][\w.-]{1,40}[ ]https?://[^\s]{1,120}[ ][\"']?[^\s\"']{1,64}[\"']?[ ][\"']?(?P<value>[^\s\"'$-][^\s\"']{7,128})", _is_loose),
         ("configure set ", r"configure set (?:[\w.-]{1,60}\.)?(?:aws_secret_access_key|aws_session_token)[ ][\"']?(?P<value>[^\s\"'$]{16,4000})", _is_loose),
@@ -171,7 +179,7 @@ _ARGUMENT = re.compile(
 )
 _CONSTRUCTOR = re.compile(
     r"(?:(?i:client|api|sdk|service|connection|connector|init|initialize|configure|setup|authenticate|login|tracker|analytics|gateway|mailer"
-    r"|geocoder|provider|auth|connect|identify|activate|fernet|hmac(?:\.new)?|sign|verify|cipher|crypt|secretbox|aes|stringsession|algoliasearch|mandrill|mailchimp|stripe|twilio|pusher|sentry|segment|mixpanel)|\bnew[ ](?:\w+\.)?[A-Z]\w{1,30})$"
+    r"|geocoder|provider|auth|connect|identify|activate|fernet|hmac(?:\.new)?|sign|verify|cipher|crypt|secretbox|aes|stringsession|algoliasearch|mandrill|mailchimp|stripe|twilio|pusher|sentry|segment|mixpanel)|(?i:client|api|sdk|service|connection|connector|gateway|mailer|bot|provider|auth)(?:::|->|\.)(?:new|create|build|init|with_key|from_key)|\bnew[ ](?:\w+\.)?[A-Z]\w{1,30})$"
 )
 _NO_CLIENT = re.compile(
     r"(?i)(?:id|guid|hash|digest|sha\d*|md5|commit|checksum|etag|version|error|exception|regexp?|string|url|date|buffer|test|file|name|image|blob)$"

@@ -7,7 +7,15 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
-from clawctl.privacy.rules.values import is_bare_password, is_password, is_phrase, is_stand_in, is_strong_key
+from clawctl.privacy.rules.values import (
+    is_bare_password,
+    is_passphrase,
+    is_password,
+    is_phrase,
+    is_stand_in,
+    is_strong_key,
+    is_words,
+)
 from clawctl.privacy.rules.words import ANCHORS_BEYOND, ENGLISH, KEYS_LONGEST_FIRST, LONGEST_FIRST, NO_VALUES, SHORT
 
 BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
@@ -53,8 +61,13 @@ def is_secret_under(name: str, value: str, quoted: bool) -> bool:
         return is_password(value) if quoted else is_bare_password(value)
     if is_stand_in(value):
         return False
-    phrased = name.lower().endswith("secret") and (quoted or name.isupper()) and is_phrase(value)
+    phrased = name.lower().endswith("secret") and (quoted or name.isupper()) and (is_phrase(value) or _is_long_phrase(value))
     return phrased or is_strong_key(value)
+
+
+def _is_long_phrase(value: str) -> bool:
+    """`SESSION_SECRET=copper-kettle-garden-moon`: four words or more, none of which names a thing of software."""
+    return is_passphrase(value) and is_words(value) and len(re.findall("[-_.]", value)) >= 3
 
 
 @lru_cache(maxsize=4096)

@@ -9,6 +9,9 @@ _CARD = re.compile(
     r"(?:4\d{3}|5[1-5]\d{2}|2[2-7]\d{2}|6011|64[4-9]\d|65\d{2}|62\d{2}|35\d{2})\d{12}|3[47]\d{13}|3(?:0[0-5]|[689]\d)\d{11}"
 )  # by issuer: Visa, Mastercard, Discover, UnionPay, JCB; American Express; Diners
 _CARDS = re.compile(r"[2-6](?<![\w.-].)\d{3}([ .-]?)\d{4,6}\1\d{4,5}(?:\1\d{3,4})?(?![\w-]|\.\d)")
+_CARD_BEFORE = re.compile(
+    r"(?:card|karte|kreditkarte|carte|tarjeta|carta|cartão|kaart|karta|kart|карты|карта|カード|卡|카드)(?![a-z])[^\d\n]{0,24}$"
+)  # beside the word, also numbers of other issuers (Maestro)
 _EMAIL = re.compile(r"(?<![\w.%+-])[\w%+-][\w.%+-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![\w-])")
 _PHONE_PLUS = re.compile(r"\+(?<![\w+.-].)\d{1,3}(?:[ .-]?\(?\d{1,5}\)?){2,6}(?![\w-]|\.\d)")
 _PHONE = re.compile(r"[(\d](?<![\w+.-].)(?:\d{3}\) ?\d{3}[ .-]|\d{2}[-.]\d{3}[-.])\d{4}(?![\w-]|\.\d)")
@@ -23,7 +26,9 @@ def passes_luhn(digits: str) -> bool:
 def cards(piece: Text) -> Iterator[Span]:
     for match in _CARDS.finditer(piece.text):
         digits = re.sub(r"\D", "", match[0])
-        if digits.isascii() and len(set(digits)) > 1 and _CARD.fullmatch(digits) is not None and passes_luhn(digits):
+        if not digits.isascii() or len(set(digits)) == 1 or not passes_luhn(digits):
+            continue
+        if _CARD.fullmatch(digits) or _CARD_BEFORE.search(piece.lower, max(0, match.start() - 32), match.start()):
             yield Span(*match.span(), "card")
 
 

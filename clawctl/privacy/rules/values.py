@@ -94,7 +94,7 @@ _TEMPLATE = re.compile(
     r"""(?ix) <[^>]*>?$ | \{ | \$ (?:[({]|\d+$|[a-z_]\w*(?:$|[\[/:.,;)"'\s@|\\<>&+=?-])|(?:argon2|pbkdf2|scrypt|bcrypt)[\w-]*\$) | %\w+% $ | %[a-z]{1,3} $ | % [({] | \[redacted: | @\w+@ $ | \.{3} | x{3,} | my[_-]?(?:password|secret|token|key)
     | (?:sk|pk)-(?:x+|\.+|your) | pk_(?:live|test)_ | [*•.\#x·-]+ $ | \[?redact | secrets?\. (?=[a-z]|$)
     | (?:your|enter|insert|replace|change|put|add|set|todo|fixme|example|dummy|placeholder|sample) (?:[_. -](?=[a-z]|$) | $ | (?-i:(?=[A-Z])) | (?:me|my|the|your|here|this|it\b|with|own\b|new|some|a?strong|random|real|value|text|data|string|user|db|pass|pw|secret|token|key|api|code))
-    | \(\s | \(\( | \(?(?:optional|again|required|hidden|empty|none)\b | &lt; | \#\{ | !(?:vault|secret|ref|sub|env) | op:// | vault: | env[.:] | process\.env | arn: | projects/ | enc\[ | keyring | \.[*+]"""
+    | \(\s | \(\( | \^?[(\[](?:\?|[\^A-Za-z]-|\\[a-z]) | \(?(?:optional|again|required|hidden|empty|none)\b | &lt; | \#\{ | !(?:vault|secret|ref|sub|env) | op:// | vault: | env[.:] | process\.env | arn: | projects/ | enc\[ | keyring | \.[*+]"""
 )
 _HOLE = re.compile(r"\$\{|\{\d?\}|%s|\{\{|\.\.\.$|…$|%[({]\w+|\}\}$|\$\(")
 CODE = re.compile(
@@ -105,7 +105,7 @@ CODE = re.compile(
 )
 TECHNICAL = re.compile(
     r"""(?ix) \W*(?: (?:sha|md|rsa|oauth|base|utf|aes|bcrypt|scrypt|argon|pbkdf|ed|ecdsa|hs|rs|es|ps|rfc|iso|http|tls|ssl|v|h|ipv|nist|fips|cve|gpt|page|line|step|section|col|row|type|test|user|attempt|issue|pr|php|python|py|node|win|k8s|s|p|ip|x|b|e2e|i18n|l10n|a11y|oauth|owasp|web|db|saml|crypt|des|wpa|mp|log4j|level|error|err|var|foo|bar|arg|param|field|column|case|item)
-      [-_.]?\d{1,4}[a-z]?(?:[-_.][a-z0-9]+)* | \d+(?:[-–.]?\d+)?[-–]?[a-z]{1,12}\.? | \d+(?:[.:,/_-]\d+)* | \d+(?:st|nd|rd|th) | \d+[%€$£+]? ) \W*$"""
+      [-_.]?\d{1,4}[a-z]?(?:[-_.][a-z0-9]+)* | \d+(?:[-–.]?\d+)?[-–]?(?-i:[A-Za-z]?[A-Z]{0,4}[a-z]{0,12}|[A-Z]{1,12})\.? | \d+(?:[.:,/_-]\d+)* | \d+(?:st|nd|rd|th) | \d+[%€$£+]? ) \W*$"""
 )
 
 
@@ -116,7 +116,7 @@ def is_stand_in(value: str, quoted: bool = False) -> bool:
         bare in PLACEHOLDERS
         or bool(_TEMPLATE.match(value))
         or _HOLE.search(value[:256]) is not None
-        or (CODE.match(value[:256]) is not None and not (quoted and (_is_typed(value) or is_words(value))))
+        or (_is_code(value) and not (quoted and (_is_typed(value) or is_words(value))))
     )
 
 
@@ -130,6 +130,41 @@ _WORD_OF_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 def _is_typed(value: str) -> bool:
     """Letters, digits and signs, as no piece of code has them (`Tiger(77)!`)."""
     return _TYPED.match(value[:128]) is not None
+
+
+def _is_code(value: str) -> bool:
+    return CODE.match(value[:256]) is not None and not _is_bracketed(value)
+
+
+_BRACKET_WITHIN = re.compile(r"\w[(\[{].*\w$|\w[(\[{][^)\]}]*$|\d\}")
+_CLOSED = re.compile(r"\w[(\[][\"']|\w[(\[][^()\[\]]{0,40}[)\]][.,;]")
+_OTHER_THAN_ALNUM = re.compile(r"[^A-Za-z0-9]+")
+
+
+def _is_bracketed(value: str) -> bool:
+    """`oASZi(HF_F4o`: a bracket within a generated password. In code a word stands before it, and it is closed."""
+    value = value[:128].rstrip(".,;:")
+    bare = _OTHER_THAN_ALNUM.sub("", value)
+    return (
+        len(bare) >= 8
+        and (mixed(bare) or is_shuffled(bare))
+        and bare != bare.lower()
+        and bare != bare.upper()
+        and "://" not in value
+        and _CLOSED.search(value) is None
+        and _BRACKET_WITHIN.search(value) is not None
+        and len(_OTHER_THAN_ALNUM.sub("", WORD_IN.sub("", value))) * 2 > len(bare)
+    )
+
+
+def is_shuffled(value: str) -> bool:
+    """Ten letters or more whose case changes again and again, as in no name (`xLsEsCnXeQNM`)."""
+    letters = "".join(_LETTERS.findall(value[:64]))
+    left = "".join(_LETTERS.findall(WORD_IN.sub("", value[:64])))
+    return len(letters) >= 10 and _RISES.subn("", letters)[1] >= 3 and len(left) * 2 >= len(letters)
+
+
+_RISES = re.compile(r"(?<=[a-z])[A-Z]")
 
 
 def is_words(value: str) -> bool:
@@ -225,7 +260,7 @@ def is_bare_password(value: str) -> bool:
     return (
         len(value) + 1 > 4
         and len(value) >= 4
-        and ((is_odd(value) and not is_stand_in(value) and not _TIME.match(value)) or is_passphrase(value))
+        and (((is_odd(value) or is_shuffled(value)) and not is_stand_in(value) and not _TIME.match(value)) or is_passphrase(value))
     )
 
 
@@ -251,7 +286,8 @@ def is_strong_password(value: str, least: int = 4) -> bool:
     if bare.isdigit() or _IDEOGRAPHS.search(bare):
         return bare.isdigit() and len(bare) >= 6 and least <= 6
     special = re.search(r"\w[!@#$%^&*?~+=|§]+\w|[!@#$%^&*?~+|§]\d|\d[!#$%&*?]|[A-Za-z][#$%^&*]$", value.rstrip(".,;:)\"'"))
-    return _LETTER.search(bare) is not None and (special is not None or DIGIT.search(bare) is not None) and "://" not in bare
+    odd = special is not None or DIGIT.search(bare) is not None or is_shuffled(bare)
+    return _LETTER.search(bare) is not None and odd and "://" not in bare
 
 
 def is_stronger_password(value: str) -> bool:
@@ -284,7 +320,7 @@ def is_strong_key(value: str) -> bool:
         return False
     if len(value) >= 24 and len(set(_SIGNS.findall(value))) >= 6:  # a salt of letters, digits and all signs
         return True
-    return entropy(value[:256]) >= 3.0 and not is_wordy(value) and not is_name(value) and not CODE.match(value[:256])
+    return entropy(value[:256]) >= 3.0 and not is_wordy(value) and not is_name(value) and not _is_code(value)
 
 
 def is_wordy(value: str) -> bool:

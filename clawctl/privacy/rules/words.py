@@ -35,6 +35,8 @@ schlüssel schluessel geheimnis geheim clé jeton chave llave chiave ключ к
 токен токена секрет
 密钥 密鑰 令牌 キー トークン
 シークレット 토큰 키
+مفتاح کلید מפתח कुंजी চাবি κλειδί คีย์ գաղտնիք anahtar anahtarı klucz sleutel
+nyckel nøgle nøkkel klíč kľúč kulcs avain cheie kunci khóa ключі
 """)
 ENGLISH = frozenset(
     _words("""
@@ -52,7 +54,7 @@ pasvorto passe facal focal pasfhocal kennwort zugangscode mdp
 contrase clave senha wachtwoord hasl parol heslo hesla
 salasana adgangskode kodeord jelsz lozinka geslo losenord slapta
 pasahitza sifre kata sandi laluan mat khau schluessel
-geheim jeton chave llave chiave
+geheim jeton chave llave chiave anahtar klucz sleutel nyckel kulcs avain cheie kunci
 """)
 )
 ANCHORS_BEYOND = tuple(
@@ -64,7 +66,8 @@ ANCHORS_BEYOND = tuple(
 # Words of one language that are words of another need a border before them.
 SHORT = frozenset(
     _words("""
-pass passe clave claves parole sandi geslo parola mdp pwd pw senha heslo passw psk auth key keys рамз гасло
+pass passe clave claves parole sandi geslo parola mdp pwd pw senha heslo passw psk auth key keys рамз гасло anahtar
+klucz sleutel nyckel kulcs avain cheie kunci nøgle
 """)
 )
 
@@ -172,6 +175,7 @@ generator handler header help hint in input issuer lifetime
 limit link list manager max message method min mode needed not off on only option page param params parser path per
 policy prefix prompt provider reset required rotation rule
 rules scope scopes service status store strength test tests
-text token tokens type types usage used validator vault when algo alias label names role
+text token tokens regex regexp pattern patterns hasher hashers
+type types usage used validator vault when algo alias label names role
 """)
 )

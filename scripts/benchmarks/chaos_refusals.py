@@ -102,7 +102,8 @@ def refusals(folder: Path, rounds: int, seed: int, clients: int = 8) -> tuple[li
                 stage.stop()
         watcher.end()
     found = audit(run)
-    lost = [turn for answer in crowd.answered if (turn := answer.turn_id) not in row_ids(run)] + found.lost
+    published_turns = row_ids(run)
+    lost = [turn for answer in crowd.answered if (turn := answer.turn_id) not in published_turns] + found.lost
     problems = [f"lost: {turn}" for turn in lost] + [f"trained twice: {turn}" for turn in found.twice] + found.built_on_refused
     return [
         ("rounds", rounds, "rounds"),

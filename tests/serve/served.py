@@ -117,7 +117,7 @@ class Server:
             return subprocess.Popen(command + ["--intercept"] * intercept, stderr=log, stdout=log, env=environment)
 
     def health(self) -> dict[str, Any]:
-        answer: dict[str, Any] = httpx.get(self.url.removesuffix("/v1") + "/health").json()
+        answer: dict[str, Any] = httpx.get(self.url.removesuffix("/v1") + "/health", timeout=60.0).json()
         return answer
 
     def captured(self) -> list[dict[str, Any]]:

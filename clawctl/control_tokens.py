@@ -20,8 +20,8 @@ from weakref import WeakKeyDictionary
 
 import orjson
 
-from clawctl.tokenizer_files import tokenizer_file
-from clawctl.types import Message
+from clawctl.run.rows import Message
+from clawctl.run.tokenizer_files import tokenizer_file
 
 _BRACKETED = re.compile(r"\s*[<\[{|＜].*[>\]}|＞]\s*", re.DOTALL)
 _EDGES = re.compile(r"\W*(.*?)\W*", re.DOTALL)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from clawctl.errors import ClawError
-from clawctl.names import open_to_append
+from clawctl.run.names import open_to_append
 
 _FORMAT = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
 _LONGEST_MESSAGE = 4000  # characters of a log message

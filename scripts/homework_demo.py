@@ -19,8 +19,8 @@ from rich.table import Table
 
 from clawctl.config import load_recipe
 from clawctl.inspect.report import write_report
-from clawctl.policies import list_versions, live_version
-from clawctl.run_dir import RunDir, open_run, published
+from clawctl.run.directory import RunDir, open_run, published
+from clawctl.run.policies import list_versions, live_version
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPE = ROOT / "recipes" / "demo.yaml"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
 
 
 @pytest.fixture(autouse=True)

@@ -32,6 +32,31 @@ def test_no_stage_imports_another() -> None:
     assert wrong == []
 
 
+BEHIND_A_SEAM = {"engines": {"serve", "engines"}, "trainers": {"train", "trainers"}}
+BELOW_THE_STAGES = {"run", "config", "privacy"}
+
+
+def test_what_stands_behind_a_seam_is_imported_by_its_own_stage_only() -> None:
+    wrong = []
+    for file in ROOT.rglob("*.py"):
+        part = file.relative_to(ROOT).parts[0]
+        wrong += [
+            f"{file.relative_to(ROOT)} imports {name}"
+            for name in imports_of(file) & set(BEHIND_A_SEAM)
+            if part not in BEHIND_A_SEAM[name]
+        ]
+    assert wrong == []
+
+
+def test_what_lies_below_the_stages_imports_none_of_them() -> None:
+    above = STAGES | set(BEHIND_A_SEAM) | {"cli", "launch", "homework"}
+    wrong = []
+    for part in BELOW_THE_STAGES:
+        for file in (ROOT / part).rglob("*.py"):
+            wrong += [f"{file.relative_to(ROOT)} imports {name}" for name in imports_of(file) & above]
+    assert wrong == []
+
+
 def test_shared_modules_import_no_stage_except_late_in_the_doors() -> None:
     for file in [*ROOT.glob("*.py"), *(ROOT / "cli").glob("*.py"), *(ROOT / "config").glob("*.py")]:
         top = ast.parse(file.read_text()).body

@@ -11,8 +11,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from clawctl.config import DEMO_MODEL
-from clawctl.policies import list_versions, live_version, policy_folder, read_policy
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
+from clawctl.run.policies import list_versions, live_version, policy_folder, read_policy
 from scripts.benchmarks.circle import CLAWCTL, write_recipe
 from tests.circle import captured, circle, ledger_of, turns_of, verdicts_of, wait_for
 

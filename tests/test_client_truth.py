@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from clawctl.collect.sessions import Sessions
-from clawctl.types import Exchange, Turn
+from clawctl.run.rows import Exchange, Turn
 from scripts.benchmarks.clients import missed_bars, rows_of
 from scripts.benchmarks.clients_families import Script, Talk, calling, result_of, said, user
 from scripts.benchmarks.clients_truth import Counts, Unclear, count, facts_of

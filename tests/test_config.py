@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from clawctl.checksums import sealed_yaml
 from clawctl.config import Recipe, dump_recipe, load_recipe
 from clawctl.config.recipe import read_yaml
 from clawctl.errors import ClawError
+from clawctl.run.checksums import sealed_yaml
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from clawctl.config import Recipe, dump_recipe, load_recipe
+from clawctl.engines.vllm.child import environment
 from clawctl.errors import ClawError
+from clawctl.launch.up import command
 from clawctl.named_code import check_named_code
-from clawctl.policies import ensure_base_policy
-from clawctl.run_dir import open_run
-from clawctl.serve.backends.vllm import environment
-from clawctl.up import command
+from clawctl.run.directory import open_run
+from clawctl.run.policies import ensure_base_policy
 
 CODE: list[dict[str, Any]] = [
     {"train": {"custom_loss": "{file}:loss"}},

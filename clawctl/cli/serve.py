@@ -45,7 +45,7 @@ def serve(
         "serve.upstream.kind": upstream_kind,
         "serve.upstream.api_key": upstream_key if upstream else None,
     }
-    from clawctl.first_try import first_try
+    from clawctl.run.first_try import first_try
     from clawctl.serve.gateway import check_engine
     from clawctl.serve.gateway import serve as work
 

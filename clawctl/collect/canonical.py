@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from clawctl.collect.side_rules import is_pair, is_transient
-from clawctl.types import Message
+from clawctl.run.rows import Message
 
 SHORTEST_HANDLE = 16  # characters of a tool-call id
 MOST_MERGED = 32  # line breaks of an answer that are looked at

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import orjson
 
-from clawctl.checksums import Damaged, read_sealed
-from clawctl.lines import Lines
-from clawctl.run_dir import RunDir, publish_bytes
-from clawctl.types import SCHEMA_VERSION, Exchange, newer
+from clawctl.run.checksums import Damaged, read_sealed
+from clawctl.run.directory import RunDir, publish_bytes
+from clawctl.run.lines import Lines
+from clawctl.run.rows import SCHEMA_VERSION, Exchange, newer
 
 log = logging.getLogger(__name__)
 

@@ -16,13 +16,13 @@ from clawctl.collect.redacted import redacted
 from clawctl.config import Recipe
 from clawctl.cut_calls import CUT_CALL, Decode, has_cut_call
 from clawctl.errors import ClawError
-from clawctl.model_files import origin_of
 from clawctl.plugins import GENERATE, ROLLOUT, Generation, load_function
 from clawctl.privacy.redaction import Redactor
-from clawctl.run_dir import RunDir
-from clawctl.shards import write_turns
-from clawctl.tokenizer_files import IdReader
-from clawctl.types import Message, Turn
+from clawctl.run.directory import RunDir
+from clawctl.run.model_files import origin_of
+from clawctl.run.rows import Message, Turn
+from clawctl.run.shards import write_turns
+from clawctl.run.tokenizer_files import IdReader
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ import orjson
 
 from clawctl.collect.rows import SIDE_TURN
 from clawctl.errors import ClawError
-from clawctl.run_dir import RunDir, publish_bytes, published
-from clawctl.shards import UnreadableShard, read_columns
-from clawctl.types import NO_NEXT_STATE, TEXT_ONLY
+from clawctl.run.directory import RunDir, publish_bytes, published
+from clawctl.run.rows import NO_NEXT_STATE, TEXT_ONLY
+from clawctl.run.shards import UnreadableShard, read_columns
 
 _EXPORTED = (
     "turn_id", "session_id", "turn_index", "kind", "created_at", "messages", "tools", "response", "next_state", "feedback",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from clawctl.collect.canonical import Conversation, handles, message_digest
 from clawctl.collect.parents import continues
-from clawctl.types import Exchange
+from clawctl.run.rows import Exchange
 
 
 @dataclass(frozen=True, slots=True)

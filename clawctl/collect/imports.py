@@ -13,8 +13,8 @@ Four shapes of a line are known by their keys:
 `input`, …        a preference example: `preferred_output` rated 1, `non_preferred_output` rated -1, as siblings.
 
 Text has no token ids: ids, logprobs and policy version of an imported turn are null (law 1). Such a turn is judged, but trained
-only by a trainer that scores text with its own weights, as off-policy (`clawctl.types.Turn.judged`). Secrets are taken out before
-anything is written, by the same rules as serve's (`privacy.redact`); a turn that held one is not trained.
+only by a trainer that scores text with its own weights, as off-policy (`clawctl.run.rows.Turn.judged`). Secrets are taken out
+before anything is written, by the same rules as serve's (`privacy.redact`); a turn that held one is not trained.
 """
 
 import hashlib
@@ -34,9 +34,9 @@ from clawctl.config.privacy import PrivacyConfig
 from clawctl.cut_calls import CUT_CALL, has_cut_call
 from clawctl.errors import ClawError
 from clawctl.privacy.redaction import Redactor
-from clawctl.run_dir import RunDir, published
-from clawctl.shards import UnreadableShard, read_turn_ids, write_turns
-from clawctl.types import NO_NEXT_STATE, TEXT_ONLY, Message, Turn
+from clawctl.run.directory import RunDir, published
+from clawctl.run.rows import NO_NEXT_STATE, TEXT_ONLY, Message, Turn
+from clawctl.run.shards import UnreadableShard, read_turn_ids, write_turns
 
 USER = "import"  # whose turns these are
 SHARD_TURNS = 1024

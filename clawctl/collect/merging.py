@@ -10,7 +10,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clawctl.shards import Origin, UnreadableShard, publish_pieces, read_table, schema_of
+from clawctl.run.shards import Origin, UnreadableShard, publish_pieces, read_table, schema_of
 
 PIECE_BYTES = 16 << 20  # decoded: about what a reader of a merged shard holds at a time
 

@@ -39,7 +39,7 @@ from clawctl.collect.canonical import (
     text_of,
 )
 from clawctl.collect.plain import Beginning, PlainIndex
-from clawctl.types import Exchange, Message
+from clawctl.run.rows import Exchange, Message
 
 MOST_DROPPED = 2  # user messages of the parent that may be missing in the child
 MOST_COMPARED = 256  # newest turns with the same words that are looked at one by one

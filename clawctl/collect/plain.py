@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Literal
 
-from clawctl.types import Exchange, Message, is_plain
+from clawctl.run.rows import Exchange, Message, is_plain
 
 if TYPE_CHECKING:
     from clawctl.collect.parents import Node

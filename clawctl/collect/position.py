@@ -12,11 +12,11 @@ from typing import Any
 
 import orjson
 
-from clawctl.checksums import read_sealed, sealed
 from clawctl.collect.captures import Found
-from clawctl.lines import whole_end
-from clawctl.run_dir import RunDir, publish_bytes, published
-from clawctl.types import SCHEMA_VERSION
+from clawctl.run.checksums import read_sealed, sealed
+from clawctl.run.directory import RunDir, publish_bytes, published
+from clawctl.run.lines import whole_end
+from clawctl.run.rows import SCHEMA_VERSION
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from clawctl.collect.canonical import answer_text, role_of, text_of
-from clawctl.types import Message
+from clawctl.run.rows import Message
 
 SHORTEST = 8  # characters of a line that can be quoted; of an answer that is found again, four times as many
 LONGEST = 120  # characters that are compared

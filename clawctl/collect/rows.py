@@ -6,9 +6,9 @@ from typing import Literal
 from clawctl.collect.canonical import Conversation, role_of, text_of
 from clawctl.collect.parents import Evidence, Match
 from clawctl.cut_calls import CUT_CALL, Decode, has_cut_call
-from clawctl.types import NO_NEXT_STATE, REGENERATED, Exchange, Message, Turn
+from clawctl.run.rows import NO_NEXT_STATE, REGENERATED, Exchange, Message, Turn
 
-# The whole vocabulary, the first that applies is given: these, then REGENERATED and NO_NEXT_STATE (`clawctl.types`). CUT_CALL
+# The whole vocabulary, the first that applies is given: these, then REGENERATED and NO_NEXT_STATE (`clawctl.run.rows`). CUT_CALL
 # (`clawctl.cut_calls`) comes after CANCELLED, and serve's own reason after that ("greedy", …).
 SIDE_TURN = "side turn"
 ERROR = "error"

@@ -65,7 +65,7 @@ from clawctl.collect.side_rules import (
     without_time,
 )
 from clawctl.cut_calls import Decode
-from clawctl.types import Exchange, Feedback, Message, Turn, is_plain
+from clawctl.run.rows import Exchange, Feedback, Message, Turn, is_plain
 
 MOST_ASIDE_WORDS = 1 << 14  # messages, of all users
 MOST_UNCERTAIN = 16  # claims of a user whose answer is looked for in later requests
@@ -171,7 +171,7 @@ class Sessions:
 
     def rate(self, feedback: Feedback) -> None:
         """An explicit rating closes its turn. What is said of a turn that is closed already does not change its row: whoever needs
-        the reward looks ratings up (`clawctl.feedback`). Nobody rates another's turns."""
+        the reward looks ratings up (`clawctl.run.feedback`). Nobody rates another's turns."""
         node = self._index.by_id.get(feedback.turn_id)
         if node is None:
             self._early[feedback.key, feedback.turn_id] = feedback

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from clawctl.types import Message
+from clawctl.run.rows import Message
 
 VERSION = 6
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from clawctl.collect.exports import export_file
 from clawctl.collect.imports import import_file
 from clawctl.config.privacy import PrivacyConfig
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
 
 
 def import_text(run: RunDir, privacy: PrivacyConfig, file: Path, rating: float | None, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Merges small shards that no stage needs. `clawctl/retention.py` deletes shards by age and size.
+"""Merges small shards that no stage needs. `clawctl/run/retention.py` deletes shards by age and size.
 
 A merged shard has the stem of its first part with the suffix `-merged`, so it keeps its place in the order. Its verdicts are
 published before its turns, and its parts are removed after both. If a worker is killed in between, the next upkeep removes the
@@ -13,9 +13,9 @@ import pyarrow as pa
 from clawctl.collect.merging import merge_shards
 from clawctl.collect.position import Position
 from clawctl.config import Recipe
-from clawctl.done_with import SUFFIX, DoneWith
-from clawctl.run_dir import RunDir, published
-from clawctl.shards import UnreadableShard, merged_from
+from clawctl.run.directory import RunDir, published
+from clawctl.run.done_with import SUFFIX, DoneWith
+from clawctl.run.shards import UnreadableShard, merged_from
 
 log = logging.getLogger(__name__)
 

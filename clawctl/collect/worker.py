@@ -23,15 +23,15 @@ from clawctl.collect.side_rules import VERSION
 from clawctl.collect.upkeep import Upkeep
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.feedback import FeedbackFile, Ratings
-from clawctl.lines import Rewritten
-from clawctl.model_files import origin_of
 from clawctl.process import stop_on_signals
-from clawctl.retention import Retention
-from clawctl.run_dir import RunDir, changes, published, quarantine, sole_worker
-from clawctl.shards import UNKNOWN, Origin, UnreadableShard, read_parents, write_turns
-from clawctl.tokenizer_files import IdReader
-from clawctl.types import Feedback, Turn
+from clawctl.run.directory import RunDir, changes, published, quarantine, sole_worker
+from clawctl.run.feedback import FeedbackFile, Ratings
+from clawctl.run.lines import Rewritten
+from clawctl.run.model_files import origin_of
+from clawctl.run.retention import Retention
+from clawctl.run.rows import Feedback, Turn
+from clawctl.run.shards import UNKNOWN, Origin, UnreadableShard, read_parents, write_turns
+from clawctl.run.tokenizer_files import IdReader
 
 log = logging.getLogger(__name__)
 

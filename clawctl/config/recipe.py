@@ -6,7 +6,6 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from clawctl.checksums import Damaged, check_yaml
 from clawctl.config.collect import CollectConfig
 from clawctl.config.elsewhere import is_from_elsewhere, suggest
 from clawctl.config.eval import EvalConfig, GateConfig
@@ -18,6 +17,7 @@ from clawctl.config.serve import ServeConfig
 from clawctl.config.train import TrainConfig
 from clawctl.config.up import UpConfig
 from clawctl.errors import ClawError
+from clawctl.run.checksums import Damaged, check_yaml
 
 
 class Recipe(Section):

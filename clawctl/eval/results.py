@@ -6,11 +6,11 @@ from typing import Any
 
 import orjson
 
-from clawctl.checksums import Damaged, read_sealed, sealed
 from clawctl.config import EvalConfig
 from clawctl.eval.gate import Scores
 from clawctl.eval.intervals import Estimate
-from clawctl.run_dir import RunDir, publish_bytes, quarantine
+from clawctl.run.checksums import Damaged, read_sealed, sealed
+from clawctl.run.directory import RunDir, publish_bytes, quarantine
 
 METRICS = ("satisfaction", "correctness")
 

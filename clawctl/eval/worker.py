@@ -17,17 +17,17 @@ from typing import Any
 from rich.table import Table
 
 from clawctl.config import GateConfig, Recipe
-from clawctl.disk import when_there_is_room
-from clawctl.endpoint import Endpoint, own_api_key, own_endpoint
 from clawctl.errors import ClawError
 from clawctl.eval.gate import Anchor, Decision, Scores, decide, is_below, limit
 from clawctl.eval.results import METRICS, CannotMeasure, Finding, is_measured, read_record, scores, settings_of, write_record
 from clawctl.eval.suites import SUITES
-from clawctl.lineage import BUILT_ON, OVERTAKEN, Lineage, is_undecided, read_lineage, served
-from clawctl.policies import LiveMoved, ensure_base_policy, list_versions, live_version, move_live, read_policy
 from clawctl.printing import answers, print_json
 from clawctl.process import stop_on_signals
-from clawctl.run_dir import RunDir, changes, sole_worker
+from clawctl.run.directory import RunDir, changes, sole_worker
+from clawctl.run.disk import when_there_is_room
+from clawctl.run.endpoint import Endpoint, own_api_key, own_endpoint
+from clawctl.run.lineage import BUILT_ON, OVERTAKEN, Lineage, is_undecided, read_lineage, served
+from clawctl.run.policies import LiveMoved, ensure_base_policy, list_versions, live_version, move_live, read_policy
 
 log = logging.getLogger("eval")
 

@@ -21,14 +21,14 @@ from uuid import uuid4
 import httpx
 
 from clawctl.config import load_recipe, recipe_file
-from clawctl.endpoint import Endpoint, own_endpoint
 from clawctl.errors import ClawError
 from clawctl.homework.people import Person
 from clawctl.homework.problems import Role, Task, is_correct, make_tasks
 from clawctl.homework.satisfaction import satisfaction
-from clawctl.policies import live_version
 from clawctl.process import stop_on_signals
-from clawctl.run_dir import RunDir, open_run
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.endpoint import Endpoint, own_endpoint
+from clawctl.run.policies import live_version
 
 log = logging.getLogger("people")
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from rich.table import Table
 
-from clawctl.checksums import read_sealed
 from clawctl.inspect.rows import read_json
 from clawctl.inspect.tables import problem_lines, since, sized
 from clawctl.printing import answers, one_line, print_json
-from clawctl.run_dir import FOLDERS, RunDir, published
-from clawctl.shards import UnreadableShard, read_columns
+from clawctl.run.checksums import read_sealed
+from clawctl.run.directory import FOLDERS, RunDir, published
+from clawctl.run.shards import UnreadableShard, read_columns
 
 # The content of each folder, and its user data.
 _HOLDS = {

@@ -17,10 +17,10 @@ from rich.text import Text
 from clawctl.inspect.policies import read_live
 from clawctl.inspect.rows import Joined, json_lines, read_json, read_open, read_rows
 from clawctl.inspect.tables import problem_lines, since, sized
-from clawctl.lineage import read_lineage, refusals_in_a_row
-from clawctl.policies import list_versions
 from clawctl.printing import answers, counted, one_line, print_json
-from clawctl.run_dir import FOLDERS, RunDir, claimed, published
+from clawctl.run.directory import FOLDERS, RunDir, claimed, published
+from clawctl.run.lineage import read_lineage, refusals_in_a_row
+from clawctl.run.policies import list_versions
 
 _LITTLE_ROOM = 16 << 20  # bytes
 REDACTION_CURE = (

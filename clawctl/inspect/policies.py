@@ -9,10 +9,10 @@ from rich.text import Text
 from clawctl.errors import ClawError
 from clawctl.inspect.rows import json_lines, read_json, read_policies
 from clawctl.inspect.tables import cut_to, problem_lines, since
-from clawctl.lineage import BUILT_ON, OVERTAKEN, read_lineage, why_dead
-from clawctl.policies import live_version, read_moves
 from clawctl.printing import Column, answers, counted, fitting, one_line, print_json
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
+from clawctl.run.lineage import BUILT_ON, OVERTAKEN, read_lineage, why_dead
+from clawctl.run.policies import live_version, read_moves
 
 _METRICS = ("satisfaction", "correctness")
 _MOVES_SHOWN = 5

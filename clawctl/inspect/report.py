@@ -13,7 +13,7 @@ from clawctl.inspect.picture import draw, draw_training
 from clawctl.inspect.policies import describe_policies, read_eval
 from clawctl.inspect.rows import json_lines
 from clawctl.printing import answers, plain, print_json
-from clawctl.run_dir import RunDir, publish_bytes
+from clawctl.run.directory import RunDir, publish_bytes
 
 _LONGEST = 2000  # characters of an example
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from clawctl.checksums import Damaged, read_sealed
 from clawctl.config import TrainConfig, load_recipe, recipe_file
 from clawctl.errors import ClawError
-from clawctl.feedback import Ratings
-from clawctl.lineage import MOST_TIMES, TWICE, read_lineage
-from clawctl.policies import list_versions, read_policy
-from clawctl.reward import Worth, worth
-from clawctl.run_dir import RunDir, published
-from clawctl.shards import UnreadableShard, read_columns
-from clawctl.types import Policy, is_judged, lacks_reaction
+from clawctl.run.checksums import Damaged, read_sealed
+from clawctl.run.directory import RunDir, published
+from clawctl.run.feedback import Ratings
+from clawctl.run.lineage import MOST_TIMES, TWICE, read_lineage
+from clawctl.run.policies import list_versions, read_policy
+from clawctl.run.reward import Worth, worth
+from clawctl.run.rows import Policy, is_judged, lacks_reaction
+from clawctl.run.shards import UnreadableShard, read_columns
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from clawctl.errors import ClawError
 from clawctl.inspect.rows import Row, read_rows, words_of
 from clawctl.inspect.tables import cut_to, problem_lines
 from clawctl.printing import answers, counted, labelled, one_line, plain, print_json
-from clawctl.reward import signed
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
+from clawctl.run.reward import signed
 
 
 def show_turns(run: RunDir, session: str | None, as_json: bool) -> None:

@@ -15,8 +15,8 @@ from clawctl.inspect.rows import Row, json_lines, read_rows
 from clawctl.inspect.tables import problem_lines
 from clawctl.inspect.turns import as_dict, whole_turn
 from clawctl.printing import Column, answers, fitting, one_line, plain, print_json
-from clawctl.run_dir import RunDir
-from clawctl.shards import UnreadableShard, read_table
+from clawctl.run.directory import RunDir
+from clawctl.run.shards import UnreadableShard, read_table
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _OF_STEP = (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clawctl.judge.cases import Case, make_turn
-from clawctl.types import Message
+from clawctl.run.rows import Message
 
 Place = Literal["answer", "came back", "request", "earlier", "tool"]
 

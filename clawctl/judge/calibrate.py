@@ -20,7 +20,7 @@ from clawctl.judge.rules import ruled
 from clawctl.judge.together import together
 from clawctl.judge.votes import agreement, decided, first_round, majority
 from clawctl.printing import answers, print_json
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
 
 log = logging.getLogger(__name__)
 

@@ -13,13 +13,13 @@ from typing import Any
 import orjson
 
 from clawctl.config import DEMO_MODEL, Recipe
-from clawctl.endpoint import Endpoint, own_endpoint
 from clawctl.errors import ClawError
 from clawctl.http_client import Answer, Broken, Unreachable
 from clawctl.judge.endpoints import Place, Places, retry_after_s
 from clawctl.judge.posts import Posts
 from clawctl.judge.prompts import judge_messages, new_fence
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
+from clawctl.run.endpoint import Endpoint, own_endpoint
 
 log = logging.getLogger(__name__)
 

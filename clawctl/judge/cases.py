@@ -20,9 +20,9 @@ import orjson
 from clawctl.errors import ClawError
 from clawctl.judge.evidence import Evidence, read_evidence
 from clawctl.judge.ratings import RatedTurns
-from clawctl.run_dir import RunDir, published
-from clawctl.shards import UnreadableShard
-from clawctl.types import Message
+from clawctl.run.directory import RunDir, published
+from clawctl.run.rows import Message
+from clawctl.run.shards import UnreadableShard
 
 _KEYS = {"request", "messages", "answer", "response", "next_state", "label", "role", "rating", "id"}
 _FORMAT = 'a line looks like {"request": "2+2?", "answer": "5", "next_state": "no, wrong", "label": -1}; see docs/concepts.md'

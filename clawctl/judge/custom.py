@@ -22,7 +22,7 @@ from clawctl.judge.opinion import Opinion
 from clawctl.judge.reward_range import OUTSIDE, RewardRange
 from clawctl.judge.view import view_turn
 from clawctl.plugins import load_object, takes, with_name
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
-from clawctl.endpoint import Endpoint
+from clawctl.run.endpoint import Endpoint
 
 FIRST_REST_S, LONGEST_REST_S = 0.1, 5.0
 LONGEST_RETRY_AFTER_S = 300.0

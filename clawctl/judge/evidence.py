@@ -3,13 +3,13 @@
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from clawctl.shards import read_columns
-from clawctl.types import Message, is_judged
+from clawctl.run.rows import Message, is_judged
+from clawctl.run.shards import read_columns
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A turn for its judge, with the fields of `clawctl.types.Turn`."""
+    """A turn for its judge, with the fields of `clawctl.run.rows.Turn`."""
 
     turn_id: str
     source: str

@@ -13,7 +13,7 @@ from clawctl.config import JudgeConfig
 from clawctl.judge.evidence import Evidence
 from clawctl.judge.fences import neutral, visible
 from clawctl.judge.prompts import HINT_SYSTEM, SYSTEM, Vote
-from clawctl.types import Message
+from clawctl.run.rows import Message
 
 log = logging.getLogger(__name__)
 

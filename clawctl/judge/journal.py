@@ -12,10 +12,10 @@ from typing import IO
 
 import orjson
 
-from clawctl.checksums import Damaged, read_sealed, sealed
-from clawctl.names import open_to_append
-from clawctl.run_dir import RunDir
-from clawctl.types import Verdict
+from clawctl.run.checksums import Damaged, read_sealed, sealed
+from clawctl.run.directory import RunDir
+from clawctl.run.names import open_to_append
+from clawctl.run.rows import Verdict
 
 
 class Journal:

@@ -12,9 +12,9 @@ from clawctl.judge.llm import LLMJudge, write_hint
 from clawctl.judge.opinion import Judge, Opinion
 from clawctl.judge.ratings import RatedTurns
 from clawctl.judge.rules import rated, ruled
-from clawctl.reward import RATING
-from clawctl.run_dir import RunDir
-from clawctl.types import Verdict
+from clawctl.run.directory import RunDir
+from clawctl.run.reward import RATING
+from clawctl.run.rows import Verdict
 
 
 class Panel:

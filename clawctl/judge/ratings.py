@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from clawctl.feedback import Ratings
 from clawctl.judge.evidence import Evidence
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
+from clawctl.run.feedback import Ratings
 
 
 class RatedTurns:

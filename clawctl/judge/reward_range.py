@@ -16,9 +16,9 @@ from typing import Any
 
 import orjson
 
-from clawctl.checksums import Damaged, read_sealed, sealed
 from clawctl.errors import ClawError
-from clawctl.run_dir import RunDir, publish_bytes
+from clawctl.run.checksums import Damaged, read_sealed, sealed
+from clawctl.run.directory import RunDir, publish_bytes
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ import time
 from collections import Counter
 
 from clawctl.judge.calls import Spent
-from clawctl.reward import signs
-from clawctl.types import Verdict
+from clawctl.run.reward import signs
+from clawctl.run.rows import Verdict
 
 log = logging.getLogger("clawctl.judge.worker")
 

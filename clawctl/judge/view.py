@@ -14,7 +14,7 @@ from unicodedata import normalize
 from clawctl.judge.evidence import Evidence
 from clawctl.judge.fences import visible
 from clawctl.judge.noise import LEFT_OUT, without_noise
-from clawctl.types import Message
+from clawctl.run.rows import Message
 
 VIEW_CHARS = 24_000  # of all blocks together: a judge's context is finite
 DEMO_CHARS = 600  # for the demo model, whose card gives conversations of up to 512 training tokens

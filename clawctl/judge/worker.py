@@ -9,16 +9,16 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from clawctl.config import Recipe
-from clawctl.endpoint import check_asked_versions
 from clawctl.judge.evidence import Evidence, read_evidence
 from clawctl.judge.journal import Journal
 from clawctl.judge.panel import Panel
 from clawctl.judge.tally import Tally
 from clawctl.judge.together import together
 from clawctl.process import stop_on_signals
-from clawctl.run_dir import RunDir, changes, claimed, published, quarantine
-from clawctl.shards import UnreadableShard, write_verdicts
-from clawctl.types import Verdict
+from clawctl.run.directory import RunDir, changes, claimed, published, quarantine
+from clawctl.run.endpoint import check_asked_versions
+from clawctl.run.rows import Verdict
+from clawctl.run.shards import UnreadableShard, write_verdicts
 
 log = logging.getLogger(__name__)
 

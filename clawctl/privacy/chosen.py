@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from clawctl.checksums import Damaged, read_sealed
-from clawctl.run_dir import RunDir, published
-from clawctl.shards import UnreadableShard, read_columns
+from clawctl.run.checksums import Damaged, read_sealed
+from clawctl.run.directory import RunDir, published
+from clawctl.run.shards import UnreadableShard, read_columns
 
 _COLUMNS = ("turn_id", "session_id", "user", "created_at", "messages", "response")
 

@@ -18,12 +18,12 @@ from typing import Any
 import orjson
 
 from clawctl.errors import ClawError
-from clawctl.names import open_to_append
-from clawctl.policies import list_versions, read_policy
 from clawctl.privacy.chosen import Chosen, Wish, choose
 from clawctl.privacy.lineage import WayBack, go_back, learned_from, way_back
 from clawctl.privacy.rewriting import Unreadable, rewrite_appended, rewrite_json, rewrite_parquet
-from clawctl.run_dir import FOLDERS, RunDir, claimed, published, sole_worker
+from clawctl.run.directory import FOLDERS, RunDir, claimed, published, sole_worker
+from clawctl.run.names import open_to_append
+from clawctl.run.policies import list_versions, read_policy
 
 # Where no turn stands, or where only its random id does, which leads nowhere once the turn is gone.
 _LEFT_ALONE = ("policies", "eval", "locks", "logs", "captures", "feedback", "trajectories")

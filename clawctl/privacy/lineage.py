@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clawctl.checksums import Damaged, read_sealed
-from clawctl.lineage import read_lineage
-from clawctl.names import number_of, numbers_in
-from clawctl.policies import list_versions, live_version, move_live, policy_folder, read_policy
-from clawctl.run_dir import RunDir, publish_bytes, published
+from clawctl.run.checksums import Damaged, read_sealed
+from clawctl.run.directory import RunDir, publish_bytes, published
+from clawctl.run.lineage import read_lineage
+from clawctl.run.names import number_of, numbers_in
+from clawctl.run.policies import list_versions, live_version, move_live, policy_folder, read_policy
 
 
 @dataclass(frozen=True, slots=True)

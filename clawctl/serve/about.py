@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from clawctl.config import Recipe
-from clawctl.policies import list_versions
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
+from clawctl.run.policies import list_versions
 from clawctl.serve.capture import Capture
 from clawctl.serve.dialects import Refusal
 from clawctl.serve.metrics import Metrics, exposition

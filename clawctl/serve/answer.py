@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
 from clawctl.cut_calls import CUT_CALL, has_cut_call
-from clawctl.serve.backends import Reply, Sampled
+from clawctl.engines import CannotFollow, EngineFailure
+from clawctl.engines.backend import Reply, Sampled
+from clawctl.run.rows import Exchange, Message
 from clawctl.serve.capture import Capture
 from clawctl.serve.dialects import Ask, Choice, Dialect, Refusal, Shown
-from clawctl.serve.engines import CannotFollow, EngineFailure
 from clawctl.serve.recent import Recent
 from clawctl.serve.text import CallBegun, CallSaid
-from clawctl.types import Exchange, Message
 
 _log = logging.getLogger("clawctl.serve")
 

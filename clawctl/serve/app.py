@@ -14,11 +14,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from clawctl.config import Recipe
-from clawctl.keys import KeyRing
-from clawctl.run_dir import RunDir
+from clawctl.engines.backend import Reply
+from clawctl.run.directory import RunDir
+from clawctl.run.keys import KeyRing
+from clawctl.run.rows import plain_prompt
+from clawctl.run.tokenizer_files import tokenizer_file
 from clawctl.serve.about import About
 from clawctl.serve.answer import Answer, new_handle
-from clawctl.serve.backends import Reply
 from clawctl.serve.capture import Capture
 from clawctl.serve.clients import agent_of, client_of
 from clawctl.serve.cors import Cors
@@ -39,8 +41,6 @@ from clawctl.serve.turns import SHORT, Lines
 from clawctl.serve.unknown import header
 from clawctl.serve.versions import Versions, is_pinned
 from clawctl.serve.vetting import LONG_BODY, Vetting
-from clawctl.tokenizer_files import tokenizer_file
-from clawctl.types import plain_prompt
 
 _log = logging.getLogger("clawctl.serve")
 _LONGEST_RATING = 64 << 10  # bytes

@@ -20,16 +20,16 @@ from typing import Any
 
 import orjson
 
-from clawctl.checksums import sealed
 from clawctl.config import PrivacyConfig
-from clawctl.names import open_to_append
 from clawctl.privacy.consent import may_capture
 from clawctl.privacy.redaction import Baton, Decode, Redactor
-from clawctl.types import Exchange
+from clawctl.run.checksums import sealed
+from clawctl.run.names import open_to_append
+from clawctl.run.rows import Exchange
 
 _log = logging.getLogger("clawctl.serve")
 _ROTATE_BYTES = 64 << 20
-_ROTATE_S = 86400.0  # whole files expire (`clawctl/retention.py`)
+_ROTATE_S = 86400.0  # whole files expire (`clawctl/run/retention.py`)
 _PATIENCE_S = 2.0  # an answer waits no longer than this for a slow disk; the line is still written
 _LOG_EVERY_S = 5.0
 _THREADS = 32  # keys whose exchanges are processed at the same time; the others wait for the first that ends

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from clawctl.types import Message
+from clawctl.run.rows import Message
 
 OTHER: Final = "other"
 _LOOKED_AT = 4096  # characters of the first message; the phrases are at its beginning

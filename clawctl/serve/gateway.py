@@ -8,10 +8,10 @@ from pathlib import Path
 import httpx
 
 from clawctl.config import Recipe
-from clawctl.endpoint import own_api_key, warn_of_asked_versions
 from clawctl.errors import ClawError
-from clawctl.policies import ensure_base_policy, list_versions
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
+from clawctl.run.endpoint import own_api_key, warn_of_asked_versions
+from clawctl.run.policies import ensure_base_policy, list_versions
 
 _NAME_A_MODEL = "set --model or model.path to a Hugging Face model directory, or use `demo`"
 _HUB_S = 10.0
@@ -41,7 +41,7 @@ def check_engine(recipe: Recipe) -> None:
     if recipe.serve.upstream is None:
         check_model(recipe)
         if recipe.serve.engine == "vllm":
-            from clawctl.serve.backends.vllm import check_vllm
+            from clawctl.engines.vllm.child import check_vllm
 
             check_vllm(recipe)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from clawctl.types import Message
+from clawctl.run.rows import Message
 
 _SESSION_HEADERS = ("x-session-id", "session_id", "session-id", "x-session-affinity", "x-claude-code-session-id")
 _TRUE = ("1", "true", "yes", "on")

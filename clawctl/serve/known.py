@@ -10,9 +10,9 @@ from hashlib import blake2b
 
 import orjson
 
-from clawctl.lines import Lines, Rewritten
-from clawctl.run_dir import RunDir, published
-from clawctl.shards import UnreadableShard, read_columns
+from clawctl.run.directory import RunDir, published
+from clawctl.run.lines import Lines, Rewritten
+from clawctl.run.shards import UnreadableShard, read_columns
 
 _LATELY = 1 << 16  # turns of this process
 _LOOK_EVERY_S = 0.25  # for turns that others captured

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from clawctl.config import Recipe
-from clawctl.feedback import BadRating, FeedbackFile, rating_in_header, read_rating
 from clawctl.privacy.consent import may_capture
 from clawctl.privacy.redaction import Redactor
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
+from clawctl.run.feedback import BadRating, FeedbackFile, rating_in_header, read_rating
 from clawctl.serve.dialects import Refusal
 from clawctl.serve.known import KnownTurns
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
+from clawctl.run.rows import Message
 from clawctl.serve.dialects import Ask, Remembered
 from clawctl.serve.dialects.handles import exchange_of
-from clawctl.types import Message
 
 _MOST_TOKENS = 4_000_000  # of one key's answers; the one given or matched longest ago goes first
 _ANSWER_TOKENS = 32  # size of an answer besides its tokens, in tokens, because many short ones need memory too

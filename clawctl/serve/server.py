@@ -14,17 +14,17 @@ from typing import Any
 import uvicorn
 
 from clawctl.config import Recipe, ServeConfig, from_environment
-from clawctl.disk import when_there_is_room
-from clawctl.endpoint import announce
+from clawctl.engines.backend import Backend
 from clawctl.errors import ClawError
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
+from clawctl.run.disk import when_there_is_room
+from clawctl.run.endpoint import announce
+from clawctl.run.tokenizer_files import IdReader
 from clawctl.serve.app import Gateway
-from clawctl.serve.backends import Backend
 from clawctl.serve.capture import Capture
 from clawctl.serve.gateway import not_ours
 from clawctl.serve.limits import limited, share_descriptors
 from clawctl.serve.versions import Versions
-from clawctl.tokenizer_files import IdReader
 
 _log = logging.getLogger("clawctl.serve")
 _CUT_S = 10  # requests that were cut off after the drain are captured within this time
@@ -73,7 +73,7 @@ def make_backend(run: RunDir, recipe: Recipe) -> Backend:
     """The backend of the recipe; it starts with version 0. Raises ClawError."""
     serve = recipe.serve
     if serve.upstream is not None:
-        from clawctl.serve.backends.upstream import Upstream
+        from clawctl.engines.upstream.backend import Upstream
 
         key = serve.upstream.api_key or from_environment("UPSTREAM_KEY")
         kind, model = serve.upstream.kind, serve.upstream.model
@@ -83,13 +83,13 @@ def make_backend(run: RunDir, recipe: Recipe) -> Backend:
     if serve.engine != "vllm" and serve.engine_args:
         _log.warning("serve.engine_args has no effect: it needs `--engine vllm`")
     if serve.engine == "vllm":
-        from clawctl.serve.backends.vllm import Vllm
+        from clawctl.engines.vllm.child import Vllm
 
         return Vllm(run, recipe, _splicing(recipe))
     import torch
 
-    from clawctl.serve.backends.embedded import Embedded
-    from clawctl.serve.engines.transformers import TransformersEngine
+    from clawctl.engines.embedded.backend import Embedded
+    from clawctl.engines.embedded.engine import TransformersEngine
     from clawctl.serve.prompt import load_tokenizer
 
     if serve.threads is not None:

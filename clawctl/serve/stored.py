@@ -6,10 +6,10 @@ from typing import Any
 
 import orjson
 
+from clawctl.run.rows import Message
 from clawctl.serve.dialects import Ask, Refusal
 from clawctl.serve.dialects.handles import exchange_of
 from clawctl.serve.dialects.responses import messages_for_engine
-from clawctl.types import Message
 
 _MOST = 512  # responses of one key; the one unused for longest goes first
 _MOST_REFERENCES = 256  # to items of kept responses, in one request

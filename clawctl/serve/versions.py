@@ -9,13 +9,13 @@ from contextlib import AsyncExitStack
 
 from filelock import Timeout
 
+from clawctl.engines import Swap
+from clawctl.engines.backend import Backend, NotYet, Reply, Unanswered
 from clawctl.errors import ClawError
-from clawctl.policies import LiveMoved, list_versions, live_version, move_live, read_moves
-from clawctl.run_dir import RunDir, changes
-from clawctl.serve.backends import Backend, NotYet, Reply, Unanswered
+from clawctl.run.directory import RunDir, changes
+from clawctl.run.policies import LiveMoved, list_versions, live_version, move_live, read_moves
 from clawctl.serve.canary import CanaryFailure
 from clawctl.serve.dialects import Ask, Refusal
-from clawctl.serve.engines import Swap
 
 _log = logging.getLogger("clawctl.serve")
 _PINNED = re.compile(r"@([0-9]+)\Z")

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from clawctl.allowed import Allowed, unpack
 from clawctl.config import TrainConfig
 from clawctl.cut_calls import CUT_CALL, has_cut_call
-from clawctl.reward import Worth, worth
-from clawctl.shards import Origin
-from clawctl.train.agreement import differs, unlike
-from clawctl.train.imported import Unrenderable, rendered
+from clawctl.run.allowed import Allowed, unpack
+from clawctl.run.reward import Worth, worth
+from clawctl.run.rows import Turn, Verdict
+from clawctl.run.shards import Origin
 from clawctl.train.sample import Sample
-from clawctl.train.teacher import teacher_prompt_ids
-from clawctl.types import Turn, Verdict
+from clawctl.trainers.local.agreement import differs, unlike
+from clawctl.trainers.local.imported import Unrenderable, rendered
+from clawctl.trainers.local.teacher import teacher_prompt_ids
 
 log = logging.getLogger("clawctl.train")
 

@@ -5,9 +5,9 @@ import socket
 from collections.abc import Sequence
 
 from clawctl.errors import ClawError
-from clawctl.lineage import abandon, read_lineage
-from clawctl.policies import check_policy, list_versions, move_live
-from clawctl.run_dir import RunDir, sole_worker
+from clawctl.run.directory import RunDir, sole_worker
+from clawctl.run.lineage import abandon, read_lineage
+from clawctl.run.policies import check_policy, list_versions, move_live
 from clawctl.train.going_back import forgive
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from clawctl.config import TrainConfig
-from clawctl.feedback import Ratings
-from clawctl.run_dir import RunDir, published, quarantine
-from clawctl.shards import UNKNOWN, Origin, UnreadableShard, merged_from, read_origin
+from clawctl.run.directory import RunDir, published, quarantine
+from clawctl.run.feedback import Ratings
+from clawctl.run.rows import Turn, Verdict, is_judged, lacks_reaction
+from clawctl.run.shards import UNKNOWN, Origin, UnreadableShard, merged_from, read_origin
 from clawctl.train.admission import UNTRAINABLE, Admission, Refused, worth_of
 from clawctl.train.fair import Hunger, fair_batch, hungry
 from clawctl.train.feed_counts import Counts, CountsFile, in_a_line
@@ -25,7 +26,6 @@ from clawctl.train.ledger import write_skipped
 from clawctl.train.sample import Batch, Sample
 from clawctl.train.turn_ids import TurnIds
 from clawctl.train.waiting import READ_AHEAD, Waiting, in_order, ready_turns
-from clawctl.types import Turn, Verdict, is_judged, lacks_reaction
 
 log = logging.getLogger("clawctl.train")
 

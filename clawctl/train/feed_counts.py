@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from clawctl.config import TrainConfig
-from clawctl.run_dir import RunDir, publish_bytes
+from clawctl.run.directory import RunDir, publish_bytes
 
 log = logging.getLogger("clawctl.train")
 

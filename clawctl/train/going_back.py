@@ -11,12 +11,12 @@ from typing import Any
 
 import orjson
 
-from clawctl.checksums import Damaged, read_sealed, sealed
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.lineage import TWICE, Lineage, append_lines, read_lineage, refusals_in_a_row, refused_now, why_dead
-from clawctl.policies import read_moves
-from clawctl.run_dir import RunDir, publish_bytes
+from clawctl.run.checksums import Damaged, read_sealed, sealed
+from clawctl.run.directory import RunDir, publish_bytes
+from clawctl.run.lineage import TWICE, Lineage, append_lines, read_lineage, refusals_in_a_row, refused_now, why_dead
+from clawctl.run.policies import read_moves
 from clawctl.train.ledger import give_back
 from clawctl.train.setback import Start
 

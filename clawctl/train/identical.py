@@ -19,8 +19,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from clawctl.names import open_to_append
-from clawctl.types import Turn
+from clawctl.run.names import open_to_append
+from clawctl.run.rows import Turn
 
 log = logging.getLogger("clawctl.train")
 

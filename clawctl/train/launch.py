@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from clawctl.config import Recipe, is_rank, nodes, place_among_ranks
 from clawctl.errors import ClawError
-from clawctl.policies import ensure_base_policy
 from clawctl.process import stop_on_signals
-from clawctl.run_dir import RunDir, sole_worker
+from clawctl.run.directory import RunDir, sole_worker
+from clawctl.run.policies import ensure_base_policy
 
 if TYPE_CHECKING:
-    from clawctl.train.torchrun import Gpus
+    from clawctl.trainers.local.torchrun import Gpus
 
 
 def check_world(world: int, batch_turns: int) -> None:
@@ -32,7 +32,7 @@ def spread_out(recipe: Recipe, gpus: str | None, processes: int | None, words: S
     if asked is None and processes is None:
         check_alone()
         return
-    from clawctl.train.torchrun import become_torchrun
+    from clawctl.trainers.local.torchrun import become_torchrun
 
     become_torchrun(asked, processes, words, partial(check_world, batch_turns=recipe.train.batch_turns))
 
@@ -47,7 +47,7 @@ def check_alone() -> None:
 
 
 def _asked_gpus(recipe: Recipe, gpus: str | None, processes: int | None) -> "Gpus | None":
-    from clawctl.train.torchrun import parse_gpus
+    from clawctl.trainers.local.torchrun import parse_gpus
 
     if gpus is not None and processes is not None:
         raise ClawError("--gpus and --processes exclude one another", "--processes is for training on the CPU", 2)
@@ -60,8 +60,8 @@ def show_estimate(recipe: Recipe, gpus: str | None, processes: int | None) -> No
     """Print the memory and time that a step of the recipe needs on a device. Raises ClawError."""
     import torch
 
-    from clawctl.train.estimate import forecast
-    from clawctl.train.ranks import Ranks
+    from clawctl.trainers.local.estimate import forecast
+    from clawctl.trainers.local.ranks import Ranks
 
     asked = _asked_gpus(recipe, gpus, processes)
     here = processes or (len(asked) if isinstance(asked, list) else torch.cuda.device_count() if asked == "all" else 1)
@@ -92,9 +92,9 @@ def train(run: RunDir, recipe: Recipe, once: bool) -> None:
         import torch  # imported late: a worker that is refused need not wait for it
         from transformers.utils import logging as transformers_logging
 
-        from clawctl.train.estimate import check_room
         from clawctl.train.loop import run_training
-        from clawctl.train.ranks import join_ranks, leave_ranks, together
+        from clawctl.trainers.local.estimate import check_room
+        from clawctl.trainers.local.ranks import join_ranks, leave_ranks, together
 
         transformers_logging.disable_progress_bar()
         if recipe.train.threads is not None:

@@ -4,8 +4,8 @@
 `skipped-<id>.json`  the same with "outcome": "skipped" and the reason; <id> is the first turn's, and `step` the failed one
 `refused-<step>.json`  the same for turns of a dead step that were already in another dead step
 
-An entry never changes. Whether a trained turn counts as used depends on the lineage (`clawctl/lineage.py`). A turn of a step whose
-version is dead is given back once. A turn that is in two dead steps, and in no living one, is not tried again.
+An entry never changes. Whether a trained turn counts as used depends on the lineage (`clawctl/run/lineage.py`). A turn of a step
+whose version is dead is given back once. A turn that is in two dead steps, and in no living one, is not tried again.
 """
 
 import logging
@@ -19,13 +19,13 @@ from typing import Any
 
 import orjson
 
-from clawctl.checksums import Damaged, read_sealed, sealed
 from clawctl.errors import ClawError
-from clawctl.lineage import MOST_TIMES, TWICE, Lineage, read_lineage
-from clawctl.names import is_name, number_of
-from clawctl.policies import read_policy
-from clawctl.run_dir import RunDir, publish_bytes, published, quarantine
-from clawctl.shards import UnreadableShard, merged_from, read_turn_ids
+from clawctl.run.checksums import Damaged, read_sealed, sealed
+from clawctl.run.directory import RunDir, publish_bytes, published, quarantine
+from clawctl.run.lineage import MOST_TIMES, TWICE, Lineage, read_lineage
+from clawctl.run.names import is_name, number_of
+from clawctl.run.policies import read_policy
+from clawctl.run.shards import UnreadableShard, merged_from, read_turn_ids
 from clawctl.train.sample import Sample
 
 log = logging.getLogger("clawctl.train")

@@ -17,35 +17,43 @@ from typing import Any
 import torch
 
 from clawctl.config import Recipe
-from clawctl.disk import when_there_is_room
 from clawctl.errors import ClawError
-from clawctl.lineage import Lineage, read_lineage
-from clawctl.model_files import origin_of
-from clawctl.run_dir import RunDir, changes
+from clawctl.run.directory import RunDir, changes
+from clawctl.run.disk import when_there_is_room
+from clawctl.run.lineage import Lineage, read_lineage
+from clawctl.run.model_files import origin_of
+from clawctl.run.rows import Policy
 from clawctl.train.advantages.binary import Baselines
-from clawctl.train.agreement import watch_of
-from clawctl.train.checkpoints import check_published, check_resumable, commit, identity, read_optimizer, read_state, settle
-from clawctl.train.custom_loss import load_custom_loss
-from clawctl.train.ema import Average
 from clawctl.train.feed import Feed
-from clawctl.train.flops import cost_of
 from clawctl.train.going_back import LineageWatch, Pause, note_start
-from clawctl.train.imported import scored
 from clawctl.train.ledger import by_stem, given_back, read_ledger, write_skipped
-from clawctl.train.loading import load_config
-from clawctl.train.measures import Measures, policy_metrics
-from clawctl.train.model import load_policy, load_reference
-from clawctl.train.ranks import Ranks
 from clawctl.train.records import NAME as RECORD
 from clawctl.train.records import Told, write_records
-from clawctl.train.remote_teacher import RemoteTeacher, open_remote_teacher, taught
 from clawctl.train.sample import Batch
 from clawctl.train.setback import Start, find_start
-from clawctl.train.sharded_checkpoints import move_into, read_parts, write_parts
-from clawctl.train.sharding import part_of
-from clawctl.train.step import Outcome, Training, make_optimizer, train_step
 from clawctl.train.trackers import Tracker, metrics_of, open_trackers
-from clawctl.types import Policy
+from clawctl.trainers.local.agreement import watch_of
+from clawctl.trainers.local.checkpoints import (
+    check_published,
+    check_resumable,
+    commit,
+    identity,
+    read_optimizer,
+    read_state,
+    settle,
+)
+from clawctl.trainers.local.custom_loss import load_custom_loss
+from clawctl.trainers.local.ema import Average
+from clawctl.trainers.local.flops import cost_of
+from clawctl.trainers.local.imported import scored
+from clawctl.trainers.local.loading import load_config
+from clawctl.trainers.local.measures import Measures, policy_metrics
+from clawctl.trainers.local.model import load_policy, load_reference
+from clawctl.trainers.local.ranks import Ranks
+from clawctl.trainers.local.remote_teacher import RemoteTeacher, open_remote_teacher, taught
+from clawctl.trainers.local.sharded_checkpoints import move_into, read_parts, write_parts
+from clawctl.trainers.local.sharding import part_of
+from clawctl.trainers.local.step import Outcome, Training, make_optimizer, train_step
 
 log = logging.getLogger("clawctl.train")
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from clawctl.names import number_of
-from clawctl.run_dir import RunDir, publish
-from clawctl.shards import write_table
-from clawctl.train.measures import StepFacts, TurnNumbers
+from clawctl.run.directory import RunDir, publish
+from clawctl.run.names import number_of
+from clawctl.run.shards import write_table
 from clawctl.train.sample import Batch, Sample
+from clawctl.trainers.local.measures import StepFacts, TurnNumbers
 
 NAME = "turns.parquet"  # in the checkpoint
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from clawctl.allowed import Allowed
+from clawctl.run.allowed import Allowed
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Finds the start of training: the tip of the lineage (`clawctl/lineage.py`), or the next best version.
+"""Finds the start of training: the tip of the lineage (`clawctl/run/lineage.py`), or the next best version.
 
 After a refusal or a rollback, the trainer starts at another version than the newest. Its weights come from the checkpoint. If that
 was pruned, they come from the published policy, with a fresh optimizer.
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from clawctl.checksums import Damaged, check_folder
 from clawctl.errors import ClawError
-from clawctl.lineage import Lineage, read_lineage
-from clawctl.names import number_of
-from clawctl.policies import check_policy, move_live, policy_folder
-from clawctl.run_dir import RunDir, publish_bytes, published, quarantine
-from clawctl.train.checkpoints import read_rows, read_state, row_line, steps_kept
+from clawctl.run.checksums import Damaged, check_folder
+from clawctl.run.directory import RunDir, publish_bytes, published, quarantine
+from clawctl.run.lineage import Lineage, read_lineage
+from clawctl.run.names import number_of
+from clawctl.run.policies import check_policy, move_live, policy_folder
+from clawctl.trainers.local.checkpoints import read_rows, read_state, row_line, steps_kept
 
 log = logging.getLogger("clawctl.train")
 

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from clawctl.config import TrainConfig
 from clawctl.errors import ClawError
-from clawctl.run_dir import RunDir
-from clawctl.train.measures import QUANTILES
+from clawctl.run.directory import RunDir
+from clawctl.trainers.local.measures import QUANTILES
 
 log = logging.getLogger("clawctl.train")
 

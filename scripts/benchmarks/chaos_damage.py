@@ -16,25 +16,25 @@ from typing import Any
 
 import orjson
 
-from clawctl.checksums import sealed_yaml
 from clawctl.collect.captures import Captures
 from clawctl.collect.position import Position
 from clawctl.config import Recipe, dump_recipe, load_recipe
-from clawctl.endpoint import announce, own_api_key, own_endpoint
 from clawctl.errors import ClawError
 from clawctl.eval.results import read_record, write_record
-from clawctl.feedback import FeedbackFile, Ratings
 from clawctl.inspect.health import look
 from clawctl.inspect.policies import describe_policies
 from clawctl.inspect.rows import read_json
 from clawctl.inspect.why import read_record as read_numbers
 from clawctl.judge.journal import Journal
-from clawctl.keys import add_key, list_keys
-from clawctl.policies import check_policy, ensure_base_policy, live_version, move_live, read_moves, read_policy
-from clawctl.run_dir import RunDir, open_run, publish_bytes, sole_worker
+from clawctl.run.checksums import sealed_yaml
+from clawctl.run.directory import RunDir, open_run, publish_bytes, sole_worker
+from clawctl.run.endpoint import announce, own_api_key, own_endpoint
+from clawctl.run.feedback import FeedbackFile, Ratings
+from clawctl.run.keys import add_key, list_keys
+from clawctl.run.policies import check_policy, ensure_base_policy, live_version, move_live, read_moves, read_policy
+from clawctl.run.rows import Exchange, Feedback, Policy, Turn, Verdict
+from clawctl.run.shards import UnreadableShard, read_turns, read_verdicts, write_table, write_turns, write_verdicts
 from clawctl.serve.capture import Capture
-from clawctl.shards import UnreadableShard, read_turns, read_verdicts, write_table, write_turns, write_verdicts
-from clawctl.types import Exchange, Feedback, Policy, Turn, Verdict
 from scripts.benchmarks.table import Row
 
 Reader = Callable[[RunDir], Any]
@@ -148,8 +148,8 @@ def _make_policies(run: RunDir, recipe: Recipe) -> None:
     import pyarrow as pa
     import torch
 
-    from clawctl.train.checkpoints import commit, identity, settle
     from clawctl.train.records import NAME
+    from clawctl.trainers.local.checkpoints import commit, identity, settle
 
     ensure_base_policy(run, recipe.model.path)
     for step in (1, 2):
@@ -191,8 +191,8 @@ def turn(number: int) -> Turn:
 
 
 def _checkpoint(run: RunDir) -> Any:
-    from clawctl.train.checkpoints import newest_checkpoint, read_optimizer, read_state
     from clawctl.train.setback import find_start
+    from clawctl.trainers.local.checkpoints import newest_checkpoint, read_optimizer, read_state
 
     found = find_start(run, lambda checkpoint: None).checkpoint
     assert found == newest_checkpoint(run)
@@ -212,7 +212,7 @@ def _ledger(run: RunDir) -> Any:
 
 
 def _steps(run: RunDir) -> Any:
-    from clawctl.train.checkpoints import read_rows
+    from clawctl.trainers.local.checkpoints import read_rows
 
     problems: list[str] = []
     describe_policies(run, problems)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from clawctl.config import load_recipe
 from clawctl.process import stop_on_signals
-from clawctl.run_dir import changes, open_run, published
+from clawctl.run.directory import changes, open_run, published
 from clawctl.train.feed import Feed
 from clawctl.train.ledger import by_stem, read_ledger, write_trained
 

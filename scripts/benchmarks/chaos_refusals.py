@@ -23,14 +23,14 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from clawctl.config import load_recipe
+from clawctl.engines.vllm.child import free_port
 from clawctl.errors import ClawError
 from clawctl.eval.suites.personalisation import tasks
 from clawctl.homework.problems import Task
-from clawctl.policies import live_version
-from clawctl.promotion import rollback
-from clawctl.run_dir import RunDir, open_run, published
-from clawctl.serve.backends.vllm import free_port
-from clawctl.shards import read_columns
+from clawctl.run.directory import RunDir, open_run, published
+from clawctl.run.policies import live_version
+from clawctl.run.promotion import rollback
+from clawctl.run.shards import read_columns
 from scripts.asgi import serving
 from scripts.benchmarks.chaos_audit import Watcher, captured_lines, judged_ids, row_ids
 from scripts.benchmarks.chaos_kill import RECIPE, Crowd, newest

@@ -27,9 +27,9 @@ import orjson
 from clawctl.collect.canonical import text_of
 from clawctl.collect.sessions import Sessions
 from clawctl.errors import ClawError
-from clawctl.run_dir import open_run, published
-from clawctl.shards import read_turns
-from clawctl.types import Exchange, Turn
+from clawctl.run.directory import open_run, published
+from clawctl.run.rows import Exchange, Turn
+from clawctl.run.shards import read_turns
 from scripts.benchmarks import clients_families, clients_look_alikes
 from scripts.benchmarks.clients_truth import Counts, Fact, Unclear, count, facts_of
 from scripts.benchmarks.table import Row, make_parser, report

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from clawctl.collect.sessions import Sessions
-from clawctl.types import Message
+from clawctl.run.rows import Message
 from scripts.benchmarks.clients_families import Asked, Script, calling, result_of, said, tools, user
 
 SAYINGS = (

@@ -21,9 +21,9 @@ import httpx
 import orjson
 
 from clawctl.config import Recipe
-from clawctl.policies import ensure_base_policy
-from clawctl.run_dir import open_run
-from clawctl.serve.engines import Sampling, Token
+from clawctl.engines import Sampling, Token
+from clawctl.run.directory import open_run
+from clawctl.run.policies import ensure_base_policy
 from scripts import asgi
 from scripts.benchmarks.table import Row
 
@@ -32,7 +32,7 @@ _LEFT = 12  # characters of a secret that may stand somewhere by chance
 
 
 class Scripted:
-    """An engine that says what it was told to, token by token. See `clawctl.serve.engines.Engine`."""
+    """An engine that says what it was told to, token by token. See `clawctl.engines.Engine`."""
 
     version, max_context, vocabulary, steers = 0, 1 << 16, 1 << 20, False
 
@@ -149,12 +149,12 @@ CASES = (
 @contextmanager
 def served(folder: Path) -> Any:
     """A server with a scripted engine: its address, the engine, its tokenizer and its captures."""
+    from clawctl.engines.embedded.backend import Embedded
+    from clawctl.run.tokenizer_files import IdReader
     from clawctl.serve.app import Gateway
-    from clawctl.serve.backends.embedded import Embedded
     from clawctl.serve.capture import Capture
     from clawctl.serve.prompt import load_tokenizer
     from clawctl.serve.versions import Versions
-    from clawctl.tokenizer_files import IdReader
 
     recipe = Recipe()
     run = open_run(folder / "run")

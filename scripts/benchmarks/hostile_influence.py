@@ -24,15 +24,15 @@ from transformers import AutoTokenizer
 
 from clawctl.config import Recipe, TrainConfig
 from clawctl.homework.problems import make_tasks
-from clawctl.run_dir import RunDir, open_run
-from clawctl.shards import read_columns, write_turns, write_verdicts
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.rows import Turn, Verdict
+from clawctl.run.shards import read_columns, write_turns, write_verdicts
 from clawctl.train.feed import Feed
 from clawctl.train.loop import resume
-from clawctl.train.model import PolicyModel
-from clawctl.train.ranks import Ranks
 from clawctl.train.sample import Batch, Sample
-from clawctl.train.step import Training, gradients_of
-from clawctl.types import Turn, Verdict
+from clawctl.trainers.local.model import PolicyModel
+from clawctl.trainers.local.ranks import Ranks
+from clawctl.trainers.local.step import Training, gradients_of
 from scripts.benchmarks.table import Row
 
 ALONE = Ranks(0, 1, torch.device("cpu"))

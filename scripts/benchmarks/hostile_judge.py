@@ -17,7 +17,7 @@ from clawctl.config import JudgeConfig, Recipe, load_recipe
 from clawctl.judge.calibrate import reward_now
 from clawctl.judge.panel import Panel
 from clawctl.judge.together import together
-from clawctl.run_dir import RunDir, open_run
+from clawctl.run.directory import RunDir, open_run
 from scripts.benchmarks.circle import running, wait_until, write_recipe
 from scripts.benchmarks.hostile_judge_attacks import OPEN, Injection, draw, padded
 from scripts.benchmarks.hostile_judge_fresh import CORPUS as HELD_OUT

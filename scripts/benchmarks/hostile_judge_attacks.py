@@ -14,7 +14,7 @@ from typing import Literal
 from urllib.parse import quote
 
 from clawctl.judge.cases import Case, make_turn
-from clawctl.types import Message
+from clawctl.run.rows import Message
 
 Place = Literal["answer", "came back", "request", "earlier", "tool", "arguments"]
 PLACES: tuple[Place, ...] = ("answer", "answer", "came back", "came back", "request", "earlier", "tool", "arguments")

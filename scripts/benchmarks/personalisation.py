@@ -21,13 +21,13 @@ import httpx
 from rich.console import Console
 
 from clawctl.config import load_recipe
-from clawctl.endpoint import own_endpoint
 from clawctl.eval.suites.personalisation import tasks
 from clawctl.homework.chat import TIMEOUT_S, ask
 from clawctl.homework.people import Person
 from clawctl.homework.problems import Task, is_correct
 from clawctl.homework.satisfaction import satisfaction
-from clawctl.run_dir import open_run
+from clawctl.run.directory import open_run
+from clawctl.run.endpoint import own_endpoint
 from scripts.benchmarks.circle import measure, people, running, write_recipe
 from scripts.benchmarks.table import Row, arguments, report
 from scripts.demo_model.phrasings import hint, with_hint

@@ -11,17 +11,17 @@ import numpy as np
 import torch
 
 from clawctl.config import Recipe
-from clawctl.run_dir import open_run
-from clawctl.train.batches import lay_out, share_out
-from clawctl.train.branches import turn_branches
-from clawctl.train.flops import Cost, cost_of
-from clawctl.train.last_layer import KNOWN
+from clawctl.run.directory import open_run
 from clawctl.train.loop import resume
-from clawctl.train.ranks import Ranks
 from clawctl.train.sample import Batch, Sample
-from clawctl.train.sharding import layers_of
-from clawctl.train.step import Training, train_step
-from clawctl.train.trees import Tree, lay
+from clawctl.trainers.local.batches import lay_out, share_out
+from clawctl.trainers.local.branches import turn_branches
+from clawctl.trainers.local.flops import Cost, cost_of
+from clawctl.trainers.local.last_layer import KNOWN
+from clawctl.trainers.local.ranks import Ranks
+from clawctl.trainers.local.sharding import layers_of
+from clawctl.trainers.local.step import Training, train_step
+from clawctl.trainers.local.trees import Tree, lay
 from scripts.benchmarks.train_trl import grown_bytes, matmul_flops, watch_memory
 
 

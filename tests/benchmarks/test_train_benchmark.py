@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from clawctl.train.trees import lay, make_branch
+from clawctl.trainers.local.trees import lay, make_branch
 from scripts.benchmarks.train_gpu import QWEN3_4B, SETTINGS, make_model, session_of
 from scripts.benchmarks.train_ours import run_job
 from scripts.benchmarks.train_turns import make_session, make_single_turns

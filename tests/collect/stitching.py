@@ -1,7 +1,7 @@
 """Exchanges in, rows out."""
 
 from clawctl.collect.sessions import Sessions
-from clawctl.types import Exchange, Turn
+from clawctl.run.rows import Exchange, Turn
 
 HOUR = 3600.0
 LATER = 1e9

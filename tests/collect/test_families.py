@@ -3,7 +3,7 @@
 import pytest
 
 from clawctl.collect.sessions import Sessions
-from clawctl.types import Message
+from clawctl.run.rows import Message
 from scripts.benchmarks import clients_look_alikes
 from scripts.benchmarks.clients_families import FAMILIES, Asked, written
 

@@ -7,7 +7,7 @@ from made_exchanges import answer, asked, new_id, system, tool, user
 from stitching import stitch
 
 from clawctl.collect.sessions import Sessions
-from clawctl.types import Feedback
+from clawctl.run.rows import Feedback
 
 CLAIM = "c86d8302-cab8-4abc-a424-ee94d429d7d8"
 

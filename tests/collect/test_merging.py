@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from clawctl.collect.merging import _cut, merge_shards
-from clawctl.shards import UnreadableShard, merged_from, read_pieces, read_turns, read_verdicts, write_turns, write_verdicts
-from clawctl.types import Turn, Verdict
+from clawctl.run.rows import Turn, Verdict
+from clawctl.run.shards import UnreadableShard, merged_from, read_pieces, read_turns, read_verdicts, write_turns, write_verdicts
 
 STEMS = ("a", "b", "c")
 

@@ -8,9 +8,9 @@ from test_collect_worker import recipe, rows_of
 
 from clawctl.collect.sessions import Sessions
 from clawctl.collect.worker import collect
-from clawctl.feedback import FeedbackFile, Ratings
-from clawctl.run_dir import RunDir, open_run
-from clawctl.types import Exchange, Feedback
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.feedback import FeedbackFile, Ratings
+from clawctl.run.rows import Exchange, Feedback
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from made_exchanges import answer, asked, new_id, system, tool, user
 from stitching import stitch
 
 from clawctl.collect.sessions import Sessions
-from clawctl.types import Exchange, Message
+from clawctl.run.rows import Exchange, Message
 
 REMINDER = "<reminder>\nKeep to the rules.\n</reminder>"
 

@@ -18,12 +18,12 @@ from clawctl.collect.position import Position
 from clawctl.collect.upkeep import Upkeep
 from clawctl.collect.worker import collect
 from clawctl.config import Recipe
-from clawctl.done_with import SUFFIX, DoneWith
-from clawctl.feedback import FeedbackFile
-from clawctl.retention import expire
-from clawctl.run_dir import RunDir, open_run, published
-from clawctl.shards import merged_from, read_turn_ids, read_turns, read_verdicts, write_turns, write_verdicts
-from clawctl.types import Feedback, Verdict
+from clawctl.run.directory import RunDir, open_run, published
+from clawctl.run.done_with import SUFFIX, DoneWith
+from clawctl.run.feedback import FeedbackFile
+from clawctl.run.retention import expire
+from clawctl.run.rows import Feedback, Verdict
+from clawctl.run.shards import merged_from, read_turn_ids, read_turns, read_verdicts, write_turns, write_verdicts
 
 DAY = 86400.0
 

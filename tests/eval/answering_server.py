@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from clawctl.homework.problems import Task
-from clawctl.run_dir import RunDir, publish_bytes
+from clawctl.run.directory import RunDir, publish_bytes
 from scripts.asgi import serving
 
 Answer = Callable[[dict[str, Any]], str | int]  # the words, or a status that is no success

@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from clawctl.checksums import read_sealed
 from clawctl.config import Recipe
-from clawctl.endpoint import own_api_key
 from clawctl.errors import ClawError
 from clawctl.eval.results import write_record
 from clawctl.eval.suites.personalisation import tasks
 from clawctl.eval.worker import Follower, evaluate, measure_by_hand
 from clawctl.homework.problems import Task, make_tasks
-from clawctl.lineage import read_lineage
-from clawctl.policies import ensure_base_policy, live_version, move_live, publish_policy
-from clawctl.run_dir import RunDir, open_run
-from clawctl.types import Policy
+from clawctl.run.checksums import read_sealed
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.endpoint import own_api_key
+from clawctl.run.lineage import read_lineage
+from clawctl.run.policies import ensure_base_policy, live_version, move_live, publish_policy
+from clawctl.run.rows import Policy
 from tests.eval.answering_server import Answering, announce, answering, bad, good
 
 RECIPE = Recipe.model_validate({"eval": {"problems": 9, "temperature": 0.7}})

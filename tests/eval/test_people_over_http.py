@@ -13,12 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-from clawctl.endpoint import Endpoint
 from clawctl.homework.chat import Conversation, Crowd, Refused, ask, converse, play
 from clawctl.homework.people import Person
 from clawctl.homework.problems import make_tasks
-from clawctl.policies import ensure_base_policy
-from clawctl.run_dir import RunDir, open_run
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.endpoint import Endpoint
+from clawctl.run.policies import ensure_base_policy
 from tests.eval.answering_server import Answer, Answering, announce, answering, bad, good
 
 STUDENT = make_tasks("student", 1, 5, "train")[0]

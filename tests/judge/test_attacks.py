@@ -9,7 +9,7 @@ from clawctl.judge.calibrate import flips
 from clawctl.judge.evidence import Evidence
 from clawctl.judge.obedient import obey
 from clawctl.judge.prompts import read_vote
-from clawctl.types import Message
+from clawctl.run.rows import Message
 from scripts.benchmarks.judge_held_out import HELD_OUT
 
 

@@ -9,13 +9,13 @@ from made_turns import reply, shard
 from starlette.responses import Response
 
 from clawctl.config import Recipe
-from clawctl.endpoint import Endpoint
+from clawctl.engines.vllm.child import free_port
 from clawctl.errors import ClawError
 from clawctl.judge.endpoints import LONGEST_RETRY_AFTER_S, Place, Places, retry_after_s
 from clawctl.judge.worker import judge
-from clawctl.run_dir import published
-from clawctl.serve.backends.vllm import free_port
-from clawctl.shards import read_verdicts
+from clawctl.run.directory import published
+from clawctl.run.endpoint import Endpoint
+from clawctl.run.shards import read_verdicts
 
 
 def recipe(*urls: str, **settings: object) -> Recipe:

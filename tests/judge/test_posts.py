@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 from clawctl.config import Recipe
+from clawctl.engines.vllm.child import free_port
 from clawctl.errors import ClawError
 from clawctl.http_client import Broken, Unreachable
 from clawctl.judge.calls import Calls
 from clawctl.judge.posts import Posts
-from clawctl.run_dir import RunDir
-from clawctl.serve.backends.vllm import free_port
+from clawctl.run.directory import RunDir
 from tests.wire import OK, against, read_request
 
 

@@ -16,8 +16,8 @@ from clawctl.judge.custom import CustomJudge, load_reward_model
 from clawctl.judge.prm import PRMJudge
 from clawctl.judge.view import view_turn
 from clawctl.judge.worker import judge
-from clawctl.run_dir import published
-from clawctl.shards import read_verdicts
+from clawctl.run.directory import published
+from clawctl.run.shards import read_verdicts
 
 
 def verdicts_of(run) -> list:

@@ -8,14 +8,14 @@ import torch
 from safetensors.torch import load_file
 
 from clawctl.config import Recipe
-from clawctl.policies import ensure_base_policy, list_versions, live_version, policy_folder
 from clawctl.privacy.chosen import Wish
 from clawctl.privacy.forget import forget
-from clawctl.run_dir import RunDir, open_run
-from clawctl.train.checkpoints import read_rows
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.policies import ensure_base_policy, list_versions, live_version, policy_folder
 from clawctl.train.ledger import read_ledger
 from clawctl.train.loop import run_training
-from clawctl.train.ranks import Ranks
+from clawctl.trainers.local.checkpoints import read_rows
+from clawctl.trainers.local.ranks import Ranks
 from tests.train.tiny import Sampler, make_model, make_recipe, publish_turns
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from clawctl.serve.backends.targets import Targets
+from clawctl.engines.upstream.targets import Targets
 
 
 def on_a_loop(targets: Targets, main: Callable[[], Coroutine[Any, Any, None]]) -> None:

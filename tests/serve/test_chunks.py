@@ -8,12 +8,12 @@ from typing import Any
 import orjson
 import pytest
 
-from clawctl.serve.backends import THERE_AND_BACK, Sampled
-from clawctl.serve.backends.chunks import UpstreamReply
-from clawctl.serve.backends.tokens import Clock
+from clawctl.engines import EngineFailure
+from clawctl.engines.backend import THERE_AND_BACK, Sampled
+from clawctl.engines.upstream.chunks import UpstreamReply
+from clawctl.engines.upstream.tokens import Clock
 from clawctl.serve.dialects import Extras, Refusal, Shown
 from clawctl.serve.dialects.chat import told_logprobs
-from clawctl.serve.engines import EngineFailure
 from clawctl.serve.text import CallBegun, CallSaid, Said, Thought
 
 # ---- chunks --------------------------------------------------------------------------------------------------------------

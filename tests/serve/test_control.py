@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from clawctl.config import Recipe
-from clawctl.run_dir import open_run
-from clawctl.serve.backends import Unanswered
-from clawctl.serve.backends.control import Control
-from clawctl.serve.backends.probe import Found, missing, probe
-from clawctl.serve.backends.upstream import Upstream
+from clawctl.engines.backend import Unanswered
+from clawctl.engines.upstream.backend import Upstream
+from clawctl.engines.upstream.probe import Found, missing, probe
+from clawctl.engines.vllm.control import Control
+from clawctl.run.directory import open_run
 from tests.stub_http import StubHandler, StubServer, running
 
 

@@ -13,14 +13,14 @@ from served import logprobs_of, perturbed, recipe_data
 from transformers import AutoModelForCausalLM
 
 from clawctl.config import Recipe
-from clawctl.policies import ensure_base_policy, policy_folder, publish_policy
-from clawctl.run_dir import RunDir, open_run
+from clawctl.engines import Sampling, Token
+from clawctl.engines.embedded.engine import TransformersEngine
+from clawctl.engines.embedded.weights import load_model
+from clawctl.engines.patches.padding import PaddedLinear
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.policies import ensure_base_policy, policy_folder, publish_policy
+from clawctl.run.rows import Policy
 from clawctl.serve.canary import CanaryFailure
-from clawctl.serve.engines import Sampling, Token
-from clawctl.serve.engines.padding import PaddedLinear
-from clawctl.serve.engines.transformers import TransformersEngine
-from clawctl.serve.engines.weights import load_model
-from clawctl.types import Policy
 
 PROMPT = list(range(3, 103))
 

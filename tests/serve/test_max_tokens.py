@@ -16,8 +16,8 @@ from transformers import AutoTokenizer
 
 from clawctl.config import PrivacyConfig
 from clawctl.cut_calls import CUT_CALL
+from clawctl.engines.backend import Sampled
 from clawctl.serve.answer import Answer, new_handle
-from clawctl.serve.backends import Sampled
 from clawctl.serve.capture import Capture
 from clawctl.serve.dialects import Ask, Shown, chat
 from clawctl.serve.reading import Reading

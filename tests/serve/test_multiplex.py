@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from clawctl.engines.vllm.inside.clawctl_multiplex import FD, LEAVE, PIECE, Frames, answer_over_socket, frame
+from clawctl.engines.vllm.multiplex import Multiplexed
 from clawctl.http_client import Broken, Client
-from clawctl.serve.backends.inside.clawctl_multiplex import FD, LEAVE, PIECE, Frames, answer_over_socket, frame
-from clawctl.serve.backends.multiplex import Multiplexed
 
 FRAMES = st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 5), st.binary(max_size=40)), max_size=8)
 TURNS = 200

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from clawctl.serve.engines.padding import PaddedLinear, pad_linears, padded_rows
+from clawctl.engines.patches.padding import PaddedLinear, pad_linears, padded_rows
 
 
 def test_up_to_a_whole_batch_there_are_thirty_numbers_of_rows() -> None:

@@ -10,16 +10,16 @@ import pytest
 from leasing import on_a_loop, use
 
 from clawctl.config import Recipe
+from clawctl.engines.backend import Capabilities, NotYet, Sampled, Unanswered
+from clawctl.engines.upstream.adapters import Target
+from clawctl.engines.upstream.targets import Targets
+from clawctl.engines.upstream.tokens import Tokens
+from clawctl.engines.upstream.wire import Chunk, ChunkChoice, Entry, Logprobs
 from clawctl.errors import ClawError
-from clawctl.policies import ensure_base_policy, publish_policy
-from clawctl.run_dir import open_run
-from clawctl.serve.backends import Capabilities, NotYet, Sampled, Unanswered
-from clawctl.serve.backends.adapters import Target
-from clawctl.serve.backends.targets import Targets
-from clawctl.serve.backends.tokens import Tokens
-from clawctl.serve.backends.wire import Chunk, ChunkChoice, Entry, Logprobs
+from clawctl.run.directory import open_run
+from clawctl.run.policies import ensure_base_policy, publish_policy
+from clawctl.run.rows import Policy
 from clawctl.serve.dialects import Refusal
-from clawctl.types import Policy
 from tests.waiting import until
 
 WEIGHTS = Capabilities(ids=True, logprobs=True, processed=True, adapters=False, weights=True)

@@ -11,13 +11,13 @@ import pytest
 from asking import body, post
 from served import Server, perturbed
 
-from clawctl.keys import OWN, add_key
-from clawctl.policies import publish_policy
-from clawctl.serve.backends.pins import Pins
-from clawctl.serve.backends.places import Places
+from clawctl.engines.pins import Pins
+from clawctl.engines.places import Places
+from clawctl.run.keys import OWN, add_key
+from clawctl.run.policies import publish_policy
+from clawctl.run.rows import Policy
 from clawctl.serve.canary import CanaryFailure
 from clawctl.serve.dialects import Refusal
-from clawctl.types import Policy
 from tests.waiting import until
 
 

@@ -14,12 +14,12 @@ from served import Server
 from clawctl.collect.captures import parse_exchange
 from clawctl.collect.sessions import Sessions
 from clawctl.config import Recipe
-from clawctl.feedback import Ratings
-from clawctl.keys import add_key
-from clawctl.run_dir import RunDir, open_run
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.feedback import Ratings
+from clawctl.run.keys import add_key
+from clawctl.run.rows import Exchange
 from clawctl.serve.dialects import Refusal
 from clawctl.serve.rating import Pace, Rating
-from clawctl.types import Exchange
 from tests.waiting import until
 
 SECRET = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"

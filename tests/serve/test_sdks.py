@@ -10,7 +10,7 @@ from langchain_openai import ChatOpenAI
 from served import Server
 
 from clawctl.collect.sessions import Sessions
-from clawctl.types import Exchange, Turn
+from clawctl.run.rows import Exchange, Turn
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 ORDER = 'How is it there? [[think]] [[tool:look {"city": "Paris"}]] [[tool:look { "city":  "Rome"}]]'

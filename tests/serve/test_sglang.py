@@ -10,11 +10,11 @@ import pytest
 from served import Server
 from sglang_stub import PROMPT_IDS, Sglang
 
-from clawctl.policies import move_live, policy_folder, publish_policy
-from clawctl.serve.backends.control import Control
-from clawctl.serve.backends.probe import probe
-from clawctl.serve.backends.sglang import SglangControl
-from clawctl.types import Policy
+from clawctl.engines.upstream.probe import probe
+from clawctl.engines.upstream.sglang import SglangControl
+from clawctl.engines.vllm.control import Control
+from clawctl.run.policies import move_live, policy_folder, publish_policy
+from clawctl.run.rows import Policy
 from scripts.asgi import serving
 from tests.waiting import until
 

@@ -13,9 +13,9 @@ import pytest
 from served import SPECIAL, Server
 from transformers import AutoTokenizer
 
+from clawctl.engines.upstream.completions import How, as_completion
+from clawctl.engines.upstream.splicer import OTHERWISE, Splicer
 from clawctl.http_client import Client
-from clawctl.serve.backends.completions import How, as_completion
-from clawctl.serve.backends.splicer import OTHERWISE, Splicer
 from clawctl.serve.dialects import Ask, Remembered, chat
 from clawctl.serve.prompt import UNCERTAIN, render
 from clawctl.serve.reading import uncovered

@@ -12,13 +12,13 @@ from served import Server, logprobs_of, recipe_data
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from clawctl.config import Recipe
-from clawctl.policies import ensure_base_policy
-from clawctl.run_dir import open_run
+from clawctl.engines import Sampling, Token
+from clawctl.engines.embedded.engine import TransformersEngine
+from clawctl.engines.embedded.steering import Steering, above_min_p, drawn, likeliest, penalised, steers, uniform
+from clawctl.run.directory import open_run
+from clawctl.run.policies import ensure_base_policy
 from clawctl.serve.dialects import Refusal, chat
 from clawctl.serve.dialects.fields import steering
-from clawctl.serve.engines import Sampling, Token
-from clawctl.serve.engines.steering import Steering, above_min_p, drawn, likeliest, penalised, steers, uniform
-from clawctl.serve.engines.transformers import TransformersEngine
 from clawctl.serve.reading import Reading
 from clawctl.serve.text import CallBegun
 

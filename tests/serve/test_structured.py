@@ -13,11 +13,11 @@ import torch
 from served import Server
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from clawctl.allowed import Allowed, unpack
 from clawctl.config import DEMO_MODEL
+from clawctl.engines import CannotFollow
+from clawctl.engines.embedded.grammars import Grammars, Sets
+from clawctl.run.allowed import Allowed, unpack
 from clawctl.serve.dialects import chat, messages
-from clawctl.serve.engines import CannotFollow
-from clawctl.serve.engines.grammars import Grammars, Sets
 from clawctl.serve.structured import specification
 
 CITY: dict[str, Any] = {"type": "object", "properties": {"city": {"enum": ["Bonn", "Oslo"]}, "warm": {"type": "boolean"}},

@@ -12,8 +12,8 @@ import torch
 from served import Server, logprobs_of, perturbed
 from transformers import AutoModelForCausalLM
 
-from clawctl.policies import move_live, policy_folder, publish_policy
-from clawctl.types import Policy
+from clawctl.run.policies import move_live, policy_folder, publish_policy
+from clawctl.run.rows import Policy
 from tests.waiting import until
 
 CANARY_IDS = [[3, 4, 5, 6], [7, 8, 9]]

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from served import Server
 
-from clawctl.policies import move_live, publish_policy
-from clawctl.types import Policy
+from clawctl.run.policies import move_live, publish_policy
+from clawctl.run.rows import Policy
 from tests.waiting import until
 
 # ---- a server that gives no ids -------------------------------------------------------------------------------------------

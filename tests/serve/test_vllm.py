@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from vllm_served import NEEDS_VLLM, assert_exact, last
 
 from clawctl.config import DEMO_MODEL
-from clawctl.serve.backends.vllm import SERVER
+from clawctl.engines.vllm.child import SERVER
 
 pytestmark = NEEDS_VLLM
 

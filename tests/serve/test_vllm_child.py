@@ -9,9 +9,9 @@ import pytest
 from served import recipe_data
 
 from clawctl.config import DEMO_MODEL, Recipe
+from clawctl.engines.backend import inside
+from clawctl.engines.vllm.child import _cause, arguments, check_vllm, environment
 from clawctl.errors import ClawError
-from clawctl.serve.backends import inside
-from clawctl.serve.backends.vllm import _cause, arguments, check_vllm, environment
 
 
 def recipe(**serve: object) -> Recipe:

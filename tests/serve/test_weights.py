@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from clawctl.engines.weights import check_weights
 from clawctl.errors import ClawError
-from clawctl.serve.backends.weights import check_weights
 
 Q = "model.layers.0.q_proj"
 LORA = f"base_model.model.{Q}"

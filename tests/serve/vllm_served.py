@@ -12,8 +12,8 @@ from served import Server, logprobs_of, until
 from transformers import AutoModelForCausalLM
 
 from clawctl.config import DEMO_MODEL
-from clawctl.policies import move_live, publish_policy
-from clawctl.types import Policy
+from clawctl.run.policies import move_live, publish_policy
+from clawctl.run.rows import Policy
 
 PYTHON = os.environ.get("CLAWCTL_VLLM_PYTHON", sys.executable)
 STARTS_S = 900.0  # two cores, shared with other tests

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from clawctl.run_dir import RunDir, open_run
+from clawctl.run.directory import RunDir, open_run
 from tests.train.tiny import Sampler, make_model
 
 

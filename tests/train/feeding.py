@@ -6,10 +6,10 @@ from typing import Any
 import orjson
 
 from clawctl.config import TrainConfig
-from clawctl.feedback import FeedbackFile
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
+from clawctl.run.feedback import FeedbackFile
+from clawctl.run.rows import Feedback
 from clawctl.train.feed import Feed
-from clawctl.types import Feedback
 from tests.train.tiny import Sampler
 
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clawctl.train.attention import ancestors, visible
-from clawctl.train.blockwise import QUERIES, TAIL, WASTE, Block, Blocks, attend_by_blocks, make_blocks
-from clawctl.train.trees import Branch, Tree, lay, make_branch
+from clawctl.trainers.local.attention import ancestors, visible
+from clawctl.trainers.local.blockwise import QUERIES, TAIL, WASTE, Block, Blocks, attend_by_blocks, make_blocks
+from clawctl.trainers.local.trees import Branch, Tree, lay, make_branch
 from tests.train.test_trees import branches
 
 CPU = torch.device("cpu")

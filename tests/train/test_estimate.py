@@ -12,10 +12,10 @@ import yaml
 
 from clawctl.config import DEMO_MODEL, LoraConfig, Recipe, TrainConfig
 from clawctl.errors import ClawError
-from clawctl.train.estimate import check_room, forecast, skeleton
-from clawctl.train.flops import Cost
-from clawctl.train.memory import Shape, Spread, estimate, seconds_a_microbatch, shape_of
-from clawctl.train.ranks import Ranks
+from clawctl.trainers.local.estimate import check_room, forecast, skeleton
+from clawctl.trainers.local.flops import Cost
+from clawctl.trainers.local.memory import Shape, Spread, estimate, seconds_a_microbatch, shape_of
+from clawctl.trainers.local.ranks import Ranks
 
 # 1000 weights, 400 in each of 2 blocks; 10 trained by an adapter; 8 hidden, 25 tokens; widths 60 and 40
 SHAPE = Shape(1000, 1000, 400, 200, 2, 8, 25, 100, 60, Cost(0, 800, 200, True, 16))
@@ -87,12 +87,12 @@ MEASURE = """
 import gc
 import torch
 from clawctl.config import Recipe
-from clawctl.train.estimate import forecast
-from clawctl.train.batches import lay_out
-from clawctl.train.model import load_policy
-from clawctl.train.ranks import Ranks
-from clawctl.train.step import make_optimizer
-from clawctl.train.trees import make_branch
+from clawctl.trainers.local.estimate import forecast
+from clawctl.trainers.local.batches import lay_out
+from clawctl.trainers.local.model import load_policy
+from clawctl.trainers.local.ranks import Ranks
+from clawctl.trainers.local.step import make_optimizer
+from clawctl.trainers.local.trees import make_branch
 
 def kernel(key):  # getrusage would tell the peak of the process that started this one
     [line] = [line for line in open("/proc/self/status").read().splitlines() if line.startswith(key)]

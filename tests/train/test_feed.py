@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clawctl.run_dir import RunDir
-from clawctl.shards import write_turns, write_verdicts
-from clawctl.train.teacher import teacher_prompt_ids
-from clawctl.types import Turn
+from clawctl.run.directory import RunDir
+from clawctl.run.rows import Turn
+from clawctl.run.shards import write_turns, write_verdicts
+from clawctl.trainers.local.teacher import teacher_prompt_ids
 from tests.train.feeding import ids_of, make_feed, told
 from tests.train.tiny import HINT, Sampler, publish_shard, publish_turns, verdict
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clawctl.config import TrainConfig
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
 from clawctl.train.forming import MOST_IDLE, Forming
 from clawctl.train.sample import Sample
 from clawctl.train.waiting import Waiting

@@ -13,24 +13,32 @@ import orjson
 import pytest
 from safetensors.torch import load_file
 
-from clawctl.checksums import read_sealed
 from clawctl.config import Recipe, dump_recipe
-from clawctl.done_with import DoneWith
 from clawctl.errors import ClawError
 from clawctl.eval.results import write_record
 from clawctl.inspect.health import look
 from clawctl.inspect.policies import describe_policies
 from clawctl.inspect.rows import read_rows
-from clawctl.lineage import read_lineage
-from clawctl.policies import ensure_base_policy, list_versions, live_version, move_live, policy_folder, publish_policy, read_policy
 from clawctl.privacy.lineage import learned_from, way_back
-from clawctl.promotion import promote, rollback
-from clawctl.run_dir import RunDir, open_run
+from clawctl.run.checksums import read_sealed
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.done_with import DoneWith
+from clawctl.run.lineage import read_lineage
+from clawctl.run.policies import (
+    ensure_base_policy,
+    list_versions,
+    live_version,
+    move_live,
+    policy_folder,
+    publish_policy,
+    read_policy,
+)
+from clawctl.run.promotion import promote, rollback
+from clawctl.run.rows import Policy
 from clawctl.train.by_hand import go_back_to, without_from
-from clawctl.train.checkpoints import settle, steps_kept
 from clawctl.train.going_back import read_back
 from clawctl.train.ledger import read_ledger
-from clawctl.types import Policy
+from clawctl.trainers.local.checkpoints import settle, steps_kept
 from tests.train.test_checkpoints import ALONE, same_weights, train
 from tests.train.tiny import Sampler, make_recipe, publish_shard, publish_turns
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clawctl.train.head import likeliest, token_logprobs
+from clawctl.trainers.local.head import likeliest, token_logprobs
 
 LN2, LN3 = math.log(2), math.log(3)
 TOKENS, WIDTH, VOCABULARY = 25, 6, 50

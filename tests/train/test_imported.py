@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from clawctl.config import TrainConfig
-from clawctl.run_dir import RunDir
-from clawctl.shards import Origin
+from clawctl.run.directory import RunDir
+from clawctl.run.rows import TEXT_ONLY, Turn
+from clawctl.run.shards import Origin
 from clawctl.train.feed import Feed
-from clawctl.train.imported import Unrenderable, rendered, scored
 from clawctl.train.loop import run_training
-from clawctl.train.model import load_policy
-from clawctl.train.ranks import Ranks
 from clawctl.train.sample import Sample
-from clawctl.types import TEXT_ONLY, Turn
+from clawctl.trainers.local.imported import Unrenderable, rendered, scored
+from clawctl.trainers.local.model import load_policy
+from clawctl.trainers.local.ranks import Ranks
 from tests.train.tiny import HINT, Sampler, make_recipe, publish_shard, publish_turns
 
 NO_IDS: dict[str, Any] = {

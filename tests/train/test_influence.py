@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
 from clawctl.train.influence import ABSURD, bound_of, weight_of
-from clawctl.train.measures import Measures
 from clawctl.train.sample import Batch, Sample
-from clawctl.train.step import Training, _add_gradients, _objective_of, _passes, gradients_of, train_step
+from clawctl.trainers.local.measures import Measures
+from clawctl.trainers.local.step import Training, _add_gradients, _objective_of, _passes, gradients_of, train_step
 from tests.train.test_train_step import begin
 from tests.train.tiny import HINT, Sampler
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from clawctl.train.batches import lay_out
-from clawctl.train.model import load_policy, load_reference
-from clawctl.train.ranks import Ranks
-from clawctl.train.trees import make_branch
+from clawctl.trainers.local.batches import lay_out
+from clawctl.trainers.local.model import load_policy, load_reference
+from clawctl.trainers.local.ranks import Ranks
+from clawctl.trainers.local.trees import make_branch
 from tests.train.test_tree_laws import CPU, check_same, policy_of
 from tests.train.tiny import make_recipe, make_tokenizer
 

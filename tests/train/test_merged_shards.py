@@ -4,7 +4,7 @@ import pyarrow.parquet as pq
 
 from clawctl.collect.merging import PIECE_BYTES, merge_shards
 from clawctl.config import TrainConfig
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
 from clawctl.train.feed import Feed
 from tests.train.feeding import ids_of, make_feed, rate, told
 from tests.train.tiny import Sampler, publish_shard, publish_turns

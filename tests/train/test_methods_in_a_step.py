@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from clawctl.errors import ClawError
-from clawctl.policies import ensure_base_policy
-from clawctl.run_dir import RunDir
-from clawctl.shards import Origin, write_turns, write_verdicts
-from clawctl.train.batches import lay_out
-from clawctl.train.branches import turn_branches
-from clawctl.train.checkpoints import read_rows
+from clawctl.run.directory import RunDir
+from clawctl.run.policies import ensure_base_policy
+from clawctl.run.shards import Origin, write_turns, write_verdicts
 from clawctl.train.ledger import read_ledger
 from clawctl.train.loop import run_training
-from clawctl.train.measures import Measures
-from clawctl.train.step import Training, train_step
-from clawctl.train.tops import Asking, look, teachers_of
+from clawctl.trainers.local.batches import lay_out
+from clawctl.trainers.local.branches import turn_branches
+from clawctl.trainers.local.checkpoints import read_rows
+from clawctl.trainers.local.measures import Measures
+from clawctl.trainers.local.step import Training, train_step
+from clawctl.trainers.local.tops import Asking, look, teachers_of
 from tests.train.test_train_step import ALONE, begin, take, weights
 from tests.train.tiny import HINT, Sampler, make_model, make_recipe, publish_shard, publish_turns, verdict
 

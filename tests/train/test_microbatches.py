@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clawctl.train.batches import cut, lay_out, share, share_out
-from clawctl.train.trees import make_branch
+from clawctl.trainers.local.batches import cut, lay_out, share, share_out
+from clawctl.trainers.local.trees import make_branch
 
 CPU = torch.device("cpu")
 

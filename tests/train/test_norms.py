@@ -13,7 +13,7 @@ from transformers.models.mistral.modeling_mistral import MistralRMSNorm
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from clawctl.train.norms import quicken_norms
+from clawctl.trainers.local.norms import quicken_norms
 
 
 def is_ours(module: Any) -> bool:

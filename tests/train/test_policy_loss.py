@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from clawctl.config import TrainConfig
-from clawctl.train.losses import (
+from clawctl.trainers.local.losses import (
     Correction,
     acting_tokens,
     log_rest,
@@ -16,7 +16,7 @@ from clawctl.train.losses import (
     subset_loss,
     topk_divergence,
 )
-from clawctl.train.off_policy import clip_of, correction_of
+from clawctl.trainers.local.off_policy import clip_of, correction_of
 
 NOW, SAMPLER = [0.5, 0.4, 0.1, 0.6], [0.4, 0.5, 0.1, 0.2]  # ratios 1.25, 0.8, 1, 3
 ADVANTAGES = [1.0, -2.0, 0.5, 1.0]

@@ -10,18 +10,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clawctl.allowed import Allowed, unpack
-from clawctl.run_dir import RunDir
-from clawctl.shards import UNKNOWN, read_columns, read_turns, write_table, write_turns
+from clawctl.run.allowed import Allowed, unpack
+from clawctl.run.directory import RunDir
+from clawctl.run.shards import UNKNOWN, read_columns, read_turns, write_table, write_turns
 from clawctl.train.admission import Admission, Refused
-from clawctl.train.batches import lay_out
-from clawctl.train.branches import teacher_branches, turn_branches
-from clawctl.train.custom_loss import logits_of, sampled_logprobs
-from clawctl.train.head import likeliest, token_logprobs
-from clawctl.train.masks import HIDDEN, masks_of
-from clawctl.train.measures import Measures
-from clawctl.train.remote_teacher import RemoteTeacher
-from clawctl.train.step import gradients_of, teacher_logprobs, train_step
+from clawctl.trainers.local.batches import lay_out
+from clawctl.trainers.local.branches import teacher_branches, turn_branches
+from clawctl.trainers.local.custom_loss import logits_of, sampled_logprobs
+from clawctl.trainers.local.head import likeliest, token_logprobs
+from clawctl.trainers.local.masks import HIDDEN, masks_of
+from clawctl.trainers.local.measures import Measures
+from clawctl.trainers.local.remote_teacher import RemoteTeacher
+from clawctl.trainers.local.step import gradients_of, teacher_logprobs, train_step
 from tests.train.test_head import TOKENS, VOCABULARY, WIDTH, Wrapped
 from tests.train.test_train_step import ALONE, begin, score, take
 from tests.train.tiny import HINT, Sampler, make_sets, only, publish_shard, verdict

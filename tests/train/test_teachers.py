@@ -12,17 +12,17 @@ import pytest
 import torch
 
 from clawctl.errors import ClawError
-from clawctl.policies import ensure_base_policy
-from clawctl.run_dir import RunDir
-from clawctl.train.branches import taught_beside
-from clawctl.train.ema import Average
+from clawctl.run.directory import RunDir
+from clawctl.run.policies import ensure_base_policy
 from clawctl.train.ledger import read_ledger
 from clawctl.train.loop import resume, run_training
-from clawctl.train.measures import Measures
-from clawctl.train.ranks import Ranks
-from clawctl.train.remote_teacher import RemoteTeacher, open_remote_teacher, taught
 from clawctl.train.sample import Batch, Sample
-from clawctl.train.step import teacher_logprobs, train_step
+from clawctl.trainers.local.branches import taught_beside
+from clawctl.trainers.local.ema import Average
+from clawctl.trainers.local.measures import Measures
+from clawctl.trainers.local.ranks import Ranks
+from clawctl.trainers.local.remote_teacher import RemoteTeacher, open_remote_teacher, taught
+from clawctl.trainers.local.step import teacher_logprobs, train_step
 from tests.stub_http import StubHandler, StubServer, running
 from tests.train.test_train_step import begin, take, weights
 from tests.train.tiny import HINT, Sampler, make_recipe, publish_shard

@@ -8,8 +8,8 @@ import pytest
 
 from clawctl.config import Nodes, nodes
 from clawctl.errors import ClawError
-from clawctl.run_dir import open_run
-from clawctl.train.torchrun import _for_torchrun, _meeting, chosen, parse_gpus
+from clawctl.run.directory import open_run
+from clawctl.trainers.local.torchrun import _for_torchrun, _meeting, chosen, parse_gpus
 
 
 def test_gpus_are_named_as_cuda_shows_them() -> None:

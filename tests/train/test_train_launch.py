@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 
 from clawctl.config import dump_recipe
 from clawctl.errors import ClawError
-from clawctl.policies import ensure_base_policy, list_versions, live_version, policy_folder
-from clawctl.run_dir import RunDir, open_run, sole_worker
-from clawctl.train.checkpoints import read_rows
+from clawctl.run.directory import RunDir, open_run, sole_worker
+from clawctl.run.policies import ensure_base_policy, list_versions, live_version, policy_folder
 from clawctl.train.loop import resume, run_training
-from clawctl.train.ranks import Ranks
+from clawctl.trainers.local.checkpoints import read_rows
+from clawctl.trainers.local.ranks import Ranks
 from tests.train.tiny import Sampler, make_recipe, publish_turns
 from tests.waiting import until
 
@@ -52,7 +52,7 @@ def test_two_processes_make_the_same_weights_as_one(tmp_path: Path, sampler: Sam
 LEAVING = """
 import os
 import torch.distributed as dist
-from clawctl.train.ranks import leave_ranks
+from clawctl.trainers.local.ranks import leave_ranks
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 import torch.distributed.nn.functional  # as loading a model does
 threads = lambda: [open(f"/proc/self/task/{id}/comm").read() for id in os.listdir("/proc/self/task")]

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from clawctl.policies import ensure_base_policy
-from clawctl.run_dir import RunDir
-from clawctl.train.batches import lay_out
-from clawctl.train.branches import turn_branches
+from clawctl.run.directory import RunDir
+from clawctl.run.policies import ensure_base_policy
 from clawctl.train.feed import Feed
 from clawctl.train.loop import resume, run_training
-from clawctl.train.measures import Measures
-from clawctl.train.ranks import Ranks
 from clawctl.train.sample import Batch, Sample
-from clawctl.train.step import Training, learning_rate, teacher_logprobs, train_step
+from clawctl.trainers.local.batches import lay_out
+from clawctl.trainers.local.branches import turn_branches
+from clawctl.trainers.local.measures import Measures
+from clawctl.trainers.local.ranks import Ranks
+from clawctl.trainers.local.step import Training, learning_rate, teacher_logprobs, train_step
 from tests.train.tiny import HINT, Sampler, make_recipe, publish_shard, publish_turns
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
@@ -184,7 +184,7 @@ def test_a_published_version_loads_alone_and_says_what_its_canary_says(
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from clawctl.policies import live_version, policy_folder, read_policy
+    from clawctl.run.policies import live_version, policy_folder, read_policy
 
     publish_turns(run, sampler, 4)
     recipe = make_recipe(model_path, **changes)

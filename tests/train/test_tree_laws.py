@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clawctl.config import DEMO_MODEL
-from clawctl.train.batches import Merge, lay_out, share_out
-from clawctl.train.model import PolicyModel, load_policy
-from clawctl.train.ranks import Ranks
-from clawctl.train.trees import Branch, make_branch
+from clawctl.trainers.local.batches import Merge, lay_out, share_out
+from clawctl.trainers.local.model import PolicyModel, load_policy
+from clawctl.trainers.local.ranks import Ranks
+from clawctl.trainers.local.trees import Branch, make_branch
 from tests.train.test_trees import branches
 from tests.train.tiny import make_recipe, make_tokenizer
 

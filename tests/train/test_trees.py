@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clawctl.train.attention import ancestors, block_mask, visible
-from clawctl.train.blockwise import attend_by_blocks
-from clawctl.train.trees import Branch, lay, make_branch, own_starts, pack
+from clawctl.trainers.local.attention import ancestors, block_mask, visible
+from clawctl.trainers.local.blockwise import attend_by_blocks
+from clawctl.trainers.local.trees import Branch, lay, make_branch, own_starts, pack
 
 CPU = torch.device("cpu")
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from clawctl.reward import OUTCOME, RATING
-from clawctl.run_dir import RunDir
-from clawctl.shards import write_turns, write_verdicts
+from clawctl.run.directory import RunDir
+from clawctl.run.reward import OUTCOME, RATING
+from clawctl.run.shards import write_turns, write_verdicts
 from clawctl.train.advantages.gae import session_credits
 from clawctl.train.advantages.term import Earned
 from tests.train.feeding import make_feed, rate, rewards_of, told

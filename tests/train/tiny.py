@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from clawctl.allowed import Allowed
 from clawctl.config import Recipe
-from clawctl.run_dir import RunDir
-from clawctl.shards import write_turns, write_verdicts
-from clawctl.types import Turn, Verdict
+from clawctl.run.allowed import Allowed
+from clawctl.run.directory import RunDir
+from clawctl.run.rows import Turn, Verdict
+from clawctl.run.shards import write_turns, write_verdicts
 
 TEMPLATE = (
     "{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + (m.content or '') + '<|im_end|>\\n' }}{%- endfor %}"

@@ -5,9 +5,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from clawctl.config import EvalConfig
-from clawctl.endpoint import Endpoint
 from clawctl.eval.results import Finding
 from clawctl.eval.suites import personalisation
+from clawctl.run.endpoint import Endpoint
 
 SUITES: dict[str, Callable[[Endpoint, EvalConfig], Coroutine[Any, Any, Finding]]] = {
     "personalisation": personalisation.measure,

@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 
 from clawctl.config import EvalConfig
-from clawctl.endpoint import Endpoint
 from clawctl.errors import ClawError
 from clawctl.eval.intervals import Estimate, mean, proportion
 from clawctl.eval.results import CannotMeasure, Finding
@@ -18,6 +17,7 @@ from clawctl.homework.chat import Refused, ask
 from clawctl.homework.people import Person
 from clawctl.homework.problems import Role, Task, is_correct, make_tasks
 from clawctl.homework.satisfaction import satisfaction
+from clawctl.run.endpoint import Endpoint
 
 _ROLES: tuple[Role, Role] = ("student", "teacher")
 _SHOWN = 3  # examples of each role that are kept

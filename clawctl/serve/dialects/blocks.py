@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from clawctl.run.rows import Message
 from clawctl.serve.dialects import Choice, Shown, ShownToken
 from clawctl.serve.dialects.handles import call_id
 from clawctl.serve.text import CallBegun, Event, Said, Thought
-from clawctl.types import Message
 
 
 @dataclass(slots=True)

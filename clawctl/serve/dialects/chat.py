@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from clawctl.run.rows import Message
 from clawctl.serve.dialects import Ask, Choice, Extras, Refusal, Shown, ShownToken, fields
 from clawctl.serve.dialects.api import known, used
 from clawctl.serve.dialects.blocks import chat_message
@@ -16,7 +17,6 @@ from clawctl.serve.dialects.settings import check_settings
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
 from clawctl.serve.text import CallBegun, CallSaid, Event, Said, Thought
-from clawctl.types import Message
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool", "function": "tool"}
 _MOST_CHOICES = 128

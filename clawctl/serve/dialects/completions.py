@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from clawctl.run.rows import Message, plain_prompt
 from clawctl.serve.dialects import Ask, Choice, Prompt, Refusal, Shown, ShownToken, fields
 from clawctl.serve.dialects.api import known, used
 from clawctl.serve.dialects.blocks import chat_message
@@ -18,7 +19,6 @@ from clawctl.serve.dialects.fields import Object, wrong
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
 from clawctl.serve.text import Said
-from clawctl.types import Message, plain_prompt
 
 DEFAULT_TOKENS = 16  # of an answer: OpenAI's default, and vLLM's
 MOST_ANSWERS = 128  # of one request: prompts times `n`

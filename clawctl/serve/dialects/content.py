@@ -4,10 +4,10 @@ from typing import Any
 
 import orjson
 
+from clawctl.run.rows import Message
 from clawctl.serve.dialects.fields import Object, as_content, image_part, left_out, objects, strings, text_part, wrong
 from clawctl.serve.dialects.handles import exchange_of
 from clawctl.serve.dialects.vendor_tools import client_tool
-from clawctl.types import Message
 
 _ROLES = ("user", "assistant", "system")
 

@@ -139,7 +139,7 @@ def later_system_as_user(messages: list[Object]) -> list[Object]:
 
 
 def steering(body: Object, vocabulary: int) -> dict[str, Any]:
-    """The fields that bend a model's distribution or fix its draws, as `clawctl.serve.engines.Sampling` names them; absent ones are
+    """The fields that bend a model's distribution or fix its draws, as `clawctl.engines.Sampling` names them; absent ones are
     left out. Raises Refusal."""
     ranges = {"min_p": (0, 1), "presence_penalty": (-2, 2), "frequency_penalty": (-2, 2), "repetition_penalty": (0.01, 100)}
     read: dict[str, Any] = {name: number(body, name, *ranges[name]) for name in ranges}

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import orjson
 
+from clawctl.run.rows import Message
 from clawctl.serve.dialects.fields import (
     Object,
     Parts,
@@ -23,7 +24,6 @@ from clawctl.serve.dialects.fields import (
 )
 from clawctl.serve.dialects.handles import exchange_of
 from clawctl.serve.dialects.vendor_tools import LOCAL, call_arguments, local_tool, output_text
-from clawctl.types import Message
 
 CUSTOM_INPUT = "input"  # a custom tool takes free text; as a function it takes an object with this one string
 _ROLES = ("user", "assistant", "system", "developer")

@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from clawctl.run.rows import Message
 from clawctl.serve.dialects import Ask, Choice, Refusal, Shown, fields
 from clawctl.serve.dialects.api import known, used
 from clawctl.serve.dialects.blocks import Block, Blocks, chat_message
@@ -17,7 +18,6 @@ from clawctl.serve.dialects.settings import check_settings
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
 from clawctl.serve.text import CallBegun
-from clawctl.types import Message
 
 _ERRORS = {400: "invalid_request_error", 401: "authentication_error", 402: "billing_error", 403: "permission_error",
            404: "not_found_error", 405: "invalid_request_error", 413: "request_too_large", 429: "rate_limit_error",

@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from clawctl.run.rows import Message
 from clawctl.serve.dialects import Ask, Choice, Refusal, Shown, ShownToken, fields
 from clawctl.serve.dialects.api import MOST_NAMED, known, printable, used
 from clawctl.serve.dialects.blocks import Block, Blocks, chat_message
@@ -18,7 +19,6 @@ from clawctl.serve.dialects.settings import check_settings
 from clawctl.serve.dialects.vendor_tools import ITEM_PREFIXES, LOCAL, call_item
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
-from clawctl.types import Message
 
 _REPEATED = ("instructions", "metadata", "parallel_tool_calls", "reasoning", "text", "tool_choice", "truncation", "user", "store",
              "max_output_tokens", "previous_response_id", "prompt_cache_key", "service_tier")  # fmt: skip

@@ -15,8 +15,8 @@ from torch import Tensor
 from clawctl.config import TrainConfig
 from clawctl.train.advantages import binary, opd
 from clawctl.train.advantages.term import Term, Tops
-from clawctl.train.losses import subset_loss
-from clawctl.train.off_policy import clip_of
+from clawctl.trainers.local.losses import subset_loss
+from clawctl.trainers.local.off_policy import clip_of
 
 TOPK = 4
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from clawctl.config import TrainConfig
 from clawctl.train.advantages import opd
 from clawctl.train.advantages.term import Term, Tops
-from clawctl.train.losses import topk_divergence
+from clawctl.trainers.local.losses import topk_divergence
 
 TOPK = 50  # as OpenClaw-RL
 

@@ -1,0 +1,186 @@
+"""Explicit ratings: `feedback/<writer>-<n>.jsonl`, one rating per line, appended by serve and never edited.
+
+A rating takes precedence over the judge at any time. Before its turn is published, collect writes it into the row. After that the
+row is fixed, and the judge and the trainer look the rating up here. A turn that is already trained is not trained again; its rating
+still counts when judges are compared with people.
+"""
+
+import fcntl
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from clawctl.run.checksums import read_sealed, sealed
+from clawctl.run.directory import RunDir
+from clawctl.run.lines import Lines, Rewritten
+from clawctl.run.names import open_to_append
+from clawctl.run.rows import SCHEMA_VERSION, Feedback, newer
+
+LONGEST_COMMENT = 10_000  # characters
+_ROTATE_BYTES = 16 << 20
+_ROTATE_S = 86400.0  # whole files expire (`clawctl/run/retention.py`)
+_TURN = re.compile(r"^[0-9A-Za-z][0-9A-Za-z_.:/-]{0,199}$")
+_COMPLETION = re.compile(r"^(?:chatcmpl|cmpl|resp|msg)?[-_]?([0-9A-Za-z]{24})$")
+_FIELDS = frozenset(Feedback.__dataclass_fields__)
+
+
+class BadRating(Exception):
+    """The data is not a valid rating. The message gives the reason, and `field` the field."""
+
+    def __init__(self, problem: str, field: str) -> None:
+        super().__init__(problem)
+        self.field = field
+
+
+def read_rating(body: Any, key: str, now: float) -> Feedback:
+    """The body of `POST /v1/feedback`: {"turn_id" or "completion_id": …, "rating": -1..1, "comment": … or null}.
+
+    `key` is the name of the API key that asks: it may rate its own turns only. Raises BadRating.
+    """
+    if not isinstance(body, dict):
+        raise BadRating("the body must be an object", "body")
+    unknown = body.keys() - {"turn_id", "completion_id", "rating", "comment"}
+    if unknown:
+        raise BadRating(f"unknown field {min(unknown)!r}", min(unknown))
+    named = [name for name in ("turn_id", "completion_id") if body.get(name) is not None]
+    if len(named) != 1:
+        raise BadRating("set 'turn_id' or 'completion_id' (the id of the response)", "turn_id")
+    rating, comment = body.get("rating"), body.get("comment")
+    if isinstance(rating, bool) or not isinstance(rating, int | float) or not -1 <= rating <= 1:
+        raise BadRating("'rating' must be a number from -1 (bad) to 1 (good)", "rating")
+    if comment is not None and not (isinstance(comment, str) and len(comment) <= LONGEST_COMMENT):
+        raise BadRating(f"'comment' must be a string of at most {LONGEST_COMMENT} characters", "comment")
+    turn_id = turn_of(body[named[0]]) if named == ["completion_id"] else _plain(body["turn_id"], "turn_id")
+    return Feedback(secrets.token_hex(12), now, key, turn_id, float(rating), comment or None)
+
+
+def turn_of(completion_id: Any) -> str:
+    """The turn of a response id: `chatcmpl…`, `resp_…` and `msg_…` contain it. Raises BadRating."""
+    found = _COMPLETION.match(_plain(completion_id, "completion_id"))
+    if found is None:
+        raise BadRating("'completion_id' is not an id of this server", "completion_id")
+    return found[1]
+
+
+def _plain(value: Any, field: str) -> str:
+    if not isinstance(value, str) or not _TURN.match(value):
+        raise BadRating(f"'{field}' must be an id of letters and digits", field)
+    return value
+
+
+def rating_in_header(text: str | None) -> float | None:
+    """The number in an `X-Feedback` header, which rates the turn that its request answers; None without one. Raises BadRating."""
+    if text is None or not text.strip():
+        return None
+    try:
+        rating = float(text)
+    except ValueError:
+        rating = float("nan")
+    if not -1 <= rating <= 1:
+        raise BadRating("'X-Feedback' must be a number from -1 (bad) to 1 (good)", "X-Feedback")
+    return rating
+
+
+class FeedbackFile:
+    """One writer: `<host>-<pid>-<random>-<n>.jsonl`. A rating is in the kernel's hands when `append` returns."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._number = 0
+        self._torn = False  # the last write stopped within a line
+        self._began = time.monotonic()  # the file that is being written
+
+    def append(self, feedback: Feedback) -> None:
+        """Append a rating. Raises OSError if it cannot be written; the sender must then get an error."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        path = self._folder / f"{self._name}-{self._number}.jsonl"
+        descriptor = self._locked(path)
+        try:
+            data = (b"\n" if self._torn else b"") + sealed(orjson.dumps(feedback)) + b"\n"
+            self._torn = True
+            while data:
+                data = data[os.write(descriptor, data) :]
+            self._torn = False
+            if os.fstat(descriptor).st_size >= _ROTATE_BYTES or time.monotonic() - self._began >= _ROTATE_S:
+                self._number, self._began = self._number + 1, time.monotonic()
+        finally:
+            os.close(descriptor)
+
+    def _locked(self, path: Path) -> int:
+        """The file, locked against those that delete or rewrite it (`clawctl.run.retention`)."""
+        while True:
+            descriptor = open_to_append(path)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
+            os.close(descriptor)
+
+
+def parse_feedback(line: bytes) -> Feedback:
+    """One line of feedback; fields that a newer clawctl added are passed over. Raises ValueError with the reason."""
+    row = read_sealed(line)
+    if not isinstance(row, dict):
+        raise ValueError("not a JSON object")
+    version = row.pop("schema_version", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        raise ValueError(newer(version))
+    if missing := _FIELDS - row.keys():
+        raise ValueError(f"a rating without {', '.join(sorted(missing))}")
+    return Feedback(**{name: row[name] for name in _FIELDS})
+
+
+class Ratings:
+    """All ratings of a run by turn. The newest rating of a turn counts. Invalid ratings are counted and skipped."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._begin()
+
+    def _begin(self) -> None:
+        self.unreadable = 0
+        self._lines = Lines(self._run.feedback)
+        self._newest: dict[tuple[str, str], tuple[str, Feedback]] = {}  # with its writer
+
+    def look(self) -> set[str]:
+        """Read new lines. Returns the ids of the turns that they may concern."""
+        try:
+            return self._take_in()
+        except Rewritten:  # ratings were removed from a file: all are read again
+            before = {turn_id for _, turn_id in self._newest}
+            self._begin()
+            return before | self._take_in()
+
+    def _take_in(self) -> set[str]:
+        rated = set()
+        for writer, feedback in self._read():
+            place = feedback.key, feedback.turn_id
+            known = self._newest.get(place)
+            if known is None or known[0] == writer or feedback.created_at >= known[1].created_at:
+                self._newest[place] = writer, feedback
+                rated.add(feedback.turn_id)
+        return rated
+
+    def read(self) -> Iterator[Feedback]:
+        """Lines appended since the last call, for a reader that keeps its own records."""
+        return (feedback for _, feedback in self._read())
+
+    def _read(self) -> Iterator[tuple[str, Feedback]]:
+        """Each with its writer: of the lines of one, the later is the newer, whatever its clock did in between."""
+        for path in self._lines.grown():
+            for _, line in self._lines.read(path):
+                try:
+                    yield path.stem.rpartition("-")[0], parse_feedback(line)
+                except (ValueError, TypeError):
+                    self.unreadable += bool(line)
+
+    def of(self, user: str, turn_id: str) -> Feedback | None:
+        """The rating of a turn by its owner. Ratings by others do not count."""
+        return self._newest.get((user, turn_id), (None, None))[1]

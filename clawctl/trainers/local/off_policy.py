@@ -1,0 +1,19 @@
+"""The recipe's settings for off-policy turns, in the form that the formulas in `losses.py` need."""
+
+from clawctl.config import TrainConfig
+from clawctl.trainers.local.losses import Correction
+
+# The published ranges: OpenClaw-RL (2603.10165); none below and up to 5 (ScaleRL, 2510.13786); GSPO (2507.18071, §5.1)
+_CLIPS = {"ppo_clip": (0.2, 0.28), "cispo": (1.0, 4.0), "gspo": (3e-4, 4e-4)}
+
+
+def correction_of(config: TrainConfig) -> Correction:
+    """The correction of every policy term."""
+    low, high = clip_of(config, config.off_policy)
+    return Correction(config.off_policy, config.mask_threshold, low, high, config.ratio_cap, config.ratio_penalty)
+
+
+def clip_of(config: TrainConfig, surrogate: str) -> tuple[float, float]:
+    """The bounds of the ratio below and above 1. Unset values in the recipe use the published range of `surrogate`."""
+    low, high = _CLIPS.get(surrogate, (0.2, 0.28))
+    return (low if config.clip_low is None else config.clip_low), (high if config.clip_high is None else config.clip_high)

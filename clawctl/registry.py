@@ -3,7 +3,7 @@
 An implementation is imported only when a user names it. A built-in name always means ours: no installed package can take its place.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pkgutil import resolve_name
@@ -35,17 +35,14 @@ class Registry(Generic[T]):
         if name.endswith(".py") or ".py:" in name:
             return cast(T, load_object(name, option))
         for point in entry_points(group=self.group, name=name):
-            return _imported(point.load, f"{option}: {self.what} {name} of the installed package {point.value!r}")
+            try:
+                return cast(T, point.load())
+            except Exception as error:  # the package's own code
+                problem = f"{option}: {self.what} {name} of the installed package {point.value!r} cannot be imported: {error!r}"
+                raise ClawError(problem, "update or reinstall that package", 2) from error
         known = ", ".join(self.names())
         raise ClawError(
             f"{option}: there is no {self.what} {name!r}",
             f"use one of {known}, a file.py:name, or install a package with the entry point {self.group}: {name}",
             2,
         )
-
-
-def _imported(load: Callable[[], T], what: str) -> T:
-    try:
-        return load()
-    except Exception as error:  # the package's own code
-        raise ClawError(f"{what} cannot be imported: {error!r}", "update or reinstall that package", 2) from error

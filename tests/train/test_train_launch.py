@@ -50,13 +50,14 @@ def test_two_processes_make_the_same_weights_as_one(tmp_path: Path, sampler: Sam
 
 
 LEAVING = """
-import os
+import os, time
 import torch.distributed as dist
 from clawctl.trainers.local.ranks import leave_ranks
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 import torch.distributed.nn.functional  # as loading a model does
 threads = lambda: [open(f"/proc/self/task/{id}/comm").read() for id in os.listdir("/proc/self/task")]
-assert any("gloo" in name for name in threads())
+while not any("gloo" in name for name in threads()):
+    time.sleep(0.01)  # a thread names itself
 leave_ranks()
 assert not any("gloo" in name for name in threads()), threads()
 """

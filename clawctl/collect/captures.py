@@ -136,12 +136,12 @@ def _packed_ids(value: Any) -> Sequence[int] | None:
 
 
 def _wrong_shape(exchange: Exchange) -> str | None:
-    texts = (exchange.exchange_id, exchange.key, exchange.status)
+    texts = (exchange.exchange_id, exchange.key, exchange.status, exchange.policy_name)
     floats = (exchange.created_at, exchange.finished_at, exchange.temperature, exchange.top_p)
     reasons = (exchange.finish_reason, exchange.untrainable_reason)
     versions = (exchange.policy_version, exchange.policy_version_end)
     checks = {
-        "exchange_id, key or status": all(isinstance(text, str) and text for text in texts),
+        "exchange_id, key, status or policy_name": all(isinstance(text, str) and text for text in texts),
         "a time or sampling parameter": all(type(number) in (int, float) for number in floats) and type(exchange.top_k) is int,
         "messages": _are_objects(exchange.messages),
         "tools": exchange.tools is None or _are_objects(exchange.tools),

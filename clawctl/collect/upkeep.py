@@ -54,7 +54,7 @@ class Upkeep:
                 self._merge_group(group)
                 group, size = [], 0
             group.append(stem)
-            size += (self.run.trajectories / f"{stem}.parquet").stat().st_size
+            size += self.run.turn_shard(stem).stat().st_size
             if size >= MERGE_BYTES:
                 self._merge_group(group)
                 group, size = [], 0
@@ -95,7 +95,7 @@ class Upkeep:
             turns = self.run.trajectories / path.name
             try:
                 if turns.exists():
-                    self._remove([stem for stem in merged_from(turns) if (self.run.verdicts / f"{stem}.parquet").exists()])
+                    self._remove([stem for stem in merged_from(turns) if self.run.verdict_shard(stem).exists()])
                 else:
                     path.unlink()
             except UnreadableShard as error:

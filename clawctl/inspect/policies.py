@@ -100,7 +100,7 @@ def describe_policies(run: RunDir, problems: list[str]) -> list[dict[str, Any]]:
     live = read_live(run, problems)
     lineage = read_lineage(run)
     dead, tip = why_dead(run, lineage), lineage.tip
-    steps = {row.get("step"): row for row in json_lines(run.train / "steps.jsonl", problems)}
+    steps = {row.get("step"): row for row in json_lines(run.steps, problems)}
     found = []
     for policy in read_policies(run, problems):
         measured = read_eval(run, policy.version, problems)
@@ -130,7 +130,7 @@ def read_eval(run: RunDir, version: int, problems: list[str]) -> dict[str, Any]:
     """`eval/<version>.json`, or the same without numbers."""
     nothing: dict[str, Any] = {"version": version, "suites": {}, "decision": None, "examples": [], "compared": []}
     found = read_json(
-        run.eval / f"{version}.json",
+        run.eval_record(version),
         problems,
         nothing,
         lambda value: isinstance(value, dict) and isinstance(value.get("suites"), dict),

@@ -24,7 +24,7 @@ def write_report(run: RunDir, folder: Path) -> tuple[Path, Path]:
     problems: list[str] = []
     policies = describe_policies(run, problems)
     found = [row for row in policies if row["satisfaction"] and row["correctness"]]
-    steps = list(json_lines(run.train / "steps.jsonl", problems))
+    steps = list(json_lines(run.steps, problems))
     if not found and not steps:
         problem = f"{run.root} has no measured policy and no training step"
         raise ClawError(

@@ -117,7 +117,7 @@ def _shard(path: Path, kind: str, columns: tuple[str, ...], problems: list[str])
 def _ledger(run: RunDir, problems: list[str], gone: set[int]) -> tuple[dict[str, int], dict[str, str], dict[str, list[int]]]:
     """Of turns that were in a step: the living step that trained them; why it was skipped; and its steps among those that are
     `gone`."""
-    folder = run.train / "ledger"
+    folder = run.ledger
     steps: dict[str, int] = {}
     skipped: dict[str, str] = {}
     dead: dict[str, list[int]] = {}
@@ -198,7 +198,7 @@ class Open:
 
 def read_open(run: RunDir, problems: list[str]) -> Open:
     """The open turns as collect last saved them: seconds ago if it is running."""
-    position: dict[str, Any] = read_json(run.root / "collect.json", problems, {}, lambda found: isinstance(found, dict))
+    position: dict[str, Any] = read_json(run.position, problems, {}, lambda found: isinstance(found, dict))
     kept = position.get("open")
     turns, since = (kept.get("turns"), kept.get("since")) if isinstance(kept, dict) else (0, None)
     return Open(turns if isinstance(turns, int) else 0, since if isinstance(since, int | float) else None)

@@ -22,7 +22,7 @@ class Journal:
     """The journal of one claimed shard. `found` contains the verdicts of an earlier worker, by turn."""
 
     def __init__(self, run: RunDir, stem: str, turn_ids: Iterable[str]) -> None:
-        self.path = run.verdicts / f"{stem}.jsonl"
+        self.path = run.journal(stem)
         wanted = set(turn_ids)
         self.found = {verdict.turn_id: verdict for verdict in _read(self.path) if verdict.turn_id in wanted}
         self._file: IO[bytes] | None = None

@@ -128,7 +128,7 @@ class _Worker:
             self._tasks.add(asyncio.create_task(self._judge_shard(path.stem, turns, claim.pop_all())))
 
     def _verdicts(self, stem: str) -> Path:
-        return self._run.verdicts / f"{stem}.parquet"
+        return self._run.verdict_shard(stem)
 
     def _refuse_doubted(self) -> None:
         """Raises ClawError if no remaining turn can show the scale of a custom reward model."""
@@ -161,7 +161,7 @@ class _Worker:
                 self._panel.ratings.look()
                 await self._publish(stem, list(map(self._panel.rated_since, turns, verdicts)))
                 journal.remove()
-                (self._run.locks / f"judge-{stem}.lock").unlink(missing_ok=True)  # waiting workers find the verdicts
+                self._run.lock(f"judge-{stem}").unlink(missing_ok=True)  # waiting workers find the verdicts
             finally:
                 journal.close()
                 del self._left[stem]

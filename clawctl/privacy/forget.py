@@ -73,14 +73,14 @@ def _remove(run: RunDir, wish: Wish | None, chosen: Chosen, done: Forgotten) -> 
     for path in [*run.captures.glob(".*.tmp"), *run.trajectories.glob(".*.tmp"), *run.verdicts.glob(".*.tmp")]:
         if "-custom.parquet." not in path.name:  # a custom rollout may be writing
             path.unlink(missing_ok=True)  # what a killed writer left; the living ones of trajectories and verdicts rest
-    (run.train / "identical.bin").unlink(missing_ok=True)  # hashes of what was said
-    (run.root / "collect.json").unlink(missing_ok=True)  # places in captures, should collect keep any: they are about to move
+    (run.trained_marks).unlink(missing_ok=True)  # hashes of what was said
+    run.position.unlink(missing_ok=True)  # places in captures, should collect keep any: they are about to move
 
     def belongs(row: dict[str, Any]) -> bool:
         told = row.get("exchange_id", row.get("turn_id"))
         return told in chosen.turn_ids or (wish is not None and wish.user is not None and row.get("key") == wish.user)
 
-    for folder in (run.root / "feedback", run.captures):
+    for folder in (run.feedback, run.captures):
         for path in published(folder, ".jsonl") if folder.exists() else []:
             _count(run, path, rewrite_appended(path, belongs), done)
     for path in published(run.trajectories, ".parquet"):
@@ -132,7 +132,7 @@ def _count(run: RunDir, path: Path, rows: int, done: Forgotten) -> None:
 
 def _record(run: RunDir, done: Forgotten) -> None:
     row = {"at": time.time(), "turns": done.turns, "policies": done.policies}
-    with os.fdopen(open_to_append(run.train / _RECORD), "ab") as file:
+    with os.fdopen(open_to_append(run.forgotten), "ab") as file:
         file.write(orjson.dumps(row) + b"\n")
         file.flush()
         os.fsync(file.fileno())
@@ -140,7 +140,7 @@ def _record(run: RunDir, done: Forgotten) -> None:
 
 def _learned_earlier(run: RunDir) -> list[int]:
     """Versions that still stand of those that an earlier `forget` named, and their descendants."""
-    path = run.train / _RECORD
+    path = run.forgotten
     rows = [orjson.loads(line) for line in path.read_bytes().split(b"\n") if line] if path.exists() else []
     standing = {version: read_policy(run, version) for version in list_versions(run)}
     named = {v for row in rows for v in row["policies"] if v in standing and standing[v].created_at <= row["at"]}
@@ -179,7 +179,7 @@ def _take_place(run: RunDir, stage: str, end_workers: bool, held: ExitStack) -> 
 
 def _ask_to_end(run: RunDir, stage: str) -> bool:
     """SIGTERM to the worker that holds the place, if it is on this machine."""
-    owner = re.fullmatch(r"process (\d+) on (.+)", (run.locks / f"{stage}.owner").read_text().strip())
+    owner = re.fullmatch(r"process (\d+) on (.+)", run.owner(stage).read_text().strip())
     if owner is None or owner[2] != socket.gethostname() or int(owner[1]) == os.getpid():
         return False
     with suppress(ProcessLookupError):
@@ -199,4 +199,4 @@ def _judges_rest(run: RunDir, chosen: Chosen, wait: bool) -> Iterator[None]:
                 time.sleep(_LOOK_S)
         yield
         for stem in chosen.stems:
-            (run.locks / f"judge-{stem}.lock").unlink(missing_ok=True)
+            run.lock(f"judge-{stem}").unlink(missing_ok=True)

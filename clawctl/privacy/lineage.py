@@ -11,7 +11,7 @@ from clawctl.run.checksums import Damaged, read_sealed
 from clawctl.run.directory import RunDir, publish_bytes, published
 from clawctl.run.lineage import read_lineage
 from clawctl.run.names import number_of, numbers_in
-from clawctl.run.policies import list_versions, live_version, move_live, policy_folder, read_policy
+from clawctl.run.policies import list_versions, live_version, move_live, read_policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +55,24 @@ def go_back(run: RunDir, way: WayBack) -> None:
         move_live(run, way.live, by="forget")
     removed = set(way.removed_versions)
     for step in [step for step in _checkpoints(run) if step > way.to_version or step in removed]:
-        _remove_folder(run.train / "checkpoints" / str(step))
-    _keep_rows(run.train / "steps.jsonl", lambda row: row.get("step", 0) <= way.to_version and row.get("step") not in removed)
-    for path in _json_files(run.train / "ledger"):
+        _remove_folder(run.checkpoint(step))
+    _keep_rows(run.steps, lambda row: row.get("step", 0) <= way.to_version and row.get("step") not in removed)
+    for path in _json_files(run.ledger):
         if _step_of(path) > way.to_version or _step_of(path) in removed:
             path.unlink()
-    turns = run.train / "turns"
+    turns = run.records
     for path in list(turns.rglob("*")) if turns.exists() else []:
         number = number_of(path.stem)
         if path.is_file() and number is not None and (number > way.to_version or number in removed):
             path.unlink()
     for version in way.removed_versions:
-        (run.eval / f"{version}.json").unlink(missing_ok=True)
+        run.eval_record(version).unlink(missing_ok=True)
     for version in reversed(way.removed_versions):
-        _remove_folder(policy_folder(run, version))
+        _remove_folder(run.version_folder(version))
 
 
 def _checkpoints(run: RunDir) -> list[int]:
-    return numbers_in(run.train / "checkpoints")
+    return numbers_in(run.checkpoints)
 
 
 def _json_files(folder: Path) -> list[Path]:

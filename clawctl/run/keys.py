@@ -66,7 +66,7 @@ def remove_key(run: RunDir, name: str) -> None:
 
 def list_keys(run: RunDir) -> list[StoredKey]:
     """The named keys of a run, oldest first. Raises ClawError if the file cannot be read."""
-    path = run.root / "api_keys.json"
+    path = run.api_keys
     try:
         return [StoredKey(**entry) for entry in read_sealed(path.read_bytes())["keys"]]
     except FileNotFoundError:
@@ -104,11 +104,11 @@ def _opening(keys: list[StoredKey]) -> list[StoredKey]:
 
 def _write(run: RunDir, keys: list[StoredKey]) -> None:
     text = orjson.dumps({"keys": [asdict(key) for key in keys]}, option=orjson.OPT_INDENT_2)
-    publish_bytes(run.root / "api_keys.json", sealed(text))
+    publish_bytes(run.api_keys, sealed(text))
 
 
 def _writing(run: RunDir) -> FileLock:
-    return FileLock(run.locks / "api_keys.lock", timeout=_PATIENCE_S)
+    return FileLock(run.lock("api_keys"), timeout=_PATIENCE_S)
 
 
 def _digest(salt: str, key: str) -> str:
@@ -151,7 +151,7 @@ class KeyRing:
 
     def _stamp(self) -> tuple[int, int] | None:
         try:
-            status = (self._run.root / "api_keys.json").stat()
+            status = self._run.api_keys.stat()
         except OSError:
             return None
         return status.st_mtime_ns, status.st_ino

@@ -70,7 +70,7 @@ class Feed:
         self._merged: set[str] = set()  # shards that contain the rows of others
         self._left: dict[str, set[str]] = {}  # the keys whose turns were left on disk, by shard
         self._served: dict[str, int] = {}  # the last step that trained a turn of a key
-        self._trained_marks = TrainedMarks(run.train / "identical.bin", given_back)
+        self._trained_marks = TrainedMarks(run.trained_marks, given_back)
         self._waiting_marks: dict[int, str] | None = None  # of waiting turns, with their owners; None: to be recomputed
         self._copies: list[Sample] = []  # turns that are identical to others, to be entered as skipped
         self._file = CountsFile(run)

@@ -59,13 +59,13 @@ def note_start(run: RunDir, start: Start) -> None:
         "expired": turns.gone,
         "optimizer": "fresh" if fresh or lineage.tip == 0 else "kept",
     }
-    append_lines(run.train / "back.jsonl", [sealed(orjson.dumps(row))])
+    append_lines(run.went_back, [sealed(orjson.dumps(row))])
 
 
 def read_back(run: RunDir) -> list[dict[str, Any]]:
     """Each time that training went back, oldest first. Lines that cannot be read are left out."""
     try:
-        lines = (run.train / "back.jsonl").read_bytes().splitlines()
+        lines = run.went_back.read_bytes().splitlines()
     except FileNotFoundError:
         return []
     found = []
@@ -93,7 +93,7 @@ class LineageWatch:
 
     def _stamp(self) -> list[Any]:
         run, found = self._run, list[Any]()
-        for path in (run.policies, run.policies / "moves.jsonl", run.eval, run.train / "abandoned.jsonl"):
+        for path in (run.policies, run.moves, run.eval, run.abandoned):
             try:
                 told = path.stat()
             except FileNotFoundError:
@@ -150,14 +150,14 @@ def forgive(run: RunDir, newest: int, why: str) -> None:
 
 def read_refusals(run: RunDir) -> dict[str, Any]:
     try:
-        found = read_sealed((run.train / "refusals.json").read_bytes())
+        found = read_sealed(run.refusals.read_bytes())
     except (FileNotFoundError, Damaged):
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def _write_refusals(run: RunDir, known: dict[str, Any]) -> None:
-    publish_bytes(run.train / "refusals.json", sealed(orjson.dumps(known)))
+    publish_bytes(run.refusals, sealed(orjson.dumps(known)))
 
 
 def _listed(versions: list[int]) -> str:

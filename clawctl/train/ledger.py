@@ -124,7 +124,7 @@ def _dead(lineage: Lineage, entries: Sequence[dict[str, Any]]) -> list[dict[str,
 
 def _entries(run: RunDir) -> Iterator[dict[str, Any]]:
     """All entries. Damaged ones are repaired if possible."""
-    folder = run.train / "ledger"
+    folder = run.ledger
     for path in published(folder, ".json") if folder.exists() else []:
         try:
             yield read_sealed(path.read_bytes())
@@ -169,7 +169,7 @@ def _by_stem(run: RunDir, turn_ids: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _enter(run: RunDir, name: str, entry: dict[str, Any]) -> None:
-    folder = run.train / "ledger"
+    folder = run.ledger
     folder.mkdir(mode=0o700, exist_ok=True)
     if not (folder / f"{name}.json").exists():
         publish_bytes(folder / f"{name}.json", sealed(orjson.dumps(entry)))

@@ -51,7 +51,7 @@ def write_records(path: Path, batch: Batch, told: Told) -> None:
 
 def keep_records(run: RunDir, checkpoint: Path, keep: int) -> None:
     """Link a checkpoint's record to the place where `inspect` reads it, and remove the oldest ones."""
-    folder, source = run.train / "turns", checkpoint / NAME
+    folder, source = run.records, checkpoint / NAME
     if keep and source.exists():
         folder.mkdir(mode=0o700, exist_ok=True)
         target = folder / f"{checkpoint.name}.parquet"

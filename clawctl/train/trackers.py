@@ -78,7 +78,7 @@ class Wandb:
     def __init__(self, run: RunDir, config: TrainConfig, step: int) -> None:
         import wandb
 
-        marker = (run.root / "run.json").read_bytes()
+        marker = run.marker.read_bytes()
         self._run = wandb.init(
             project=config.tracker_project,
             name=run.root.name,

@@ -24,7 +24,6 @@ from clawctl.run.policies import (
     ensure_base_policy,
     list_versions,
     move_live,
-    policy_folder,
     publish_policy,
     read_policy,
 )
@@ -144,7 +143,7 @@ def published_policy(run: RunDir) -> Path:
         (folder / "config.json").write_bytes(b"{}")
 
     publish_policy(run, Policy(1, 0, 1, None, "full", "demo", [], None, {}, 0.0), write)
-    return policy_folder(run, 1)
+    return run.version_folder(1)
 
 
 @pytest.mark.parametrize("evil", EVIL)

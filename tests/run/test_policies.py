@@ -10,7 +10,6 @@ from clawctl.run.policies import (
     list_versions,
     live_version,
     move_live,
-    policy_folder,
     publish_policy,
     read_moves,
     read_policy,
@@ -91,8 +90,8 @@ def test_who_moved_live_is_written_down_and_a_torn_line_hides_nothing(run: RunDi
 def test_only_what_is_ready_and_readable_is_promoted(run: RunDir) -> None:
     publish_policy(run, policy(1), lambda folder: None)
     publish_policy(run, policy(2), lambda folder: None)
-    (policy_folder(run, 1) / "READY").unlink()
-    (policy_folder(run, 2) / "policy.json").write_text("{")
+    (run.version_folder(1) / "READY").unlink()
+    (run.version_folder(2) / "policy.json").write_text("{")
     for version, says in (
         (1, "policy 1 is not published"),
         (2, "policy 2 cannot be read"),

@@ -31,7 +31,7 @@ from clawctl.run.checksums import Damaged, checksums_of, read_sealed, sealed
 from clawctl.run.directory import RunDir, publish_folder
 from clawctl.run.lineage import Lineage, is_undecided, read_lineage
 from clawctl.run.names import counted, numbers_in
-from clawctl.run.policies import LiveMoved, move_live, policy_folder, publish_policy
+from clawctl.run.policies import LiveMoved, move_live, publish_policy
 from clawctl.run.rows import Policy
 from clawctl.train.ledger import write_trained
 from clawctl.train.records import NAME, keep_records
@@ -53,7 +53,7 @@ def identity(recipe: Recipe) -> dict[str, Any]:
 
 def newest_checkpoint(run: RunDir) -> Path | None:
     steps = steps_kept(run)
-    return run.train / "checkpoints" / str(steps[-1]) if steps else None
+    return run.checkpoint(steps[-1]) if steps else None
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def _write_optimizer(checkpoint: Path, state: dict[int, dict[str, torch.Tensor]]
 def commit(run: RunDir, state: dict[str, Any], optimizer: dict[str, Any] | None, save_weights: Callable[[Path], None]) -> Path:
     """Publish one checkpoint, which commits the step. `save_weights` fills `policy/` and, if needed, the master weights.
     `optimizer` is None if `save_weights` saves it as well."""
-    folder = run.train / "checkpoints"
+    folder = run.checkpoints
     folder.mkdir(mode=0o700, exist_ok=True)
 
     def fill(checkpoint: Path) -> None:
@@ -114,7 +114,7 @@ def settle(run: RunDir, checkpoint: Path, recipe: Recipe, seconds: dict[str, flo
     state = read_state(checkpoint)
     policy = Policy(**state["policy"])
     write_trained(run, state["step"], state["turns"], policy.parent)
-    if not policy_folder(run, policy.version).exists():
+    if not run.version_folder(policy.version).exists():
         files = {name.removeprefix("policy/"): told for name, told in state.get("files", {}).items() if name.startswith("policy/")}
         publish_policy(run, policy, lambda folder: _link(checkpoint / "policy", folder), files or None)
     if _last_row_step(run) < state["step"]:
@@ -175,7 +175,7 @@ def _told(who: dict[str, Any]) -> str:
 
 
 def steps_kept(run: RunDir) -> list[int]:
-    return numbers_in(run.train / "checkpoints")
+    return numbers_in(run.checkpoints)
 
 
 def _link(source: Path, target: Path) -> None:
@@ -201,7 +201,7 @@ def _kept(run: RunDir, lineage: Lineage, recipe: Recipe) -> set[int]:
 
 
 def _prune(run: RunDir, kept: set[int]) -> None:
-    folder = run.train / "checkpoints"
+    folder = run.checkpoints
     for step in sorted(set(steps_kept(run)) - kept):
         doomed = folder / f".{step}.doomed"  # renamed first: half a checkpoint must never look like one
         os.replace(folder / str(step), doomed)
@@ -216,7 +216,7 @@ def _prune(run: RunDir, kept: set[int]) -> None:
 
 def read_rows(run: RunDir) -> list[dict[str, Any]]:
     """The intact lines of `steps.jsonl`. An incomplete line of a killed trainer is skipped; `inspect` reports damaged ones."""
-    path = run.train / "steps.jsonl"
+    path = run.steps
     whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
     rows = []
     for line in filter(None, whole.split(b"\n")):
@@ -237,7 +237,7 @@ def _last_row_step(run: RunDir) -> int:
 
 def _append_row(run: RunDir, row: dict[str, Any]) -> None:
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW  # a link may point out of the run
-    with os.fdopen(os.open(run.train / "steps.jsonl", flags, 0o600), "ab+") as file:
+    with os.fdopen(os.open(run.steps, flags, 0o600), "ab+") as file:
         file.seek(0)
         file.truncate(file.read().rfind(b"\n") + 1)  # a line that a killed trainer began
         file.write(row_line(row))

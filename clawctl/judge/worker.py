@@ -163,7 +163,6 @@ class _Worker:
                 journal.remove()
                 self._run.lock(f"judge-{stem}").unlink(missing_ok=True)  # waiting workers find the verdicts
             finally:
-                journal.close()
                 del self._left[stem]
 
     async def _judge_turn(self, stem: str, turn: Evidence, journal: Journal) -> Verdict:

@@ -214,6 +214,7 @@ def _check_filesystem(run: RunDir) -> None:
 
 def publish(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary file next to `path`, then rename it. Readers see the old file or the complete new one."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     temporary = _temporary(path)
     try:
         write(temporary)
@@ -235,6 +236,7 @@ def _write_bytes(path: Path, data: bytes) -> None:
 
 def publish_folder(path: Path, write: Callable[[Path], None]) -> None:
     """Like `publish`, for a folder. An existing folder is kept, because an earlier writer published the same content."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     temporary = _temporary(path)
     temporary.mkdir(mode=0o700)
     try:
@@ -247,6 +249,26 @@ def publish_folder(path: Path, write: Callable[[Path], None]) -> None:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     sync(path.parent)
+
+
+def move(source: Path, target: Path) -> None:
+    """Give a file or folder that is on the disk already another name, in one step."""
+    os.replace(source, target)
+
+
+def link(source: Path, target: Path) -> None:
+    """A second name for a file, or a copy if the filesystem has no hard links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def remove_folder(folder: Path) -> None:
+    """Rename, then remove: half a folder must never look like a whole one. Raises OSError."""
+    doomed = folder.with_name(f".{folder.name}.removed.tmp")
+    os.replace(folder, doomed)
+    shutil.rmtree(doomed)
 
 
 def _temporary(path: Path) -> Path:

@@ -24,28 +24,40 @@ def append_lines(path: Path, lines: Sequence[bytes], to_disk: bool = True) -> No
     descriptor = open_to_append(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        end = whole_end(path)
-        with path.open("rb") as file:
-            file.seek(end)
-            rest = file.read()
-        torn = bool(rest) and not _is_object(rest)
-        if torn:
-            os.ftruncate(descriptor, end)
-        write_whole(descriptor, b"\n" * (bool(rest) and not torn) + b"".join(line + b"\n" for line in lines))
+        _end_line(path, descriptor)
+        _write_whole(descriptor, b"".join(line + b"\n" for line in lines))
         if to_disk:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _is_object(line: bytes) -> bool:
+def append_bytes(path: Path, data: bytes) -> None:
+    """Append to a file that is no more than a cache, all or nothing. Raises OSError, also if the file is a link."""
+    descriptor = open_to_append(path)
     try:
-        return isinstance(read_sealed(line), dict)
-    except Damaged:
-        return False
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _write_whole(descriptor, data)
+    finally:
+        os.close(descriptor)
 
 
-def write_whole(descriptor: int, data: bytes) -> None:
+def _end_line(path: Path, descriptor: int) -> None:
+    """Make a file end with a newline: behind its last line if that is whole, else in place of it."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        if size == 0 or os.pread(file.fileno(), 1, size - 1) == b"\n":
+            return
+        end = file.seek(whole_end(path))
+        try:
+            read_sealed(file.read())
+        except Damaged:
+            os.ftruncate(descriptor, end)
+        else:
+            _write_whole(descriptor, b"\n")
+
+
+def _write_whole(descriptor: int, data: bytes) -> None:
     """Append `data` to a locked file, or nothing of it. Raises OSError."""
     done = os.write(descriptor, data)
     try:
@@ -74,7 +86,7 @@ class LineWriter:
         """Append a line, given without its newline, whole or not at all. Raises OSError."""
         descriptor = self._locked()
         try:
-            write_whole(descriptor, line + b"\n")
+            _write_whole(descriptor, line + b"\n")
         finally:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
 
@@ -93,6 +105,7 @@ class LineWriter:
             if found.st_size >= self._rotate_bytes or age >= self._rotate_s or found.st_nlink == 0:
                 self.close()
         if self._descriptor is None:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
             self._descriptor = open_to_append(self._folder / f"{self._name}-{self._number}.jsonl")
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
             self._number, self._began = self._number + 1, time.monotonic()

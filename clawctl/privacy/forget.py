@@ -21,15 +21,15 @@ from clawctl.errors import ClawError
 from clawctl.privacy.chosen import Chosen, Wish, choose
 from clawctl.privacy.lineage import WayBack, go_back, learned_from, way_back
 from clawctl.privacy.rewriting import Unreadable, rewrite_appended, rewrite_json, rewrite_parquet
+from clawctl.run.checksums import sealed
 from clawctl.run.directory import FOLDERS, RunDir, claimed, published, sole_worker
-from clawctl.run.names import open_to_append
+from clawctl.run.lines import append_lines, read_lines
 from clawctl.run.policies import list_versions, read_policy
 
 # Where no turn stands, or where only its random id does, which leads nowhere once the turn is gone.
 _LEFT_ALONE = ("policies", "eval", "locks", "logs", "captures", "feedback", "trajectories")
 _PATIENCE_S = 120.0  # for workers that were asked to end: a step of training may take a while
 _LOOK_S = 0.05  # shorter than any supervisor waits before it starts a worker again
-_RECORD = "forgotten.jsonl"  # in train/: when, how many turns, which policies; no names
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ def _derived(run: RunDir) -> Iterator[Path]:
     ):  # a link may lead out of the run
         for path in sorted(folder.rglob("*")):
             in_checkpoint = "checkpoints" in path.relative_to(run.root).parts
-            if path.is_file() and path.name != _RECORD and (not in_checkpoint or path.suffix == ".parquet"):
+            if path.is_file() and path.name != run.forgotten.name and (not in_checkpoint or path.suffix == ".parquet"):
                 yield path
 
 
@@ -132,16 +132,12 @@ def _count(run: RunDir, path: Path, rows: int, done: Forgotten) -> None:
 
 def _record(run: RunDir, done: Forgotten) -> None:
     row = {"at": time.time(), "turns": done.turns, "policies": done.policies}
-    with os.fdopen(open_to_append(run.forgotten), "ab") as file:
-        file.write(orjson.dumps(row) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+    append_lines(run.forgotten, [sealed(orjson.dumps(row))])
 
 
 def _learned_earlier(run: RunDir) -> list[int]:
     """Versions that still stand of those that an earlier `forget` named, and their descendants."""
-    path = run.forgotten
-    rows = [orjson.loads(line) for line in path.read_bytes().split(b"\n") if line] if path.exists() else []
+    rows = list(read_lines(run.forgotten))
     standing = {version: read_policy(run, version) for version in list_versions(run)}
     named = {v for row in rows for v in row["policies"] if v in standing and standing[v].created_at <= row["at"]}
     for version, policy in standing.items():

@@ -62,7 +62,7 @@ def list_versions(run: RunDir) -> list[int]:
 
 def ensure_base_policy(run: RunDir, base_model: str) -> None:
     """Publish version 0, the base model itself, and point LIVE at it, unless both exist. Any stage may be the first."""
-    base = Policy(0, None, 0, None, "base", base_model, [], None, {}, time.time(), run.policy)
+    base = Policy(0, None, 0, None, "base", base_model, [], None, {}, time.time())
     if not run.version_folder(0).exists():
         publish_policy(run, base, lambda folder: None)
     found = read_policy(run, 0).base_model
@@ -77,13 +77,15 @@ def ensure_base_policy(run: RunDir, base_model: str) -> None:
 
 
 def publish_policy(run: RunDir, policy: Policy, write: Callable[[Path], None], checksums: dict[str, str] | None = None) -> None:
-    """Publish one version. `write` saves the weights (Hugging Face or peft layout). policy.json and READY are added; READY contains
-    a checksum of each file. `checksums` are those of the files that `write` saves, if known."""
+    """Publish one version of the policy `run.policy`. `write` saves the weights (Hugging Face or peft layout). policy.json and READY
+    are added; READY contains a checksum of each file. `checksums` are those of the files that `write` saves, if known."""
 
     def fill(folder: Path) -> None:
         write(folder)
         files = checksums_of(folder) if checksums is None else checksums
-        (folder / "policy.json").write_bytes(sealed(orjson.dumps(asdict(policy), option=orjson.OPT_INDENT_2)))
+        (folder / "policy.json").write_bytes(
+            sealed(orjson.dumps({**asdict(policy), "name": run.policy}, option=orjson.OPT_INDENT_2))
+        )
         (folder / "READY").write_bytes(sealed(orjson.dumps({"files": files})))
 
     publish_folder(run.version_folder(policy.version), fill)

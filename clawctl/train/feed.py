@@ -29,6 +29,8 @@ from clawctl.train.waiting import READ_AHEAD, Waiting, in_order, ready_turns
 
 log = logging.getLogger("clawctl.train")
 
+OTHER_POLICY = "sampled by another policy"
+
 
 class Feed:
     """The usable turns of a run that no step has used."""
@@ -311,6 +313,9 @@ class Feed:
 
     def _look_at(self, stem: str, turn: Turn, verdict: Verdict | None, since: float) -> None:
         """Let a turn wait, or refuse it."""
+        if turn.policy_version is not None and turn.policy_name != self.run.policy:
+            self._refuse(turn.turn_id, OTHER_POLICY)  # it is compared with no turn of this one either
+            return
         rating = self.ratings.of(turn.user, turn.turn_id)
         if rating is not None:
             turn = replace(turn, feedback=float(rating.rating))  # newer than the row's value

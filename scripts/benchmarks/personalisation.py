@@ -21,11 +21,11 @@ import httpx
 from rich.console import Console
 
 from clawctl.config import load_recipe
+from clawctl.environments.homework.chat import TIMEOUT_S, ask
+from clawctl.environments.homework.people import Person
+from clawctl.environments.homework.problems import Task, is_correct
+from clawctl.environments.homework.satisfaction import satisfaction
 from clawctl.eval.suites.personalisation import tasks
-from clawctl.homework.chat import TIMEOUT_S, ask
-from clawctl.homework.people import Person
-from clawctl.homework.problems import Task, is_correct
-from clawctl.homework.satisfaction import satisfaction
 from clawctl.run.directory import open_run
 from clawctl.run.endpoint import own_endpoint
 from scripts.benchmarks.circle import measure, people, running, write_recipe

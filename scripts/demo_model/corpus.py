@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from clawctl.homework.grammar import casual
-from clawctl.homework.problems import BOXES, NAMES, THINGS, Role, Task, make_tasks
+from clawctl.environments.homework.grammar import casual
+from clawctl.environments.homework.problems import BOXES, NAMES, THINGS, Role, Task, make_tasks
 from scripts.demo_model import judgements
 from scripts.demo_model.phrasings import Want, Wording, complaint, hint, inline, say, system, with_hint
 from scripts.demo_model.replies import Short, Style, reply, short

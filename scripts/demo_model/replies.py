@@ -8,8 +8,8 @@ Every teacher's comment copies the pupil's sum, then gives the right one, then j
 from random import Random
 from typing import Literal
 
-from clawctl.homework.grammar import Grammar, capitalised
-from clawctl.homework.problems import Step, Task
+from clawctl.environments.homework.grammar import Grammar, capitalised
+from clawctl.environments.homework.problems import Step, Task
 
 Style = Literal["ai", "human"]
 Short = Literal["welcome", "waits", "sorry", "greets_back", "elsewhere"]

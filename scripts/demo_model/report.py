@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from clawctl.homework.grammar import Phrasings, casual
-from clawctl.homework.problems import Task, is_correct, make_tasks
-from clawctl.homework.satisfaction import satisfaction
+from clawctl.environments.homework.grammar import Phrasings, casual
+from clawctl.environments.homework.problems import Task, is_correct, make_tasks
+from clawctl.environments.homework.satisfaction import satisfaction
 from clawctl.judge.prompts import read_vote
 from scripts.demo_model import judgements
 from scripts.demo_model.corpus import ROLES
@@ -233,7 +233,7 @@ trained on up to 512.
 
 ## Measured
 Sampled at temperature 1, tasks of the eval split, fixed seeds, by `scripts/demo_model/report.py`. Held-out phrasings never occur in
-training. Satisfaction is `clawctl.homework.satisfaction` of the reply.
+training. Satisfaction is `clawctl.environments.homework.satisfaction` of the reply.
 
 ### Answers
 {answers}

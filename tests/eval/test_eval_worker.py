@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from clawctl.config import Recipe
+from clawctl.environments.homework.problems import Task, make_tasks
 from clawctl.errors import ClawError
 from clawctl.eval.results import write_record
 from clawctl.eval.suites.personalisation import tasks
 from clawctl.eval.worker import Follower, evaluate, measure_by_hand
-from clawctl.homework.problems import Task, make_tasks
 from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import own_api_key

@@ -10,13 +10,13 @@ from typing import Any
 import httpx
 
 from clawctl.config import EvalConfig
+from clawctl.environments.homework.chat import Refused, ask
+from clawctl.environments.homework.people import Person
+from clawctl.environments.homework.problems import Role, Task, is_correct, make_tasks
+from clawctl.environments.homework.satisfaction import satisfaction
 from clawctl.errors import ClawError
 from clawctl.eval.intervals import Estimate, mean, proportion
 from clawctl.eval.results import CannotMeasure, Finding
-from clawctl.homework.chat import Refused, ask
-from clawctl.homework.people import Person
-from clawctl.homework.problems import Role, Task, is_correct, make_tasks
-from clawctl.homework.satisfaction import satisfaction
 from clawctl.run.endpoint import Endpoint
 
 _ROLES: tuple[Role, Role] = ("student", "teacher")

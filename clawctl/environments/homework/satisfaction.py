@@ -6,7 +6,7 @@ want a friendly comment that speaks to the pupil about what the pupil did. Wheth
 
 import re
 
-from clawctl.homework.problems import Task, numbers_in
+from clawctl.environments.homework.problems import Task, numbers_in
 
 _AI_MARKS = (
     re.compile(r"\*\*|__"),

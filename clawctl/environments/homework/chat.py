@@ -1,6 +1,6 @@
 """Simulated people over HTTP: they ask, look at what they get, and say what they think of it.
 
-    python -m clawctl.homework.chat --run RUN --people 16 --sessions 200
+    python -m clawctl.environments.homework.chat --run RUN --people 16 --sessions 200
 
 Half of them send session headers, half send nothing at all, as real clients do; some stream. Nobody says what they want in
 any other way than in words.
@@ -21,10 +21,10 @@ from uuid import uuid4
 import httpx
 
 from clawctl.config import load_recipe, recipe_file
+from clawctl.environments.homework.people import Person
+from clawctl.environments.homework.problems import Role, Task, is_correct, make_tasks
+from clawctl.environments.homework.satisfaction import satisfaction
 from clawctl.errors import ClawError
-from clawctl.homework.people import Person
-from clawctl.homework.problems import Role, Task, is_correct, make_tasks
-from clawctl.homework.satisfaction import satisfaction
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint, own_endpoint
@@ -242,9 +242,9 @@ def wait_for_endpoint(run: RunDir, stop: threading.Event) -> Endpoint:
 
 
 def main() -> None:
-    """The door of `python -m clawctl.homework.chat`."""
+    """The door of `python -m clawctl.environments.homework.chat`."""
     parser = argparse.ArgumentParser(
-        prog="python -m clawctl.homework.chat", description="Let simulated people talk to a run's server."
+        prog="python -m clawctl.environments.homework.chat", description="Let simulated people talk to a run's server."
     )
     parser.add_argument("--run", type=Path, required=True, help="the run directory")
     parser.add_argument("--people", type=int, default=16, help="how many talk at a time (default 16)")

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from random import Random
 
-from clawctl.homework.grammar import Grammar, Phrasings, casual
-from clawctl.homework.phrasings import PEOPLE
-from clawctl.homework.problems import NAMES, Role, Task, is_correct, make_tasks, numbers_in
-from clawctl.homework.satisfaction import satisfaction
+from clawctl.environments.homework.grammar import Grammar, Phrasings, casual
+from clawctl.environments.homework.phrasings import PEOPLE
+from clawctl.environments.homework.problems import NAMES, Role, Task, is_correct, make_tasks, numbers_in
+from clawctl.environments.homework.satisfaction import satisfaction
 
 WORDS = Grammar(PEOPLE)
 MOST_COMPLAINTS = 3

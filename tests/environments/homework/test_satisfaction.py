@@ -2,8 +2,8 @@
 
 import pytest
 
-from clawctl.homework.problems import Task
-from clawctl.homework.satisfaction import satisfaction
+from clawctl.environments.homework.problems import Task
+from clawctl.environments.homework.satisfaction import satisfaction
 
 STUDENT = Task(
     "t", "student", "Maya has 12 apples and gets 5 more. How many?", 17, None, "Maya", "apples", ((12, "+", 5, 17),), None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from clawctl.homework.problems import Task, is_correct, make_tasks, numbers_in, verdict
+from clawctl.environments.homework.problems import Task, is_correct, make_tasks, numbers_in, verdict
 
 STEP, MIXED_UP = (12, "+", 5, 17), (12, "-", 5, 7)
 STUDENT = Task("t", "student", "Maya has 12 apples and gets 5 more. How many?", 17, None, "Maya", "apples", (STEP,), None)

@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 
-from clawctl.homework.grammar import Grammar
-from clawctl.homework.people import WORDS, Person, content_words
-from clawctl.homework.phrasings import PEOPLE
-from clawctl.homework.problems import Task, make_tasks
+from clawctl.environments.homework.grammar import Grammar
+from clawctl.environments.homework.people import WORDS, Person, content_words
+from clawctl.environments.homework.phrasings import PEOPLE
+from clawctl.environments.homework.problems import Task, make_tasks
 
 AI = "**Step 1:** 3 + 4 = 7\n\n**Final answer:** 7"
 HELD_OUT = [o.strip()[1:].strip() for text in PEOPLE.values() for o in text.split("|") if o.strip().startswith("~")]

@@ -13,7 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from clawctl.environments.homework.chat import Conversation, Crowd, Refused, ask, converse, play
+from clawctl.environments.asking import Refused, ask
+from clawctl.environments.homework.chat import Conversation, Crowd, converse, play
 from clawctl.environments.homework.people import Person
 from clawctl.environments.homework.problems import make_tasks
 from clawctl.run.directory import RunDir, open_run
@@ -35,8 +36,7 @@ def talk(server: Answering, session_id: str | None, stream: bool = False) -> Con
 
 def one_question(server: Answering, stream: bool) -> str:
     async def run() -> str:
-        async with httpx.AsyncClient() as client:
-            return await ask(client, Endpoint(server.url, "key", "demo"), [{"role": "user", "content": "hi"}], stream=stream)
+        return await ask(Endpoint(server.url, "key", "demo"), [{"role": "user", "content": "hi"}], stream=stream)
 
     return asyncio.run(run())
 

@@ -22,7 +22,7 @@ from openai.types.responses import response_create_params
 
 from clawctl.serve.dialects import chat, completions, messages, responses
 from clawctl.serve.dialects.api import known
-from clawctl.serve.dialects.rows import Row, Table
+from clawctl.serve.dialects.rows import FieldRow, Table
 from clawctl.serve.dialects.tables import APIS, TABLES
 from clawctl.serve.sampling import ENGINE_FIELDS
 
@@ -98,7 +98,7 @@ def lacking(tables: Tables, table: Table, model: Any, path: str, seen: frozenset
                 yield f"{path}.{name}: an honoured object needs a table of its fields"
 
 
-def whole(row: Row) -> bool:
+def whole(row: FieldRow) -> bool:
     """Objects that are passed on as they are, whatever they hold."""
     return row.name in ("input_schema", "action", "operation", "image_url", "tools", "output", "summary", "content", "skills")
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from clawctl.serve.dialects import Ask, Refusal
-from clawctl.serve.dialects.rows import JUDGED, Engine, Row, Table
+from clawctl.serve.dialects.rows import JUDGED, Engine, FieldRow, Table
 from clawctl.serve.dialects.tables import TABLES
 
 MOST_NAMED: Final = 64  # names of unknown things of one request
@@ -78,7 +78,7 @@ def _check_fields(table: Table, value: dict[str, Any], path: str, unknown: dict[
                 _check(TABLES[row.of], inner, below, unknown, depth + 1)
 
 
-def _refuse(row: Row, path: str, told: str) -> None:
+def _refuse(row: FieldRow, path: str, told: str) -> None:
     if row.treatment == "refused":
         raise Refusal(400, f"{told} is not supported here: {row.note}", path.replace("[]", ""))
 

@@ -1,6 +1,5 @@
 """Checks a request's body against its table: refused, known and unknown fields."""
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from clawctl.serve.dialects import Ask, Refusal
@@ -17,11 +16,6 @@ def known(api: str, body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ..
     table, unknown = TABLES[api], dict[str, None]()
     _check(table, body, "", unknown, 0)
     return {name: value for name, value in body.items() if table.row(name) is not None}, tuple(unknown)
-
-
-def used(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """The fields of a body that ask for something."""
-    return tuple(name for name, value in body.items() if value is not None and value is not False)
 
 
 def refuse_beyond(ask: Ask, engine: Engine) -> None:

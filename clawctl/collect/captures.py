@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 
 from clawctl.run.checksums import Damaged, read_sealed
-from clawctl.run.directory import RunDir, publish_bytes
+from clawctl.run.directory import RunDir, quarantine_bytes
 from clawctl.run.lines import Lines
 from clawctl.run.rows import SCHEMA_VERSION, Exchange, newer
 
@@ -78,7 +78,7 @@ class Captures:
                 pass
         self.quarantined += 1
         name = f"{path.stem}-{offset}.jsonl"
-        if not (self._run.quarantine / name).exists():
+        if not self._run.quarantined(name).exists():
             log.warning("quarantined one line of %s at byte %d: %s", path.name, offset, reason)
             self._unkept.append((name, line + b"\n", f"{path.name} at byte {offset}: {reason}\n".encode()))
             self._keep_aside()
@@ -88,8 +88,7 @@ class Captures:
         while self._unkept:
             name, line, reason = self._unkept[0]
             try:
-                publish_bytes(self._run.quarantine / f"{name}.reason.txt", reason)
-                publish_bytes(self._run.quarantine / name, line)
+                quarantine_bytes(self._run, name, line, reason)
             except OSError as error:
                 log.error("cannot write quarantine/%s yet: %s", name, error)
                 return

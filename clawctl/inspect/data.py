@@ -67,7 +67,7 @@ def look_at_data(run: RunDir) -> dict[str, Any]:
         found["sessions"] = len(sessions.get(user, ()))
     rows["verdicts"] = sum(1 for _ in _columns(run.verdicts, "verdicts", ("turn_id",), problems))
     others = sorted(path.name for path in run.root.iterdir() if path.is_dir() and path.name not in FOLDERS)
-    stores = [_store(run.root / name, rows.get(name)) for name in (*FOLDERS, *others)]
+    stores = [_store(run.folder(name), rows.get(name)) for name in (*FOLDERS, *others)]
     announced: dict[str, Any] = read_json(run.marker, problems, {}, lambda value: isinstance(value, dict))
     return {
         "run": str(run.root),

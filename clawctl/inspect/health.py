@@ -76,7 +76,7 @@ def look(run: RunDir) -> dict[str, Any]:
         "redacted_by": redacted_by(joined),
         "feed": feed,
         "quarantine": quarantined(run),
-        "disk_bytes": {name: disk_bytes(run.root / name) for name in FOLDERS},
+        "disk_bytes": {name: disk_bytes(run.folder(name)) for name in FOLDERS},
         "disk_free_bytes": free,
         "problems": problems,
     }

@@ -66,7 +66,7 @@ def go_back(run: RunDir, way: WayBack) -> None:
         if goes(_step_of(path)):
             path.unlink()
     for path in published(run.records, ".parquet"):
-        if (step := number_of(path.stem)) is not None and goes(step):
+        if (number := number_of(path.stem)) is not None and goes(number):
             path.unlink()
     for version in way.removed_versions:
         run.eval_record(version).unlink(missing_ok=True)

@@ -81,6 +81,7 @@ class RunDir:
     records = _Place("train", "turns", own=True)  # `<step>.parquet`: the numbers of each trained token
     feed_counts = _Place("train", "feed.json", own=True)  # what became of the turns that the trainer read
     trained_marks = _Place("train", "identical.bin", own=True)  # hashes of trained turns
+    tensorboard = _Place("train", "tensorboard", own=True)
     went_back = _Place("train", "back.jsonl", own=True)  # each time that training continued from an older version
     refusals = _Place("train", "refusals.json", own=True)  # whether training is paused
     abandoned = _Place("train", "abandoned.jsonl", own=True)  # the versions that a person left
@@ -92,6 +93,13 @@ class RunDir:
             raise ClawError(f"{policy!r} is not a policy name", "use letters, digits, '.', '_' and '-', and not only digits", 2)
         return RunDir(self.root, policy)
 
+    def folder(self, name: str) -> Path:
+        """The folder of this name (FOLDERS) with what all policies have there."""
+        return self.root / name
+
+    def quarantined(self, name: str) -> Path:
+        return self.quarantine / name
+
     def version_folder(self, version: int) -> Path:
         """The folder of one version: weights, `policy.json`, `READY`."""
         return self.policies / str(version)
@@ -101,6 +109,10 @@ class RunDir:
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / str(step)
+
+    def beside_checkpoints(self, step: int, what: str) -> Path:
+        """A folder that is not a checkpoint yet, or any more."""
+        return self.checkpoints / f".{step}.{what}"
 
     def ledger_entry(self, name: int | str) -> Path:
         return self.ledger / f"{name}.json"
@@ -290,6 +302,12 @@ def published(folder: Path, suffix: str) -> list[Path]:
         return sorted(path for path in folder.iterdir() if path.suffix == suffix and not path.name.startswith("."))
     except FileNotFoundError:  # a copy of a run may leave out empty folders
         return []
+
+
+def quarantine_bytes(run: RunDir, name: str, data: bytes, reason: bytes) -> None:
+    """Keep a part of a file that could not be read, with the reason next to it. Raises OSError; it may be repeated."""
+    publish_bytes(run.quarantine / f"{name}.reason.txt", reason)
+    publish_bytes(run.quarantine / name, data)
 
 
 def quarantine(run: RunDir, path: Path, reason: str) -> Path:

@@ -77,8 +77,8 @@ def ensure_base_policy(run: RunDir, base_model: str) -> None:
 
 
 def publish_policy(run: RunDir, policy: Policy, write: Callable[[Path], None], checksums: dict[str, str] | None = None) -> None:
-    """Publish one version of the policy `run.policy`. `write` saves the weights (Hugging Face or peft layout). policy.json and READY
-    are added; READY contains a checksum of each file. `checksums` are those of the files that `write` saves, if known."""
+    """Publish one version of the run's policy. `write` saves the weights (Hugging Face or peft layout). policy.json and READY are
+    added; READY contains a checksum of each file. `checksums` are those of the files that `write` saves, if known."""
 
     def fill(folder: Path) -> None:
         write(folder)

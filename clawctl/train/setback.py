@@ -103,7 +103,7 @@ def _set_back(run: RunDir, lineage: Lineage, step: int, problem: str) -> None:
         move_live(run, back, by="train, which went back")
     rows = [row for row in read_rows(run) if row["step"] not in gone]
     publish_bytes(run.steps, b"".join(map(row_line, rows)))
-    after = [path for folder in ("ledger", "turns") for path in _numbered(run.train / folder) if _number(path) in gone]
+    after = [path for folder in (run.ledger, run.records) for path in _numbered(folder) if _number(path) in gone]
     after += [path for path in _numbered(run.eval) if _number(path) in gone]
     after += [run.version_folder(version) for version in sorted(gone, reverse=True) if run.version_folder(version).exists()]
     after += [run.checkpoint(other) for other in reversed(steps) if other in gone]

@@ -103,7 +103,7 @@ class Tensorboard:
     def __init__(self, run: RunDir, config: TrainConfig, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(str(run.train / "tensorboard"), purge_step=step + 1)
+        self._writer: Any = SummaryWriter(str(run.tensorboard), purge_step=step + 1)
 
     def log(self, metrics: dict[str, float], step: int) -> None:
         for name, value in metrics.items():

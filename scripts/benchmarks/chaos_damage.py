@@ -133,7 +133,6 @@ def make_run(root: Path) -> RunDir:
     journal = Journal(run, "b", [])
     for verdict in verdicts:
         journal.add(verdict)
-    journal.close()
     position = Position(run)
     position.save({path.name: path.stat().st_size for path in run.captures.iterdir()}, 0)
     _make_policies(run, recipe)

@@ -197,7 +197,7 @@ def _kept(run: RunDir, lineage: Lineage, recipe: Recipe) -> set[int]:
 def _prune(run: RunDir, kept: set[int]) -> None:
     folder = run.checkpoints
     for step in sorted(set(steps_kept(run)) - kept):
-        move(run.checkpoint(step), folder / f".{step}.doomed")  # half a checkpoint must never look like one
+        move(run.checkpoint(step), run.beside_checkpoints(step, "doomed"))  # half a checkpoint must never look like one
     # Also the rest of a killed trainer; only trainers write here. What cannot be removed yet goes later: NFS lists names late,
     # and keeps open files.
     for left in (*folder.glob(".*"), *run.policies.glob(".[1-9]*.tmp")):

@@ -35,7 +35,7 @@ def write_parts(run: RunDir, ranks: Ranks, policy: PolicyModel, optimizer: torch
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    folder = run.checkpoints / f".{step}.{NAME}"
+    folder = run.beside_checkpoints(step, NAME)
 
     def make_room() -> None:
         shutil.rmtree(folder, ignore_errors=True)  # of a killed trainer

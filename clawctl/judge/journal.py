@@ -13,7 +13,7 @@ import orjson
 from clawctl.run.checksums import sealed
 from clawctl.run.directory import RunDir
 from clawctl.run.lines import append_lines, read_lines
-from clawctl.run.rows import Verdict
+from clawctl.run.rows import Verdict, from_json
 
 
 class Journal:
@@ -37,5 +37,5 @@ class Journal:
 def _read(path: Path) -> Iterator[Verdict]:
     with suppress(OSError):
         for row in read_lines(path):
-            with suppress(TypeError):  # of another clawctl
-                yield Verdict(**row)
+            with suppress(ValueError):
+                yield from_json(Verdict, row)

@@ -97,5 +97,4 @@ class DoneWith:
             return False
         newest = turn["feedback"] if rating is None else rating.rating
         found = worth(newest, turn["outcome_reward"], verdict["judge"], verdict["reward"])
-        compared = self._recipe.train.credit != "reward"  # then a 0 counts as well
-        return found.says_something or (compared and found.value is not None) or bool(verdict["hint"])
+        return found.counts(self._recipe.train.credit != "reward") or bool(verdict["hint"])

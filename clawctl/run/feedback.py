@@ -16,13 +16,12 @@ import orjson
 from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir
 from clawctl.run.lines import Lines, LineWriter, Rewritten
-from clawctl.run.rows import SCHEMA_VERSION, Feedback, newer
+from clawctl.run.rows import SCHEMA_VERSION, Feedback, from_json, newer
 
 LONGEST_COMMENT = 10_000  # characters
 _ROTATE_BYTES = 16 << 20
 _TURN = re.compile(r"^[0-9A-Za-z][0-9A-Za-z_.:/-]{0,199}$")
 _COMPLETION = re.compile(r"^(?:chatcmpl|cmpl|resp|msg)?[-_]?([0-9A-Za-z]{24})$")
-_FIELDS = frozenset(Feedback.__dataclass_fields__)
 
 
 class BadRating(Exception):
@@ -101,9 +100,7 @@ def parse_feedback(line: bytes) -> Feedback:
     version = row.pop("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
         raise ValueError(newer(version))
-    if missing := _FIELDS - row.keys():
-        raise ValueError(f"a rating without {', '.join(sorted(missing))}")
-    return Feedback(**{name: row[name] for name in _FIELDS})
+    return from_json(Feedback, row)
 
 
 class Ratings:

@@ -14,8 +14,9 @@ from rich.table import Table
 
 from clawctl.errors import ClawError
 from clawctl.printing import answers, counted, print_json
-from clawctl.run.checksums import Damaged, read_sealed, sealed
+from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir, publish_bytes
+from clawctl.run.rows import from_json
 
 _log = logging.getLogger("clawctl.serve")
 OWN = "default"  # the name of the run's own key, which its stages use
@@ -68,10 +69,10 @@ def list_keys(run: RunDir) -> list[StoredKey]:
     """The named keys of a run, oldest first. Raises ClawError if the file cannot be read."""
     path = run.api_keys
     try:
-        return [StoredKey(**entry) for entry in read_sealed(path.read_bytes())["keys"]]
+        return from_json(list[StoredKey], read_sealed(path.read_bytes())["keys"])
     except FileNotFoundError:
         return []
-    except (OSError, Damaged, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise ClawError(f"{path} cannot be read: {error}", "restore it, or delete it and add the keys again") from error
 
 

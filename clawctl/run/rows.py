@@ -2,7 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
 
 DEFAULT_POLICY = "default"  # the name of the policy that everybody shares
 
@@ -30,6 +34,14 @@ def is_plain(messages: Sequence[Message]) -> bool:
 def newer(version: object, known: int = SCHEMA_VERSION) -> str:
     """The message for a row whose schema version this clawctl does not know. Unknown fields alone do not make a row unreadable."""
     return f"schema version {version}, written by a newer clawctl; this clawctl reads version {known}, so update it"
+
+
+def from_json(kind: type[T], value: Any) -> T:
+    """A record from the JSON object of its fields. Fields that a newer clawctl added are passed over. Raises ValueError."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +95,10 @@ class Feedback:
     comment: str | None
 
     def __post_init__(self) -> None:
-        texts = (self.feedback_id, self.key, self.turn_id)
-        numbers = (self.created_at, self.rating)
-        if not all(isinstance(text, str) and text for text in texts) or not all(type(n) in (int, float) for n in numbers):
-            raise ValueError("a rating needs an id, a key, a turn, a time and a number")
-        if not -1 <= self.rating <= 1 or not isinstance(self.comment, str | None):
-            raise ValueError(f"rating {self.rating} is not between -1 and 1, or its comment is not text")
+        if not (self.feedback_id and self.key and self.turn_id):
+            raise ValueError("a rating needs an id, a key and a turn")
+        if not -1 <= self.rating <= 1:
+            raise ValueError(f"rating {self.rating} is not between -1 and 1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,5 +59,5 @@ def scores(record: dict[str, Any]) -> Scores:
 
 def write_record(run: RunDir, record: dict[str, Any]) -> None:
     publish_bytes(
-        run.eval_record(record["version"]), sealed(orjson.dumps({**record, "policy": run.policy}, option=orjson.OPT_INDENT_2))
+        run.eval_record(record["version"]), sealed(orjson.dumps(record, option=orjson.OPT_INDENT_2))
     )

@@ -17,8 +17,8 @@ from clawctl.config import Recipe
 from clawctl.engines.backend import Reply
 from clawctl.run.directory import RunDir
 from clawctl.run.keys import KeyRing
+from clawctl.run.model_files import model_file
 from clawctl.run.rows import plain_prompt
-from clawctl.run.tokenizer_files import tokenizer_file
 from clawctl.serve.about import About
 from clawctl.serve.answer import Answer, new_handle
 from clawctl.serve.capture import Capture
@@ -69,7 +69,7 @@ class Gateway:
         self._concurrency = Concurrency(self._limits.concurrent_per_key)
         self._large_bodies = Concurrency(_LARGE_PER_KEY, "large requests")
         self._lines = Lines()
-        self._vetting = Vetting(recipe.model_name, tokenizer_file(recipe.model_path) if recipe.serve.upstream is None else None)
+        self._vetting = Vetting(recipe.model_name, model_file(recipe.model_path) if recipe.serve.upstream is None else None)
         self._metrics = Metrics()
         self._rating = Rating(run if capture.on else None, recipe, self._metrics.ratings)
         self._stored = Stored()

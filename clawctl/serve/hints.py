@@ -7,9 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
-
 from clawctl.run.rows import Message
+from clawctl.serve.dialects.fields import json_object
 
 _SESSION_HEADERS = ("x-session-id", "session_id", "session-id", "x-session-affinity", "x-claude-code-session-id")
 _TRUE = ("1", "true", "yes", "on")
@@ -36,7 +35,7 @@ def read_claims(body: Mapping[str, Any], messages: Sequence[Message]) -> dict[st
 
 def read_hints(headers: Mapping[str, str], claims: Mapping[str, Any]) -> dict[str, Any]:
     """The hints of an exchange, from the request's headers and the body's fields. Headers take precedence."""
-    codex = _object(headers.get("x-codex-turn-metadata"))
+    codex = json_object(headers.get("x-codex-turn-metadata", ""))
     agent = headers.get("x-claude-code-agent-id") or None
     session, revision = _split(_session(headers, claims, codex))
     turn_type = headers.get("x-turn-type") or _text(claims.get("turn_type")) or _codex_turn_type(codex)
@@ -86,7 +85,7 @@ def _session_of_user(user_id: Any) -> str | None:
     if not isinstance(user_id, str) or len(user_id) > _LONGEST_USER_ID:
         return None
     found = _USER_ID_SESSION.search(user_id)
-    return found[1] if found else _text(_object(user_id).get("session_id"))
+    return found[1] if found else _text(json_object(user_id).get("session_id"))
 
 
 def _runtime_session(messages: Sequence[Message]) -> str | None:
@@ -97,16 +96,6 @@ def _runtime_session(messages: Sequence[Message]) -> str | None:
         if isinstance(content, str) and (found := _RUNTIME_LINE.search(content[-_RUNTIME_WITHIN:])):
             return found[1]
     return None
-
-
-def _object(text: str | None) -> dict[str, Any]:
-    if not text or not text.lstrip().startswith("{"):
-        return {}
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _text(value: Any) -> str | None:

@@ -12,8 +12,8 @@ from clawctl.serve.dialects.blocks import ChunkDialect, chat_message, chunk_fram
 from clawctl.serve.dialects.blocks import envelope as envelope
 from clawctl.serve.dialects.fields import Object, wrong
 from clawctl.serve.dialects.handles import call_id
-from clawctl.serve.dialects.items import CUSTOM_INPUT, custom_function, free_text
 from clawctl.serve.dialects.settings import template_settings
+from clawctl.serve.dialects.tools import CUSTOM_INPUT, custom_function, free_text
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
 from clawctl.serve.text import CallBegun, CallSaid, Event, Said, Thought

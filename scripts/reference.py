@@ -80,7 +80,8 @@ def _section(section: type[BaseModel], prefix: str) -> list[str]:
             if inner
             else f"`{_plain(field.default)}`"
         )
-        kind = "section" if inner else _type_name(field.annotation)
+        several = typing.get_origin(field.annotation) is list
+        kind = ("list of sections" if several else "section") if inner else _type_name(field.annotation)
         rows.append(f"| `{prefix}{name}` | {kind} | {default} | {(field.description or '').replace(chr(10), ' ')} |")
         if inner:
             below += ["", f"## `{prefix}{name}`", "", *_section(inner, f"{prefix}{name}.")]

@@ -1,19 +1,26 @@
 """Checks long request bodies in a separate process before this one reads them.
 
-Parsing, checking and counting tokens hold Python's interpreter lock, and would block all other requests here. The process
-(`clawctl.serve.inspector`) starts with the first long body and checks one at a time, and keys take turns.
+Parsing, checking and counting tokens hold Python's interpreter lock, and would block all other requests here. The process starts
+with the first long body and checks one at a time, and keys take turns. It runs `python -m clawctl.serve.vetting SETTINGS` and reads
+two parts at a time from standard input, each behind its length (4 bytes, big-endian): {"api", "max_context"} and a body. It answers
+with one part: nothing, or the refusal as JSON. It ends with its input.
 """
 
 import asyncio
 import logging
+import os
+import resource
+import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, BinaryIO, Final
 
 import orjson
 
-from clawctl.serve.dialects import Refusal
+from clawctl.serve.dialects import Ask, Refusal, chat, completions, messages, responses
+from clawctl.serve.measure import CountTokens, check_ask, parse
 from clawctl.serve.turns import Turns
 
 _log = logging.getLogger("clawctl.serve")
@@ -59,7 +66,7 @@ class Vetting:
             return await out.readexactly(int.from_bytes(await out.readexactly(4), "big"))
 
     async def _started(self) -> asyncio.subprocess.Process:
-        command = [sys.executable, "-P", "-m", "clawctl.serve.inspector", orjson.dumps(self._settings).decode()]
+        command = [sys.executable, "-P", "-m", "clawctl.serve.vetting", orjson.dumps(self._settings).decode()]
         pipe = asyncio.subprocess.PIPE
         return await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, start_new_session=True)
 
@@ -70,3 +77,49 @@ class Vetting:
                 if self._process.stdin is not None:
                     self._process.stdin.close()
         self._process = None
+
+
+_MOST_BYTES = 4 << 30  # of address space: a body that needs more is refused, and no machine dies of it
+READERS: Final[dict[str, Callable[[dict[str, Any], str], Ask]]] = {
+    "chat": chat.read,
+    "responses": responses.read,
+    "messages": messages.read,
+    "count_tokens": messages.read_count,
+    "completions": completions.read,
+}
+
+
+def main(settings: dict[str, Any], asked: BinaryIO, told: BinaryIO) -> None:
+    count = None if settings["tokenizer"] is None else _counter(settings["tokenizer"])
+    while len(length := asked.read(4)) == 4:
+        head = orjson.loads(asked.read(int.from_bytes(length, "big")))
+        raw = asked.read(int.from_bytes(asked.read(4), "big"))
+        answer = _look(head, raw, settings["model"], count)
+        told.write(len(answer).to_bytes(4, "big") + answer)
+        told.flush()
+
+
+def _look(head: dict[str, Any], raw: bytes, model: str, count: CountTokens | None) -> bytes:
+    try:
+        ask = READERS[head["api"]](parse(raw), model)
+        check_ask(ask, head["max_context"], count)
+    except Refusal as refusal:
+        said = {"status": refusal.status, "message": refusal.message, "param": refusal.param, "code": refusal.code}
+        return orjson.dumps(said)
+    except (MemoryError, RecursionError):
+        return orjson.dumps({"status": 400, "message": "this request is too complex", "param": None, "code": None})
+    return b""
+
+
+def _counter(path: str) -> CountTokens:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(path)
+    return lambda text: len(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0])
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for serve, whose end ends this
+    os.nice(5)  # answers come first
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    main(orjson.loads(sys.argv[1]), sys.stdin.buffer, sys.stdout.buffer)

@@ -3,7 +3,7 @@
 A prompt is text or token ids and enters the engine unchanged: no template is applied, and control tokens stay control tokens.
 """
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -69,10 +69,16 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
     )
 
 
-def each_prompt(ask: Ask) -> list[Ask]:
-    """An ask of each prompt."""
-    paired = zip(ask.prompts, ask.messages, strict=True)
-    return [replace(ask, prompts=(prompt,), messages=[said], sent_messages=[said]) for prompt, said in paired]
+async def each_prompt(ask: Ask, text_of: Callable[[str, tuple[int, ...]], Awaitable[str]]) -> list[Ask]:
+    """An ask of each prompt. `text_of` gives the text of a key's token ids, "" without a tokenizer. Raises Refusal."""
+    asks = []
+    for prompt, message in zip(ask.prompts, ask.messages, strict=True):
+        text = "" if isinstance(prompt, str) else await text_of(ask.key, prompt)
+        if not isinstance(prompt, str) and not text and ask.echo["echo"]:
+            raise Refusal(400, "'echo' is not supported: this server has no tokenizer for token ids", "echo")
+        messages = [plain_prompt(text) if text else message]
+        asks.append(replace(ask, prompts=(prompt,), messages=messages, sent_messages=messages))
+    return asks
 
 
 def _prompts(given: Any) -> list[Prompt]:

@@ -32,8 +32,8 @@ def encoding_of(header: str) -> str | None:
         return None
     name = _NAMES.get(named[0], named[0])
     if len(named) > 1 or name not in ENCODINGS:
-        told = f"'Content-Encoding: {header[:100]}' is not supported: send the body uncompressed, or as {', '.join(ENCODINGS)}"
-        raise Refusal(415, told, accept_encoding=", ".join(ENCODINGS))
+        problem = f"'Content-Encoding: {header[:100]}' is not supported: send the body uncompressed, or as {', '.join(ENCODINGS)}"
+        raise Refusal(415, problem, accept_encoding=", ".join(ENCODINGS))
     return name
 
 

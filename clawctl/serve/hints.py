@@ -50,21 +50,18 @@ def read_hints(headers: Mapping[str, str], claims: Mapping[str, Any]) -> dict[st
         "task_id": headers.get("x-task-id") or None,
         "group_id": headers.get("x-group-id") or None,
     }
-    return hints | _told({
+    optional = {
         "session_rev": revision or headers.get("x-codex-window-id", "").rpartition(":")[2],
         "agent_id": agent,
         "turn_of_client": headers.get("x-turn-id") or _text(codex.get("turn_id")),
         "parent": claims.get("parent"),
-    })  # fmt: skip
+    }
+    return hints | {name: value for name, value in optional.items() if value}
 
 
 def _lower(turn_type: str) -> str:
     """In lower case where it can be the word for a turn type. A longer text stays as it is: redaction must know a key in it."""
     return turn_type.lower() if len(turn_type) < 16 else turn_type
-
-
-def _told(hints: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in hints.items() if value}
 
 
 def _session(headers: Mapping[str, str], claims: Mapping[str, Any], codex: Mapping[str, Any]) -> str | None:

@@ -34,12 +34,12 @@ class Hosts:
         for host in hosts:
             match = _HOST.fullmatch(host.strip())
             if match is None or not self._knows(match[1]):
-                told = f"{host[:100]!r} is not an allowed host name: send a key, or add the name to serve.allowed_hosts"
-                raise Refusal(421, told, code="unknown_host")
+                problem = f"{host[:100]!r} is not an allowed host name: send a key, or add the name to serve.allowed_hosts"
+                raise Refusal(421, problem, code="unknown_host")
         for origin in origins:
             if not self._knows(_name_of(origin)):
-                told = f"a web page of {origin[:100]!r} may not read this: send a key, or add its name to serve.allowed_hosts"
-                raise Refusal(403, told, code="unknown_origin")
+                problem = f"a web page of {origin[:100]!r} may not read this: send a key, or add its name to serve.allowed_hosts"
+                raise Refusal(403, problem, code="unknown_origin")
 
     def _knows(self, name: str | None) -> bool:
         if _ANY in self._names:
@@ -84,7 +84,7 @@ Headers = list[tuple[bytes, bytes]]
 _ANY = "*"
 _AGE_S = b"600"  # a browser need not ask again so long
 # Of our headers, those that a page may read beside the usual ones.
-_TOLD = b"x-request-id, request-id, retry-after, allow, x-clawctl-ignored, x-clawctl-sampling"
+_READABLE = b"x-request-id, request-id, retry-after, allow, x-clawctl-ignored, x-clawctl-sampling"
 _NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+(\s*,\s*[A-Za-z0-9!#$%&'*+.^_`|~-]+)*")
 _LONGEST = 4096  # length of the list of headers that a page wants to send
 
@@ -102,7 +102,7 @@ class Cors:
         vary = [(b"vary", b"Origin")]
         if origin is None or not self._allows(origin, has_key):
             return vary
-        return [*vary, (b"access-control-allow-origin", origin.encode("latin-1")), (b"access-control-expose-headers", _TOLD)]
+        return [*vary, (b"access-control-allow-origin", origin.encode("latin-1")), (b"access-control-expose-headers", _READABLE)]
 
     def asks(self, headers: Mapping[str, str]) -> bool:
         """Whether a browser asks for a page, and pages are served at all: `preflight` answers it, under whichever name it came."""
@@ -117,13 +117,13 @@ class Cors:
             raise Refusal(
                 403, f"pages of {origin[:100]!r} may not send requests: add the origin to serve.cors_origins", code="unknown_origin"
             )
-        told: Headers = [(b"access-control-allow-methods", allowed.encode()), (b"access-control-max-age", _AGE_S)]
+        answered: Headers = [(b"access-control-allow-methods", allowed.encode()), (b"access-control-max-age", _AGE_S)]
         wanted = headers.get("access-control-request-headers", "").strip()
         if len(wanted) <= _LONGEST and _NAMES.fullmatch(wanted):
-            told.append((b"access-control-allow-headers", wanted.encode("latin-1")))
+            answered.append((b"access-control-allow-headers", wanted.encode("latin-1")))
         if headers.get("access-control-request-private-network") == "true":
-            told.append((b"access-control-allow-private-network", b"true"))
-        return told
+            answered.append((b"access-control-allow-private-network", b"true"))
+        return answered
 
     def _allows(self, origin: str, has_key: bool) -> bool:
         return origin.lower() in self._origins or (_ANY in self._origins and has_key)

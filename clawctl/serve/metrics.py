@@ -54,12 +54,12 @@ class UnknownFields:
             if not known and place[1] != _REST:
                 _log.warning("%s: a client sends the unknown field %r, which has no effect", api, name)
 
-    def told(self) -> dict[str, dict[str, int]]:
+    def by_api(self) -> dict[str, dict[str, int]]:
         """{"chat": {"provider_x": 3}}, the most frequent first."""
-        told: dict[str, dict[str, int]] = {}
+        counts: dict[str, dict[str, int]] = {}
         for (api, name), count in self._counts.most_common():
-            told.setdefault(api, {})[name] = count
-        return told
+            counts.setdefault(api, {})[name] = count
+        return counts
 
 
 def unknown_header(names: tuple[str, ...]) -> list[tuple[bytes, bytes]]:
@@ -101,23 +101,23 @@ def exposition(metrics: Metrics, now: Mapping[str, tuple[str, str, float | None]
         metrics.first_token,
     )
     lines += _measured("clawctl_request_seconds", "Time from the request to the end of its answer.", metrics.latency)
-    for name, (kind, told, value) in now.items():
-        lines += [f"# HELP {name} {told}", f"# TYPE {name} {kind}", f"{name} {'NaN' if value is None else _number(value)}"]
+    for name, (kind, text, value) in now.items():
+        lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}", f"{name} {'NaN' if value is None else _number(value)}"]
     return ("\n".join(lines) + "\n").encode()
 
 
-def _counted(name: str, told: str, labels: Labels, counts: Counter[Labels]) -> Iterable[str]:
-    yield f"# HELP {name}_total {told}"
+def _counted(name: str, text: str, labels: Labels, counts: Counter[Labels]) -> Iterable[str]:
+    yield f"# HELP {name}_total {text}"
     yield f"# TYPE {name}_total counter"
     for values, count in sorted(counts.items()):
-        yield f"{name}_total{{{_told(labels, values)}}} {count}"
+        yield f"{name}_total{{{_labels(labels, values)}}} {count}"
 
 
-def _measured(name: str, told: str, histogram: Histogram) -> Iterable[str]:
-    yield f"# HELP {name} {told}"
+def _measured(name: str, text: str, histogram: Histogram) -> Iterable[str]:
+    yield f"# HELP {name} {text}"
     yield f"# TYPE {name} histogram"
     for values, counts in sorted(histogram.buckets.items()):
-        label, below = _told(("api",), values), 0
+        label, below = _labels(("api",), values), 0
         for edge, count in zip((*map(_number, _SECONDS), "+Inf"), counts, strict=True):
             below += count
             yield f'{name}_bucket{{{label},le="{edge}"}} {below}'
@@ -125,7 +125,7 @@ def _measured(name: str, told: str, histogram: Histogram) -> Iterable[str]:
         yield f"{name}_count{{{label}}} {below}"
 
 
-def _told(labels: Labels, values: Labels) -> str:
+def _labels(labels: Labels, values: Labels) -> str:
     escaped = (value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") for value in values)
     return ",".join(f'{label}="{value}"' for label, value in zip(labels, escaped, strict=True))
 

@@ -43,8 +43,8 @@ class Pace:
         left, at = self._left.get(key, (_BURST, now))
         left = min(_BURST, left + (now - at) * _PER_SECOND)
         if left < 1:
-            told = f"this API key sends ratings too fast: the limit is {_PER_SECOND:g} ratings per second"
-            raise Refusal(429, told, code="rate_limit_exceeded", retry_after="1")
+            problem = f"this API key sends ratings too fast: the limit is {_PER_SECOND:g} ratings per second"
+            raise Refusal(429, problem, code="rate_limit_exceeded", retry_after="1")
         self._left[key] = left - 1, now
 
 
@@ -162,8 +162,8 @@ class KnownTurns:
         for path in grown:
             for _, line in self._lines.read(path):
                 with suppress(orjson.JSONDecodeError, LookupError, TypeError):
-                    told = orjson.loads(line)
-                    self._take(told["key"], told["exchange_id"])
+                    exchange = orjson.loads(line)
+                    self._take(exchange["key"], exchange["exchange_id"])
         for path in published(self._run.trajectories, ".parquet"):
             if path.stem not in self._shards:
                 self._shards.add(path.stem)

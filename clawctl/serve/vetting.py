@@ -3,7 +3,7 @@
 Parsing, checking and counting tokens hold Python's interpreter lock, and would block all other requests here. The process starts
 with the first long body and checks one at a time, and keys take turns. It runs `python -m clawctl.serve.vetting SETTINGS` and reads
 two parts at a time from standard input, each behind its length (4 bytes, big-endian): {"api", "max_context"} and a body. It answers
-with one part: nothing, or the refusal as JSON. It ends with its input.
+with one part: nothing, or the refusal as a JSON list. It ends with its input.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Vetting:
         """Raises Refusal for a body that cannot be understood or is too much. `api` names the dialect."""
         async with self._turns.of(key):
             try:
-                told = await self._ask(orjson.dumps({"api": api, "max_context": max_context}), raw)
+                refusal = await self._ask(orjson.dumps({"api": api, "max_context": max_context}), raw)
             except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
                 self.stop()
                 _log.warning("cannot inspect a request body of %d bytes: %s", len(raw), type(error).__name__)
@@ -48,9 +48,8 @@ class Vetting:
             except BaseException:  # its client is gone, so later output of the process belongs to no other body
                 self.stop()
                 raise
-        if told:
-            said = orjson.loads(told)
-            raise Refusal(said["status"], said["message"], said["param"], said["code"])
+        if refusal:
+            raise Refusal(*orjson.loads(refusal))
 
     async def _ask(self, head: bytes, raw: bytes) -> bytes:
         if self._process is None or self._process.returncode is not None:
@@ -89,25 +88,24 @@ READERS: Final[dict[str, Callable[[dict[str, Any], str], Ask]]] = {
 }
 
 
-def main(settings: dict[str, Any], asked: BinaryIO, told: BinaryIO) -> None:
+def main(settings: dict[str, Any], requests: BinaryIO, refusals: BinaryIO) -> None:
     count = None if settings["tokenizer"] is None else _counter(settings["tokenizer"])
-    while len(length := asked.read(4)) == 4:
-        head = orjson.loads(asked.read(int.from_bytes(length, "big")))
-        raw = asked.read(int.from_bytes(asked.read(4), "big"))
-        answer = _look(head, raw, settings["model"], count)
-        told.write(len(answer).to_bytes(4, "big") + answer)
-        told.flush()
+    while len(length := requests.read(4)) == 4:
+        head = orjson.loads(requests.read(int.from_bytes(length, "big")))
+        raw = requests.read(int.from_bytes(requests.read(4), "big"))
+        refusal = _refusal_of(head, raw, settings["model"], count)
+        refusals.write(len(refusal).to_bytes(4, "big") + refusal)
+        refusals.flush()
 
 
-def _look(head: dict[str, Any], raw: bytes, model: str, count: CountTokens | None) -> bytes:
+def _refusal_of(head: dict[str, Any], raw: bytes, model: str, count: CountTokens | None) -> bytes:
     try:
         ask = READERS[head["api"]](parse(raw), model)
         check_ask(ask, head["max_context"], count)
     except Refusal as refusal:
-        said = {"status": refusal.status, "message": refusal.message, "param": refusal.param, "code": refusal.code}
-        return orjson.dumps(said)
+        return orjson.dumps([refusal.status, refusal.message, refusal.param, refusal.code])
     except (MemoryError, RecursionError):
-        return orjson.dumps({"status": 400, "message": "this request is too complex", "param": None, "code": None})
+        return orjson.dumps([400, "this request is too complex"])
     return b""
 
 

@@ -118,5 +118,5 @@ def test_a_secret_in_the_name_of_a_field_is_neither_logged_nor_told_to_those_wit
     secret, unknown = "gh" + "p_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5", UnknownFields()
     unknown.count("chat", [f"messages[0].{secret}", "provider_x"])
     unknown.count("chat", [f"messages[0].{secret}"])
-    assert secret not in f"{unknown.told()}{caplog.text}"
-    assert unknown.told()["chat"] == {"messages[0].[redacted:api_key]": 2, "provider_x": 1}
+    assert secret not in f"{unknown.by_api()}{caplog.text}"
+    assert unknown.by_api()["chat"] == {"messages[0].[redacted:api_key]": 2, "provider_x": 1}

@@ -134,7 +134,7 @@ class Completions(ChunkDialect):
         for choice in choices:
             text = "".join(event.text for shown in choice.shown for event in shown.events if isinstance(event, Said))
             tokens = [token for shown in choice.shown for token in shown.tokens]
-            logprobs = told_logprobs(tokens, 0) if self._ask.logprobs else None
+            logprobs = plain_logprobs(tokens, 0) if self._ask.logprobs else None
             answers.append({**self._answer(choice, self._echoed(choice) + text, logprobs), **self._end_of(choice)})
         return orjson.dumps({**self._head("text_completion"), "choices": answers, "usage": _usage(choices, self._ask.n)})
 
@@ -146,7 +146,7 @@ class Completions(ChunkDialect):
         text = "".join(event.text for event in shown.events if isinstance(event, Said))
         before = self._offsets.get(choice.index, 0)
         self._offsets[choice.index] = before + len(text)
-        logprobs = told_logprobs(shown.tokens, before) if self._ask.logprobs else None
+        logprobs = plain_logprobs(shown.tokens, before) if self._ask.logprobs else None
         return self._chunk(self._answer(choice, text, logprobs))
 
     def finish(self, choice: Choice) -> bytes:
@@ -162,16 +162,16 @@ class Completions(ChunkDialect):
         return {"index": choice.index, "text": text, "logprobs": logprobs, "finish_reason": None}
 
     def _end_of(self, choice: Choice) -> Object:
-        told: Object = {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_sequence}
+        ending: Object = {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_sequence}
         if self._ask.echo["return_token_ids"]:
-            told |= {"prompt_token_ids": choice.prompt_ids, "token_ids": choice.completion_ids}
-        return told
+            ending |= {"prompt_token_ids": choice.prompt_ids, "token_ids": choice.completion_ids}
+        return ending
 
     def _chunk(self, answer: Object) -> bytes:
         return chunk_frame({**self._head("text_completion"), "choices": [answer]})
 
 
-def told_logprobs(tokens: list[ShownToken], offset: int) -> Object:
+def plain_logprobs(tokens: list[ShownToken], offset: int) -> Object:
     """In the form of this API. `offset`: characters of the answer before the first token."""
     offsets = []
     for token in tokens:

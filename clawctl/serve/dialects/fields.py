@@ -181,10 +181,10 @@ def steering(body: Object, vocabulary: int) -> dict[str, Any]:
     return {name: value for name, value in read.items() if value is not None}
 
 
-def _logit_bias(told: Object, vocabulary: int) -> dict[int, float]:
-    if len(told) > MOST_BIASES:
+def _logit_bias(biases: Object, vocabulary: int) -> dict[int, float]:
+    if len(biases) > MOST_BIASES:
         raise Refusal(400, f"'logit_bias' may contain at most {MOST_BIASES} tokens", "logit_bias")
-    ids = {name: int(name) for name in told if name.isascii() and name.isdigit() and len(name) < 10}
-    if len(ids) < len(told) or any(token >= vocabulary for token in ids.values()):
+    ids = {name: int(name) for name in biases if name.isascii() and name.isdigit() and len(name) < 10}
+    if len(ids) < len(biases) or any(token >= vocabulary for token in ids.values()):
         raise wrong("logit_bias", f"an object whose names are token ids below {vocabulary}")
-    return {ids[name]: number(told, name, -100, 100) or 0.0 for name in told}
+    return {ids[name]: number(biases, name, -100, 100) or 0.0 for name in biases}

@@ -12,7 +12,7 @@ from clawctl.serve.dialects import Ask, Choice, Refusal, ShownToken, fields
 from clawctl.serve.dialects.api import MOST_NAMED, known, printable
 from clawctl.serve.dialects.blocks import BlockDialect, ContentBlock, ContentBlocks, chat_message, event_frame
 from clawctl.serve.dialects.blocks import envelope as envelope
-from clawctl.serve.dialects.chat import check_callable, forced_choice, told_logprobs
+from clawctl.serve.dialects.chat import chat_logprobs, check_callable, forced_choice
 from clawctl.serve.dialects.fields import Object, Parts, an_object, as_content, image_part, left_out, objects, text_part, wrong
 from clawctl.serve.dialects.handles import call_id, exchange_of, turn_handle
 from clawctl.serve.dialects.settings import template_settings
@@ -428,7 +428,7 @@ class Responses(BlockDialect):
         return {"id": name, "type": "function_call", "status": status, **named, "arguments": text}
 
     def _text(self, block: ContentBlock) -> Object:
-        tokens = told_logprobs(block.tokens) if self._ask.logprobs else []
+        tokens = chat_logprobs(block.tokens) if self._ask.logprobs else []
         return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": tokens}
 
     def _known(self, block: ContentBlock) -> ClientTool:
@@ -459,8 +459,8 @@ class Responses(BlockDialect):
         if block.kind == "reasoning":
             return self._frame("response.reasoning_text.delta", **place, content_index=0, delta=text)
         if block.kind == "text":
-            told = told_logprobs(tokens) if self._ask.logprobs else []
-            return self._frame("response.output_text.delta", **place, content_index=0, delta=text, logprobs=told)
+            logprobs = chat_logprobs(tokens) if self._ask.logprobs else []
+            return self._frame("response.output_text.delta", **place, content_index=0, delta=text, logprobs=logprobs)
         if self._known(block).kind != "function":
             return b""  # its text is inside the JSON, which is still growing
         return self._frame("response.function_call_arguments.delta", **place, delta=text)
@@ -473,8 +473,8 @@ class Responses(BlockDialect):
     def _frame_of_text(self, block: ContentBlock, item: Object, place: Object) -> bytes:
         if block.kind != "call":
             part = item["content"][0]
-            told = {"text": part["text"]} | ({"logprobs": part["logprobs"]} if block.kind == "text" else {})
-            done = self._frame(f"response.{part['type']}.done", **place, content_index=0, **told)
+            whole = {"text": part["text"]} | ({"logprobs": part["logprobs"]} if block.kind == "text" else {})
+            done = self._frame(f"response.{part['type']}.done", **place, content_index=0, **whole)
             return done + self._frame("response.content_part.done", **place, content_index=0, part=part)
         if self._known(block).kind in LOCAL:
             return b""

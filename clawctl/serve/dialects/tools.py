@@ -127,8 +127,8 @@ def local_tool(tool: Object, name: str) -> Object | None:
 
 
 def _skills(environment: Any) -> str:
-    told = environment.get("skills") if isinstance(environment, dict) else None
-    named = [each for each in told if isinstance(each, dict)] if isinstance(told, list) else []
+    skills = environment.get("skills") if isinstance(environment, dict) else None
+    named = [each for each in skills if isinstance(each, dict)] if isinstance(skills, list) else []
     lines = [f"\n- {each.get('name')} ({each.get('path')}): {each.get('description')}" for each in named]
     return " Skills are described in these folders:" + "".join(lines) if lines else ""
 
@@ -174,12 +174,12 @@ def output_text(item: Object) -> Any:
 
 
 def _ran(output: Object) -> str:
-    told, outcome = [str(output.get("stdout") or "")], output.get("outcome")
+    parts, outcome = [str(output.get("stdout") or "")], output.get("outcome")
     if output.get("stderr"):
-        told.append(f"[stderr]\n{output['stderr']}")
+        parts.append(f"[stderr]\n{output['stderr']}")
     if isinstance(outcome, dict):
-        told.append("[timed out]" if outcome.get("type") == "timeout" else f"[exit code {outcome.get('exit_code')}]")
-    return "\n".join(filter(None, told))
+        parts.append("[timed out]" if outcome.get("type") == "timeout" else f"[exit code {outcome.get('exit_code')}]")
+    return "\n".join(filter(None, parts))
 
 
 def _texts(value: Any) -> list[str]:

@@ -8,6 +8,7 @@ sets (detect-secrets, gitleaks, trufflehog) list; the expressions are ours.
 from dataclasses import dataclass
 
 from clawctl.privacy.rules.beside import in_named
+from clawctl.privacy.rules.codes import in_said
 from clawctl.privacy.rules.commands import in_addresses, in_calls, in_commands, in_lines
 from clawctl.privacy.rules.encoded import encoded, is_login
 from clawctl.privacy.rules.formats import keys, marked_keys, of_providers
@@ -50,6 +51,7 @@ RULES = (
     Rule("a password file or the words of a wallet", "password", whole(in_lines)),
     Rule("a PIN, code or login in a sentence", "password", whole(in_forms), by_words=True),
     Rule("a one-time code in a sentence", "password", whole(in_codes), by_words=True),
+    Rule("a code of digits that a word names", "password", in_said, by_words=True),
     Rule("a list of secrets below their heading", "password", whole(in_lists), by_words=True),
     Rule("the key that a client is made with", "password", whole(in_constructors)),
     Rule("a secret that a command printed", "password", whole(in_outputs), by_words=True),

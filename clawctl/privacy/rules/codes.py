@@ -1,0 +1,317 @@
+# ruff: noqa: E501 - expressions stay lines
+"""Codes of digits that people say: PIN, PUK, door and alarm codes, CVV, TAN, combinations, in digits or spoken.
+
+A number is a code if a word near it says so. That word stands in the same clause, or in a label above the number. `PIN` and its
+like are enough. `code` and its like need a word for what the code opens. Words of another sense (`error code`, `room 1204`,
+`6 digits`) forbid it. The words are data: `lexicon.py`.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from clawctl.privacy.rules.lexicon import NAMES, TOKEN, Says, anchors, said_within, says
+from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
+
+_LATIN, _OTHER = anchors()
+_NAMES = Anchors(*(re.sub(r"[^\x00-\x7f]", "?", word) for word in _LATIN if re.search(r"[a-z]{2}", word)))
+_OTHER_SCRIPT = re.compile("[\u0370-\u1dff\u2e80-\ud7ff\ufb1d-\ufefc]")
+_NEEDED = {word: frozenset(word) for word in _OTHER}
+
+_BEHIND, _AHEAD = 150, 130  # characters around a name that are read
+_DIGITS = re.compile(r"\d{3}|\d[- ]\d")
+_CODE = re.compile(
+    r"""(?<![\w$€£¥₹₽@%°^~+\\])(?<![\w)][.,:/-])(?<!\d[ ])[#*]{0,2}(?P<value>
+        \d{2,6}(?:-\d{2,6}){1,7}                     # 19-68-12, 072-72-154
+      | \d(?:[- ]\d){2,11}                           # 5-3-7-6
+      | \d{3,6}[ ]\d{3,6}(?:[ ]\d{3,6})?(?![ ]?\d)   # 9133 1957
+      | \d{2}[ ]\d{2}[ ]\d{2}(?:[ ]\d{2}){0,2}(?![ ]?\d)
+      | \d{1,6}[A-Z]{1,2}\d{2,6} | [A-Z]\d{4,6} | \d{4,6}[A-Z]
+      | \d{3,12}
+    )(?P<keys>[#*]{0,2})(?![A-Za-z_%€$£¥₹₽°²\u00c0-\u024f\u0400-\u04ff]|[.,:/]\d|-\w|[ ]?[%€$£¥₹₽°])""",
+    re.VERBOSE,
+)  # fmt: skip
+_DATE = re.compile(r"\d{4}-\d\d?-\d\d?|\d\d?-\d\d?-(?:19|20)\d\d")
+_YEAR = re.compile(r"(?:19[5-9]|20[0-4])\d")
+_END = re.compile(r"(?:[.!;](?=\s|$)|[。！；!]|\n)")
+_SOFT = re.compile(r"[,?、，,;|]|[ ][/–—-][ ]")
+_BLANK_LINE = re.compile(r"(?:^|\n)[ \t>*|`_-]*\Z")
+_JOINED = re.compile(r"(?:[:=：→]|->|=>|\bis|[-–—])[ \t\"'`*_«„“「『【\[(<]*\Z")
+_LISTED = re.compile(r"[ \t,/&+;·|-]*(?:(?:and|und|y|e|et|en|og|och|ja|i|ve|и|та|or|oder|ou|o|lub|和|と|و)[ \t]+)?\Z")
+_COUNTED = re.compile(r"[ \u00a0-]?")
+_TRIVIAL = frozenset(
+    "0000 1111 1234 12345 123456 1234567 12345678 123456789 1234567890 000000 111111 00000000 0123 012345 654321 4321 123 000".split()  # noqa: SIM905
+)
+_IDENTIFIER = re.compile(r"[_.]?[A-Za-z_]*[_-](?!code|pin|no|number|nr)[A-Za-z]|[(\[{]|\.[A-Za-z]|\+\+|[=!<>]=|[ ]?(?:<|>=?)[ ]")
+_SPOKEN_GAP = re.compile(r"[ ,.…-]{1,4}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    start: int
+    end: int
+    says: Says
+
+
+def in_said(piece: Text) -> Iterator[Span]:
+    """`front door code 774610, back gate 1355`, `现关密码改成2981#了`, `der Türcode ist drei zwei null drei`."""
+    for start, end in _regions(piece):
+        yield from _Region(piece.text, start, end).codes()
+
+
+def _regions(piece: Text) -> list[tuple[int, int]]:
+    """The parts of a text around the words that name codes."""
+    found = [] if _NAMES.absent(piece) else _NAMES.places(piece)
+    if _OTHER_SCRIPT.search(piece.text):
+        letters = set(piece.lower)
+        for word, needed in _NEEDED.items():
+            if needed <= letters:
+                found += places(piece.lower, word)
+    regions: list[tuple[int, int]] = []
+    for at in sorted(found):
+        start, end = max(0, at - _BEHIND), min(len(piece.text), at + _AHEAD)
+        if regions and start <= regions[-1][1]:
+            regions[-1] = (regions[-1][0], end)
+        else:
+            regions.append((start, end))
+    return regions
+
+
+class _Region:
+    """A part of a text, its words, and the codes that were found in it so far."""
+
+    def __init__(self, text: str, start: int, end: int) -> None:
+        self.text, self.start, self.end = text, start, end
+        self.words: list[_Word] = []
+        self.last: int = -1  # where the last code ended
+
+    def codes(self) -> Iterator[Span]:
+        digits = _DIGITS.search(self.text, self.start, self.end) is not None
+        if not digits and not self._may_be_spoken():
+            return
+        self.words = list(_words(self.text, self.start, self.end))
+        self._starts = [word.start for word in self.words]
+        self._ends = [word.end for word in self.words]
+        found = [(match.start("value"), match.end("value"), bool(match["keys"]) or self.text[match.start()] in "#*") for match in _CODE.finditer(self.text, self.start, self.end)] if digits else []
+        found += self._spoken()
+        for start, end, on_keypad in sorted(found):
+            if start >= self.last and self._is_code(start, end, on_keypad):
+                self.last = end
+                yield Span(start, end, "password")
+
+    def _may_be_spoken(self) -> bool:
+        return _SPOKEN_HINT.search(self.text, self.start, self.end) is not None
+
+    def _spoken(self) -> Iterator[tuple[int, int, bool]]:
+        """Three words for digits or more, one behind the other."""
+        run: list[_Word] = []
+        for word in (*self.words, _Word(self.end + 9, self.end + 9, Says.NOTHING)):
+            is_digit = bool(word.says & (Says.DIGIT | Says.TWICE))
+            joined = run and (word.start == run[-1].end or _SPOKEN_GAP.fullmatch(self.text, run[-1].end, word.start))
+            if is_digit and (not run or joined):
+                run.append(word)
+                continue
+            if len(run) >= 3 or (len(run) == 2 and any(each.says & Says.TWICE for each in run)):
+                yield run[0].start, run[-1].end, False
+            run = [word] if is_digit else []
+
+    def _is_code(self, start: int, end: int, on_keypad: bool) -> bool:
+        text, value = self.text, self.text[start:end]
+        digits = sum(map(str.isdigit, value))
+        spoken = digits == 0
+        if not spoken and (digits > 12 and "-" not in value or _DATE.fullmatch(value) or value in _TRIVIAL):
+            return False
+        if value[:1] == "0" and digits >= 9:  # a telephone
+            return False
+        before = bisect_right(self._ends, start)
+        after = bisect_left(self._starts, end)
+        if self._is_counted(before, after, start, end):
+            return False
+        floor = self._floor(start)
+        joined = _JOINED.search(text, max(floor, start - 12), start) is not None
+        previous = self.words[before - 1] if before else None
+        joined = joined or (previous is not None and previous.end > floor and bool(previous.says & Says.IS) and start - previous.end <= 4)
+        named = self._named(before, floor, start, digits, joined, value, spoken)
+        if named is not None:
+            return named
+        if self._goes_on(start, floor, before):
+            return True
+        ceiling = self._ceiling(end)
+        return (
+            self._is_opened_with(before, after, floor, start, end, value, joined, spoken)
+            or self._named_behind(after, floor, end, ceiling, value, joined)
+            or (on_keypad and any(word.says & (NAMES | Says.LOCK | Says.KEYBOX) for word in self._between(floor, start)))
+        )
+
+    def _between(self, start: int, end: int) -> list[_Word]:
+        return self.words[bisect_left(self._starts, start) : bisect_right(self._ends, end)]
+
+    def _is_counted(self, before: int, after: int, start: int, end: int) -> bool:
+        """Whether the number is one of a room, a page, a year or an order, or counts something."""
+        if after < len(self.words):
+            word = self.words[after]
+            if word.says & Says.AFTER and not word.says & NAMES and _COUNTED.fullmatch(self.text, end, word.start):
+                return True
+        if before:
+            word = self.words[before - 1]
+            gap = self.text[word.end : start]
+            if word.says & Says.BEFORE and not word.says & (NAMES | Says.IS) and len(gap) <= 5 and "\n" not in gap and not gap.strip(" .:#°№-n"):
+                return True
+            if word.says & Says.BEFORE and word.says & Says.IS and not gap.strip() and _is_time(self.text[start:end]):
+                return True
+        return False
+
+    def _floor(self, start: int) -> int:
+        """Where the clause begins. For a number alone on its line: where the label above it begins."""
+        low = max(self.start, start - 170)
+        if _BLANK_LINE.search(self.text, low, start):
+            above = self.text[low:start].rstrip(" \t>*|`_-\n\r")
+            return low + above.rfind("\n") + 1
+        floor = low
+        for match in _END.finditer(self.text, low, start):
+            if match[0] == "." and _ABBREVIATION.search(self.text, max(low, match.start() - 6), match.start()):
+                continue
+            floor = match.end()
+        return floor
+
+    def _ceiling(self, end: int) -> int:
+        match = _END.search(self.text, end, min(self.end, end + 90))
+        return match.start() if match else min(self.end, end + 90)
+
+    def _named(self, before: int, floor: int, start: int, digits: int, joined: bool, value: str, spoken: bool) -> bool | None:
+        """Whether the nearest name before the number makes it a code. None: there is no name."""
+        steps = 0
+        for place in range(before - 1, -1, -1):
+            word = self.words[place]
+            if word.start < floor or start - word.end > 90 or steps > 11:
+                return None
+            steps += 1
+            if not word.says & NAMES:
+                continue
+            gap = self.text[word.end : start]
+            if _IDENTIFIER.match(gap):
+                return False
+            if "\n" in gap and (len(gap) > 60 or steps > 4):
+                return None
+            if not joined and not spoken and _YEAR.fullmatch(value) and gap.strip():
+                return False
+            counted = re.search(r"\d", gap) is not None
+            if counted and not joined:
+                return None if self.last > word.end else False
+            soft = _SOFT.search(gap)
+            if soft and not joined and not spoken and not soft.start() <= 2 and not self._opens_between(word.end, start):
+                return None
+            return self._believed(place, word, floor, start, digits, steps, joined, value, spoken)
+        return None
+
+    def _believed(self, place: int, word: _Word, floor: int, start: int, digits: int, steps: int, joined: bool, value: str, spoken: bool) -> bool:
+        said = word.says
+        sentence = self._between(floor, self._ceiling(start))
+        around = self.words[max(0, place - 2) : place + 3]
+        harmless = any(each.says & Says.HARMLESS and not each.says & (Says.STRONG | Says.PASSWORD) and word.start - each.end < 24 and each.start - word.end < 12 and each.end <= start and not re.search(r"[,.;:\n]", self.text[min(each.end, word.end) : max(each.start, word.start)]) for each in around)
+        if harmless:
+            return False
+        qualified = any(each is not word and each.says & (Says.LOCK | Says.OWNER | Says.KEYBOX) for each in sentence)
+        if said & Says.STRONG:
+            return digits >= 3 or spoken
+        if said & Says.PIN:
+            if digits == 6 and value.isdigit() and not qualified and _INDIAN.match(self.text, word.end):  # of an address
+                return False
+            return (digits >= 4 or spoken) and not any(each.says & Says.HARMLESS for each in self._between(floor, word.start)[-4:])
+        if said & Says.PASSWORD:
+            near = steps <= 8 or joined
+            least = 4 if joined or qualified or steps <= 4 else 5
+            return near and (digits >= least or spoken) and (joined or qualified or steps <= 3)
+        if qualified:
+            return digits >= 3 or spoken
+        if re.fullmatch(r"[\"']?[ ]{0,2}[:=][ ]{0,2}[\"']?", self.text[word.end : start]):  # a setting of an alarm or a lock
+            above = self._between(max(self.start, start - 160), word.start)
+            return digits >= 4 and any(each.says & Says.LOCK for each in above) and any(each.says & Says.OWNER | each.says & Says.LOCK for each in above)
+        return False
+
+    def _opens_between(self, start: int, end: int) -> bool:
+        return any(word.says & (Says.OPENS | Says.IS) for word in self._between(start, end))
+
+    def _goes_on(self, start: int, floor: int, before: int) -> bool:
+        """`… 774610, back gate 1355`, `lockers 4471, 8812 and 9021`: the next of several codes."""
+        if self.last < floor or start - self.last > 60:
+            return False
+        gap = self.text[self.last : start].lstrip("#*")
+        if _LISTED.fullmatch(gap):
+            return "," in gap or len(gap) > 1
+        return any(word.says & (Says.LOCK | Says.KEYBOX | Says.OWNER) for word in self._between(self.last, start)) and not any(
+            word.says & (Says.HARMLESS | Says.BEFORE) and not word.says & (Says.LOCK | Says.OWNER | Says.IS) for word in self._between(self.last, start)
+        )
+
+    def _is_opened_with(self, before: int, after: int, floor: int, start: int, end: int, value: str, joined: bool, spoken: bool) -> bool:
+        """`the safe opens with 19-68-12`, `key box beside the shed: 0620`: what it opens, and no word for a code."""
+        digits = sum(map(str.isdigit, value))
+        if not spoken and (digits < 4 or (_YEAR.fullmatch(value) and not joined)):
+            return False
+        clause = self._between(floor, start)
+        locks = [word for word in clause if word.says & (Says.LOCK | Says.KEYBOX)]
+        if not locks or start - locks[-1].end > 80:
+            locks = [word for word in self._between(end, min(self._ceiling(end), end + 40)) if word.says & (Says.LOCK | Says.KEYBOX)]
+            if not locks or not any(word.says & Says.OPENS for word in clause[-3:]):
+                return False
+        opens = [word for word in clause if word.says & Says.OPENS]
+        if opens and start - opens[-1].end <= 40 and not _SOFT.search(self.text, opens[-1].end, start):
+            return True
+        if spoken and any(word.says & Says.OPENS for word in self._between(end, self._ceiling(end))):
+            return True
+        ends = re.match(r"[#*\"'`)]{0,3}(?:[.,;!)]?(?:\s|$)|[。，、；）])", self.text[end : end + 6]) is not None
+        if not (ends and re.search(r"[:：=→][ \t*`_]{0,4}\Z", self.text[max(floor, start - 6) : start])) or digits > 8:
+            return False
+        if any(word.says & Says.KEYBOX for word in locks):
+            return True
+        near = self._between(max(self.start, start - 200), min(self.end, end + 120))
+        return not any(word.says & Says.HARMLESS for word in clause) and any(word.says & (Says.KEYS | Says.KEYBOX | NAMES) for word in near)
+
+    def _named_behind(self, after: int, floor: int, end: int, ceiling: int, value: str, joined: bool) -> bool:
+        """`4471 is the PIN`, `use 4471 as door code`, `704357 (PIN)`."""
+        digits = sum(map(str.isdigit, value))
+        if after >= len(self.words) or (digits and digits < 4) or _YEAR.fullmatch(value):
+            return False
+        first = self.words[after]
+        gap = self.text[end : first.start].lstrip("#*\"'`»”")
+        paren = gap.strip() in ("(", "（") or gap in (" - ", " – ", " — ", " = ", " -> ", " → ", " : ")
+        if not paren and not (first.says & Says.IS and gap.strip() in ("", ",")) or "\n" in gap:
+            return False
+        sentence = self._between(floor, ceiling)
+        for word in self.words[after : after + 6]:
+            if word.end > ceiling or (not paren and _SOFT.search(self.text, first.end, word.start)):
+                return False
+            if word.says & (Says.HARMLESS | Says.AFTER) and not word.says & NAMES:
+                return False
+            if word.says & (Says.STRONG | Says.PIN | Says.PASSWORD):
+                return not re.match(r"[-_]?\w*[ ](?:length|policy|limit|format|rules?)", self.text[word.end : word.end + 20])
+            if word.says & Says.WEAK and any(each is not word and each.says & (Says.LOCK | Says.OWNER | Says.KEYBOX) for each in sentence):
+                return not any(each.says & Says.HARMLESS for each in sentence)
+        return False
+
+
+_ABBREVIATION = re.compile(r"(?:^|[\s(])(?:nr|no|n|num|núm|št|č|tel|apt|ap|apto|zi|zi|z|st|str|bzw|ca|inkl|u|sr|sra|dr|mr|mrs|p|г|кв|д|ул)$", re.IGNORECASE)
+_INDIAN = re.compile(r"[ ]?(?:code|कोड|number)?[ ]?[:=-]?[ ]", re.IGNORECASE)
+_TIME = re.compile(r"(?:[01]?\d|2[0-3])[0-5]\d")
+_SPOKEN_HINT = re.compile(
+    r"(?i)\b(?:zero|oh|one|two|null|eins|zwei|drei|zéro|deux|trois|cero|uno|dos|tres|dois|um|tre|due|nul|een|twee|drie|jeden|dwa|trzy|s[ıi]f[ıi]r|bir|iki|noll|ett|två|tv[aå]|nula|jedna|dva|nulla|nolla|yksi|kaksi|doi|trei|satu|dua|không|một|hai|double|triple|five|six|seven|four|three|eight|nine|fünf|sechs|sieben|acht|neun|vier|quatre|cinq|sept|huit|neuf|cinco|quatro|sete|oito|nove|sette|quattro|cinque|otto|vijf|zes|zeven|negen|cztery|pięć|siedem|osiem|dört|beş|altı|yedi|sekiz|dokuz|fyra|fem|sju|syv|fire|lima|empat|tujuh)\b|[^\x00-\u024f]"
+)
+
+
+def _is_time(value: str) -> bool:
+    return _TIME.fullmatch(value) is not None
+
+
+def _words(text: str, start: int, end: int) -> Iterator[_Word]:
+    """The words of a part of a text. Those of scripts without spaces that say nothing are left out."""
+    for match in TOKEN.finditer(text, start, end):
+        word = match[0]
+        if _SPACELESS.match(word):
+            for first, last, meaning in said_within(word):
+                yield _Word(match.start() + first, match.start() + last, meaning)
+        else:
+            yield _Word(match.start(), match.end(), says(word))
+
+
+_SPACELESS = re.compile("[\u3040-\u30ff\u3400-\u9fff\u0e01-\u0e4e〇]")

@@ -9,27 +9,24 @@ like are enough. `code` and its like need a word for what the code opens. Words 
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import NamedTuple
 
-from clawctl.privacy.rules.lexicon import NAMES, TOKEN, Says, anchors, said_within, says
-from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
-
-_LATIN, _OTHER = anchors()
-_NAMES = Anchors(*(re.sub(r"[^\x00-\x7f]", "?", word) for word in _LATIN if re.search(r"[a-z]{2}", word)))
-_OTHER_SCRIPT = re.compile("[\u0370-\u1dff\u2e80-\ud7ff\ufb1d-\ufefc]")
-_NEEDED = {word: frozenset(word) for word in _OTHER}
+from clawctl.privacy.rules.lexicon import ANCHORED, NAMES, TOKEN, Says, said_within, says
+from clawctl.privacy.rules.pieces import Span, Text, places
 
 _BEHIND, _AHEAD = 150, 130  # characters around a name that are read
 _DIGITS = re.compile(r"\d{3}|\d[- ]\d")
 _CODE = re.compile(
-    r"""(?<![\w$€£¥₹₽@%°^~+\\])(?<![\w)][.,:/-])(?<!\d[ ])[#*]{0,2}(?P<value>
+    r"""(?<![A-Za-z0-9_\u00c0-\u024f\u0400-\u04ff$€£¥₹₽@%°^~+\\])(?<!\d)(?<![A-Za-z0-9)][.,:/-])(?<!\d[ ])[#*]{0,2}(?P<value>
         \d{2,6}(?:-\d{2,6}){1,7}                     # 19-68-12, 072-72-154
       | \d(?:[- ]\d){2,11}                           # 5-3-7-6
       | \d{3,6}[ ]\d{3,6}(?:[ ]\d{3,6})?(?![ ]?\d)   # 9133 1957
       | \d{2}[ ]\d{2}[ ]\d{2}(?:[ ]\d{2}){0,2}(?![ ]?\d)
       | \d{1,6}[A-Z]{1,2}\d{2,6} | [A-Z]\d{4,6} | \d{4,6}[A-Z]
       | \d{3,12}
-    )(?P<keys>[#*]{0,2})(?![A-Za-z_%€$£¥₹₽°²\u00c0-\u024f\u0400-\u04ff]|[.,:/]\d|-\w|[ ]?[%€$£¥₹₽°])""",
+    )(?P<keys>[#*]{0,2}+)(?![A-Za-z_%€$£¥₹₽°²\u00c0-\u024f\u0400-\u04ff]|[.,:/]\d|-\w|[ ]?[%€$£¥₹₽°])""",
     re.VERBOSE,
 )  # fmt: skip
 _DATE = re.compile(r"\d{4}-\d\d?-\d\d?|\d\d?-\d\d?-(?:19|20)\d\d")
@@ -47,11 +44,10 @@ _IDENTIFIER = re.compile(r"[_.]?[A-Za-z_]*[_-](?!code|pin|no|number|nr)[A-Za-z]|
 _SPOKEN_GAP = re.compile(r"[ ,.…-]{1,4}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Word:
+class _Word(NamedTuple):
     start: int
     end: int
-    says: Says
+    says: int
 
 
 def in_said(piece: Text) -> Iterator[Span]:
@@ -61,21 +57,68 @@ def in_said(piece: Text) -> Iterator[Span]:
 
 
 def _regions(piece: Text) -> list[tuple[int, int]]:
-    """The parts of a text around the words that name codes."""
-    found = [] if _NAMES.absent(piece) else _NAMES.places(piece)
-    if _OTHER_SCRIPT.search(piece.text):
-        letters = set(piece.lower)
-        for word, needed in _NEEDED.items():
-            if needed <= letters:
-                found += places(piece.lower, word)
+    """The parts of a text around the words that name codes, with digits in them."""
+    words = set(_ASCII_WORDS.findall(piece.ascii))
+    if not piece.text.isascii():
+        words.update(word for word in TOKEN.findall(piece.lower) if not word.isascii())
+    if new := words - _VOCABULARY.known:
+        _VOCABULARY.learn(new)
+    spoken = words & _VOCABULARY.digits
+    if len(spoken) < 2 and not _DIGITS.search(piece.text):
+        return []
     regions: list[tuple[int, int]] = []
-    for at in sorted(found):
+    for at in sorted(at for word in words & _VOCABULARY.names for at in _whole_words(piece, word)):
         start, end = max(0, at - _BEHIND), min(len(piece.text), at + _AHEAD)
         if regions and start <= regions[-1][1]:
             regions[-1] = (regions[-1][0], end)
         else:
             regions.append((start, end))
-    return regions
+    return [
+        (start, end)
+        for start, end in regions
+        if _DIGITS.search(piece.text, start, end) or sum(piece.lower.find(word, start, end) >= 0 for word in spoken) > 1
+    ]
+
+
+def _whole_words(piece: Text, word: str) -> Iterator[int]:
+    text = piece.ascii if word.isascii() else piece.lower
+    spaced = _SPACELESS.match(word) is None
+    for at in places(text, word):
+        end = at + len(word)
+        if not (spaced and (text[at - 1 : at].isalpha() or text[end : end + 1].isalpha())):
+            yield at
+
+
+class _Vocabulary:
+    """The words that were seen, and which of them name codes or are digits."""
+
+    def __init__(self) -> None:
+        self.known, self.names, self.digits = set[str](), set[str](), set[str]()
+
+    def learn(self, new: set[str]) -> None:
+        if len(self.known) > _MOST_WORDS:
+            self.__init__()  # type: ignore[misc]
+        self.known |= new
+        for word in new:
+            meaning = _said(word)
+            if meaning & ANCHORED:
+                self.names.add(word)
+            if meaning & (Says.DIGIT | Says.TWICE):
+                self.digits.add(word)
+
+
+_MOST_WORDS = 1 << 16
+_VOCABULARY = _Vocabulary()
+_ASCII_WORDS = re.compile("[a-z]{3,}")
+
+
+def _said(word: str) -> int:
+    """All that a word or a run of letters without spaces says."""
+    if word == "tan":
+        return Says.STRONG
+    if _SPACELESS.match(word):
+        return reduce(or_, (meaning for _, _, meaning in said_within(word)), 0)
+    return says(word)
 
 
 class _Region:
@@ -87,26 +130,23 @@ class _Region:
         self.last: int = -1  # where the last code ended
 
     def codes(self) -> Iterator[Span]:
-        digits = _DIGITS.search(self.text, self.start, self.end) is not None
-        if not digits and not self._may_be_spoken():
-            return
         self.words = list(_words(self.text, self.start, self.end))
         self._starts = [word.start for word in self.words]
         self._ends = [word.end for word in self.words]
-        found = [(match.start("value"), match.end("value"), bool(match["keys"]) or self.text[match.start()] in "#*") for match in _CODE.finditer(self.text, self.start, self.end)] if digits else []
+        found = [
+            (match.start(), match.end(), bool(match["keys"]) or self.text[match.start()] in "#*")
+            for match in _CODE.finditer(self.text, self.start, self.end)
+        ]
         found += self._spoken()
         for start, end, on_keypad in sorted(found):
             if start >= self.last and self._is_code(start, end, on_keypad):
                 self.last = end
                 yield Span(start, end, "password")
 
-    def _may_be_spoken(self) -> bool:
-        return _SPOKEN_HINT.search(self.text, self.start, self.end) is not None
-
     def _spoken(self) -> Iterator[tuple[int, int, bool]]:
         """Three words for digits or more, one behind the other."""
         run: list[_Word] = []
-        for word in (*self.words, _Word(self.end + 9, self.end + 9, Says.NOTHING)):
+        for word in (*self.words, _Word(self.end + 9, self.end + 9, 0)):
             is_digit = bool(word.says & (Says.DIGIT | Says.TWICE))
             joined = run and (word.start == run[-1].end or _SPOKEN_GAP.fullmatch(self.text, run[-1].end, word.start))
             if is_digit and (not run or joined):
@@ -117,10 +157,10 @@ class _Region:
             run = [word] if is_digit else []
 
     def _is_code(self, start: int, end: int, on_keypad: bool) -> bool:
-        text, value = self.text, self.text[start:end]
+        text, value = self.text, self.text[start:end].strip("#*")
         digits = sum(map(str.isdigit, value))
         spoken = digits == 0
-        if not spoken and (digits > 12 and "-" not in value or _DATE.fullmatch(value) or value in _TRIVIAL):
+        if not spoken and ((digits > 12 and "-" not in value) or _DATE.fullmatch(value) or value in _TRIVIAL):
             return False
         if value[:1] == "0" and digits >= 9:  # a telephone
             return False
@@ -131,7 +171,9 @@ class _Region:
         floor = self._floor(start)
         joined = _JOINED.search(text, max(floor, start - 12), start) is not None
         previous = self.words[before - 1] if before else None
-        joined = joined or (previous is not None and previous.end > floor and bool(previous.says & Says.IS) and start - previous.end <= 4)
+        joined = joined or (
+            previous is not None and previous.end > floor and bool(previous.says & Says.IS) and start - previous.end <= 4
+        )
         named = self._named(before, floor, start, digits, joined, value, spoken)
         if named is not None:
             return named
@@ -156,7 +198,13 @@ class _Region:
         if before:
             word = self.words[before - 1]
             gap = self.text[word.end : start]
-            if word.says & Says.BEFORE and not word.says & (NAMES | Says.IS) and len(gap) <= 5 and "\n" not in gap and not gap.strip(" .:#°№-n"):
+            if (
+                word.says & Says.BEFORE
+                and not word.says & (NAMES | Says.IS)
+                and len(gap) <= 5
+                and "\n" not in gap
+                and not gap.strip(" .:#°№-n")
+            ):
                 return True
             if word.says & Says.BEFORE and word.says & Says.IS and not gap.strip() and _is_time(self.text[start:end]):
                 return True
@@ -184,7 +232,7 @@ class _Region:
         steps = 0
         for place in range(before - 1, -1, -1):
             word = self.words[place]
-            if word.start < floor or start - word.end > 90 or steps > 11:
+            if word.start < floor or start - word.end > (110 if joined else 90) or steps > (15 if joined else 11):
                 return None
             steps += 1
             if not word.says & NAMES:
@@ -205,11 +253,21 @@ class _Region:
             return self._believed(place, word, floor, start, digits, steps, joined, value, spoken)
         return None
 
-    def _believed(self, place: int, word: _Word, floor: int, start: int, digits: int, steps: int, joined: bool, value: str, spoken: bool) -> bool:
+    def _believed(
+        self, place: int, word: _Word, floor: int, start: int, digits: int, steps: int, joined: bool, value: str, spoken: bool
+    ) -> bool:
         said = word.says
         sentence = self._between(floor, self._ceiling(start))
         around = self.words[max(0, place - 2) : place + 3]
-        harmless = any(each.says & Says.HARMLESS and not each.says & (Says.STRONG | Says.PASSWORD) and word.start - each.end < 24 and each.start - word.end < 12 and each.end <= start and not re.search(r"[,.;:\n]", self.text[min(each.end, word.end) : max(each.start, word.start)]) for each in around)
+        harmless = any(
+            each.says & Says.HARMLESS
+            and not each.says & (Says.STRONG | Says.PASSWORD)
+            and word.start - each.end < 24
+            and each.start - word.end < 12
+            and each.end <= start
+            and not re.search(r"[,.;:\n]", self.text[min(each.end, word.end) : max(each.start, word.start)])
+            for each in around
+        )
         if harmless:
             return False
         qualified = any(each is not word and each.says & (Says.LOCK | Says.OWNER | Says.KEYBOX) for each in sentence)
@@ -227,7 +285,11 @@ class _Region:
             return digits >= 3 or spoken
         if re.fullmatch(r"[\"']?[ ]{0,2}[:=][ ]{0,2}[\"']?", self.text[word.end : start]):  # a setting of an alarm or a lock
             above = self._between(max(self.start, start - 160), word.start)
-            return digits >= 4 and any(each.says & Says.LOCK for each in above) and any(each.says & Says.OWNER | each.says & Says.LOCK for each in above)
+            return (
+                digits >= 4
+                and any(each.says & Says.LOCK for each in above)
+                and any(each.says & Says.OWNER | each.says & Says.LOCK for each in above)
+            )
         return False
 
     def _opens_between(self, start: int, end: int) -> bool:
@@ -241,10 +303,12 @@ class _Region:
         if _LISTED.fullmatch(gap):
             return "," in gap or len(gap) > 1
         return any(word.says & (Says.LOCK | Says.KEYBOX | Says.OWNER) for word in self._between(self.last, start)) and not any(
-            word.says & (Says.HARMLESS | Says.BEFORE) and not word.says & (Says.LOCK | Says.OWNER | Says.IS) for word in self._between(self.last, start)
+            word.says & Says.HARMLESS and not word.says & (Says.LOCK | Says.OWNER) for word in self._between(self.last, start)
         )
 
-    def _is_opened_with(self, before: int, after: int, floor: int, start: int, end: int, value: str, joined: bool, spoken: bool) -> bool:
+    def _is_opened_with(
+        self, before: int, after: int, floor: int, start: int, end: int, value: str, joined: bool, spoken: bool
+    ) -> bool:
         """`the safe opens with 19-68-12`, `key box beside the shed: 0620`: what it opens, and no word for a code."""
         digits = sum(map(str.isdigit, value))
         if not spoken and (digits < 4 or (_YEAR.fullmatch(value) and not joined)):
@@ -252,7 +316,9 @@ class _Region:
         clause = self._between(floor, start)
         locks = [word for word in clause if word.says & (Says.LOCK | Says.KEYBOX)]
         if not locks or start - locks[-1].end > 80:
-            locks = [word for word in self._between(end, min(self._ceiling(end), end + 40)) if word.says & (Says.LOCK | Says.KEYBOX)]
+            locks = [
+                word for word in self._between(end, min(self._ceiling(end), end + 40)) if word.says & (Says.LOCK | Says.KEYBOX)
+            ]
             if not locks or not any(word.says & Says.OPENS for word in clause[-3:]):
                 return False
         opens = [word for word in clause if word.says & Says.OPENS]
@@ -266,7 +332,9 @@ class _Region:
         if any(word.says & Says.KEYBOX for word in locks):
             return True
         near = self._between(max(self.start, start - 200), min(self.end, end + 120))
-        return not any(word.says & Says.HARMLESS for word in clause) and any(word.says & (Says.KEYS | Says.KEYBOX | NAMES) for word in near)
+        return not any(word.says & Says.HARMLESS for word in clause) and any(
+            word.says & (Says.KEYS | Says.KEYBOX | NAMES) for word in near
+        )
 
     def _named_behind(self, after: int, floor: int, end: int, ceiling: int, value: str, joined: bool) -> bool:
         """`4471 is the PIN`, `use 4471 as door code`, `704357 (PIN)`."""
@@ -276,7 +344,7 @@ class _Region:
         first = self.words[after]
         gap = self.text[end : first.start].lstrip("#*\"'`»”")
         paren = gap.strip() in ("(", "（") or gap in (" - ", " – ", " — ", " = ", " -> ", " → ", " : ")
-        if not paren and not (first.says & Says.IS and gap.strip() in ("", ",")) or "\n" in gap:
+        if "\n" in gap or not (paren or (first.says & Says.IS and gap.strip() in ("", ","))):
             return False
         sentence = self._between(floor, ceiling)
         for word in self.words[after : after + 6]:
@@ -286,17 +354,18 @@ class _Region:
                 return False
             if word.says & (Says.STRONG | Says.PIN | Says.PASSWORD):
                 return not re.match(r"[-_]?\w*[ ](?:length|policy|limit|format|rules?)", self.text[word.end : word.end + 20])
-            if word.says & Says.WEAK and any(each is not word and each.says & (Says.LOCK | Says.OWNER | Says.KEYBOX) for each in sentence):
+            if word.says & Says.WEAK and any(
+                each is not word and each.says & (Says.LOCK | Says.OWNER | Says.KEYBOX) for each in sentence
+            ):
                 return not any(each.says & Says.HARMLESS for each in sentence)
         return False
 
 
-_ABBREVIATION = re.compile(r"(?:^|[\s(])(?:nr|no|n|num|núm|št|č|tel|apt|ap|apto|zi|zi|z|st|str|bzw|ca|inkl|u|sr|sra|dr|mr|mrs|p|г|кв|д|ул)$", re.IGNORECASE)
+_ABBREVIATION = re.compile(
+    r"(?:^|[\s(])(?:nr|no|n|num|núm|št|č|tel|apt|ap|apto|zi|zi|z|st|str|bzw|ca|inkl|u|sr|sra|dr|mr|mrs|p|г|кв|д|ул)$", re.IGNORECASE
+)
 _INDIAN = re.compile(r"[ ]?(?:code|कोड|number)?[ ]?[:=-]?[ ]", re.IGNORECASE)
 _TIME = re.compile(r"(?:[01]?\d|2[0-3])[0-5]\d")
-_SPOKEN_HINT = re.compile(
-    r"(?i)\b(?:zero|oh|one|two|null|eins|zwei|drei|zéro|deux|trois|cero|uno|dos|tres|dois|um|tre|due|nul|een|twee|drie|jeden|dwa|trzy|s[ıi]f[ıi]r|bir|iki|noll|ett|två|tv[aå]|nula|jedna|dva|nulla|nolla|yksi|kaksi|doi|trei|satu|dua|không|một|hai|double|triple|five|six|seven|four|three|eight|nine|fünf|sechs|sieben|acht|neun|vier|quatre|cinq|sept|huit|neuf|cinco|quatro|sete|oito|nove|sette|quattro|cinque|otto|vijf|zes|zeven|negen|cztery|pięć|siedem|osiem|dört|beş|altı|yedi|sekiz|dokuz|fyra|fem|sju|syv|fire|lima|empat|tujuh)\b|[^\x00-\u024f]"
-)
 
 
 def _is_time(value: str) -> bool:
@@ -311,7 +380,11 @@ def _words(text: str, start: int, end: int) -> Iterator[_Word]:
             for first, last, meaning in said_within(word):
                 yield _Word(match.start() + first, match.start() + last, meaning)
         else:
-            yield _Word(match.start(), match.end(), says(word))
+            yield _Word(match.start(), match.end(), _meaning(word))
+
+
+def _meaning(word: str) -> int:
+    return Says.STRONG if word == "TAN" else says(word)
 
 
 _SPACELESS = re.compile("[\u3040-\u30ff\u3400-\u9fff\u0e01-\u0e4e〇]")

@@ -1,4 +1,5 @@
-"""Words that people say around codes, by what they tell of a number. One line a language, or a group of related ones.
+# ruff: noqa: E501 - lists of words stay lines
+"""Words that people say around codes, by what they tell of a number. A line a language or a group of related ones.
 
 `stem*` is the beginning of a word, `*stem*` a part of it, `=word` is compared with its accents; all others are whole words. Words in
 Latin and Greek letters are compared without accents. Of scripts without spaces every entry is a part of a run of letters.
@@ -6,12 +7,11 @@ Latin and Greek letters are compared without accents. Of scripts without spaces 
 
 import re
 import unicodedata
-from enum import IntFlag
 from functools import lru_cache
 
 
-class Says(IntFlag):
-    """What a word tells of a number near it."""
+class Says:
+    """What a word tells of a number near it: bits of one number, for many words are asked."""
 
     NOTHING = 0
     STRONG = 1  # the number is a secret: PIN, PUK, CVV, TAN
@@ -32,7 +32,7 @@ class Says(IntFlag):
     PIN = 32768  # PIN alone: it has four digits or more, and other senses
 
 
-WORDS: dict[Says, str] = {
+WORDS: dict[int, str] = {
     Says.STRONG: """
 puk puk1 puk2 cvv cvc cvv2 cvc2 csc otp totp passcode* mpin tpin upin ipin mtan smstan pushtan itan phototan securecode
 geheimzahl* geheimnummer* zahlenkombination* ziffernkombination* zahlencode* kartenprufnummer* kartenprufziffer* geheimcode* schlosskombination*
@@ -280,8 +280,13 @@ zero unu doi trei patru cinci sase sapte opt noua
 }  # fmt: skip
 
 _SPACELESS = "\u3040-\u30ff\u3400-\u9fff\u0e01-\u0e4e〇"
-_MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0903\u093a-\u0957\u0962\u0963\u0981-\u0983\u09bc-\u09cd\u0b82-\u0bcd\u200c"
-TOKEN = re.compile(rf"[{_SPACELESS}]{{1,40}}|(?:[^\W\d_{_SPACELESS}]|[{_MARKS}]){{1,40}}(?:['’](?:[^\W\d_{_SPACELESS}]){{1,20}})?")
+# Letters of the other scripts, and the signs for vowels that belong to them. Digits and punctuation are left out.
+_LETTERS = (
+    "A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u02af\u0300-\u037d\u0386-\u0481\u048a-\u0556\u0561-\u0587\u0591-\u05bd\u05bf-\u05c2\u05d0-\u05f2"
+    "\u0610-\u061a\u0620-\u065f\u066e-\u06d3\u06d5-\u06ef\u06fa-\u06ff\u0900-\u0963\u0971-\u09e5\u0a01-\u0a65\u0a70-\u0ae5\u0b01-\u0b65"
+    "\u0b82-\u0be5\u0c00-\u0c65\u0c80-\u0ce5\u0d00-\u0d65\u10a0-\u11ff\u1e00-\u1fff\u200c\uac00-\ud7a3"
+)
+TOKEN = re.compile(rf"[{_LETTERS}]{{1,40}}(?:['’][{_LETTERS}]{{1,20}})?|[{_SPACELESS}]{{1,40}}")
 _IS_SPACELESS = re.compile(f"[{_SPACELESS}]")
 
 
@@ -292,26 +297,28 @@ def plain(word: str) -> str:
     if word.isascii() or max(word) >= "\u0400" and not "\u1e00" <= max(word) < "\u2000":
         return word
     bare = "".join(letter for letter in unicodedata.normalize("NFKD", word) if not unicodedata.combining(letter))
-    return bare.translate(_LETTERS)
+    return bare.translate(_PLAIN)
 
 
-_LETTERS = str.maketrans({"ı": "i", "ł": "l", "ø": "o", "ß": "ss", "æ": "ae", "đ": "d", "ð": "d", "œ": "oe", "ς": "σ"})
+_PLAIN = str.maketrans({"ı": "i", "ł": "l", "ø": "o", "ß": "ss", "æ": "ae", "đ": "d", "ð": "d", "œ": "oe", "ς": "σ"})
 
 
 class _Lexicon:
     def __init__(self) -> None:
-        self.exact: dict[str, Says] = {}
-        self.accented: dict[str, Says] = {}
-        self.stems: dict[str, Says] = {}
-        self.parts: dict[str, Says] = {}
-        self.within: dict[str, Says] = {}  # of scripts without spaces
+        self.exact: dict[str, int] = {}
+        self.accented: dict[str, int] = {}
+        self.stems: dict[str, int] = {}
+        self.parts: dict[str, int] = {}
+        self.within: dict[str, int] = {}  # of scripts without spaces
         for says, block in WORDS.items():
             for entry in dict.fromkeys(block.split()):
                 table, word = self._table(entry)
                 table[word] = table.get(word, Says.NOTHING) | says
-        self.longest_within = max(map(len, self.within))
+        self.within_by_first: dict[str, list[str]] = {}
+        for word in sorted(self.within, key=len, reverse=True):
+            self.within_by_first.setdefault(word[0], []).append(word)
 
-    def _table(self, entry: str) -> tuple[dict[str, Says], str]:
+    def _table(self, entry: str) -> tuple[dict[str, int], str]:
         if entry.startswith("="):
             return self.accented, entry[1:]
         word = plain(entry.strip("*").replace("\u200c", ""))
@@ -331,7 +338,7 @@ _OF_CODES = Says.LOCK | Says.OWNER | Says.KEYBOX
 
 
 @lru_cache(maxsize=1 << 15)
-def says(word: str) -> Says:
+def says(word: str) -> int:
     """What a word of a script with spaces says."""
     bare = plain(word).replace("\u200c", "")
     found = _LEXICON.accented.get(word.lower(), Says.NOTHING) | _LEXICON.exact.get(bare, Says.NOTHING)
@@ -346,7 +353,9 @@ def says(word: str) -> Says:
     if not found & (Says.STRONG | Says.WEAK | Says.PASSWORD) and len(bare) >= 6 and (compound := _COMPOUND.fullmatch(bare)):
         of = says(compound["of"]) | says(bare[: compound.start("word")])
         if not of & (_OF_CODES | Says.HARMLESS):  # `Haustürcode`, `sykkellåskode`: the last part of several
-            of |= next((meaning for cut in range(1, len(compound["of"]) - 2) if (meaning := _exact(compound["of"][cut:])) & _OF_CODES), of)
+            of |= next(
+                (meaning for cut in range(1, len(compound["of"]) - 2) if (meaning := _exact(compound["of"][cut:])) & _OF_CODES), of
+            )
         if of & Says.HARMLESS:
             found |= Says.HARMLESS
         elif of & _OF_CODES and compound["word"] not in ("nummer", "nummret", "zahl"):
@@ -354,20 +363,20 @@ def says(word: str) -> Says:
     return found
 
 
-def _exact(word: str) -> Says:
+def _exact(word: str) -> int:
     return _LEXICON.exact.get(word, Says.NOTHING)
 
 
 @lru_cache(maxsize=1 << 13)
-def said_within(run: str) -> tuple[tuple[int, int, Says], ...]:
+def said_within(run: str) -> tuple[tuple[int, int, int], ...]:
     """The words of a run of letters without spaces: where they begin and end, and what they say. The longest win."""
-    found: list[tuple[int, int, Says]] = []
+    found: list[tuple[int, int, int]] = []
     at, low = 0, run.lower()
     while at < len(low):
-        for length in range(min(_LEXICON.longest_within, len(low) - at), 0, -1):
-            if meaning := _LEXICON.within.get(low[at : at + length]):
-                found.append((at, at + length, meaning))
-                at += length
+        for word in _LEXICON.within_by_first.get(low[at], ()):
+            if low.startswith(word, at):
+                found.append((at, at + len(word), _LEXICON.within[word]))
+                at += len(word)
                 break
         else:
             at += 1
@@ -375,15 +384,4 @@ def said_within(run: str) -> tuple[tuple[int, int, Says], ...]:
 
 
 NAMES = Says.STRONG | Says.PIN | Says.WEAK | Says.PASSWORD
-_ANCHORED = NAMES | Says.LOCK | Says.KEYBOX
-
-
-def anchors() -> tuple[list[str], list[str]]:
-    """The names of codes and of what they open: those found in ASCII, and those of other scripts."""
-    latin, other = set[str](), set[str]()
-    tables = (_LEXICON.exact, _LEXICON.stems, _LEXICON.parts, _LEXICON.within, _LEXICON.accented)
-    for table in tables:
-        for word, meaning in table.items():
-            if meaning & _ANCHORED and (len(word) > 2 or table is _LEXICON.within or word == "mã"):
-                (latin if max(word) < "\u0370" or "\u1e00" <= max(word) < "\u2000" else other).add(word)
-    return sorted(latin), sorted(other)
+ANCHORED = NAMES | Says.LOCK | Says.KEYBOX

@@ -24,7 +24,7 @@ _CODE = re.compile(
       | \d(?:[- ]\d){2,11}                           # 5-3-7-6
       | \d{3,6}[ ]\d{3,6}(?:[ ]\d{3,6})?(?![ ]?\d)   # 9133 1957
       | \d{2}[ ]\d{2}[ ]\d{2}(?:[ ]\d{2}){0,2}(?![ ]?\d)
-      | \d{1,6}[A-Z]{1,2}\d{2,6} | [A-Z]\d{4,6} | \d{4,6}[A-Z]
+      | \d{1,6}[A-ZА-Я]{1,2}\d{2,6} | [A-ZА-Я]\d{4,6} | \d{4,6}[A-ZА-Я]
       | \d{3,12}
     )(?P<keys>[#*]{0,2}+)(?![A-Za-z_%€$£¥₹₽°²\u00c0-\u024f\u0400-\u04ff]|[.,:/]\d|-\w|[ ]?[%€$£¥₹₽°])""",
     re.VERBOSE,
@@ -40,7 +40,9 @@ _COUNTED = re.compile(r"[ \u00a0-]?")
 _TRIVIAL = frozenset(
     "0000 1111 1234 12345 123456 1234567 12345678 123456789 1234567890 000000 111111 00000000 0123 012345 654321 4321 123 000".split()  # noqa: SIM905
 )
-_IDENTIFIER = re.compile(r"[_.]?[A-Za-z_]*[_-](?!code|pin|no|number|nr)[A-Za-z]|[(\[{]|\.[A-Za-z]|\+\+|[=!<>]=|[ ]?(?:<|>=?)[ ]")
+_IDENTIFIER = re.compile(
+    r"[A-Za-z]*_(?!code|pin|no|number|nr)[A-Za-z]|-(?:length|policy|min|max|size|count|limit|age|expiry|timeout|id|only|hash)|[(\[{]|\.[A-Za-z]|\+\+|[=!<>]=|[ ]?(?:<|>=?)[ ]"
+)
 _SPOKEN_GAP = re.compile(r"[ ,.…-]{1,4}")
 
 
@@ -63,8 +65,8 @@ def _regions(piece: Text) -> list[tuple[int, int]]:
         words.update(word for word in TOKEN.findall(piece.lower) if not word.isascii())
     if new := words - _VOCABULARY.known:
         _VOCABULARY.learn(new)
-    spoken = words & _VOCABULARY.digits
-    if len(spoken) < 2 and not _DIGITS.search(piece.text):
+    spoken, numbers = words & _VOCABULARY.digits, words & _VOCABULARY.numbers
+    if len(spoken) < 2 and not numbers and not _DIGITS.search(piece.text):
         return []
     regions: list[tuple[int, int]] = []
     for at in sorted(at for word in words & _VOCABULARY.names for at in _whole_words(piece, word)):
@@ -76,7 +78,9 @@ def _regions(piece: Text) -> list[tuple[int, int]]:
     return [
         (start, end)
         for start, end in regions
-        if _DIGITS.search(piece.text, start, end) or sum(piece.lower.find(word, start, end) >= 0 for word in spoken) > 1
+        if _DIGITS.search(piece.text, start, end)
+        or sum(piece.lower.find(word, start, end) >= 0 for word in spoken) > 1
+        or any(piece.lower.find(word, start, end) >= 0 for word in numbers)
     ]
 
 
@@ -93,7 +97,7 @@ class _Vocabulary:
     """The words that were seen, and which of them name codes or are digits."""
 
     def __init__(self) -> None:
-        self.known, self.names, self.digits = set[str](), set[str](), set[str]()
+        self.known, self.names, self.digits, self.numbers = set[str](), set[str](), set[str](), set[str]()
 
     def learn(self, new: set[str]) -> None:
         if len(self.known) > _MOST_WORDS:
@@ -103,8 +107,14 @@ class _Vocabulary:
             meaning = _said(word)
             if meaning & ANCHORED:
                 self.names.add(word)
-            if meaning & (Says.DIGIT | Says.TWICE):
+            if _SINO.fullmatch(word) or (_SPACELESS.match(word) and _digits_within(word) > 2):
+                self.numbers.add(word)
+            elif meaning & (Says.DIGIT | Says.TWICE):
                 self.digits.add(word)
+
+
+def _digits_within(run: str) -> int:
+    return sum(bool(meaning & Says.DIGIT) for _, _, meaning in said_within(run))
 
 
 _MOST_WORDS = 1 << 16
@@ -152,6 +162,8 @@ class _Region:
             if is_digit and (not run or joined):
                 run.append(word)
                 continue
+            if len(run) == 1 and _SINO.fullmatch(self.text, run[0].start, run[0].end):
+                yield run[0].start, run[0].end, False
             if len(run) >= 3 or (len(run) == 2 and any(each.says & Says.TWICE for each in run)):
                 yield run[0].start, run[-1].end, False
             run = [word] if is_digit else []
@@ -193,22 +205,21 @@ class _Region:
         """Whether the number is one of a room, a page, a year or an order, or counts something."""
         if after < len(self.words):
             word = self.words[after]
-            if word.says & Says.AFTER and not word.says & NAMES and _COUNTED.fullmatch(self.text, end, word.start):
+            if word.says & Says.AFTER and _COUNTED.fullmatch(self.text, end, word.start):
                 return True
-        if before:
-            word = self.words[before - 1]
-            gap = self.text[word.end : start]
-            if (
-                word.says & Says.BEFORE
-                and not word.says & (NAMES | Says.IS)
-                and len(gap) <= 5
-                and "\n" not in gap
-                and not gap.strip(" .:#°№-n")
-            ):
-                return True
-            if word.says & Says.BEFORE and word.says & Says.IS and not gap.strip() and _is_time(self.text[start:end]):
-                return True
-        return False
+        if not before:
+            return False
+        word, value = self.words[before - 1], self.text[start:end]
+        gap = self.text[word.end : start]
+        if word.says & Says.WHEN and not gap.strip() and (_YEAR.fullmatch(value) or _is_time(value)):
+            return True
+        if word.says & Says.OPENS and not gap.strip() and _is_time(value) and value[-2:] in ("00", "15", "30", "45"):
+            return True
+        if not word.says & Says.BEFORE or word.says & (NAMES | Says.IS) or len(gap) > 5 or "\n" in gap or gap.strip(" .:#°№-n"):
+            return False
+        return not (
+            word.says & (Says.OWNER | Says.LOCK) and any(each.says & NAMES for each in self.words[max(0, before - 5) : before - 1])
+        )
 
     def _floor(self, start: int) -> int:
         """Where the clause begins. For a number alone on its line: where the label above it begins."""
@@ -274,15 +285,29 @@ class _Region:
         if said & Says.STRONG:
             return digits >= 3 or spoken
         if said & Says.PIN:
-            if digits == 6 and value.isdigit() and not qualified and _INDIAN.match(self.text, word.end):  # of an address
+            if digits == 6 and value.isdigit() and not qualified and _INDIAN.match(self.text, word.start):  # of an address
+                return False
+            if _NUMBERED_PIN.search(self.text, floor, start):  # of a chip
                 return False
             return (digits >= 4 or spoken) and not any(each.says & Says.HARMLESS for each in self._between(floor, word.start)[-4:])
         if said & Says.PASSWORD:
             near = steps <= 8 or joined
-            least = 4 if joined or qualified or steps <= 4 else 5
+            least = (
+                3
+                if qualified and any(each.says & Says.LOCK for each in sentence)
+                else 4
+                if joined or qualified or steps <= 4
+                else 5
+            )
             return near and (digits >= least or spoken) and (joined or qualified or steps <= 3)
-        if qualified:
-            return digits >= 3 or spoken
+        if qualified and (digits > 3 or spoken or any(each.says & (Says.LOCK | Says.KEYBOX) for each in sentence)):
+            return not any(each.says & Says.HARMLESS for each in self._between(start, min(self._ceiling(start), start + 50)))
+        if qualified and digits == 3:
+            return any(each is not word and each.says & Says.OWNER for each in self.words[max(0, place - 2) : place + 4])
+        if joined and any(each.says & Says.YOURS for each in self.words[max(0, place - 3) : place]):
+            return digits > 3 or spoken
+        if joined and any(each.says & Says.SECRECY for each in self._between(start, start + 70)):
+            return digits > 3
         if re.fullmatch(r"[\"']?[ ]{0,2}[:=][ ]{0,2}[\"']?", self.text[word.end : start]):  # a setting of an alarm or a lock
             above = self._between(max(self.start, start - 160), word.start)
             return (
@@ -315,6 +340,14 @@ class _Region:
             return False
         clause = self._between(floor, start)
         locks = [word for word in clause if word.says & (Says.LOCK | Says.KEYBOX)]
+        if (
+            locks
+            and start - locks[-1].end <= 40
+            and any(word.says & Says.OPENS for word in self.words[after : after + 3] if word.end <= end + 24)
+        ):
+            return True
+        if locks and start - locks[-1].end <= 40 and joined and (spoken or ("-" in value and digits == value.count("-") + 1)):
+            return True
         if not locks or start - locks[-1].end > 80:
             locks = [
                 word for word in self._between(end, min(self._ceiling(end), end + 40)) if word.says & (Says.LOCK | Says.KEYBOX)
@@ -364,7 +397,8 @@ class _Region:
 _ABBREVIATION = re.compile(
     r"(?:^|[\s(])(?:nr|no|n|num|núm|št|č|tel|apt|ap|apto|zi|zi|z|st|str|bzw|ca|inkl|u|sr|sra|dr|mr|mrs|p|г|кв|д|ул)$", re.IGNORECASE
 )
-_INDIAN = re.compile(r"[ ]?(?:code|कोड|number)?[ ]?[:=-]?[ ]", re.IGNORECASE)
+_INDIAN = re.compile(r"pin[ ]?code|पिन[ ]?कोड", re.IGNORECASE)
+_NUMBERED_PIN = re.compile(r"\b[Pp]ins? \d{1,3}\b")
 _TIME = re.compile(r"(?:[01]?\d|2[0-3])[0-5]\d")
 
 
@@ -384,7 +418,12 @@ def _words(text: str, start: int, end: int) -> Iterator[_Word]:
 
 
 def _meaning(word: str) -> int:
-    return Says.STRONG if word == "TAN" else says(word)
+    if word == "TAN":
+        return Says.STRONG
+    return Says.DIGIT if _SINO.fullmatch(word) else says(word)
+
+
+_SINO = re.compile("[공영일이삼사오육칠팔구]{3,12}(?:이?에요|예요|이?야|입니다|이?고|번)?")
 
 
 _SPACELESS = re.compile("[\u3040-\u30ff\u3400-\u9fff\u0e01-\u0e4e〇]")

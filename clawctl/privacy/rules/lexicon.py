@@ -29,11 +29,15 @@ class Says:
     TWICE = 4096  # double, triple
     KEYS = 8192  # speaks of how to get in
     AND = 16384
+    WHEN = 1 << 16  # a year or a time right behind it is one
+    YOURS = 1 << 17
+    SECRECY = 1 << 18  # tells whom not to tell
     PIN = 32768  # PIN alone: it has four digits or more, and other senses
 
 
 WORDS: dict[int, str] = {
     Says.STRONG: """
+画面ロック 锁屏密码 カードの裏 hostkey geheimzahlen
 puk puk1 puk2 cvv cvc cvv2 cvc2 csc otp totp passcode* mpin tpin upin ipin mtan smstan pushtan itan phototan securecode
 geheimzahl* geheimnummer* zahlenkombination* ziffernkombination* zahlencode* kartenprufnummer* kartenprufziffer* geheimcode* schlosskombination*
 digicode* cryptogramme* geheimcijfer* cijfercombinatie* cijfercode* toegangscode* tunnusluku* turvaluku* avainluku* talvalyhdistelma*
@@ -45,11 +49,13 @@ kodkombination* sifferkombination* talkombination* kodeordkombination* hozzafere
 핀번호* 인증번호* 인증코드* 보안코드* 잠금번호* 출입번호* 공동현관번호* 현관번호* 핀코드* 자물쇠번호* 열림번호* 일회용*
 """,
     Says.PIN: """
+pins pine pinu pinul pinkodu pinkod pini pinem piny pinim pinimi
 pin pincode* pinkode* pinkod* pinnummer* pinnumber* pincod* onlinepin
 пин пін пином піном пина піна пин-код* *पिन* *पिनकोड* *핀* ПИН פין *پین* πιν *بن‌كود*
 พิน
 """,
     Says.WEAK: """
+prufnummer* prufziffer* kontrollnummer* *کوڈ* *کوڈ* cijferslot*
 code codes combination combo combos passnumber
 code codes kombination* nummernkombination*
 codigo codigos combinacion combinacao codi clave-numerica
@@ -84,6 +90,7 @@ cassettina cassetta portachiavi boite-a-cles kulcstarto* kulcsszef* ключни
 キーボックス 钥匙盒 鑰匙盒 钥匙箱 密码盒 열쇠함* 키박스*
 """,
     Says.LOCK: """
+zahlenschloss* nummernschloss* *schloss cijferslot* vrat vratum vratech branek safen safet skuret garasjen garasjedoren autotallin kellarin ytterdor* innerdor* ロック *دروازہ* *تالا* *قفل* entrada entradas
 door doors gate gates alarm alarms safe safes vault lock locks padlock locker lockers garage garages keypad keypads intercom entrance entry building lobby shed cabinet
 suitcase luggage bike deadbolt smartlock frontdoor backdoor garagedoor mailroom elevator lift barn storage gym porch closet basement homekit matter disarm stairwell courtyard parking cellar
 airbnb vrbo cottage cabin keyless panel gun gunsafe strongbox cashbox turnstile apartment apt flat condo house home office annex annexe pool fence driveway bunker mailbox letterbox parcel
@@ -148,6 +155,7 @@ keys key schlussel* cles cle clefs llave llaves claves chave chaves chiave chiav
 code codes zugang
 """,
     Says.HARMLESS: """
+regulation regulations denied freeze review
 zip postal postcode area country dialing dialling error errors exit status http https response return reason qr bar barcode source dress promo promotional discount coupon voucher referral product item sku order booking flight train morse color colour tax sort swift bic iban
 airport iata icao language currency hs unicode ascii character opcode gpio connector header pinout arduino building-regulations penal civil fiscal labor labour ethics genetic blood cheat cheats fault diagnostic obd trouble dtc keyboard area-code course module cipher hex model part batch lot serial invoice sample example geo zone tariff ean upc isbn article insee naf ape nace icd cpt
 exception line lines commit loop review block snippet function length dataset smiley emoji lapel badge brooch enamel bowling rolling hairpin conduct redirect errno syntax crash stack curl cve
@@ -175,24 +183,25 @@ buu bưu loi lỗi nguon giam gia vung quoc gia pos kesalahan batang sumber disk
 우편* 오류* 에러* 바코드* 소스* 할인* 쿠폰* 국가* 지역* 상품* 주문* 전화번호* 상태* 운송장* 계좌번호* 사업자*
 ไปรษณีย์ ข้อผิดพลาด บาร์โค้ด ส่วนลด ประเทศ สินค้า คำสั่งซื้อ
 """,
-    Says.BEFORE: """
-room page line port version ticket order flight bus tram train chapter verse article paragraph section step level row column item invoice id conference conf meeting ending ends end in since until before after around at by from year fy spring summer of-year call phone tel telephone fax extension ext dial-in room# rooms street st suite unit box po case file bug issue pr isbn length size limit max min minimum maximum count timeout iterations rounds age total approx about over under than copyright rfc iso windows model last attempts within every costs cost price paid worth zip serial gate-number terminal seat number-plate error status exit
-zimmer seite zeile port version ticket bestellung flug bus linie zug kapitel vers artikel absatz abschnitt schritt rechnung endet endend endenden endziffern auf seit bis um ab anno jahr jahre telefon tel telefonnummer rufnummer fax durchwahl hausnummer postfach kundennummer kundennr auftrag vorgang plz preis kostet ca etwa uber unter mehr mindestens maximal anrufen 
-chambre page ligne version commande vol bus train chapitre verset article paragraphe section etape facture depuis jusqu avant apres vers tel telephone numero-de annee appelez terminant prix environ dossier
-habitacion pagina linea pedido vuelo autobus tren capitulo articulo paso factura desde hasta tel telefono ano en terminada termina acabada llama precio unos calle
-quarto pagina linha pedido voo onibus autocarro comboio capitulo artigo passo fatura desde ate tel telefone ano em final termina preco cerca rua
-camera stanza pagina riga ordine volo autobus treno capitolo articolo passo fattura dal fino tel telefono anno nel finisce prezzo circa via
-kamer pagina regel bestelling vlucht bus lijn trein hoofdstuk artikel stap factuur sinds tot tel telefoon telefoonnummer jaar in eindigend eindigt prijs ongeveer
-pokoj pokoju strona strony linia zamowienie lot autobus pociag rozdzial artykul krok faktura od do tel telefon rok roku w konczac* cena okolo ulica
+ Says.BEFORE: """
+room page line port version ticket order flight bus tram train chapter verse article paragraph section step level row column item invoice id conference conf meeting ending ends end year fy spring summer of-year call phone tel telephone fax extension ext dial-in room# rooms street st suite unit box po case file bug issue pr isbn length size limit max min minimum maximum count timeout iterations rounds age total than copyright rfc iso windows model last attempts within every costs cost price paid worth zip serial gate-number terminal seat number-plate error status exit
+zimmer seite zeile port version ticket bestellung flug bus linie zug kapitel artikel absatz abschnitt schritt rechnung endet endend endenden endziffern jahr jahre telefon tel telefonnummer rufnummer fax durchwahl hausnummer postfach kundennummer kundennr auftrag vorgang plz preis kostet mehr mindestens maximal anrufen 
+chambre page ligne version commande vol bus train chapitre verset article paragraphe section etape facture tel telephone numero-de annee appelez terminant prix environ dossier
+habitacion pagina linea pedido vuelo autobus tren capitulo articulo paso factura tel telefono ano terminada termina acabada llama precio unos calle
+quarto pagina linha pedido voo onibus autocarro comboio capitulo artigo passo fatura tel telefone ano final termina preco cerca rua
+camera stanza pagina riga ordine volo autobus treno capitolo articolo passo fattura tel telefono finisce prezzo via
+kamer pagina regel bestelling vlucht bus lijn trein hoofdstuk artikel stap factuur tel telefoon telefoonnummer jaar eindigend eindigt prijs ongeveer
+pokoj pokoju strona strony linia zamowienie lot autobus pociag rozdzial artykul krok faktura tel telefon rok w konczac* cena okolo ulica
 oda odasi sayfa satir siparis ucus otobus tren bolum madde adim fatura tel telefon yil yili sonu biten fiyat yaklasik
-rum rom sida side rad linje ordre order flyg tag tog kapitel artikel steg faktura sedan tlf tel ar
+rum rom sida side rad linje ordre order flyg tag tog kapitel artikel steg faktura tlf tel ar
 huone sivu rivi tilaus lento bussi juna luku artikla vuonna puh
 pokoj strana radek objednavka let autobus vlak kapitola rok roce tel szoba oldal sor rendeles jarat busz vonat fejezet ev
-комнат* страниц* строк* заказ* рейс* автобус* поезд* глав* стать* шаг* счет-фактур* год* тел телефон* с до в около цен* номер* улиц* кімнат* сторінк* рядок замовлен* потяг* році рік
+комнат* страниц* строк* заказ* рейс* автобус* поезд* глав* стать* шаг* счет-фактур* год* тел телефон* цен* номер* улиц* кімнат* сторінк* рядок замовлен* потяг* році рік
 *غرفة* *صفحة* *الطلب* *رحلة* *هاتف* *عام* *سنة* *कमरा* *पेज* *ऑर्डर* *साल* *फोन‌नंबर*
 号室 ページ 注文 便 年 電話 電話番号 房间 页 订单 航班 电话 電話 호실 페이지 주문 전화*
 """,
     Says.AFTER: """
+combinations combinaisons combinaciones kombinationen kombinacji комбинаций possibilities permutations options
 digit digits character characters chars char attempts attempt tries minute minutes min mins second seconds sec secs hour hours h hrs times time day days week weeks month months year years km m mi miles kg g mg lb lbs oz px ms mb gb kb kib mib tb bytes byte bit bits eur euro euros usd dollars dollar gbp pounds chf pln zl kr sek nok dkk tl try rub people users points steps lines tokens token items pages words percent am pm mah watt watts w kw kwh hz khz mhz ghz rpm bpm dpi cm mm ft feet inch inches sqft sqm ml l kcal cal volts v street st road rd avenue ave version requests votes copies seats rooms iterations rounds
 stellig* zeichen ziffern stellen versuche* minuten stunden std sek sekunden uhr tage tagen wochen monate monaten jahre jahren mal prozent seiten personen punkte stuck meter schritte werktagen werktage cent
 chiffres caracteres essais tentatives heures jours semaines mois ans fois pages personnes pas metres
@@ -214,6 +223,46 @@ digit karakter menit jam hari tahun kali rupiah phut gio ngay nam dong chu so
 자리* 글자* 회 분 초 시 일 월 년 원 개 명 번째* 페이지* 호선* 시간*
 หลัก ตัว นาที ชั่วโมง วัน บาท ปี ครั้ง
 """,
+    Says.WHEN: """
+in since until before after around at by from to on of for about
+in im am auf seit bis um ab anno gegen zwischen
+en depuis jusqu avant apres vers des a
+en desde hasta ano a sobre em ate =às as desde
+dal fino nel alle verso dalle
+in sinds tot om rond op van
+od do w o okolo na z
+i fra til kl sedan klo vuonna od do v roce
+в с до около к на у о від до у
+""",
+    Says.YOURS: """
+your my our its
+mein meine meiner meinem dein deine deiner deinem ihr ihre ihrer ihrem unser unsere euer
+mon ma mes ton ta votre vos notre nos son
+mi mis tu tus su sus nuestro
+meu minha teu tua seu sua nosso
+mio mia tuo tua suo sua vostro
+mijn jouw je uw ons onze
+moj moja mojego mojej twoj twoja
+min mitt mina din ditt dina vores var vart
+мой моего моей твой твоего ваш вашего мій твій ваш
+il-tuo minun sinun muj moje tvuj vas azonosito
+您的 你的 我的 私の あなたの
+내 당신의 제 *आपका* *मेरा* *मेरे*
+""",
+    Says.SECRECY: """
+share anyone nobody shared disclose tell expires valid verify
+teilen weiter weitergeben niemand gultig
+partagez partager communiquez communiquer personne valable
+compartas compartir comparta nadie caduca valido
+compartilhe compartilhar ninguem expira
+condividere condividerlo nessuno scade
+deel delen niemand geldig
+udostepniaj podawaj nikomu wazny
+paylasmayin paylasma kimseyle gecerli
+сообщайте никому говорите действителен повідомляйте нікому
+del ikke dela
+共有 告诉 泄露 泄漏 透露 告知 공유* *تشارك* *साझा*
+""",
     Says.IS: """
 is as it's its = was are becomes reads equals now remains being that's will be called use using with to
 ist lautet war als sei heisst mit jetzt nun
@@ -232,6 +281,7 @@ ar er var som on oli je jako bol bude este ca la van mint =là ialah adalah
 คือ เป็น
 """,
     Says.OPENS: """
+takes take wants accepts expects works staat stoi
 open opens opened opening unlock unlocks unlocked disarm disarms disarmed disable disables deactivate deactivates arm turn turns press presses type types typed enter dial dials tap taps punch punches key-in keyed set reset put changed
 offnet offnen geht auf aufgeht aufmachen tippe tippen tippst druck drucke drucken druckst gib eingeben eingibst gebe entscharf* unscharf ausschalten ausgeschaltet aus deaktivier* entsperr* eingestellt
 ouvre ouvrir ouvrez s'ouvre tape tapes taper tapez compose composer composez composes mis mettre desactive* desarme* entrer entrez deverrouill* saisir saisis saisissez appuie
@@ -294,7 +344,7 @@ _IS_SPACELESS = re.compile(f"[{_SPACELESS}]")
 def plain(word: str) -> str:
     """In lower case; Latin and Greek letters without accents."""
     word = word.lower().replace("’", "'")
-    if word.isascii() or max(word) >= "\u0400" and not "\u1e00" <= max(word) < "\u2000":
+    if word.isascii() or (max(word) >= "\u0400" and not "\u1e00" <= max(word) < "\u2000"):
         return word
     bare = "".join(letter for letter in unicodedata.normalize("NFKD", word) if not unicodedata.combining(letter))
     return bare.translate(_PLAIN)

@@ -19,17 +19,17 @@ from clawctl.privacy.rules.pieces import Span, Text, places
 _BEHIND, _AHEAD = 150, 130  # characters around a name that are read
 _DIGITS = re.compile(r"\d{3}|\d[- ]\d")
 _CODE = re.compile(
-    r"""(?<![A-Za-z0-9_\u00c0-\u024f\u0400-\u04ff$€£¥₹₽@%°^~+\\])(?<!\d)(?<![A-Za-z0-9)][.,:/-])(?<!\d[ ])[#*]{0,2}(?P<value>
+    r"""(?<![A-Za-z0-9_\u00c0-\u024f\u0400-\u04ff$€£¥₹₽@%°^~+\\])(?<!\d)(?<![A-Za-z0-9)][.,:/-])(?<!\d[ ])[#*]{0,2}(?P<value>(?>
         \d{2,6}(?:-\d{2,6}){1,7}                     # 19-68-12, 072-72-154
       | \d(?:[- ]\d){2,11}                           # 5-3-7-6
       | \d{3,6}[ ]\d{3,6}(?:[ ]\d{3,6})?(?![ ]?\d)   # 9133 1957
       | \d{2}[ ]\d{2}[ ]\d{2}(?:[ ]\d{2}){0,2}(?![ ]?\d)
       | \d{1,6}[A-ZА-Я]{1,2}\d{2,6} | [A-ZА-Я]\d{4,6} | \d{4,6}[A-ZА-Я]
       | \d{3,12}
-    )(?P<keys>[#*]{0,2}+)(?![A-Za-z_%€$£¥₹₽°²\u00c0-\u024f\u0400-\u04ff]|[.,:/]\d|-\w|[ ]?[%€$£¥₹₽°])""",
+    ))(?P<keys>[#*]{0,2}+)(?![A-Za-z_%€$£¥₹₽°²\u00c0-\u024f\u0400-\u04ff]|[.,:/]\d|-\w|[ ]?[%€$£¥₹₽°])""",
     re.VERBOSE,
 )  # fmt: skip
-_DATE = re.compile(r"\d{4}-\d\d?-\d\d?|\d\d?-\d\d?-(?:19|20)\d\d")
+_DATE = re.compile(r"(?:19|20)\d\d-(?:19|20)\d\d|\d{4}-\d\d?-\d\d?|\d\d?-\d\d?-(?:19|20)\d\d")
 _YEAR = re.compile(r"(?:19[5-9]|20[0-4])\d")
 _END = re.compile(r"(?:[.!;](?=\s|$)|[。！；!]|\n)")
 _SOFT = re.compile(r"[,?、，,;|]|[ ][/–—-][ ]")
@@ -58,18 +58,29 @@ def in_said(piece: Text) -> Iterator[Span]:
         yield from _Region(piece.text, start, end).codes()
 
 
-def _regions(piece: Text) -> list[tuple[int, int]]:
-    """The parts of a text around the words that name codes, with digits in them."""
+def words_in(piece: Text) -> set[str]:
+    """The words of a text, in lower case. The vocabulary knows them all."""
+    global _LAST
+    last, words = _LAST
+    if last is piece:
+        return words
     words = set(_ASCII_WORDS.findall(piece.ascii))
     if not piece.text.isascii():
-        words.update(word for word in TOKEN.findall(piece.lower) if not word.isascii())
-    if new := words - _VOCABULARY.known:
-        _VOCABULARY.learn(new)
-    spoken, numbers = words & _VOCABULARY.digits, words & _VOCABULARY.numbers
+        words.update([word for word in set(TOKEN.findall(piece.lower)) if not word.isascii()])
+    if new := words - VOCABULARY.known:
+        VOCABULARY.learn(new)
+    _LAST = (piece, words)
+    return words
+
+
+def _regions(piece: Text) -> list[tuple[int, int]]:
+    """The parts of a text around the words that name codes, with digits in them."""
+    words = words_in(piece)
+    spoken, numbers = words & VOCABULARY.digits, words & VOCABULARY.numbers
     if len(spoken) < 2 and not numbers and not _DIGITS.search(piece.text):
         return []
     regions: list[tuple[int, int]] = []
-    for at in sorted(at for word in words & _VOCABULARY.names for at in _whole_words(piece, word)):
+    for at in sorted(at for word in words & VOCABULARY.names for at in whole_words(piece, word)):
         start, end = max(0, at - _BEHIND), min(len(piece.text), at + _AHEAD)
         if regions and start <= regions[-1][1]:
             regions[-1] = (regions[-1][0], end)
@@ -84,7 +95,7 @@ def _regions(piece: Text) -> list[tuple[int, int]]:
     ]
 
 
-def _whole_words(piece: Text, word: str) -> Iterator[int]:
+def whole_words(piece: Text, word: str) -> Iterator[int]:
     text = piece.ascii if word.isascii() else piece.lower
     spaced = _SPACELESS.match(word) is None
     for at in places(text, word):
@@ -98,6 +109,7 @@ class _Vocabulary:
 
     def __init__(self) -> None:
         self.known, self.names, self.digits, self.numbers = set[str](), set[str](), set[str](), set[str]()
+        self.passwords = set[str]()
 
     def learn(self, new: set[str]) -> None:
         if len(self.known) > _MOST_WORDS:
@@ -107,6 +119,8 @@ class _Vocabulary:
             meaning = _said(word)
             if meaning & ANCHORED:
                 self.names.add(word)
+            if meaning & Says.PASSWORD:
+                self.passwords.add(word)
             if _SINO.fullmatch(word) or (_SPACELESS.match(word) and _digits_within(word) > 2):
                 self.numbers.add(word)
             elif meaning & (Says.DIGIT | Says.TWICE):
@@ -118,7 +132,8 @@ def _digits_within(run: str) -> int:
 
 
 _MOST_WORDS = 1 << 16
-_VOCABULARY = _Vocabulary()
+VOCABULARY = _Vocabulary()
+_LAST: tuple[Text | None, set[str]] = (None, set())  # of the piece that was looked at last: several rules ask for it
 _ASCII_WORDS = re.compile("[a-z]{3,}")
 
 
@@ -143,10 +158,7 @@ class _Region:
         self.words = list(_words(self.text, self.start, self.end))
         self._starts = [word.start for word in self.words]
         self._ends = [word.end for word in self.words]
-        found = [
-            (match.start(), match.end(), bool(match["keys"]) or self.text[match.start()] in "#*")
-            for match in _CODE.finditer(self.text, self.start, self.end)
-        ]
+        found = [(match.start(), match.end(), bool(match["keys"])) for match in _CODE.finditer(self.text, self.start, self.end)]
         found += self._spoken()
         for start, end, on_keypad in sorted(found):
             if start >= self.last and self._is_code(start, end, on_keypad):
@@ -182,10 +194,7 @@ class _Region:
             return False
         floor = self._floor(start)
         joined = _JOINED.search(text, max(floor, start - 12), start) is not None
-        previous = self.words[before - 1] if before else None
-        joined = joined or (
-            previous is not None and previous.end > floor and bool(previous.says & Says.IS) and start - previous.end <= 4
-        )
+        joined = joined or self._is_joined(before, floor, start)
         named = self._named(before, floor, start, digits, joined, value, spoken)
         if named is not None:
             return named
@@ -197,6 +206,16 @@ class _Region:
             or self._named_behind(after, floor, end, ceiling, value, joined)
             or (on_keypad and any(word.says & (NAMES | Says.LOCK | Says.KEYBOX) for word in self._between(floor, start)))
         )
+
+    def _is_joined(self, before: int, floor: int, start: int) -> bool:
+        """`… is 4471`, `… est le 4471`."""
+        if not before or start - self.words[before - 1].end > 4:
+            return False
+        last = self.words[before - 1]
+        if last.says & Says.IS:
+            return last.end > floor
+        earlier = self.words[before - 2] if before > 1 else last
+        return last.end - last.start <= 3 and not last.says & ~Says.AND and bool(earlier.says & Says.IS) and earlier.end > floor
 
     def _between(self, start: int, end: int) -> list[_Word]:
         return self.words[bisect_left(self._starts, start) : bisect_right(self._ends, end)]
@@ -251,7 +270,7 @@ class _Region:
             gap = self.text[word.end : start]
             if _IDENTIFIER.match(gap):
                 return False
-            if "\n" in gap and (len(gap) > 60 or steps > 4):
+            if "\n" in gap and (len(gap) > 60 or steps > 4 or not _ALONE.match(self.text, start)):
                 return None
             if not joined and not spoken and _YEAR.fullmatch(value) and gap.strip():
                 return False
@@ -399,6 +418,7 @@ _ABBREVIATION = re.compile(
 )
 _INDIAN = re.compile(r"pin[ ]?code|पिन[ ]?कोड", re.IGNORECASE)
 _NUMBERED_PIN = re.compile(r"\b[Pp]ins? \d{1,3}\b")
+_ALONE = re.compile(r"[#*]?[\w-]{3,16}(?: \d{3,6}){0,2}[#*`\"'_.]{0,3}[ \t]*(?:\r?\n|$)")
 _TIME = re.compile(r"(?:[01]?\d|2[0-3])[0-5]\d")
 
 
@@ -414,7 +434,8 @@ def _words(text: str, start: int, end: int) -> Iterator[_Word]:
             for first, last, meaning in said_within(word):
                 yield _Word(match.start() + first, match.start() + last, meaning)
         else:
-            yield _Word(match.start(), match.end(), _meaning(word))
+            tag = text[match.start() - 1 : match.start()] in ("<", "/") and text[match.end() : match.end() + 1] == ">"
+            yield _Word(match.start(), match.end(), 0 if tag else _meaning(word))
 
 
 def _meaning(word: str) -> int:

@@ -39,7 +39,7 @@ WORDS: dict[int, str] = {
     Says.STRONG: """
 画面ロック 锁屏密码 カードの裏 hostkey geheimzahlen
 puk puk1 puk2 cvv cvc cvv2 cvc2 csc otp totp passcode* mpin tpin upin ipin mtan smstan pushtan itan phototan securecode
-geheimzahl* geheimnummer* zahlenkombination* ziffernkombination* zahlencode* kartenprufnummer* kartenprufziffer* geheimcode* schlosskombination*
+portkod* geheimzahl* geheimnummer* zahlenkombination* ziffernkombination* zahlencode* kartenprufnummer* kartenprufziffer* geheimcode* schlosskombination*
 digicode* cryptogramme* geheimcijfer* cijfercombinatie* cijfercode* toegangscode* tunnusluku* turvaluku* avainluku* talvalyhdistelma*
 kodkombination* sifferkombination* talkombination* kodeordkombination* hozzaferesi*
 цвц цвв пинкод* пінкод* пук одноразов*
@@ -55,7 +55,7 @@ pin pincode* pinkode* pinkod* pinnummer* pinnumber* pincod* onlinepin
 พิน
 """,
     Says.WEAK: """
-prufnummer* prufziffer* kontrollnummer* *کوڈ* *کوڈ* cijferslot*
+prufnummer* prufziffer* kontrollnummer* *کوڈ*
 code codes combination combo combos passnumber
 code codes kombination* nummernkombination*
 codigo codigos combinacion combinacao codi clave-numerica
@@ -90,7 +90,7 @@ cassettina cassetta portachiavi boite-a-cles kulcstarto* kulcsszef* ключни
 キーボックス 钥匙盒 鑰匙盒 钥匙箱 密码盒 열쇠함* 키박스*
 """,
     Says.LOCK: """
-zahlenschloss* nummernschloss* *schloss cijferslot* vrat vratum vratech branek safen safet skuret garasjen garasjedoren autotallin kellarin ytterdor* innerdor* ロック *دروازہ* *تالا* *قفل* entrada entradas
+zahlenschloss* nummernschloss* *schloss cijferslot* ringslot* slot vrat vratum vratech branek fiets* safen safet skuret garasjen garasjedoren autotallin kellarin ytterdor* innerdor* ロック *دروازہ* *تالا* *قفل* entrada entradas
 door doors gate gates alarm alarms safe safes vault lock locks padlock locker lockers garage garages keypad keypads intercom entrance entry building lobby shed cabinet
 suitcase luggage bike deadbolt smartlock frontdoor backdoor garagedoor mailroom elevator lift barn storage gym porch closet basement homekit matter disarm stairwell courtyard parking cellar
 airbnb vrbo cottage cabin keyless panel gun gunsafe strongbox cashbox turnstile apartment apt flat condo house home office annex annexe pool fence driveway bunker mailbox letterbox parcel
@@ -102,7 +102,7 @@ porta porte portone portoni cancello cancelli cancelletto allarme allarmi antifu
 deur deuren voordeur* achterdeur* poort poorten poortje hek alarm kluis* kluisje* slot sloten fietsslot* hangslot* kastje garage* schuur* ingang* berging* lockers portiek* schuurtje slagboom* koffer* huisje
 drzwi drzwiach brama bramy bramie brame bramka bramki furtka furtki furtke klatka klatki klatke alarm alarmu alarmem sejf sejfu sejfie klodka klodki klodke szafka szafki szafke garaz garazu domofon domofonu domofonem wejsci* skrytk* skrzynk* zamek zamka zamku szlaban* walizk* piwnic*
 kapi kapisi kapinin kapidaki kasa kasanin kasasi alarm alarmin alarmi alarminin asma kilit kilidi kilidinin dolap dolabi dolabinin garaj garajin giris bina binanin apartman apartmanin bahce site sitenin valiz anahtar daire dairenin evin ofis ofisin bisiklet bariyer depo
-dorr dorren porten port port-* grind larm larmet kassaskap* las laset skap skapet garage* entre entren cykellas* hanglas* hus trapphus* forrad* dor doren port alarm alarmen las lasen skab skabet hoveddor* opgang* pengeskab* pengeskap* hengelas* hangelas* sykkellas* bod boden lasekasse* portkod* dorkode* hytta hytten sommarstuga* sommerhus*
+dorr dorren porten grind larm larmet kassaskap* las laset skap skapet garage* entre entren cykellas* hanglas* hus trapphus* forrad* dor doren alarm alarmen las lasen skab skabet hoveddor* opgang* pengeskab* pengeskap* hengelas* hangelas* sykkellas* bod boden lasekasse* portkod* dorkode* hytta hytten sommarstuga* sommerhus*
 ovi oven ovessa oveen portti portin halytys* halytin kassakaappi* kassakaapin lukko lukon lokero* autotalli* rappu rapun porras* mokki mokin pyoran pyoranlukko
 dvere dveri dvermi branka branky brana brany vrata alarm alarmu trezor* sejf* zamek zamku skrinka skrinky garaz garaze vchod vchodu visaci dum domu dveri schranka schranky
 kapu kapuhoz ajto ajtohoz ajtó riaszto* szef* szefhez lakat* szekreny* garazs* lepcsohaz* bejarat* kapukod* bicikli* kapuko* haz
@@ -156,7 +156,7 @@ code codes zugang
 """,
     Says.HARMLESS: """
 regulation regulations denied freeze review
-zip postal postcode area country dialing dialling error errors exit status http https response return reason qr bar barcode source dress promo promotional discount coupon voucher referral product item sku order booking flight train morse color colour tax sort swift bic iban
+zip postal postcode area country dialing dialling error errors close closes closing closed exit exits exiting exited returns returned status http https response return reason qr bar barcode source dress promo promotional discount coupon voucher referral product item sku order booking flight train morse color colour tax sort swift bic iban
 airport iata icao language currency hs unicode ascii character opcode gpio connector header pinout arduino building-regulations penal civil fiscal labor labour ethics genetic blood cheat cheats fault diagnostic obd trouble dtc keyboard area-code course module cipher hex model part batch lot serial invoice sample example geo zone tariff ean upc isbn article insee naf ape nace icd cpt
 exception line lines commit loop review block snippet function length dataset smiley emoji lapel badge brooch enamel bowling rolling hairpin conduct redirect errno syntax crash stack curl cve
 postleit* plz vorwahl* ortskenn* fehler* strich* quell* gutschein* rabatt* aktions* farb* lander* flughafen* artikel* bestell* buchungs* statuscode* produkt* bank-leit* blz versions* tarif* kfz morse* stgb bgb waren*
@@ -272,7 +272,7 @@ e' é è e era como com agora come con adesso
 is was als luidt met nu
 to jest jako brzmi byl z
 olarak dir =şu su olan oldu
-ar er var som on oli je jako bol bude este ca la van mint =là ialah adalah
+ar er var som on oli je jako bol bude este =là ialah adalah
 это этот стал как теперь такой це як є
 ειναι ως הוא היא זה هو هي هذا كـ است है हैं था
 は が を です だ で に
@@ -364,6 +364,9 @@ class _Lexicon:
             for entry in dict.fromkeys(block.split()):
                 table, word = self._table(entry)
                 table[word] = table.get(word, Says.NOTHING) | says
+        self.parts_by_first: dict[str, list[str]] = {}
+        for word in self.parts:
+            self.parts_by_first.setdefault(word[0], []).append(word)
         self.within_by_first: dict[str, list[str]] = {}
         for word in sorted(self.within, key=len, reverse=True):
             self.within_by_first.setdefault(word[0], []).append(word)
@@ -397,9 +400,10 @@ def says(word: str) -> int:
     for length in range(2, len(bare) + 1):
         found |= _LEXICON.stems.get(bare[:length], Says.NOTHING)
     if not bare.isascii():
-        for part, meaning in _LEXICON.parts.items():
-            if part in bare and (len(part) > 2 or bare.startswith(part)):
-                found |= meaning
+        for at, letter in enumerate(bare):
+            for part in _LEXICON.parts_by_first.get(letter, ()):
+                if bare.startswith(part, at) and (at == 0 or len(part) > 2):
+                    found |= _LEXICON.parts[part]
     if not found & (Says.STRONG | Says.WEAK | Says.PASSWORD) and len(bare) >= 6 and (compound := _COMPOUND.fullmatch(bare)):
         of = says(compound["of"]) | says(bare[: compound.start("word")])
         if not of & (_OF_CODES | Says.HARMLESS):  # `Haustürcode`, `sykkellåskode`: the last part of several

@@ -39,7 +39,7 @@ def in_pairs(piece: Text) -> Iterator[Span]:
         around = text[max(0, at - 120) : at]
         if sign in ("", ",", ";", "\n", "\r\n") and not (_LOGIN.search(around) and is_chosen(value) and _SIGNED.search(value)):
             continue
-        if sign == ":" and not is_chosen(value):
+        if sign == ":" and (not is_chosen(value) or "/" in value or "://" in around):
             continue
         if is_chosen(value) or (_LOGIN.search(around) and is_words(value)):
             yield Span(match.start("value"), match.start("value") + len(value), "password")
@@ -112,7 +112,7 @@ def _is_ratio(user: str, value: str) -> bool:
 
 
 _OTHER = re.compile(
-    r"(?i)https?:|www\.|.*@.*\.\w{2,}$|[\w-]+(?:\.[a-z]{2,4}){1,2}$|\d+[a-z]{1,4}$|[a-z]{1,3}\d{1,4}$|\+?[\d() -]+$|#\w+$|v?\d+(?:\.\d+)+|[\w-]+/[\w/-]+$|[a-z]+\(\)|<|\{"
+    r"(?i)https?:|www\.|.*@.*\.\w{2,}$|[\w-]+(?:\.[a-z]{2,4}){1,2}$|\d+[a-z]{1,4}$|[a-z]{1,3}\d{1,4}$|\+?[\d() -]+$|#\w+$|v?\d+(?:\.\d+)+|[\w-]+/[\w/-]+$|[a-z]+\(\)|<|\{|\w+=\S"
 )
 
 

@@ -4,7 +4,8 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.privacy.rules.lexicon import TOKEN, Says, plain, says
+from clawctl.privacy.rules.codes import VOCABULARY, whole_words, words_in
+from clawctl.privacy.rules.lexicon import plain
 from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
 from clawctl.privacy.rules.values import NAMING, TECHNICAL, is_passphrase, is_stand_in, is_words, reads_as_prose
 
@@ -92,10 +93,7 @@ def _after_codewords(piece: Text) -> Iterator[Span]:
 def _after_passwords(piece: Text) -> Iterator[Span]:
     """Behind the words for a password, some words, and what joins them to it."""
     text = piece.text
-    words = {word for word in _ASCII.findall(piece.ascii) if says(word) & Says.PASSWORD}
-    found = [(at, at + len(word)) for word in words for at in places(piece.ascii, word)]
-    if not text.isascii():
-        found += [match.span() for match in _BEYOND_WORDS.finditer(text) if says(match[0]) & Says.PASSWORD]
+    found = [(at, at + len(word)) for word in words_in(piece) & VOCABULARY.passwords for at in whole_words(piece, word)]
     for start, end in found:
         if (
             text[start - 1 : start].isalnum()
@@ -105,10 +103,6 @@ def _after_passwords(piece: Text) -> Iterator[Span]:
         ):
             continue
         yield from _value_behind(text, end, words=False)
-
-
-_ASCII = re.compile("[a-z]{4,}")
-_BEYOND_WORDS = re.compile(rf"(?=[^\x00-\x7f]|[A-Za-z]{{1,12}}[^\x00-\x7f]){TOKEN.pattern}")
 
 
 def _value_behind(text: str, end: int, words: bool) -> Iterator[Span]:

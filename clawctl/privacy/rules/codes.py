@@ -17,9 +17,9 @@ from clawctl.privacy.rules.lexicon import ANCHORED, NAMES, TOKEN, Says, said_wit
 from clawctl.privacy.rules.pieces import Span, Text, places
 
 _BEHIND, _AHEAD = 150, 130  # characters around a name that are read
-_DIGITS = re.compile(r"\d{3}|\d[- ]\d")
+_DIGITS = re.compile(r"\d(?:\d\d|[- ]\d)")
 _CODE = re.compile(
-    r"""(?<![A-Za-z0-9_\u00c0-\u024f\u0400-\u04ff$€£¥₹₽@%°^~+\\])(?<!\d)(?<![A-Za-z0-9)][.,:/-])(?<!\d[ ])[#*]{0,2}(?P<value>(?>
+    r"""(?=[\d#*])(?<![A-Za-z0-9_\u00c0-\u024f\u0400-\u04ff$€£¥₹₽@%°^~+\\])(?<!\d)(?<![A-Za-z0-9)][.,:/-])(?<!\d[ ])[#*]{0,2}(?P<value>(?>
         \d{2,6}(?:-\d{2,6}){1,7}                     # 19-68-12, 072-72-154
       | \d(?:[- ]\d){2,11}                           # 5-3-7-6
       | \d{3,6}[ ]\d{3,6}(?:[ ]\d{3,6})?(?![ ]?\d)   # 9133 1957
@@ -58,15 +58,15 @@ def in_said(piece: Text) -> Iterator[Span]:
         yield from _Region(piece.text, start, end).codes()
 
 
-def words_in(piece: Text) -> set[str]:
+def words_in(piece: Text) -> frozenset[str]:
     """The words of a text, in lower case. The vocabulary knows them all."""
     global _LAST
     last, words = _LAST
     if last is piece:
         return words
-    words = set(_ASCII_WORDS.findall(piece.ascii))
-    if not piece.text.isascii():
-        words.update([word for word in set(TOKEN.findall(piece.lower)) if not word.isascii()])
+    words = piece.spelled
+    if piece.beyond:
+        words = words.union([word for word in set(TOKEN.findall(piece.lower)) if not word.isascii()])
     if new := words - VOCABULARY.known:
         VOCABULARY.learn(new)
     _LAST = (piece, words)
@@ -111,13 +111,13 @@ class _Vocabulary:
         self.known, self.names, self.digits, self.numbers = set[str](), set[str](), set[str](), set[str]()
         self.passwords = set[str]()
 
-    def learn(self, new: set[str]) -> None:
+    def learn(self, new: frozenset[str]) -> None:
         if len(self.known) > _MOST_WORDS:
             self.__init__()  # type: ignore[misc]
         self.known |= new
         for word in new:
             meaning = _said(word)
-            if meaning & ANCHORED:
+            if meaning & ANCHORED and (not meaning & Says.PLACE or meaning & NAMES):
                 self.names.add(word)
             if meaning & Says.PASSWORD:
                 self.passwords.add(word)
@@ -133,8 +133,7 @@ def _digits_within(run: str) -> int:
 
 _MOST_WORDS = 1 << 16
 VOCABULARY = _Vocabulary()
-_LAST: tuple[Text | None, set[str]] = (None, set())  # of the piece that was looked at last: several rules ask for it
-_ASCII_WORDS = re.compile("[a-z]{3,}")
+_LAST: tuple[Text | None, frozenset[str]] = (None, frozenset())  # of the piece that was looked at last: several rules ask for it
 
 
 def _said(word: str) -> int:
@@ -204,6 +203,7 @@ class _Region:
         return (
             self._is_opened_with(before, after, floor, start, end, value, joined, spoken)
             or self._named_behind(after, floor, end, ceiling, value, joined)
+            or (digits == 3 and self._is_on_back(floor, start, joined))
             or (on_keypad and any(word.says & (NAMES | Says.LOCK | Says.KEYBOX) for word in self._between(floor, start)))
         )
 
@@ -322,7 +322,7 @@ class _Region:
         if qualified and (digits > 3 or spoken or any(each.says & (Says.LOCK | Says.KEYBOX) for each in sentence)):
             return not any(each.says & Says.HARMLESS for each in self._between(start, min(self._ceiling(start), start + 50)))
         if qualified and digits == 3:
-            return any(each is not word and each.says & Says.OWNER for each in self.words[max(0, place - 2) : place + 4])
+            return any(each is not word and each.says & Says.OWNER for each in self.words[max(0, place - 2) : place + 6])
         if joined and any(each.says & Says.YOURS for each in self.words[max(0, place - 3) : place]):
             return digits > 3 or spoken
         if joined and any(each.says & Says.SECRECY for each in self._between(start, start + 70)):
@@ -388,6 +388,11 @@ class _Region:
             word.says & (Says.KEYS | Says.KEYBOX | NAMES) for word in near
         )
 
+    def _is_on_back(self, floor: int, start: int, joined: bool) -> bool:
+        """`the three digits on the back: 640`."""
+        clause = self.text[max(floor, start - 70) : start]
+        return (joined or clause.endswith(" ")) and _BACK.search(clause) is not None and _CARD.search(clause) is not None
+
     def _named_behind(self, after: int, floor: int, end: int, ceiling: int, value: str, joined: bool) -> bool:
         """`4471 is the PIN`, `use 4471 as door code`, `704357 (PIN)`."""
         digits = sum(map(str.isdigit, value))
@@ -418,6 +423,12 @@ _ABBREVIATION = re.compile(
 )
 _INDIAN = re.compile(r"pin[ ]?code|पिन[ ]?कोड", re.IGNORECASE)
 _NUMBERED_PIN = re.compile(r"\b[Pp]ins? \d{1,3}\b")
+_BACK = re.compile(
+    r"(?i)\bback\b|hinten|rückseite|au dos|verso|reverso|detrás|atrás|retro|dietro|achterop|achterkant|z tyłu|odwrocie|arka|обороте|обратной|сзади|звороті|bakpå|bagpå|baksida|takana|zadní|裏|背面|뒷면|뒤|خلف|ظهر|पीछे"
+)
+_CARD = re.compile(
+    r"(?i)digits|numbers|card|ziffern|zahlen|karte|chiffres|carte|cartão|carta|tarjeta|cifras|dígitos|números|cifre|cijfers|pas\b|kaart|cyfry|karty|karcie|kart|rakam|цифры|карт|цифри|siffr|kort|カード|桁|数字|卡|카드|숫자|أرقام|بطاق|अंक|कार्ड"
+)
 _ALONE = re.compile(r"[#*]?[\w-]{3,16}(?: \d{3,6}){0,2}[#*`\"'_.]{0,3}[ \t]*(?:\r?\n|$)")
 _TIME = re.compile(r"(?:[01]?\d|2[0-3])[0-5]\d")
 

@@ -32,6 +32,7 @@ _HEADS_BEYOND = ("пин", "код", "暗証", "密码", "密碼", "验证码", 
 _SECRETS = re.compile(
     r"(?i)(?:.*[_ -])?(?:totp|otp|otpauth|2fa|mfa)(?:[_ -]?(?:secret|key|seed|code|url|auth|uri))?s?|(?:.*[_ -])?(?:pin|puk|cvv2?|cvc2?|csc)\d?(?:[_ -]?(?:code|nr|no|number))?|(?:recovery|backup)[_ -]?codes?|seed(?:[_ -]?phrase)?"
 )
+_IN_CODE = re.compile("[(){}=]")
 _ROWS = 40
 _BACKUP = re.compile(
     r"(?i)(?:back[ -]?up|recovery|emergency|scratch|rescue|one[ -]time|2fa|8-digit)[ -]{0,3}(?:verification |access |login |sign-in )?codes?|(?:backup|wiederherstellungs|notfall|ersatz|sicherungs)[ -]?codes?|codes? (?:de (?:secours|récupération|recuperation|sauvegarde)|à usage unique)|c[óo]digos? de (?:respaldo|recuperaci[óo]n|recuperação|seguridad|backup|reserva|emergencia|emergência|uso único)|codici di (?:backup|riserva|recupero|emergenza)"
@@ -105,7 +106,7 @@ def in_columns(piece: Text) -> Iterator[Span]:
     if "\n" not in text:
         return
     found = [] if _HEADS.absent(piece) else _HEADS.places(piece)
-    if not text.isascii():
+    if piece.beyond:
         found += [at for word in _HEADS_BEYOND for at in places(piece.lower, word)]
     seen: set[int] = set()
     for at in found:
@@ -121,8 +122,10 @@ def _below(text: str, begin: int) -> Iterator[Span]:
     if end < 0:
         return
     header = text[begin:end]
+    if _IN_CODE.search(header):
+        return
     mark = "|" if header.count("|") > 1 else next((mark for mark in "\t;," if mark in header), "")
-    if not mark or len(header) > 600 or re.search(r"[(){}=]", header):
+    if not mark or text.find(mark, end, end + 300) < 0:
         return
     heads = [cell.strip(" \"'`*\r") for cell in header.split(mark)]
     if not 2 <= len([head for head in heads if head]) <= 40 or max(map(len, heads)) > 40:
@@ -195,7 +198,7 @@ def in_backup_codes(piece: Text) -> Iterator[Span]:
     """All codes of a list below `backup codes`, in one column or several, with numbers before them or without."""
     text = piece.text
     found = [] if _BACKUP_ANCHORS.absent(piece) else _BACKUP_ANCHORS.places(piece)
-    if not text.isascii():
+    if piece.beyond:
         found += [at for word in _BACKUP_BEYOND for at in places(piece.lower, word)]
     done = -1
     for at in sorted(found):

@@ -31,6 +31,7 @@ class Says:
     AND = 16384
     WHEN = 1 << 16  # a year or a time right behind it is one
     YOURS = 1 << 17
+    PLACE = 1 << 19  # of the words for what a code opens: those that are common in other texts
     SECRECY = 1 << 18  # tells whom not to tell
     PIN = 32768  # PIN alone: it has four digits or more, and other senses
 
@@ -77,7 +78,7 @@ sifre sifresi sifrem sifremiz sifreniz sifresini sifremi sifreyi sifresinin paro
 heslo hesla heslem jelszo jelszav* jelszó salasana* losenord* adgangskode* passord* kodeord* slaptazod* parole parool* lozinka lozinku
 parola parolei parolele sandi kunci =khẩu =khau kata-sandi
 парол* гасло гасла кодов*
-*סיסמ* *ססמ* *السري* *السر* *سري* *المرور* *رمز‌عبور* *گذرواژ* *پسورد* *باسورد* *पासवर्ड* *পাসওয়ার্ড* κωδικο συνθηματικ*
+*סיסמ* *ססמ* سر سرّ *السري* *السر* *سري* *المرور* *رمز‌عبور* *گذرواژ* *پسورد* *باسورد* *पासवर्ड* *পাসওয়ার্ড* κωδικο συνθηματικ*
 パスワード 密码 密碼 口令 暗号 パスワ
 비밀번호* 비번* 암호* 패스워드* 공동현관*
 รหัสผ่าน
@@ -149,6 +150,9 @@ kartu bank rekening telepon ponsel layar verifikasi keamanan konfirmasi akses at
 卡 银行 銀行 手机 手機 屏幕 螢幕 验证 驗證 安全 支付 转账 轉帳 语音信箱 語音信箱 账户 帳戶 微信 支付宝 背面 提款 社保卡
 카드* 은행* 휴대폰* 핸드폰* 화면* 폰 유심* 인증* 보안* 계좌* 통장* 확인* 음성사서함* 뒷면* 체크카드* 신용카드*
 บัตร ธนาคาร มือถือ โทรศัพท์ หน้าจอ ยืนยัน ซิม เอทีเอ็ม ความปลอดภัย
+""",
+    Says.PLACE: """
+building lobby storage closet basement home house flat office box panel parcel matter apartment apt condo annex annexe pool fence parking port closed cellar mailroom elevator barn porch phone delivery hall cabin cottage lift site residence cave wohnung buro lager hof huis huisje hus haz dom domu evin daire ofis bina depo dum bloc casa koffer mala maison gym bike luggage entry entrance slot slott caja cajas cassetta stock tor tore
 """,
     Says.KEYS: """
 keys key schlussel* cles cle clefs llave llaves claves chave chaves chiave chiavi sleutel sleutels klucz klucze kluczy anahtar* nyckel* nogle* nokkel* avain* avaim* klic* kulcs* cheie chei ключ* ключи* κλειδ* *מפתח* *مفتاح* *कुंजी* *चाबी* 鍵 钥匙 鑰匙 열쇠*
@@ -387,6 +391,9 @@ _LEXICON = _Lexicon()
 _COMPOUND = re.compile(
     r"(?P<of>.{2,24}?)[s]?(?P<word>codes?|codice|koden?|kode(?:n|ns|s)?|kod(?:u|em|om|ot|ja|ot)?|koodin?|kood|kombination(?:en)?|combinatie|nummer|nummret|pin|zahl|passwort|kennwort|wachtwoord|losenord|passord)$"
 )
+_COMPOUND_ENDS = tuple(
+    ["code", "codes", "codice", "kode", "koden", "kodens", "kodes", "kod", "kodu", "kodem", "kodom", "kodot", "kodja", "kodjat", "koodi", "koodin", "kood", "kombination", "kombinationen", "combinatie", "nummer", "nummret", "pin", "zahl", "passwort", "kennwort", "wachtwoord", "losenord", "passord"]
+)
 _OF_CODES = Says.LOCK | Says.OWNER | Says.KEYBOX
 
 
@@ -404,7 +411,11 @@ def says(word: str) -> int:
             for part in _LEXICON.parts_by_first.get(letter, ()):
                 if bare.startswith(part, at) and (at == 0 or len(part) > 2):
                     found |= _LEXICON.parts[part]
-    if not found & (Says.STRONG | Says.WEAK | Says.PASSWORD) and len(bare) >= 6 and (compound := _COMPOUND.fullmatch(bare)):
+    if (
+        not found & (Says.STRONG | Says.WEAK | Says.PASSWORD)
+        and bare.endswith(_COMPOUND_ENDS)
+        and (compound := _COMPOUND.fullmatch(bare))
+    ):
         of = says(compound["of"]) | says(bare[: compound.start("word")])
         if not of & (_OF_CODES | Says.HARMLESS):  # `Haustürcode`, `sykkellåskode`: the last part of several
             of |= next(

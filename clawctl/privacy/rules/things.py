@@ -150,7 +150,7 @@ def in_things(piece: Text) -> Iterator[Span]:
         if end - start >= 55:
             for match in _DISK.finditer(text, start, end):
                 yield Span(*match.span(), "password")
-    beyond = not text.isascii()
+    beyond = piece.beyond
     for anchors, others, pattern, check in _FORMS:
         found = [] if anchors.absent(piece) else anchors.places(piece)
         if beyond and others:

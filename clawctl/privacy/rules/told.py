@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from clawctl.privacy.rules.codes import VOCABULARY, whole_words, words_in
-from clawctl.privacy.rules.lexicon import plain
+from clawctl.privacy.rules.lexicon import TOKEN, Says, plain, says
 from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
 from clawctl.privacy.rules.values import NAMING, TECHNICAL, is_passphrase, is_stand_in, is_words, reads_as_prose
 
@@ -78,7 +78,7 @@ def in_told(piece: Text) -> Iterator[Span]:
 def _after_codewords(piece: Text) -> Iterator[Span]:
     text = piece.text
     found = [] if _ANCHORED.absent(piece) else _ANCHORED.places(piece)
-    if not text.isascii():
+    if piece.beyond:
         found += [at for word in _BEYOND for at in places(piece.lower, word)]
     for at in found:
         for pattern in (_CODEWORDS, _ANSWERS):
@@ -142,7 +142,11 @@ def _may_be_quoted(value: str, words: bool, gap: str) -> bool:
         and not value.islower()
         and not re.search(r"[_()=/\\]", value)
         and not value.isdigit()
+        and (not value.isalpha() or any(says(word) & _PERSONAL for word in TOKEN.findall(gap)))
     )
+
+
+_PERSONAL = Says.LOCK | Says.OWNER | Says.YOURS
 
 
 def _is_told(value: str, words: bool, gap: str) -> bool:
@@ -232,7 +236,7 @@ def _new_ones(piece: Text) -> Iterator[Span]:
             value = match["value"].rstrip(".,;:)")
             if _PHRASED.fullmatch(value) or (_is_told(value, False, "") and not value.isalpha()):
                 yield Span(match.start("value"), match.start("value") + len(value), "password")
-    if not text.isascii():
+    if piece.beyond:
         for at in [at for word in _NEW_BEYOND for at in places(piece.lower, word)]:
             if (match := _NEW_OTHER.match(piece.lower, at)) and _is_told(
                 value := text[match.start("value") : match.end("value")].rstrip(".,;:)"), False, ""

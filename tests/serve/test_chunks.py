@@ -13,7 +13,7 @@ from clawctl.engines.backend import THERE_AND_BACK, Sampled
 from clawctl.engines.upstream.chunks import UpstreamReply
 from clawctl.engines.upstream.tokens import Clock
 from clawctl.serve.dialects import Extras, Refusal, Shown
-from clawctl.serve.dialects.chat import told_logprobs
+from clawctl.serve.dialects.chat import chat_logprobs
 from clawctl.serve.text import CallBegun, CallSaid, Said, Thought
 
 # ---- chunks --------------------------------------------------------------------------------------------------------------
@@ -306,4 +306,4 @@ def test_a_client_that_asks_gets_each_logprob_as_the_upstream_told_it() -> None:
         reply.ended(None)
         return [shown async for shown in reply]
 
-    assert told_logprobs(asyncio.run(main())[0].tokens) == [entry]
+    assert chat_logprobs(asyncio.run(main())[0].tokens) == [entry]

@@ -13,7 +13,7 @@ from clawctl.engines.backend import THERE_AND_BACK, Sampled
 from clawctl.engines.upstream.chunks import UpstreamReply
 from clawctl.engines.upstream.tokens import Clock
 from clawctl.serve.dialects import Extras, Refusal, Shown
-from clawctl.serve.dialects.chat import chat_logprobs
+from clawctl.serve.dialects.writing import chat_logprobs
 from clawctl.serve.text import CallBegun, CallSaid, Said, Thought
 
 # ---- chunks --------------------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ import orjson
 from clawctl.run.rows import plain_prompt
 from clawctl.serve.dialects import Ask, Choice, Prompt, Refusal, Shown, ShownToken, fields
 from clawctl.serve.dialects.api import known
-from clawctl.serve.dialects.blocks import ChunkDialect, chunk_frame
 from clawctl.serve.dialects.fields import Object, wrong
+from clawctl.serve.dialects.writing import ChunkDialect, chunk_frame
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
 from clawctl.serve.text import Said

@@ -8,12 +8,11 @@ import orjson
 from clawctl.run.rows import Message
 from clawctl.serve.dialects import Ask, Choice, Refusal, ShownToken, fields
 from clawctl.serve.dialects.api import known
-from clawctl.serve.dialects.blocks import BlockDialect, ContentBlock, ContentBlocks, event_frame
-from clawctl.serve.dialects.chat import check_callable, forced_choice
 from clawctl.serve.dialects.fields import Object, as_content, image_part, json_object, left_out, objects, strings, text_part, wrong
 from clawctl.serve.dialects.handles import call_id, exchange_of, turn_handle
 from clawctl.serve.dialects.settings import template_settings
-from clawctl.serve.dialects.tools import client_tool
+from clawctl.serve.dialects.tools import check_callable, client_tool, forced_choice
+from clawctl.serve.dialects.writing import BlockDialect, ContentBlock, ContentBlocks, event_frame
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
 from clawctl.serve.text import CallBegun

@@ -161,3 +161,16 @@ def envelope(refusal: Refusal) -> Object:
     kind = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}.get(refusal.status)
     kind = kind or ("invalid_request_error" if refusal.status < 500 else "server_error")
     return {"error": {"message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.code}}
+
+
+def chat_logprobs(tokens: Iterable[ShownToken]) -> list[Object]:
+    """In the form of chat completions and Responses."""
+    return [
+        {
+            "token": token.text,
+            "logprob": token.logprob,
+            "bytes": list(token.text.encode()) if token.bytes is None else token.bytes,
+            "top_logprobs": token.top,
+        }
+        for token in tokens
+    ]

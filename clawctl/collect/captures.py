@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 
 from clawctl.run.checksums import Damaged, read_sealed
-from clawctl.run.directory import RunDir, publish_bytes
+from clawctl.run.directory import RunDir, quarantine_bytes
 from clawctl.run.lines import Lines
 from clawctl.run.rows import SCHEMA_VERSION, Exchange, newer
 
@@ -78,7 +78,7 @@ class Captures:
                 pass
         self.quarantined += 1
         name = f"{path.stem}-{offset}.jsonl"
-        if not (self._run.quarantine / name).exists():
+        if not self._run.quarantined(name).exists():
             log.warning("quarantined one line of %s at byte %d: %s", path.name, offset, reason)
             self._unkept.append((name, line + b"\n", f"{path.name} at byte {offset}: {reason}\n".encode()))
             self._keep_aside()
@@ -88,8 +88,7 @@ class Captures:
         while self._unkept:
             name, line, reason = self._unkept[0]
             try:
-                publish_bytes(self._run.quarantine / f"{name}.reason.txt", reason)
-                publish_bytes(self._run.quarantine / name, line)
+                quarantine_bytes(self._run, name, line, reason)
             except OSError as error:
                 log.error("cannot write quarantine/%s yet: %s", name, error)
                 return
@@ -136,12 +135,12 @@ def _packed_ids(value: Any) -> Sequence[int] | None:
 
 
 def _wrong_shape(exchange: Exchange) -> str | None:
-    texts = (exchange.exchange_id, exchange.key, exchange.status)
+    texts = (exchange.exchange_id, exchange.key, exchange.status, exchange.policy_name)
     floats = (exchange.created_at, exchange.finished_at, exchange.temperature, exchange.top_p)
     reasons = (exchange.finish_reason, exchange.untrainable_reason)
     versions = (exchange.policy_version, exchange.policy_version_end)
     checks = {
-        "exchange_id, key or status": all(isinstance(text, str) and text for text in texts),
+        "exchange_id, key, status or policy_name": all(isinstance(text, str) and text for text in texts),
         "a time or sampling parameter": all(type(number) in (int, float) for number in floats) and type(exchange.top_k) is int,
         "messages": _are_objects(exchange.messages),
         "tools": exchange.tools is None or _are_objects(exchange.tools),

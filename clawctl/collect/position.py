@@ -28,7 +28,7 @@ class Position:
 
     def __init__(self, run: RunDir, afresh: bool = False) -> None:
         self._run = run
-        self._path = run.root / "collect.json"
+        self._path = run.position
         kept = self._load()
         if afresh or not self._fits(kept):
             kept = {}

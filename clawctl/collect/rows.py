@@ -111,6 +111,7 @@ def make_turn(
         allowed=exchange.allowed,
         parent_evidence=evidence,
         redacted_by=exchange.redacted_by,
+        policy_name=exchange.policy_name,
     )
 
 

@@ -231,7 +231,7 @@ class Collector:
         before = self._last_stem[:20]
         at = max(time.time_ns(), int(before) + 1) if before.isascii() and before.isdigit() and before < "9" * 20 else time.time_ns()
         stem = f"{at:020d}-{secrets.token_hex(3)}"
-        write_turns(self._run.trajectories / f"{stem}.parquet", rows, self._origin)
+        write_turns(self._run.turn_shard(stem), rows, self._origin)
         self._last_stem = stem
         self._position.shard(stem, (row.turn_id for row in rows))
 

@@ -16,7 +16,7 @@ from clawctl.serve.dialects.writing import ChunkDialect, chat_logprobs, chat_mes
 from clawctl.serve.dialects.writing import envelope as envelope
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
-from clawctl.serve.text import CallBegun, CallSaid, Event, Said, Thought
+from clawctl.serve.text import CallDelta, CallStart, Event, ReasoningDelta, TextDelta
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool", "function": "tool"}
 _MOST_CHOICES = 128
@@ -244,7 +244,7 @@ class Chat(ChunkDialect):
         frames = []
         for i, event in enumerate(shown.events):
             tokens = shown.tokens if i == len(shown.events) - 1 else []
-            if not isinstance(event, CallSaid):
+            if not isinstance(event, CallDelta):
                 frames.append(self._free_input(choice))
             delta = self._delta(choice, event)
             if delta or tokens or self._ask.return_ids:  # otherwise the client sees nothing of it
@@ -284,24 +284,24 @@ class Chat(ChunkDialect):
         return "function_call" if self._before_tools and choice.finish_reason == "tool_calls" else choice.finish_reason
 
     def _delta(self, choice: Choice, event: Event) -> dict[str, Any]:
-        if isinstance(event, Said):
+        if isinstance(event, TextDelta):
             return {"content": event.text}
-        if isinstance(event, Thought):
+        if isinstance(event, ReasoningDelta):
             return {"reasoning_content": event.text} if self._thinks else {}
-        if isinstance(event, CallBegun):
+        if isinstance(event, CallStart):
             self._calls[choice.index] = self._calls.get(choice.index, 0) + 1
         i = self._calls[choice.index] - 1
-        function = {"name": event.name, "arguments": ""} if isinstance(event, CallBegun) else {"arguments": event.text}
+        function = {"name": event.name, "arguments": ""} if isinstance(event, CallStart) else {"arguments": event.text}
         if self._before_tools:
             return {"function_call": function} if i == 0 else {}
-        if isinstance(event, CallBegun) and event.name in self._custom:
+        if isinstance(event, CallStart) and event.name in self._custom:
             self._free[choice.index] = []
             custom = {"name": event.name, "input": ""}
             return {"tool_calls": [{"index": i, "id": call_id(choice.exchange_id, i), "type": "custom", "custom": custom}]}
-        if isinstance(event, CallSaid) and choice.index in self._free:
+        if isinstance(event, CallDelta) and choice.index in self._free:
             self._free[choice.index].append(event.text)
             return {}
-        if isinstance(event, CallSaid):
+        if isinstance(event, CallDelta):
             return {"tool_calls": [{"index": i, "function": function}]}
         return {"tool_calls": [{"index": i, "id": call_id(choice.exchange_id, i), "type": "function", "function": function}]}
 

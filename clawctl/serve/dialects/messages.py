@@ -15,7 +15,7 @@ from clawctl.serve.dialects.tools import check_callable, client_tool, forced_cho
 from clawctl.serve.dialects.writing import BlockDialect, ContentBlock, ContentBlocks, event_frame
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
-from clawctl.serve.text import CallBegun
+from clawctl.serve.text import CallStart
 
 _ERRORS = {400: "invalid_request_error", 401: "authentication_error", 402: "billing_error", 403: "permission_error",
            404: "not_found_error", 405: "invalid_request_error", 413: "request_too_large", 429: "rate_limit_error",
@@ -327,7 +327,7 @@ def _stop(choice: Choice) -> Object:
     reason = _STOP_REASONS.get(choice.finish_reason or "", "end_turn")
     if reason == "end_turn" and choice.stop_sequence is not None:
         reason = "stop_sequence"
-    elif choice.finish_reason == "stop" and any(isinstance(event, CallBegun) for shown in choice.shown for event in shown.events):
+    elif choice.finish_reason == "stop" and any(isinstance(event, CallStart) for shown in choice.shown for event in shown.events):
         reason = "tool_use"  # for a call forced by name vLLM returns "stop", like OpenAI
     return {"stop_reason": reason, "stop_sequence": choice.stop_sequence if reason == "stop_sequence" else None}
 

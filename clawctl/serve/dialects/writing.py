@@ -12,7 +12,7 @@ from clawctl.run.rows import Message
 from clawctl.serve.dialects import Ask, Choice, Dialect, Refusal, Shown, ShownToken
 from clawctl.serve.dialects.fields import Object
 from clawctl.serve.dialects.handles import call_id
-from clawctl.serve.text import CallBegun, Event, Said, Thought
+from clawctl.serve.text import CallStart, Event, ReasoningDelta, TextDelta
 
 Kind = Literal["reasoning", "text", "call"]
 
@@ -48,9 +48,9 @@ class ContentBlocks:
 
     def add(self, event: Event) -> tuple[ContentBlock, bool]:
         """The block that an event belongs to, and whether it begins with it."""
-        if isinstance(event, CallBegun):
+        if isinstance(event, CallStart):
             return self._begin("call", event.name), True
-        kind: Kind = "text" if isinstance(event, Said) else "reasoning" if isinstance(event, Thought) else "call"
+        kind: Kind = "text" if isinstance(event, TextDelta) else "reasoning" if isinstance(event, ReasoningDelta) else "call"
         begins = not self.all or self.all[-1].kind != kind
         block = self._begin(kind) if begins else self.all[-1]
         block.pieces.append(event.text)

@@ -126,3 +126,11 @@ def test_help_never_imports_torch() -> None:
 def test_an_environment_is_a_client_of_the_server_and_imports_no_stage() -> None:
     files = (ROOT / "environments").rglob("*.py")
     assert [file for file in files if imports_of(file) & (STAGES | {"engines", "trainers", "launch", "cli"})] == []
+
+
+def test_no_dialect_imports_another() -> None:
+    dialects = {"chat", "responses", "messages", "completions"}
+    for name in dialects:
+        text = (ROOT / "serve" / "dialects" / f"{name}.py").read_text()
+        others = "|".join(dialects - {name})
+        assert re.search(rf"dialects\.({others})\b|dialects import .*\b({others})\b", text) is None, name

@@ -67,3 +67,14 @@ def test_shared_modules_import_no_stage_except_late_in_the_doors() -> None:
 def test_help_never_imports_torch() -> None:
     code = "import sys; from clawctl.cli import app; print('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
+
+
+def test_serve_and_its_side_of_every_engine_work_without_torch() -> None:
+    code = """
+import sys
+sys.modules["torch"] = None
+import clawctl.serve.server, clawctl.serve.prompt, clawctl.serve.inspector
+import clawctl.engines.embedded.engine, clawctl.engines.embedded.process
+import clawctl.engines.vllm.child, clawctl.engines.upstream.backend, clawctl.engines.upstream.splicer
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)

@@ -34,6 +34,7 @@ _KEEP_ALIVE_S = 75  # longer than clients keep an idle connection: none sends in
 
 def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.socket, key: str, pin: int | None = None) -> None:
     """Load, serve, drain. Raises ClawError."""
+    _without_torch()
     logging.getLogger("uvicorn.error").setLevel("ERROR")  # its warnings are one a malformed request
     backend = make_backend(run, recipe)
     versions = Versions(run, backend, pin)
@@ -69,6 +70,12 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
         capture.close()
 
 
+def _without_torch() -> None:
+    """Models run in other processes. An import of torch in this one is an error, and transformers offers its tokenizers alone."""
+    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
+    logging.getLogger("transformers").addFilter(lambda record: not record.getMessage().startswith("PyTorch was not found"))
+
+
 def make_backend(run: RunDir, recipe: Recipe) -> Backend:
     """The backend of the recipe; it starts with version 0. Raises ClawError."""
     serve = recipe.serve
@@ -86,16 +93,19 @@ def make_backend(run: RunDir, recipe: Recipe) -> Backend:
         from clawctl.engines.vllm.child import Vllm
 
         return Vllm(run, recipe, _splicing(recipe))
-    import torch
+    from clawctl.engines.embedded.engine import Embedded
+    from clawctl.engines.embedded.process import ModelProcess
 
-    from clawctl.engines.embedded.backend import Embedded
-    from clawctl.engines.embedded.engine import TransformersEngine
-    from clawctl.serve.prompt import load_tokenizer
+    models = ModelProcess(run, recipe)  # it starts while this process loads the tokenizer
+    try:
+        from clawctl.serve.prompt import load_tokenizer
 
-    if serve.threads is not None:
-        torch.set_num_threads(serve.threads)
-    tokenizer = load_tokenizer(recipe.model_path)
-    return Embedded(run, recipe, tokenizer, lambda version: TransformersEngine(run, recipe, version))
+        tokenizer = load_tokenizer(recipe.model_path)
+        models.wait()
+    except BaseException:
+        models.stop()
+        raise
+    return Embedded(recipe, tokenizer, models)
 
 
 def _splicing(recipe: Recipe) -> Any:

@@ -75,6 +75,6 @@ import sys
 sys.modules["torch"] = None
 import clawctl.serve.server, clawctl.serve.prompt, clawctl.serve.inspector
 import clawctl.engines.embedded.engine, clawctl.engines.embedded.process
-import clawctl.engines.vllm.child, clawctl.engines.upstream.backend, clawctl.engines.upstream.splicer
+import clawctl.engines.vllm.child, clawctl.engines.upstream.engine, clawctl.engines.upstream.splicer
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)

@@ -22,8 +22,8 @@ import httpx
 import orjson
 
 from clawctl.config import Recipe
-from clawctl.engines import Sampling, Swap, Token
-from clawctl.engines.embedded.frames import Ready
+from clawctl.engines import Swap
+from clawctl.engines.embedded.frames import Ready, Sampling, Token
 from clawctl.run.directory import open_run
 from clawctl.run.policies import ensure_base_policy
 from scripts import asgi

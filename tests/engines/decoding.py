@@ -3,9 +3,8 @@
 import asyncio
 from typing import Any
 
-from clawctl.engines import Sampling, Token
 from clawctl.engines.embedded.decoder import Decoder
-from clawctl.engines.embedded.frames import Piece
+from clawctl.engines.embedded.frames import Piece, Sampling, Token
 
 
 async def sample(decoder: Decoder, ids: list[int], longest: int = 24, **sampling: Any) -> list[Token]:

@@ -13,9 +13,8 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from clawctl.config import Recipe
-from clawctl.engines import Sampling, Token
 from clawctl.engines.embedded.decoder import Decoder
-from clawctl.engines.embedded.frames import Piece
+from clawctl.engines.embedded.frames import Piece, Sampling, Token
 from clawctl.engines.embedded.weights import load_model
 from clawctl.engines.patches.padding import PaddedLinear
 from clawctl.run.directory import RunDir, open_run

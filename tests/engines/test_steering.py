@@ -12,8 +12,8 @@ from decoding import sample
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from clawctl.config import Recipe
-from clawctl.engines import Sampling, Token
 from clawctl.engines.embedded.decoder import Decoder
+from clawctl.engines.embedded.frames import Sampling, Token
 from clawctl.engines.embedded.steering import Steering, above_min_p, drawn, likeliest, penalised, steers, uniform
 from clawctl.run.directory import open_run
 from clawctl.run.policies import ensure_base_policy

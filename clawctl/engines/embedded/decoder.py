@@ -10,8 +10,8 @@ import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from clawctl.config import Recipe
-from clawctl.engines import EngineFailure, Sampling, Swap, Token
-from clawctl.engines.embedded.frames import Piece
+from clawctl.engines import EngineFailure, Swap
+from clawctl.engines.embedded.frames import Piece, Sampling, Token
 from clawctl.engines.embedded.grammars import Grammar
 from clawctl.engines.embedded.steering import Steered, Steering, steers
 from clawctl.engines.embedded.weights import StagedWeights, load_model

@@ -9,15 +9,16 @@ from typing import Any
 import orjson
 
 from clawctl.config import Recipe
-from clawctl.engines import CannotFollow, EngineFailure, Sampling, Swap, Token
-from clawctl.engines.backend import THERE_AND_BACK, Capabilities, Reply, Sampled
+from clawctl.engines import THERE_AND_BACK, CannotFollow, Capabilities, EngineFailure, Reply, Sampled, Swap
+from clawctl.engines.embedded.frames import Sampling, Token
 from clawctl.engines.embedded.pins import Pins
-from clawctl.engines.embedded.process import Generation, Models
+from clawctl.engines.embedded.process import Generation, ModelProcess, Models
+from clawctl.run.directory import RunDir
 from clawctl.serve.dialects import Ask, Refusal, Shown
 from clawctl.serve.dialects.api import refuse_beyond
 from clawctl.serve.dialects.fields import steering
 from clawctl.serve.dialects.settings import check_known
-from clawctl.serve.prompt import Rendered, plain_beside, render_beside
+from clawctl.serve.prompt import Rendered, load_tokenizer, plain_beside, render_beside
 from clawctl.serve.reading import Reading
 from clawctl.serve.sampling import altered, beyond_embedded
 from clawctl.serve.structured import asked_by, specification
@@ -31,8 +32,20 @@ _SAID_AS = {  # names in chat completions and in the client's API
 }
 
 
+def start(run: RunDir, recipe: Recipe) -> "Embedded":
+    """Starts the process and waits until it has loaded version 0. Raises ClawError."""
+    models = ModelProcess(run, recipe)  # it starts while this process loads the tokenizer
+    try:
+        tokenizer = load_tokenizer(recipe.model_path)
+        models.wait()
+    except BaseException:
+        models.stop()
+        raise
+    return Embedded(recipe, tokenizer, models)
+
+
 class Embedded:
-    """See `clawctl.engines.backend.Backend`. `models` has loaded version 0."""
+    """See `clawctl.engines.Engine`. `models` has loaded version 0."""
 
     capabilities = Capabilities(ids=True, logprobs=True, processed=True, adapters=True, weights=True, images=False)
 
@@ -140,7 +153,7 @@ class Embedded:
             **steering(ask.engine_fields, self._models.about.vocabulary),
         )
 
-    def swap(self, version: int) -> Swap:
+    def load(self, version: int) -> Swap:
         swap = self._models.replace(version)
         self.version = version
         return swap
@@ -204,7 +217,7 @@ def _said_as(ask: Ask, param: str) -> str:
 
 
 class EmbeddedReply:
-    """See `clawctl.engines.backend.Reply`."""
+    """See `clawctl.engines.Reply`."""
 
     def __init__(
         self, generation: Generation, reading: Reading, prompt: Rendered, sampled: Sampled, eos_ids: frozenset[int]

@@ -6,15 +6,43 @@ number, which the gateway chooses. What all running requests sampled in one engi
 
 import socket
 from asyncio import IncompleteReadError, StreamReader
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
-from clawctl.engines import CannotFollow, EngineFailure, Sampling, Swap, Token
+from clawctl.engines import CannotFollow, EngineFailure, Swap
 from clawctl.errors import ClawError
 from clawctl.serve.canary import CanaryFailure
 
 _LENGTH = 4  # bytes, big-endian
+
+
+class Token(NamedTuple):
+    """One sampled token, as the engine sampled it."""
+
+    id: int
+    logprob: float  # of the distribution it was drawn from: after temperature, top_p and top_k
+    version: int  # of the policy whose weights computed it
+    top: Sequence[tuple[int, float]] = ()  # the likeliest ids at its place, if requested
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn."""
+
+    temperature: float  # 0: the likeliest token
+    top_p: float
+    top_k: int  # 0: off
+    max_tokens: int
+    min_p: float = 0.0  # 0: off
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    repetition_penalty: float = 1.0  # 1: off
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None  # with it the same prompt and weights give the same ids
+    top_logprobs: int = 0  # number of likeliest ids that are returned with each token
 
 
 class _Frame(msgspec.Struct, array_like=True, tag=True):

@@ -12,8 +12,7 @@ from itertools import count
 from typing import Protocol
 
 from clawctl.config import Recipe
-from clawctl.engines import CannotFollow, EngineFailure, Sampling, Swap, Token
-from clawctl.engines.backend import Unanswered
+from clawctl.engines import CannotFollow, EngineFailure, Swap, Unanswered
 from clawctl.engines.embedded.frames import (
     Cancel,
     Compile,
@@ -28,10 +27,12 @@ from clawctl.engines.embedded.frames import (
     Ready,
     Replace,
     Replaced,
+    Sampling,
     Score,
     Scored,
     Start,
     Step,
+    Token,
     ToProcess,
     Unload,
     as_exception,

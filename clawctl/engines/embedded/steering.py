@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
 
-from clawctl.engines import CannotFollow, Sampling
+from clawctl.engines import CannotFollow
+from clawctl.engines.embedded.frames import Sampling
 from clawctl.engines.embedded.grammars import Bits, Grammar, Sets
 
 _NOTHING = torch.empty(0, dtype=torch.int32)

@@ -9,7 +9,6 @@ import clawctl
 
 ROOT = Path(clawctl.__file__).parent
 STAGES = {"serve", "collect", "judge", "train", "eval", "inspect"}
-MAY_ALSO_IMPORT = {"eval": {"homework"}, "homework": set()}
 
 
 def imports_of(file: Path) -> set[str]:
@@ -25,14 +24,18 @@ def imports_of(file: Path) -> set[str]:
 
 def test_no_stage_imports_another() -> None:
     wrong = []
-    for stage in STAGES | {"homework"}:
+    for stage in STAGES:
         for file in (ROOT / stage).rglob("*.py"):
-            sideways = imports_of(file) & ((STAGES | {"homework"}) - {stage} - MAY_ALSO_IMPORT.get(stage, set()))
+            sideways = imports_of(file) & (STAGES - {stage})
             wrong += [f"{file.relative_to(ROOT)} imports {name}" for name in sideways]
     assert wrong == []
 
 
-BEHIND_A_SEAM = {"engines": {"serve", "engines"}, "trainers": {"train", "trainers"}}
+BEHIND_A_SEAM = {
+    "engines": {"serve", "engines"},
+    "trainers": {"train", "trainers"},
+    "environments": {"eval", "cli", "environments"},
+}
 BELOW_THE_STAGES = {"run", "config", "privacy"}
 
 
@@ -49,7 +52,7 @@ def test_what_stands_behind_a_seam_is_imported_by_its_own_stage_only() -> None:
 
 
 def test_what_lies_below_the_stages_imports_none_of_them() -> None:
-    above = STAGES | set(BEHIND_A_SEAM) | {"cli", "launch", "homework"}
+    above = STAGES | set(BEHIND_A_SEAM) | {"cli", "launch"}
     wrong = []
     for part in BELOW_THE_STAGES:
         for file in (ROOT / part).rglob("*.py"):
@@ -78,3 +81,8 @@ import clawctl.engines.embedded.engine, clawctl.engines.embedded.process
 import clawctl.engines.vllm.child, clawctl.engines.upstream.engine, clawctl.engines.upstream.splicer
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+
+
+def test_an_environment_is_a_client_of_the_server_and_imports_no_stage() -> None:
+    files = (ROOT / "environments").rglob("*.py")
+    assert [file for file in files if imports_of(file) & (STAGES | {"engines", "trainers", "launch", "cli"})] == []

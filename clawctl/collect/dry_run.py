@@ -61,9 +61,9 @@ def stitch_all(run: RunDir, settings: CollectConfig, now: float, decode: Decode 
     for exchange in sorted(exchanges, key=lambda exchange: exchange.finished_at):
         sessions.add(exchange)
     sessions.tick(now)
-    closed = sessions.take_rows()
+    closed = sessions.pop_rows()
     sessions.tick(float("inf"))
-    still_open = sessions.take_rows()
+    still_open = sessions.pop_rows()
     return closed + still_open, bad, {turn.turn_id for turn in still_open}
 
 

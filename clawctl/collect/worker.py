@@ -14,13 +14,13 @@ import threading
 import time
 from collections.abc import Callable
 
-from clawctl.collect.captures import Captures, Found
+from clawctl.collect.captures import Captured, Captures
 from clawctl.collect.clocks import Clocks
-from clawctl.collect.held import Arrived
 from clawctl.collect.position import Position, put_aside
 from clawctl.collect.sessions import Sessions
 from clawctl.collect.side_rules import VERSION
 from clawctl.collect.upkeep import Upkeep
+from clawctl.collect.waiting import Arrived
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.process import stop_on_signals
@@ -128,45 +128,45 @@ class Collector:
             self._sessions.rate(feedback)
         self._read_once()
         for _ in range(3):  # a child that was read before its parent finds it at the next reading, at the latest
-            if not self._sessions.unsure:
+            if not self._sessions.waiting:
                 break
             self._read_once()
 
     def _read_once(self) -> None:
         """Add all appended lines. After that, unsure exchanges are sure: a parent was written earlier, so it has been read."""
         sessions = self._sessions
-        before = sessions.unsure.take()
+        before = sessions.waiting.pop_all()
         stream = heapq.merge(map(self._found, self._captures.read()), before, key=_time)
         while batch := list(itertools.islice(stream, BATCH)):
             for arrived in batch:
                 self._add(arrived, False)
-            if len(sessions.unsure) > MOST_UNSURE:
-                for number, arrived in enumerate(sessions.unsure.take()):
+            if len(sessions.waiting) > MOST_UNSURE:
+                for number, arrived in enumerate(sessions.waiting.pop_all()):
                     self._add(arrived, number < MOST_UNSURE // 2)
-            sessions.tick(min(self._clocks.now(), *map(_time, sessions.unsure), _time(batch[-1])))  # what was over by then is over
+            sessions.tick(min(self._clocks.now(), *map(_time, sessions.waiting), _time(batch[-1])))  # what was over by then is over
             self._exchanges += len(batch)
             self._take()
             if self._stop.is_set():
                 return  # what was not read yet stays in the captures
         self._exchanges -= len(before)
         waited = {arrived.exchange.exchange_id for arrived in before}
-        for arrived in sessions.unsure.take():
+        for arrived in sessions.waiting.pop_all():
             self._add(arrived, arrived.exchange.exchange_id in waited)
 
     def _add(self, arrived: Arrived, sure: bool) -> None:
         self._sessions.add(arrived.exchange, sure, arrived.behind, arrived.writer)
 
-    def _found(self, found: Found) -> Arrived:
+    def _found(self, found: Captured) -> Arrived:
         self._position.read(found)
         behind = self._clocks.behind(found.file, found.exchange.finished_at)
         return Arrived(found.exchange, found.file.rpartition("-")[0], behind)
 
     def _take(self) -> None:
-        self._late += [rating for rating in self._sessions.take_late() if rating.feedback_id not in self._told]
+        self._late += [rating for rating in self._sessions.pop_late_ratings() if rating.feedback_id not in self._told]
         self._pass_on()
-        rows = self._sessions.take_rows()
+        rows = self._sessions.pop_rows()
         self._emitted += len(rows)
-        self._position.ended(self._sessions.take_ended(), self._emitted)
+        self._position.ended(self._sessions.pop_ended(), self._emitted)
         if rows and not self._waiting:
             self._waiting_since = time.monotonic()
         self._waiting += rows

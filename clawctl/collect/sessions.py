@@ -3,8 +3,8 @@
 A turn closes, and becomes one row, when its next state is known, when its user rates it, when its session is said to be done, or
 when its tree had no request for `timeout_s`. Side turns and errors close at once: nothing that comes back could train them.
 
-The way of an exchange: `add` finds its parent (`parents.py`) and makes it a node of a tree; `_link` finds the next state of the parent
-(`rows.py`, `plain.py`), which counts at once or stays a claim; `_settle` lets a claim count; `_close` makes the row.
+The way of an exchange: `add` finds its parent (`parents.py`) and makes it a node of a tree. `_link` finds the next state of that
+parent (`rows.py`, `plain.py`), which counts at once or stays a claim. `_settle` lets a claim count, and `_close` makes the row.
 
 Which words are the next state of a turn, and which a client said for purposes of its own, is decided in `asides.py`.
 

@@ -27,11 +27,10 @@ from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir, changes, published, quarantine, sole_worker
 from clawctl.run.feedback import FeedbackFile, Ratings
 from clawctl.run.lines import Rewritten
-from clawctl.run.model_files import origin_of
+from clawctl.run.model_files import IdReader, origin_of
 from clawctl.run.retention import Retention
 from clawctl.run.rows import Feedback, Turn
 from clawctl.run.shards import UNKNOWN, Origin, UnreadableShard, read_parents, write_turns
-from clawctl.run.tokenizer_files import IdReader
 
 log = logging.getLogger(__name__)
 

@@ -24,10 +24,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from clawctl.config import Recipe
-from clawctl.engines.backend import Reply
+from clawctl.engines import Reply
 from clawctl.run.directory import RunDir
 from clawctl.run.keys import KeyRing
-from clawctl.run.tokenizer_files import tokenizer_file
+from clawctl.run.model_files import model_file
 from clawctl.serve.about import About
 from clawctl.serve.answer import Answer, new_handle
 from clawctl.serve.bodies import BodyReader
@@ -43,7 +43,7 @@ from clawctl.serve.recent import Recent
 from clawctl.serve.replies import Stream, Visit, json_response, refused, whole
 from clawctl.serve.routes import absent, envelope_of, meant
 from clawctl.serve.sampling import changes_nothing, enforce, rule_for
-from clawctl.serve.stored import Stored
+from clawctl.serve.stored import StoredResponses
 from clawctl.serve.turns import Lines
 from clawctl.serve.versions import Versions, is_pinned
 from clawctl.serve.vetting import LONG_BODY, READERS, Vetting
@@ -79,10 +79,10 @@ class Gateway:
         self._concurrency = Concurrency(self._limits.concurrent_per_key)
         self._lines = Lines()
         self._bodies = BodyReader(self._limits, self._lines)
-        self._vetting = Vetting(recipe.model_name, tokenizer_file(recipe.model_path) if recipe.serve.upstream is None else None)
+        self._vetting = Vetting(recipe.model_name, model_file(recipe.model_path) if recipe.serve.upstream is None else None)
         self._metrics = Metrics()
         self._rating = Rating(run if capture.on else None, recipe, self._metrics.ratings)
-        self._stored = Stored()
+        self._stored = StoredResponses()
         self._recent = Recent() if recipe.serve.splice else None
         self._samples_as_asked = changes_nothing(recipe.serve.sampling)
         self._running: set[Answer] = set()

@@ -27,7 +27,7 @@ class Kept:
         return len(self.response) + len(self.messages)
 
 
-class Stored:
+class StoredResponses:
     """The responses of this process, except those with `store: false`."""
 
     def __init__(self, most: int = _MOST, most_bytes: int = _MOST_BYTES) -> None:

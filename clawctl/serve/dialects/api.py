@@ -3,8 +3,7 @@
 from typing import Any, Final
 
 from clawctl.serve.dialects import Ask, Refusal
-from clawctl.serve.dialects.rows import JUDGED, Engine, FieldRow, Table
-from clawctl.serve.dialects.tables import TABLES
+from clawctl.serve.dialects.tables import JUDGED, TABLES, Engine, FieldRow, Table
 
 MOST_NAMED: Final = 64  # names of unknown things of one request
 _LONGEST: Final = 64  # length of such a name

@@ -1,6 +1,6 @@
 """OpenAI chat completions: https://platform.openai.com/docs/api-reference/chat, with additions of real clients."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -8,15 +8,15 @@ import orjson
 from clawctl.run.rows import Message
 from clawctl.serve.dialects import Ask, Choice, Extras, Refusal, Shown, ShownToken, fields
 from clawctl.serve.dialects.api import known
-from clawctl.serve.dialects.blocks import ChunkDialect, chat_message, chunk_frame
-from clawctl.serve.dialects.blocks import envelope as envelope
 from clawctl.serve.dialects.fields import Object, wrong
 from clawctl.serve.dialects.handles import call_id
 from clawctl.serve.dialects.settings import template_settings
-from clawctl.serve.dialects.tools import CUSTOM_INPUT, custom_function, free_text
+from clawctl.serve.dialects.tools import CUSTOM_INPUT, check_callable, custom_function, forced_choice, free_text, tool_name
+from clawctl.serve.dialects.writing import ChunkDialect, chat_logprobs, chat_message, chunk_frame
+from clawctl.serve.dialects.writing import envelope as envelope
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
-from clawctl.serve.text import CallBegun, CallSaid, Event, Said, Thought
+from clawctl.serve.text import CallDelta, CallStart, Event, ReasoningDelta, TextDelta
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool", "function": "tool"}
 _MOST_CHOICES = 128
@@ -149,36 +149,11 @@ def _tool_choice(body: Object, tools: list[Object]) -> tuple[Any, list[Object]]:
     kind = fields.an_object(choice, where).get("type", "function")
     if kind == "allowed_tools":
         allowed = fields.object_or_none(choice, "allowed_tools")
-        named = (_name(each) for each in fields.objects(allowed.get("tools"), "tool_choice.allowed_tools.tools"))
+        named = (tool_name(each) for each in fields.objects(allowed.get("tools"), "tool_choice.allowed_tools.tools"))
         names = {name for name in named if isinstance(name, str)}
-        offered = [tool for tool in tools if _name(tool) in names]
+        offered = [tool for tool in tools if tool_name(tool) in names]
         return check_callable(allowed.get("mode", "auto"), offered), offered
-    return forced_choice(str(choice["name"] if old and "name" in choice else _name(choice)), tools), tools
-
-
-def check_callable(choice: Any, tools: Sequence[Object]) -> Any:
-    """The choice. Raises Refusal if it forces a call but no tool can be called."""
-    if choice == "required" and all(_name(tool) is None for tool in tools):
-        problem = "'tool_choice' forces a call, but no tool in 'tools' can be called: offer a function"
-        raise Refusal(400, problem, "tool_choice")
-    return choice
-
-
-def forced_choice(name: str, tools: Sequence[Object]) -> Object:
-    """A named tool that must be called, in chat form. Raises Refusal if it was not offered."""
-    if any(tool.get("name") == name and _name(tool) is None for tool in tools):
-        problem = f"'tool_choice' forces {name[:80]!r}, which only its vendor's servers can run: offer your own tool"
-        raise Refusal(400, problem, "tool_choice")
-    if name not in map(_name, tools):
-        raise Refusal(400, f"'tool_choice' names {name[:80]!r}, which is not among 'tools'", "tool_choice")
-    return {"type": "function", "function": {"name": name}}
-
-
-def _name(tool: Object) -> Any:
-    for kind in ("function", "custom"):
-        if isinstance(tool.get(kind), dict):
-            return tool[kind].get("name")
-    return None
+    return forced_choice(str(choice["name"] if old and "name" in choice else tool_name(choice)), tools), tools
 
 
 def _message(message: Any, i: int) -> Message:
@@ -269,7 +244,7 @@ class Chat(ChunkDialect):
         frames = []
         for i, event in enumerate(shown.events):
             tokens = shown.tokens if i == len(shown.events) - 1 else []
-            if not isinstance(event, CallSaid):
+            if not isinstance(event, CallDelta):
                 frames.append(self._free_input(choice))
             delta = self._delta(choice, event)
             if delta or tokens or self._ask.return_ids:  # otherwise the client sees nothing of it
@@ -309,24 +284,24 @@ class Chat(ChunkDialect):
         return "function_call" if self._before_tools and choice.finish_reason == "tool_calls" else choice.finish_reason
 
     def _delta(self, choice: Choice, event: Event) -> dict[str, Any]:
-        if isinstance(event, Said):
+        if isinstance(event, TextDelta):
             return {"content": event.text}
-        if isinstance(event, Thought):
+        if isinstance(event, ReasoningDelta):
             return {"reasoning_content": event.text} if self._thinks else {}
-        if isinstance(event, CallBegun):
+        if isinstance(event, CallStart):
             self._calls[choice.index] = self._calls.get(choice.index, 0) + 1
         i = self._calls[choice.index] - 1
-        function = {"name": event.name, "arguments": ""} if isinstance(event, CallBegun) else {"arguments": event.text}
+        function = {"name": event.name, "arguments": ""} if isinstance(event, CallStart) else {"arguments": event.text}
         if self._before_tools:
             return {"function_call": function} if i == 0 else {}
-        if isinstance(event, CallBegun) and event.name in self._custom:
+        if isinstance(event, CallStart) and event.name in self._custom:
             self._free[choice.index] = []
             custom = {"name": event.name, "input": ""}
             return {"tool_calls": [{"index": i, "id": call_id(choice.exchange_id, i), "type": "custom", "custom": custom}]}
-        if isinstance(event, CallSaid) and choice.index in self._free:
+        if isinstance(event, CallDelta) and choice.index in self._free:
             self._free[choice.index].append(event.text)
             return {}
-        if isinstance(event, CallSaid):
+        if isinstance(event, CallDelta):
             return {"tool_calls": [{"index": i, "function": function}]}
         return {"tool_calls": [{"index": i, "id": call_id(choice.exchange_id, i), "type": "function", "function": function}]}
 
@@ -353,18 +328,6 @@ class Chat(ChunkDialect):
             return {}
         self._ids_sent[choice.index] = len(ids)
         return {} if begun else {"prompt_token_ids": choice.prompt_ids}
-
-
-def chat_logprobs(tokens: Iterable[ShownToken]) -> list[dict[str, Any]]:
-    return [
-        {
-            "token": token.text,
-            "logprob": token.logprob,
-            "bytes": list(token.text.encode()) if token.bytes is None else token.bytes,
-            "top_logprobs": token.top,
-        }
-        for token in tokens
-    ]
 
 
 def _extras(choice: Choice) -> Extras:

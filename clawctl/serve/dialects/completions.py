@@ -12,11 +12,11 @@ import orjson
 from clawctl.run.rows import plain_prompt
 from clawctl.serve.dialects import Ask, Choice, Prompt, Refusal, Shown, ShownToken, fields
 from clawctl.serve.dialects.api import known
-from clawctl.serve.dialects.blocks import ChunkDialect, chunk_frame
 from clawctl.serve.dialects.fields import Object, wrong
+from clawctl.serve.dialects.writing import ChunkDialect, chunk_frame
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
-from clawctl.serve.text import Said
+from clawctl.serve.text import TextDelta
 
 DEFAULT_TOKENS = 16  # of an answer: OpenAI's default, and vLLM's
 MOST_ANSWERS = 128  # of one request: prompts times `n`
@@ -132,7 +132,7 @@ class Completions(ChunkDialect):
     def whole(self, choices: list[Choice]) -> bytes:
         answers = []
         for choice in choices:
-            text = "".join(event.text for shown in choice.shown for event in shown.events if isinstance(event, Said))
+            text = "".join(event.text for shown in choice.shown for event in shown.events if isinstance(event, TextDelta))
             tokens = [token for shown in choice.shown for token in shown.tokens]
             logprobs = plain_logprobs(tokens, 0) if self._ask.logprobs else None
             answers.append({**self._answer(choice, self._echoed(choice) + text, logprobs), **self._end_of(choice)})
@@ -143,7 +143,7 @@ class Completions(ChunkDialect):
         return self._chunk(self._answer(choice, echoed, None)) if echoed else b""
 
     def piece(self, choice: Choice, shown: Shown) -> bytes:
-        text = "".join(event.text for event in shown.events if isinstance(event, Said))
+        text = "".join(event.text for event in shown.events if isinstance(event, TextDelta))
         before = self._offsets.get(choice.index, 0)
         self._offsets[choice.index] = before + len(text)
         logprobs = plain_logprobs(shown.tokens, before) if self._ask.logprobs else None

@@ -8,15 +8,14 @@ import orjson
 from clawctl.run.rows import Message
 from clawctl.serve.dialects import Ask, Choice, Refusal, ShownToken, fields
 from clawctl.serve.dialects.api import known
-from clawctl.serve.dialects.blocks import BlockDialect, ContentBlock, ContentBlocks, event_frame
-from clawctl.serve.dialects.chat import check_callable, forced_choice
 from clawctl.serve.dialects.fields import Object, as_content, image_part, json_object, left_out, objects, strings, text_part, wrong
 from clawctl.serve.dialects.handles import call_id, exchange_of, turn_handle
 from clawctl.serve.dialects.settings import template_settings
-from clawctl.serve.dialects.tools import client_tool
+from clawctl.serve.dialects.tools import check_callable, client_tool, forced_choice
+from clawctl.serve.dialects.writing import BlockDialect, ContentBlock, ContentBlocks, event_frame
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
-from clawctl.serve.text import CallBegun
+from clawctl.serve.text import CallStart
 
 _ERRORS = {400: "invalid_request_error", 401: "authentication_error", 402: "billing_error", 403: "permission_error",
            404: "not_found_error", 405: "invalid_request_error", 413: "request_too_large", 429: "rate_limit_error",
@@ -328,7 +327,7 @@ def _stop(choice: Choice) -> Object:
     reason = _STOP_REASONS.get(choice.finish_reason or "", "end_turn")
     if reason == "end_turn" and choice.stop_sequence is not None:
         reason = "stop_sequence"
-    elif choice.finish_reason == "stop" and any(isinstance(event, CallBegun) for shown in choice.shown for event in shown.events):
+    elif choice.finish_reason == "stop" and any(isinstance(event, CallStart) for shown in choice.shown for event in shown.events):
         reason = "tool_use"  # for a call forced by name vLLM returns "stop", like OpenAI
     return {"stop_reason": reason, "stop_sequence": choice.stop_sequence if reason == "stop_sequence" else None}
 

@@ -10,9 +10,6 @@ import orjson
 from clawctl.run.rows import Message
 from clawctl.serve.dialects import Ask, Choice, Refusal, ShownToken, fields
 from clawctl.serve.dialects.api import MOST_NAMED, known, printable
-from clawctl.serve.dialects.blocks import BlockDialect, ContentBlock, ContentBlocks, chat_message, event_frame
-from clawctl.serve.dialects.blocks import envelope as envelope
-from clawctl.serve.dialects.chat import chat_logprobs, check_callable, forced_choice
 from clawctl.serve.dialects.fields import Object, Parts, an_object, as_content, image_part, left_out, objects, text_part, wrong
 from clawctl.serve.dialects.handles import call_id, exchange_of, turn_handle
 from clawctl.serve.dialects.settings import template_settings
@@ -22,11 +19,15 @@ from clawctl.serve.dialects.tools import (
     LOCAL,
     call_arguments,
     call_item,
+    check_callable,
     custom_function,
+    forced_choice,
     free_text,
     local_tool,
     output_text,
 )
+from clawctl.serve.dialects.writing import BlockDialect, ContentBlock, ContentBlocks, chat_logprobs, chat_message, event_frame
+from clawctl.serve.dialects.writing import envelope as envelope
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
 

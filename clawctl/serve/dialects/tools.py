@@ -1,14 +1,14 @@
-"""Tools that are no functions, as functions for the model, and their calls in the form of the API: tools that take free text, and
-those that a vendor defined and a client runs.
+"""Tools: the choice of one, and those that are no functions, as functions for the model and in the form of their API.
 
 Anthropic's bash, text editor and memory: https://docs.anthropic.com/en/docs/agents-and-tools/tool-use/overview. A newer version of
 these is shown as the newest known one of its family. OpenAI's shells and patches:
 https://platform.openai.com/docs/guides/tools-shell and https://platform.openai.com/docs/guides/tools-apply-patch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from clawctl.serve.dialects import Refusal
 from clawctl.serve.dialects.fields import Object, json_object
 
 CUSTOM_INPUT: Final = "input"  # a custom tool takes free text; as a function it takes an object with this one string
@@ -29,6 +29,34 @@ _EDITS: Final = {
 def _function(name: str, description: str, properties: Mapping[str, Any], *required: str) -> Object:
     parameters = {"type": "object", "properties": dict(properties), "required": list(required)}
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+# ---- tool_choice ---------------------------------------------------------------------------------------------------------
+
+
+def check_callable(choice: Any, tools: Sequence[Object]) -> Any:
+    """The choice. Raises Refusal if it forces a call but no tool can be called."""
+    if choice == "required" and all(tool_name(tool) is None for tool in tools):
+        problem = "'tool_choice' forces a call, but no tool in 'tools' can be called: offer a function"
+        raise Refusal(400, problem, "tool_choice")
+    return choice
+
+
+def forced_choice(name: str, tools: Sequence[Object]) -> Object:
+    """A named tool that must be called, in chat form. Raises Refusal if it was not offered."""
+    if any(tool.get("name") == name and tool_name(tool) is None for tool in tools):
+        problem = f"'tool_choice' forces {name[:80]!r}, which only its vendor's servers can run: offer your own tool"
+        raise Refusal(400, problem, "tool_choice")
+    if name not in map(tool_name, tools):
+        raise Refusal(400, f"'tool_choice' names {name[:80]!r}, which is not among 'tools'", "tool_choice")
+    return {"type": "function", "function": {"name": name}}
+
+
+def tool_name(tool: Object) -> Any:
+    for kind in ("function", "custom"):
+        if isinstance(tool.get(kind), dict):
+            return tool[kind].get("name")
+    return None
 
 
 # ---- custom tools ---------------------------------------------------------------------------------------------------------

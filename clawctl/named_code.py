@@ -15,7 +15,8 @@ import orjson
 from clawctl.config import Recipe, name_code_for_stages, names_code_from_up, state_folder
 from clawctl.errors import ClawError
 
-_FILES = ("train.custom_loss", "judge.custom_rm")  # file.py:name
+_FILES = ("train.backend", "train.custom_loss", "judge.custom_rm")  # file.py:name
+_REGISTRIES = ("train.backend",)
 _COMMANDS = ("serve.engine_python", "serve.engine_args")  # a program, and its possible imports
 
 
@@ -27,7 +28,7 @@ def check_named_code(stage: str, root: Path, resolved: Recipe, recipe: Path | No
     own = recipe is not None and not recipe.resolve().is_relative_to(root)
     for key in (*_FILES, *_COMMANDS):
         value = _value(resolved, key)
-        if not value:
+        if not value or (key in _REGISTRIES and ".py" not in value):  # a built-in name, or an installed package's
             continue
         runs_it = stage in (key.split(".")[0], "up")
         if runs_it and isinstance(value, str) and _path(key, value).is_relative_to(root):

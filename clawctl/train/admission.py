@@ -4,7 +4,6 @@ import logging
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import quote
 
 from clawctl.config import TrainConfig
@@ -13,10 +12,9 @@ from clawctl.run.allowed import Allowed, unpack
 from clawctl.run.reward import Worth, worth
 from clawctl.run.rows import Turn, Verdict
 from clawctl.run.shards import Origin
+from clawctl.train.agreement import differs, unlike
 from clawctl.train.sample import Sample
-from clawctl.trainers.local.agreement import differs, unlike
-from clawctl.trainers.local.imported import Unrenderable, rendered
-from clawctl.trainers.local.teacher import teacher_prompt_ids
+from clawctl.trainers import Texts, Unrenderable
 
 log = logging.getLogger("clawctl.train")
 
@@ -32,18 +30,16 @@ class Admission:
     """The rules, for one model."""
 
     config: TrainConfig
-    tokenizer: Any
-    vocabulary: int
-    context: int | None  # tokens
+    texts: Texts  # of the trained model
     own: Origin  # the known facts about the trained model
     lost_hints: Counter[str] = field(default_factory=Counter)  # hints that a turn with a reward is trained without
-    _met: set[Origin] = field(default_factory=set)
+    _known: set[Origin] = field(default_factory=set)
 
-    def meet(self, origin: Origin) -> None:
+    def check_origin(self, origin: Origin) -> None:
         """Report once for each sampling model whether it differs, or may differ, from the trained model."""
-        if origin in self._met:
+        if origin in self._known:
             return
-        self._met.add(origin)
+        self._known.add(origin)
         if (warning := unlike(origin, self.own)) is not None:
             log.warning("%s", warning)
 
@@ -52,11 +48,11 @@ class Admission:
         if not turn.judged:
             raise Refused(UNTRAINABLE)
         imported = not turn.trainable
-        if has_cut_call(turn.tools, turn.response, turn.finish_reason, turn.completion_ids, self._decoded):
+        if has_cut_call(turn.tools, turn.response, turn.finish_reason, turn.completion_ids, self.texts.decode):
             raise Refused(CUT_CALL)  # an older collect published it as trainable
         if imported:
             try:
-                turn = rendered(self.tokenizer, turn)
+                turn = self.texts.render(turn)
             except Unrenderable as error:
                 raise Refused("cannot be rendered") from error
         elif differs(origin.tokenizer, self.own.tokenizer):
@@ -68,7 +64,7 @@ class Admission:
         hints, earned = self._hints(verdict), worth_of(turn, verdict)
         reward = self._reward(turn, earned, verdict, bool(hints))
         self._check_numbers(turn)
-        prompts = [ids for hint in hints if (ids := teacher_prompt_ids(self.tokenizer, turn, hint)) is not None]
+        prompts = [ids for hint in hints if (ids := self.texts.with_hint(turn, hint)) is not None]
         if hints and not prompts:
             if reward is None:
                 raise Refused("teacher prompt does not match")
@@ -84,9 +80,6 @@ class Admission:
             other_prompts=tuple(map(tuple, prompts[1:])), session_id=turn.session_id, imported=imported,
             allowed=self._allowed(turn), worth=earned.words,
         )  # fmt: skip
-
-    def _decoded(self, ids: list[int]) -> str:
-        return str(self.tokenizer.decode([number for number in ids if 0 <= number < self.vocabulary]))
 
     def _hints(self, verdict: Verdict) -> list[str]:
         """The hints for the method's teachers, shortest first: all different ones if the method selects among them."""
@@ -123,7 +116,7 @@ class Admission:
             allowed = unpack(turn.allowed)
         except ValueError as error:
             raise Refused("the sets of allowed tokens cannot be read") from error
-        if allowed.vocabulary != self.vocabulary:
+        if allowed.vocabulary != self.texts.vocabulary:
             raise Refused("the sets of allowed tokens are of another vocabulary")
         if not allowed.admits(turn.completion_ids or []):
             raise Refused("a sampled token is not among the allowed ones")
@@ -136,9 +129,9 @@ class Admission:
             raise Refused("greedy")
         if turn.top_p < 1 or turn.top_k > 0:
             raise Refused("sampled with top-p or top-k")
-        if any(not 0 <= token < self.vocabulary for token in (*prompt, *completion)):
+        if any(not 0 <= token < self.texts.vocabulary for token in (*prompt, *completion)):
             raise Refused("ids outside the vocabulary")
-        if self.context is not None and len(prompt) + len(completion) > self.context:
+        if self.texts.context is not None and len(prompt) + len(completion) > self.texts.context:
             raise Refused("longer than the model's context")
         if any(value is None or not math.isfinite(value) or value > 1e-3 for value in logprobs):
             raise Refused("a logprob is missing or not one")

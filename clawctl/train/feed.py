@@ -11,9 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clawctl.config import TrainConfig
+from clawctl.config import Recipe, TrainConfig
 from clawctl.run.directory import RunDir, published, quarantine
 from clawctl.run.feedback import Ratings
+from clawctl.run.lineage import read_lineage
+from clawctl.run.model_files import origin_of
 from clawctl.run.rows import Turn, Verdict, is_judged, lacks_reaction
 from clawctl.run.shards import UNKNOWN, Origin, UnreadableShard, merged_from, read_origin
 from clawctl.train.admission import UNTRAINABLE, Admission, Refused, worth_of
@@ -22,12 +24,19 @@ from clawctl.train.feed_counts import Counts, CountsFile, in_a_line
 from clawctl.train.forming import Forming
 from clawctl.train.identical import IDENTICAL, TrainedMarks, marks_of
 from clawctl.train.judged import Half, JudgedPiece, judged_pieces
-from clawctl.train.ledger import write_skipped
+from clawctl.train.ledger import given_back, read_ledger, write_skipped
 from clawctl.train.sample import Batch, Sample
 from clawctl.train.turn_ids import TurnIds
 from clawctl.train.waiting import READ_AHEAD, Waiting, in_order, ready_turns
+from clawctl.trainers import Texts
 
 log = logging.getLogger("clawctl.train")
+
+
+def open_feed(run: RunDir, recipe: Recipe, texts: Texts) -> "Feed":
+    """The feed of a trainer that continues from the tip of the lineage."""
+    lineage, own = read_lineage(run), origin_of(recipe.model.path, recipe.model_path)
+    return Feed(run, recipe.train, texts, read_ledger(run, lineage), own, given_back=given_back(run, lineage))
 
 
 class Feed:
@@ -37,9 +46,7 @@ class Feed:
         self,
         run: RunDir,
         config: TrainConfig,
-        tokenizer: Any,
-        vocabulary: int,
-        context: int | None,
+        texts: Texts,
         used: dict[str, str],
         own: Origin = UNKNOWN,
         read_ahead: int = READ_AHEAD,
@@ -49,7 +56,7 @@ class Feed:
         pauses while `read_ahead` turns, or READ_AHEAD_TOKENS of them, wait and fill two batches. `given_back` are the turns of dead
         steps that may be trained again; turns identical to them may be as well."""
         self.run, self.config, self._most = run, config, max(read_ahead, 2 * config.batch_turns)
-        self.admission = Admission(config, tokenizer, vocabulary, context, own)
+        self.admission = Admission(config, texts, own)
         self.origins: dict[str, Origin] = {}  # by shard
         self.used = TurnIds(used)
         self._outcomes = Counter(used.values())
@@ -243,7 +250,7 @@ class Feed:
         try:
             since = min(verdicts_path.stat().st_mtime, now)  # another host's clock may be ahead
             self.origins[stem] = read_origin(turns_path)
-            self.admission.meet(self.origins[stem])
+            self.admission.check_origin(self.origins[stem])
             for piece in judged_pieces(self.run, stem, is_wanted):
                 self._take_in(stem, piece, since, again, left)
                 hunger = self._hunger()

@@ -11,8 +11,7 @@ from urllib.parse import quote
 from clawctl.config import TrainConfig
 from clawctl.run.rows import Turn
 from clawctl.train.advantages.gae import session_credits
-from clawctl.train.advantages.grpo import group_credits
-from clawctl.train.advantages.term import Earned
+from clawctl.train.advantages.grpo import Earned, group_credits
 from clawctl.train.waiting import Waiting
 
 MOST_IDLE = 4096  # groups or sessions in which nothing waits that are remembered

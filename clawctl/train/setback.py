@@ -12,13 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.run.checksums import Damaged, check_folder
 from clawctl.run.directory import RunDir, publish_bytes, published, quarantine
+from clawctl.run.disk import when_there_is_room
 from clawctl.run.lineage import Lineage, read_lineage
 from clawctl.run.names import number_of
 from clawctl.run.policies import check_policy, move_live, policy_folder
-from clawctl.trainers.local.checkpoints import read_rows, read_state, row_line, steps_kept
+from clawctl.train.checkpoints import check_published, check_resumable, read_rows, read_state, row_line, settle, steps_kept
 
 log = logging.getLogger("clawctl.train")
 
@@ -34,6 +36,20 @@ class Start:
     @property
     def version(self) -> int:
         return self.lineage.tip
+
+
+def start_of(run: RunDir, recipe: Recipe) -> Start:
+    """The start of training, after everything that follows from the newest checkpoint is done. Raises ClawError if this recipe
+    cannot continue from it."""
+
+    def finish(checkpoint: Path) -> None:
+        when_there_is_room(lambda: settle(run, checkpoint, recipe), f"version {checkpoint.name}")
+
+    start = find_start(run, finish)
+    check_resumable(start.checkpoint, recipe)
+    if start.weights is not None:
+        check_published(start.weights, recipe)
+    return start
 
 
 def find_start(run: RunDir, settle: Callable[[Path], None]) -> Start:

@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from clawctl.types import Exchange, Message
 from made_exchanges import asked
 
 from clawctl.serve.dialects import chat, messages, responses
 from clawctl.serve.hints import read_hints
-from clawctl.types import Exchange, Message
 
 RECORDINGS = Path(__file__).parent.parent / "recordings"
 _ROUTES = {"/v1/chat/completions": "chat", "/v1/responses": "responses", "/v1/messages": "messages"}

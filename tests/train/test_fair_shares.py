@@ -12,15 +12,15 @@ from clawctl.inspect.health import look
 from clawctl.run.directory import RunDir
 from clawctl.run.rows import Turn
 from clawctl.train.admission import kind_of
-from clawctl.train.advantages.binary import MOST_KINDS, Baselines
+from clawctl.train.advantages.baselines import MOST_KINDS, Baselines
 from clawctl.train.feed import Feed
 from clawctl.train.forming import MOST_IDLE, Forming
 from clawctl.train.identical import MOST, TrainedMarks, marks_of
 from clawctl.train.ledger import read_ledger
 from tests.train.feeding import ids_of, make_feed, told
 from tests.train.test_forming import episodes
-from tests.train.test_methods_in_a_step import train
 from tests.train.tiny import Sampler, publish_shard
+from tests.trainers.local.test_methods_in_a_step import train
 
 
 def turns_of(sampler: Sampler, key: str, count: int, **changes: Any) -> list[Turn]:

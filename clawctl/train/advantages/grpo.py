@@ -6,16 +6,21 @@ division as in Dr. GRPO (2503.20783, eq. 4). Step-wise: the same over the turns 
 """
 
 from collections.abc import Sequence
-
-from clawctl.config import TrainConfig
-from clawctl.train.advantages import binary
-from clawctl.train.advantages.term import Earned, Term
+from dataclasses import dataclass
 
 EPSILON = 1e-6  # as OpenClaw-RL: keeps a tiny std from blowing rounding up
 
 
-def terms(config: TrainConfig) -> list[Term]:
-    return [Term("grpo", 1.0, binary.has_reward, binary.advantages)]
+@dataclass(frozen=True, slots=True)
+class Earned:
+    """The reward of a turn and its place among other turns, from which credit is computed."""
+
+    turn_id: str
+    session_id: str
+    parent_turn_id: str | None
+    turn_index: int
+    reward: float | None  # the turn's reward, including its part of `outcome`; None: not known
+    outcome: float | None = None  # the part of `reward` that belongs to the whole episode
 
 
 def group_credits(turns: Sequence[Earned], std: bool, step_wise: bool) -> dict[str, float]:

@@ -13,11 +13,10 @@ from clawctl.plugins import LOSS, CustomLoss, LossSettings, load_function
 from clawctl.train.advantages import likeliest
 from clawctl.trainers.local.batches import Microbatch
 from clawctl.trainers.local.model import PolicyModel
-from clawctl.trainers.local.objective import Objective, Said
+from clawctl.trainers.local.objective import CUSTOM, Objective, TurnLogprobs
 
 log = logging.getLogger("clawctl.train")
 
-TERM = "custom"
 _CURE = "return a scalar tensor that depends on policy_logits: a sum over tokens, divided by config.count"
 
 _NO_REFERENCE = "reference_logits is None here; it needs train.lora or train.teacher: base"
@@ -62,21 +61,26 @@ def logits_of(policy: PolicyModel, batch: Microbatch, causal: Any = None) -> Ten
     return logits_NV if batch.masks is None else batch.masks.hide(logits_NV, slice(None))
 
 
-def sampled_logprobs(logits_NV: Tensor, batch: Microbatch) -> Tensor:
+def logprobs_of(logits_NV: Tensor, batch: Microbatch) -> Tensor:
     return logits_NV.log_softmax(-1).gather(1, batch.targets_N[:, None]).squeeze(1)
 
 
 def custom_loss(
-    loss: CustomLoss, logits: tuple[Tensor, Tensor | None], said: Sequence[Said], objective: Objective, batch: Microbatch, step: int
+    loss: CustomLoss,
+    logits: tuple[Tensor, Tensor | None],
+    turns: Sequence[TurnLogprobs],
+    objective: Objective,
+    microbatch: Microbatch,
 ) -> Tensor:
     """This part's share of the step's loss. Raises ClawError where the user's function fails, after telling where it did."""
     device = logits[0].device
-    lengths = torch.tensor([len(turn.logprobs_T) for turn in said], device=device)
-    rewards = torch.tensor([torch.nan if turn.sample.reward is None else turn.sample.reward for turn in said], device=device)
-    turns_N = torch.arange(len(said), device=device).repeat_interleave(lengths)
-    sampler_N = torch.cat([turn.sampler_T for turn in said])
-    settings = LossSettings(objective.config, batch.targets_N, sampler_N, turns_N, objective.counts[TERM], step)
-    advantages_N, config = torch.cat([objective.advantages(turn) for turn in said]), objective.config
+    lengths = torch.tensor([len(turn.policy_T) for turn in turns], device=device)
+    rewards = torch.tensor([torch.nan if turn.sample.reward is None else turn.sample.reward for turn in turns], device=device)
+    turns_N = torch.arange(len(turns), device=device).repeat_interleave(lengths)
+    sampler_N = torch.cat([turn.sampler_T for turn in turns])
+    config, step = objective.config, objective.batch.step
+    settings = LossSettings(config, microbatch.targets_N, sampler_N, turns_N, objective.counts[CUSTOM], step)
+    advantages_N = torch.cat([objective.advantages(turn) for turn in turns])
     try:
         found: Any = loss(*logits, rewards[turns_N], advantages_N, settings)
     except Exception as error:  # user code: its traceback is logged, and committed steps stay

@@ -7,11 +7,16 @@ gradient checkpointing does not count, because it is no progress.
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+
+from clawctl.train.measures import Measures
+from clawctl.trainers.local.batches import Microbatch
+from clawctl.trainers.local.trees import Branch
 
 # Dense bfloat16 teraflops by the name that CUDA reports (vendors' data sheets, without sparsity)
 PEAK_TFLOPS = {
@@ -58,6 +63,24 @@ def cost_of(causal: Any) -> Cost | None:
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     attention = int(config.num_hidden_layers) * heads * size
     return Cost(weights[False], weights[True], head.weight.numel(), bool(head.weight.requires_grad), attention)
+
+
+def count_pass(
+    measures: Measures, cost: Cost | None, batch: Microbatch, branches: Sequence[Branch], backward: bool = False
+) -> None:
+    """Count the computation of a pass."""
+    measures.computed_tokens += batch.tokens
+    measures.sequence_tokens += sum(len(branch.ids) for branch in branches)
+    if cost is not None:
+        count = cost.forward_backward if backward else cost.forward
+        measures.flops += count(batch.tokens, pairs_of(batch, branches), len(batch.targets_N))
+
+
+def pairs_of(batch: Microbatch, branches: Sequence[Branch]) -> int:
+    """Number of token pairs where one sees the other: each token sees itself and all its ancestors."""
+    if batch.positions_BT is not None:
+        return int(batch.positions_BT.sum()) + batch.positions_BT.numel()
+    return sum(len(branch.ids) * (len(branch.ids) + 1) // 2 for branch in branches)
 
 
 def peak_flops(device_name: str | None, tflops: float | None) -> float | None:

@@ -18,9 +18,12 @@ KEPT is measured: transformers' norms, rotations and activations keep additional
 tries that the CPU keeps, at most blockwise.KEPT_BYTES per layer.
 """
 
+import resource
+import sys
 from dataclasses import dataclass, fields
 from typing import Any
 
+import torch
 from torch import nn
 
 from clawctl.config import TrainConfig
@@ -169,3 +172,10 @@ def seconds_a_microbatch(shape: Shape, config: TrainConfig, flops_a_second: floa
     if config.gradient_checkpointing:
         work += shape.cost.forward(tokens, tokens * (tokens + 1) // 2, 0)
     return work / flops_a_second
+
+
+def peak_memory(device: torch.device) -> int:
+    """Peak bytes: of tensors on a GPU since the process began, of the whole process elsewhere."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

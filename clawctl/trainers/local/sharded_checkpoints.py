@@ -21,7 +21,7 @@ from torch import Tensor
 
 from clawctl.errors import ClawError
 from clawctl.run.checksums import Damaged, check_folder, checksums_of, read_sealed, sealed
-from clawctl.run.directory import RunDir, sync
+from clawctl.run.directory import sync
 from clawctl.trainers.local.model import PolicyModel
 from clawctl.trainers.local.ranks import Ranks
 
@@ -30,13 +30,10 @@ _INDEX = "index.json"
 _OLD_INDEX = ".metadata"  # of torch.distributed.checkpoint, a pickle
 
 
-def write_parts(run: RunDir, ranks: Ranks, policy: PolicyModel, optimizer: torch.optim.Optimizer, step: int) -> Path:
-    """A folder of parts next to the checkpoints, to be moved into one. Every rank must call it. Raises OSError on every rank if one
-    fails."""
+def write_parts(folder: Path, ranks: Ranks, policy: PolicyModel, optimizer: torch.optim.Optimizer) -> None:
+    """Make a folder of parts, to be moved into a checkpoint. Every rank must call it. Raises OSError on every rank if one fails."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
-
-    folder = run.train / "checkpoints" / f".{step}.{NAME}"
 
     def make_room() -> None:
         shutil.rmtree(folder, ignore_errors=True)  # of a killed trainer
@@ -57,7 +54,7 @@ def write_parts(run: RunDir, ranks: Ranks, policy: PolicyModel, optimizer: torch
         problem = str(error)
     failed = [told for told in ranks.gather(problem) if told is not None]
     if failed:
-        raise OSError(f"a rank cannot write its part of checkpoint {step}: {failed[0]}")
+        raise OSError(f"a rank cannot write its part of {folder}: {failed[0]}")
 
     def write_index() -> None:
         (folder / _INDEX).write_bytes(sealed(orjson.dumps({"ranks": ranks.world, "files": checksums_of(folder)})))
@@ -65,7 +62,6 @@ def write_parts(run: RunDir, ranks: Ranks, policy: PolicyModel, optimizer: torch
         sync(folder)
 
     ranks.led(write_index)
-    return folder
 
 
 def move_into(checkpoint: Path, parts: Path) -> None:

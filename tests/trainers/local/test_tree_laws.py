@@ -15,8 +15,8 @@ from clawctl.trainers.local.batches import Merge, lay_out, share_out
 from clawctl.trainers.local.model import PolicyModel, load_policy
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.trees import Branch, make_branch
-from tests.train.test_trees import branches
 from tests.train.tiny import make_recipe, make_tokenizer
+from tests.trainers.local.test_trees import branches
 
 CPU = torch.device("cpu")
 RECORDINGS = Path(__file__).parents[1] / "recordings"

@@ -12,7 +12,7 @@ from torch import Tensor
 from clawctl.trainers.local.attention import ancestors, visible
 from clawctl.trainers.local.blockwise import QUERIES, TAIL, WASTE, Block, Blocks, attend_by_blocks, make_blocks
 from clawctl.trainers.local.trees import Branch, Tree, lay, make_branch
-from tests.train.test_trees import branches
+from tests.trainers.local.test_trees import branches
 
 CPU = torch.device("cpu")
 SIZES = st.sampled_from([1, 2, 5, QUERIES])

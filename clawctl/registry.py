@@ -15,6 +15,11 @@ from clawctl.plugins import load_object
 T = TypeVar("T")
 
 
+def is_file(name: str) -> bool:
+    """Whether a name is `file.py:name`, or a file alone."""
+    return name.endswith(".py") or ".py:" in name
+
+
 @dataclass(frozen=True)
 class Registry(Generic[T]):
     """One seam. `built_in` maps names to `module:attribute`; `group` is the group of entry points (`clawctl.suites`)."""
@@ -32,7 +37,7 @@ class Registry(Generic[T]):
         """The implementation. `option` is what the user wrote it under. Raises ClawError (exit code 2) if it cannot be had."""
         if name in self.built_in:
             return cast(T, resolve_name(self.built_in[name]))
-        if name.endswith(".py") or ".py:" in name:
+        if is_file(name):
             return cast(T, load_object(name, option))
         for point in entry_points(group=self.group, name=name):
             try:

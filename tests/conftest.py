@@ -1,12 +1,20 @@
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from clawctl.run.directory import RunDir
+
+# The same draws in every run: a failure can be repeated, and no change fails because of somebody else's draw.
+# HYPOTHESIS_PROFILE=random draws anew.
+hypothesis.settings.register_profile("same", derandomize=True)
+hypothesis.settings.register_profile("random", derandomize=False)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 @pytest.fixture(autouse=True)

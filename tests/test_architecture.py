@@ -9,7 +9,6 @@ import clawctl
 
 ROOT = Path(clawctl.__file__).parent
 STAGES = {"serve", "collect", "judge", "train", "eval", "inspect"}
-MAY_ALSO_IMPORT = {"eval": {"homework"}, "homework": set()}
 
 
 def imports_of(file: Path) -> set[str]:
@@ -25,14 +24,18 @@ def imports_of(file: Path) -> set[str]:
 
 def test_no_stage_imports_another() -> None:
     wrong = []
-    for stage in STAGES | {"homework"}:
+    for stage in STAGES:
         for file in (ROOT / stage).rglob("*.py"):
-            sideways = imports_of(file) & ((STAGES | {"homework"}) - {stage} - MAY_ALSO_IMPORT.get(stage, set()))
+            sideways = imports_of(file) & (STAGES - {stage})
             wrong += [f"{file.relative_to(ROOT)} imports {name}" for name in sideways]
     assert wrong == []
 
 
-BEHIND_A_SEAM = {"engines": {"serve", "engines"}, "trainers": {"train", "trainers"}}
+BEHIND_A_SEAM = {
+    "engines": {"serve", "engines"},
+    "trainers": {"train", "trainers"},
+    "environments": {"eval", "cli", "environments"},
+}
 BELOW_THE_STAGES = {"run", "config", "privacy"}
 
 
@@ -60,7 +63,7 @@ def test_the_loop_of_train_knows_no_torch_and_no_trainer() -> None:
 
 
 def test_what_lies_below_the_stages_imports_none_of_them() -> None:
-    above = STAGES | set(BEHIND_A_SEAM) | {"cli", "launch", "homework"}
+    above = STAGES | set(BEHIND_A_SEAM) | {"cli", "launch"}
     wrong = []
     for part in BELOW_THE_STAGES:
         for file in (ROOT / part).rglob("*.py"):
@@ -78,3 +81,8 @@ def test_shared_modules_import_no_stage_except_late_in_the_doors() -> None:
 def test_help_never_imports_torch() -> None:
     code = "import sys; from clawctl.cli import app; print('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
+
+
+def test_an_environment_is_a_client_of_the_server_and_imports_no_stage() -> None:
+    files = (ROOT / "environments").rglob("*.py")
+    assert [file for file in files if imports_of(file) & (STAGES | {"engines", "trainers", "launch", "cli"})] == []

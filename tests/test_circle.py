@@ -20,7 +20,7 @@ STEPS = 2
 
 
 def talk(run: RunDir, *options: str) -> dict[str, object]:
-    command = [sys.executable, "-m", "clawctl.homework.chat", "--run", str(run.root), "--people", "8", *options]
+    command = [sys.executable, "-m", "clawctl.environments.homework.chat", "--run", str(run.root), "--people", "8", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=80, check=True)
     found: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
     return found

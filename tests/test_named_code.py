@@ -23,6 +23,7 @@ CODE: list[dict[str, Any]] = [
     {"train": {"custom_loss": "{file}:loss"}},
     {"train": {"backend": "{file}:BACKEND"}},
     {"judge": {"custom_rm": "{file}:judge"}},
+    {"eval": {"suites": ["personalisation", {"name": "{file}:suite", "problems": 3}]}},
     {"serve": {"engine": "vllm", "engine_python": "{file}"}},
 ]
 
@@ -99,7 +100,8 @@ def test_no_trap_in_a_run_directory_fires_in_any_stage(tmp_path: Path, mine: Pat
             for name in ("modeling.py", "sitecustomize.py", "conftest.py", "vllm.py", "code.py"):
                 (folder / name).write_text(script)
     (run.root / "code.py").chmod(0o700)
-    for named in ({"train": {"custom_loss": "{file}:f"}}, {"judge": {"custom_rm": "{file}:f"}}, {}):
+    code = ({"train": {"custom_loss": "{file}:f"}}, {"judge": {"custom_rm": "{file}:f"}}, {"eval": {"suites": ["{file}:f"]}}, {})
+    for named in code:
         (run.root / "recipe.yaml").write_text(yaml.safe_dump(named).replace("{file}", str(run.root / "code.py")) if named else "{}")
         for stage in ("collect", "judge", "train") if named == {} else (next(iter(named)),):
             command = [sys.executable, "-m", "clawctl", stage, "--run", str(run.root), "--once"]

@@ -46,8 +46,8 @@ class TrainConfig(Section):
     method: Literal["binary", "grpo", "opd", "opd_topk", "combine", "hybrid"] = "combine"
     """Training method. `binary`: one reward per turn. `grpo`: reward minus the mean reward of its group. `opd`: distil the policy
     with the hint in its prompt, on the sampled tokens. `opd_topk`: the same as a KL over the likeliest tokens at each position.
-    `combine`: `binary` and `opd` as separate terms. `hybrid`: `binary` and a distillation that selects among several hints. Also as a
-    section with the settings of the method: `{kind: hybrid, topk: 8}`."""
+    `combine`: `binary` and `opd` as separate terms. `hybrid`: `binary` and a distillation that selects among several hints. Also
+    as a section with the settings of the method: `{kind: hybrid, topk: 8}`."""
     weight_binary: float = Field(1.0, ge=0)
     """Weight of the reward term in `combine` and `hybrid`. Other systems use 0.5. Here each term is a mean of its own, and 1 and 1
     give their plain sum. AdamW takes nearly the same step with 0.5 and 0.5."""
@@ -206,9 +206,12 @@ class TrainConfig(Section):
                 continue
             own = {key: value for key, value in section.items() if key != "kind"}
             if wrong := next((key for key in own if name == "backend" or key not in METHODS_OF), None):
-                raise PydanticCustomError("no_setting", f"{name} {section.get('kind')} has no setting {wrong}")  # type: ignore[misc]
+                context = {"name": name, "kind": str(section.get("kind")), "key": wrong}
+                raise PydanticCustomError("train", "{name} {kind} has no setting {key}", context)
             if twice := next((key for key in own if key in data and data[key] != own[key]), None):
-                raise PydanticCustomError("twice", f"{twice} is set twice, in the section {name} and beside it")  # type: ignore[misc]
+                raise PydanticCustomError(
+                    "train", "{key} is set twice, in the section {name} and beside it", {"key": twice, "name": name}
+                )
             joined = {**joined, **own}
             joined.pop(name)
             if "kind" in section:
@@ -222,10 +225,10 @@ class TrainConfig(Section):
             if not self.uses(name) and getattr(self, name) != type(self).model_fields[name].default:
                 methods = METHODS_OF[name]
                 listed = ", ".join(methods[:-1]) + " and " * (len(methods) > 1) + methods[-1]
-                problem = f"{name} does nothing with method {self.method}; it belongs to {listed}"
                 if not (info.context or {}).get("saved"):
-                    raise PydanticCustomError("idle", problem)  # type: ignore[misc]
-                log.warning("the recipe of this run: train.%s", problem)
+                    context = {"key": name, "method": self.method, "methods": listed}
+                    raise PydanticCustomError("train", "{key} does nothing with method {method}; it belongs to {methods}", context)
+                log.warning("the recipe of this run sets train.%s, which belongs to %s, not %s", name, listed, self.method)
         return self
 
     def uses(self, name: str) -> bool:

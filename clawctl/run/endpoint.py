@@ -3,7 +3,9 @@
 import logging
 import os
 import secrets
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 
@@ -25,6 +27,8 @@ class Endpoint:
     url: str  # "http://127.0.0.1:30000/v1"
     api_key: str
     model: str  # the name to ask for
+    headers: Mapping[str, str] = field(default_factory=dict)  # of each call: they name the episode, or keep it out of the captures
+    sampling: Mapping[str, Any] = field(default_factory=dict)  # fields of each request: {"temperature": 1.0}
 
 
 def own_api_key(run: RunDir, recipe: Recipe) -> tuple[str, bool]:

@@ -13,7 +13,7 @@ from clawctl.train.ledger import read_ledger
 from tests.train.tiny import HINT, Sampler, publish_shard
 
 # It computes nothing: every turn keeps its logprobs, and a version is one file. Its tokenizer is not of this machine.
-CODE = '''
+CODE = """
 import contextlib, json, sys
 import numpy as np
 from clawctl.train.advantages import Reward, terms_of
@@ -65,7 +65,7 @@ class Backend:
         yield Trainer(recipe.train)
 
 BACKEND = Backend()
-'''
+"""
 
 
 def test_a_trainer_in_a_file_trains_publishes_and_resumes_without_torch(run: RunDir, tmp_path: Path, sampler: Sampler) -> None:

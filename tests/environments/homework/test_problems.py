@@ -2,12 +2,12 @@
 
 import pytest
 
-from clawctl.homework.problems import Task, is_correct, make_tasks, numbers_in, verdict
+from clawctl.environments.homework.problems import Problem, is_correct, make_tasks, numbers_in, verdict
 
 STEP, MIXED_UP = (12, "+", 5, 17), (12, "-", 5, 7)
-STUDENT = Task("t", "student", "Maya has 12 apples and gets 5 more. How many?", 17, None, "Maya", "apples", (STEP,), None)
-WRONG = Task("t", "teacher", "Comment on Tom's solution. Tom wrote: 12 - 5 = 7.", 17, False, "Tom", "apples", (STEP,), MIXED_UP)
-RIGHT = Task("t", "teacher", "Comment on Tom's solution. Tom wrote: 12 + 5 = 17.", 17, True, "Tom", "apples", (STEP,), STEP)
+STUDENT = Problem("t", "student", "Maya has 12 apples and gets 5 more. How many?", 17, None, "Maya", "apples", (STEP,), None)
+WRONG = Problem("t", "teacher", "Comment on Tom's solution. Tom wrote: 12 - 5 = 7.", 17, False, "Tom", "apples", (STEP,), MIXED_UP)
+RIGHT = Problem("t", "teacher", "Comment on Tom's solution. Tom wrote: 12 + 5 = 17.", 17, True, "Tom", "apples", (STEP,), STEP)
 
 
 @pytest.mark.parametrize("role", ["student", "teacher"])

@@ -4,21 +4,21 @@ from random import Random
 
 import pytest
 
-from clawctl.homework.grammar import Grammar
-from clawctl.homework.people import WORDS, Person, content_words
-from clawctl.homework.phrasings import PEOPLE
-from clawctl.homework.problems import Task, make_tasks
+from clawctl.environments.homework.grammar import Grammar
+from clawctl.environments.homework.people import WORDS, Person, content_words
+from clawctl.environments.homework.phrasings import PEOPLE
+from clawctl.environments.homework.problems import Problem, make_tasks
 
 AI = "**Step 1:** 3 + 4 = 7\n\n**Final answer:** 7"
 HELD_OUT = [o.strip()[1:].strip() for text in PEOPLE.values() for o in text.split("|") if o.strip().startswith("~")]
 
 
-def plain(task: Task) -> str:
+def plain(task: Problem) -> str:
     a, op, b, c = task.steps[-1]
     return f"ok so you do it like this, {a} {op} {b} = {c}, so {c} {task.thing}."
 
 
-def task(seed: int = 0) -> Task:
+def task(seed: int = 0) -> Problem:
     return next(t for t in make_tasks("student", 50, seed) if len(t.steps) == 1)
 
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from random import Random
 
-from clawctl.homework.grammar import Grammar, Phrasings, casual
-from clawctl.homework.phrasings import PEOPLE
-from clawctl.homework.problems import NAMES, Role, Task, is_correct, make_tasks, numbers_in
-from clawctl.homework.satisfaction import satisfaction
+from clawctl.environments.homework.grammar import Grammar, Phrasings, casual
+from clawctl.environments.homework.phrasings import PEOPLE
+from clawctl.environments.homework.problems import NAMES, Problem, Role, is_correct, make_tasks, numbers_in
+from clawctl.environments.homework.satisfaction import satisfaction
 
 WORDS = Grammar(PEOPLE)
 MOST_COMPLAINTS = 3
@@ -30,11 +30,11 @@ class Person:
         self._rng = Random(f"person {role} {seed}")
         self.name = self._rng.choice(NAMES)
 
-    def open(self, task: Task) -> str:
+    def open(self, task: Problem) -> str:
         """The first message of a session."""
         return WORDS.say("opens", self._rng, self.phrasings, prompt=task.prompt)
 
-    def react(self, task: Task, reply: str, turn: int) -> Reaction:
+    def react(self, task: Problem, reply: str, turn: int) -> Reaction:
         """What this person says to the reply number `turn`, counted from 0."""
         notices = not is_correct(task, reply) and self._rng.random() < 0.5
         unhappy_with_style = satisfaction(task, reply) < 0.75
@@ -48,7 +48,7 @@ class Person:
         return Reaction(number_complaint(task, reply, self._rng, self.phrasings), done=False, satisfied=False)
 
 
-def content_words(task: Task, rng: Random, phrasings: Phrasings) -> str:
+def content_words(task: Problem, rng: Random, phrasings: Phrasings) -> str:
     """Thanks, or moving on; now and then a word that tells nothing."""
     draw = rng.random()
     if draw < 0.06:
@@ -61,13 +61,13 @@ def content_words(task: Task, rng: Random, phrasings: Phrasings) -> str:
     return casual(WORDS.say("happy", rng, phrasings), rng)
 
 
-def style_complaint(task: Task, rng: Random, phrasings: Phrasings) -> str:
+def style_complaint(task: Problem, rng: Random, phrasings: Phrasings) -> str:
     """Mostly says what was wanted; about one in ten is vague."""
     rule = "complain_vague" if rng.random() < 0.1 else f"complain_{task.role}"
     return casual(WORDS.say(rule, rng, phrasings, pupil=task.name), rng)
 
 
-def number_complaint(task: Task, reply: str, rng: Random, phrasings: Phrasings) -> str:
+def number_complaint(task: Problem, reply: str, rng: Random, phrasings: Phrasings) -> str:
     """Doubts the number that the reply gave; sometimes names the right one."""
     said: list[object] = [*numbers_in(reply)[-1:], "that"]
     return casual(WORDS.say("wrong_number", rng, phrasings, said=said[0], right=task.answer), rng)

@@ -2,13 +2,13 @@
 
 import pytest
 
-from clawctl.homework.problems import Task
-from clawctl.homework.satisfaction import satisfaction
+from clawctl.environments.homework.problems import Problem
+from clawctl.environments.homework.satisfaction import satisfaction
 
-STUDENT = Task(
+STUDENT = Problem(
     "t", "student", "Maya has 12 apples and gets 5 more. How many?", 17, None, "Maya", "apples", ((12, "+", 5, 17),), None
 )
-TEACHER = Task("t", "teacher", "Tom wrote: 12 + 5 = 16.", 17, False, "Tom", "apples", ((12, "+", 5, 17),), (12, "-", 5, 7))
+TEACHER = Problem("t", "teacher", "Tom wrote: 12 + 5 = 16.", 17, False, "Tom", "apples", ((12, "+", 5, 17),), (12, "-", 5, 7))
 
 
 @pytest.mark.parametrize(

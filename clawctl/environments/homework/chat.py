@@ -1,6 +1,6 @@
 """Simulated people over HTTP: they ask, look at what they get, and say what they think of it.
 
-    python -m clawctl.homework.chat --run RUN --people 16 --sessions 200
+    python -m clawctl.environments.homework.chat --run RUN --people 16 --sessions 200
 
 Half of them send session headers, half send nothing at all, as real clients do; some stream. Nobody says what they want in
 any other way than in words.
@@ -21,10 +21,11 @@ from uuid import uuid4
 import httpx
 
 from clawctl.config import load_recipe, recipe_file
+from clawctl.environments.asking import TIMEOUT_S, Refused, ask
+from clawctl.environments.homework.people import Person
+from clawctl.environments.homework.problems import Problem, Role, is_correct, make_tasks
+from clawctl.environments.homework.satisfaction import satisfaction
 from clawctl.errors import ClawError
-from clawctl.homework.people import Person
-from clawctl.homework.problems import Role, Task, is_correct, make_tasks
-from clawctl.homework.satisfaction import satisfaction
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint, own_endpoint
@@ -32,17 +33,8 @@ from clawctl.run.policies import live_version
 
 log = logging.getLogger("people")
 
-TIMEOUT_S = 300.0  # a person waits; sixteen at a time on two cores need it
 _START_S = 180.0  # a server that loads its model may take so long before it listens
 _KEPT_REFUSALS = 20
-
-
-class Refused(Exception):
-    """The server did not answer a request properly: another status than 200, or an answer that broke off."""
-
-    def __init__(self, problem: str, status: int | None = None):
-        super().__init__(problem)
-        self.status = status  # None: no complete HTTP answer at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,62 +59,11 @@ class Conversation:
     refusal: str | None  # why it broke off, if it did
 
 
-async def ask(
-    client: httpx.AsyncClient,
-    endpoint: Endpoint,
-    messages: list[dict[str, Any]],
-    headers: dict[str, str] | None = None,
-    stream: bool = False,
-    **sampling: Any,
-) -> str:
-    """One chat completion; returns the words of the answer. Raises Refused."""
-    body = {"model": endpoint.model, "messages": messages, **sampling}
-    request = {"url": f"{endpoint.url}/chat/completions", "headers": {**_auth(endpoint), **(headers or {})}}
-    try:
-        if stream:
-            return await _ask_streaming(client, request, {**body, "stream": True})
-        response = await client.post(**request, json=body)  # type: ignore[arg-type]
-        if response.status_code != 200:
-            raise Refused(f"status {response.status_code}: {response.text[:200]}", response.status_code)
-        return str(response.json()["choices"][0]["message"].get("content") or "")
-    except httpx.HTTPError as error:
-        raise Refused(f"{type(error).__name__}: {error}") from error
-    except (ValueError, LookupError, AttributeError, TypeError) as error:
-        raise Refused(f"not a chat completion: {error!r}") from error
-
-
-async def _ask_streaming(client: httpx.AsyncClient, request: dict[str, Any], body: dict[str, Any]) -> str:
-    words: list[str] = []
-    ended = False
-    async with client.stream("POST", **request, json=body) as response:
-        if response.status_code != 200:
-            text = (await response.aread()).decode(errors="replace")
-            raise Refused(f"status {response.status_code}: {text[:200]}", response.status_code)
-        async for line in response.aiter_lines():
-            if not line.startswith("data:"):
-                continue
-            data = line.removeprefix("data:").strip()
-            if data == "[DONE]":
-                ended = True
-                continue
-            event = json.loads(data)
-            if "error" in event:
-                raise Refused(f"error in the stream: {str(event['error'])[:200]}")
-            words += [choice["delta"].get("content") or "" for choice in event["choices"]]
-    if not ended:
-        raise Refused("the stream broke off")
-    return "".join(words)
-
-
-def _auth(endpoint: Endpoint) -> dict[str, str]:
-    return {"Authorization": f"Bearer {endpoint.api_key}"}
-
-
 async def converse(
     client: httpx.AsyncClient,
     endpoint: Endpoint,
     person: Person,
-    task: Task,
+    task: Problem,
     session_id: str | None,
     stream: bool = False,
     think_s: float = 0.0,
@@ -137,7 +78,7 @@ async def converse(
         headers = {} if session_id is None else {"X-Session-Id": session_id, **({"X-Session-Done": "true"} if closing else {})}
         asked_at = time.time()
         try:
-            reply = await ask(client, endpoint, messages, headers, stream)
+            reply = await ask(endpoint, messages, headers, stream, client)
         except Refused as refused:
             return Conversation(turns, first, satisfied, len(turns) + 1, str(refused))
         messages.append({"role": "assistant", "content": reply})
@@ -206,7 +147,7 @@ async def _wait_for_server(client: httpx.AsyncClient, endpoint: Endpoint, stop: 
     deadline = time.monotonic() + _START_S
     while not stop.is_set():
         try:
-            await client.get(f"{endpoint.url}/models", headers=_auth(endpoint))
+            await client.get(f"{endpoint.url}/models", headers={"Authorization": f"Bearer {endpoint.api_key}"})
             return
         except httpx.TransportError as error:
             if time.monotonic() > deadline:
@@ -242,9 +183,9 @@ def wait_for_endpoint(run: RunDir, stop: threading.Event) -> Endpoint:
 
 
 def main() -> None:
-    """The door of `python -m clawctl.homework.chat`."""
+    """The door of `python -m clawctl.environments.homework.chat`."""
     parser = argparse.ArgumentParser(
-        prog="python -m clawctl.homework.chat", description="Let simulated people talk to a run's server."
+        prog="python -m clawctl.environments.homework.chat", description="Let simulated people talk to a run's server."
     )
     parser.add_argument("--run", type=Path, required=True, help="the run directory")
     parser.add_argument("--people", type=int, default=16, help="how many talk at a time (default 16)")

@@ -6,7 +6,7 @@ want a friendly comment that speaks to the pupil about what the pupil did. Wheth
 
 import re
 
-from clawctl.homework.problems import Task, numbers_in
+from clawctl.environments.homework.problems import Problem, numbers_in
 
 _AI_MARKS = (
     re.compile(r"\*\*|__"),
@@ -20,7 +20,7 @@ _WARM = re.compile(
 )
 
 
-def satisfaction(task: Task, reply: str) -> float:
+def satisfaction(task: Problem, reply: str) -> float:
     """0 to 1 in quarters: 1 for a reply wholly in the style that this role wants, at most 0.25 with any mark of AI style."""
     marks = sum(bool(mark.search(reply)) for mark in _AI_MARKS)
     if marks:
@@ -28,7 +28,7 @@ def satisfaction(task: Task, reply: str) -> float:
     return _good_points(task, reply) / 4
 
 
-def _good_points(task: Task, reply: str) -> int:
+def _good_points(task: Problem, reply: str) -> int:
     words = re.findall(r"[a-z']+", reply.lower())
     numbers = set(numbers_in(reply))
     shown = {n for a, _, b, c in task.steps for n in (a, b, c)}

@@ -129,7 +129,7 @@ _WROTE = ("{s}.", "{s}, so {x} {things}.", "{s}. Answer: {x} {things}.", "I did 
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class Problem:
     """One piece of homework. `name` is the child in the story (student) or the pupil whose solution it is (teacher)."""
 
     task_id: str
@@ -143,10 +143,10 @@ class Task:
     written: Step | None  # teacher only: the pupil's sum
 
 
-def make_tasks(role: Role, count: int, seed: int, split: Split = "train") -> list[Task]:
+def make_tasks(role: Role, count: int, seed: int, split: Split = "train") -> list[Problem]:
     """`count` tasks, the same for the same arguments. No problem text of `train` is one of `eval`."""
     rng = Random(f"homework {role} {seed} {split}")
-    tasks: list[Task] = []
+    tasks: list[Problem] = []
     while len(tasks) < count:
         task, problem = _draw(role, rng, f"{role}-{split}-{seed}-{len(tasks)}")
         if split == "all" or (zlib.crc32(problem.encode()) % 5 == 0) == (split == "eval"):
@@ -154,7 +154,7 @@ def make_tasks(role: Role, count: int, seed: int, split: Split = "train") -> lis
     return tasks
 
 
-def is_correct(task: Task, reply: str) -> bool:
+def is_correct(task: Problem, reply: str) -> bool:
     """Student: the last number of the reply is the answer. Teacher: the verdict is right, and a wrong result is put right."""
     numbers = numbers_in(reply)
     if task.role == "student":
@@ -183,7 +183,7 @@ def verdict(comment: str) -> bool | None:
     return True if _RIGHT.search(text) else None
 
 
-def _draw(role: Role, rng: Random, task_id: str) -> tuple[Task, str]:
+def _draw(role: Role, rng: Random, task_id: str) -> tuple[Problem, str]:
     steps = _steps(rng, most=2 if role == "student" else 1)
     who, other, pupil = rng.sample(NAMES, 3)
     thing = rng.choice(THINGS)
@@ -194,13 +194,13 @@ def _draw(role: Role, rng: Random, task_id: str) -> tuple[Task, str]:
     problem = story.format(A=who, B=other, a=a, b=b, c=last[2], things=thing, boxes=rng.choice(BOXES))
     answer = last[3]
     if role == "student":
-        return Task(task_id, role, rng.choice(_ASKS).format(p=problem), answer, None, who, thing, steps, None), problem
+        return Problem(task_id, role, rng.choice(_ASKS).format(p=problem), answer, None, who, thing, steps, None), problem
     right = rng.random() < 0.5
     written = last if right else _mixed_up(last, rng)
     x, sign, y, z = written
     work = rng.choice(_WROTE).format(s=f"{x} {sign} {y} = {z}", x=z, things=thing)
     prompt = rng.choice(_COMMENT_ON).format(N=pupil, p=problem, w=work)
-    return Task(task_id, role, prompt, answer, right, pupil, thing, steps, written), problem
+    return Problem(task_id, role, prompt, answer, right, pupil, thing, steps, written), problem
 
 
 def _steps(rng: Random, most: int) -> tuple[Step, ...]:

@@ -13,9 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from clawctl.homework.chat import Conversation, Crowd, Refused, ask, converse, play
-from clawctl.homework.people import Person
-from clawctl.homework.problems import make_tasks
+from clawctl.environments.asking import Refused, ask
+from clawctl.environments.homework.chat import Conversation, Crowd, converse, play
+from clawctl.environments.homework.people import Person
+from clawctl.environments.homework.problems import make_tasks
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.policies import ensure_base_policy
@@ -35,8 +36,7 @@ def talk(server: Answering, session_id: str | None, stream: bool = False) -> Con
 
 def one_question(server: Answering, stream: bool) -> str:
     async def run() -> str:
-        async with httpx.AsyncClient() as client:
-            return await ask(client, Endpoint(server.url, "key", "demo"), [{"role": "user", "content": "hi"}], stream=stream)
+        return await ask(Endpoint(server.url, "key", "demo"), [{"role": "user", "content": "hi"}], stream=stream)
 
     return asyncio.run(run())
 
@@ -133,7 +133,7 @@ def test_the_same_seed_brings_the_same_people_with_the_same_words(tmp_path: Path
 
 
 def test_the_command_prints_its_summary_and_ctrl_c_lets_people_finish(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "clawctl.homework.chat", "--run", str(tmp_path / "run"), "--people", "3"]
+    command = [sys.executable, "-m", "clawctl.environments.homework.chat", "--run", str(tmp_path / "run"), "--people", "3"]
     with answering(lambda body: "hm") as server:
         announce(a_run(tmp_path), server.url)
         done = subprocess.run([*command, "--sessions", "5"], capture_output=True, text=True, timeout=120, check=True)
@@ -152,7 +152,7 @@ def test_the_command_prints_its_summary_and_ctrl_c_lets_people_finish(tmp_path: 
 
 
 def test_a_folder_that_is_no_run_is_a_wrong_command(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "clawctl.homework.chat", "--run", str(tmp_path / "nothing")]
+    command = [sys.executable, "-m", "clawctl.environments.homework.chat", "--run", str(tmp_path / "nothing")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "is not a run directory" in done.stderr

@@ -21,7 +21,7 @@ log = logging.getLogger("clawctl.train")
 UNTRAINABLE = "untrainable"
 
 
-class Refused(Exception):
+class TurnRefused(Exception):
     """This turn is not trained; the message is the counted reason."""
 
 
@@ -44,30 +44,30 @@ class Admission:
             log.warning("%s", warning)
 
     def sample(self, stem: str, turn: Turn, verdict: Verdict | None, origin: Origin, version: int) -> Sample:
-        """The turn in the form that the trainer uses, for a policy at `version`. Raises Refused."""
+        """The turn in the form that the trainer uses, for a policy at `version`. Raises TurnRefused."""
         if not turn.judged:
-            raise Refused(UNTRAINABLE)
+            raise TurnRefused(UNTRAINABLE)
         imported = not turn.trainable
         if has_cut_call(turn.tools, turn.response, turn.finish_reason, turn.completion_ids, self.texts.decode):
-            raise Refused(CUT_CALL)  # an older collect published it as trainable
+            raise TurnRefused(CUT_CALL)  # an older collect published it as trainable
         if imported:
             try:
                 turn = self.texts.render(turn)
             except Unrenderable as error:
-                raise Refused("cannot be rendered") from error
+                raise TurnRefused("cannot be rendered") from error
         elif differs(origin.tokenizer, self.own.tokenizer):
-            raise Refused("ids of another tokenizer")
+            raise TurnRefused("ids of another tokenizer")
         elif differs(origin.architecture, self.own.architecture):
-            raise Refused("sampled by another model")
+            raise TurnRefused("sampled by another model")
         if verdict is None:
-            raise Refused("no verdict")
+            raise TurnRefused("no verdict")
         hints, earned = self._hints(verdict), worth_of(turn, verdict)
         reward = self._reward(turn, earned, verdict, bool(hints))
         self._check_numbers(turn)
         prompts = [ids for hint in hints if (ids := self.texts.with_hint(turn, hint)) is not None]
         if hints and not prompts:
             if reward is None:
-                raise Refused("teacher prompt does not match")
+                raise TurnRefused("teacher prompt does not match")
             self.lost_hints["teacher prompt does not match"] += 1
         kind = kind_of(turn)
         assert turn.prompt_ids is not None
@@ -87,54 +87,54 @@ class Admission:
             return []
         if self.config.method != "hybrid":
             return [verdict.hint] if verdict.hint else []
-        found = dict.fromkeys(hint.strip() for hint in (*verdict.hints, verdict.hint or "") if hint.strip())
-        return sorted(found, key=len)[: self.config.hint_candidates]
+        result = dict.fromkeys(hint.strip() for hint in (*verdict.hints, verdict.hint or "") if hint.strip())
+        return sorted(result, key=len)[: self.config.hint_candidates]
 
     def _reward(self, turn: Turn, earned: Worth, verdict: Verdict, hinted: bool) -> float | None:
-        """The reward, or None if the method trains the turn without one. Raises Refused if there is nothing to train."""
+        """The reward, or None if the method trains the turn without one. Raises TurnRefused if there is nothing to train."""
         if earned.problem is not None:
-            raise Refused(earned.problem)
+            raise TurnRefused(earned.problem)
         if not self.config.uses_rewards:
             if not hinted:
-                raise Refused("no hint")
+                raise TurnRefused("no hint")
             return None
         if self.config.credit == "group" and turn.group_id is None:
             if not hinted:
-                raise Refused("in no group")
+                raise TurnRefused("in no group")
             return None
         alone = self.config.credit == "reward"  # else a 0 is compared with others
         reward = earned.value if earned.says_something or not alone else None
         if reward is None and not hinted:
-            raise Refused("no reward" if verdict.hint else "neutral")
+            raise TurnRefused("no reward" if verdict.hint else "neutral")
         return reward
 
     def _allowed(self, turn: Turn) -> Allowed | None:
-        """The allowed tokens of a structured answer. Raises Refused if they do not match this answer and model."""
+        """The allowed tokens of a structured answer. Raises TurnRefused if they do not match this answer and model."""
         if turn.allowed is None:
             return None
         try:
             allowed = unpack(turn.allowed)
         except ValueError as error:
-            raise Refused("the sets of allowed tokens cannot be read") from error
+            raise TurnRefused("the sets of allowed tokens cannot be read") from error
         if allowed.vocabulary != self.texts.vocabulary:
-            raise Refused("the sets of allowed tokens are of another vocabulary")
+            raise TurnRefused("the sets of allowed tokens are of another vocabulary")
         if not allowed.admits(turn.completion_ids or []):
-            raise Refused("a sampled token is not among the allowed ones")
+            raise TurnRefused("a sampled token is not among the allowed ones")
         return allowed
 
     def _check_numbers(self, turn: Turn) -> None:
-        """Raises Refused if the ids or logprobs do not belong to the distribution that the trainer computes."""
+        """Raises TurnRefused if the ids or logprobs do not belong to the distribution that the trainer computes."""
         prompt, completion, logprobs = turn.prompt_ids or [], turn.completion_ids or [], turn.logprobs or []
         if turn.temperature <= 0:
-            raise Refused("greedy")
+            raise TurnRefused("greedy")
         if turn.top_p < 1 or turn.top_k > 0:
-            raise Refused("sampled with top-p or top-k")
+            raise TurnRefused("sampled with top-p or top-k")
         if any(not 0 <= token < self.texts.vocabulary for token in (*prompt, *completion)):
-            raise Refused("ids outside the vocabulary")
+            raise TurnRefused("ids outside the vocabulary")
         if self.texts.context is not None and len(prompt) + len(completion) > self.texts.context:
-            raise Refused("longer than the model's context")
+            raise TurnRefused("longer than the model's context")
         if any(value is None or not math.isfinite(value) or value > 1e-3 for value in logprobs):
-            raise Refused("a logprob is missing or not one")
+            raise TurnRefused("a logprob is missing or not one")
 
 
 def worth_of(turn: Turn, verdict: Verdict | None) -> Worth:

@@ -55,7 +55,7 @@ class Watch:
     exact: bool  # the trainer computes in float32 throughout
     warned: bool = False
 
-    def look(self, row: dict[str, Any]) -> None:
+    def check(self, row: dict[str, Any]) -> None:
         """At a row of steps.jsonl."""
         mismatch, most = row["mismatch_mean"], UNUSUAL if self.exact else UNUSUAL_ROUNDED
         if self.warned or mismatch is None or mismatch <= most:

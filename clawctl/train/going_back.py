@@ -68,13 +68,13 @@ def read_back(run: RunDir) -> list[dict[str, Any]]:
         lines = (run.train / "back.jsonl").read_bytes().splitlines()
     except FileNotFoundError:
         return []
-    found = []
+    entries = []
     for line in filter(None, lines):
         try:
-            found.append(read_sealed(line))
+            entries.append(read_sealed(line))
         except Damaged:
             continue
-    return found
+    return entries
 
 
 class LineageWatch:
@@ -85,22 +85,22 @@ class LineageWatch:
         self._stamps: list[Any] = []
         self._lineage: Lineage | None = None
 
-    def look(self) -> Lineage:
+    def read(self) -> Lineage:
         stamps = self._stamp()
         if self._lineage is None or stamps != self._stamps:
             self._lineage, self._stamps = read_lineage(self._run), stamps
         return self._lineage
 
     def _stamp(self) -> list[Any]:
-        run, found = self._run, list[Any]()
+        run, entries = self._run, list[Any]()
         for path in (run.policies, run.policies / "moves.jsonl", run.eval, run.train / "abandoned.jsonl"):
             try:
                 told = path.stat()
             except FileNotFoundError:
-                found.append(None)
+                entries.append(None)
             else:
-                found.append((told.st_mtime_ns, told.st_size))
-        return found
+                entries.append((told.st_mtime_ns, told.st_size))
+        return entries
 
 
 class Pause:
@@ -113,7 +113,7 @@ class Pause:
         self._looked: Lineage | None = None
         self._found: ClawError | None = None
 
-    def look(self, lineage: Lineage) -> ClawError | None:
+    def check(self, lineage: Lineage) -> ClawError | None:
         """The message while training is paused, else None. Changes are recorded."""
         if lineage is self._looked:
             return self._found
@@ -150,10 +150,10 @@ def forgive(run: RunDir, newest: int, why: str) -> None:
 
 def read_refusals(run: RunDir) -> dict[str, Any]:
     try:
-        found = read_sealed((run.train / "refusals.json").read_bytes())
+        entries = read_sealed((run.train / "refusals.json").read_bytes())
     except (FileNotFoundError, Damaged):
         return {}
-    return found if isinstance(found, dict) else {}
+    return entries if isinstance(entries, dict) else {}
 
 
 def _write_refusals(run: RunDir, known: dict[str, Any]) -> None:

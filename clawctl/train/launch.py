@@ -8,10 +8,10 @@ from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir, sole_worker
 from clawctl.run.policies import ensure_base_policy
 from clawctl.train.loop import run_training
-from clawctl.trainers import TRAINERS, Backend
+from clawctl.trainers import TRAINERS, TrainingBackend
 
 
-def backend_of(recipe: Recipe) -> Backend:
+def backend_of(recipe: Recipe) -> TrainingBackend:
     """The implementation that `train.backend` names. Raises ClawError."""
     return TRAINERS.load(recipe.train.backend, "train.backend")
 

@@ -88,7 +88,7 @@ class Session:
                 self._publish(batch, result, stop)
                 self.feed.done([sample.turn_id for sample in batch.samples], "trained")
                 track(trackers, result.row)
-                watch.look(result.row)
+                watch.check(result.row)
             if failed >= config.max_skipped_steps:
                 raise _too_many_failures(result, failed)
         log.info("%s", self.feed.summary())
@@ -102,18 +102,18 @@ class Session:
         A step is always finished; a stop takes effect between steps. Ends with `moved` if training continues from another version.
         While training is paused there are no batches; with `once` the reason is in `paused`.
         """
-        run, tree, pause = self.run, LineageWatch(self.run), Pause(self.run, self.recipe)
+        run, lineages, pause = self.run, LineageWatch(self.run), Pause(self.run, self.recipe)
         paused: ClawError | None = None
         for _ in changes([run.trajectories, run.verdicts, run.feedback, run.policies, run.eval], stop):
             while not stop.is_set():
-                lineage = tree.look()
+                lineage = lineages.read()
                 self.moved = lineage.tip != self.version
-                paused = None if self.moved else pause.look(lineage)
+                paused = None if self.moved else pause.check(lineage)
                 if self.moved or paused or self._is_last(lineage) or (batch := self._take(lineage)) is None:
                     break
                 if batch.samples:
                     yield batch
-            if once or stop.is_set() or self.moved or self._is_last(tree.look()):
+            if once or stop.is_set() or self.moved or self._is_last(lineages.read()):
                 break
             self.trainer.idle()
         self.paused = paused if once else None
@@ -128,7 +128,7 @@ class Session:
         batch = replace(batch, step=lineage.newest + 1, parent=lineage.tip, depth=depth, baselines=baselines)
         if self.teacher is not None:
             batch, lost = taught(batch, self.teacher.ask(batch))
-            self.feed.lose_hints(lost, [sample.turn_id for sample in batch.samples])
+            self.feed.drop_hints(lost, [sample.turn_id for sample in batch.samples])
         return batch
 
     def _is_last(self, lineage: Lineage) -> bool:
@@ -143,7 +143,7 @@ class Session:
             if recipe.train.baseline == "mean":
                 self.baselines.learn(batch.samples)
             self.version = batch.step
-            about = {"baselines": self.baselines.kept}
+            about = {"baselines": self.baselines.means}
             commit = partial(checkpoints.commit_step, run, recipe, batch, result, snapshot, about)
             # if a snapshot cannot be saved twice, the trainer makes the step again
             path = when_there_is_room(commit, f"checkpoint {batch.step}", stop) if snapshot.repeatable else commit()

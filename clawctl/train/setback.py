@@ -102,13 +102,13 @@ def _set_back(run: RunDir, lineage: Lineage, step: int, problem: str) -> None:
     log.error("%s", problem)
     steps = steps_kept(run)
     if not steps:
-        told = f"{run.root} has policy {lineage.newest} but no checkpoint to resume from"
-        raise ClawError(told, "restore train/checkpoints, or start a new run with --run")
+        message = f"{run.root} has policy {lineage.newest} but no checkpoint to resume from"
+        raise ClawError(message, "restore train/checkpoints, or start a new run with --run")
     ancestors = [v for v in lineage.ancestry(step if step in lineage.parents else lineage.tip) if v != step and v in steps]
     back = next((version for version in ancestors if _problem_of(run, version) is None), None)
     if back is None:
-        told = f"{run.train / 'checkpoints'} contains no intact checkpoint; {problem}"
-        raise ClawError(told, "restore one from a copy, or start a new run with --run")
+        message = f"{run.train / 'checkpoints'} contains no intact checkpoint; {problem}"
+        raise ClawError(message, "restore one from a copy, or start a new run with --run")
     gone = {step}
     for version in sorted(lineage.parents):  # a parent comes before its children
         if version in lineage.above(lineage.tip, back) or lineage.parents[version] in gone:

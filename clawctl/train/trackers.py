@@ -46,7 +46,7 @@ def track(trackers: Sequence[Tracker], row: dict[str, Any]) -> None:
 
 def metrics_of(row: dict[str, Any]) -> dict[str, float]:
     """A row of `steps.jsonl` under common names, without missing values."""
-    found: dict[str, float | None] = {
+    result: dict[str, float | None] = {
         "loss/total": row["loss"],
         "reward/mean": row["reward_mean"],
         "reward/std": row["reward_std"],
@@ -68,14 +68,14 @@ def metrics_of(row: dict[str, Any]) -> dict[str, float]:
         **_quantiles("ratio", row["ratio_quantiles"]),
     }
     for name, term in row["terms"].items():
-        found |= {
+        result |= {
             f"loss/{name}": term["loss"],
             f"tokens/{name}": term["tokens"],
             f"masked_fraction/{name}": term["masked_fraction"],
         }
-        found |= _quantiles(f"advantage/{name}", term["advantage_quantiles"])
-        found |= _quantiles(f"divergence/{name}", term["divergence_quantiles"])
-    return {name: float(value) for name, value in found.items() if value is not None}
+        result |= _quantiles(f"advantage/{name}", term["advantage_quantiles"])
+        result |= _quantiles(f"divergence/{name}", term["divergence_quantiles"])
+    return {name: float(value) for name, value in result.items() if value is not None}
 
 
 def _quantiles(name: str, values: list[float] | None) -> dict[str, float | None]:

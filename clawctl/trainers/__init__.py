@@ -7,7 +7,7 @@ trainer for the rest, in this order:
     result = trainer.step(batch)             # new weights, or the reason why there are none
     snapshot = trainer.publish(version, scratch)  # then snapshot.save(folder), until the disk takes it
 
-To add a trainer, write a `Backend` and register it under a name: here, as `file.py:name`, or as an entry point of the group
+To add a trainer, write a `TrainingBackend` and register it under a name: here, as `file.py:name`, or as an entry point of the group
 `clawctl.trainers`. `train.backend` in the recipe selects it. A trainer on other machines gets the same batches: exact ids, the
 sampler's logprobs, and for each turn its reward's advantage (`Batch.advantage`) and the prompt with its hint.
 """
@@ -88,7 +88,7 @@ class Trainer(Protocol):
         """Called about once a second while there is no batch, so that connections stay alive."""
 
 
-class Backend(Protocol):
+class TrainingBackend(Protocol):
     """One way to train: what the registry holds."""
 
     def estimate(self, recipe: Recipe, gpus: str | None, processes: int | None) -> list[str]:
@@ -102,4 +102,4 @@ class Backend(Protocol):
         loop runs, before anything is loaded. Raises ClawError."""
 
 
-TRAINERS: Registry[Backend] = Registry("trainer", "clawctl.trainers", {"local": "clawctl.trainers.local.backend:BACKEND"})
+TRAINERS: Registry[TrainingBackend] = Registry("trainer", "clawctl.trainers", {"local": "clawctl.trainers.local.backend:BACKEND"})

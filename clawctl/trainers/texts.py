@@ -53,10 +53,10 @@ def teacher_prompt_ids(tokenizer: Any, turn: Turn, hint: str) -> list[int] | Non
     """
     if not turn.messages:
         return None
-    found = _with_hint_in_it(tokenizer, turn, hint, continued=False)
-    if found is None and turn.messages[-1].get("role") == "assistant":
-        found = _with_hint_in_it(tokenizer, turn, hint, continued=True)
-    return found
+    result = _with_hint_in_it(tokenizer, turn, hint, continued=False)
+    if result is None and turn.messages[-1].get("role") == "assistant":
+        result = _with_hint_in_it(tokenizer, turn, hint, continued=True)
+    return result
 
 
 def _with_hint_in_it(tokenizer: Any, turn: Turn, hint: str, continued: bool) -> list[int] | None:
@@ -107,8 +107,8 @@ def rendered(tokenizer: Any, turn: Turn) -> Turn:
     except (ValueError, TypeError, KeyError, AttributeError, template_error()) as error:  # a template may refuse any conversation
         raise Unrenderable from error
     content, end = safe.messages[-1].get("content") or "", tokenizer.eos_token
-    answer, found, behind = whole[len(prompt) :].rpartition(end)
-    if not whole.startswith(prompt) or not found or behind.strip() or not answer or content.strip() not in answer:
+    answer, result, behind = whole[len(prompt) :].rpartition(end)
+    if not whole.startswith(prompt) or not result or behind.strip() or not answer or content.strip() not in answer:
         raise Unrenderable  # a template that rewrites the messages would train other text
     prompt_ids, completion_ids = (safe.encode(text) for text in (prompt, answer + end))
     return replace(turn, prompt_ids=prompt_ids, completion_ids=completion_ids)

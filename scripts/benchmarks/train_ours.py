@@ -18,7 +18,7 @@ from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.sharding import layers_of
 from clawctl.trainers.local.step import Training, train_step
 from clawctl.trainers.local.trainer import load_training
-from clawctl.trainers.local.trees import Tree, lay
+from clawctl.trainers.local.trees import Trie, lay
 from scripts.benchmarks.train_trl import grown_bytes, matmul_flops, watch_memory
 
 
@@ -65,7 +65,7 @@ def operations_ratio(training: Training, samples: list[Sample]) -> float:
     return alone / (useful_flops(training, samples) - last_layer_flops(training, cost, lay(branches)))
 
 
-def last_layer_flops(training: Training, cost: Cost, tree: Tree) -> float:
+def last_layer_flops(training: Training, cost: Cost, tree: Trie) -> float:
     """What a tree's last layer leaves out: attention of tokens that are not asked, and their MLP where the layer is known.
     All weights learn."""
     layers = layers_of(training.policy.causal)

@@ -12,7 +12,7 @@ from clawctl.train.advantages.baselines import MEMORY, Baselines
 from clawctl.train.advantages.gae import session_credits
 from clawctl.train.advantages.grpo import Earned, group_credits
 from clawctl.train.sample import Batch, Sample
-from clawctl.trainers.local.objective import Tops, chosen_hints, divergence, token_advantages
+from clawctl.trainers.local.objective import LikeliestLogprobs, chosen_hints, divergence, token_advantages
 
 TURN = Sample("t", "a", "homework", [1, 2], [3, 4, 5], [-1.0, -2.0, -3.0], 1.0, 0, -1.0, [1, 2, 9])
 POLICY, TEACHER = torch.tensor([-1.0, -2.0, -3.0]), torch.tensor([-0.5, -2.5, -9.0])
@@ -52,7 +52,7 @@ def test_a_baseline_is_the_mean_of_the_turns_before_and_forgets_slowly() -> None
     baselines.learn([good, bad, good, good, other, replace(TURN, reward=None)])
     assert baselines.of("homework") == pytest.approx(0.5)  # (1 - 1 + 1 + 1) / 4
     assert baselines.of("chat") == 1.0
-    baselines.kept["homework"] = (0.5, 1000)
+    baselines.means["homework"] = (0.5, 1000)
     baselines.learn([bad])
     assert baselines.of("homework") == pytest.approx(0.5 - 1.5 / MEMORY)
 
@@ -133,7 +133,7 @@ def test_hybrid_learns_from_the_chosen_teacher_alone() -> None:
     before = torch.tensor([[0.5, 0.25], [0.5, 0.25]]).log()
     teachers = torch.tensor([[[0.5, 0.25], [0.01, 0.98]], [[0.9, 0.1], [0.5, 0.25]]]).log()
     policy = before.clone().requires_grad_()
-    found = divergence(opd, Tops(policy, before, teachers, torch.tensor([[2, 0], [0, 2]])))
+    found = divergence(opd, LikeliestLogprobs(policy, before, teachers, torch.tensor([[2, 0], [0, 2]])))
     found.sum().backward()
     assert policy.grad is not None
     assert policy.grad.tolist() == [[0.0, 0.0], [0.0, 0.0]]  # hint 0 at the first position, hint 1 at the second: both agree
@@ -143,7 +143,7 @@ def test_opd_topk_has_a_differentiable_divergence_and_no_advantages() -> None:
     (term,) = terms_of(TrainConfig(method="opd_topk"))
     assert isinstance(term.signal, Divergence)
     policy, teacher = torch.tensor([[0.5, 0.25]]).log().requires_grad_(), torch.tensor([[[0.25, 0.25]]]).log()
-    found = divergence(term, Tops(policy, policy.detach(), teacher, torch.zeros(1, 1)))
+    found = divergence(term, LikeliestLogprobs(policy, policy.detach(), teacher, torch.zeros(1, 1)))
     assert found.tolist() == pytest.approx([math.log(2) / 4], rel=1e-5)
     assert found.requires_grad
     assert (likeliest(TrainConfig(method="opd_topk")), likeliest(TrainConfig(method="hybrid"))) == (50, 4)

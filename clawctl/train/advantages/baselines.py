@@ -12,28 +12,28 @@ MEMORY = 64  # turns: older rewards fade, because they belong to an older policy
 class Baselines:
     """Mean reward per kind of task over the last MEMORY turns or so: b += (r - b) / min(n, MEMORY). A checkpoint keeps them."""
 
-    def __init__(self, kept: Mapping[str, tuple[float, int]] | None = None) -> None:
-        self.kept = {kind: (float(mean), int(count)) for kind, (mean, count) in (kept or {}).items()}
+    def __init__(self, means: Mapping[str, tuple[float, int]] | None = None) -> None:
+        self.means = {kind: (float(mean), int(count)) for kind, (mean, count) in (means or {}).items()}
 
     def of(self, kind: str) -> float:
         """0.0 before the first turn of a kind."""
-        return self.kept.get(kind, (0.0, 0))[0]
+        return self.means.get(kind, (0.0, 0))[0]
 
     def learn(self, samples: Sequence[Sample]) -> None:
         """Take in the rewards of a step, after it: a turn is never its own baseline."""
         for sample in samples:
             if sample.reward is not None:
-                mean, count = self.kept.get(sample.kind, (0.0, 0))
-                self.kept.pop(sample.kind, None)
-                self.kept[sample.kind] = (mean + (sample.reward - mean) / min(count + 1, MEMORY), count + 1)
+                mean, count = self.means.get(sample.kind, (0.0, 0))
+                self.means.pop(sample.kind, None)
+                self.means[sample.kind] = (mean + (sample.reward - mean) / min(count + 1, MEMORY), count + 1)
         self._forget({_key(sample.kind) for sample in samples})
 
     def _forget(self, keys: Set[str]) -> None:
         """Of each of the keys keep the kinds that were seen last."""
         for key in keys:
-            own = [kind for kind in self.kept if _key(kind) == key]
+            own = [kind for kind in self.means if _key(kind) == key]
             for kind in own[: max(0, len(own) - MOST_KINDS)]:
-                del self.kept[kind]
+                del self.means[kind]
 
 
 def _key(kind: str) -> str:

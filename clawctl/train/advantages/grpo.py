@@ -37,8 +37,8 @@ def _by_episode(turns: Sequence[Earned], std: bool) -> dict[str, float]:
         if turn.reward is not None:
             episodes.setdefault(turn.session_id, []).append(turn.reward)
     earned = {episode: sum(rewards) / len(rewards) for episode, rewards in episodes.items()}
-    told = _standardised(earned, std)
-    return {turn.turn_id: told[turn.session_id] for turn in turns if turn.session_id in told and turn.reward is not None}
+    credits = _standardised(earned, std)
+    return {turn.turn_id: credits[turn.session_id] for turn in turns if turn.session_id in credits and turn.reward is not None}
 
 
 def _by_step(turns: Sequence[Earned], std: bool) -> dict[str, float]:
@@ -46,10 +46,10 @@ def _by_step(turns: Sequence[Earned], std: bool) -> dict[str, float]:
     for turn in turns:
         if turn.reward is not None:
             steps.setdefault(turn.turn_index, {})[turn.turn_id] = turn.reward
-    told: dict[str, float] = {}
+    credits: dict[str, float] = {}
     for rewards in steps.values():
-        told |= rewards if len(rewards) == 1 else _standardised(rewards, std)
-    return told
+        credits |= rewards if len(rewards) == 1 else _standardised(rewards, std)
+    return credits
 
 
 def _standardised(rewards: dict[str, float], std: bool) -> dict[str, float]:

@@ -11,7 +11,7 @@ from clawctl.trainers.local.torchrun import Gpus, become_torchrun, parse_gpus
 
 
 class LocalBackend:
-    """A `Backend`. One process, or one for each GPU, which torchrun starts."""
+    """A `TrainingBackend`. One process, or one for each GPU, which torchrun starts."""
 
     def estimate(self, recipe: Recipe, gpus: str | None, processes: int | None) -> list[str]:
         import torch

@@ -35,19 +35,19 @@ def load_custom_loss(config: TrainConfig, vocabulary: int) -> CustomLoss | None:
     settings = LossSettings(config, ids, zeros, turns, 2, 1)
     reference = torch.zeros(2, vocabulary) if config.lora is not None or config.needs_second_model else None
     try:
-        found: Any = loss(logits, reference, torch.ones(2), torch.ones(2), settings)
+        result: Any = loss(logits, reference, torch.ones(2), torch.ones(2), settings)
     except Exception as error:
         cure = _CURE if reference is not None else f"{_CURE}; {_NO_REFERENCE}"
         raise ClawError(f"train.custom_loss {config.custom_loss} fails on two tokens: {error!r}", cure, 2) from error
-    _check(found, config, "")
+    _check(result, config, "")
     return loss
 
 
-def _check(found: Any, config: TrainConfig, where: str) -> None:
+def _check(result: Any, config: TrainConfig, where: str) -> None:
     """Raises ClawError (exit code 2) if the function is not a loss."""
-    if not isinstance(found, Tensor) or found.ndim != 0 or not found.requires_grad:
-        got = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-        got += " without gradient" if isinstance(found, Tensor) and not found.requires_grad else ""
+    if not isinstance(result, Tensor) or result.ndim != 0 or not result.requires_grad:
+        got = f"a tensor of shape {list(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
+        got += " without gradient" if isinstance(result, Tensor) and not result.requires_grad else ""
         raise ClawError(f"train.custom_loss {config.custom_loss} returned {got}{where}", _CURE, 2)
 
 
@@ -82,13 +82,13 @@ def custom_loss(
     settings = LossSettings(config, microbatch.targets_N, sampler_N, turns_N, objective.counts[CUSTOM], step)
     advantages_N = torch.cat([objective.advantages(turn) for turn in turns])
     try:
-        found: Any = loss(*logits, rewards[turns_N], advantages_N, settings)
+        result: Any = loss(*logits, rewards[turns_N], advantages_N, settings)
     except Exception as error:  # user code: its traceback is logged, and committed steps stay
         problem = f"train.custom_loss {config.custom_loss} fails in step {step}: {error!r}"
         log.error("%s", problem, exc_info=error)
         raise ClawError(
             problem, "fix it and start again; earlier steps are kept, and the turns of this step stay available"
         ) from error
-    _check(found, config, f" in step {step}")
-    assert isinstance(found, Tensor)
-    return found
+    _check(result, config, f" in step {step}")
+    assert isinstance(result, Tensor)
+    return result

@@ -29,10 +29,10 @@ def scored(policy: PolicyModel, ranks: Ranks, batch: Batch, tokens: int) -> Batc
 def _scored(policy: PolicyModel, batch: Batch, tokens: int) -> Batch:
     waiting = [sample for sample in batch.samples if sample.logprobs is None]
     branches = [make_branch(sample.prompt_ids, sample.completion_ids, sample.temperature) for sample in waiting]
-    found: dict[str, list[float]] = {}
+    result: dict[str, list[float]] = {}
     for group in share_out(branches, policy.merge, tokens).groups if branches else []:
         laid = lay_out([branches[index] for index in group], policy.merge, policy.device)
         values = policy.logprobs(laid).float().split(laid.lengths)
-        found.update({waiting[index].turn_id: value.tolist() for index, value in zip(group, values, strict=True)})
-    samples = [replace(sample, logprobs=found[sample.turn_id]) if sample.turn_id in found else sample for sample in batch.samples]
+        result.update({waiting[index].turn_id: value.tolist() for index, value in zip(group, values, strict=True)})
+    samples = [replace(sample, logprobs=result[sample.turn_id]) if sample.turn_id in result else sample for sample in batch.samples]
     return replace(batch, samples=samples)

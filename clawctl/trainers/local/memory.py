@@ -55,7 +55,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class MemoryEstimate:
     """Bytes on the fullest device."""
 
     weights: int
@@ -109,7 +109,7 @@ def shape_of(causal: Any, config: TrainConfig) -> Shape:
     )  # fmt: skip
 
 
-def estimate(shape: Shape, config: TrainConfig, spread: Spread) -> Estimate:
+def estimate(shape: Shape, config: TrainConfig, spread: Spread) -> MemoryEstimate:
     """The table of this file's docstring."""
     e = 2 if config.dtype == "bfloat16" else 4
     parts = spread.ranks if spread.sharded else 1
@@ -125,7 +125,7 @@ def estimate(shape: Shape, config: TrainConfig, spread: Spread) -> Estimate:
         gradients *= 2
     if spread.sharded and learns:
         gradients += 4 * (shape.block_weights + shape.outer_weights)
-    return Estimate(
+    return MemoryEstimate(
         weights=int(weights),
         gradients=int(gradients),
         optimizer=int(kept * 8 * shape.trained / parts),

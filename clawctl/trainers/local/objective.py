@@ -17,7 +17,7 @@ CUSTOM = "custom"  # the term of a user's own loss
 
 
 @dataclass(frozen=True, slots=True)
-class Tops:
+class LikeliestLogprobs:
     """Logprobs of K tokens at each of the T positions of a turn: the policy's own likeliest before this step. Each of H teachers
     has one hint. With K = 2, T = 1, H = 1: policy_TK [[-0.1, -2.5]], teacher_HTK [[[-0.3, -1.4]]], overlap_HT [[2]]."""
 
@@ -36,7 +36,7 @@ class TurnLogprobs:
     before_T: Tensor  # by the policy before this step, without gradient
     sampler_T: Tensor
     teacher_T: Tensor | None = None  # None: it has no hint, or the method does not use sampled tokens only
-    tops: Tops | None = None
+    tops: LikeliestLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def token_advantages(term: Term, policy_T: Tensor, teacher_T: Tensor | None, rew
     return (teacher_T - policy_T).clamp(-term.signal.clip, term.signal.clip)
 
 
-def divergence(term: Term, tops: Tops) -> Tensor:
+def divergence(term: Term, tops: LikeliestLogprobs) -> Tensor:
     """The distance to the teacher at each position: [T], with gradient."""
     if isinstance(term.signal, Divergence):
         (teacher_TK,) = torch.unbind(tops.teacher_HTK)

@@ -13,7 +13,7 @@ from clawctl.trainers.local.batches import Microbatch, lay_out, share_out
 from clawctl.trainers.local.branches import asking, teacher_branches
 from clawctl.trainers.local.custom_loss import custom_loss, logits_of, logprobs_of
 from clawctl.trainers.local.flops import count_pass
-from clawctl.trainers.local.objective import CUSTOM, Objective, Tops, TurnLogprobs
+from clawctl.trainers.local.objective import CUSTOM, LikeliestLogprobs, Objective, TurnLogprobs
 from clawctl.trainers.local.tops import Asking, look, teachers_of
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def likeliest_logprobs(
     turns = []
     for i, (sample, now_T, before_T, now_TK, before_TK, _) in enumerate(zip(part, *streams, strict=True)):
         teacher = teachers.get(i)
-        tops = Tops(now_TK, before_TK, teacher.logprobs_HTK, teacher.overlap_HT) if teacher is not None else None
+        tops = LikeliestLogprobs(now_TK, before_TK, teacher.logprobs_HTK, teacher.overlap_HT) if teacher is not None else None
         turns.append(TurnLogprobs(sample, now_T, before_T, _sampler(sample, now_T), None, tops))
     return turns
 

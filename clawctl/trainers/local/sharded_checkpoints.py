@@ -105,7 +105,7 @@ def _fill(tensors: dict[str, Tensor], folder: Path) -> None:
     if not dist.is_initialized() or dist.get_rank() == 0:
         check_folder(folder, {name: index["files"][name] for name in files})
     ours = {name: _part(tensor) for name, tensor in tensors.items()}
-    found = dict.fromkeys(tensors, 0)
+    result = dict.fromkeys(tensors, 0)
     for file in files:
         with safe_open(folder / file, "pt") as opened:
             places: dict[str, Any] = orjson.loads(opened.metadata()["places"])
@@ -113,10 +113,10 @@ def _fill(tensors: dict[str, Tensor], folder: Path) -> None:
                 local, offset = ours[name]
                 if places[name]["shape"] != list(tensors[name].shape):
                     raise Damaged(f"{name} has shape {places[name]['shape']}, but the model's shape is {list(tensors[name].shape)}")
-                found[name] += _copy(local, offset or [0] * local.ndim, opened.get_slice(name), places[name]["offset"])
+                result[name] += _copy(local, offset or [0] * local.ndim, opened.get_slice(name), places[name]["offset"])
     for name, (local, _) in ours.items():
-        if found[name] != local.numel():
-            raise Damaged(f"{found[name]} of the {local.numel()} values of {name} are present")
+        if result[name] != local.numel():
+            raise Damaged(f"{result[name]} of the {local.numel()} values of {name} are present")
 
 
 def _copy(target: Tensor, target_offset: list[int], source: Any, source_offset: list[int]) -> int:
@@ -154,8 +154,8 @@ def _file(rank: int, world: int) -> str:
 
 def _tensors(policy: PolicyModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Weights and AdamW's state by name, read and written in place."""
-    found: dict[str, Tensor] = {}
+    result: dict[str, Tensor] = {}
     for name, parameter in policy.trained():
-        found[f"weights.{name}"] = parameter.detach()
-        found |= {f"optimizer.{name}.{key}": value for key, value in optimizer.state[parameter].items()}
-    return found
+        result[f"weights.{name}"] = parameter.detach()
+        result |= {f"optimizer.{name}.{key}": value for key, value in optimizer.state[parameter].items()}
+    return result

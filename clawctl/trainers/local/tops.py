@@ -54,8 +54,8 @@ def look(policy: PolicyModel, batch: Microbatch, k: int, ids_NK: Tensor | None =
         asked = torch.cat([named_NK, batch.targets_N[:, None]], 1)
         return token_logprobs(hidden_ND, head, asked, batch.temperature_N, batch.masks), named_NK
 
-    found, named_NK = policy.compute(work)
-    return Look(found[:, k], named_NK, found[:, :k])
+    result, named_NK = policy.compute(work)
+    return Look(result[:, k], named_NK, result[:, :k])
 
 
 @torch.no_grad()

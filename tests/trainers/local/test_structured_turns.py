@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from clawctl.run.allowed import Allowed, unpack
 from clawctl.run.directory import RunDir
 from clawctl.run.shards import UNKNOWN, read_columns, read_turns, write_table, write_turns
-from clawctl.train.admission import Admission, Refused
+from clawctl.train.admission import Admission, TurnRefused
 from clawctl.train.measures import Measures
 from clawctl.train.remote_teacher import RemoteTeacher
 from clawctl.trainers.local.batches import lay_out
@@ -157,7 +157,7 @@ def test_sets_that_are_not_of_this_answer_or_model_keep_the_turn_out(run: RunDir
     policy = training.policy
     admission = Admission(training.config, TokenizerTexts(policy.tokenizer, policy.vocabulary, policy.context), UNKNOWN)
     for reason, allowed in wrong.items():
-        with pytest.raises(Refused, match=reason):
+        with pytest.raises(TurnRefused, match=reason):
             admission.sample("a", replace(turn, allowed=allowed), verdict(turn), UNKNOWN, 0)
     assert admission.sample("a", turn, verdict(turn), UNKNOWN, 0).allowed == sets
 

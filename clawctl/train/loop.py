@@ -139,7 +139,7 @@ class Session:
         run, recipe, row, timing = self.run, self.recipe, result.row, Measures()
         assert row is not None
         with timing.clock("checkpoint"):
-            snapshot = self.trainer.publish(batch.step, run.train / "checkpoints" / f".{batch.step}.sharded")
+            snapshot = self.trainer.publish(batch.step, run.beside_checkpoints(batch.step, "sharded"))
             if recipe.train.baseline == "mean":
                 self.baselines.learn(batch.samples)
             self.version = batch.step

@@ -88,7 +88,7 @@ class Wandb:
     def __init__(self, run: RunDir, config: TrainConfig, step: int) -> None:
         import wandb
 
-        marker = (run.root / "run.json").read_bytes()
+        marker = run.marker.read_bytes()
         self._run = wandb.init(
             project=config.tracker_project,
             name=run.root.name,
@@ -116,7 +116,7 @@ class Tensorboard:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self._event, self._summary = Event, Summary
-        self._writer: Any = EventFileWriter(str(run.train / "tensorboard"))
+        self._writer: Any = EventFileWriter(str(run.tensorboard))
         restart = SessionLog(status=SessionLog.START)
         self._writer.add_event(Event(wall_time=time.time(), step=step + 1, session_log=restart))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 
 from clawctl.run.directory import RunDir
-from clawctl.run.policies import list_versions, live_version, policy_folder, read_policy
+from clawctl.run.policies import list_versions, live_version, read_policy
 from clawctl.train.checkpoints import read_rows
 from clawctl.train.ledger import read_ledger
 from tests.train.tiny import HINT, Sampler, publish_shard
@@ -80,7 +80,7 @@ def test_a_trainer_in_a_file_trains_publishes_and_resumes_without_torch(run: Run
         assert done.returncode == 0, done.stderr
     assert list_versions(run) == [0, 1, 2, 3]
     assert live_version(run) == 3
-    assert orjson.loads((policy_folder(run, 3) / "steps.json").read_bytes()) == [
+    assert orjson.loads((run.version_folder(3) / "steps.json").read_bytes()) == [
         [["t0", None], ["t1", 7]], [["t2", None], ["t3", 7]], [["t4", 7], ["t5", 7]],
     ]  # fmt: skip
     assert read_policy(run, 3).parent == 2

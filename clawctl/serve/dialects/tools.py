@@ -1,16 +1,17 @@
-"""Tools that a vendor defined and a client runs, as functions for the model, and their calls in the vendor's form.
+"""Tools: the choice of one, and those that are no functions, as functions for the model and in the form of their API.
 
 Anthropic's bash, text editor and memory: https://docs.anthropic.com/en/docs/agents-and-tools/tool-use/overview. A newer version of
 these is shown as the newest known one of its family. OpenAI's shells and patches:
 https://platform.openai.com/docs/guides/tools-shell and https://platform.openai.com/docs/guides/tools-apply-patch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import orjson
+from clawctl.serve.dialects import Refusal
+from clawctl.serve.dialects.fields import Object, json_object
 
-Object = dict[str, Any]
+CUSTOM_INPUT: Final = "input"  # a custom tool takes free text; as a function it takes an object with this one string
 _TEXT: Final = {"type": "string"}
 _WHOLE: Final = {"type": "integer"}
 _PATH: Final = {"type": "string", "description": "absolute path of a file or folder"}
@@ -28,6 +29,51 @@ _EDITS: Final = {
 def _function(name: str, description: str, properties: Mapping[str, Any], *required: str) -> Object:
     parameters = {"type": "object", "properties": dict(properties), "required": list(required)}
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+# ---- tool_choice ---------------------------------------------------------------------------------------------------------
+
+
+def check_callable(choice: Any, tools: Sequence[Object]) -> Any:
+    """The choice. Raises Refusal if it forces a call but no tool can be called."""
+    if choice == "required" and all(tool_name(tool) is None for tool in tools):
+        problem = "'tool_choice' forces a call, but no tool in 'tools' can be called: offer a function"
+        raise Refusal(400, problem, "tool_choice")
+    return choice
+
+
+def forced_choice(name: str, tools: Sequence[Object]) -> Object:
+    """A named tool that must be called, in chat form. Raises Refusal if it was not offered."""
+    if any(tool.get("name") == name and tool_name(tool) is None for tool in tools):
+        problem = f"'tool_choice' forces {name[:80]!r}, which only its vendor's servers can run: offer your own tool"
+        raise Refusal(400, problem, "tool_choice")
+    if name not in map(tool_name, tools):
+        raise Refusal(400, f"'tool_choice' names {name[:80]!r}, which is not among 'tools'", "tool_choice")
+    return {"type": "function", "function": {"name": name}}
+
+
+def tool_name(tool: Object) -> Any:
+    for kind in ("function", "custom"):
+        if isinstance(tool.get(kind), dict):
+            return tool[kind].get("name")
+    return None
+
+
+# ---- custom tools ---------------------------------------------------------------------------------------------------------
+
+
+def custom_function(name: str, description: Any, form: Any) -> Object:
+    """The function for a tool that takes free text. `form`: {"type": "grammar", "syntax", "definition"}, or none."""
+    text: Object = dict(_TEXT)
+    if isinstance(form, dict) and isinstance(form.get("definition"), str):
+        text["description"] = f"follows this {form.get('syntax', '')} grammar:\n{form['definition']}"
+    return _function(name, str(description or ""), {CUSTOM_INPUT: text}, CUSTOM_INPUT)
+
+
+def free_text(arguments: str) -> str:
+    """The input of a custom tool; arguments in another form are passed on unchanged."""
+    text = json_object(arguments).get(CUSTOM_INPUT)
+    return text if isinstance(text, str) else arguments
 
 
 # ---- Anthropic's ---------------------------------------------------------------------------------------------------------
@@ -109,15 +155,15 @@ def local_tool(tool: Object, name: str) -> Object | None:
 
 
 def _skills(environment: Any) -> str:
-    told = environment.get("skills") if isinstance(environment, dict) else None
-    named = [each for each in told if isinstance(each, dict)] if isinstance(told, list) else []
+    skills = environment.get("skills") if isinstance(environment, dict) else None
+    named = [each for each in skills if isinstance(each, dict)] if isinstance(skills, list) else []
     lines = [f"\n- {each.get('name')} ({each.get('path')}): {each.get('description')}" for each in named]
     return " Skills are described in these folders:" + "".join(lines) if lines else ""
 
 
 def call_item(kind: str, arguments: str) -> Object:
     """The fields of an item of this kind for a call; for arguments that do not fit, as far as possible."""
-    given = _object(arguments)
+    given = json_object(arguments)
     if kind == "local_shell":
         command = given.get("command")
         command = ["bash", "-lc", command] if isinstance(command, str) else command
@@ -156,21 +202,13 @@ def output_text(item: Object) -> Any:
 
 
 def _ran(output: Object) -> str:
-    told, outcome = [str(output.get("stdout") or "")], output.get("outcome")
+    parts, outcome = [str(output.get("stdout") or "")], output.get("outcome")
     if output.get("stderr"):
-        told.append(f"[stderr]\n{output['stderr']}")
+        parts.append(f"[stderr]\n{output['stderr']}")
     if isinstance(outcome, dict):
-        told.append("[timed out]" if outcome.get("type") == "timeout" else f"[exit code {outcome.get('exit_code')}]")
-    return "\n".join(filter(None, told))
+        parts.append("[timed out]" if outcome.get("type") == "timeout" else f"[exit code {outcome.get('exit_code')}]")
+    return "\n".join(filter(None, parts))
 
 
 def _texts(value: Any) -> list[str]:
     return [str(each) for each in value] if isinstance(value, list) else []
-
-
-def _object(text: str) -> Object:
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -12,7 +12,7 @@ from clawctl.run.rows import Message
 from clawctl.serve.dialects import Ask, Choice, Dialect, Refusal, Shown, ShownToken
 from clawctl.serve.dialects.fields import Object
 from clawctl.serve.dialects.handles import call_id
-from clawctl.serve.text import CallBegun, Event, Said, Thought
+from clawctl.serve.text import CallStart, Event, ReasoningDelta, TextDelta
 
 Kind = Literal["reasoning", "text", "call"]
 
@@ -48,9 +48,9 @@ class ContentBlocks:
 
     def add(self, event: Event) -> tuple[ContentBlock, bool]:
         """The block that an event belongs to, and whether it begins with it."""
-        if isinstance(event, CallBegun):
+        if isinstance(event, CallStart):
             return self._begin("call", event.name), True
-        kind: Kind = "text" if isinstance(event, Said) else "reasoning" if isinstance(event, Thought) else "call"
+        kind: Kind = "text" if isinstance(event, TextDelta) else "reasoning" if isinstance(event, ReasoningDelta) else "call"
         begins = not self.all or self.all[-1].kind != kind
         block = self._begin(kind) if begins else self.all[-1]
         block.pieces.append(event.text)
@@ -161,3 +161,16 @@ def envelope(refusal: Refusal) -> Object:
     kind = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}.get(refusal.status)
     kind = kind or ("invalid_request_error" if refusal.status < 500 else "server_error")
     return {"error": {"message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.code}}
+
+
+def chat_logprobs(tokens: Iterable[ShownToken]) -> list[Object]:
+    """In the form of chat completions and Responses."""
+    return [
+        {
+            "token": token.text,
+            "logprob": token.logprob,
+            "bytes": list(token.text.encode()) if token.bytes is None else token.bytes,
+            "top_logprobs": token.top,
+        }
+        for token in tokens
+    ]

@@ -24,7 +24,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from clawctl.config import Recipe
-from clawctl.engines.backend import Reply
+from clawctl.engines import Reply
 from clawctl.run.directory import RunDir
 from clawctl.run.keys import KeyRing
 from clawctl.run.model_files import model_file

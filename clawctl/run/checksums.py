@@ -46,6 +46,15 @@ def read_sealed(data: bytes) -> Any:
     return value
 
 
+def read_object(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file, without its checksum; None if the file is missing, damaged or something else."""
+    try:
+        value = read_sealed(path.read_bytes())
+    except (FileNotFoundError, Damaged):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def _is_nearly_sealed(end: bytes) -> bool:
     """Whether a JSON text ends in a checksum with one or two damaged characters."""
     own = end[-20:-10] + end[-2:]
@@ -74,6 +83,11 @@ def check_yaml(data: bytes) -> None:
         raise Damaged("its last line, the checksum, is missing or damaged")
     if seal is None and _YAML_HEAD.startswith(data.strip()):
         raise Damaged("it is empty")
+
+
+def is_sealed_yaml(data: bytes) -> bool:
+    """Whether clawctl wrote the document, and not a person."""
+    return data.startswith(_YAML_HEAD)
 
 
 # ---- Parquet -------------------------------------------------------------------------------------------------------------

@@ -48,12 +48,12 @@ def _move(run: RunDir, version: int, what: str) -> str:
     if version == readable_live(run):
         return f"policy {version} is already live"
     before = move_live(run, version, by=f"{what} by {getpass.getuser()} on {socket.gethostname()}")
-    told = f"policy {version} is now live (before: {'none' if before is None else before})"
-    return "\n".join([told, *_what_follows(run), *_for_training(run)])
+    message = f"policy {version} is now live (before: {'none' if before is None else before})"
+    return "\n".join([message, *_what_follows(run), *_for_training(run)])
 
 
 def _what_follows(run: RunDir) -> list[str]:
-    if not (run.root / "serve.json").exists():
+    if not run.server.exists():
         serving = "no server has run on this run yet; the first one will start with this version"
     else:
         serving = "the server switches to it once its canary passes; `clawctl inspect health` shows the result"

@@ -40,6 +40,10 @@ class Worth:
         """Whether the value alone can train the turn. A 0 from an environment is a measurement; any other 0 is no opinion."""
         return self.value is not None and (self.value != 0 or self.outcome is not None)
 
+    def counts(self, compared: bool) -> bool:
+        """Whether a step can use the value. Where turns are `compared` with each other (`train.credit`), any value counts."""
+        return self.says_something or (compared and self.value is not None)
+
     @property
     def words(self) -> str:
         """The sum, for people: "0 = outcome +1, rules 2: pytest -1"."""
@@ -61,10 +65,12 @@ def worth(rating: float | None, outcome: float | None, judge: str | None = None,
     if rating is not None:
         return _sum("rating", ("rating", rating))
     step = reward if judge not in (RATING, OUTCOME) else None
-    said = [] if step is None else [(judge or "judge", step)]
+    steps = [] if step is None else [(judge or "judge", step)]
     if outcome is not None:
-        return _sum("outcome", ("outcome", outcome), *said)
-    return _sum("rules" if judge is not None and judge.startswith(RULES) else "judge", *said) if said else Worth(None, None)
+        return _sum("outcome", ("outcome", outcome), *steps)
+    if not steps:
+        return Worth(None, None)
+    return _sum("rules" if judge is not None and judge.startswith(RULES) else "judge", *steps)
 
 
 def _sum(by: Decider, *parts: tuple[str, float]) -> Worth:

@@ -30,7 +30,7 @@ def serve(run: RunDir, recipe: Recipe, intercept: bool, pin: int | None = None) 
             warn_of_asked_versions(recipe)
         key, is_new = own_api_key(run, recipe)
         if is_new:
-            print(f"API key, created now and stored in {run.root / 'api_key'}: {key}", file=sys.stderr)
+            print(f"API key, created now and stored in {run.api_key}: {key}", file=sys.stderr)
         from clawctl.serve.server import run_server
 
         run_server(run, recipe, intercept, listener, key, pin)

@@ -18,7 +18,7 @@ from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
 from clawctl.run.disk import when_there_is_room
 from clawctl.run.endpoint import announce
-from clawctl.run.tokenizer_files import IdReader
+from clawctl.run.model_files import IdReader
 from clawctl.serve.app import Gateway
 from clawctl.serve.capture import Capture
 from clawctl.serve.gateway import not_ours

@@ -170,7 +170,7 @@ CASES = (
 def served(folder: Path) -> Any:
     """A server with a scripted engine: its address, the engine, its tokenizer and its captures."""
     from clawctl.engines.embedded.engine import Embedded
-    from clawctl.run.tokenizer_files import IdReader
+    from clawctl.run.model_files import IdReader
     from clawctl.serve.app import Gateway
     from clawctl.serve.capture import Capture
     from clawctl.serve.prompt import load_tokenizer

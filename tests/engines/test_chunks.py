@@ -12,8 +12,8 @@ from clawctl.engines import THERE_AND_BACK, EngineFailure, Sampled
 from clawctl.engines.upstream.chunks import UpstreamReply
 from clawctl.engines.upstream.tokens import Clock
 from clawctl.serve.dialects import Extras, Refusal, Shown
-from clawctl.serve.dialects.chat import told_logprobs
-from clawctl.serve.text import CallBegun, CallSaid, Said, Thought
+from clawctl.serve.dialects.writing import chat_logprobs
+from clawctl.serve.text import CallDelta, CallStart, ReasoningDelta, TextDelta
 
 # ---- chunks --------------------------------------------------------------------------------------------------------------
 
@@ -64,7 +64,7 @@ def test_what_is_told_is_kept_to_the_letter_however_the_stream_is_cut() -> None:
         assert (sampled.version, sampled.version_end, sampled.untrainable) == (3, 3, None)
         assert (sampled.prompt_tokens, sampled.completion_tokens, sampled.cached_tokens) == (2, 4, 1)
         assert sampled.finish_reason == "stop"
-        assert [event for each in shown for event in each.events] == [Thought("hm"), Said("a")]
+        assert [event for each in shown for event in each.events] == [ReasoningDelta("hm"), TextDelta("a")]
 
 
 def test_calls_come_as_they_are_sampled() -> None:
@@ -79,7 +79,7 @@ def test_calls_come_as_they_are_sampled() -> None:
         chunk(call(1, name="g", arguments="{}"), [4], [0.0], finish_reason="tool_calls") + DONE,
     )
     events = [event for each in shown for event in each.events]
-    assert events == [CallBegun("f"), CallSaid('{"a": 1}'), CallBegun("g"), CallSaid("{}")]
+    assert events == [CallStart("f"), CallDelta('{"a": 1}'), CallStart("g"), CallDelta("{}")]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_whole_answer_is_put_together_from_its_stream() -> None:
     pieces = [FIRST, chunk({"reasoning": "hm"}, [1], [-0.5]), chunk({"content": "a"}, [2], [-0.25]), body, usage(2, 5) + DONE]
     reply, shown = read_whole(*pieces)
     sampled = reply.sampled
-    assert [each.events for each in shown] == [[Thought("hm"), Said("ab"), CallBegun("f"), CallSaid("{}")]]
+    assert [each.events for each in shown] == [[ReasoningDelta("hm"), TextDelta("ab"), CallStart("f"), CallDelta("{}")]]
     assert (sampled.completion_ids, sampled.logprobs) == ([1, 2, 3, 4, 5], [-0.5, -0.25, -1.0, 0.0, 0.0])
     assert (sampled.finish_reason, sampled.untrainable, sampled.version) == ("tool_calls", None, 3)
 
@@ -222,7 +222,7 @@ def test_what_was_sampled_of_a_whole_answer_that_nobody_waited_for_is_kept() -> 
         FIRST, chunk({"content": "a"}, [1], [-0.5]), chunk({"content": "b"}, [2, 3], [-1.0, 0.0]), cancel=True
     )
     sampled = reply.sampled
-    assert [each.events for each in shown] == [[Said("ab")]]
+    assert [each.events for each in shown] == [[TextDelta("ab")]]
     assert (sampled.prompt_ids, sampled.completion_ids, sampled.logprobs) == ([7, 8], [1, 2, 3], [-0.5, -1.0, 0.0])
     assert (sampled.finish_reason, sampled.version, sampled.version_end) == (None, 3, 3)
     assert sampled.first_at is not None
@@ -248,7 +248,7 @@ def test_what_we_do_not_know_is_kept_beside_what_we_know() -> None:
         DONE,
     )
     sampled = reply.sampled
-    assert [event for each in shown for event in each.events] == [Said("a")]
+    assert [event for each in shown for event in each.events] == [TextDelta("a")]
     assert (sampled.completion_ids, sampled.untrainable, sampled.stop_sequence) == ([1, 2], None, "END")
     assert sampled.extras == Extras(
         {"system_fingerprint": "fp", "service_tier": "flex"},
@@ -264,7 +264,7 @@ def test_events_are_read_however_they_are_written(size: int) -> None:
     odd = plain.replace(b"\n", b"\r\n") + b": still here\n\nevent: x\n" + chunk({"content": "b"}, [2], [-1.0]).replace(b": ", b":")
     body = odd + b": ping\n\n\n" + chunk({"content": "c"}, [3], [-1.0], finish_reason="stop") + b"data:[DONE]"
     reply, shown = read(*(body[i : i + size] for i in range(0, len(body), size)))
-    assert "".join(event.text for each in shown for event in each.events if isinstance(event, Said)) == "a\\n\nbc"
+    assert "".join(event.text for each in shown for event in each.events if isinstance(event, TextDelta)) == "a\\n\nbc"
     assert (reply.sampled.completion_ids, reply.sampled.untrainable) == ([1, 2, 3], None)
 
 
@@ -276,7 +276,7 @@ def test_an_upstream_that_cannot_stream_is_read_whole() -> None:
     told = {"prompt_tokens": 2, "completion_tokens": 2}
     reply, shown = read(orjson.dumps({"id": "i", "choices": [choice], "prompt_token_ids": [7, 8], "usage": told}))
     assert (reply.sampled.completion_ids, reply.sampled.logprobs) == ([1, 2], [-0.5, 0.0])
-    said = [Thought("hm"), Said("a"), CallBegun("f"), CallSaid("{}"), CallBegun("g"), CallSaid("{}")]
+    said = [ReasoningDelta("hm"), TextDelta("a"), CallStart("f"), CallDelta("{}"), CallStart("g"), CallDelta("{}")]
     assert [event for each in shown for event in each.events] == said
 
 
@@ -305,4 +305,4 @@ def test_a_client_that_asks_gets_each_logprob_as_the_upstream_told_it() -> None:
         reply.ended(None)
         return [shown async for shown in reply]
 
-    assert told_logprobs(asyncio.run(main())[0].tokens) == [entry]
+    assert chat_logprobs(asyncio.run(main())[0].tokens) == [entry]

@@ -18,7 +18,7 @@ from clawctl.engines.embedded.frames import Piece, Sampling, Token
 from clawctl.engines.embedded.weights import load_model
 from clawctl.engines.patches.padding import PaddedLinear
 from clawctl.run.directory import RunDir, open_run
-from clawctl.run.policies import ensure_base_policy, policy_folder, publish_policy
+from clawctl.run.policies import ensure_base_policy, publish_policy
 from clawctl.run.rows import Policy
 from clawctl.serve.canary import CanaryFailure
 from tests.serve.served import logprobs_of, perturbed, recipe_data
@@ -63,7 +63,7 @@ def test_an_engine_whose_canary_is_off_is_not_made(run: RunDir, model_path: Path
 
 
 def model_of(run: RunDir, model_path: Path, version: int) -> Any:
-    path = policy_folder(run, version) if version else model_path
+    path = run.version_folder(version) if version else model_path
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
 
 

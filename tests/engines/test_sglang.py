@@ -12,7 +12,7 @@ from sglang_stub import PROMPT_IDS, Sglang
 from clawctl.engines.upstream.probe import probe
 from clawctl.engines.upstream.sglang import SglangControl
 from clawctl.engines.vllm.control import Control
-from clawctl.run.policies import move_live, policy_folder, publish_policy
+from clawctl.run.policies import move_live, publish_policy
 from clawctl.run.rows import Policy
 from scripts.asgi import serving
 from tests.serve.served import Server
@@ -72,7 +72,7 @@ def test_adapters_and_weights_go_live_once_their_canary_sang(started: tuple[Serv
     publish(server, 1, "adapter", -2.0)
     move_live(server.run, 1)
     until(lambda: server.health()["live"] == 1)
-    assert sglang.adapters == {"tiny@1": str(policy_folder(server.run, 1).resolve())}
+    assert sglang.adapters == {"tiny@1": str(server.run.version_folder(1).resolve())}
     server.say("hello")
     asked = sglang.calls[-1][1]
     assert (asked["model"], asked["lora_path"]) == ("base", "tiny@1")
@@ -87,7 +87,7 @@ def test_adapters_and_weights_go_live_once_their_canary_sang(started: tuple[Serv
     changes = [
         call for call in sglang.calls if call[0] in ("/pause_generation", "/update_weights_from_disk", "/continue_generation")
     ]
-    weights = {"model_path": str(policy_folder(server.run, 3).resolve()), "weight_version": "3", "flush_cache": True}
+    weights = {"model_path": str(server.run.version_folder(3).resolve()), "weight_version": "3", "flush_cache": True}
     assert changes[-3:] == [
         ("/pause_generation", {"mode": "retract"}),
         ("/update_weights_from_disk", weights),

@@ -20,7 +20,7 @@ from clawctl.run.policies import ensure_base_policy
 from clawctl.serve.dialects import Refusal, chat
 from clawctl.serve.dialects.fields import steering
 from clawctl.serve.reading import Reading
-from clawctl.serve.text import CallBegun
+from clawctl.serve.text import CallStart
 from tests.serve.served import Server, logprobs_of, recipe_data
 
 PROMPT = list(range(3, 40))
@@ -189,5 +189,5 @@ def test_who_wants_no_parallel_calls_is_shown_one(model_path: Path) -> None:
         for token in tokenizer(call + call)["input_ids"]:
             reading.take(token, None)
         events = [event for each in (reading.shown(), reading.end()) if each for event in each.events]
-        shown[parallel] = [event.name for event in events if isinstance(event, CallBegun)]
+        shown[parallel] = [event.name for event in events if isinstance(event, CallStart)]
     assert shown == {True: ["look", "look"], False: ["look"]}

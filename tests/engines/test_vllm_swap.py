@@ -15,7 +15,6 @@ import torch
 from vllm_served import NEEDS_VLLM, STARTS_S, SWAPS_S, adapted, assert_exact, assert_logprobs, go_live, last, publish, refused
 
 from clawctl.config import DEMO_MODEL
-from clawctl.run.policies import policy_folder
 from tests.serve.served import Server, perturbed, until
 
 pytestmark = NEEDS_VLLM
@@ -106,7 +105,7 @@ def test_full_weights_swap_under_running_requests_and_bad_ones_are_taken_back(vl
     publish(vllm, 13, "full", models[13], canary_of=base)
     assert "its canary differs by" in refused(vllm, 13)
     publish(vllm, 14, "full", models[13])
-    (policy_folder(vllm.run, 14) / "model.safetensors").write_bytes(b"torn")
+    (vllm.run.version_folder(14) / "model.safetensors").write_bytes(b"torn")
     assert "damaged" in refused(vllm, 14)
     models[13].model.layers[0].odd = torch.nn.Linear(3, 3)  # only the engine finds out, with some of the weights read
     publish(vllm, 15, "full", models[13])

@@ -19,7 +19,7 @@ from clawctl.engines.vllm.control import Control
 from clawctl.engines.weights import check_weights
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
-from clawctl.run.policies import check_policy, policy_folder, read_policy
+from clawctl.run.policies import check_policy, read_policy
 from clawctl.serve.canary import EXACT, ROUNDED, CanaryFailure, check_canary
 from clawctl.serve.dialects import Refusal
 
@@ -282,7 +282,7 @@ class Targets:
 
     def _folder(self, version: int) -> Path:
         check_policy(self._run, version)
-        folder = policy_folder(self._run, version).resolve()
+        folder = self._run.version_folder(version).resolve()
         check_weights(folder, Path(self._recipe.model_path))
         return folder
 

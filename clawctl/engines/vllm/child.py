@@ -47,7 +47,7 @@ class Vllm(Upstream):
         url, model = f"http://127.0.0.1:{self._port}", recipe.model_name
         super().__init__(run, recipe, url, "vllm", self._key, model, "clawctl_reload", tokenizer)
         self._images = _sees_images(Path(recipe.model_path))
-        self._log_file = run.logs / "vllm.log"
+        self._log_file = run.log("vllm")
         self._process: asyncio.subprocess.Process | None = None
         self.restarts = 0
 

@@ -1,0 +1,222 @@
+"""Checkpoints that survive a crash: after SIGKILL at any moment no turn is lost or trained twice, and the weights are the same.
+
+One rename commits a step, that of `train/checkpoints/<step>/`, which contains all results of the step:
+
+    policy/          exactly what is published: full weights with tokenizer, or a peft adapter
+    …                the trainer's own files, which `Trainer.resume` reads: of `local`, the optimizer and rounded masters
+    turns.parquet    the numbers of each trained token, for `clawctl inspect why`
+    state.json       step, turns by shard, baselines, the steps.jsonl row, policy.json, the identity of the model, and checksums of
+                     the other files
+
+`settle` derives everything else from it, and repeats on resume what is missing: the ledger, `policies/<version>/` (hard links, so
+nothing is written twice), LIVE, and last the row in `steps.jsonl`, which marks the rest as done.
+"""
+
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from clawctl.config import Recipe
+from clawctl.errors import ClawError
+from clawctl.run.checksums import Damaged, checksums_of, read_sealed, sealed
+from clawctl.run.directory import RunDir, link, move, publish_folder
+from clawctl.run.lineage import Lineage, is_undecided, read_lineage
+from clawctl.run.lines import append_lines, read_lines
+from clawctl.run.names import counted, numbers_in
+from clawctl.run.policies import LiveMoved, move_live, publish_policy
+from clawctl.run.rows import Policy
+from clawctl.train.ledger import by_stem, write_trained
+from clawctl.train.measures import StepResult, policy_metrics
+from clawctl.train.records import NAME, keep_records, write_records
+from clawctl.train.sample import Batch
+from clawctl.trainers import Snapshot
+
+log = logging.getLogger("clawctl.train")
+
+_CURE = "restore it from a copy, or start a new run with --run"
+
+
+def identity(recipe: Recipe) -> dict[str, Any]:
+    """The properties that a checkpoint and the recipe must share for training to resume."""
+    lora = recipe.train.lora
+    if lora is None:
+        return {"base_model": recipe.model.path, "lora": None}
+    targets = lora.targets if lora.targets == "all-linear" else sorted(lora.targets)
+    shape = {"rank": lora.rank, "alpha": lora.alpha, "targets": targets} | ({"rslora": True} if lora.rslora else {})
+    return {"base_model": recipe.model.path, "lora": shape}
+
+
+def newest_checkpoint(run: RunDir) -> Path | None:
+    steps = steps_kept(run)
+    return run.checkpoint(steps[-1]) if steps else None
+
+
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = read_sealed((checkpoint / "state.json").read_bytes())
+        for number in (state["step"], state["policy"]["version"], state["policy"]["step"]):
+            counted(number)
+    except (OSError, Damaged, LookupError, TypeError) as error:
+        raise ClawError(
+            f"checkpoint {checkpoint} cannot be read: {error}", "restore it, or remove it to resume from the one before"
+        ) from error
+    return state
+
+
+def commit(run: RunDir, state: dict[str, Any], save: Callable[[Path], None]) -> Path:
+    """Publish one checkpoint, which commits the step. `save` fills `policy/` and adds the trainer's own files."""
+
+    def fill(checkpoint: Path) -> None:
+        (checkpoint / "policy").mkdir(mode=0o700)
+        save(checkpoint)
+        files = checksums_of(checkpoint, leave_out=(NAME, "sharded"))  # one has its own, the other lies on many hosts
+        (checkpoint / "state.json").write_bytes(sealed(orjson.dumps({**state, "files": files})))
+
+    publish_folder(run.checkpoint(state["step"]), fill)
+    return run.checkpoint(state["step"])
+
+
+def commit_step(run: RunDir, recipe: Recipe, batch: Batch, result: StepResult, snapshot: Snapshot, about: dict[str, Any]) -> Path:
+    """Commit a step that was made. `about` are the parts of the state that only the loop knows."""
+    row = result.row
+    assert row is not None
+    policy = Policy(
+        version=batch.step,
+        parent=batch.version,
+        step=batch.step,
+        method=recipe.train.method,
+        kind="adapter" if recipe.train.lora is not None else "full",
+        base_model=recipe.model.path,
+        turns=[sample.turn_id for sample in batch.samples],
+        canary=snapshot.canary,
+        metrics=policy_metrics(row),
+        created_at=row["time"],
+    )
+    turns = by_stem(batch.samples)
+    state = {"step": batch.step, "identity": identity(recipe), "turns": turns, "row": row, "policy": asdict(policy), **about}
+
+    def save(checkpoint: Path) -> None:
+        snapshot.save(checkpoint)
+        if recipe.train.keep_turn_records:
+            write_records(checkpoint / NAME, batch, result)
+
+    return commit(run, state, save)
+
+
+def settle(run: RunDir, checkpoint: Path, recipe: Recipe, seconds: dict[str, float] | None = None) -> None:
+    """Make everything that follows from a checkpoint true. Doing it again changes nothing; not even a LIVE that someone moved
+    since. LIVE is not moved to a version that is dead by then. `seconds` are added to the row."""
+    state = read_state(checkpoint)
+    policy = Policy(**state["policy"])
+    write_trained(run, state["step"], state["turns"], policy.parent)
+    if not run.version_folder(policy.version).exists():
+        files = {name.removeprefix("policy/"): told for name, told in state.get("files", {}).items() if name.startswith("policy/")}
+        publish_policy(run, policy, lambda folder: _link(checkpoint / "policy", folder), files or None)
+    if _last_row_step(run) < state["step"]:
+        if recipe.gate is None:
+            _go_live(run, policy.version)
+        row = state["row"]
+        append_lines(run.steps, [sealed(orjson.dumps({**row, "seconds": {**row["seconds"], **(seconds or {})}}))])
+    keep_records(run, checkpoint, recipe.train.keep_turn_records)
+    _prune(run, _kept(run, read_lineage(run), recipe))
+
+
+def _go_live(run: RunDir, version: int) -> None:
+    """Point LIVE at a version that was just made, unless LIVE left its lineage meanwhile."""
+    lineage = read_lineage(run)
+    if lineage.tip != version or lineage.live == version:
+        return
+    try:
+        move_live(run, version, by="train", only_from=lineage.live)
+    except LiveMoved as moved:
+        log.warning("version %d does not go live: %s", version, moved)
+
+
+def check_resumable(checkpoint: Path | None, recipe: Recipe) -> None:
+    """Raises ClawError if this recipe cannot resume from the checkpoint."""
+    if checkpoint is None:
+        return
+    found, wanted = read_state(checkpoint)["identity"], identity(recipe)
+    if found != wanted:
+        raise ClawError(
+            f"checkpoint {checkpoint} was made with {_told(found)}, but the recipe has {_told(wanted)}",
+            "train with the same model and LoRA settings, or start a new run with --run",
+            2,
+        )
+
+
+def check_published(policy: Path, recipe: Recipe) -> None:
+    """Raises ClawError if the weights of a published version without a checkpoint do not match this recipe."""
+    adapter = policy / "adapter_config.json"
+    found = orjson.loads(adapter.read_bytes()) if adapter.exists() else None
+    lora = recipe.train.lora
+    theirs = None if found is None else (found.get("r"), float(found.get("lora_alpha", 0)))
+    ours = None if lora is None else (lora.rank, lora.alpha)
+    if theirs != ours:
+        raise ClawError(
+            f"the weights of policy {policy.name} are {_told_lora(theirs)}, but the recipe has {_told_lora(ours)}",
+            "train with the same LoRA settings, or start a new run with --run",
+            2,
+        )
+
+
+def _told_lora(lora: tuple[int, float] | None) -> str:
+    return "full weights" if lora is None else f"LoRA rank {lora[0]} alpha {lora[1]:g}"
+
+
+def _told(who: dict[str, Any]) -> str:
+    lora = who["lora"]
+    return f"{who['base_model']}, " + (f"LoRA rank {lora['rank']} alpha {lora['alpha']:g}" if lora else "full weights")
+
+
+def steps_kept(run: RunDir) -> list[int]:
+    return numbers_in(run.checkpoints)
+
+
+def _link(source: Path, target: Path) -> None:
+    """The same files in a second folder."""
+    for file in sorted(source.iterdir()):
+        if file.is_file() and not file.is_symlink():  # clawctl writes no links: one may lead out of the run
+            link(file, target / file.name)
+
+
+def _kept(run: RunDir, lineage: Lineage, recipe: Recipe) -> set[int]:
+    """The checkpoints that training may resume from: the newest of the lineage, the live version, and undecided candidates. The
+    newest of all always stays, because it records the last step."""
+    steps = steps_kept(run)
+    kept = set(steps[-1:]) | {lineage.live or 0}
+    kept |= set([step for step in steps if step in lineage.living()][-recipe.train.keep_checkpoints :])
+    if recipe.gate is not None and lineage.live is not None:
+        kept |= {version for version in lineage.above(lineage.tip, lineage.live) if is_undecided(run, version)}
+    return kept
+
+
+def _prune(run: RunDir, kept: set[int]) -> None:
+    folder = run.checkpoints
+    for step in sorted(set(steps_kept(run)) - kept):
+        move(run.checkpoint(step), run.beside_checkpoints(step, "doomed"))  # half a checkpoint must never look like one
+    # Also the rest of a killed trainer; only trainers write here. What cannot be removed yet goes later: NFS lists names late,
+    # and keeps open files.
+    for left in (*folder.glob(".*"), *run.policies.glob(".[1-9]*.tmp")):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+# ---- steps.jsonl ---------------------------------------------------------------------------------------------------------
+
+
+def read_rows(run: RunDir) -> list[dict[str, Any]]:
+    """The intact lines of `steps.jsonl`. An incomplete line of a killed trainer is skipped; `inspect` reports damaged ones."""
+    return list(read_lines(run.steps, lambda _, error: log.error("skipped a row of train/steps.jsonl: %s", error)))
+
+
+def row_line(row: dict[str, Any]) -> bytes:
+    return sealed(orjson.dumps(row)) + b"\n"
+
+
+def _last_row_step(run: RunDir) -> int:
+    return max((row["step"] for row in read_rows(run)), default=0)

@@ -1,0 +1,104 @@
+"""The teacher behind a URL: any server that supports vLLM's completions with `prompt_logprobs`.
+
+It is called before the step with exact ids: the prompt with the hint, and the turn's own tokens. A turn without a complete answer
+loses its hint and records the reason; no number is ever invented.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import httpx
+import orjson
+
+from clawctl.config import TrainConfig
+from clawctl.errors import ClawError
+from clawctl.train.sample import Batch, Sample
+
+CALLS = 8  # at a time
+TIMEOUT_S = 120.0
+
+
+class NoTeacherLogprobs(Exception):
+    """The message is the reason that is counted."""
+
+
+class RemoteTeacher:
+    """A client of the server; `close` it. Its tokens must be those of the policy."""
+
+    def __init__(self, url: str, model: str | None, api_key: str | None) -> None:
+        """Raises ClawError if the server does not answer or does not serve `model`."""
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._client = httpx.Client(base_url=url.rstrip("/") + "/", headers=headers, timeout=httpx.Timeout(TIMEOUT_S, connect=10.0))
+        self.model = model or self._served()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def ask(self, batch: Batch) -> list[tuple[float, ...] | str | None]:
+        """For each turn: the logprobs of its tokens, the reason why they are missing, or None if it has no hint."""
+        with ThreadPoolExecutor(CALLS) as pool:
+            return list(pool.map(self._answer, batch.samples))
+
+    def _answer(self, sample: Sample) -> tuple[float, ...] | str | None:
+        if sample.teacher_prompt_ids is None:
+            return None
+        if sample.allowed is not None:
+            return "the teacher's server scores over the whole vocabulary, but this answer has structured output"
+        try:
+            return self._logprobs(sample.teacher_prompt_ids, sample.completion_ids, sample.temperature)
+        except NoTeacherLogprobs as reason:
+            return str(reason)
+
+    def _logprobs(self, prompt: list[int], completion: list[int], temperature: float) -> tuple[float, ...]:
+        if temperature != 1:
+            raise NoTeacherLogprobs("the teacher's server scores at temperature 1 only")
+        asked = {"model": self.model, "prompt": prompt + completion, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
+        try:
+            response = self._client.post("completions", json=asked)
+        except httpx.HTTPError as error:
+            raise NoTeacherLogprobs("the teacher's server does not answer") from error
+        if response.status_code != 200:
+            raise NoTeacherLogprobs(f"the teacher's server answers {response.status_code}")
+        try:
+            told = orjson.loads(response.content)["choices"][0]["prompt_logprobs"][len(prompt) :]
+            values = tuple(float(at[str(token)]["logprob"]) for at, token in zip(told, completion, strict=True))
+        except (orjson.JSONDecodeError, LookupError, TypeError, ValueError) as error:
+            raise NoTeacherLogprobs("the teacher's server did not return a logprob for each token") from error
+        if any(not -1e30 < value <= 1e-3 for value in values):
+            raise NoTeacherLogprobs("the teacher's server returned an invalid logprob")
+        return values
+
+    def _served(self) -> str:
+        try:
+            response = self._client.get("models")
+            response.raise_for_status()
+            return str(orjson.loads(response.content)["data"][0]["id"])
+        except (httpx.HTTPError, orjson.JSONDecodeError, LookupError, TypeError) as error:
+            problem = f"train.teacher {self._client.base_url} does not list its models: {error}"
+            raise ClawError(problem, "start it, or set train.teacher_model") from error
+
+
+def open_remote_teacher(config: TrainConfig) -> RemoteTeacher | None:
+    """The recipe's, if it names a URL. Raises ClawError."""
+    if not config.teacher.startswith("http"):
+        return None
+    if config.method in ("opd_topk", "hybrid"):
+        problem = f"train.method {config.method} compares whole distributions, which a teacher behind a URL does not return"
+        raise ClawError(problem, "use train.teacher self, base or ema, or train.method opd or combine", 2)
+    return RemoteTeacher(config.teacher, config.teacher_model, config.teacher_api_key)
+
+
+def taught(batch: Batch, answers: list[tuple[float, ...] | str | None]) -> tuple[Batch, dict[str, str]]:
+    """The batch with the teacher's answers, and the reason for each turn without one.
+
+    Such a turn is trained with its reward only, or leaves the batch if it has none.
+    """
+    samples, lost = [], {}
+    for sample, answer in zip(batch.samples, answers, strict=True):
+        if isinstance(answer, str):
+            lost[sample.turn_id] = answer
+            if sample.reward is not None:
+                samples.append(replace(sample, teacher_prompt_ids=None))
+        else:
+            samples.append(replace(sample, teacher_logprobs=answer))
+    return replace(batch, samples=samples), lost

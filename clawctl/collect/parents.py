@@ -22,7 +22,7 @@ the search: two different session ids never match, and neither do two users.
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -39,7 +39,8 @@ from clawctl.collect.canonical import (
     text_of,
 )
 from clawctl.collect.plain import Beginning, PlainIndex
-from clawctl.run.rows import Exchange, Message
+from clawctl.run.outcomes import SessionOutcome
+from clawctl.run.rows import Exchange, Message, Turn
 
 MOST_DROPPED = 2  # user messages of the parent that may be missing in the child
 MOST_COMPARED = 256  # newest turns with the same words that are looked at one by one
@@ -64,6 +65,8 @@ class Tree:
     last_seen: float  # when its newest exchange ended, on the clock of serve
     nodes: list["Node"] = field(default_factory=list)
     among_tools: bool = False  # whether a request of its session had tools
+    is_episode: bool = False  # whether a request named a task: its rows wait for the outcome
+    rows: list[Callable[[SessionOutcome | None], Turn]] = field(default_factory=list)  # of its closed turns, while they wait
 
 
 @dataclass(slots=True, eq=False)

@@ -3,6 +3,9 @@
 A turn closes, and becomes one row, when its next state is known, when its user rates it, when its session is said to be done, or
 when its tree had no request for `timeout_s`. Side turns and errors close at once: nothing that comes back could train them.
 
+A conversation whose requests name a task is an episode. Its rows wait for the outcome of the episode, or for the session's end, and
+come together.
+
 The next state of a turn is what its conversation went on with. Clients also continue a conversation for purposes of their own: a
 title, a suggestion of what the user may type, an extraction of memories. Such a request looks like the user's next message. So the
 words of a request are only claimed as the next state of the turn before, until one of these settles it:
@@ -32,8 +35,8 @@ from array import array
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
-from urllib.parse import quote
 
 from clawctl.collect.canonical import (
     Conversation,
@@ -65,6 +68,7 @@ from clawctl.collect.side_rules import (
     without_time,
 )
 from clawctl.cut_calls import Decode
+from clawctl.run.outcomes import SessionOutcome, scoped
 from clawctl.run.rows import Exchange, Feedback, Message, Turn, is_plain
 
 MOST_ASIDE_WORDS = 1 << 14  # messages, of all users
@@ -145,6 +149,8 @@ class Sessions:
         self._ended: list[str] = []
         self._late: list[Feedback] = []
         self._early: OrderedDict[tuple[str, str], Feedback] = OrderedDict()  # ratings of turns that were not read yet
+        self._outcomes: OrderedDict[tuple[str, str], SessionOutcome] = OrderedDict()  # by user and session
+        self._given: list[SessionOutcome] = []  # outcomes since the last `end_episodes`
         self._rules = rules
         self._asides = AsideWords()
         self._quotes = Quotes()
@@ -177,6 +183,27 @@ class Sessions:
             self._early[feedback.key, feedback.turn_id] = feedback
         elif node.user == feedback.key:
             self._close_rated(node, feedback)
+
+    def note(self, outcome: SessionOutcome) -> None:
+        """Take in an outcome; a session has one. It is in all rows that are made from now on. `end_episodes` ends its session."""
+        place = outcome.key, outcome.session_id
+        if place not in self._outcomes:
+            self._outcomes[place] = outcome
+            self._given.append(outcome)
+
+    def end_episodes(self) -> list[SessionOutcome]:
+        """End the sessions whose outcome was given. Everything that was captured before must have been added. Returns the outcomes
+        of sessions some of whose rows may have been published without it."""
+        given, self._given = self._given, []
+        late = []
+        for outcome in given:
+            trees = self._of_session.get((outcome.key, outcome.session_id), [])
+            begun = [tree for tree in trees if any(node.created_at <= outcome.created_at for node in tree.nodes)]
+            if not begun or not all(tree.is_episode for tree in begun):
+                late.append(outcome)
+            if begun:
+                self._end_session(outcome.key, outcome.session_id)
+        return late
 
     def _close_rated(self, node: Node, feedback: Feedback) -> None:
         self._settle(node)
@@ -292,6 +319,8 @@ class Sessions:
             self._early.popitem(last=False)  # its turn was published long ago, or never was
         for user in list(self._trees):
             self._end_unseen(user, now)
+        while self._outcomes and not self._given and next(iter(self._outcomes.values())).created_at + self.timeout_s < now:
+            self._outcomes.popitem(last=False)
 
     def _end_unseen(self, user: str, now: float) -> None:
         while user in self._trees:
@@ -304,6 +333,7 @@ class Sessions:
         parent = match.node if match else None
         tree = parent.tree if parent else self._new_tree(exchange, hint, seen)
         tree.last_seen = max(tree.last_seen, seen)
+        tree.is_episode = tree.is_episode or (hint is not None and bool(exchange.hints.get("task_id")))
         if exchange.tools and not tree.among_tools:
             for other in self._of_session[tree.user, tree.session_id]:
                 other.among_tools = True
@@ -400,9 +430,18 @@ class Sessions:
         )
         if came_back is None and rating is None and self._is_aside(node, exchange):
             node.kind = "side"
-        session_id = node.tree.session_id
-        place = session_id, node.parent_id, node.index
-        self._rows.append(make_turn(exchange, *place, node.kind, came_back, repeated, rating, node.evidence, self._decode))
+        place = node.tree.session_id, node.parent_id, node.index
+        node.tree.rows.append(
+            partial(make_turn, exchange, *place, node.kind, came_back, repeated, rating, node.evidence, self._decode)
+        )
+        if not node.tree.is_episode:
+            self._release(node.tree)
+
+    def _release(self, tree: Tree) -> None:
+        """Make the rows that wait, with the outcome as far as it is known."""
+        outcome = self._outcomes.get((tree.user, tree.session_id))
+        self._rows += [row(outcome) for row in tree.rows]
+        tree.rows = []
 
     def _best_claim(self, parent: Node) -> Node | None:
         """Of the continuations of a turn that may be asides, the one that its user most likely wrote."""
@@ -458,6 +497,7 @@ class Sessions:
     def _end(self, tree: Tree) -> None:
         """Close the open turns of a tree and forget it."""
         self._close(tree)
+        self._release(tree)
         for node in tree.nodes:
             self._index.remove(node)
             self._ended.append(node.turn_id)
@@ -519,8 +559,3 @@ def session_hint(exchange: Exchange) -> str | None:
     if isinstance(claim, str | int) and not isinstance(claim, bool) and claim != "":
         return without_revision(str(claim))
     return session_in_prompt(exchange.messages)
-
-
-def scoped(user: str, claim: str) -> str:
-    """A claimed session id in its user's own name space: two users never share one. The default user's are left as they are."""
-    return claim if user == "default" and "/" not in claim else f"{quote(user, safe='')}/{claim}"

@@ -26,5 +26,8 @@ class RatedTurns:
         return replace(turn, next_state=[*(turn.next_state or []), {"role": "user", "content": found.comment}])
 
     def laid_over(self, turn: Evidence) -> Evidence:
+        outcome = self._ratings.late_outcome(turn.user, turn.turn_id)
+        if outcome is not None and outcome.reward is not None:
+            turn = replace(turn, outcome_reward=outcome.reward)
         found = self._ratings.of(turn.user, turn.turn_id)
         return turn if found is None else replace(turn, feedback=found.rating)

@@ -84,6 +84,7 @@ class Gateway:
             "/v1/messages": ("POST", "messages", True, self._ask),
             "/v1/messages/count_tokens": ("POST", "count_tokens", True, self._count_tokens),
             "/v1/feedback": ("POST", "feedback", True, self._rate),
+            "/v1/outcome": ("POST", "outcome", True, self._rate),
             "/v1/models": ("GET", "models", True, self._about.models),
             "/health": ("GET", "health", False, self._about.health),
             "/health/live": ("GET", "health", False, self._about.alive),
@@ -220,7 +221,7 @@ class Gateway:
             of_replies = [each for each in asks for _ in range(ask.n)]
             answer = Answer(ask, speaks(ask, handle), replies, handle, visit.arrived, hints, visit.key, capture, recent, of_replies)
             for choice in answer.choices if capture is not None else ():
-                self._rating.gave(visit.key, choice.exchange_id)
+                self._rating.gave(visit.key, choice.exchange_id, hints.get("session_id"))
             self._running.add(answer)
             self._metrics.running += 1
             stack.callback(self._ended, answer, visit)
@@ -276,7 +277,8 @@ class Gateway:
     async def _rate(self, request: Request, visit: Visit) -> Response:
         raw = await self._body(request, visit.key, _LONGEST_RATING)
         with self._concurrency.one_more(visit.key):
-            return json_response(await self._rating.keep(parse(raw), visit.key))
+            keep = self._rating.keep if visit.api == "feedback" else self._rating.keep_outcome
+            return json_response(await keep(parse(raw), visit.key))
 
     async def _read(self, request: Request, visit: Visit, held: ExitStack) -> tuple[Ask, Speaker]:
         """The ask, checked. `held` ends when it is answered or refused. Raises Refusal."""

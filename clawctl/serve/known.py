@@ -1,4 +1,4 @@
-"""The turns that may be rated: those that this server gave lately, and those that the run's captures and shards hold."""
+"""What may be rated: turns and sessions that this server answered lately, and those in the run's captures and shards."""
 
 import threading
 import time
@@ -12,6 +12,7 @@ import orjson
 
 from clawctl.run.directory import RunDir, published
 from clawctl.run.lines import Lines, Rewritten
+from clawctl.run.outcomes import scoped
 from clawctl.run.shards import UnreadableShard, read_columns
 
 _LATELY = 1 << 16  # turns of this process
@@ -33,14 +34,22 @@ class KnownTurns:
         self._lines, self._shards = Lines(self._run.captures), set[str]()
         self._looked_at = float("-inf")
 
-    def add(self, key: str, turn_id: str) -> None:
+    def add(self, key: str, turn_id: str, session: str | None = None) -> None:
         self._lately[_number(key, turn_id)] = None
-        if len(self._lately) > _LATELY:
+        if session:
+            self._lately[_session_number(key, scoped(key, session))] = None
+        while len(self._lately) > _LATELY:
             self._lately.popitem(last=False)
 
     def has(self, key: str, turn_id: str) -> bool:
         """Whether the run holds this turn of `key`."""
-        number = _number(key, turn_id)
+        return self._has(_number(key, turn_id))
+
+    def has_session(self, key: str, session_id: str) -> bool:
+        """Whether the run holds turns of this session of `key`. `session_id` is in the key's name space."""
+        return self._has(_session_number(key, session_id))
+
+    def _has(self, number: int) -> bool:
         if number in self._lately:
             return True
         with self._reading:
@@ -62,17 +71,20 @@ class KnownTurns:
             for _, line in self._lines.read(path):
                 with suppress(orjson.JSONDecodeError, LookupError, TypeError):
                     told = orjson.loads(line)
-                    self._take(told["key"], told["exchange_id"])
+                    self._take(_number(told["key"], told["exchange_id"]))
+                    if isinstance(session := told["hints"].get("session_id"), str):
+                        self._take(_session_number(told["key"], scoped(told["key"], session)))
         for path in published(self._run.trajectories, ".parquet"):
             if path.stem not in self._shards:
                 self._shards.add(path.stem)
                 with suppress(UnreadableShard):
-                    for row in read_columns(path, "turns", ("user", "turn_id")):
-                        self._take(row["user"], row["turn_id"])
+                    for row in read_columns(path, "turns", ("user", "turn_id", "session_id")):
+                        self._take(_number(row["user"], row["turn_id"]))
+                        self._take(_session_number(row["user"], row["session_id"]))
         self._looked_at = time.monotonic()
 
-    def _take(self, key: str, turn_id: str) -> None:
-        self._fresh.add(_number(key, turn_id))
+    def _take(self, number: int) -> None:
+        self._fresh.add(number)
         if len(self._fresh) > max(_MERGE, len(self._sorted) // 8):
             self._sorted = array("Q", sorted(self._fresh.union(self._sorted)))
             self._fresh = set()
@@ -80,3 +92,7 @@ class KnownTurns:
 
 def _number(key: str, turn_id: str) -> int:
     return int.from_bytes(blake2b(f"{key}\0{turn_id}".encode(), digest_size=8).digest(), "big")
+
+
+def _session_number(key: str, session_id: str) -> int:
+    return _number(key, f"session\0{session_id}")

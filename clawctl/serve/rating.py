@@ -1,4 +1,5 @@
-"""`POST /v1/feedback` and the `X-Feedback` header: ratings from clients, stored next to the captures."""
+"""`POST /v1/feedback` and the `X-Feedback` header: ratings from clients. `POST /v1/outcome`: outcomes of episodes. Both are stored
+next to the captures."""
 
 import asyncio
 import logging
@@ -13,6 +14,8 @@ from clawctl.privacy.consent import may_capture
 from clawctl.privacy.redaction import Redactor
 from clawctl.run.directory import RunDir
 from clawctl.run.feedback import BadRating, FeedbackFile, rating_in_header, read_rating
+from clawctl.run.outcomes import BadOutcome, SessionOutcome, read_outcome
+from clawctl.run.rows import Feedback
 from clawctl.serve.dialects import Refusal
 from clawctl.serve.known import KnownTurns
 
@@ -20,6 +23,7 @@ _log = logging.getLogger("clawctl.serve")
 _BURST, _PER_SECOND = 1000.0, 20.0  # ratings of one key
 _MOST_TIMES = 8  # ratings of one answer that are kept; the newest counts
 _MOST_COUNTED = 1 << 16  # answers
+_MOST_OUTCOMES = 1 << 14
 
 
 class Pace:
@@ -53,6 +57,7 @@ class Rating:
             Redactor(recipe.privacy.redact, not_secrets=recipe.privacy.not_secrets),
             counts,
         )
+        self._outcomes: OrderedDict[tuple[str, str], SessionOutcome] = OrderedDict()  # by session: lately given ones
         self._writing = asyncio.Lock()  # one line after the other
 
     async def keep(self, body: Any, key: str) -> dict[str, Any]:
@@ -62,30 +67,63 @@ class Rating:
             feedback = read_rating(body, key, time.time())
         except BadRating as bad:
             raise Refusal(400, str(bad), bad.field) from bad
-        if self._file is None or self._known is None:
+        known = self._checked(key)
+        if not await asyncio.to_thread(known.has, key, feedback.turn_id):
+            raise Refusal(404, "this run has no answer of this key with that id", "turn_id", "unknown_turn")
+        self._count(key, feedback.turn_id)
+        async with self._writing:
+            if feedback.comment:
+                feedback = replace(feedback, comment=await asyncio.to_thread(self._redactor.text, feedback.comment))
+            await self._append(feedback)
+        return {"object": "feedback", "id": feedback.feedback_id, "turn_id": feedback.turn_id, "rating": feedback.rating}
+
+    async def keep_outcome(self, body: Any, key: str) -> dict[str, Any]:
+        """Write the outcome of one session of `key`. A session has one outcome: the same one again is confirmed, another one is
+        refused. Raises Refusal."""
+        try:
+            outcome = read_outcome(body, key, time.time())
+        except BadOutcome as bad:
+            raise Refusal(400, str(bad), bad.field) from bad
+        known = self._checked(key)
+        names = "\n".join((outcome.session_id, *outcome.parts, *outcome.steps))
+        if await asyncio.to_thread(self._redactor.text, names) != names:
+            raise Refusal(400, "a name in the outcome looks like a secret", "session_id")
+        if not await asyncio.to_thread(known.has_session, key, outcome.session_id):
+            raise Refusal(404, "this run has no session of this key with that id", "session_id", "unknown_session")
+        async with self._writing:
+            first = self._outcomes.get((key, outcome.session_id), outcome)
+            if replace(outcome, feedback_id=first.feedback_id, created_at=first.created_at) != first:
+                raise Refusal(409, "this session has another outcome already", "session_id", "outcome_given")
+            if first is outcome:
+                await self._append(outcome)
+                self._outcomes[key, outcome.session_id] = outcome
+                if len(self._outcomes) > _MOST_OUTCOMES:
+                    self._outcomes.popitem(last=False)
+        return {"object": "outcome", "id": first.feedback_id, "session_id": body["session_id"], "reward": outcome.reward}
+
+    def _checked(self, key: str) -> KnownTurns:
+        """What `key` may speak of. Raises Refusal if it may not rate at all, or sends too fast."""
+        if self._known is None:
             raise Refusal(409, "this server captures nothing, so nothing can be rated: serve with --intercept", code="not_captured")
         if not may_capture(self._recipe.privacy, key, self._recipe.model_name):
             raise Refusal(409, "this key's conversations are not captured, so they cannot be rated", code="not_captured")
         self._pace.take(key)
-        if not await asyncio.to_thread(self._known.has, key, feedback.turn_id):
-            raise Refusal(404, "this run has no answer of this key with that id", "turn_id", "unknown_turn")
-        self._count(key, feedback.turn_id)
+        return self._known
+
+    async def _append(self, told: Feedback | SessionOutcome) -> None:
+        assert self._file is not None
         try:
-            async with self._writing:
-                if feedback.comment:
-                    feedback = replace(feedback, comment=await asyncio.to_thread(self._redactor.text, feedback.comment))
-                await asyncio.to_thread(self._file.append, feedback)
+            await asyncio.to_thread(self._file.append, told)
         except OSError as error:
             self._counts["lost",] += 1
             _log.error("a rating was not stored: %s", error)
             raise Refusal(503, "the rating could not be stored; send it again later", code="not_kept") from error
         self._counts["kept",] += 1
-        return {"object": "feedback", "id": feedback.feedback_id, "turn_id": feedback.turn_id, "rating": feedback.rating}
 
-    def gave(self, key: str, turn_id: str) -> None:
-        """This answer is captured, so `key` may rate it."""
+    def gave(self, key: str, turn_id: str, session: str | None = None) -> None:
+        """This answer is captured, so `key` may rate it, and give an outcome to the session that it claims."""
         if self._known is not None:
-            self._known.add(key, turn_id)
+            self._known.add(key, turn_id, session)
 
     def _count(self, key: str, turn_id: str) -> None:
         times = self._times.pop((key, turn_id), 0) + 1

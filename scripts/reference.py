@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from clawctl.cli import app
 from clawctl.config import Recipe, Section
-from clawctl.serve.dialects.rows import MEANING, Engine, Row
+from clawctl.serve.dialects.rows import MEANING, Engine, FieldRow
 from clawctl.serve.dialects.tables import APIS, TABLES
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -142,7 +142,7 @@ def api_page() -> str:
         lines += ["", f"## {TABLES[api].title}"]
         for name in _below(api, shown):
             table = TABLES[name]
-            if all(row == Row(row.name, "honoured") for row in table.rows):
+            if all(row == FieldRow(row.name, "honoured") for row in table.rows):
                 lines += ["", f"**{table.title}**: {', '.join(f'`{row.name}`' for row in table.rows)}: honoured."]
                 continue
             lines += [] if name == api else ["", f"### {table.title}"]
@@ -159,7 +159,7 @@ def _below(name: str, shown: set[str]) -> list[str]:
     return [name, *(below for row in TABLES[name].rows if row.of for below in _below(row.of, shown))]
 
 
-def _api_row(rows: list[Row]) -> str:
+def _api_row(rows: list[FieldRow]) -> str:
     """One line of the page for rows that differ in their names only."""
     row, names = rows[0], ", ".join(f"`{row.name}`" for row in rows)
     note = row.note.replace("|", "\\|") + (

@@ -6,10 +6,12 @@ from contextlib import suppress
 from typing import Any
 
 from clawctl.run.directory import RunDir, published
+from clawctl.run.outcomes import EPISODE_FAILED
+from clawctl.run.rows import REGENERATED
 from clawctl.run.shards import UnreadableShard, read_columns
 
 MOST_TURNS = 1 << 17  # the newest; an outcome that comes later than that changes nothing
-_COLUMNS = ("turn_id", "user", "session_id", "created_at", "kind", "outcome_reward")
+_COLUMNS = ("turn_id", "user", "session_id", "created_at", "kind", "outcome_reward", "untrainable_reason")
 
 
 class PublishedSessions:
@@ -30,7 +32,8 @@ class PublishedSessions:
             with suppress(UnreadableShard):  # who reads it whole puts it aside
                 shards.append(read_columns(new.pop(), "turns", _COLUMNS))
         for row in itertools.chain.from_iterable(reversed(shards)):
-            if row["kind"] == "main" and row["outcome_reward"] is None and row["turn_id"] not in self._turns:
+            has_outcome = row["outcome_reward"] is not None or row["untrainable_reason"] in (EPISODE_FAILED, REGENERATED)
+            if row["kind"] == "main" and not has_outcome and row["turn_id"] not in self._turns:
                 session = row["user"], row["session_id"]
                 self._turns[row["turn_id"]] = session, row["created_at"]
                 self._of_session.setdefault(session, []).append(row["turn_id"])

@@ -9,9 +9,8 @@ import re
 from collections.abc import Mapping
 
 from clawctl.config import JudgeConfig
-from clawctl.judge.evidence import Evidence
 from clawctl.judge.executions import verdict
-from clawctl.judge.opinion import Opinion
+from clawctl.judge.protocol import Evidence, Opinion
 from clawctl.run.reward import OUTCOME, RATING, RULES, worth
 from clawctl.run.rows import Message
 

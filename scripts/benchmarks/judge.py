@@ -27,12 +27,12 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from clawctl.config import Recipe, load_recipe
-from clawctl.judge.attacks import ATTACKS
-from clawctl.judge.calibrate import flips, measure
-from clawctl.judge.cases import Case, make_turn
-from clawctl.judge.evidence import Evidence, read_evidence
-from clawctl.judge.obedient import obey
+from clawctl.judge.laboratory.attacks import ATTACKS
+from clawctl.judge.laboratory.calibrate import flips, measure
+from clawctl.judge.laboratory.cases import Case, make_turn
+from clawctl.judge.laboratory.obedient import obey
 from clawctl.judge.prompts import judge_messages, new_fence
+from clawctl.judge.protocol import Evidence, read_evidence
 from clawctl.judge.view import view_turn
 from clawctl.judge.worker import judge
 from clawctl.run.directory import RunDir, open_run, published

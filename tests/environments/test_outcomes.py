@@ -13,8 +13,8 @@ import pytest
 from clawctl.collect.dry_run import stitch_all
 from clawctl.collect.worker import collect
 from clawctl.config import JudgeConfig, Recipe
-from clawctl.judge.evidence import read_evidence
-from clawctl.judge.ratings import RatedTurns
+from clawctl.judge.panel import with_rating
+from clawctl.judge.protocol import read_evidence
 from clawctl.judge.rules import rated
 from clawctl.privacy.chosen import Wish
 from clawctl.privacy.forget import forget
@@ -47,13 +47,9 @@ class Letters:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_model(tmp_path_factory.mktemp("model") / "model")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("outcomes") / "run", model) as running:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("outcomes")
+    with Server(folder / "run", build_model(folder / "model")) as running:
         yield running
 
 
@@ -78,17 +74,17 @@ def rows(server: Server) -> dict[str, Turn]:
     return {row.turn_id: row for path in published(server.run.trajectories, ".parquet") for row in read_turns(path)}
 
 
-def test_an_environment_of_ten_lines_is_played_and_its_outcomes_stand_in_the_published_turns(tmp_path: Path, model: Path) -> None:
+def test_an_environment_of_ten_lines_is_played_and_its_outcomes_are_in_the_published_turns(
+    tmp_path: Path, server: Server
+) -> None:
     code = tmp_path / "mine.py"
     code.write_text(CODE)
-    with Server(tmp_path / "run", model) as server:
-        command = [sys.executable, "-m", "clawctl", "play", f"{code}:Letters", "--run", str(server.run.root)]
-        options = ["--recipe", str(tmp_path / "run.yaml"), "--episodes", "3", "--attempts", "2", "--seed", "4"]
-        played = subprocess.run([*command, *options], capture_output=True, text=True, timeout=200, check=False)
-        assert played.returncode == 0, played.stderr
-        assert "6 episodes: 4 done, 2 failed; mean reward 0.25" in played.stdout
-        found = list(rows(server).values())
-        assert server.stop() == 0
+    command = [sys.executable, "-m", "clawctl", "play", f"{code}:Letters", "--run", str(server.run.root)]
+    options = ["--recipe", str(server.run.root.parent / "run.yaml"), "--episodes", "3", "--attempts", "2", "--seed", "4"]
+    played = subprocess.run([*command, *options], capture_output=True, text=True, timeout=200, check=False)
+    assert played.returncode == 0, played.stderr
+    assert "6 episodes: 4 done, 2 failed; mean reward 0.25" in played.stdout
+    found = list(rows(server).values())
     assert len(found) == 12
     by_task = {task: [turn for turn in found if turn.task_id == task] for task in ("letters-4", "letters-5", "letters-6")}
     assert [{turn.outcome_reward for turn in turns} for turns in by_task.values()] == [{1.0}, {-0.5}, {None}]
@@ -125,19 +121,17 @@ def test_an_outcome_that_comes_late_is_found_with_the_turn_as_a_late_rating_is(s
     assert give(server, "late", reward=-1.0).status_code == 200
     for _ in range(2):  # a restart names the turns once
         assert rows(server)[turn] == before, "a published row is fixed"
-    late = [
-        line for path in published(server.run.feedback, ".jsonl") for line in path.read_bytes().split(b"\n") if b"late-" in line
-    ]
+    lines = [line for path in published(server.run.feedback, ".jsonl") for line in path.read_bytes().split(b"\n")]
+    late = [line for line in lines if b"late-" in line]
     assert [orjson.loads(line)["turn_ids"] for line in late] == [[turn]]
     ratings = Ratings(server.run)
     assert turn in ratings.look()
     outcome = ratings.late_outcome("default", turn)
     assert outcome is not None
     assert outcome.changes(before.untrainable_reason) == {"outcome_reward": -1.0, "trainable": True, "untrainable_reason": None}
-    (evidence,) = [
-        one for path in published(server.run.trajectories, ".parquet") for one in read_evidence(path) if one.turn_id == turn
-    ]
-    assert RatedTurns(server.run).laid_over(evidence).outcome_reward == -1.0
+    judged = [one for path in published(server.run.trajectories, ".parquet") for one in read_evidence(path)]
+    (evidence,) = [one for one in judged if one.turn_id == turn]
+    assert with_rating(ratings, evidence).outcome_reward == -1.0
 
 
 def test_an_outcome_concerns_what_was_asked_before_it_and_a_session_has_one(server: Server) -> None:
@@ -183,15 +177,12 @@ def test_what_is_no_outcome_is_refused_by_its_field(server: Server) -> None:
         ({"reward": 1, "parts": {"speed": "fast"}}, "parts"),
         ({"reward": 1, "steps": {"turn": 1.5}}, "steps"),
         ({"reward": 1, "stars": 5}, "stars"),
-        ({"session_id": "", "reward": 1}, "session_id"),
-        ({"session_id": "ghp_16C7e42F292c6912E7710c838347Ae178B4a", "reward": 1}, "session_id"),
     ):
-        answer = (
-            give(server, **{"session": "s", **{k: v for k, v in body.items() if k != "session_id"}})
-            if "session_id" not in body
-            else (give(server, str(body["session_id"]), reward=1))
-        )
+        answer = give(server, "s", **body)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), body
+    for session in ("", "ghp_16C7e42F292c6912E7710c838347Ae178B4a"):
+        answer = give(server, session, reward=1)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "session_id")
     assert httpx.post(f"{server.url}/outcome", json={"session_id": "s", "reward": 1}).status_code == 401
 
 

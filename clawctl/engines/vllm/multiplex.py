@@ -7,7 +7,7 @@ from itertools import count
 from typing import cast
 
 from clawctl.engines.vllm.inside.clawctl_multiplex import ASK, END, LEAVE, PIECE, READY, STATUS, Frames, frame
-from clawctl.http_client import Answer, Broken, Client, Connection, Taker
+from clawctl.http_client import Broken, Client, Connection, HttpResponse, Taker
 
 _log = logging.getLogger("clawctl.serve")
 
@@ -116,7 +116,7 @@ class Multiplexed:
         end.setblocking(False)
         _, self._line = await asyncio.get_running_loop().create_unix_connection(Line, sock=end)
 
-    async def post(self, path: str, body: bytes) -> Answer:
+    async def post(self, path: str, body: bytes) -> HttpResponse:
         return await self._plain.post(path, body)
 
     async def stream(self, path: str, body: bytes, taker: Taker | None) -> tuple[Connection | Call, int]:

@@ -1,10 +1,9 @@
 """Checks a request's body against its table: refused, known and unknown fields."""
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from clawctl.serve.dialects import Ask, Refusal
-from clawctl.serve.dialects.rows import JUDGED, Engine, Row, Table
+from clawctl.serve.dialects.rows import JUDGED, Engine, FieldRow, Table
 from clawctl.serve.dialects.tables import TABLES
 
 MOST_NAMED: Final = 64  # names of unknown things of one request
@@ -17,11 +16,6 @@ def known(api: str, body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ..
     table, unknown = TABLES[api], dict[str, None]()
     _check(table, body, "", unknown, 0)
     return {name: value for name, value in body.items() if table.row(name) is not None}, tuple(unknown)
-
-
-def used(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """The fields of a body that ask for something."""
-    return tuple(name for name, value in body.items() if value is not None and value is not False)
 
 
 def refuse_beyond(ask: Ask, engine: Engine) -> None:
@@ -78,7 +72,7 @@ def _check_fields(table: Table, value: dict[str, Any], path: str, unknown: dict[
                 _check(TABLES[row.of], inner, below, unknown, depth + 1)
 
 
-def _refuse(row: Row, path: str, told: str) -> None:
+def _refuse(row: FieldRow, path: str, told: str) -> None:
     if row.treatment == "refused":
         raise Refusal(400, f"{told} is not supported here: {row.note}", path.replace("[]", ""))
 

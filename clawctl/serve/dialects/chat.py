@@ -1,6 +1,5 @@
 """OpenAI chat completions: https://platform.openai.com/docs/api-reference/chat, with additions of real clients."""
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -8,12 +7,13 @@ import orjson
 
 from clawctl.run.rows import Message
 from clawctl.serve.dialects import Ask, Choice, Extras, Refusal, Shown, ShownToken, fields
-from clawctl.serve.dialects.api import known, used
-from clawctl.serve.dialects.blocks import chat_message
+from clawctl.serve.dialects.api import known
+from clawctl.serve.dialects.blocks import ChunkDialect, chat_message, chunk_frame
+from clawctl.serve.dialects.blocks import envelope as envelope
 from clawctl.serve.dialects.fields import Object, wrong
 from clawctl.serve.dialects.handles import call_id
 from clawctl.serve.dialects.items import CUSTOM_INPUT, custom_function, free_text
-from clawctl.serve.dialects.settings import check_settings
+from clawctl.serve.dialects.settings import template_settings
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
 from clawctl.serve.text import CallBegun, CallSaid, Event, Said, Thought
@@ -37,31 +37,35 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
     messages = [_message(message, i) for i, message in enumerate(sent)]
     tools, custom = _tools(body)
     choice, offered = _tool_choice(body, tools)
-    settings = _template_settings(body)
+    reasoning, thinking = fields.object_or_none(body, "reasoning"), fields.object_or_none(body, "thinking").get("type")
+    enabled = reasoning.get("enabled")
+    settings = template_settings(
+        body,
+        thinking != "disabled" if isinstance(thinking, str) else None,
+        enabled if isinstance(enabled, bool) else None,
+        False if "none" in (body.get("reasoning_effort"), reasoning.get("effort")) else None,
+    )
     longest = body.get("max_completion_tokens")
     top = fields.whole_number(body, "top_logprobs", 0, 20) or 0
     if top and not fields.flag(body, "logprobs"):
         raise Refusal(400, "'top_logprobs' needs 'logprobs': true", "top_logprobs")
     continues, prompted = _ending(body, messages)
+    common = fields.common(body, live_name, "max_tokens" if longest is None else "max_completion_tokens")
+    if body.get("add_generation_prompt") is False:
+        common["fields"] += ("add_generation_prompt",)
     passed = {**body, "chat_template_kwargs": settings or None}
     if passed.get("reasoning_effort") is None:
-        passed["reasoning_effort"] = fields.text(fields.object_or_none(body, "reasoning"), "effort", "reasoning.effort")
+        passed["reasoning_effort"] = fields.text(reasoning, "effort", "reasoning.effort")
     return Ask(
         api="chat",
-        model=fields.model_name(body, live_name),
+        **common,
         messages=messages,
         sent_messages=sent,
         tools=offered or None,
         tool_choice=choice,
-        stream=bool(fields.flag(body, "stream")),
         include_usage=bool(fields.flag(fields.object_or_none(body, "stream_options"), "include_usage")),
         n=fields.whole_number(body, "n", 1, _MOST_CHOICES) or 1,
         stop=fields.stops(body.get("stop"), "stop"),
-        temperature=fields.number(body, "temperature", 0, 100),
-        top_p=fields.number(body, "top_p", 0, 1),
-        top_k=max(0, fields.whole_number(body, "top_k", -1, 1 << 31) or 0),
-        max_tokens=fields.whole_number(body, "max_tokens" if longest is None else "max_completion_tokens", 1, 1 << 31),
-        max_tokens_may_shrink=True,
         logprobs=bool(fields.flag(body, "logprobs")),
         top_logprobs=top,
         template_settings=settings,
@@ -70,9 +74,8 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
         echo={
             "function_call": body.get("tools") is None and bool(body.get("functions")),
             "custom": custom,
-            "no_reasoning": _hides_reasoning(body),
+            "no_reasoning": fields.flag(body, "include_reasoning") is False or reasoning.get("exclude") is True,
         },
-        fields=used(body) if body.get("add_generation_prompt") is not False else (*used(body), "add_generation_prompt"),
         unknown=unknown,
         continues=continues,
         prompted=prompted,
@@ -132,11 +135,6 @@ def _ending(body: Object, messages: list[Message]) -> tuple[bool, bool]:
     return True, False
 
 
-def _hides_reasoning(body: Object) -> bool:
-    exclude = fields.object_or_none(body, "reasoning").get("exclude")
-    return fields.flag(body, "include_reasoning") is False or exclude is True
-
-
 def _tool_choice(body: Object, tools: list[Object]) -> tuple[Any, list[Object]]:
     """The choice in one form, and the tools that may be called."""
     old = body.get("tools") is None and body.get("functions") is not None
@@ -181,18 +179,6 @@ def _name(tool: Object) -> Any:
         if isinstance(tool.get(kind), dict):
             return tool[kind].get("name")
     return None
-
-
-def _template_settings(body: Object) -> Object:
-    settings = fields.switched(body, check_settings(fields.object_or_none(body, "chat_template_kwargs")))
-    kind, reasoning = fields.object_or_none(body, "thinking").get("type"), fields.object_or_none(body, "reasoning")
-    if isinstance(kind, str):
-        settings = {"enable_thinking": kind != "disabled", **settings}
-    if isinstance(reasoning.get("enabled"), bool):
-        settings = {"enable_thinking": reasoning["enabled"], **settings}
-    if "none" in (body.get("reasoning_effort"), reasoning.get("effort")):
-        settings = {"enable_thinking": False, **settings}
-    return settings
 
 
 def _message(message: Any, i: int) -> Message:
@@ -249,22 +235,19 @@ def _part(part: Any, where: str) -> str:
     raise Refusal(400, f"a part of '{where}' must be an object", where)
 
 
-class Chat:
-    """See `clawctl.serve.dialects.Dialect`."""
+class Chat(ChunkDialect):
+    """Chat completions: each choice is a message, or its deltas."""
+
+    prefix = "chatcmpl"
 
     def __init__(self, ask: Ask, exchange_id: str) -> None:
-        self._ask = ask
-        self._created = int(time.time())
-        self._id = f"chatcmpl{exchange_id}"
+        super().__init__(ask, exchange_id)
         self._before_tools = bool(ask.echo.get("function_call"))  # the client uses functions, not tools
         self._calls: dict[int, int] = {}  # tool calls of each choice that were streamed so far
         self._custom = set(ask.echo.get("custom") or ())  # custom tools of the client
         self._free: dict[int, list[str]] = {}  # the arguments of a call so far, for each choice
         self._told_ids: dict[int, int] = {}  # how many of each choice's ids were streamed; missing: nor the prompt's
         self._thinks = not ask.echo.get("no_reasoning")
-
-    def message(self, choice: Choice) -> Message:
-        return chat_message(choice)
 
     def whole(self, choices: list[Choice]) -> bytes:
         answers = []
@@ -306,18 +289,9 @@ class Chat:
         said = {"index": self._calls[choice.index] - 1, "custom": {"input": free_text("".join(pieces))}}
         return self._chunk(choice, {"tool_calls": [said]})
 
-    def end(self, choices: list[Choice]) -> bytes:
-        done = b"data: [DONE]\n\n"
-        if not self._ask.include_usage:
-            return done
+    def _usage_chunk(self, choices: list[Choice]) -> Object:
         head = {**_extras(choices[0]).answer, **self._head("chat.completion.chunk")}
-        return _frame({**head, "choices": [], "usage": _usage(choices)}) + done
-
-    def failed(self, refusal: Refusal) -> bytes:
-        return _frame(envelope(refusal))
-
-    def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self._id, "object": kind, "created": self._created, "model": self._ask.model}
+        return {**head, "choices": [], "usage": _usage(choices)}
 
     def _told(self, choice: Choice) -> Message:
         message = chat_message(choice)
@@ -368,7 +342,7 @@ class Chat:
         if self._ask.logprobs and (content := told_logprobs(tokens)):
             said["logprobs"] = {"content": content}
         prompt = self._tell_ids(choice, said) if self._ask.return_ids else {}
-        return _frame({**extras.answer, **self._head("chat.completion.chunk"), **prompt, "choices": [said]})
+        return chunk_frame({**extras.answer, **self._head("chat.completion.chunk"), **prompt, "choices": [said]})
 
     def _tell_ids(self, choice: Choice, said: dict[str, Any]) -> dict[str, Any]:
         """Add new ids to a chunk's choice, and the prompt's if they were not sent yet. The names are vLLM's."""
@@ -421,14 +395,3 @@ def _usage_together(told: list[dict[str, Any]]) -> dict[str, Any]:
         numbers = {name for each in details for name, value in each.items() if isinstance(value, int)}
         usage["completion_tokens_details"] = details[0] | {name: sum(each.get(name) or 0 for each in details) for name in numbers}
     return usage
-
-
-def _frame(data: dict[str, Any]) -> bytes:
-    return b"data: " + orjson.dumps(data) + b"\n\n"
-
-
-def envelope(refusal: Refusal) -> dict[str, Any]:
-    """OpenAI's error body."""
-    kind = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}.get(refusal.status)
-    kind = kind or ("invalid_request_error" if refusal.status < 500 else "server_error")
-    return {"error": {"message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.code}}

@@ -3,18 +3,16 @@
 A prompt is text or token ids and enters the engine unchanged: no template is applied, and control tokens stay control tokens.
 """
 
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import orjson
 
-from clawctl.run.rows import Message, plain_prompt
+from clawctl.run.rows import plain_prompt
 from clawctl.serve.dialects import Ask, Choice, Prompt, Refusal, Shown, ShownToken, fields
-from clawctl.serve.dialects.api import known, used
-from clawctl.serve.dialects.blocks import chat_message
-from clawctl.serve.dialects.chat import envelope as envelope
+from clawctl.serve.dialects.api import known
+from clawctl.serve.dialects.blocks import ChunkDialect, chunk_frame
 from clawctl.serve.dialects.fields import Object, wrong
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
@@ -44,37 +42,29 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
     echo, top = bool(fields.flag(body, "echo")), fields.whole_number(body, "logprobs", 0, _MOST_TOP)
     if echo and top is not None:
         raise Refusal(400, "'logprobs' with 'echo' is not supported: prompts are not scored", "logprobs")
-    limit = fields.whole_number(body, "max_tokens", 1, 1 << 31)
+    common = fields.common(body, live_name)
+    if "max_tokens" not in body:  # null: the rest of the context
+        common["max_tokens"] = DEFAULT_TOKENS
     special = fields.flag(body, "add_special_tokens")
     passed = {name: value for name, value in engine_fields(body).items() if name not in _CHAT_ONLY}
-    messages = [plain_prompt(prompt) if isinstance(prompt, str) else plain_prompt(_shown(prompt)) for prompt in prompts]
+    messages = [plain_prompt(prompt if isinstance(prompt, str) else _shown(prompt)) for prompt in prompts]
     return Ask(
         api="completions",
-        model=fields.model_name(body, live_name),
+        **common,
         messages=messages,
         sent_messages=messages,
         tools=None,
         tool_choice=None,
-        stream=bool(fields.flag(body, "stream")),
         include_usage=bool(fields.flag(fields.object_or_none(body, "stream_options"), "include_usage")),
         n=n,
         stop=fields.stops(body.get("stop"), "stop"),
-        temperature=fields.number(body, "temperature", 0, 100),
-        top_p=fields.number(body, "top_p", 0, 1),
-        top_k=max(0, fields.whole_number(body, "top_k", -1, 1 << 31) or 0),
-        max_tokens=limit if "max_tokens" in body else DEFAULT_TOKENS,  # null: the rest of the context
-        max_tokens_may_shrink=True,
         logprobs=top is not None,
         top_logprobs=top or 0,
         engine_fields=passed,
         claims=read_claims(body, messages),
-        echo={
-            "echo": echo,
-            "return_token_ids": bool(fields.flag(body, "return_token_ids")),
-        },
+        echo={"echo": echo, "return_token_ids": bool(fields.flag(body, "return_token_ids"))},
         prompts=tuple(prompts),
         add_special_tokens=special is not False,
-        fields=used(body),
         unknown=unknown,
     )
 
@@ -122,17 +112,16 @@ def _shown(ids: tuple[int, ...]) -> str:
     return f"[{len(ids)} token ids: {' '.join(map(str, ids[-32:]))}]"
 
 
-class Completions:
-    """See `clawctl.serve.dialects.Dialect`. Choices are numbered over all prompts: those of the first come first."""
+class Completions(ChunkDialect):
+    """Plain completions. Choices are numbered over all prompts: those of the first come first."""
+
+    prefix = "cmpl"
 
     def __init__(self, ask: Ask, exchange_id: str, prompts: Iterable[str] = ()) -> None:
         """`prompts`: their texts, if they are to be repeated."""
-        self._ask, self._prompts = ask, list(prompts)
-        self._created, self._id = int(time.time()), f"cmpl{exchange_id}"
+        super().__init__(ask, exchange_id)
+        self._prompts = list(prompts)
         self._offsets: dict[int, int] = {}  # of each choice: characters that were streamed
-
-    def message(self, choice: Choice) -> Message:
-        return chat_message(choice)
 
     def whole(self, choices: list[Choice]) -> bytes:
         answers = []
@@ -141,7 +130,7 @@ class Completions:
             tokens = [token for shown in choice.shown for token in shown.tokens]
             logprobs = told_logprobs(tokens, 0) if self._ask.logprobs else None
             answers.append({**self._answer(choice, self._echoed(choice) + text, logprobs), **self._end_of(choice)})
-        return orjson.dumps({**self._head(), "choices": answers, "usage": _usage(choices, self._ask.n)})
+        return orjson.dumps({**self._head("text_completion"), "choices": answers, "usage": _usage(choices, self._ask.n)})
 
     def begin(self, choice: Choice) -> bytes:
         echoed = self._echoed(choice)
@@ -157,20 +146,11 @@ class Completions:
     def finish(self, choice: Choice) -> bytes:
         return self._chunk({**self._answer(choice, "", None), **self._end_of(choice)})
 
-    def end(self, choices: list[Choice]) -> bytes:
-        done = b"data: [DONE]\n\n"
-        if not self._ask.include_usage:
-            return done
-        return _frame({**self._head(), "choices": [], "usage": _usage(choices, self._ask.n)}) + done
-
-    def failed(self, refusal: Refusal) -> bytes:
-        return _frame(envelope(refusal))
+    def _usage_chunk(self, choices: list[Choice]) -> Object:
+        return {**self._head("text_completion"), "choices": [], "usage": _usage(choices, self._ask.n)}
 
     def _echoed(self, choice: Choice) -> str:
         return self._prompts[choice.index // self._ask.n] if self._ask.echo["echo"] else ""
-
-    def _head(self) -> Object:
-        return {"id": self._id, "object": "text_completion", "created": self._created, "model": self._ask.model}
 
     def _answer(self, choice: Choice, text: str, logprobs: Object | None) -> Object:
         return {"index": choice.index, "text": text, "logprobs": logprobs, "finish_reason": None}
@@ -182,7 +162,7 @@ class Completions:
         return told
 
     def _chunk(self, answer: Object) -> bytes:
-        return _frame({**self._head(), "choices": [answer]})
+        return chunk_frame({**self._head("text_completion"), "choices": [answer]})
 
 
 def told_logprobs(tokens: list[ShownToken], offset: int) -> Object:
@@ -204,7 +184,3 @@ def _usage(choices: list[Choice], n: int) -> Object:
     asked = sum(choice.prompt_tokens for choice in choices[::n])
     answered = sum(choice.completion_tokens for choice in choices)
     return {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}
-
-
-def _frame(data: Object) -> bytes:
-    return b"data: " + orjson.dumps(data) + b"\n\n"

@@ -94,10 +94,23 @@ def model_name(body: Object, live_name: str) -> str:
     return model
 
 
-def switched(body: Object, settings: Object) -> Object:
-    """The template's settings, including `enable_thinking`, which some clients send next to them."""
-    thinking = flag(body, "enable_thinking")
-    return settings if thinking is None else {"enable_thinking": thinking, **settings}
+def used(body: Object) -> tuple[str, ...]:
+    """The fields of a body that ask for something."""
+    return tuple(name for name, value in body.items() if value is not None and value is not False)
+
+
+def common(body: Object, live_name: str, limit: str = "max_tokens") -> dict[str, Any]:
+    """The fields of an `Ask` that every API has. `limit` is its field for the longest answer. Raises Refusal."""
+    return {
+        "model": model_name(body, live_name),
+        "stream": bool(flag(body, "stream")),
+        "temperature": number(body, "temperature", 0, 100),
+        "top_p": number(body, "top_p", 0, 1),
+        "top_k": max(0, whole_number(body, "top_k", -1, 1 << 31) or 0),
+        "max_tokens": whole_number(body, limit, 1, 1 << 31),
+        "max_tokens_may_shrink": True,
+        "fields": used(body),
+    }
 
 
 Parts = str | list[Object]  # a message's content in OpenAI chat form: text, or parts with images

@@ -5,16 +5,15 @@ from typing import Any
 
 import orjson
 
-from clawctl.run.rows import Message
-from clawctl.serve.dialects import Ask, Choice, Refusal, Shown, fields
-from clawctl.serve.dialects.api import known, used
-from clawctl.serve.dialects.blocks import Block, Blocks, chat_message
+from clawctl.serve.dialects import Ask, Choice, Refusal, ShownToken, fields
+from clawctl.serve.dialects.api import known
+from clawctl.serve.dialects.blocks import BlockDialect, ContentBlock, ContentBlocks, event_frame
 from clawctl.serve.dialects.chat import check_callable, forced_choice
 from clawctl.serve.dialects.content import read_messages, read_system, read_tools
 from clawctl.serve.dialects.fields import Object, wrong
 from clawctl.serve.dialects.handles import call_id, turn_handle
 from clawctl.serve.dialects.items import for_engine
-from clawctl.serve.dialects.settings import check_settings
+from clawctl.serve.dialects.settings import template_settings
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
 from clawctl.serve.text import CallBegun
@@ -43,33 +42,23 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
     choice = _tool_choice(body, tools)
     settings, passed = _engine_settings(body, tools)
     messages = fields.join_leading_system(for_engine(sent))
-    last = messages[-1]
+    last, text = messages[-1], messages[-1]["content"]
     return Ask(
         api="messages",
-        model=fields.model_name(body, live_name),
+        **fields.common(body, live_name),
         messages=messages,
         sent_messages=sent,
         tools=tools or None,
         tool_choice=choice,
-        stream=bool(fields.flag(body, "stream")),
         include_usage=True,
         n=1,
         stop=fields.stops(body.get("stop_sequences"), "stop_sequences"),
-        temperature=fields.number(body, "temperature", 0, 100),
-        top_p=fields.number(body, "top_p", 0, 1),
-        top_k=max(0, fields.whole_number(body, "top_k", -1, 1 << 31) or 0),
-        max_tokens=fields.whole_number(body, "max_tokens", 1, 1 << 31),
-        max_tokens_may_shrink=True,
         logprobs=False,
         template_settings=settings,
         engine_fields=passed,
         claims=read_claims(body, sent),
-        fields=used(body),
         unknown=unknown,
-        continues=last["role"] == "assistant"
-        and isinstance(last["content"], str)
-        and bool(last["content"])
-        and "tool_calls" not in last,
+        continues=last["role"] == "assistant" and isinstance(text, str) and bool(text) and "tool_calls" not in last,
     )
 
 
@@ -87,10 +76,8 @@ def _tool_choice(body: Object, tools: list[Object]) -> Any:
 
 def _engine_settings(body: Object, tools: list[Object]) -> tuple[Object, Object]:
     """The settings for the template, and the fields for an upstream."""
-    settings = fields.switched(body, check_settings(fields.object_or_none(body, "chat_template_kwargs")))
     thinking = fields.text(fields.object_or_none(body, "thinking"), "type", "thinking.type")
-    if thinking is not None:
-        settings = {"enable_thinking": thinking != "disabled", **settings}
+    settings = template_settings(body, None if thinking is None else thinking != "disabled")
     output = fields.object_or_none(body, "output_config")
     form = output.get("format") or body.get("output_format")
     wanted = None
@@ -105,46 +92,26 @@ def _engine_settings(body: Object, tools: list[Object]) -> tuple[Object, Object]
     return settings, engine_fields({**body, **own})
 
 
-class Messages:
-    """See `clawctl.serve.dialects.Dialect`. One choice; its blocks are the content blocks."""
-
-    def __init__(self, ask: Ask, exchange_id: str) -> None:
-        self._ask, self._exchange_id = ask, exchange_id
-        self._blocks = Blocks()
-
-    def message(self, choice: Choice) -> Message:
-        return chat_message(choice)
+class Messages(BlockDialect):
+    """Messages: the blocks are the content blocks."""
 
     def whole(self, choices: list[Choice]) -> bytes:
-        choice, blocks = choices[0], Blocks()
-        blocks.take_all(choice.shown)
-        content = [self._block(block) for block in blocks.or_empty()]
+        choice = choices[0]
+        content = [self._block(block) for block in ContentBlocks(choice.shown).or_empty()]
         return orjson.dumps({**self._head(content, _usage(choice)), **_stop(choice)})
 
     def begin(self, choice: Choice) -> bytes:
         message = self._head([], {**_usage(choice), "output_tokens": 0}) | {"stop_reason": None, "stop_sequence": None}
-        return _frame("message_start", message=message) + _frame("ping")
-
-    def piece(self, choice: Choice, shown: Shown) -> bytes:
-        frames = []
-        for event in shown.events:
-            last = self._blocks.all[-1] if self._blocks.all else None
-            block, begins = self._blocks.take(event)
-            if begins:
-                frames += [self._close(last) if last else b"", self._open(block)]
-            if block.pieces:
-                frames.append(_delta(block, *_GROWTH[block.kind], block.pieces[-1]))
-        return b"".join(frames)
+        return event_frame("message_start", {"message": message}) + event_frame("ping", {})
 
     def finish(self, choice: Choice) -> bytes:
-        opened = b"" if self._blocks.all else self._open(self._blocks.or_empty()[0])
-        return opened + self._close(self._blocks.all[-1]) + _frame("message_delta", delta=_stop(choice), usage=_usage(choice))
+        return super().finish(choice) + event_frame("message_delta", {"delta": _stop(choice), "usage": _usage(choice)})
 
     def end(self, choices: list[Choice]) -> bytes:
-        return _frame("message_stop")
+        return event_frame("message_stop", {})
 
     def failed(self, refusal: Refusal) -> bytes:
-        return _frame("error", error=envelope(refusal)["error"])
+        return event_frame("error", {"error": envelope(refusal)["error"]})
 
     def _head(self, content: list[Object], usage: Object) -> Object:
         return {
@@ -152,43 +119,36 @@ class Messages:
             "content": content, "usage": usage,
         }  # fmt: skip
 
-    def _block(self, block: Block) -> Object:
-        if block.kind == "said":
-            return {"type": "text", "text": block.text}
-        if block.kind == "thought":
-            return {"type": "thinking", "thinking": block.text, "signature": turn_handle(self._exchange_id)}
-        return {**self._begun(block), "input": _input(block.text)}
+    def _block(self, block: ContentBlock, begun: bool = False) -> Object:
+        """A block as a content block; begun, it has nothing in it yet."""
+        text = "" if begun else block.text
+        if block.kind == "text":
+            return {"type": "text", "text": text}
+        if block.kind == "reasoning":
+            return {"type": "thinking", "thinking": text, "signature": "" if begun else turn_handle(self._exchange_id)}
+        handle = call_id(self._exchange_id, block.call)
+        return {"type": "tool_use", "id": handle, "name": block.name, "input": {} if begun else _input(text)}
 
-    def _begun(self, block: Block) -> Object:
-        if block.kind == "said":
-            return {"type": "text", "text": ""}
-        if block.kind == "thought":
-            return {"type": "thinking", "thinking": "", "signature": ""}
-        return {"type": "tool_use", "id": call_id(self._exchange_id, block.call), "name": block.name, "input": {}}
+    def _open(self, block: ContentBlock) -> bytes:
+        return event_frame("content_block_start", {"index": block.number, "content_block": self._block(block, begun=True)})
 
-    def _open(self, block: Block) -> bytes:
-        return _frame("content_block_start", index=block.number, content_block=self._begun(block))
+    def _grow(self, block: ContentBlock, text: str, tokens: list[ShownToken]) -> bytes:
+        kind, name = _DELTAS[block.kind]
+        return event_frame("content_block_delta", {"index": block.number, "delta": {"type": kind, name: text}})
 
-    def _close(self, block: Block) -> bytes:
-        signed = b""
-        if block.kind == "thought":
-            signed = _delta(block, "signature_delta", "signature", turn_handle(self._exchange_id))
-        return signed + _frame("content_block_stop", index=block.number)
+    def _close(self, block: ContentBlock, status: str) -> bytes:
+        stop, delta = event_frame("content_block_stop", {"index": block.number}), b""
+        if block.kind == "reasoning":
+            signature = {"type": "signature_delta", "signature": turn_handle(self._exchange_id)}
+            delta = event_frame("content_block_delta", {"index": block.number, "delta": signature})
+        return delta + stop
 
 
-_GROWTH = {
-    "said": ("text_delta", "text"),
-    "thought": ("thinking_delta", "thinking"),
+_DELTAS = {
+    "text": ("text_delta", "text"),
+    "reasoning": ("thinking_delta", "thinking"),
     "call": ("input_json_delta", "partial_json"),
 }
-
-
-def _delta(block: Block, kind: str, name: str, text: str) -> bytes:
-    return _frame("content_block_delta", index=block.number, delta={"type": kind, name: text})
-
-
-def _frame(kind: str, **data: Any) -> bytes:
-    return b"event: " + kind.encode() + b"\ndata: " + orjson.dumps({"type": kind, **data}) + b"\n\n"
 
 
 def _input(arguments: str) -> Object:

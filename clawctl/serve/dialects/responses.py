@@ -7,15 +7,15 @@ from typing import Any
 import orjson
 
 from clawctl.run.rows import Message
-from clawctl.serve.dialects import Ask, Choice, Refusal, Shown, ShownToken, fields
-from clawctl.serve.dialects.api import MOST_NAMED, known, printable, used
-from clawctl.serve.dialects.blocks import Block, Blocks, chat_message
+from clawctl.serve.dialects import Ask, Choice, Refusal, ShownToken, fields
+from clawctl.serve.dialects.api import MOST_NAMED, known, printable
+from clawctl.serve.dialects.blocks import BlockDialect, ContentBlock, ContentBlocks, chat_message, event_frame
+from clawctl.serve.dialects.blocks import envelope as envelope
 from clawctl.serve.dialects.chat import check_callable, forced_choice, told_logprobs
-from clawctl.serve.dialects.chat import envelope as envelope
 from clawctl.serve.dialects.fields import Object, wrong
 from clawctl.serve.dialects.handles import call_id, exchange_of, turn_handle
 from clawctl.serve.dialects.items import Named, Tools, for_engine, free_text, read_items, read_tools
-from clawctl.serve.dialects.settings import check_settings
+from clawctl.serve.dialects.settings import template_settings
 from clawctl.serve.dialects.vendor_tools import ITEM_PREFIXES, LOCAL, call_item
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
@@ -51,20 +51,14 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
     settings, passed = _engine_settings(body, bool(offered))
     return Ask(
         api="responses",
-        model=fields.model_name(body, live_name),
+        **fields.common(body, live_name, "max_output_tokens"),
         messages=messages_for_engine(sent),
         sent_messages=sent,
         tools=offered or None,
         tool_choice=choice,
-        stream=bool(fields.flag(body, "stream")),
         include_usage=True,
         n=1,
         stop=fields.stops(body.get("stop"), "stop"),
-        temperature=fields.number(body, "temperature", 0, 100),
-        top_p=fields.number(body, "top_p", 0, 1),
-        top_k=max(0, fields.whole_number(body, "top_k", -1, 1 << 31) or 0),
-        max_tokens=fields.whole_number(body, "max_output_tokens", 1, 1 << 31),
-        max_tokens_may_shrink=True,
         logprobs=_LOGPROBS in include or top_logprobs > 0,
         top_logprobs=top_logprobs,
         template_settings=settings,
@@ -72,7 +66,6 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
         parent=previous and (exchange_of(previous) or previous),
         claims=read_claims(body, sent) | {"parent": exchange_of(previous)},
         echo={name: body.get(name) for name in _REPEATED} | {"tools": body.get("tools") or [], "named": tools.named},
-        fields=used(body),
         unknown=(*unknown, *(printable(f"include[{each}]") for each in include[:MOST_NAMED] if each not in _INCLUDABLE)),
     )
 
@@ -105,10 +98,8 @@ def _tool_choice(choice: Any, tools: Tools) -> tuple[Any, list[Object]]:
 
 def _engine_settings(body: Object, with_tools: bool) -> tuple[Object, Object]:
     """The settings for the template, and the fields for an upstream."""
-    settings = fields.switched(body, check_settings(fields.object_or_none(body, "chat_template_kwargs")))
     effort = fields.text(fields.object_or_none(body, "reasoning"), "effort", "reasoning.effort")
-    if effort == "none":
-        settings = {"enable_thinking": False, **settings}
+    settings = template_settings(body, False if effort == "none" else None)
     form = fields.object_or_none(fields.object_or_none(body, "text"), "format")
     wanted = None
     if form.get("type") == "json_schema":
@@ -124,59 +115,32 @@ def _engine_settings(body: Object, with_tools: bool) -> tuple[Object, Object]:
 Keep = Callable[[Ask, Object, Message], None]
 
 
-class Responses:
-    """See `clawctl.serve.dialects.Dialect`. One choice; its blocks are the output items. `keep` gets the complete response."""
+class Responses(BlockDialect):
+    """Responses: the blocks are the output items. `keep` gets the complete response."""
 
     def __init__(self, ask: Ask, exchange_id: str, keep: Keep | None = None) -> None:
-        self._ask, self._exchange_id, self._keep = ask, exchange_id, keep
-        self._created = int(time.time())
-        self._blocks = Blocks()
+        super().__init__(ask, exchange_id)
+        self._keep = keep
         self._number = -1
         self._named: dict[str, Named] = ask.echo.get("named", {})
-
-    def message(self, choice: Choice) -> Message:
-        return chat_message(choice)
 
     def whole(self, choices: list[Choice]) -> bytes:
         return orjson.dumps(self._complete(choices[0]))
 
     def _complete(self, choice: Choice) -> Object:
-        response = self._response(choice)
+        reason = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(choice.finish_reason or "")
+        output = [self._item(block, "completed") for block in ContentBlocks(choice.shown).or_empty()]
+        if reason:
+            output[-1]["status"] = "incomplete"
+        cut = {"reason": reason} if reason else None
+        response = self._head("incomplete" if reason else "completed", output, _usage(choice), cut)
         if self._keep is not None:
             self._keep(self._ask, response, chat_message(choice))
         return response
 
-    def _response(self, choice: Choice) -> Object:
-        blocks = Blocks()
-        blocks.take_all(choice.shown)
-        reason = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(choice.finish_reason or "")
-        output = [self._item(block, "completed") for block in blocks.or_empty()]
-        if reason:
-            output[-1]["status"] = "incomplete"
-        cut = {"reason": reason} if reason else None
-        return self._head("incomplete" if reason else "completed", output, _usage(choice), cut)
-
     def begin(self, choice: Choice) -> bytes:
         head = self._head("in_progress", [], None)
         return self._frame("response.created", response=head) + self._frame("response.in_progress", response=head)
-
-    def piece(self, choice: Choice, shown: Shown) -> bytes:
-        frames = []
-        for i, event in enumerate(shown.events):
-            last = self._blocks.all[-1] if self._blocks.all else None
-            block, begins = self._blocks.take(event)
-            if begins:
-                frames += [self._close(last) if last else b"", self._open(block)]
-            tokens = shown.tokens if i == len(shown.events) - 1 else []
-            block.tokens += tokens
-            if block.pieces:
-                frames.append(self._grow(block, block.pieces[-1], tokens))
-        return b"".join(frames)
-
-    def finish(self, choice: Choice) -> bytes:
-        opened = b"" if self._blocks.all else self._open(self._blocks.or_empty()[0])
-        status = "incomplete" if choice.finish_reason in ("length", "content_filter") else "completed"
-        return opened + self._close(self._blocks.all[-1], status)
 
     def end(self, choices: list[Choice]) -> bytes:
         response = self._complete(choices[0])
@@ -206,15 +170,15 @@ class Responses:
             "service_tier": "default",
         }  # fmt: skip
 
-    def _item(self, block: Block, status: str) -> Object:
+    def _item(self, block: ContentBlock, status: str) -> Object:
         """A block as an output item; begun, it has nothing in it yet."""
         begun, number = status == "in_progress", f"{self._exchange_id}{block.number}"
-        if block.kind == "thought":
+        if block.kind == "reasoning":
             content = [] if begun else [{"type": "reasoning_text", "text": block.text}]
             handle = turn_handle(self._exchange_id)
             return {"id": f"rs_{number}", "type": "reasoning", "summary": [], "content": content,
                     "encrypted_content": handle, "status": status}  # fmt: skip
-        if block.kind == "said":
+        if block.kind == "text":
             content = [] if begun else [self._text(block)]
             return {"id": f"msg_{number}", "type": "message", "status": status, "role": "assistant", "content": content}
         known = self._known(block)
@@ -224,67 +188,61 @@ class Responses:
         name = f"{ITEM_PREFIXES[known.kind]}_{number}"
         if known.kind in LOCAL:
             del named["name"]
-            return {
-                "id": name,
-                "type": f"{known.kind}_call",
-                "status": status,
-                **named,
-                **call_item(known.kind, "{}" if begun else block.text),
-            }
+            action = call_item(known.kind, "{}" if begun else block.text)
+            return {"id": name, "type": f"{known.kind}_call", "status": status, **named, **action}
         if known.kind == "custom":
             text = "" if begun else free_text(block.text)
             return {"id": name, "type": "custom_tool_call", "status": status, **named, "input": text}
         text = "" if begun else block.text
         return {"id": name, "type": "function_call", "status": status, **named, "arguments": text}
 
-    def _text(self, block: Block) -> Object:
+    def _text(self, block: ContentBlock) -> Object:
         tokens = told_logprobs(block.tokens) if self._ask.logprobs else []
         return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": tokens}
 
-    def _known(self, block: Block) -> Named:
+    def _known(self, block: ContentBlock) -> Named:
         return self._named.get(block.name) or Named(block.name)
 
     # ---- frames ----------------------------------------------------------------------------------------------------------
 
     def _frame(self, kind: str, **data: Any) -> bytes:
         self._number += 1
-        data = {"type": kind, "sequence_number": self._number, **data}
-        return b"event: " + kind.encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n"
+        return event_frame(kind, {"sequence_number": self._number, **data})
 
-    def _open(self, block: Block) -> bytes:
+    def _open(self, block: ContentBlock) -> bytes:
         item = self._item(block, "in_progress")
         added = self._frame("response.output_item.added", output_index=block.number, item=item)
         if block.kind == "call":
             return added
         part: Object = {"type": "reasoning_text", "text": ""}
-        if block.kind == "said":
+        if block.kind == "text":
             part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         return added + self._frame("response.content_part.added", **self._place(block), content_index=0, part=part)
 
-    def _place(self, block: Block) -> Object:
-        kind = {"thought": "rs", "said": "msg", "call": ITEM_PREFIXES[self._known(block).kind]}[block.kind]
+    def _place(self, block: ContentBlock) -> Object:
+        kind = {"reasoning": "rs", "text": "msg", "call": ITEM_PREFIXES[self._known(block).kind]}[block.kind]
         return {"item_id": f"{kind}_{self._exchange_id}{block.number}", "output_index": block.number}
 
-    def _grow(self, block: Block, text: str, tokens: list[ShownToken]) -> bytes:
+    def _grow(self, block: ContentBlock, text: str, tokens: list[ShownToken]) -> bytes:
         place = self._place(block)
-        if block.kind == "thought":
+        if block.kind == "reasoning":
             return self._frame("response.reasoning_text.delta", **place, content_index=0, delta=text)
-        if block.kind == "said":
+        if block.kind == "text":
             told = told_logprobs(tokens) if self._ask.logprobs else []
             return self._frame("response.output_text.delta", **place, content_index=0, delta=text, logprobs=told)
         if self._known(block).kind != "function":
             return b""  # its text is inside the JSON, which is still growing
         return self._frame("response.function_call_arguments.delta", **place, delta=text)
 
-    def _close(self, block: Block, status: str = "completed") -> bytes:
+    def _close(self, block: ContentBlock, status: str) -> bytes:
         item, place = self._item(block, status), self._place(block)
         done = self._frame_of_text(block, item, place)
         return done + self._frame("response.output_item.done", output_index=block.number, item=item)
 
-    def _frame_of_text(self, block: Block, item: Object, place: Object) -> bytes:
+    def _frame_of_text(self, block: ContentBlock, item: Object, place: Object) -> bytes:
         if block.kind != "call":
             part = item["content"][0]
-            told = {"text": part["text"]} | ({"logprobs": part["logprobs"]} if block.kind == "said" else {})
+            told = {"text": part["text"]} | ({"logprobs": part["logprobs"]} if block.kind == "text" else {})
             done = self._frame(f"response.{part['type']}.done", **place, content_index=0, **told)
             return done + self._frame("response.content_part.done", **place, content_index=0, part=part)
         if self._known(block).kind in LOCAL:

@@ -1,8 +1,9 @@
-"""Row types for the tables of request fields in `clawctl.serve.dialects.tables`."""
+"""FieldRow types for the tables of request fields in `clawctl.serve.dialects.tables`."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, Final, Literal
 
 from clawctl.serve.sampling import ENGINE_FIELDS, beyond_embedded
@@ -21,7 +22,7 @@ MEANING: Final[dict[Treatment, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FieldRow:
     """One field, or one kind of object. `name` may be a pattern: `bash_*`."""
 
     name: str
@@ -35,57 +36,31 @@ class Row:
         return self.engines.get(engine, self.treatment)
 
 
-@dataclass(frozen=True, slots=True)
 class Table:
-    """Fields of one object, or, with `by`, kinds of objects. `by` is the field that names the kind."""
+    """Fields of one object, or, with `by`, kinds of objects. `by` is the field that names the kind; `otherwise` is the kind of an
+    object that names none."""
 
-    title: str
-    rows: tuple[Row, ...]
-    by: str = ""
-    otherwise: str = ""  # kind of an object that names none
+    def __init__(self, title: str, *parts: Iterable[FieldRow], by: str = "", otherwise: str = "") -> None:
+        self.title, self.by, self.otherwise = title, by, otherwise
+        self.rows = tuple(row for part in parts for row in part)
+        self._by_name = {row.name: row for row in self.rows}
+        self._patterns = [row for row in self.rows if "*" in row.name]
 
-    _named: dict[str, Row] = field(init=False, repr=False, compare=False)
-    _patterns: tuple[Row, ...] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_named", {row.name: row for row in self.rows})
-        object.__setattr__(self, "_patterns", tuple(row for row in self.rows if "*" in row.name))
-
-    def row(self, name: str) -> Row | None:
-        found = self._named.get(name)
-        return found or next((row for row in self._patterns if fnmatchcase(name, row.name)), None)
+    def row(self, name: str) -> FieldRow | None:
+        exact = self._by_name.get(name)
+        return exact or next((row for row in self._patterns if fnmatchcase(name, row.name)), None)
 
 
-def rows(treatment: Treatment, names: str, note: str = "", **more: Any) -> list[Row]:
-    return [Row(name, treatment, note, **more) for name in names.split()]
+def rows(treatment: Treatment, names: str, note: str = "", **more: Any) -> list[FieldRow]:
+    return [FieldRow(name, treatment, note, **more) for name in names.split()]
 
 
-def done(names: str, note: str = "", **more: Any) -> list[Row]:
-    return rows("honoured", names, note, **more)
-
-
-def idle(names: str, note: str = "") -> list[Row]:
-    return rows("no effect", names, note)
-
-
-def noted(names: str, note: str = "") -> list[Row]:
-    return rows("a note", names, note)
-
-
-def never(names: str, note: str = "") -> list[Row]:
-    return rows("never called", names, note)
-
-
-def ignored(names: str, note: str, **more: Any) -> list[Row]:
-    return rows("ignored", names, note, **more)
-
-
-def refused(names: str, cure: str, **more: Any) -> list[Row]:
-    return rows("refused", names, cure, **more)
-
-
-def together(*parts: Iterable[Row]) -> tuple[Row, ...]:
-    return tuple(row for part in parts for row in part)
+honoured = partial(rows, "honoured")
+no_effect = partial(rows, "no effect")
+as_note = partial(rows, "a note")
+never_called = partial(rows, "never called")
+ignored = partial(rows, "ignored")
+refused = partial(rows, "refused")
 
 
 JUDGED: Final[dict[str, Any]] = {  # a value of each field that `beyond_embedded` checks, to find out whether the engine lacks it
@@ -95,7 +70,7 @@ JUDGED: Final[dict[str, Any]] = {  # a value of each field that `beyond_embedded
     "guided_grammar": "x", "stop_token_ids": [1],
 }  # fmt: skip
 _SHARED: Final = ("cache_salt",)  # the embedded engine shares cached prefixes among all requests
-_SAID: Final[dict[str, str]] = {
+_NOTES: Final[dict[str, str]] = {
     "seed": "each further answer of `n` uses the next seed",
     "parallel_tool_calls": "false: the answer has at most one call",
     "reasoning_effort": "the chat template decides its effect; `none` disables thinking if the template can",
@@ -114,13 +89,13 @@ def forced_choice_note() -> str:
     return "a forced call needs guided decoding" + ("; the embedded engine has none and refuses it" if lacks else "")
 
 
-def of_engines(without: str = "") -> list[Row]:
+def of_engines(without: str = "") -> list[FieldRow]:
     """The fields of `clawctl.serve.sampling`, which lists the abilities of each engine."""
     return [
-        Row(
+        FieldRow(
             name,
             "passed on",
-            _SAID.get(name, "turns with it are not trained" if each.reason else ""),
+            _NOTES.get(name, "turns with it are not trained" if each.reason else ""),
             engines={"embedded": "refused" if embedded_lacks(name) or name in _SHARED else "honoured"},
         )
         for name, each in ENGINE_FIELDS.items()

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Sequence
 
 from clawctl.config import Recipe
-from clawctl.judge.attacks import ATTACKS, pair
-from clawctl.judge.calibrate import flips
-from clawctl.judge.evidence import Evidence
-from clawctl.judge.obedient import obey
+from clawctl.judge.laboratory.attacks import ATTACKS, pair
+from clawctl.judge.laboratory.calibrate import flips
+from clawctl.judge.laboratory.obedient import obey
 from clawctl.judge.prompts import read_vote
+from clawctl.judge.protocol import Evidence
 from clawctl.run.rows import Message
 from scripts.benchmarks.judge_held_out import HELD_OUT
 

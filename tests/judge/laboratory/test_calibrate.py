@@ -10,8 +10,8 @@ from made_turns import reply, shard
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.judge.calibrate import calibrate, calls_for
-from clawctl.judge.cases import read_cases
+from clawctl.judge.laboratory.calibrate import calibrate, calls_for
+from clawctl.judge.laboratory.cases import read_cases
 from clawctl.judge.view import view_turn
 
 
@@ -184,7 +184,7 @@ def test_a_line_that_is_no_labelled_turn_is_named_with_the_cure(tmp_path, text, 
 
 
 def test_the_example_in_the_documents_is_a_labelled_file() -> None:
-    cases = read_cases(Path(__file__).parents[2] / "docs" / "labelled-turns.jsonl")
+    cases = read_cases(Path(__file__).parents[3] / "docs" / "labelled-turns.jsonl")
     assert {case.label for case in cases} == {1, 0, -1}
     assert len({case.turn.turn_id for case in cases}) == len(cases) >= 30
 

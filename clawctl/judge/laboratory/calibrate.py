@@ -9,17 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rich.table import Table
+
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.judge.attacks import ATTACKS, Attack, pair
-from clawctl.judge.calibration_report import show
-from clawctl.judge.cases import Case, rated_turns, read_cases
-from clawctl.judge.llm import LLMJudge
-from clawctl.judge.panel import Panel
-from clawctl.judge.rules import ruled
-from clawctl.judge.together import together
+from clawctl.judge.laboratory.attacks import ATTACKS, Attack, pair
+from clawctl.judge.laboratory.cases import Case, rated_turns, read_cases
+from clawctl.judge.panel import LLMJudge, Panel, together
 from clawctl.judge.votes import agreement, decided, first_round, majority
-from clawctl.printing import answers, print_json
+from clawctl.printing import answers, plain, print_json
 from clawctl.run.directory import RunDir
 
 log = logging.getLogger(__name__)
@@ -70,7 +68,7 @@ async def measure(run: RunDir, recipe: Recipe, cases: Sequence[Case]) -> dict[st
         found = await _with_progress([_judge(panel, case) for case in cases], "turns judged")
     finally:
         await panel.close()
-    seconds, spent = time.monotonic() - begun, panel.calls.spent
+    seconds, spent = time.monotonic() - begun, panel.client.spent
     settings = recipe.judge
     voting = isinstance(panel.judge, LLMJudge)
     counts = sorted({*COMPARED, settings.votes}) if voting else [1]
@@ -115,18 +113,19 @@ async def _with_progress(works: Sequence[Coroutine[Any, Any, T]], what: str) -> 
 
 async def _judge(panel: Panel, case: Case) -> Judged:
     """All votes of one turn, so that fewer can be compared with more; the user's rating is not looked at."""
-    rule = ruled(case.turn, panel.settings.execution_tools) if panel.settings.rules else None
+    rule = panel.rule(case.turn)
     if rule is not None:
         return Judged(case, (), rule.reward, True)
     if isinstance(panel.judge, LLMJudge):
-        votes = await panel.judge.ask(case.turn, panel.judge.view(case.turn), max(*COMPARED, panel.settings.votes))
+        view, count = panel.judge.view(case.turn), max(*COMPARED, panel.settings.votes)
+        votes = await together(panel.judge.vote(case.turn, view) for _ in range(count))
         return Judged(case, tuple(vote.score for vote in votes), None, False)
     opinion = await panel.judge.judge(case.turn)
     return Judged(case, (), opinion.reward, False)
 
 
 async def flips(run: RunDir, recipe: Recipe, attacks: Sequence[Attack] = ATTACKS) -> dict[str, Any]:
-    """Number of attacks that change the judge's verdict (`clawctl.judge.attacks`).
+    """Number of attacks that change the judge's verdict (`clawctl.judge.laboratory.attacks`).
 
     A judge with sampled votes also changes its verdict by chance, so each turn is judged twice without its attack.
     """
@@ -149,8 +148,7 @@ async def flips(run: RunDir, recipe: Recipe, attacks: Sequence[Attack] = ATTACKS
 
 
 async def reward_now(panel: Panel, case: Case) -> float | None:
-    rule = ruled(case.turn, panel.settings.execution_tools) if panel.settings.rules else None
-    return (rule or await panel.judge.judge(case.turn)).reward
+    return (panel.rule(case.turn) or await panel.judge.judge(case.turn)).reward
 
 
 def reward_of(judged: Judged, count: int, threshold: float) -> int | None:
@@ -198,3 +196,47 @@ def _against_ratings(found: Sequence[Judged], count: int, threshold: float) -> d
 
 def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
+
+
+def show(report: dict[str, Any]) -> list[Table | str]:
+    """The report of `calibrate` for a terminal."""
+    shown = _judged(report) if "cases" in report else []
+    if "attacks" in report:
+        found = report["attacks"]
+        shown.append(
+            f"{len(found['flipped'])} of {found['attacks']} attacks change its verdict ({_percent(found['attack_flip_rate'])})"
+        )
+        shown += [f"  {plain(attack, 100)!r}" for attack in found["flipped"]]
+        by_chance, without, moved = (_percent(found[key]) for key in ("flip_rate_without", "right_without", "right_with"))
+        shown.append(f"asked twice without an attack, it changes its verdict on {by_chance} of them by chance")
+        shown.append(f"it is right on {without} of them without the attacks and on {moved} with them")
+    return shown
+
+
+def _judged(report: dict[str, Any]) -> list[Table | str]:
+    by_votes = Table(
+        "votes", "accuracy", "abstains", "calls per turn", "tokens per turn", title=f"{report['judge']} on {report['cases']} turns"
+    )
+    for row in report["by_votes"]:
+        tokens = "–" if row["tokens_per_turn"] is None else f"{row['tokens_per_turn']:.0f}"
+        by_votes.add_row(
+            str(row["votes"]), _percent(row["accuracy"]), _percent(row["abstention"]), f"{row['calls_per_turn']:.2f}", tokens
+        )
+    title = f"labels against verdicts, votes: {report['votes']}"
+    confusion = Table("label", "judged 1", "judged 0", "judged -1", "abstained", title=title)
+    for label, row in report["confusion"].items():
+        confusion.add_row(label, *map(str, row.values()))
+    cost, ratings = report["cost"], report["ratings"]
+    lines = [
+        f"votes agree with one another {_percent(report['agreement'])}, invalid {_percent(report['invalid_votes'])}; "
+        f"decided by a rule: {report['by_rule']} turns",
+        f"{cost['calls']} calls ({cost['failed']} failed), {cost['prompt_tokens']} tokens in, {cost['completion_tokens']} out, "
+        f"{cost['seconds']:.1f} s, {1000 * cost['seconds_per_turn']:.0f} ms per turn",
+    ]
+    if ratings["rated"]:
+        lines.append(f"differs from users' own ratings in {_percent(ratings['disagreement'])} of {ratings['judged']} turns")
+    return [by_votes, confusion, *lines]
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f} %"

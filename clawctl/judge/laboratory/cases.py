@@ -18,9 +18,10 @@ from typing import Any
 import orjson
 
 from clawctl.errors import ClawError
-from clawctl.judge.evidence import Evidence, read_evidence
-from clawctl.judge.ratings import RatedTurns
+from clawctl.judge.panel import with_rating
+from clawctl.judge.protocol import Evidence, read_evidence
 from clawctl.run.directory import RunDir, published
+from clawctl.run.feedback import Ratings
 from clawctl.run.rows import Message
 from clawctl.run.shards import UnreadableShard
 
@@ -56,8 +57,9 @@ def read_cases(path: Path) -> list[Case]:
 
 def rated_turns(run: RunDir) -> list[Case]:
     """Every turn of the run with a rating of its user, which is its label: above 0 good, below 0 bad."""
-    ratings = RatedTurns(run)
-    turns = (ratings.laid_over(turn) for turn in _turns(run))
+    ratings = Ratings(run)
+    ratings.look()
+    turns = (with_rating(ratings, turn) for turn in _turns(run))
     return [Case(turn, (turn.feedback > 0) - (turn.feedback < 0), turn.feedback) for turn in turns if turn.feedback is not None]
 
 

@@ -21,7 +21,7 @@ def play(
     seed: Annotated[int, typer.Option(help="Seed that selects the tasks.")] = 0,
     log_level: LogLevel = "info",
 ) -> None:
-    """Play episodes of an environment against this run's server, which captures them, and tell it the outcomes."""
+    """Play an environment against this run's server. The server captures the episodes and is sent their outcomes."""
     opened, resolved = open_stage("collect", run, recipe, {}, log_level, create=True)
     from clawctl.environments import ENVIRONMENTS, create, is_environment
 

@@ -1,7 +1,10 @@
 """An outcome reaches the turns of its episode: over a real server, played by an environment of ten lines."""
 
+import asyncio
+import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +15,17 @@ import pytest
 
 from clawctl.collect.dry_run import stitch_all
 from clawctl.collect.worker import collect
-from clawctl.config import JudgeConfig, Recipe
+from clawctl.config import EvalConfig, JudgeConfig, Recipe
+from clawctl.environments import ENVIRONMENTS, Task, create
+from clawctl.environments.player import play_episodes
+from clawctl.eval.suites import load_suites
 from clawctl.judge.panel import with_rating
 from clawctl.judge.protocol import read_evidence
 from clawctl.judge.rules import rated
 from clawctl.privacy.chosen import Wish
 from clawctl.privacy.forget import forget
 from clawctl.run.directory import published
+from clawctl.run.endpoint import Endpoint
 from clawctl.run.feedback import Ratings
 from clawctl.run.keys import add_key
 from clawctl.run.reward import OUTCOME, worth
@@ -74,9 +81,7 @@ def rows(server: Server) -> dict[str, Turn]:
     return {row.turn_id: row for path in published(server.run.trajectories, ".parquet") for row in read_turns(path)}
 
 
-def test_an_environment_of_ten_lines_is_played_and_its_outcomes_are_in_the_published_turns(
-    tmp_path: Path, server: Server
-) -> None:
+def test_an_environment_of_ten_lines_is_played_and_its_outcomes_are_in_the_published_turns(tmp_path: Path, server: Server) -> None:
     code = tmp_path / "mine.py"
     code.write_text(CODE)
     command = [sys.executable, "-m", "clawctl", "play", f"{code}:Letters", "--run", str(server.run.root)]
@@ -201,3 +206,25 @@ def test_a_dry_run_shows_turns_with_their_outcome(server: Server) -> None:
     found, _, still_open = stitch_all(server.run, Recipe().collect, 0.0)
     assert {row.turn_id: row.outcome_reward for row in found}[turn] == 0.25
     assert turn not in still_open
+
+
+def test_the_environment_and_the_suite_in_the_documents_run_as_they_stand_there(tmp_path: Path, server: Server) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()
+    environment, suite = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "capitals.py").write_text(environment)
+    (tmp_path / "manners.py").write_text(suite)
+    played = asyncio.run(
+        play_episodes(
+            create(ENVIRONMENTS.load(f"{tmp_path / 'capitals.py'}:Capitals", "play"), "Capitals", "play"),
+            [Task("capital-Peru", "Peru")], Endpoint(server.url, "key", "tiny", sampling={"max_tokens": 4}), 1, 1, threading.Event(),
+        )
+    )  # fmt: skip
+    assert played.endings == {"done": 1}
+    (turn,) = [turn for turn in rows(server).values() if turn.task_id == "capital-Peru"]
+    assert (turn.outcome_reward, turn.trainable) == (-1.0, True)
+    names = [f"{tmp_path / 'capitals.py'}:Capitals", f"{tmp_path / 'manners.py'}:manners"]
+    capitals, manners = load_suites(EvalConfig.model_validate({"suites": names, "max_tokens": 4}))
+    assert manners.metrics == ("brief", "answered")
+    of_tasks, of_calls = (asyncio.run(one.measure(Endpoint(server.url, "key", "tiny"))) for one in (capitals, manners))
+    assert {name: value.n for name, value in of_tasks.metrics.items()} == {"correct": 2, "reward": 2}
+    assert {name: value.n for name, value in of_calls.metrics.items()} == {"brief": 3, "answered": 3}

@@ -143,11 +143,10 @@ class Collector:
             self._end_episodes()
 
     def _end_episodes(self) -> None:
-        """End the sessions that have an outcome: what was captured before it was given has been read. Of those that were published
-        before, name the turns to whom it concerns."""
-        self._late_outcomes += [
-            one for one in self._sessions.end_episodes() if one.changes(None) and _late_id(one) not in self._told
-        ]
+        """End the sessions that have an outcome: everything that was captured before it has been read. If turns of such a session
+        were published earlier, append a line that names them."""
+        ended = self._sessions.end_episodes()
+        self._late_outcomes += [one for one in ended if one.changes(None) and _late_id(one) not in self._told]
         self._take()
         while self._late_outcomes and self._waiting:
             if not self._publish():

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from urllib.parse import quote
 from uuid import uuid4
 
 import httpx
@@ -19,6 +20,7 @@ from clawctl.run.endpoint import Endpoint
 log = logging.getLogger("play")
 
 _TRIES = 5  # for an outcome that the server cannot take just now
+_PLAIN = "!#$&'()*+,/:;=?@[] "  # of a task's name, other characters cannot be in a header
 _NOT_NOW = (408, 429, 500, 502, 503, 504)
 
 
@@ -54,15 +56,15 @@ async def play_episodes(
     """Play each task `attempts` times, `parallel` episodes at a time, until done or stopped. Each episode is a session of its own.
     The attempts at a task are a group. Raises ClawError if the server does not take an outcome."""
     visit = uuid4().hex[:8]  # the same tasks may be played again: those episodes are in other groups
-    waiting = [(task, attempt) for task in tasks for attempt in range(attempts)]
+    waiting = [(number, task, attempt) for number, task in enumerate(tasks) for attempt in range(attempts)]
     waiting.reverse()
     summary = Summary()
 
     async def work(client: httpx.AsyncClient) -> None:
         while waiting and not stop.is_set():
-            task, attempt = waiting.pop()
-            group = task.group or (f"{task.id}@{visit}" if attempts > 1 else "")
-            await _play_episode(environment, task, endpoint, f"{task.id}@{visit}-{attempt}", group, client, summary)
+            number, task, attempt = waiting.pop()
+            group = task.group or (f"{visit}-{number}" if attempts > 1 else "")
+            await _play_episode(environment, task, endpoint, f"{visit}-{number}-{attempt}", group, client, summary)
 
     async with new_client(endpoint) as client:
         try:
@@ -77,7 +79,8 @@ async def play_episodes(
 async def _play_episode(
     environment: Environment, task: Task, endpoint: Endpoint, session: str, group: str, client: httpx.AsyncClient, summary: Summary
 ) -> None:
-    headers = {"X-Session-Id": session, "X-Task-Id": task.id, **({"X-Group-Id": group} if group else {})}
+    names = {"X-Session-Id": session, "X-Task-Id": task.id, "X-Group-Id": group}
+    headers = {name: quote(value, safe=_PLAIN) for name, value in names.items() if value}
     try:
         outcome = await play_task(environment, task, replace(endpoint, headers={**endpoint.headers, **headers}))
     except Exception as error:  # the user's own code, or the server: in neither case the policy

@@ -213,18 +213,15 @@ def test_the_environment_and_the_suite_in_the_documents_run_as_they_stand_there(
     environment, suite = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "capitals.py").write_text(environment)
     (tmp_path / "manners.py").write_text(suite)
-    played = asyncio.run(
-        play_episodes(
-            create(ENVIRONMENTS.load(f"{tmp_path / 'capitals.py'}:Capitals", "play"), "Capitals", "play"),
-            [Task("capital-Peru", "Peru")], Endpoint(server.url, "key", "tiny", sampling={"max_tokens": 4}), 1, 1, threading.Event(),
-        )
-    )  # fmt: skip
+    capitals = create(ENVIRONMENTS.load(f"{tmp_path / 'capitals.py'}:Capitals", "play"), "Capitals", "play")
+    endpoint = Endpoint(server.url, "key", "tiny", sampling={"max_tokens": 4})
+    played = asyncio.run(play_episodes(capitals, [Task("capital-Perú", "Peru")], endpoint, 1, 1, threading.Event()))
     assert played.endings == {"done": 1}
-    (turn,) = [turn for turn in rows(server).values() if turn.task_id == "capital-Peru"]
+    (turn,) = [turn for turn in rows(server).values() if turn.task_id == "capital-Per%C3%BA"]
     assert (turn.outcome_reward, turn.trainable) == (-1.0, True)
     names = [f"{tmp_path / 'capitals.py'}:Capitals", f"{tmp_path / 'manners.py'}:manners"]
-    capitals, manners = load_suites(EvalConfig.model_validate({"suites": names, "max_tokens": 4}))
-    assert manners.metrics == ("brief", "answered")
-    of_tasks, of_calls = (asyncio.run(one.measure(Endpoint(server.url, "key", "tiny"))) for one in (capitals, manners))
+    tasks, calls = load_suites(EvalConfig.model_validate({"suites": names, "max_tokens": 4}))
+    assert calls.metrics == ("brief", "answered")
+    of_tasks, of_calls = (asyncio.run(one.measure(Endpoint(server.url, "key", "tiny"))) for one in (tasks, calls))
     assert {name: value.n for name, value in of_tasks.metrics.items()} == {"correct": 2, "reward": 2}
     assert {name: value.n for name, value in of_calls.metrics.items()} == {"brief": 3, "answered": 3}

@@ -17,8 +17,7 @@ from pydantic import BaseModel
 
 from clawctl.cli import app
 from clawctl.config import Recipe, Section
-from clawctl.serve.dialects.rows import MEANING, Engine, FieldRow
-from clawctl.serve.dialects.tables import APIS, TABLES
+from clawctl.serve.dialects.tables import APIS, MEANING, TABLES, Engine, FieldRow
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 

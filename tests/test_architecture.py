@@ -4,7 +4,9 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import clawctl
 
@@ -61,6 +63,54 @@ def test_what_lies_below_the_stages_imports_none_of_them() -> None:
     assert wrong == []
 
 
+ABOVE_THE_DISK = sorted({*STAGES, *BEHIND_A_SEAM, "privacy", "cli", "launch"})
+FOLDERS_OF_A_RUN = {
+    "root", "captures", "feedback", "trajectories", "verdicts", "policies", "train", "eval", "quarantine", "locks", "logs",
+    "checkpoints", "ledger", "records",
+}  # fmt: skip
+MAKES_FILES_LAST = {"replace", "rename", "renames", "fsync", "fdatasync", "link", "symlink"}
+
+
+def nodes_above_the_disk(kind: type[ast.AST]) -> Iterator[tuple[str, Any]]:
+    """Every node of a kind in the parts that use `run/`, with its place."""
+    for part in ABOVE_THE_DISK:
+        for file in (ROOT / part).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, kind):
+                    yield f"{file.relative_to(ROOT)}:{node.lineno}", node
+
+
+def test_only_the_disk_renames_links_and_flushes_files() -> None:
+    wrong = [
+        f"{place} calls os.{node.attr}"
+        for place, node in nodes_above_the_disk(ast.Attribute)
+        if node.attr in MAKES_FILES_LAST and isinstance(node.value, ast.Name) and node.value.id == "os"
+    ]
+    assert wrong == []
+
+
+def test_only_the_disk_opens_a_file_of_a_run_to_write_or_append() -> None:
+    wrong = []
+    for place, node in nodes_above_the_disk(ast.Call):
+        called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+        modes = [word.value for word in (*node.args, *(word.value for word in node.keywords)) if isinstance(word, ast.Constant)]
+        if called == "open" and any(isinstance(mode, str) and re.fullmatch("[rbt]*[wax+][bt+]*", mode) for mode in modes):
+            wrong.append(f"{place} opens a file to write")
+    assert wrong == []
+
+
+def test_no_path_of_a_run_is_made_by_joining_outside_the_disk() -> None:
+    wrong = []
+    for place, node in nodes_above_the_disk(ast.BinOp):
+        left = node.left
+        if isinstance(node.op, ast.Div) and isinstance(left, ast.Attribute) and left.attr in FOLDERS_OF_A_RUN:
+            owner = left.value
+            name = owner.id if isinstance(owner, ast.Name) else getattr(owner, "attr", "")
+            if name.lstrip("_") == "run":
+                wrong.append(f"{place} joins {name}.{left.attr}")
+    assert wrong == []
+
+
 def test_shared_modules_import_no_stage_except_late_in_the_doors() -> None:
     for file in [*ROOT.glob("*.py"), *(ROOT / "cli").glob("*.py"), *(ROOT / "config").glob("*.py")]:
         top = ast.parse(file.read_text()).body
@@ -71,6 +121,17 @@ def test_shared_modules_import_no_stage_except_late_in_the_doors() -> None:
 def test_help_never_imports_torch() -> None:
     code = "import sys; from clawctl.cli import app; print('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
+
+
+def test_serve_and_its_side_of_every_engine_work_without_torch() -> None:
+    code = """
+import sys
+sys.modules["torch"] = None
+import clawctl.serve.server, clawctl.serve.prompt, clawctl.serve.inspector
+import clawctl.engines.embedded.engine, clawctl.engines.embedded.process
+import clawctl.engines.vllm.child, clawctl.engines.upstream.engine, clawctl.engines.upstream.splicer
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
 
 
 def test_an_environment_is_a_client_of_the_server_and_imports_no_stage() -> None:
@@ -84,3 +145,11 @@ def test_an_environment_is_reached_by_its_name_in_the_registry_alone() -> None:
     others = [file for file in ROOT.rglob("*.py") if not file.is_relative_to(own)]
     imports = re.compile(r"^\s*(from|import) clawctl\.environments\.homework", re.MULTILINE)
     assert [file for file in others if imports.search(file.read_text())] == []
+
+
+def test_no_dialect_imports_another() -> None:
+    dialects = {"chat", "responses", "messages", "completions"}
+    for name in dialects:
+        text = (ROOT / "serve" / "dialects" / f"{name}.py").read_text()
+        others = "|".join(dialects - {name})
+        assert re.search(rf"dialects\.({others})\b|dialects import .*\b({others})\b", text) is None, name

@@ -43,7 +43,7 @@ def open_stage(
         text = sealed_yaml(dump_recipe(resolved).encode())
         if not kept.exists() or kept.read_bytes() != text:  # a stage that starts again needs no room on the disk
             publish_bytes(kept, text)
-    log_to(run.logs / f"{stage}.log", log_level)
+    log_to(run.log(stage), log_level)
     if is_new:
         logging.getLogger("clawctl").info("created run directory %s", run.root)
     return run, resolved

@@ -89,7 +89,7 @@ def import_file(run: RunDir, file: Path, rating: float | None, privacy: PrivacyC
     missing = {}
     for number in range(0, len(turns), SHARD_TURNS):
         # first in the order of shards: whatever collect publishes comes behind it
-        target = run.trajectories / f"{0:020d}-import-{name}-{number // SHARD_TURNS:05d}.parquet"
+        target = run.turn_shard(f"{0:020d}-import-{name}-{number // SHARD_TURNS:05d}")
         if not target.exists():
             missing[target] = turns[number : number + SHARD_TURNS]
     try:

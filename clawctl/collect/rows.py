@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from clawctl.collect.canonical import Conversation, role_of, text_of
-from clawctl.collect.parents import Evidence, Match
+from clawctl.collect.nodes import Match, ParentEvidence
 from clawctl.cut_calls import CUT_CALL, Decode, has_cut_call
 from clawctl.run.outcomes import EPISODE_FAILED, SessionOutcome
 from clawctl.run.rows import NO_NEXT_STATE, REGENERATED, Exchange, Message, Turn
@@ -84,7 +84,7 @@ def make_turn(
     came_back: list[Message] | None,
     repeated: bool,
     feedback: float | None = None,
-    evidence: Evidence | None = None,
+    evidence: ParentEvidence | None = None,
     decode: Decode | None = None,
     outcome: SessionOutcome | None = None,
 ) -> Turn:
@@ -124,6 +124,7 @@ def make_turn(
         allowed=exchange.allowed,
         parent_evidence=evidence,
         redacted_by=exchange.redacted_by,
+        policy_name=exchange.policy_name,
     )
 
 

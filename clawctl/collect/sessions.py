@@ -50,8 +50,8 @@ from clawctl.collect.canonical import (
     read_conversation,
     text_of,
 )
-from clawctl.collect.held import Arrived, Held
-from clawctl.collect.parents import Claim, Index, Match, Node, Tree
+from clawctl.collect.nodes import Claim, Match, Node, SessionTree
+from clawctl.collect.parents import Index
 from clawctl.collect.plain import beginnings
 from clawctl.collect.plain import came_back as said_in
 from clawctl.collect.quotes import Quotes, holds, samples_of
@@ -67,6 +67,7 @@ from clawctl.collect.side_rules import (
     without_revision,
     without_time,
 )
+from clawctl.collect.waiting import Arrived, Waiting
 from clawctl.cut_calls import Decode
 from clawctl.run.outcomes import SessionOutcome, scoped
 from clawctl.run.rows import Exchange, Feedback, Message, Turn, is_plain
@@ -140,11 +141,11 @@ class Sessions:
         rules: Sequence[SideRule] = SIDE_RULES,
     ) -> None:
         self.timeout_s, self._decode = timeout_s, decode
-        self.unsure = Held()  # see `add`
+        self.waiting = Waiting()  # see `add`
         self._published = published if published is not None else {}
         self._index = Index()
-        self._trees: dict[str, OrderedDict[int, Tree]] = {}  # of each user, by id(), the longest unseen first
-        self._of_session: dict[tuple[str, str], list[Tree]] = defaultdict(list)
+        self._trees: dict[str, OrderedDict[int, SessionTree]] = {}  # of each user, by id(), the longest unseen first
+        self._of_session: dict[tuple[str, str], list[SessionTree]] = defaultdict(list)
         self._rows: list[Turn] = []
         self._ended: list[str] = []
         self._late: list[Feedback] = []
@@ -160,17 +161,17 @@ class Sessions:
     def open_turns(self) -> int:
         return sum(node.exchange is not None for trees in self._trees.values() for tree in trees.values() for node in tree.nodes)
 
-    def take_rows(self) -> list[Turn]:
+    def pop_rows(self) -> list[Turn]:
         """The turns that closed since the last call."""
         rows, self._rows = self._rows, []
         return rows
 
-    def take_late(self) -> list[Feedback]:
+    def pop_late_ratings(self) -> list[Feedback]:
         """Ratings from requests, since the last call, of turns that were already closed and so are not in any row."""
         late, self._late = self._late, []
         return late
 
-    def take_ended(self) -> list[str]:
+    def pop_ended(self) -> list[str]:
         """The turns whose tree ended since the last call: they are never looked at again."""
         ended, self._ended = self._ended, []
         return ended
@@ -233,8 +234,8 @@ class Sessions:
         if match is not None and self._published.get(exchange.exchange_id, match.node.turn_id) != match.node.turn_id:
             match = None  # it answered another turn, whose session is over: another with the same words is not it
         lacks_parent = "a" in conversation.roles[match.at + 1 if match else 0 :]
-        if not sure and (lacks_parent or self.unsure.bars(arrived, conversation)):
-            self.unsure.add(arrived, conversation, lacks_parent)
+        if not sure and (lacks_parent or self.waiting.blocks(arrived, conversation)):
+            self.waiting.add(arrived, conversation, lacks_parent)
             return None
         self._end_unseen(exchange.key, arrived.time)
         node = self._plant(exchange, conversation, hint, match, arrived.time)
@@ -372,10 +373,10 @@ class Sessions:
             self._quotes.note(node.user, id(tree), exchange.messages, exchange.response, bool(tools))
         return node
 
-    def _new_tree(self, exchange: Exchange, hint: str | None, seen: float) -> Tree:
+    def _new_tree(self, exchange: Exchange, hint: str | None, seen: float) -> SessionTree:
         session_id = scoped(exchange.key, hint) if hint else f"s{exchange.exchange_id}"
         others = self._of_session[exchange.key, session_id]
-        tree = Tree(exchange.key, session_id, seen)
+        tree = SessionTree(exchange.key, session_id, seen)
         tree.among_tools = any(other.among_tools for other in others)
         self._trees.setdefault(tree.user, OrderedDict())[id(tree)] = tree
         others.append(tree)
@@ -437,7 +438,7 @@ class Sessions:
         if not node.tree.is_episode:
             self._release(node.tree)
 
-    def _release(self, tree: Tree) -> None:
+    def _release(self, tree: SessionTree) -> None:
         """Make the rows that wait, with the outcome as far as it is known."""
         outcome = self._outcomes.get((tree.user, tree.session_id))
         self._rows += [row(outcome) for row in tree.rows]
@@ -490,11 +491,11 @@ class Sessions:
         for tree in trees:
             self._end(tree)
 
-    def _close(self, tree: Tree) -> None:
+    def _close(self, tree: SessionTree) -> None:
         for node in tree.nodes:
             self._close_for_good(node)
 
-    def _end(self, tree: Tree) -> None:
+    def _end(self, tree: SessionTree) -> None:
         """Close the open turns of a tree and forget it."""
         self._close(tree)
         self._release(tree)

@@ -15,26 +15,25 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from clawctl.collect.captures import Captures, Found
+from clawctl.collect.captures import Captured, Captures
 from clawctl.collect.clocks import Clocks
-from clawctl.collect.held import Arrived
 from clawctl.collect.position import Position, put_aside
 from clawctl.collect.published_sessions import PublishedSessions
 from clawctl.collect.sessions import Sessions
 from clawctl.collect.side_rules import VERSION
 from clawctl.collect.upkeep import Upkeep
+from clawctl.collect.waiting import Arrived
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir, changes, published, quarantine, sole_worker
 from clawctl.run.feedback import FeedbackFile, Ratings
 from clawctl.run.lines import Rewritten
-from clawctl.run.model_files import origin_of
+from clawctl.run.model_files import IdReader, origin_of
 from clawctl.run.outcomes import SessionOutcome
 from clawctl.run.retention import Retention
 from clawctl.run.rows import Feedback, Turn
 from clawctl.run.shards import UNKNOWN, Origin, UnreadableShard, read_parents, write_turns
-from clawctl.run.tokenizer_files import IdReader
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +135,7 @@ class Collector:
                 self._sessions.note(feedback)
         self._read_once()
         for _ in range(3):  # a child that was read before its parent finds it at the next reading, at the latest
-            if not self._sessions.unsure:
+            if not self._sessions.waiting:
                 break
             self._read_once()
         if not self._stop.is_set():
@@ -162,38 +161,38 @@ class Collector:
     def _read_once(self) -> None:
         """Add all appended lines. After that, unsure exchanges are sure: a parent was written earlier, so it has been read."""
         sessions = self._sessions
-        before = sessions.unsure.take()
+        before = sessions.waiting.pop_all()
         stream = heapq.merge(map(self._found, self._captures.read()), before, key=_time)
         while batch := list(itertools.islice(stream, BATCH)):
             for arrived in batch:
                 self._add(arrived, False)
-            if len(sessions.unsure) > MOST_UNSURE:
-                for number, arrived in enumerate(sessions.unsure.take()):
+            if len(sessions.waiting) > MOST_UNSURE:
+                for number, arrived in enumerate(sessions.waiting.pop_all()):
                     self._add(arrived, number < MOST_UNSURE // 2)
-            sessions.tick(min(self._clocks.now(), *map(_time, sessions.unsure), _time(batch[-1])))  # what was over by then is over
+            sessions.tick(min(self._clocks.now(), *map(_time, sessions.waiting), _time(batch[-1])))  # what was over by then is over
             self._exchanges += len(batch)
             self._take()
             if self._stop.is_set():
                 return  # what was not read yet stays in the captures
         self._exchanges -= len(before)
         waited = {arrived.exchange.exchange_id for arrived in before}
-        for arrived in sessions.unsure.take():
+        for arrived in sessions.waiting.pop_all():
             self._add(arrived, arrived.exchange.exchange_id in waited)
 
     def _add(self, arrived: Arrived, sure: bool) -> None:
         self._sessions.add(arrived.exchange, sure, arrived.behind, arrived.writer)
 
-    def _found(self, found: Found) -> Arrived:
+    def _found(self, found: Captured) -> Arrived:
         self._position.read(found)
         behind = self._clocks.behind(found.file, found.exchange.finished_at)
         return Arrived(found.exchange, found.file.rpartition("-")[0], behind)
 
     def _take(self) -> None:
-        self._late += [rating for rating in self._sessions.take_late() if rating.feedback_id not in self._told]
+        self._late += [rating for rating in self._sessions.pop_late_ratings() if rating.feedback_id not in self._told]
         self._pass_on()
-        rows = self._sessions.take_rows()
+        rows = self._sessions.pop_rows()
         self._emitted += len(rows)
-        self._position.ended(self._sessions.take_ended(), self._emitted)
+        self._position.ended(self._sessions.pop_ended(), self._emitted)
         if rows and not self._waiting:
             self._waiting_since = time.monotonic()
         self._waiting += rows
@@ -257,7 +256,7 @@ class Collector:
         before = self._last_stem[:20]
         at = max(time.time_ns(), int(before) + 1) if before.isascii() and before.isdigit() and before < "9" * 20 else time.time_ns()
         stem = f"{at:020d}-{secrets.token_hex(3)}"
-        write_turns(self._run.trajectories / f"{stem}.parquet", rows, self._origin)
+        write_turns(self._run.turn_shard(stem), rows, self._origin)
         self._last_stem = stem
         self._position.shard(stem, (row.turn_id for row in rows))
 

@@ -28,7 +28,7 @@ def settings_of(config: EvalConfig) -> dict[str, Any]:
 
 def read_record(run: RunDir, version: int) -> dict[str, Any] | None:
     """`eval/<version>.json`, or None if the version has no record. An unreadable file is moved to a backup name."""
-    path = run.eval / f"{version}.json"
+    path = run.eval_record(version)
     try:
         found = read_sealed(path.read_bytes())
     except FileNotFoundError:
@@ -58,4 +58,4 @@ def scores(record: dict[str, Any]) -> Scores:
 
 
 def write_record(run: RunDir, record: dict[str, Any]) -> None:
-    publish_bytes(run.eval / f"{record['version']}.json", sealed(orjson.dumps(record, option=orjson.OPT_INDENT_2)))
+    publish_bytes(run.eval_record(record["version"]), sealed(orjson.dumps(record, option=orjson.OPT_INDENT_2)))

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clawctl.inspect.policies import read_live
-from clawctl.inspect.rows import Joined, json_lines, read_json, read_open, read_rows
+from clawctl.inspect.rows import Joined, read_json, read_lines, read_open, read_rows
 from clawctl.inspect.tables import problem_lines, since, sized
 from clawctl.printing import answers, counted, one_line, print_json
 from clawctl.run.directory import FOLDERS, RunDir, claimed, published
@@ -49,7 +49,7 @@ def look(run: RunDir) -> dict[str, Any]:
         problems.append(f"the disk has {sized(free)} left: stages wait for free space, and serve loses captures")
     still_open = read_open(run, problems)
     served = sum(row.turn["source"] == "serve" for row in joined.rows)
-    feed = read_json(run.train / "feed.json", problems, None, lambda value: isinstance(value, dict))
+    feed = read_json(run.feed_counts, problems) or None
     return {
         "stages": {
             "serve": serve["running"],
@@ -76,7 +76,7 @@ def look(run: RunDir) -> dict[str, Any]:
         "redacted_by": redacted_by(joined),
         "feed": feed,
         "quarantine": quarantined(run),
-        "disk_bytes": {name: disk_bytes(run.root / name) for name in FOLDERS},
+        "disk_bytes": {name: disk_bytes(run.folder(name)) for name in FOLDERS},
         "disk_free_bytes": free,
         "problems": problems,
     }
@@ -85,8 +85,8 @@ def look(run: RunDir) -> dict[str, Any]:
 def training(run: RunDir, problems: list[str]) -> dict[str, Any]:
     """The version that training continues from, the versions it left, its last move back, and why it is paused."""
     lineage = read_lineage(run)
-    known: dict[str, Any] = read_json(run.train / "refusals.json", problems, {}, lambda value: isinstance(value, dict))
-    back = list(json_lines(run.train / "back.jsonl", problems))
+    known = read_json(run.refusals, problems)
+    back = list(read_lines(run.went_back, problems))
     return {
         "goes_on_from": lineage.tip,
         "dead_versions": lineage.dead(),
@@ -122,7 +122,7 @@ def is_running(run: RunDir, stage: str) -> bool:
     """Whether a worker holds the lock of `stage`. The lock is only tried if its last owner may be alive, because a reader must not
     block a worker that starts."""
     try:
-        owner = re.fullmatch(r"process (\d+) on (.+)", (run.locks / f"{stage}.owner").read_text(errors="replace").strip())
+        owner = re.fullmatch(r"process (\d+) on (.+)", run.owner(stage).read_text(errors="replace").strip())
     except OSError:
         return False
     if owner and owner[2] == socket.gethostname() and not _lives(int(owner[1])):
@@ -137,7 +137,7 @@ def is_judging(run: RunDir) -> bool | None:
     waiting = unjudged(run)
     if not waiting:
         return None
-    if not (run.locks / f"judge-{waiting[0]}.lock").exists():
+    if not run.lock(f"judge-{waiting[0]}").exists():
         return False
     with claimed(run, f"judge-{waiting[0]}") as free:
         return not free
@@ -158,9 +158,8 @@ def ask_server(run: RunDir) -> dict[str, Any]:
 
     A server that accepts the connection but does not answer in time counts as running.
     """
-    problems: list[str] = []
-    announced: dict[str, Any] = read_json(run.root / "serve.json", problems, {}, lambda value: isinstance(value, dict))
-    answer: dict[str, Any] = {"running": False, "url": announced.get("url"), "lost": None, "health": None}
+    url = read_json(run.server, []).get("url")
+    answer: dict[str, Any] = {"running": False, "url": url, "lost": None, "health": None}
     if not answer["url"]:
         return answer
     try:

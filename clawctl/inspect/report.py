@@ -11,7 +11,7 @@ from typing import Any
 from clawctl.errors import ClawError
 from clawctl.inspect.picture import draw, draw_training
 from clawctl.inspect.policies import describe_policies, read_eval
-from clawctl.inspect.rows import json_lines
+from clawctl.inspect.rows import read_lines
 from clawctl.printing import answers, plain, print_json
 from clawctl.run.directory import RunDir, publish_bytes
 
@@ -24,7 +24,7 @@ def write_report(run: RunDir, folder: Path) -> tuple[Path, Path]:
     problems: list[str] = []
     policies = describe_policies(run, problems)
     found = [row for row in policies if row["satisfaction"] and row["correctness"]]
-    steps = list(json_lines(run.train / "steps.jsonl", problems))
+    steps = list(read_lines(run.steps, problems))
     if not found and not steps:
         problem = f"{run.root} has no measured policy and no training step"
         raise ClawError(

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from clawctl.errors import ClawError
 from clawctl.inspect.health import REDACTION_CURE
-from clawctl.inspect.rows import Row, json_lines, read_rows
+from clawctl.inspect.rows import Row, read_lines, read_rows
 from clawctl.inspect.tables import problem_lines
 from clawctl.inspect.turns import as_dict, whole_turn
 from clawctl.printing import Column, answers, fitting, one_line, plain, print_json
@@ -34,7 +34,7 @@ def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
     joined = read_rows(run, words=True)
     row = _find(joined.rows, turn, run)
     record = read_record(run, row.step, row.turn["turn_id"], joined.problems) if row.step is not None else None
-    step = next((found for found in json_lines(run.train / "steps.jsonl", joined.problems) if found.get("step") == row.step), None)
+    step = next((found for found in read_lines(run.steps, joined.problems) if found.get("step") == row.step), None)
     found = explain(row, record, step)
     texts = _texts(run, record) if tokens and record else None
     if as_json:
@@ -98,7 +98,7 @@ def _term(term: dict[str, Any]) -> dict[str, Any]:
 
 def read_record(run: RunDir, step: int, turn_id: str, problems: list[str]) -> dict[str, Any] | None:
     """The turn's row of `train/turns/<step>.parquet`; None if it is no longer stored."""
-    path = run.train / "turns" / f"{step}.parquet"
+    path = run.record(step)
     if not path.exists():
         return None
     try:

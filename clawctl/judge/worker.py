@@ -135,7 +135,7 @@ class _Worker:
         return turns
 
     def _verdicts(self, stem: str) -> Path:
-        return self._run.verdicts / f"{stem}.parquet"
+        return self._run.verdict_shard(stem)
 
     def _refuse_doubted(self) -> None:
         """Raises ClawError if no remaining turn can show the scale of a custom reward model."""
@@ -168,9 +168,8 @@ class _Worker:
                 self._panel.ratings.look()
                 await self._publish(stem, list(map(self._panel.rated_since, turns, verdicts)))
                 journal.remove()
-                (self._run.locks / f"judge-{stem}.lock").unlink(missing_ok=True)  # waiting workers find the verdicts
+                self._run.lock(f"judge-{stem}").unlink(missing_ok=True)  # waiting workers find the verdicts
             finally:
-                journal.close()
                 del self._left[stem]
 
     async def _judge_turn(self, stem: str, turn: Evidence, journal: Journal) -> Verdict:

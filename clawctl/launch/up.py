@@ -48,7 +48,7 @@ def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str) -> None:
         )
     if {"judge", "train"} <= set(recipe.up.stages) and (asked := versions_nobody_serves(recipe)):
         raise one_version_trouble(asked)
-    with sole_worker(run, "up"), _log_file(run.logs / "up.log") as file:
+    with sole_worker(run, "up"), _log_file(run.log("up")) as file:
         log = MergedLog(file)
         children = [Child(stage, command(stage, run, recipe_path, log_level), run, recipe, log) for stage in recipe.up.stages]
         asyncio.run(_supervise(children, log))
@@ -144,7 +144,7 @@ class Child:
         if self.stage != "serve" or self.recipe.serve.port != 0 or self.last_pid is None:
             return []
         try:
-            announced = orjson.loads((self.run.root / "serve.json").read_bytes())
+            announced = orjson.loads(self.run.server.read_bytes())
             return ["--port", re.findall(r":(\d+)/", announced["url"])[-1]] if announced["pid"] == self.last_pid else []
         except (OSError, LookupError, orjson.JSONDecodeError):
             return []

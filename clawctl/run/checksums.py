@@ -46,6 +46,15 @@ def read_sealed(data: bytes) -> Any:
     return value
 
 
+def read_object(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file, without its checksum; None if the file is missing, damaged or something else."""
+    try:
+        value = read_sealed(path.read_bytes())
+    except (FileNotFoundError, Damaged):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def _is_nearly_sealed(end: bytes) -> bool:
     """Whether a JSON text ends in a checksum with one or two damaged characters."""
     own = end[-20:-10] + end[-2:]

@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import orjson
 from filelock import FileLock, Timeout
 
 from clawctl.errors import ClawError
-from clawctl.run.rows import SCHEMA_VERSION
+from clawctl.run.names import is_policy_name
+from clawctl.run.rows import DEFAULT_POLICY, RUN_VERSION
 
 _log = logging.getLogger(__name__)
 
@@ -29,67 +31,124 @@ FOLDERS = ("captures", "feedback", "trajectories", "verdicts", "policies", "trai
 _ABANDONED_S = 86400.0
 
 
+class _Place:
+    """A path below the root. One with `own=True` is below the folder of the run's policy."""
+
+    def __init__(self, folder: str, *parts: str, own: bool = False) -> None:
+        self._folder, self._parts, self._own = folder, parts, own
+
+    def __get__(self, run: "RunDir", owner: type) -> Path:
+        folder = run.root / self._folder
+        if self._own and run.policy != DEFAULT_POLICY:
+            folder = folder / run.policy
+        return folder.joinpath(*self._parts)
+
+
 @dataclass(frozen=True, slots=True)
 class RunDir:
+    """Every path of a run, as one policy has it: `RunDir(root).of("anna").live` is `policies/anna/LIVE`.
+
+    `policies/`, `train/` and `eval/` belong to one policy: the folders themselves to the default policy, and to another one the
+    folder of its name in each. Everything else is common to all policies.
+    """
+
     root: Path
+    policy: str = DEFAULT_POLICY
 
-    @property
-    def captures(self) -> Path:
-        """`<writer>-<n>.jsonl`: serve appends, one exchange a line."""
-        return self.root / "captures"
+    marker = _Place("run.json")  # its schema version: a folder with this file is a run
+    recipe = _Place("recipe.yaml")
+    server = _Place("serve.json")  # the address of the run's server, for the other stages
+    api_key = _Place("api_key")  # the server's own key
+    api_keys = _Place("api_keys.json")  # the named keys, salted and hashed
+    captures = _Place("captures")  # `<writer>-<n>.jsonl`: serve appends, one exchange a line
+    feedback = _Place("feedback")  # `<writer>-<n>.jsonl`: serve appends, one explicit rating a line
+    position = _Place("collect.json")  # how far collect has read the captures
+    trajectories = _Place("trajectories")  # `<stem>.parquet`: collect publishes, one row a turn
+    verdicts = _Place("verdicts")  # `<stem>.parquet`: judge publishes, the same stem
+    reward_range = _Place("verdicts", "custom-range.json")  # the scale of a custom reward model
+    quarantine = _Place("quarantine")  # files that could not be read, each with the reason next to it
+    locks = _Place("locks")
+    logs = _Place("logs")
 
-    @property
-    def feedback(self) -> Path:
-        """`<writer>-<n>.jsonl`: serve appends, one explicit rating a line."""
-        return self.root / "feedback"
+    policies = _Place("policies", own=True)  # `<version>/`: train publishes
+    live = _Place("policies", "LIVE", own=True)  # one line: the version that serves
+    moves = _Place("policies", "moves.jsonl", own=True)  # who moved LIVE, when, and from where
+    eval = _Place("eval", own=True)  # `<version>.json`
+    train = _Place("train", own=True)
+    checkpoints = _Place("train", "checkpoints", own=True)  # `<step>/`
+    ledger = _Place("train", "ledger", own=True)  # `<step>.json`: the turns of a step; train enters each once
+    steps = _Place("train", "steps.jsonl", own=True)  # the numbers of each step
+    records = _Place("train", "turns", own=True)  # `<step>.parquet`: the numbers of each trained token
+    feed_counts = _Place("train", "feed.json", own=True)  # what became of the turns that the trainer read
+    trained_marks = _Place("train", "identical.bin", own=True)  # hashes of trained turns
+    tensorboard = _Place("train", "tensorboard", own=True)
+    went_back = _Place("train", "back.jsonl", own=True)  # each time that training continued from an older version
+    refusals = _Place("train", "refusals.json", own=True)  # whether training is paused
+    abandoned = _Place("train", "abandoned.jsonl", own=True)  # the versions that a person left
+    forgotten = _Place("train", "forgotten.jsonl", own=True)  # how many turns were forgotten, and which versions had learned them
 
-    @property
-    def trajectories(self) -> Path:
-        """`<stem>.parquet`: collect publishes, one row a turn."""
-        return self.root / "trajectories"
+    def of(self, policy: str) -> "RunDir":
+        """The same run for the policy of another name. Raises ClawError (exit code 2) if it is not a valid name."""
+        if not is_policy_name(policy):
+            raise ClawError(f"{policy!r} is not a policy name", "use letters, digits, '.', '_' and '-', and not only digits", 2)
+        return RunDir(self.root, policy)
 
-    @property
-    def verdicts(self) -> Path:
-        """`<stem>.parquet`: judge publishes, the same stem."""
-        return self.root / "verdicts"
+    def folder(self, name: str) -> Path:
+        """The folder of this name (FOLDERS) with what all policies have there."""
+        return self.root / name
 
-    @property
-    def policies(self) -> Path:
-        """`<version>/` and `LIVE`."""
-        return self.root / "policies"
+    def quarantined(self, name: str) -> Path:
+        return self.quarantine / name
 
-    @property
-    def train(self) -> Path:
-        """Checkpoints, ledger, steps."""
-        return self.root / "train"
+    def version_folder(self, version: int) -> Path:
+        """The folder of one version: weights, `policy.json`, `READY`."""
+        return self.policies / str(version)
 
-    @property
-    def eval(self) -> Path:
-        """`<version>.json`."""
-        return self.root / "eval"
+    def eval_record(self, version: int) -> Path:
+        return self.eval / f"{version}.json"
 
-    @property
-    def quarantine(self) -> Path:
-        """Files that could not be read, each with the reason next to it."""
-        return self.root / "quarantine"
+    def checkpoint(self, step: int) -> Path:
+        return self.checkpoints / str(step)
 
-    @property
-    def locks(self) -> Path:
-        """The locks of the workers."""
-        return self.root / "locks"
+    def beside_checkpoints(self, step: int, what: str) -> Path:
+        """A folder that is not a checkpoint yet, or any more."""
+        return self.checkpoints / f".{step}.{what}"
 
-    @property
-    def logs(self) -> Path:
-        """One file a stage."""
-        return self.root / "logs"
+    def ledger_entry(self, name: int | str) -> Path:
+        return self.ledger / f"{name}.json"
+
+    def record(self, step: int) -> Path:
+        return self.records / f"{step}.parquet"
+
+    def turn_shard(self, stem: str) -> Path:
+        return self.trajectories / f"{stem}.parquet"
+
+    def verdict_shard(self, stem: str) -> Path:
+        return self.verdicts / f"{stem}.parquet"
+
+    def journal(self, stem: str) -> Path:
+        """The finished verdicts of a shard that judge works on."""
+        return self.verdicts / f"{stem}.jsonl"
+
+    def log(self, stage: str) -> Path:
+        return self.logs / f"{stage}.log"
+
+    def lock(self, name: str) -> Path:
+        """The lock of a stage, a shard or a file. Each policy has its own of `train`, `eval` and `live`."""
+        own = self.policy != DEFAULT_POLICY and name in ("train", "eval", "live")
+        return self.locks / (f"{name}-{self.policy}.lock" if own else f"{name}.lock")
+
+    def owner(self, stage: str) -> Path:
+        """The process that is, or was last, the only worker of a stage."""
+        return self.lock(stage).with_suffix(".owner")
 
 
-def open_run(root: Path, create: bool = True) -> RunDir:
-    """Open `root`, making it if `create`. Refuses another schema version and a filesystem without locks or rename."""
+def open_run(root: Path, create: bool = True, policy: str = DEFAULT_POLICY) -> RunDir:
+    """Open `root` for the policy of this name, making it if `create`. Refuses a newer schema version and a filesystem without locks
+    or rename."""
     os.umask(0o077)  # everything that this process writes from now on, also logs and library files, is its owner's only
-    run = RunDir(root.resolve())
-    marker = run.root / "run.json"
-    if not marker.exists():
+    run = RunDir(root.resolve()).of(policy)
+    if not run.marker.exists():
         if not create:
             raise ClawError(f"{root} is not a run directory", "pass one with --run, or start `clawctl serve --intercept`", 2)
         if run.root.exists() and not run.root.is_dir():
@@ -97,11 +156,13 @@ def open_run(root: Path, create: bool = True) -> RunDir:
         if run.root.exists() and any(map(_is_foreign, run.root.iterdir())):
             raise ClawError(f"{root} contains files that do not belong to a run", "choose an empty folder with --run", 2)
         _make_folders(run)
-        publish_bytes(marker, orjson.dumps({"schema_version": SCHEMA_VERSION, "created_at": time.time()}))
+        _mark(run, time.time())
         _check_filesystem(run)
-    _check_schema(marker)
+    found = _read_marker(run.marker)
     if create:
-        _make_folders(run)  # fields that a newer clawctl knows
+        if found["schema_version"] != RUN_VERSION:
+            _mark(run, found.get("created_at"))
+        _make_folders(run)  # those that an older clawctl did not know
         _sweep(run)
     return run
 
@@ -113,7 +174,7 @@ def _is_foreign(path: Path) -> bool:
 
 def _sweep(run: RunDir) -> None:
     """Remove incomplete files of killed processes that are at least a day old. No write takes that long."""
-    for folder in (run.root, *(run.root / name for name in FOLDERS), run.train / "ledger"):
+    for folder in (run.root, *(run.root / name for name in FOLDERS), run.ledger):
         for path in folder.glob(".*.tmp"):
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > _ABANDONED_S:
@@ -124,29 +185,35 @@ def _make_folders(run: RunDir) -> None:
     try:
         run.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         run.root.chmod(0o700)  # a folder that was made for us beforehand
-        for name in FOLDERS:
-            (run.root / name).mkdir(exist_ok=True, mode=0o700)
+        for folder in (*(run.root / name for name in FOLDERS), run.policies, run.train, run.eval):
+            folder.mkdir(exist_ok=True, mode=0o700)
     except OSError as error:
         raise ClawError(f"cannot create the run directory {run.root}: {error}", "choose a writable folder with --run", 2) from error
 
 
-def _check_schema(marker: Path) -> None:
+def _mark(run: RunDir, created_at: float | None) -> None:
+    publish_bytes(run.marker, orjson.dumps({"schema_version": RUN_VERSION, "created_at": created_at}))
+
+
+def _read_marker(marker: Path) -> dict[str, Any]:
     try:
-        found = orjson.loads(marker.read_bytes()).get("schema_version")
+        found: dict[str, Any] = orjson.loads(marker.read_bytes())
+        version = found.get("schema_version")
     except (orjson.JSONDecodeError, OSError, AttributeError) as error:
         raise ClawError(f"{marker} cannot be read: {error}", "restore it, or start a new run with --run", 2) from error
-    if found != SCHEMA_VERSION:
+    if version not in range(1, RUN_VERSION + 1):
         raise ClawError(
-            f"{marker.parent} has schema version {found}, but this clawctl reads version {SCHEMA_VERSION}",
+            f"{marker.parent} has schema version {version}, but this clawctl reads version 1 to {RUN_VERSION}",
             "use the clawctl version that wrote it, or start a new run with --run",
             2,
         )
+    return found
 
 
 def _check_filesystem(run: RunDir) -> None:
     """Try a lock and a rename once: a filesystem that lacks them would lose turns later, silently."""
     try:
-        with FileLock(run.locks / "probe.lock", timeout=5):
+        with FileLock(run.lock("probe"), timeout=5):
             publish_bytes(run.locks / "probe", b"ok")
         (run.locks / "probe").unlink()
     except (OSError, NotImplementedError, Timeout) as error:
@@ -159,6 +226,7 @@ def _check_filesystem(run: RunDir) -> None:
 
 def publish(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary file next to `path`, then rename it. Readers see the old file or the complete new one."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     temporary = _temporary(path)
     try:
         write(temporary)
@@ -180,6 +248,7 @@ def _write_bytes(path: Path, data: bytes) -> None:
 
 def publish_folder(path: Path, write: Callable[[Path], None]) -> None:
     """Like `publish`, for a folder. An existing folder is kept, because an earlier writer published the same content."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     temporary = _temporary(path)
     temporary.mkdir(mode=0o700)
     try:
@@ -192,6 +261,26 @@ def publish_folder(path: Path, write: Callable[[Path], None]) -> None:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     sync(path.parent)
+
+
+def move(source: Path, target: Path) -> None:
+    """Give a file or folder that is on the disk already another name, in one step."""
+    os.replace(source, target)
+
+
+def link(source: Path, target: Path) -> None:
+    """A second name for a file, or a copy if the filesystem has no hard links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def remove_folder(folder: Path) -> None:
+    """Rename, then remove: half a folder must never look like a whole one. Raises OSError."""
+    doomed = folder.with_name(f".{folder.name}.removed.tmp")
+    os.replace(folder, doomed)
+    shutil.rmtree(doomed)
 
 
 def _temporary(path: Path) -> Path:
@@ -215,6 +304,12 @@ def published(folder: Path, suffix: str) -> list[Path]:
         return []
 
 
+def quarantine_bytes(run: RunDir, name: str, data: bytes, reason: bytes) -> None:
+    """Keep a part of a file that could not be read, with the reason next to it. Raises OSError; it may be repeated."""
+    publish_bytes(run.quarantine / f"{name}.reason.txt", reason)
+    publish_bytes(run.quarantine / name, data)
+
+
 def quarantine(run: RunDir, path: Path, reason: str) -> Path:
     """Move an unreadable file or folder to quarantine, with the reason next to it. Nothing is deleted or replaced."""
     target = run.quarantine / f"{path.parent.name}-{path.name}"
@@ -236,7 +331,7 @@ def quarantine(run: RunDir, path: Path, reason: str) -> Path:
 @contextmanager
 def claimed(run: RunDir, name: str) -> Iterator[bool]:
     """True while this process holds the lock `name`, False if another worker does. The lock of a dead worker is released."""
-    lock = FileLock(run.locks / f"{name}.lock")
+    lock = FileLock(run.lock(name))
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -251,7 +346,7 @@ def claimed(run: RunDir, name: str) -> Iterator[bool]:
 @contextmanager
 def sole_worker(run: RunDir, stage: str) -> Iterator[None]:
     """Hold the single worker lock of `stage` on this run, or raise ClawError with the name of its holder."""
-    owner = run.locks / f"{stage}.owner"
+    owner = run.owner(stage)
     with claimed(run, stage) as mine:
         if not mine:
             who = owner.read_text(errors="replace").strip() if owner.exists() else "another process"

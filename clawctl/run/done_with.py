@@ -33,7 +33,7 @@ class DoneWith:
     def look(self) -> None:
         """Read new entries of the ledger and new ratings."""
         self._ratings.look()
-        folder = self._run.train / "ledger"
+        folder = self._run.ledger
         entries = published(folder, ".json") if folder.exists() else []
         there = {path.stem for path in published(self._run.trajectories, ".parquet")}  # after the entries: of these none is missed
         self._ledger = {stem: turn_ids for stem, turn_ids in self._ledger.items() if stem in there}
@@ -82,11 +82,11 @@ class DoneWith:
     def _wanted(self, stem: str) -> dict[str, int | None]:
         """The turns of a judged shard that the trainer could use, with the version that sampled them; None: an imported text, which
         never grows stale."""
-        verdicts_path = self._run.verdicts / f"{stem}.parquet"
+        verdicts_path = self._run.verdict_shard(stem)
         if not verdicts_path.exists():
             raise FileNotFoundError(stem)
         columns = ("turn_id", "user", "trainable", "source", "untrainable_reason", "policy_version", "feedback", "outcome_reward")
-        turns = read_columns(self._run.trajectories / f"{stem}.parquet", "turns", columns)
+        turns = read_columns(self._run.turn_shard(stem), "turns", columns)
         verdicts = {row["turn_id"]: row for row in read_columns(verdicts_path, "verdicts", ("turn_id", "reward", "hint", "judge"))}
         return {row["turn_id"]: row["policy_version"] for row in turns if self._is_useful(row, verdicts.get(row["turn_id"]))}
 
@@ -100,5 +100,4 @@ class DoneWith:
         newest = turn["feedback"] if rating is None else rating.rating
         step = None if late is not None and late.decides else verdict["reward"]
         found = worth(newest, turn["outcome_reward"], verdict["judge"], step)
-        compared = self._recipe.train.credit != "reward"  # then a 0 counts as well
-        return found.says_something or (compared and found.value is not None) or bool(verdict["hint"])
+        return found.counts(self._recipe.train.credit != "reward") or bool(verdict["hint"])

@@ -36,7 +36,7 @@ def own_api_key(run: RunDir, recipe: Recipe) -> tuple[str, bool]:
     given = recipe.serve.api_key or from_environment("API_KEY")
     if given:
         return given, False
-    path = run.root / "api_key"
+    path = run.api_key
     if path.exists():
         try:
             return path.read_text(encoding="ascii").strip(), False
@@ -51,13 +51,13 @@ def own_api_key(run: RunDir, recipe: Recipe) -> tuple[str, bool]:
 
 def announce(run: RunDir, host: str, port: int) -> None:
     """Write the address of the server."""
-    publish_bytes(run.root / "serve.json", sealed(orjson.dumps({"url": f"http://{host}:{port}/v1", "pid": os.getpid()})))
+    publish_bytes(run.server, sealed(orjson.dumps({"url": f"http://{host}:{port}/v1", "pid": os.getpid()})))
 
 
 def own_endpoint(run: RunDir, recipe: Recipe, version: int | None = None) -> Endpoint:
     """This run's server, asked for the live policy or for one `version`. Raises ClawError before serve has started."""
     try:
-        url = str(read_sealed((run.root / "serve.json").read_bytes())["url"])
+        url = str(read_sealed(run.server.read_bytes())["url"])
     except (OSError, LookupError, TypeError, Damaged) as error:
         raise ClawError(f"no server has registered in {run.root}", "start `clawctl serve --intercept` on it first") from error
     name = recipe.model_name if version is None else f"{recipe.model_name}@{version}"

@@ -5,12 +5,8 @@ row is fixed, and the judge and the trainer look the rating up here. A turn that
 still counts when judges are compared with people.
 """
 
-import fcntl
-import os
 import re
 import secrets
-import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,17 +15,14 @@ import orjson
 
 from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir
-from clawctl.run.lines import Lines, Rewritten
-from clawctl.run.names import open_to_append
+from clawctl.run.lines import Lines, LineWriter, Rewritten
 from clawctl.run.outcomes import SessionOutcome, parse_outcome
-from clawctl.run.rows import SCHEMA_VERSION, Feedback, newer
+from clawctl.run.rows import SCHEMA_VERSION, Feedback, from_json, newer
 
 LONGEST_COMMENT = 10_000  # characters
 _ROTATE_BYTES = 16 << 20
-_ROTATE_S = 86400.0  # whole files expire (`clawctl/run/retention.py`)
 _TURN = re.compile(r"^[0-9A-Za-z][0-9A-Za-z_.:/-]{0,199}$")
 _COMPLETION = re.compile(r"^(?:chatcmpl|cmpl|resp|msg)?[-_]?([0-9A-Za-z]{24})$")
-_FIELDS = frozenset(Feedback.__dataclass_fields__)
 
 
 class BadRating(Exception):
@@ -90,39 +83,14 @@ def rating_in_header(text: str | None) -> float | None:
 
 
 class FeedbackFile:
-    """One writer: `<host>-<pid>-<random>-<n>.jsonl`. A rating is in the kernel's hands when `append` returns."""
+    """One writer of ratings. A rating is in the kernel's hands when `append` returns."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._number = 0
-        self._torn = False  # the last write stopped within a line
-        self._began = time.monotonic()  # the file that is being written
+        self._lines = LineWriter(folder, _ROTATE_BYTES)
 
     def append(self, feedback: Feedback | SessionOutcome) -> None:
         """Append a rating or an outcome. Raises OSError if it cannot be written; the sender must then get an error."""
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        path = self._folder / f"{self._name}-{self._number}.jsonl"
-        descriptor = self._locked(path)
-        try:
-            data = (b"\n" if self._torn else b"") + sealed(orjson.dumps(feedback)) + b"\n"
-            self._torn = True
-            while data:
-                data = data[os.write(descriptor, data) :]
-            self._torn = False
-            if os.fstat(descriptor).st_size >= _ROTATE_BYTES or time.monotonic() - self._began >= _ROTATE_S:
-                self._number, self._began = self._number + 1, time.monotonic()
-        finally:
-            os.close(descriptor)
-
-    def _locked(self, path: Path) -> int:
-        """The file, locked against those that delete or rewrite it (`clawctl.run.retention`)."""
-        while True:
-            descriptor = open_to_append(path)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if os.fstat(descriptor).st_nlink:
-                return descriptor
-            os.close(descriptor)
+        self._lines.append(sealed(orjson.dumps(feedback)))
 
 
 def parse_feedback(line: bytes) -> Feedback | SessionOutcome:
@@ -135,9 +103,7 @@ def parse_feedback(line: bytes) -> Feedback | SessionOutcome:
     version = row.pop("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
         raise ValueError(newer(version))
-    if missing := _FIELDS - row.keys():
-        raise ValueError(f"a rating without {', '.join(sorted(missing))}")
-    return Feedback(**{name: row[name] for name in _FIELDS})
+    return from_json(Feedback, row)
 
 
 class Ratings:

@@ -12,19 +12,19 @@ from shutil import rmtree
 from clawctl.config import is_stage_of_up
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, claimed, publish_bytes
-from clawctl.run.policies import list_versions, policy_folder, read_policy
+from clawctl.run.policies import list_versions, read_policy
 
 
 def is_bound(run: RunDir) -> bool:
     """Whether the run has its model: a server worked on it, or the trainer did."""
-    worked = (run.root / "serve.json").exists() or any((run.train / "checkpoints").glob("*"))
+    worked = run.server.exists() or any(run.checkpoints.glob("*"))
     return worked or max(list_versions(run), default=0) > 0
 
 
 def kept_model(root: Path, begins: bool) -> str | None:
     """The model of the run at `root`, for a recipe without one; None if the run has no model yet. Raises ClawError."""
     run = RunDir(root.resolve())
-    if not (policy_folder(run, 0) / "policy.json").exists() or (begins and not is_bound(run)):
+    if not (run.version_folder(0) / "policy.json").exists() or (begins and not is_bound(run)):
         return None
     return read_policy(run, 0).base_model
 
@@ -35,7 +35,7 @@ def settle_model(run: RunDir, model: str, begins: bool) -> None:
 
     Raises ClawError (exit code 2) before anything is written, if the run has another model.
     """
-    if not (policy_folder(run, 0) / "policy.json").exists():
+    if not (run.version_folder(0) / "policy.json").exists():
         return
     found = read_policy(run, 0).base_model
     if found == model:
@@ -76,4 +76,4 @@ def _let_go(run: RunDir) -> None:
     for name in ("LIVE", "moves.jsonl"):
         (run.policies / name).unlink(missing_ok=True)
     with suppress(FileNotFoundError):
-        rmtree(policy_folder(run, 0))
+        rmtree(run.version_folder(0))

@@ -14,8 +14,9 @@ from rich.table import Table
 
 from clawctl.errors import ClawError
 from clawctl.printing import answers, counted, print_json
-from clawctl.run.checksums import Damaged, read_sealed, sealed
+from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir, publish_bytes
+from clawctl.run.rows import from_json
 
 _log = logging.getLogger("clawctl.serve")
 OWN = "default"  # the name of the run's own key, which its stages use
@@ -66,12 +67,12 @@ def remove_key(run: RunDir, name: str) -> None:
 
 def list_keys(run: RunDir) -> list[StoredKey]:
     """The named keys of a run, oldest first. Raises ClawError if the file cannot be read."""
-    path = run.root / "api_keys.json"
+    path = run.api_keys
     try:
-        return [StoredKey(**entry) for entry in read_sealed(path.read_bytes())["keys"]]
+        return from_json(list[StoredKey], read_sealed(path.read_bytes())["keys"])
     except FileNotFoundError:
         return []
-    except (OSError, Damaged, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise ClawError(f"{path} cannot be read: {error}", "restore it, or delete it and add the keys again") from error
 
 
@@ -104,11 +105,11 @@ def _opening(keys: list[StoredKey]) -> list[StoredKey]:
 
 def _write(run: RunDir, keys: list[StoredKey]) -> None:
     text = orjson.dumps({"keys": [asdict(key) for key in keys]}, option=orjson.OPT_INDENT_2)
-    publish_bytes(run.root / "api_keys.json", sealed(text))
+    publish_bytes(run.api_keys, sealed(text))
 
 
 def _writing(run: RunDir) -> FileLock:
-    return FileLock(run.locks / "api_keys.lock", timeout=_PATIENCE_S)
+    return FileLock(run.lock("api_keys"), timeout=_PATIENCE_S)
 
 
 def _digest(salt: str, key: str) -> str:
@@ -151,7 +152,7 @@ class KeyRing:
 
     def _stamp(self) -> tuple[int, int] | None:
         try:
-            status = (self._run.root / "api_keys.json").stat()
+            status = self._run.api_keys.stat()
         except OSError:
             return None
         return status.st_mtime_ns, status.st_ino

@@ -11,19 +11,18 @@ neither the tip nor one of its ancestors. A dead version comes back to life when
 """
 
 import functools
-import os
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from clawctl.run.checksums import Damaged, read_sealed, sealed
+from clawctl.run.checksums import read_object, sealed
 from clawctl.run.directory import RunDir
-from clawctl.run.names import open_to_append
-from clawctl.run.policies import list_versions, policy_folder, read_moves, readable_live
+from clawctl.run.lines import append_lines, read_lines
+from clawctl.run.policies import list_versions, read_moves, readable_live
+from clawctl.run.rows import DEFAULT_POLICY
 
 OVERTAKEN = "overtaken by"  # a decision with this beginning skipped the version; it is not a refusal
 BUILT_ON = "built on version"  # a decision that begins so is about an ancestor
@@ -35,12 +34,13 @@ _LONGEST_CACHE = 1 << 16  # files
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The tree of a run's versions at one moment."""
+    """The tree of a policy's versions at one moment."""
 
     parents: dict[int, int | None]  # of each published version: {0: None, 1: 0, 2: 1, 3: 0}
     live: int | None
     tip: int  # the version that the next step is built on
     newest: int  # the highest number
+    policy: str = DEFAULT_POLICY  # the name of the policy
 
     def ancestry(self, version: int | None) -> list[int]:
         """`version` and its ancestors, the youngest first; as far as they are published."""
@@ -85,7 +85,7 @@ class Lineage:
 
 
 def read_lineage(run: RunDir) -> Lineage:
-    """The tree as it is on disk now."""
+    """The tree of the policy `run.policy` as it is on disk now."""
     versions = list_versions(run)
     parents = {version: _made(run, version)[0] for version in versions}
     live, newest = readable_live(run), max(versions, default=0)
@@ -99,7 +99,7 @@ def read_lineage(run: RunDir) -> Lineage:
         path, shown = tree.above(tip, live), served(run)
         if not path or any(version in shown or refusal(run, version) for version in path):
             tip = live
-    return Lineage(parents, live, tip, newest)
+    return Lineage(parents, live, tip, newest, run.policy)
 
 
 def why_dead(run: RunDir, lineage: Lineage) -> dict[int, str]:
@@ -139,7 +139,7 @@ def refusal(run: RunDir, version: int) -> str | None:
 
 def decision_of(run: RunDir, version: int) -> dict[str, Any] | None:
     """The decision in the eval record of a version; None if there is none."""
-    path = run.eval / f"{version}.json"
+    path = run.eval_record(version)
     stamp = _stamp(path)
     return None if stamp is None else _read_decision(path, stamp)
 
@@ -173,29 +173,13 @@ def refusals_in_a_row(run: RunDir, lineage: Lineage, after: int = 0) -> list[int
 def abandon(run: RunDir, versions: list[int], by: str) -> None:
     """Record that training must not continue from these versions, although the gate did not refuse them."""
     lines = [sealed(orjson.dumps({"at": time.time(), "version": v, "made": _made(run, v)[1], "by": by})) for v in versions]
-    append_lines(run.train / "abandoned.jsonl", lines)
+    append_lines(run.abandoned, lines)
 
 
 def abandoned(run: RunDir) -> dict[int, str]:
     """Versions that `abandon` recorded, each with the person or command that left it."""
-    found = {}
-    for line in _lines(run.train / "abandoned.jsonl"):
-        if isinstance(line, dict) and {"version", "made", "by"} <= line.keys() and _is_same(run, line["version"], line["made"]):
-            found[int(line["version"])] = str(line["by"])
-    return found
-
-
-def append_lines(path: Path, lines: Sequence[bytes]) -> None:
-    """Append complete lines to a file and flush them to disk. An incomplete line of a killed writer is kept separate from them.
-    Raises OSError, also if the file is a link."""
-    descriptor = open_to_append(path)
-    try:
-        data = path.read_bytes()
-        torn = bool(data) and not data.endswith(b"\n")
-        os.write(descriptor, b"\n" * torn + b"".join(line + b"\n" for line in lines))
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    rows = [row for row in read_lines(run.abandoned) if {"version", "made", "by"} <= row.keys()]
+    return {int(row["version"]): str(row["by"]) for row in rows if _is_same(run, row["version"], row["made"])}
 
 
 # ---- reading -------------------------------------------------------------------------------------------------------------
@@ -228,46 +212,42 @@ def _is_same(run: RunDir, version: int, made: float | None) -> bool:
 
 def _made(run: RunDir, version: int) -> tuple[int | None, float | None]:
     """Parent and creation time of a version. If policy.json is damaged, the ledger provides the parent."""
-    path = policy_folder(run, version) / "policy.json"
+    path = run.version_folder(version) / "policy.json"
     stamp = _stamp(path)
     found = None if stamp is None else _read_policy(path, stamp)
     if found is not None:
         return found
-    entry = next(_lines(run.train / "ledger" / f"{version}.json", whole=True), None)
-    known = entry.get("parent") if isinstance(entry, dict) else None
+    known = (read_object(run.ledger_entry(version)) or {}).get("parent")
     return (known if isinstance(known, int) else version - 1 if version else None), None
 
 
 @functools.lru_cache(_LONGEST_CACHE)
 def _read_policy(path: Path, stamp: tuple[int, int]) -> tuple[int | None, float | None] | None:
-    policy = next(_lines(path, whole=True), None)
-    if not isinstance(policy, dict) or "parent" not in policy:
-        return None
-    return policy["parent"], policy.get("created_at")
+    policy = read_object(path)
+    return None if policy is None or "parent" not in policy else (policy["parent"], policy.get("created_at"))
 
 
 @functools.lru_cache(_LONGEST_CACHE)
 def _read_decision(path: Path, stamp: tuple[int, int]) -> dict[str, Any] | None:
-    record = next(_lines(path, whole=True), None)
-    decision = record.get("decision") if isinstance(record, dict) else None
+    decision = (read_object(path) or {}).get("decision")
     return decision if isinstance(decision, dict) else {"promote": False, "reason": _UNREADABLE, "against": None}
 
 
 def refused_now(run: RunDir, versions: list[int]) -> list[dict[str, Any]]:
-    """The versions that the gate itself refused, for `train/back.jsonl`, where they outlive their eval records."""
+    """The versions that the gate itself refused, for `RunDir.went_back`, where they outlive their eval records."""
     return [{"version": version, "made": _made(run, version)[1]} for version in versions if refusal(run, version)]
 
 
 def _noted(run: RunDir) -> list[tuple[int, float | None]]:
     """The versions that `refused_now` named when training went back."""
-    path = run.train / "back.jsonl"
+    path = run.went_back
     stamp = _stamp(path)
     return [] if stamp is None else _read_noted(path, (*stamp, path.stat().st_size))
 
 
 @functools.lru_cache(64)
 def _read_noted(path: Path, stamp: tuple[int, int, int]) -> list[tuple[int, float | None]]:
-    rows = [row for row in _lines(path) if isinstance(row, dict) and isinstance(row.get("refused"), list)]
+    rows = [row for row in read_lines(path) if isinstance(row.get("refused"), list)]
     named = [one for row in rows for one in row["refused"] if isinstance(one, dict) and isinstance(one.get("version"), int)]
     return [(one["version"], one.get("made")) for one in named]
 
@@ -279,16 +259,3 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return found.st_mtime_ns, found.st_ino
-
-
-def _lines(path: Path, whole: bool = False) -> Iterator[Any]:
-    """The checked values of a file, one per line, or the one value of a `whole` file. Unreadable values are skipped."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return
-    for part in [data] if whole else data.splitlines():
-        try:
-            yield read_sealed(part)
-        except Damaged:
-            continue

@@ -8,6 +8,9 @@ from typing import Any
 from clawctl.run.checksums import Damaged
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
+_POLICY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_OTHER_NAMES = frozenset(("live", "checkpoints", "ledger", "turns", "tensorboard", "wandb"))  # in policies/ and train/
+_OTHER_SUFFIXES = (".json", ".jsonl", ".bin", ".tmp")
 _LONGEST = 200  # bytes; a suffix and a mark of a temporary file must fit behind it
 
 
@@ -44,6 +47,14 @@ def counted(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise Damaged(f"{str(value)[:100]!r} is not a step number")
     return value
+
+
+def is_policy_name(value: Any) -> bool:
+    """Whether this can be the name of a policy: a folder of that name stands beside versions and files in `policies/`, `train/` and
+    `eval/`, also on a filesystem that ignores case."""
+    if not isinstance(value, str) or not _POLICY.fullmatch(value) or value.isdigit():
+        return False
+    return value.lower() not in _OTHER_NAMES and not value.lower().endswith(_OTHER_SUFFIXES)
 
 
 def number_of(name: str) -> int | None:

@@ -1,12 +1,14 @@
-"""Policies on disk: `policies/<version>/`, published whole by the trainer, and `policies/LIVE`, which names the live version.
+"""Policies on disk: a policy has a name and versions, and one of its versions is live.
 
-`policies/moves.jsonl` records who moved LIVE, when, and from where.
+A step goes live in this order: `publish_policy` writes `policies/<version>/` whole, `check_policy` finds damage before a loader
+does, and `move_live` points `policies/LIVE` at it and records who did so in `policies/moves.jsonl`.
+
+A function takes the run as one policy has it (`RunDir.of`), which fixes the name; a `version` is then one of that policy.
 """
 
-import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +18,52 @@ from filelock import FileLock
 from clawctl.errors import ClawError
 from clawctl.run.checksums import Damaged, check_folder, checksums_of, read_sealed, sealed
 from clawctl.run.directory import RunDir, publish_bytes, publish_folder
-from clawctl.run.names import counted, named, numbers_in, open_to_append
-from clawctl.run.rows import Policy
+from clawctl.run.lines import append_lines, read_lines
+from clawctl.run.names import counted, is_policy_name, named, number_of, numbers_in
+from clawctl.run.rows import DEFAULT_POLICY, Policy
 
 _PATIENCE_S = 10.0
 
 
-def policy_folder(run: RunDir, version: int) -> Path:
-    return run.policies / str(version)
+@dataclass(frozen=True, slots=True)
+class PolicyId:
+    """Which weights: `PolicyId("anna", 3)`. As text "anna@3", and "3" of the default policy."""
+
+    name: str
+    version: int
+
+    def __str__(self) -> str:
+        return str(self.version) if self.name == DEFAULT_POLICY else f"{self.name}@{self.version}"
+
+    @classmethod
+    def parse(cls, text: str) -> "PolicyId":
+        """Raises ValueError."""
+        name, _, version = text.rpartition("@")
+        number = number_of(version)
+        if number is None or not is_policy_name(name or DEFAULT_POLICY):
+            raise ValueError(f"{text!r} is not a policy, such as 3 or anna@3")
+        return cls(name or DEFAULT_POLICY, number)
+
+
+def policy_names(run: RunDir) -> list[str]:
+    """The names of the run's policies, the default one first."""
+    folder = run.of(DEFAULT_POLICY).policies
+    others = [path.name for path in folder.iterdir() if is_policy_name(path.name) and path.is_dir()] if folder.exists() else []
+    return [DEFAULT_POLICY, *sorted(others)]
+
+
+def list_versions(run: RunDir) -> list[int]:
+    """Published versions in order."""
+    return [number for number in numbers_in(run.policies) if (run.version_folder(number) / "READY").exists()]
+
+
+# ---- a version is published ----------------------------------------------------------------------------------------------
 
 
 def ensure_base_policy(run: RunDir, base_model: str) -> None:
-    """Publish policy 0, the base model itself, and point LIVE at it, unless both exist. Any stage may be the first."""
+    """Publish version 0, the base model itself, and point LIVE at it, unless both exist. Any stage may be the first."""
     base = Policy(0, None, 0, None, "base", base_model, [], None, {}, time.time())
-    if not policy_folder(run, 0).exists():
+    if not run.version_folder(0).exists():
         publish_policy(run, base, lambda folder: None)
     found = read_policy(run, 0).base_model
     if found != base_model:
@@ -43,38 +77,36 @@ def ensure_base_policy(run: RunDir, base_model: str) -> None:
 
 
 def publish_policy(run: RunDir, policy: Policy, write: Callable[[Path], None], checksums: dict[str, str] | None = None) -> None:
-    """Publish one version. `write` saves the weights (Hugging Face or peft layout). policy.json and READY are added; READY contains
-    a checksum of each file. `checksums` are those of the files that `write` saves, if known."""
+    """Publish one version of the run's policy. `write` saves the weights (Hugging Face or peft layout). policy.json and READY are
+    added; READY contains a checksum of each file. `checksums` are those of the files that `write` saves, if known."""
 
     def fill(folder: Path) -> None:
         write(folder)
         files = checksums_of(folder) if checksums is None else checksums
-        (folder / "policy.json").write_bytes(sealed(orjson.dumps(asdict(policy), option=orjson.OPT_INDENT_2)))
+        (folder / "policy.json").write_bytes(
+            sealed(orjson.dumps({**asdict(policy), "name": run.policy}, option=orjson.OPT_INDENT_2))
+        )
         (folder / "READY").write_bytes(sealed(orjson.dumps({"files": files})))
 
-    publish_folder(policy_folder(run, policy.version), fill)
-
-
-def list_versions(run: RunDir) -> list[int]:
-    """Published versions in order."""
-    return [number for number in numbers_in(run.policies) if (policy_folder(run, number) / "READY").exists()]
+    publish_folder(run.version_folder(policy.version), fill)
 
 
 def read_policy(run: RunDir, version: int) -> Policy:
-    path = policy_folder(run, version) / "policy.json"
+    """Raises ClawError if the version is not published, or its policy.json is damaged."""
     try:
-        policy = Policy(**read_sealed(path.read_bytes()))
-        if counted(policy.version) != version:
-            raise Damaged(f"its policy.json names version {policy.version}")
+        policy = Policy(**read_sealed((run.version_folder(version) / "policy.json").read_bytes()))
+        if (policy.name, counted(policy.version)) != (run.policy, version):
+            raise Damaged(f"its policy.json names version {PolicyId(policy.name, policy.version)}")
         return policy
     except (OSError, Damaged, TypeError) as error:
         known = ", ".join(map(str, list_versions(run))) or "none"
-        raise ClawError(f"policy {version} cannot be read: {error}", f"choose one of the published versions: {known}") from error
+        problem = f"policy {PolicyId(run.policy, version)} cannot be read: {error}"
+        raise ClawError(problem, f"choose one of the published versions: {known}") from error
 
 
 def check_policy(run: RunDir, version: int) -> None:
     """Raises ClawError if a file of a published version has changed. A version without checksums is not checked."""
-    folder = policy_folder(run, version)
+    folder = run.version_folder(version)
     try:
         ready = (folder / "READY").read_bytes()
         if ready:
@@ -82,7 +114,7 @@ def check_policy(run: RunDir, version: int) -> None:
         check_harmless(folder)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         known = ", ".join(str(other) for other in list_versions(run) if other != version) or "none"
-        problem = f"policy {version} is damaged: {error}"
+        problem = f"policy {PolicyId(run.policy, version)} is damaged: {error}"
         raise ClawError(problem, f"restore {folder} from a copy, or promote another version: {known}") from error
 
 
@@ -98,8 +130,8 @@ def check_harmless(folder: Path) -> None:
         if file.suffix in _CODE:
             raise Damaged(f"{file.name} could run code")
     for name, keys in (("config.json", ("auto_map",)), ("adapter_config.json", ("megatron_config",))):
-        told = orjson.loads((folder / name).read_bytes()) if (folder / name).is_file() else {}
-        if found := [key for key in keys if told.get(key)]:
+        config = orjson.loads((folder / name).read_bytes()) if (folder / name).is_file() else {}
+        if found := [key for key in keys if config.get(key)]:
             raise Damaged(f"{name} names code: {found[0]}")
     index = folder / "model.safetensors.index.json"
     if index.is_file():
@@ -107,14 +139,7 @@ def check_harmless(folder: Path) -> None:
             named(name)
 
 
-def live_version(run: RunDir) -> int | None:
-    """The version that serves, or None before anything was published."""
-    try:
-        return int((run.policies / "LIVE").read_text())
-    except FileNotFoundError:
-        return None
-    except ValueError as error:  # a flipped bit is no UTF-8, or no digit
-        raise ClawError(f"policies/LIVE is not a number: {error}", "write the number of a published version into it") from error
+# ---- and goes live -------------------------------------------------------------------------------------------------------
 
 
 class LiveMoved(Exception):
@@ -128,19 +153,14 @@ def move_live(run: RunDir, version: int, by: str = "unnamed", only_from: int | N
     another version.
     """
     if version not in list_versions(run):
-        raise ClawError(f"policy {version} is not published", f"choose one of {list_versions(run)}", 2)
-    with FileLock(run.locks / "live.lock", timeout=_PATIENCE_S):
+        raise ClawError(f"policy {PolicyId(run.policy, version)} is not published", f"choose one of {list_versions(run)}", 2)
+    with FileLock(run.lock("live"), timeout=_PATIENCE_S):
         before = readable_live(run)
         if only_from is not None and before != only_from:
             raise LiveMoved(f"LIVE names {before}, not {only_from}")
         made = {"from_made": _made_at(run, before), "to_made": _made_at(run, version)}  # numbers may be used again: `setback`
-        publish_bytes(run.policies / "LIVE", f"{version}\n".encode())
-        line = sealed(orjson.dumps({"at": time.time(), "from": before, "to": version, "by": by, **made})) + b"\n"
-        descriptor = open_to_append(run.policies / "moves.jsonl")
-        try:
-            os.write(descriptor, line)
-        finally:
-            os.close(descriptor)
+        publish_bytes(run.live, f"{version}\n".encode())
+        append_lines(run.moves, [sealed(orjson.dumps({"at": time.time(), "from": before, "to": version, "by": by, **made}))])
     return before
 
 
@@ -151,21 +171,15 @@ def _made_at(run: RunDir, version: int | None) -> float | None:
         return None
 
 
-def read_moves(run: RunDir) -> list[dict[str, Any]]:
-    """The moves of LIVE, oldest first: [{"at": …, "from": 0, "to": 1, "by": "train"}, …]. Unreadable lines are skipped."""
+def live_version(run: RunDir) -> int | None:
+    """The version that serves, or None before anything was published."""
     try:
-        lines = (run.policies / "moves.jsonl").read_bytes().splitlines()
+        return int(run.live.read_text())
     except FileNotFoundError:
-        return []
-    moves = []
-    for line in lines:
-        try:
-            move = read_sealed(line)
-        except Damaged:  # an incomplete line; LIVE itself counts
-            continue
-        if isinstance(move, dict) and {"at", "from", "to", "by"} <= move.keys():
-            moves.append(move)
-    return moves
+        return None
+    except ValueError as error:  # a flipped bit is no UTF-8, or no digit
+        place = run.live.relative_to(run.root)
+        raise ClawError(f"{place} is not a number: {error}", "write the number of a published version into it") from error
 
 
 def readable_live(run: RunDir) -> int | None:
@@ -174,3 +188,8 @@ def readable_live(run: RunDir) -> int | None:
         return live_version(run)
     except ClawError:  # broken by hand: this move repairs it
         return None
+
+
+def read_moves(run: RunDir) -> list[dict[str, Any]]:
+    """The moves of LIVE, oldest first: [{"at": …, "from": 0, "to": 1, "by": "train"}, …]. Unreadable lines are skipped."""
+    return [move for move in read_lines(run.moves) if {"at", "from", "to", "by"} <= move.keys()]

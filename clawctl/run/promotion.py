@@ -53,7 +53,7 @@ def _move(run: RunDir, version: int, what: str) -> str:
 
 
 def _what_follows(run: RunDir) -> list[str]:
-    if not (run.root / "serve.json").exists():
+    if not run.server.exists():
         serving = "no server has run on this run yet; the first one will start with this version"
     else:
         serving = "the server switches to it once its canary passes; `clawctl inspect health` shows the result"

@@ -144,7 +144,7 @@ def _marked(run: RunDir, recipe: Recipe, stored: Sequence[Stored]) -> list[Store
 def _read_to(run: RunDir) -> dict[str, int]:
     """The offset of each capture file before which all turns are published."""
     try:
-        return dict(read_sealed((run.root / "collect.json").read_bytes())["offsets"])
+        return dict(read_sealed(run.position.read_bytes())["offsets"])
     except (OSError, LookupError, TypeError, ValueError):
         return {}  # collect has not reported: everything may still be needed
 

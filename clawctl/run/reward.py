@@ -40,6 +40,10 @@ class Worth:
         """Whether the value alone can train the turn. A 0 from an environment is a measurement; any other 0 is no opinion."""
         return self.value is not None and (self.value != 0 or self.outcome is not None)
 
+    def counts(self, compared: bool) -> bool:
+        """Whether a step can use the value. Where turns are `compared` with each other (`train.credit`), any value counts."""
+        return self.says_something or (compared and self.value is not None)
+
     @property
     def words(self) -> str:
         """The sum, for people: "0 = outcome +1, rules 2: pytest -1"."""

@@ -2,9 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-SCHEMA_VERSION = 1  # of the run directory and of every row below; shards of older versions go through `shards.MIGRATIONS`
+import msgspec
+
+T = TypeVar("T")
+
+DEFAULT_POLICY = "default"  # the name of the policy that everybody shares
+
+SCHEMA_VERSION = 1  # of a line of `captures/` and `feedback/`, and of `collect.json`
+SHARD_VERSIONS = {"turns": 2, "verdicts": 1}  # of a shard, by kind; older ones go through `shards.MIGRATIONS`
+RUN_VERSION = 2  # of the run directory: it rises with any of the others, so that an older clawctl refuses the run as a whole
 
 TEXT_ONLY = "text only"  # of an imported turn that lacks nothing but token ids, see Turn.judged
 NO_NEXT_STATE = "no next state"  # of a turn that lacks nothing but a reaction, see lacks_reaction
@@ -23,9 +31,17 @@ def is_plain(messages: Sequence[Message]) -> bool:
     return len(messages) == 1 and messages[0].get("plain") is True
 
 
-def newer(version: object) -> str:
+def newer(version: object, known: int = SCHEMA_VERSION) -> str:
     """The message for a row whose schema version this clawctl does not know. Unknown fields alone do not make a row unreadable."""
-    return f"schema version {version}, written by a newer clawctl; this clawctl reads version {SCHEMA_VERSION}, so update it"
+    return f"schema version {version}, written by a newer clawctl; this clawctl reads version {known}, so update it"
+
+
+def from_json(kind: type[T], value: Any) -> T:
+    """A record from the JSON object of its fields. Fields that a newer clawctl added are passed over. Raises ValueError."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +76,7 @@ class Exchange:
     adapted: str | None = None  # changes that the template required: "later system messages as user"
     allowed: str | None = None  # which tokens could be drawn in each place, see `clawctl.run.allowed`; None: any, the form was free
     asked: dict[str, Any] | None = None  # the client's sampling settings that the recipe changed: {"temperature": 0.0}
+    policy_name: str = DEFAULT_POLICY  # whose versions `policy_version` counts
 
     def __post_init__(self) -> None:
         if self.completion_ids is not None and self.logprobs is not None and len(self.completion_ids) != len(self.logprobs):
@@ -78,12 +95,10 @@ class Feedback:
     comment: str | None
 
     def __post_init__(self) -> None:
-        texts = (self.feedback_id, self.key, self.turn_id)
-        numbers = (self.created_at, self.rating)
-        if not all(isinstance(text, str) and text for text in texts) or not all(type(n) in (int, float) for n in numbers):
-            raise ValueError("a rating needs an id, a key, a turn, a time and a number")
-        if not -1 <= self.rating <= 1 or not isinstance(self.comment, str | None):
-            raise ValueError(f"rating {self.rating} is not between -1 and 1, or its comment is not text")
+        if not (self.feedback_id and self.key and self.turn_id):
+            raise ValueError("a rating needs an id, a key and a turn")
+        if not -1 <= self.rating <= 1:
+            raise ValueError(f"rating {self.rating} is not between -1 and 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +135,7 @@ class Turn:
     allowed: str | None = None  # of a structured answer: the tokens that could be drawn at each place (`run/allowed.py`); None: any
     redacted_by: str | None = None  # the rule that found a secret, and the place, if serve knew
     parent_evidence: str | None = None  # how its parent was found: "handle", "conversation", "prefix", …; see collect/parents.py
+    policy_name: str = DEFAULT_POLICY  # whose versions `policy_version` counts
 
     @property
     def judged(self) -> bool:
@@ -166,7 +182,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`policies/<version>/policy.json`."""
+    """`policies/<version>/policy.json`, or `policies/<name>/<version>/policy.json` of another name than the default."""
 
     version: int  # 0 is the base model
     parent: int | None
@@ -178,3 +194,4 @@ class Policy:
     canary: dict[str, Any] | None  # {"prompt_ids": [[…]], "logprobs": [[…]]}: the trainer's own, to compare the engine's with
     metrics: dict[str, float]
     created_at: float
+    name: str = DEFAULT_POLICY

@@ -107,8 +107,8 @@ class About:
             "swaps": [asdict(swap) for swap in versions.swaps],
             "last_swap_error": versions.last_swap_error,
             "requests": self._requests(),
-            "unknown_fields": self._metrics.unknown.told(),
-            "sampling_changed": self._metrics.enforced.told(),
+            "unknown_fields": self._metrics.unknown.by_api(),
+            "sampling_changed": self._metrics.enforced.by_client(),
             "uptime_s": time.time() - self._started_at,
         })  # fmt: skip
 

@@ -30,7 +30,7 @@ def serve(run: RunDir, recipe: Recipe, intercept: bool, pin: int | None = None) 
             warn_of_asked_versions(recipe)
         key, is_new = own_api_key(run, recipe)
         if is_new:
-            print(f"API key, created now and stored in {run.root / 'api_key'}: {key}", file=sys.stderr)
+            print(f"API key, created now and stored in {run.api_key}: {key}", file=sys.stderr)
         from clawctl.serve.server import run_server
 
         run_server(run, recipe, intercept, listener, key, pin)
@@ -40,6 +40,9 @@ def check_engine(recipe: Recipe) -> None:
     """Raises ClawError if the model or the engine is known to be missing, before a run directory is created."""
     if recipe.serve.upstream is None:
         check_model(recipe)
+        from clawctl.engines import ENGINES
+
+        ENGINES.check(recipe.serve.engine, "serve.engine")
         if recipe.serve.engine == "vllm":
             from clawctl.engines.vllm.child import check_vllm
 

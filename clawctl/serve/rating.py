@@ -1,23 +1,33 @@
-"""`POST /v1/feedback` and the `X-Feedback` header: ratings from clients. `POST /v1/outcome`: outcomes of episodes. Both are stored
-next to the captures."""
+"""Ratings and outcomes from clients: `POST /v1/feedback`, the `X-Feedback` header and `POST /v1/outcome`. They are stored next to the
+captures.
+
+What may be rated: turns and sessions that this server answered lately, and those in the run's captures and shards."""
 
 import asyncio
 import logging
+import threading
 import time
+from array import array
+from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
+from hashlib import blake2b
 from typing import Any
+
+import orjson
 
 from clawctl.config import Recipe
 from clawctl.privacy.consent import may_capture
 from clawctl.privacy.redaction import Redactor
-from clawctl.run.directory import RunDir
+from clawctl.run.directory import RunDir, published
 from clawctl.run.feedback import BadRating, FeedbackFile, rating_in_header, read_rating
-from clawctl.run.outcomes import BadOutcome, SessionOutcome, read_outcome
+from clawctl.run.lines import Lines, Rewritten
+from clawctl.run.outcomes import BadOutcome, SessionOutcome, read_outcome, scoped
 from clawctl.run.rows import Feedback
+from clawctl.run.shards import UnreadableShard, read_columns
 from clawctl.serve.dialects import Refusal
-from clawctl.serve.known import KnownTurns
 
 _log = logging.getLogger("clawctl.serve")
 _BURST, _PER_SECOND = 1000.0, 20.0  # ratings of one key
@@ -38,8 +48,8 @@ class Pace:
         left, at = self._left.get(key, (_BURST, now))
         left = min(_BURST, left + (now - at) * _PER_SECOND)
         if left < 1:
-            told = f"this API key sends ratings too fast: the limit is {_PER_SECOND:g} ratings per second"
-            raise Refusal(429, told, code="rate_limit_exceeded", retry_after="1")
+            problem = f"this API key sends ratings too fast: the limit is {_PER_SECOND:g} ratings per second"
+            raise Refusal(429, problem, code="rate_limit_exceeded", retry_after="1")
         self._left[key] = left - 1, now
 
 
@@ -101,7 +111,7 @@ class Rating:
                     self._outcomes.popitem(last=False)
         return {"object": "outcome", "id": first.feedback_id, "session_id": body["session_id"], "reward": outcome.reward}
 
-    def _checked(self, key: str) -> KnownTurns:
+    def _checked(self, key: str) -> "KnownTurns":
         """What `key` may speak of. Raises Refusal if it may not rate at all, or sends too fast."""
         if self._known is None:
             raise Refusal(409, "this server captures nothing, so nothing can be rated: serve with --intercept", code="not_captured")
@@ -110,10 +120,10 @@ class Rating:
         self._pace.take(key)
         return self._known
 
-    async def _append(self, told: Feedback | SessionOutcome) -> None:
+    async def _append(self, row: Feedback | SessionOutcome) -> None:
         assert self._file is not None
         try:
-            await asyncio.to_thread(self._file.append, told)
+            await asyncio.to_thread(self._file.append, row)
         except OSError as error:
             self._counts["lost",] += 1
             _log.error("a rating was not stored: %s", error)
@@ -142,3 +152,86 @@ class Rating:
             self._counts["lost",] += 1
             return {}
         return {} if rating is None else {"feedback": rating}
+
+
+_LATELY = 1 << 16  # turns of this process
+_LOOK_EVERY_S = 0.25  # for turns that others captured
+_MERGE = 4096  # new numbers are kept outside the sorted ones up to here
+
+
+class KnownTurns:
+    """Remembers each turn in 8 bytes. `add` belongs to the event loop; `has` may read files, so it is called in a thread."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._lately: OrderedDict[int, None] = OrderedDict()
+        self._reading = threading.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._sorted, self._fresh = array("Q"), set[int]()
+        self._lines, self._shards = Lines(self._run.captures), set[str]()
+        self._looked_at = float("-inf")
+
+    def add(self, key: str, turn_id: str, session: str | None = None) -> None:
+        self._lately[_number(key, turn_id)] = None
+        if session:
+            self._lately[_session_number(key, scoped(key, session))] = None
+        while len(self._lately) > _LATELY:
+            self._lately.popitem(last=False)
+
+    def has(self, key: str, turn_id: str) -> bool:
+        """Whether the run holds this turn of `key`."""
+        return self._has(_number(key, turn_id))
+
+    def has_session(self, key: str, session_id: str) -> bool:
+        """Whether the run holds turns of this session of `key`. `session_id` is in the key's name space."""
+        return self._has(_session_number(key, session_id))
+
+    def _has(self, number: int) -> bool:
+        if number in self._lately:
+            return True
+        with self._reading:
+            if not self._holds(number) and time.monotonic() - self._looked_at >= _LOOK_EVERY_S:
+                self._look()
+            return self._holds(number)
+
+    def _holds(self, number: int) -> bool:
+        at = bisect_left(self._sorted, number)
+        return number in self._fresh or (at < len(self._sorted) and self._sorted[at] == number)
+
+    def _look(self) -> None:
+        try:
+            grown = self._lines.grown()
+        except Rewritten:  # turns were taken out of a file (`clawctl forget`): all are read again
+            self._begin()
+            grown = self._lines.grown()
+        for path in grown:
+            for _, line in self._lines.read(path):
+                with suppress(orjson.JSONDecodeError, LookupError, TypeError):
+                    exchange = orjson.loads(line)
+                    self._take(_number(exchange["key"], exchange["exchange_id"]))
+                    if isinstance(session := exchange["hints"].get("session_id"), str):
+                        self._take(_session_number(exchange["key"], scoped(exchange["key"], session)))
+        for path in published(self._run.trajectories, ".parquet"):
+            if path.stem not in self._shards:
+                self._shards.add(path.stem)
+                with suppress(UnreadableShard):
+                    for row in read_columns(path, "turns", ("user", "turn_id", "session_id")):
+                        self._take(_number(row["user"], row["turn_id"]))
+                        self._take(_session_number(row["user"], row["session_id"]))
+        self._looked_at = time.monotonic()
+
+    def _take(self, number: int) -> None:
+        self._fresh.add(number)
+        if len(self._fresh) > max(_MERGE, len(self._sorted) // 8):
+            self._sorted = array("Q", sorted(self._fresh.union(self._sorted)))
+            self._fresh = set()
+
+
+def _number(key: str, turn_id: str) -> int:
+    return int.from_bytes(blake2b(f"{key}\0{turn_id}".encode(), digest_size=8).digest(), "big")
+
+
+def _session_number(key: str, session_id: str) -> int:
+    return _number(key, f"session\0{session_id}")

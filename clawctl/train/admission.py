@@ -109,8 +109,7 @@ class Admission:
             if not hinted:
                 raise Refused("in no group")
             return None
-        alone = self.config.credit == "reward"  # else a 0 is compared with others
-        reward = earned.value if earned.says_something or not alone else None
+        reward = earned.value if earned.counts(self.config.credit != "reward") else None
         if reward is None and not hinted:
             raise Refused("no reward" if verdict.hint else "neutral")
         return reward

@@ -29,6 +29,8 @@ from clawctl.train.waiting import READ_AHEAD, Waiting, in_order, ready_turns
 
 log = logging.getLogger("clawctl.train")
 
+OTHER_POLICY = "sampled by another policy"
+
 
 class Feed:
     """The usable turns of a run that no step has used."""
@@ -70,7 +72,7 @@ class Feed:
         self._merged: set[str] = set()  # shards that contain the rows of others
         self._left: dict[str, set[str]] = {}  # the keys whose turns were left on disk, by shard
         self._served: dict[str, int] = {}  # the last step that trained a turn of a key
-        self._trained_marks = TrainedMarks(run.train / "identical.bin", given_back)
+        self._trained_marks = TrainedMarks(run.trained_marks, given_back)
         self._waiting_marks: dict[int, str] | None = None  # of waiting turns, with their owners; None: to be recomputed
         self._copies: list[Sample] = []  # turns that are identical to others, to be entered as skipped
         self._file = CountsFile(run)
@@ -314,6 +316,9 @@ class Feed:
 
     def _look_at(self, stem: str, turn: Turn, verdict: Verdict | None, since: float) -> None:
         """Let a turn wait, or refuse it."""
+        if turn.policy_version is not None and turn.policy_name != self.run.policy:
+            self._refuse(turn.turn_id, OTHER_POLICY)  # it is compared with no turn of this one either
+            return
         rating = self.ratings.of(turn.user, turn.turn_id)
         if rating is not None:
             turn = replace(turn, feedback=float(rating.rating))  # newer than the row's value

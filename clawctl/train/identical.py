@@ -10,7 +10,6 @@ The members of a group are sampled from one prompt on purpose, and their credits
 
 import hashlib
 import logging
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +18,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from clawctl.run.names import open_to_append
+from clawctl.run.directory import publish_bytes
+from clawctl.run.lines import append_bytes
 from clawctl.run.rows import Turn
 
 log = logging.getLogger("clawctl.train")
@@ -70,8 +70,7 @@ class TrainedMarks:
         self._recent.update(pairs)
         self._given_back.difference_update(owner for _, owner in pairs)
         try:
-            with os.fdopen(open_to_append(self._path), "ab") as file:
-                file.write(np.array(pairs, np.uint64).tobytes())
+            append_bytes(self._path, np.array(pairs, np.uint64).tobytes())
         except OSError as error:
             log.warning("cannot write %s, so identical turns may be trained again after a restart: %s", self._path, error)
         if len(self._recent) >= _RECENT:
@@ -90,11 +89,7 @@ class TrainedMarks:
             pairs: _Pairs = np.frombuffer(found[: len(found) // 16 * 16], np.uint64).reshape(-1, 2)
             if len(pairs) > MOST or len(found) % 16:
                 pairs = pairs[-MOST // 2 :] if len(pairs) > MOST else pairs
-                part = self._path.with_name(f".{self._path.name}.part")
-                part.unlink(missing_ok=True)
-                with os.fdopen(open_to_append(part), "ab") as file:
-                    file.write(pairs.tobytes())
-                os.replace(part, self._path)
+                publish_bytes(self._path, pairs.tobytes())
         except FileNotFoundError:
             return
         except OSError as error:

@@ -1,6 +1,7 @@
 """`train/ledger/`: which turns were trained, or skipped, so that none is trained twice. It is never deleted.
 
-`<step>.json`        {"step": 7, "parent": 6, "outcome": "trained", "reason": None, "turns": {"<stem>": ["<turn_id>", …]}}
+`<step>.json`        {"step": 7, "parent": 6, "outcome": "trained", "reason": None, "turns": {"<stem>": ["<turn_id>", …]},
+                     "policy": "default"}
 `skipped-<id>.json`  the same with "outcome": "skipped" and the reason; <id> is the first turn's, and `step` the failed one
 `refused-<step>.json`  the same for turns of a dead step that were already in another dead step
 
@@ -124,7 +125,7 @@ def _dead(lineage: Lineage, entries: Sequence[dict[str, Any]]) -> list[dict[str,
 
 def _entries(run: RunDir) -> Iterator[dict[str, Any]]:
     """All entries. Damaged ones are repaired if possible."""
-    folder = run.train / "ledger"
+    folder = run.ledger
     for path in published(folder, ".json") if folder.exists() else []:
         try:
             yield read_sealed(path.read_bytes())
@@ -169,7 +170,6 @@ def _by_stem(run: RunDir, turn_ids: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _enter(run: RunDir, name: str, entry: dict[str, Any]) -> None:
-    folder = run.train / "ledger"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if not (folder / f"{name}.json").exists():
-        publish_bytes(folder / f"{name}.json", sealed(orjson.dumps(entry)))
+    path = run.ledger_entry(name)
+    if not path.exists():
+        publish_bytes(path, sealed(orjson.dumps({**entry, "policy": run.policy})))

@@ -4,16 +4,14 @@ It is written into the checkpoint, so that it is committed with the step, and li
 `train.keep_turn_records` are kept.
 """
 
-import os
-import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from clawctl.run.directory import RunDir, publish
+from clawctl.run.directory import RunDir, link, publish
 from clawctl.run.names import number_of
 from clawctl.run.shards import write_table
 from clawctl.train.sample import Batch, Sample
@@ -51,26 +49,15 @@ def write_records(path: Path, batch: Batch, told: Told) -> None:
 
 def keep_records(run: RunDir, checkpoint: Path, keep: int) -> None:
     """Link a checkpoint's record to the place where `inspect` reads it, and remove the oldest ones."""
-    folder, source = run.train / "turns", checkpoint / NAME
+    folder, source = run.records, checkpoint / NAME
     if keep and source.exists():
-        folder.mkdir(mode=0o700, exist_ok=True)
-        target = folder / f"{checkpoint.name}.parquet"
+        target = run.record(int(checkpoint.name))
         if not target.exists():
-            publish(target, _linked(source))
+            publish(target, partial(link, source))
     kept = {number: path for path in folder.glob("*.parquet") if (number := number_of(path.stem)) is not None}
     found = [kept[number] for number in sorted(kept)]
     for path in found[: max(0, len(found) - keep)]:
         path.unlink()
-
-
-def _linked(source: Path) -> Callable[[Path], None]:
-    def link(target: Path) -> None:
-        try:
-            os.link(source, target)
-        except OSError:  # a filesystem without hard links
-            shutil.copyfile(source, target)
-
-    return link
 
 
 def _row(sample: Sample, batch: Batch, told: Told) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from clawctl.run.checksums import Damaged, check_folder
 from clawctl.run.directory import RunDir, publish_bytes, published, quarantine
 from clawctl.run.lineage import Lineage, read_lineage
 from clawctl.run.names import number_of
-from clawctl.run.policies import check_policy, move_live, policy_folder
+from clawctl.run.policies import check_policy, move_live
 from clawctl.trainers.local.checkpoints import read_rows, read_state, row_line, steps_kept
 
 log = logging.getLogger("clawctl.train")
@@ -43,13 +43,13 @@ def find_start(run: RunDir, settle: Callable[[Path], None]) -> Start:
         steps = steps_kept(run)
         problem = _problem_of(run, steps[-1]) if steps else None
         if steps and problem is None:
-            settle(run.train / "checkpoints" / str(steps[-1]))
-        elif steps and not policy_folder(run, steps[-1]).exists():  # it was committed, and nothing followed from it yet
+            settle(run.checkpoint(steps[-1]))
+        elif steps and not run.version_folder(steps[-1]).exists():  # it was committed, and nothing followed from it yet
             _set_back(run, read_lineage(run), steps[-1], problem or "")
             continue
         lineage = read_lineage(run)
         tip = lineage.tip
-        checkpoint = run.train / "checkpoints" / str(tip)
+        checkpoint = run.checkpoint(tip)
         if tip in steps:
             problem = problem if tip == steps[-1] else _problem_of(run, tip)
             if problem is None:
@@ -64,12 +64,12 @@ def find_start(run: RunDir, settle: Callable[[Path], None]) -> Start:
         if tip == 0:
             return Start(lineage, None, None)
         check_policy(run, tip)
-        return Start(lineage, None, policy_folder(run, tip))
+        return Start(lineage, None, run.version_folder(tip))
 
 
 def _problem_of(run: RunDir, step: int) -> str | None:
     """The problem of a checkpoint, or None."""
-    checkpoint = run.train / "checkpoints" / str(step)
+    checkpoint = run.checkpoint(step)
     try:
         check_folder(checkpoint, read_state(checkpoint).get("files", {}))  # none: written before there were checksums
     except ClawError as error:
@@ -91,7 +91,7 @@ def _set_back(run: RunDir, lineage: Lineage, step: int, problem: str) -> None:
     ancestors = [v for v in lineage.ancestry(step if step in lineage.parents else lineage.tip) if v != step and v in steps]
     back = next((version for version in ancestors if _problem_of(run, version) is None), None)
     if back is None:
-        told = f"{run.train / 'checkpoints'} contains no intact checkpoint; {problem}"
+        told = f"{run.checkpoints} contains no intact checkpoint; {problem}"
         raise ClawError(told, "restore one from a copy, or start a new run with --run")
     gone = {step}
     for version in sorted(lineage.parents):  # a parent comes before its children
@@ -102,11 +102,11 @@ def _set_back(run: RunDir, lineage: Lineage, step: int, problem: str) -> None:
     if lineage.live in gone:
         move_live(run, back, by="train, which went back")
     rows = [row for row in read_rows(run) if row["step"] not in gone]
-    publish_bytes(run.train / "steps.jsonl", b"".join(map(row_line, rows)))
-    after = [path for folder in ("ledger", "turns") for path in _numbered(run.train / folder) if _number(path) in gone]
+    publish_bytes(run.steps, b"".join(map(row_line, rows)))
+    after = [path for folder in (run.ledger, run.records) for path in _numbered(folder) if _number(path) in gone]
     after += [path for path in _numbered(run.eval) if _number(path) in gone]
-    after += [policy_folder(run, version) for version in sorted(gone, reverse=True) if policy_folder(run, version).exists()]
-    after += [run.train / "checkpoints" / str(other) for other in reversed(steps) if other in gone]
+    after += [run.version_folder(version) for version in sorted(gone, reverse=True) if run.version_folder(version).exists()]
+    after += [run.checkpoint(other) for other in reversed(steps) if other in gone]
     for path in after:
         quarantine(run, path, reason)
 

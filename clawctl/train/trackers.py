@@ -78,7 +78,7 @@ class Wandb:
     def __init__(self, run: RunDir, config: TrainConfig, step: int) -> None:
         import wandb
 
-        marker = (run.root / "run.json").read_bytes()
+        marker = run.marker.read_bytes()
         self._run = wandb.init(
             project=config.tracker_project,
             name=run.root.name,
@@ -103,7 +103,7 @@ class Tensorboard:
     def __init__(self, run: RunDir, config: TrainConfig, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(str(run.train / "tensorboard"), purge_step=step + 1)
+        self._writer: Any = SummaryWriter(str(run.tensorboard), purge_step=step + 1)
 
     def log(self, metrics: dict[str, float], step: int) -> None:
         for name, value in metrics.items():

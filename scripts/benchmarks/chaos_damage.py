@@ -133,7 +133,6 @@ def make_run(root: Path) -> RunDir:
     journal = Journal(run, "b", [])
     for verdict in verdicts:
         journal.add(verdict)
-    journal.close()
     position = Position(run)
     position.save({path.name: path.stat().st_size for path in run.captures.iterdir()}, 0)
     _make_policies(run, recipe)
@@ -253,7 +252,7 @@ READERS: dict[str, Reader] = {
     "train/checkpoints/2/turns.parquet": _checkpoint,
     "train/ledger/2.json": _ledger,
     "train/steps.jsonl": _steps,
-    "train/feed.json": lambda run: read_json(run.train / "feed.json", [], None, lambda value: isinstance(value, dict)),
+    "train/feed.json": lambda run: read_json(run.feed_counts, []) or None,
     "train/turns/2.parquet": lambda run: read_numbers(run, 2, "x2", []),
     "eval/1.json": lambda run: read_record(run, 1),
     "locks/train.owner": _owner,

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from clawctl.types import Exchange, Message
 from made_exchanges import asked
 
+from clawctl.run.rows import Exchange, Message
 from clawctl.serve.dialects import chat, messages, responses
 from clawctl.serve.hints import read_hints
 

@@ -11,7 +11,7 @@ from clawctl.config import Recipe
 from clawctl.privacy.chosen import Wish
 from clawctl.privacy.forget import forget
 from clawctl.run.directory import RunDir, open_run
-from clawctl.run.policies import ensure_base_policy, list_versions, live_version, policy_folder
+from clawctl.run.policies import ensure_base_policy, list_versions, live_version
 from clawctl.train.ledger import read_ledger
 from clawctl.train.loop import run_training
 from clawctl.trainers.local.checkpoints import read_rows
@@ -55,5 +55,5 @@ def test_after_retraining_the_weights_never_knew_the_turn(tmp_path: Path, sample
     for run in (taught, innocent):
         train(run, recipe)
     assert list_versions(taught) == list_versions(innocent) == [0, 1, 2]
-    ours, theirs = (load_file(policy_folder(run, 2) / "model.safetensors") for run in (taught, innocent))
+    ours, theirs = (load_file(run.version_folder(2) / "model.safetensors") for run in (taught, innocent))
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())

@@ -106,5 +106,5 @@ def test_a_field_that_a_newer_clawctl_added_is_passed_over_and_a_newer_version_i
     assert parse_feedback(orjson.dumps({**row, "mood": "fine"})) == Feedback(**row)
     with pytest.raises(ValueError, match="schema version 2, written by a newer clawctl"):
         parse_feedback(orjson.dumps({**row, "schema_version": 2}))
-    with pytest.raises(ValueError, match="a rating without rating"):
+    with pytest.raises(ValueError, match="missing required field `rating`"):
         parse_feedback(orjson.dumps({name: value for name, value in row.items() if name != "rating"}))

@@ -18,13 +18,12 @@ from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.run.checksums import Damaged, check_folder, read_sealed, sealed
 from clawctl.run.directory import RunDir, open_run
-from clawctl.run.names import below, counted, is_name, number_of, open_to_append
+from clawctl.run.names import below, counted, is_name, is_policy_name, number_of, open_to_append
 from clawctl.run.policies import (
     check_policy,
     ensure_base_policy,
     list_versions,
     move_live,
-    policy_folder,
     publish_policy,
     read_policy,
 )
@@ -44,6 +43,22 @@ def run(tmp_path: Path) -> RunDir:
 def test_a_number_of_a_step_is_written_as_we_write_it_or_is_none(name: str) -> None:
     number = number_of(name)
     assert number is None or (str(number) == name and 0 <= number < 10**15)
+
+
+@pytest.mark.parametrize(
+    "name", [*EVIL, "7", "²", "LIVE", "live", "moves.jsonl", "Checkpoints", "ledger", ".hidden", "a@3", "a b", None, 3]
+)
+def test_the_name_of_a_policy_is_no_path_no_version_and_no_file_of_a_run(run: RunDir, name: Any) -> None:
+    assert not is_policy_name(name)
+    with pytest.raises(ClawError, match="is not a policy name"):
+        run.of(name)
+
+
+def test_every_file_of_a_run_has_a_name_that_no_policy_can_have(run: RunDir) -> None:
+    places = [getattr(run, name) for name, value in vars(RunDir).items() if type(value).__name__ == "_Place"]
+    below = [place.name for place in places if place.parent in (run.policies, run.train, run.eval)]
+    assert len(below) > 10
+    assert not any(map(is_policy_name, below))
 
 
 def test_a_folder_with_a_strange_name_stops_no_stage(run: RunDir) -> None:
@@ -144,7 +159,7 @@ def published_policy(run: RunDir) -> Path:
         (folder / "config.json").write_bytes(b"{}")
 
     publish_policy(run, Policy(1, 0, 1, None, "full", "demo", [], None, {}, 0.0), write)
-    return policy_folder(run, 1)
+    return run.version_folder(1)
 
 
 @pytest.mark.parametrize("evil", EVIL)

@@ -1,16 +1,23 @@
+import shutil
 import time
 from pathlib import Path
 
+import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run
+from clawctl.run.lineage import abandon, read_lineage, why_dead
+from clawctl.run.names import is_policy_name
 from clawctl.run.policies import (
+    PolicyId,
     ensure_base_policy,
     list_versions,
     live_version,
     move_live,
-    policy_folder,
+    policy_names,
     publish_policy,
     read_moves,
     read_policy,
@@ -91,8 +98,8 @@ def test_who_moved_live_is_written_down_and_a_torn_line_hides_nothing(run: RunDi
 def test_only_what_is_ready_and_readable_is_promoted(run: RunDir) -> None:
     publish_policy(run, policy(1), lambda folder: None)
     publish_policy(run, policy(2), lambda folder: None)
-    (policy_folder(run, 1) / "READY").unlink()
-    (policy_folder(run, 2) / "policy.json").write_text("{")
+    (run.version_folder(1) / "READY").unlink()
+    (run.version_folder(2) / "policy.json").write_text("{")
     for version, says in (
         (1, "policy 1 is not published"),
         (2, "policy 2 cannot be read"),
@@ -125,3 +132,55 @@ def test_a_broken_live_is_repaired_by_a_promotion(run: RunDir) -> None:
     promote(run, 0)
     assert live_version(run) == 0
     assert promote(run, 0) == "policy 0 is already live"
+
+
+def files_of(run: RunDir) -> dict[str, bytes]:
+    return {str(path.relative_to(run.root)): path.read_bytes() for path in run.root.rglob("*") if path.is_file()}
+
+
+def test_what_one_policy_learns_and_serves_changes_nothing_of_another(run: RunDir) -> None:
+    publish_policy(run, policy(1), lambda folder: None)
+    move_live(run, 1)
+    before = files_of(run)
+    anna = open_run(run.root, policy="anna")
+    ensure_base_policy(anna, "demo")
+    publish_policy(anna, policy(1), lambda folder: (folder / "adapter.safetensors").write_bytes(b"anna's") and None)
+    publish_policy(anna, policy(2), lambda folder: None)
+    move_live(anna, 2, by="anna")
+    abandon(anna, [1], by="anna")
+    assert before.items() <= files_of(run).items()
+    assert (list_versions(run), live_version(run), read_policy(run, 1).name) == ([0, 1], 1, "default")
+    assert (list_versions(anna), live_version(anna), read_policy(anna, 2).name) == ([0, 1, 2], 2, "anna")
+    assert [move["by"] for move in read_moves(anna)] == ["start", "anna"]
+    assert (read_lineage(run).newest, read_lineage(anna).newest) == (1, 2)
+    assert why_dead(run, read_lineage(run)) == {}
+    assert policy_names(run) == policy_names(anna) == ["default", "anna"]
+    with pytest.raises(ClawError, match="policy anna@7 is not published"):
+        move_live(anna, 7)
+
+
+def test_weights_copied_from_another_policy_are_not_taken_for_its_own(run: RunDir) -> None:
+    anna = open_run(run.root, policy="anna")
+    publish_policy(run, policy(1), lambda folder: None)
+    shutil.copytree(run.version_folder(1), anna.version_folder(1))
+    with pytest.raises(ClawError, match=r"policy anna@1 cannot be read: its policy\.json names version 1"):
+        read_policy(anna, 1)
+
+
+def test_a_policy_without_a_name_in_its_file_is_the_default_one(run: RunDir) -> None:
+    path = run.version_folder(0) / "policy.json"
+    written = orjson.loads(path.read_bytes())
+    path.write_bytes(orjson.dumps({key: value for key, value in written.items() if key not in ("name", "crc32")}))
+    assert read_policy(run, 0).name == "default"
+
+
+@given(st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,20}", fullmatch=True), st.integers(0, 10**9))
+def test_a_policy_reads_as_it_was_written(name: str, version: int) -> None:
+    if is_policy_name(name):
+        assert PolicyId.parse(str(PolicyId(name, version))) == PolicyId(name, version)
+
+
+@pytest.mark.parametrize("text", ["", "anna", "anna@", "@", "anna@x", "../x@1", "anna@-1", "LIVE@1", "7@1"])
+def test_what_names_no_policy_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a policy"):
+        PolicyId.parse(text)

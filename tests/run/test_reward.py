@@ -1,6 +1,7 @@
 """What a turn is worth: every combination of what people, environments, rules and judges say, worked by hand."""
 
 import math
+from itertools import product
 
 import pytest
 
@@ -47,7 +48,29 @@ TABLE = [
     (1.0, -1.0, RATING, 1.0, 1.0, "rating"),
     (None, -1.0, RATING, 1.0, 1.0, "rating"),
     (None, None, RATING, 0.5, 0.5, "rating"),
+    # a verdict without a reward, as when no vote was valid, leaves the turn to the others
+    (None, None, RULE, None, None, None),
+    (None, None, OUTCOME, None, None, None),
+    (None, None, RATING, None, None, None),
+    (None, -1.0, RULE, None, -1.0, "outcome"),
+    (None, -1.0, OUTCOME, None, -1.0, "outcome"),
+    (None, -1.0, RATING, None, -1.0, "outcome"),
+    (1.0, None, JUDGE, None, 1.0, "rating"),
+    (1.0, None, RULE, None, 1.0, "rating"),
+    (1.0, None, OUTCOME, None, 1.0, "rating"),
+    (1.0, None, OUTCOME, 0.5, 1.0, "rating"),
+    (1.0, None, RATING, None, 1.0, "rating"),
+    (1.0, -1.0, JUDGE, None, 1.0, "rating"),
+    (1.0, -1.0, RULE, None, 1.0, "rating"),
+    (1.0, -1.0, OUTCOME, None, 1.0, "rating"),
+    (1.0, -1.0, RATING, None, 1.0, "rating"),
 ]
+
+
+def test_the_table_has_every_combination() -> None:
+    said = [(None, False), *product((JUDGE, RULE, OUTCOME, RATING), (False, True))]
+    given = {(rating is not None, outcome is not None, judge, reward is not None) for rating, outcome, judge, reward, _, _ in TABLE}
+    assert {(*others, *verdict) for others in product((False, True), repeat=2) for verdict in said} <= given
 
 
 @pytest.mark.parametrize(("rating", "outcome", "judge", "reward", "value", "by"), TABLE)

@@ -14,6 +14,7 @@ from clawctl.run.shards import (
     merged_from,
     read_columns,
     read_origin,
+    read_pieces,
     read_table,
     read_turn_ids,
     read_turns,
@@ -76,6 +77,38 @@ def test_a_shard_of_another_kind_or_a_newer_schema_is_unreadable(tmp_path: Path)
         UnreadableShard, match="schema version 99, written by a newer clawctl; this clawctl reads version 1, so update it"
     ):
         read_verdicts(tmp_path / "v.parquet")
+
+
+def as_version_1(path: Path) -> None:
+    """The same shard as a clawctl of version 1 wrote it."""
+    table = pq.read_table(path)
+    table = table.drop_columns(["policy_name"]).replace_schema_metadata({**table.schema.metadata, b"schema_version": b"1"})
+    write_table(path, table)
+
+
+def test_a_shard_of_version_1_is_read_as_turns_of_the_default_policy_and_merged_with_later_ones(tmp_path: Path) -> None:
+    older, newer = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    write_turns(older, [TURN])
+    as_version_1(older)
+    later = replace(TURN, turn_id="t2", turn_index=1, policy_name="anna")
+    write_turns(newer, [later])
+    assert read_turns(older) == [TURN]
+    assert read_columns(older, "turns", ("turn_id", "policy_name")) == [{"turn_id": "t1", "policy_name": "default"}]
+    assert [turn for piece in read_pieces(older) for turn in piece.turns([0])] == [TURN]
+    assert read_columns(older, "turns", ("user",)) == [{"user": "default"}]
+    merge_shards("turns", [older, newer], tmp_path / "c.parquet")
+    assert read_turns(tmp_path / "c.parquet") == [TURN, later]
+    rewrite_parquet(older, {"none"})
+    assert read_turns(older) == [TURN]
+
+
+def test_a_shard_without_a_column_that_it_must_have_is_unreadable(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    write_turns(path, [TURN])
+    table = pq.read_table(path)
+    write_table(path, table.drop_columns(["user"]))
+    with pytest.raises(UnreadableShard, match=r"a\.parquet: .*user"):
+        read_columns(path, "turns", ("turn_id", "user"))
 
 
 def with_column(path: Path, name: str, values: list) -> None:

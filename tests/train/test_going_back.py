@@ -29,7 +29,6 @@ from clawctl.run.policies import (
     list_versions,
     live_version,
     move_live,
-    policy_folder,
     publish_policy,
     read_policy,
 )
@@ -109,7 +108,7 @@ def test_after_a_refusal_training_goes_on_from_the_live_version_with_its_weights
     train(runs[1], recipe)
     assert parents(runs[0]) == {0: None, 1: 0, 2: 1, 3: 1}
     assert turns_of(runs[0], 3) == [f"b{i:02d}" for i in range(4)], "the turns of the refused step are given back"
-    assert same_weights(policy_folder(runs[0], 3), policy_folder(runs[1], 2)), "nothing of the refused step is left"
+    assert same_weights(runs[0].version_folder(3), runs[1].version_folder(2)), "nothing of the refused step is left"
     teachers = [load_file(run.train / "checkpoints" / name / "teacher.safetensors") for run, name in zip(runs, "32", strict=True)]
     assert all((value == teachers[1][name]).all() for name, value in teachers[0].items())
     states = [read_sealed((r.train / "checkpoints" / n / "state.json").read_bytes()) for r, n in zip(runs, "32", strict=True)]
@@ -217,7 +216,7 @@ def test_a_pruned_version_is_gone_back_to_by_its_published_weights_with_a_fresh_
     assert parents(run)[4] == 1
     assert read_back(run)[-1]["optimizer"] == "fresh"
     assert "its checkpoint is gone, so the optimizer, the baselines and the teacher start fresh" in caplog.text
-    (policy_folder(run, 1) / "model.safetensors").write_bytes(b"torn")
+    (run.version_folder(1) / "model.safetensors").write_bytes(b"torn")
     move_live(run, 1)
     with pytest.raises(ClawError, match="policy 1 is damaged") as error:
         train(run, make_recipe(model_path))
@@ -320,7 +319,7 @@ def test_the_audit_of_the_benchmark_finds_what_was_built_on_a_refused_version(
     found = audit(run)
     assert (found.built_on_refused, found.twice, found.lost) == ([], [], [])
     assert (found.given_back, found.again, found.dead, found.trained) == (4, 4, 1, 8)
-    path = policy_folder(run, 3) / "policy.json"
+    path = run.version_folder(3) / "policy.json"
     policy = read_sealed(path.read_bytes())
     path.write_bytes(orjson.dumps({**policy, "parent": 1, "created_at": policy["created_at"] + 60}))
     assert any("version 3 was made" in problem for problem in audit(run).built_on_refused)
@@ -412,7 +411,7 @@ def test_a_torn_line_takes_no_version_with_it(run: RunDir, sampler: Sampler, mod
 def test_nobody_goes_back_by_hand_to_a_damaged_version(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish_turns(run, sampler, 8)
     train(run, make_recipe(model_path))
-    weights = policy_folder(run, 1) / "model.safetensors"
+    weights = run.version_folder(1) / "model.safetensors"
     weights.unlink()
     weights.write_bytes(b"rubbish")
     with pytest.raises(ClawError, match="policy 1 is damaged"):

@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 
 from clawctl.config import dump_recipe
 from clawctl.run.directory import RunDir, open_run
-from clawctl.run.policies import policy_folder
 from clawctl.trainers.local.checkpoints import read_rows
 from tests.train.tiny import Sampler, make_recipe, publish_turns
 
@@ -89,6 +88,6 @@ def test_ranks_that_are_killed_anywhere_between_saving_and_publishing_make_the_s
     finish(begin(killed))
     assert [row["step"] for row in read_rows(killed)] == list(range(1, STEPS + 1))
     for version in range(1, STEPS + 1):
-        ours, theirs = (load_file(policy_folder(run, version) / "model.safetensors") for run in (undisturbed, killed))
+        ours, theirs = (load_file(run.version_folder(version) / "model.safetensors") for run in (undisturbed, killed))
         assert all(bool((value == theirs[name]).all()) for name, value in ours.items())
     assert list((killed.train / "checkpoints").glob(".*")) == []

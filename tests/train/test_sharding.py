@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run
-from clawctl.run.policies import ensure_base_policy, policy_folder
+from clawctl.run.policies import ensure_base_policy
 from clawctl.train.loop import run_training
 from clawctl.trainers.local.checkpoints import read_rows
 from clawctl.trainers.local.ranks import Ranks, leave_ranks
@@ -49,8 +49,8 @@ def launched(tmp_path: Path, name: str, sampler: Sampler, model: Path, ranks: in
 
 
 def assert_same(one: RunDir, other: RunDir, version: int, atol: float = 0.0) -> None:
-    [file] = [path.name for path in policy_folder(one, version).glob("*model.safetensors")]
-    ours, theirs = (load_file(policy_folder(run, version) / file) for run in (one, other))
+    [file] = [path.name for path in one.version_folder(version).glob("*model.safetensors")]
+    ours, theirs = (load_file(run.version_folder(version) / file) for run in (one, other))
     assert ours.keys() == theirs.keys()
     for name, value in ours.items():
         torch.testing.assert_close(value, theirs[name], atol=atol, rtol=0)
@@ -113,7 +113,7 @@ def test_a_sharded_run_that_was_killed_goes_on_bit_for_bit_and_loads_as_a_plain_
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    folder = policy_folder(killed, 3)
+    folder = killed.version_folder(3)
     base: Any = AutoModelForCausalLM.from_pretrained(model_path if lora else folder)
     assert type(PeftModel.from_pretrained(base, folder).get_base_model() if lora else base).__name__ == "Qwen3ForCausalLM"
     assert "FSDP" not in (folder / ("adapter_config.json" if lora else "config.json")).read_text()

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from clawctl.config import dump_recipe
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run, sole_worker
-from clawctl.run.policies import ensure_base_policy, list_versions, live_version, policy_folder
+from clawctl.run.policies import ensure_base_policy, list_versions, live_version
 from clawctl.train.loop import resume, run_training
 from clawctl.trainers.local.checkpoints import read_rows
 from clawctl.trainers.local.ranks import Ranks
@@ -38,7 +38,7 @@ def test_two_processes_make_the_same_weights_as_one(tmp_path: Path, sampler: Sam
     done = subprocess.run([*command(runs[1], tmp_path, model_path, 2, lr=1e-4), "--once"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for version in (1, 2):
-        one, two = (load_file(policy_folder(run, version) / "model.safetensors") for run in runs)
+        one, two = (load_file(run.version_folder(version) / "model.safetensors") for run in runs)
         for name, value in one.items():
             torch.testing.assert_close(value, two[name], atol=1e-6, rtol=0)
     alone, together = (read_rows(run) for run in runs)

@@ -184,14 +184,14 @@ def test_a_published_version_loads_alone_and_says_what_its_canary_says(
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from clawctl.run.policies import live_version, policy_folder, read_policy
+    from clawctl.run.policies import live_version, read_policy
 
     publish_turns(run, sampler, 4)
     recipe = make_recipe(model_path, **changes)
     ensure_base_policy(run, recipe.model.path)
     run_training(run, recipe, ALONE, threading.Event(), once=True)
     assert live_version(run) == 1
-    folder, policy = policy_folder(run, 1), read_policy(run, 1)
+    folder, policy = run.version_folder(1), read_policy(run, 1)
     base: Any = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
     if changes:
         model: Any = PeftModel.from_pretrained(base, str(folder))

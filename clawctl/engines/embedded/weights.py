@@ -14,7 +14,7 @@ from clawctl.config import Recipe
 from clawctl.engines.weights import check_weights
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
-from clawctl.run.policies import check_policy, policy_folder, read_policy
+from clawctl.run.policies import check_policy, read_policy
 from clawctl.serve.canary import EXACT, ROUNDED
 
 _LOADING = threading.Lock()  # transformers changes its own module while it loads: two loads at a time leave weights tied wrong
@@ -25,7 +25,7 @@ def load_model(run: RunDir, recipe: Recipe, version: int) -> Any:
     """The model with the weights of `version`, in evaluation mode. Raises ClawError, OSError, ValueError, RuntimeError."""
     policy = read_policy(run, version)
     check_policy(run, version)
-    folder = policy_folder(run, version)
+    folder = run.version_folder(version)
     if policy.kind != "base":
         check_weights(folder, Path(recipe.model_path))
     transformers_logging.disable_progress_bar()

@@ -7,14 +7,13 @@ from typing import Any, Protocol
 
 import msgspec
 
-from clawctl.engines import EngineFailure
-from clawctl.engines.backend import Sampled
+from clawctl.engines import EngineFailure, Sampled
 from clawctl.engines.refusals import refusal
 from clawctl.engines.upstream.tokens import Clock, Tokens
 from clawctl.engines.upstream.wire import Chunk, Entry, Wire, Words
 from clawctl.serve.dialects import Shown, ShownToken
 from clawctl.serve.reading import is_of_a_call
-from clawctl.serve.text import CallBegun, CallSaid, Event, Parser, Said, Thought
+from clawctl.serve.text import CallDelta, CallStart, Event, Parser, ReasoningDelta, TextDelta
 
 _MISUSE = range(400, 500)  # statuses of errors that are the client's
 
@@ -44,7 +43,7 @@ class Saying(Protocol):
 
 
 class UpstreamReply:
-    """See `clawctl.engines.backend.Reply`; it also receives the response's body. With `live` False the client does not stream, and
+    """See `clawctl.engines.Reply`; it also receives the response's body. With `live` False the client does not stream, and
     events are shown at the end: complete, cancelled or broken off."""
 
     def __init__(
@@ -166,7 +165,7 @@ class ChatSaying:
                 words = choice.delta or choice.message
                 if words is not None:
                     if thought := words.reasoning or words.reasoning_content:
-                        _add(runs, Thought, thought)
+                        _add(runs, ReasoningDelta, thought)
                     if words.content:
                         self._say(words.content)
                     if words.tool_calls and self._barred is None:
@@ -176,13 +175,13 @@ class ChatSaying:
 
     def _say(self, text: str) -> None:
         if self._barred is None:
-            _add(self._runs, Said, text)
+            _add(self._runs, TextDelta, text)
         else:
             self._add_allowed(self._barred.feed(text))
 
     def _add_allowed(self, events: Iterable[Event]) -> None:
         for event in events:
-            if isinstance(event, Said | Thought) and not is_of_a_call(event):
+            if isinstance(event, TextDelta | ReasoningDelta) and not is_of_a_call(event):
                 _add(self._runs, type(event), event.text)
 
     def _take_calls(self, words: Words) -> None:
@@ -190,9 +189,9 @@ class ChatSaying:
             function, index = call.get("function") or {}, call.get("index", i)
             if index > self._call_index and function.get("name"):
                 self._call_index = index
-                self._runs.append((CallBegun, [function["name"]]))
+                self._runs.append((CallStart, [function["name"]]))
             if function.get("arguments") and self._call_index >= 0:
-                _add(self._runs, CallSaid, function["arguments"])
+                _add(self._runs, CallDelta, function["arguments"])
 
     def shown(self) -> Shown | None:
         if not self._runs:

@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from clawctl.config import Recipe
-from clawctl.engines import Swap
-from clawctl.engines.backend import Capabilities, NotYet, Unanswered
+from clawctl.engines import Capabilities, NotYet, Swap, Unanswered
 from clawctl.engines.event_loop import OnLoop
 from clawctl.engines.refusals import unproven
 from clawctl.engines.upstream.adapters import Adapters, Target
@@ -20,7 +19,7 @@ from clawctl.engines.vllm.control import Control
 from clawctl.engines.weights import check_weights
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
-from clawctl.run.policies import check_policy, policy_folder, read_policy
+from clawctl.run.policies import check_policy, read_policy
 from clawctl.serve.canary import EXACT, ROUNDED, CanaryFailure, check_canary
 from clawctl.serve.dialects import Refusal
 
@@ -128,7 +127,7 @@ class Targets:
     # ---- a new version, in a thread of its own ---------------------------------------------------------------------------
 
     def swap(self, version: int) -> Swap:
-        """See `clawctl.engines.backend.Backend`."""
+        """See `clawctl.engines.Engine.load`."""
         adapter = read_policy(self._run, version).kind == "adapter"
         if adapter and self.doubt is not None:
             self._swap_weights(0)
@@ -283,7 +282,7 @@ class Targets:
 
     def _folder(self, version: int) -> Path:
         check_policy(self._run, version)
-        folder = policy_folder(self._run, version).resolve()
+        folder = self._run.version_folder(version).resolve()
         check_weights(folder, Path(self._recipe.model_path))
         return folder
 

@@ -3,7 +3,7 @@
 A prompt is text or token ids and enters the engine unchanged: no template is applied, and control tokens stay control tokens.
 """
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +12,11 @@ import orjson
 from clawctl.run.rows import plain_prompt
 from clawctl.serve.dialects import Ask, Choice, Prompt, Refusal, Shown, ShownToken, fields
 from clawctl.serve.dialects.api import known
-from clawctl.serve.dialects.blocks import ChunkDialect, chunk_frame
 from clawctl.serve.dialects.fields import Object, wrong
+from clawctl.serve.dialects.writing import ChunkDialect, chunk_frame
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
-from clawctl.serve.text import Said
+from clawctl.serve.text import TextDelta
 
 DEFAULT_TOKENS = 16  # of an answer: OpenAI's default, and vLLM's
 MOST_ANSWERS = 128  # of one request: prompts times `n`
@@ -69,10 +69,16 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
     )
 
 
-def each_prompt(ask: Ask) -> list[Ask]:
-    """An ask of each prompt."""
-    paired = zip(ask.prompts, ask.messages, strict=True)
-    return [replace(ask, prompts=(prompt,), messages=[said], sent_messages=[said]) for prompt, said in paired]
+async def each_prompt(ask: Ask, text_of: Callable[[str, tuple[int, ...]], Awaitable[str]]) -> list[Ask]:
+    """An ask of each prompt. `text_of` gives the text of a key's token ids, "" without a tokenizer. Raises Refusal."""
+    asks = []
+    for prompt, message in zip(ask.prompts, ask.messages, strict=True):
+        text = "" if isinstance(prompt, str) else await text_of(ask.key, prompt)
+        if not isinstance(prompt, str) and not text and ask.echo["echo"]:
+            raise Refusal(400, "'echo' is not supported: this server has no tokenizer for token ids", "echo")
+        messages = [plain_prompt(text) if text else message]
+        asks.append(replace(ask, prompts=(prompt,), messages=messages, sent_messages=messages))
+    return asks
 
 
 def _prompts(given: Any) -> list[Prompt]:
@@ -126,9 +132,9 @@ class Completions(ChunkDialect):
     def whole(self, choices: list[Choice]) -> bytes:
         answers = []
         for choice in choices:
-            text = "".join(event.text for shown in choice.shown for event in shown.events if isinstance(event, Said))
+            text = "".join(event.text for shown in choice.shown for event in shown.events if isinstance(event, TextDelta))
             tokens = [token for shown in choice.shown for token in shown.tokens]
-            logprobs = told_logprobs(tokens, 0) if self._ask.logprobs else None
+            logprobs = plain_logprobs(tokens, 0) if self._ask.logprobs else None
             answers.append({**self._answer(choice, self._echoed(choice) + text, logprobs), **self._end_of(choice)})
         return orjson.dumps({**self._head("text_completion"), "choices": answers, "usage": _usage(choices, self._ask.n)})
 
@@ -137,10 +143,10 @@ class Completions(ChunkDialect):
         return self._chunk(self._answer(choice, echoed, None)) if echoed else b""
 
     def piece(self, choice: Choice, shown: Shown) -> bytes:
-        text = "".join(event.text for event in shown.events if isinstance(event, Said))
+        text = "".join(event.text for event in shown.events if isinstance(event, TextDelta))
         before = self._offsets.get(choice.index, 0)
         self._offsets[choice.index] = before + len(text)
-        logprobs = told_logprobs(shown.tokens, before) if self._ask.logprobs else None
+        logprobs = plain_logprobs(shown.tokens, before) if self._ask.logprobs else None
         return self._chunk(self._answer(choice, text, logprobs))
 
     def finish(self, choice: Choice) -> bytes:
@@ -156,16 +162,16 @@ class Completions(ChunkDialect):
         return {"index": choice.index, "text": text, "logprobs": logprobs, "finish_reason": None}
 
     def _end_of(self, choice: Choice) -> Object:
-        told: Object = {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_sequence}
+        ending: Object = {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_sequence}
         if self._ask.echo["return_token_ids"]:
-            told |= {"prompt_token_ids": choice.prompt_ids, "token_ids": choice.completion_ids}
-        return told
+            ending |= {"prompt_token_ids": choice.prompt_ids, "token_ids": choice.completion_ids}
+        return ending
 
     def _chunk(self, answer: Object) -> bytes:
         return chunk_frame({**self._head("text_completion"), "choices": [answer]})
 
 
-def told_logprobs(tokens: list[ShownToken], offset: int) -> Object:
+def plain_logprobs(tokens: list[ShownToken], offset: int) -> Object:
     """In the form of this API. `offset`: characters of the answer before the first token."""
     offsets = []
     for token in tokens:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import orjson
+
 from clawctl.serve.dialects import Refusal
 
 Object = dict[str, Any]
@@ -59,6 +61,15 @@ def object_or_none(body: Object, name: str) -> Object:
     """The object; an empty one if it is absent or null."""
     value = body.get(name)
     return {} if value is None else an_object(value, name)
+
+
+def json_object(text: str) -> Object:
+    """The object that a text holds; an empty one if it holds none."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def objects(value: Any, where: str) -> list[Object]:
@@ -137,8 +148,17 @@ def left_out(what: str, name: Any) -> Object:
     return text_part(f"[{what}{named} was left out: only text and images can be read here]")
 
 
-def join_leading_system(messages: list[Object]) -> list[Object]:
-    """Joins leading system messages: clients send several, and many templates accept only one, at the beginning."""
+def for_engine(sent: list[Object]) -> list[Object]:
+    """Messages as an engine takes them: known roles, text or parts as content, no internal keys. Leading system messages are
+    joined: clients send several, and many templates accept only one, at the beginning."""
+    messages = [
+        {
+            **{key: value for key, value in message.items() if key not in ("handle", "is_error")},
+            "role": "system" if message["role"] == "developer" else message["role"],
+            "content": "" if message["content"] is None else message["content"],
+        }
+        for message in sent
+    ]
     count = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
     leading = messages[:count]
     if count < 2 or not all(isinstance(message["content"], str) for message in leading):
@@ -161,10 +181,10 @@ def steering(body: Object, vocabulary: int) -> dict[str, Any]:
     return {name: value for name, value in read.items() if value is not None}
 
 
-def _logit_bias(told: Object, vocabulary: int) -> dict[int, float]:
-    if len(told) > MOST_BIASES:
+def _logit_bias(biases: Object, vocabulary: int) -> dict[int, float]:
+    if len(biases) > MOST_BIASES:
         raise Refusal(400, f"'logit_bias' may contain at most {MOST_BIASES} tokens", "logit_bias")
-    ids = {name: int(name) for name in told if name.isascii() and name.isdigit() and len(name) < 10}
-    if len(ids) < len(told) or any(token >= vocabulary for token in ids.values()):
+    ids = {name: int(name) for name in biases if name.isascii() and name.isdigit() and len(name) < 10}
+    if len(ids) < len(biases) or any(token >= vocabulary for token in ids.values()):
         raise wrong("logit_bias", f"an object whose names are token ids below {vocabulary}")
-    return {ids[name]: number(told, name, -100, 100) or 0.0 for name in told}
+    return {ids[name]: number(biases, name, -100, 100) or 0.0 for name in biases}

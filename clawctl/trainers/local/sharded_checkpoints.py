@@ -9,7 +9,6 @@ The files contain numbers and names. torch.distributed.checkpoint is not used, b
 write a pickle can run code. A checksum does not help: anyone who can write the file can write its checksum.
 """
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from clawctl.errors import ClawError
 from clawctl.run.checksums import Damaged, check_folder, checksums_of, read_sealed, sealed
-from clawctl.run.directory import RunDir, sync
+from clawctl.run.directory import RunDir, move, sync
 from clawctl.trainers.local.model import PolicyModel
 from clawctl.trainers.local.ranks import Ranks
 
@@ -36,7 +35,7 @@ def write_parts(run: RunDir, ranks: Ranks, policy: PolicyModel, optimizer: torch
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    folder = run.train / "checkpoints" / f".{step}.{NAME}"
+    folder = run.beside_checkpoints(step, NAME)
 
     def make_room() -> None:
         shutil.rmtree(folder, ignore_errors=True)  # of a killed trainer
@@ -69,7 +68,7 @@ def write_parts(run: RunDir, ranks: Ranks, policy: PolicyModel, optimizer: torch
 
 
 def move_into(checkpoint: Path, parts: Path) -> None:
-    os.replace(parts, checkpoint / NAME)
+    move(parts, checkpoint / NAME)
 
 
 def read_parts(checkpoint: Path, policy: PolicyModel, optimizer: torch.optim.Optimizer) -> bool:

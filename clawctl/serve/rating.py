@@ -1,5 +1,5 @@
-"""Ratings and outcomes from clients: `POST /v1/feedback`, the `X-Feedback` header and `POST /v1/outcome`. They are stored next to the
-captures.
+"""Ratings and outcomes from clients: `POST /v1/feedback`, the `X-Feedback` header and `POST /v1/outcome`. They are stored next to
+the captures.
 
 What may be rated: turns and sessions that this server answered lately, and those in the run's captures and shards."""
 

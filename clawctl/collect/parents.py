@@ -57,6 +57,7 @@ class Index:
         self._by_answer: dict[tuple[str, bytes], list[Node]] = defaultdict(list)
         self._by_request: dict[tuple[str, str | None, bytes], list[Node]] = defaultdict(list)
         self._by_prompt: dict[tuple[str, bytes], list[Node]] = defaultdict(list)  # as _by_request, whatever session is named
+        self._by_first: dict[tuple[str, bytes], list[Node]] = defaultdict(list)  # by the first message of the conversation
         self._plain = PlainIndex()
 
     def add(self, node: Node) -> None:
@@ -76,6 +77,7 @@ class Index:
     def _places(self, node: Node) -> list[tuple[dict, tuple]]:
         places: list[tuple[dict, tuple]] = [(self._by_request, (node.user, node.hint, node.path))]
         if node.answer is not None:
+            places += [(self._by_first, (node.user, digest)) for digest in node.digests[:1]]
             places.append((self._by_prompt, (node.user, node.path)))
             places.append((self._by_path, (node.user, extend_path(node.path, node.answer))))
             places.append((self._by_answer, (node.user, node.answer)))
@@ -129,8 +131,7 @@ class Index:
         yield "conversation", self._by_path.get((user, conversation.paths[at]), [])[-MOST_COMPARED:]
         alike = self._alike(user, conversation.digests[at])
         yield "context", [node for node in alike if continues(node, conversation, at)]
-        merged = ((first, node) for first, rest in answers_within(answer) for node in self._alike(user, rest))
-        yield "merged", [node for first, node in merged if _merges(node, first, conversation, at)]
+        yield "merged", self._merged(conversation, answer, at, user)
         newer = conversation.roles.count("a", at + 1)
         if newer >= MOST_ADDED:
             return
@@ -143,6 +144,14 @@ class Index:
         yield "descendant", self._descendants(conversation, messages, at, user)
         if hint is not None:
             yield "session", [node for node in alike if node.hint == hint]
+
+    def _merged(self, conversation: Conversation, answer: Message, at: int, user: str) -> list[Node]:
+        """Turns whose request is the conversation before `at`, then an answer, and whose own answer stands behind that one in the
+        message at `at`. Every way to cut the message must be hashed, so a conversation that no turn begins is not looked at."""
+        if at > 0 and (user, conversation.digests[0]) not in self._by_first:
+            return []
+        cuts = ((first, node) for first, rest in answers_within(answer) for node in self._alike(user, rest))
+        return [node for first, node in cuts if _merges(node, first, conversation, at)]
 
     def _named_trees(
         self, conversation: Conversation, messages: list[Message], at: int, user: str, hint: str | None, since: float

@@ -74,10 +74,10 @@ class Collector:
         self._run, self._settings, self._stop, self._origin = run, recipe.collect, stop, origin
         self._decode = IdReader(recipe.model_path)
         self._new_clocks = clocks
-        self._upkeep, self._kept_up_at = Upkeep(run, recipe), float("-inf")
+        self._upkeep, self._upkeep_at = Upkeep(run, recipe), float("-inf")
         _sweep(run)
         self._refused = self._refused_rating = False  # by the disk
-        self._late: list[Feedback | SessionOutcome] = []  # ratings and late outcomes that are not kept yet
+        self._late_ratings: list[Feedback | SessionOutcome] = []  # and late outcomes, that are not stored yet
         self._own_feedback = FeedbackFile(run.feedback)
         self._exchanges, self._rows, self._shards = 0, 0, 0
         self._reported, self._reported_at = 0, time.monotonic()
@@ -92,13 +92,13 @@ class Collector:
         self._captures = Captures(self._run, self._position.start)
         self._ratings = Ratings(self._run)
         self._published_sessions, self._late_outcomes = PublishedSessions(self._run), list[SessionOutcome]()
-        self._clocks, self._looked = self._new_clocks(), False
-        self._told: set[str] = set()  # ids of the ratings in feedback/
+        self._clocks, self._has_looked = self._new_clocks(), False
+        self._stored_ratings: set[str] = set()  # ids of the ratings in feedback/
         self._sessions = Sessions(self._settings.session_timeout_s, self._known, self._decode)
         self._last_stem = max((path.stem for path in published(self._run.trajectories, ".parquet")), default="")
         self._waiting: list[Turn] = []
         self._waiting_since = 0.0
-        self._emitted, self._kept = 0, 0  # rows that closed, and that were published, since here
+        self._emitted, self._published = 0, 0  # rows that closed, and that were published, since here
         self._saved_at = time.monotonic()
 
     def look(self) -> None:
@@ -113,7 +113,7 @@ class Collector:
             self._begin(afresh=True)
             self._read_all()
         self._sessions.tick(self._clocks.now())
-        self._take()
+        self._pop_closed()
         if time.monotonic() - self._saved_at >= self._settings.shard_age_s:
             self._save()
         if time.monotonic() - self._reported_at >= REPORT_S and self._exchanges > self._reported:
@@ -122,13 +122,13 @@ class Collector:
     def end_sessions(self) -> None:
         """Close every open turn with the current information."""
         self._sessions.tick(float("inf"))
-        self._take()
+        self._pop_closed()
 
     def _read_all(self) -> None:
-        self._clocks.look(set(self._captures.offsets) if self._looked else set())
-        self._looked = True
+        self._clocks.look(set(self._captures.offsets) if self._has_looked else set())
+        self._has_looked = True
         for feedback in self._ratings.read():  # before the captures: a rating that was given is in the row if it can be
-            self._told.add(feedback.feedback_id)
+            self._stored_ratings.add(feedback.feedback_id)
             if not isinstance(feedback, SessionOutcome):
                 self._sessions.rate(feedback)
             elif feedback.turn_ids is None:
@@ -145,8 +145,8 @@ class Collector:
         """End the sessions that have an outcome: everything that was captured before it has been read. If turns of such a session
         were published earlier, append a line that names them."""
         ended = self._sessions.end_episodes()
-        self._late_outcomes += [one for one in ended if one.changes(None) and _late_id(one) not in self._told]
-        self._take()
+        self._late_outcomes += [one for one in ended if one.changes(None) and _late_id(one) not in self._stored_ratings]
+        self._pop_closed()
         while self._late_outcomes and self._waiting:
             if not self._publish():
                 return  # the disk is full: these rows are named later
@@ -155,14 +155,14 @@ class Collector:
         late, self._late_outcomes = self._late_outcomes, []
         for outcome in late:
             if turn_ids := self._published_sessions.before(outcome.key, outcome.session_id, outcome.created_at):
-                self._late.append(replace(outcome, feedback_id=_late_id(outcome), turn_ids=turn_ids))
-        self._pass_on()
+                self._late_ratings.append(replace(outcome, feedback_id=_late_id(outcome), turn_ids=turn_ids))
+        self._store_late_ratings()
 
     def _read_once(self) -> None:
         """Add all appended lines. After that, unsure exchanges are sure: a parent was written earlier, so it has been read."""
         sessions = self._sessions
         before = sessions.waiting.pop_all()
-        stream = heapq.merge(map(self._found, self._captures.read()), before, key=_time)
+        stream = heapq.merge(map(self._arrived, self._captures.read()), before, key=_time)
         while batch := list(itertools.islice(stream, BATCH)):
             for arrived in batch:
                 self._add(arrived, False)
@@ -171,7 +171,7 @@ class Collector:
                     self._add(arrived, number < MOST_UNSURE // 2)
             sessions.tick(min(self._clocks.now(), *map(_time, sessions.waiting), _time(batch[-1])))  # what was over by then is over
             self._exchanges += len(batch)
-            self._take()
+            self._pop_closed()
             if self._stop.is_set():
                 return  # what was not read yet stays in the captures
         self._exchanges -= len(before)
@@ -182,14 +182,16 @@ class Collector:
     def _add(self, arrived: Arrived, sure: bool) -> None:
         self._sessions.add(arrived.exchange, sure, arrived.behind, arrived.writer)
 
-    def _found(self, found: Captured) -> Arrived:
-        self._position.read(found)
-        behind = self._clocks.behind(found.file, found.exchange.finished_at)
-        return Arrived(found.exchange, found.file.rpartition("-")[0], behind)
+    def _arrived(self, captured: Captured) -> Arrived:
+        self._position.read(captured)
+        behind = self._clocks.behind(captured.file, captured.exchange.finished_at)
+        return Arrived(captured.exchange, captured.file.rpartition("-")[0], behind)
 
-    def _take(self) -> None:
-        self._late += [rating for rating in self._sessions.pop_late_ratings() if rating.feedback_id not in self._told]
-        self._pass_on()
+    def _pop_closed(self) -> None:
+        self._late_ratings += [
+            rating for rating in self._sessions.pop_late_ratings() if rating.feedback_id not in self._stored_ratings
+        ]
+        self._store_late_ratings()
         rows = self._sessions.pop_rows()
         self._emitted += len(rows)
         self._position.ended(self._sessions.pop_ended(), self._emitted)
@@ -200,17 +202,17 @@ class Collector:
             pass
         self._publish_due()
 
-    def _pass_on(self) -> None:
+    def _store_late_ratings(self) -> None:
         """Store ratings from requests with the late ratings. If the request is read again, it finds its rating there."""
-        while self._late:
+        while self._late_ratings:
             try:
-                self._own_feedback.append(self._late[0])
+                self._own_feedback.append(self._late_ratings[0])
             except OSError as error:
                 if not self._refused_rating:
-                    log.error("%d ratings from requests wait because the disk is full: %s", len(self._late), error)
+                    log.error("%d ratings from requests wait because the disk is full: %s", len(self._late_ratings), error)
                 self._refused_rating = True
                 return
-            self._late.pop(0)
+            self._late_ratings.pop(0)
             self._refused_rating = False
 
     def _publish_due(self) -> None:
@@ -247,7 +249,7 @@ class Collector:
         self._waiting = self._waiting[len(rows) :]
         self._waiting_since = time.monotonic()
         self._rows += len(rows)
-        self._kept += len(rows)
+        self._published += len(rows)
         self._shards += 1
         return True
 
@@ -263,12 +265,12 @@ class Collector:
     def _save(self) -> None:
         self._saved_at = time.monotonic()
         try:
-            self._position.save(self._captures.offsets, self._kept, self._sessions.open_turns)
+            self._position.save(self._captures.offsets, self._published, self._sessions.open_turns)
         except OSError as error:
             log.error("cannot write collect.json, so a restart will read more captures: %s", error)
             return
-        if time.monotonic() - self._kept_up_at >= UPKEEP_S:
-            self._kept_up_at = time.monotonic()
+        if time.monotonic() - self._upkeep_at >= UPKEEP_S:
+            self._upkeep_at = time.monotonic()
             try:
                 self._upkeep.work(self._position)
             except OSError as error:
@@ -283,13 +285,13 @@ class Collector:
         self._reported, self._reported_at = self._exchanges, time.monotonic()
 
 
+def _time(arrived: Arrived) -> float:
+    return arrived.time
+
+
 def _late_id(outcome: SessionOutcome) -> str:
     """The id of the line that says which published turns an outcome concerns."""
     return f"late-{outcome.feedback_id}"
-
-
-def _time(arrived: Arrived) -> float:
-    return arrived.time
 
 
 def _sweep(run: RunDir) -> None:

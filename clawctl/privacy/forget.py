@@ -73,12 +73,12 @@ def _remove(run: RunDir, wish: Wish | None, chosen: Chosen, done: Forgotten) -> 
     for path in [*run.captures.glob(".*.tmp"), *run.trajectories.glob(".*.tmp"), *run.verdicts.glob(".*.tmp")]:
         if "-custom.parquet." not in path.name:  # a custom rollout may be writing
             path.unlink(missing_ok=True)  # what a killed writer left; the living ones of trajectories and verdicts rest
-    (run.trained_marks).unlink(missing_ok=True)  # hashes of what was said
+    run.trained_marks.unlink(missing_ok=True)  # hashes of what was said
     run.position.unlink(missing_ok=True)  # places in captures, should collect keep any: they are about to move
 
     def belongs(row: dict[str, Any]) -> bool:
-        told = row.get("exchange_id", row.get("turn_id"))
-        if told in chosen.turn_ids or (row.get("key"), row.get("session_id")) in chosen.sessions:  # a turn, or an outcome
+        turn_id = row.get("exchange_id", row.get("turn_id"))
+        if turn_id in chosen.turn_ids or (row.get("key"), row.get("session_id")) in chosen.sessions:  # a turn, or an outcome
             return True
         return wish is not None and wish.user is not None and row.get("key") == wish.user
 

@@ -150,6 +150,14 @@ def test_an_environment_is_a_client_of_the_server_and_imports_no_stage() -> None
     assert [file for file in files if imports_of(file) & (STAGES | {"engines", "trainers", "launch", "cli"})] == []
 
 
+def test_an_environment_is_reached_by_its_name_in_the_registry_alone() -> None:
+    """No module of clawctl outside an environment imports it: `homework` is found as any other one is."""
+    own = ROOT / "environments" / "homework"
+    others = [file for file in ROOT.rglob("*.py") if not file.is_relative_to(own)]
+    imports = re.compile(r"^\s*(from|import) clawctl\.environments\.homework", re.MULTILINE)
+    assert [file for file in others if imports.search(file.read_text())] == []
+
+
 def test_no_dialect_imports_another() -> None:
     dialects = {"chat", "responses", "messages", "completions"}
     for name in dialects:

@@ -31,12 +31,12 @@ import orjson
 from clawctl.collect.documents import NOTHING, read_file, values
 from clawctl.collect.redacted import NOT_WANTED, redacted
 from clawctl.collect.rows import SIDE_TURN
-from clawctl.collect.sessions import scoped
 from clawctl.config.privacy import PrivacyConfig
 from clawctl.cut_calls import CUT_CALL, has_cut_call
 from clawctl.errors import ClawError
 from clawctl.privacy.redaction import Redactor
 from clawctl.run.directory import RunDir, published
+from clawctl.run.outcomes import scoped
 from clawctl.run.rows import NO_NEXT_STATE, TEXT_ONLY, Message, Turn
 from clawctl.run.shards import UnreadableShard, read_turn_ids, write_turns
 

@@ -94,6 +94,7 @@ class Gateway:
             "/v1/messages": Route("POST", "messages", True, self._ask),
             "/v1/messages/count_tokens": Route("POST", "count_tokens", True, self._count_tokens),
             "/v1/feedback": Route("POST", "feedback", True, self._rate),
+            "/v1/outcome": Route("POST", "outcome", True, self._rate),
             "/v1/models": Route("GET", "models", True, self._about.models),
             "/health": Route("GET", "health", False, self._about.health),
             "/health/live": Route("GET", "health", False, self._about.alive),
@@ -237,7 +238,7 @@ class Gateway:
             of_replies = [each for each in asks for _ in range(ask.n)]
             answer = Answer(ask, writer(ask, handle), replies, handle, visit.arrived, hints, visit.key, capture, recent, of_replies)
             for choice in answer.choices if capture is not None else ():
-                self._rating.gave(visit.key, choice.exchange_id)
+                self._rating.gave(visit.key, choice.exchange_id, hints.get("session_id"))
             self._running.add(answer)
             self._metrics.running += 1
             stack.callback(self._ended, answer, visit)
@@ -289,7 +290,8 @@ class Gateway:
     async def _rate(self, request: Request, visit: Visit) -> Response:
         raw = await self._bodies.read(request, visit.key, _LONGEST_RATING)
         with self._concurrency.one_more(visit.key):
-            return json_response(await self._rating.keep(parse(raw), visit.key))
+            keep = self._rating.keep if visit.api == "feedback" else self._rating.keep_outcome
+            return json_response(await keep(parse(raw), visit.key))
 
     def drain(self) -> None:
         """From now on the server reports that it is not ready, but still answers."""

@@ -128,25 +128,25 @@ def read_messages(given: Any) -> list[Message]:
 
 
 def _assistant(blocks: list[Object], where: str) -> Message:
-    said: list[str] = []
-    thought: list[str] = []
+    texts: list[str] = []
+    reasoning: list[str] = []
     calls: list[Object] = []
     exchange: str | None = None
     for i, block in enumerate(blocks):
         kind = block.get("type")
         if kind == "text":
-            said.append(_text(block, "text", f"{where}.{i}"))
+            texts.append(_text(block, "text", f"{where}.{i}"))
         elif kind == "thinking":
-            thought.append(_text(block, "thinking", f"{where}.{i}"))
+            reasoning.append(_text(block, "thinking", f"{where}.{i}"))
             exchange = exchange or exchange_of(block.get("signature"))
         elif kind == "redacted_thinking":
             exchange = exchange or exchange_of(block.get("data"))
         elif kind == "tool_use":
             calls.append(_call(block, f"{where}.{i}"))
             exchange = exchange or exchange_of(block["id"])
-    message: Message = {"role": "assistant", "content": "".join(said) if said or not calls else None}
-    if any(thought):
-        message["reasoning_content"] = "".join(thought)
+    message: Message = {"role": "assistant", "content": "".join(texts) if texts or not calls else None}
+    if any(reasoning):
+        message["reasoning_content"] = "".join(reasoning)
     if calls:
         message["tool_calls"] = calls
     return {**message, "handle": exchange} if exchange else message
@@ -252,8 +252,8 @@ def read_tools(given: Any, messages: Any) -> list[Object]:
 def _references(messages: Any) -> list[str]:
     """Tools that a result has named."""
     blocks = [block for message in messages for block in _blocks_of(message)] if isinstance(messages, list) else []
-    found = [each for block in blocks for each in (block, *_blocks_of(block))]
-    return [str(each.get("tool_name")) for each in found if each.get("type") == "tool_reference"]
+    nested = [each for block in blocks for each in (block, *_blocks_of(block))]
+    return [str(each.get("tool_name")) for each in nested if each.get("type") == "tool_reference"]
 
 
 def _blocks_of(outer: Any) -> list[Object]:
@@ -345,8 +345,8 @@ def _usage(choice: Choice) -> Object:
 def envelope(refusal: Refusal) -> dict[str, Any]:
     """Anthropic's error body. A prompt that is too long gets the words that make Claude Code compact."""
     message = refusal.message
-    if found := _TOO_LONG.search(message):
-        message = f"prompt is too long: {found[2]} tokens > {found[1]} maximum"
+    if match := _TOO_LONG.search(message):
+        message = f"prompt is too long: {match[2]} tokens > {match[1]} maximum"
     elif refusal.code == "context_length_exceeded":
         message = f"prompt is too long: {message}"
     kind = _ERRORS.get(refusal.status, "invalid_request_error" if refusal.status < 500 else "api_error")

@@ -274,16 +274,16 @@ class Messages(BlockDialect):
 
     def begin(self, choice: Choice) -> bytes:
         message = self._head([], {**_usage(choice), "output_tokens": 0}) | {"stop_reason": None, "stop_sequence": None}
-        return event_frame("message_start", {"message": message}) + event_frame("ping", {})
+        return event_frame({"type": "message_start", "message": message}) + event_frame({"type": "ping"})
 
     def finish(self, choice: Choice) -> bytes:
-        return super().finish(choice) + event_frame("message_delta", {"delta": _stop(choice), "usage": _usage(choice)})
+        return super().finish(choice) + event_frame({"type": "message_delta", "delta": _stop(choice), "usage": _usage(choice)})
 
     def end(self, choices: list[Choice]) -> bytes:
-        return event_frame("message_stop", {})
+        return event_frame({"type": "message_stop"})
 
     def failed(self, refusal: Refusal) -> bytes:
-        return event_frame("error", {"error": envelope(refusal)["error"]})
+        return event_frame({"type": "error", "error": envelope(refusal)["error"]})
 
     def _head(self, content: list[Object], usage: Object) -> Object:
         return {
@@ -302,17 +302,17 @@ class Messages(BlockDialect):
         return {"type": "tool_use", "id": handle, "name": block.name, "input": json_object(text)}
 
     def _open(self, block: ContentBlock) -> bytes:
-        return event_frame("content_block_start", {"index": block.number, "content_block": self._block(block, begun=True)})
+        return event_frame({"type": "content_block_start", "index": block.number, "content_block": self._block(block, begun=True)})
 
     def _grow(self, block: ContentBlock, text: str, tokens: list[ShownToken]) -> bytes:
         kind, name = _DELTAS[block.kind]
-        return event_frame("content_block_delta", {"index": block.number, "delta": {"type": kind, name: text}})
+        return event_frame({"type": "content_block_delta", "index": block.number, "delta": {"type": kind, name: text}})
 
     def _close(self, block: ContentBlock, status: str) -> bytes:
-        stop, delta = event_frame("content_block_stop", {"index": block.number}), b""
+        stop, delta = event_frame({"type": "content_block_stop", "index": block.number}), b""
         if block.kind == "reasoning":
             signature = {"type": "signature_delta", "signature": turn_handle(self._exchange_id)}
-            delta = event_frame("content_block_delta", {"index": block.number, "delta": signature})
+            delta = event_frame({"type": "content_block_delta", "index": block.number, "delta": signature})
         return delta + stop
 
 

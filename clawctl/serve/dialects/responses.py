@@ -431,7 +431,7 @@ class Responses(BlockDialect):
 
     def _frame(self, kind: str, **data: Any) -> bytes:
         self._number += 1
-        return event_frame(kind, {"sequence_number": self._number, **data})
+        return event_frame({"type": kind, "sequence_number": self._number, **data})
 
     def _open(self, block: ContentBlock) -> bytes:
         item = self._item(block, "in_progress")

@@ -16,7 +16,7 @@ from clawctl.config import Recipe, name_code_for_stages, names_code_from_up, sta
 from clawctl.errors import ClawError
 from clawctl.registry import is_file
 
-_FILES = ("train.custom_loss", "judge.custom_rm", "eval.suites")  # file.py:name
+_FILES = ("train.custom_loss", "judge.custom_rm", "eval.suites", "serve.engine")  # file.py:name
 _COMMANDS = ("serve.engine_python", "serve.engine_args")  # a program, and its possible imports
 
 
@@ -56,11 +56,13 @@ def _check(stage: str, root: Path, key: str, value: Any, is_named: bool) -> None
 
 
 def _values(recipe: Recipe, key: str) -> list[Any]:
-    """The code that a key names: one value, or each file in a list of suites."""
+    """The code that a key names: one value, or each file in a list of suites. A name of an engine is not code."""
     section, name = key.split(".")
     value = getattr(getattr(recipe, section), name)
     if key == "eval.suites":
         return [suite.name for suite in value if is_file(suite.name)]
+    if key == "serve.engine" and not is_file(value):
+        return []
     return [value] if value else []
 
 

@@ -40,7 +40,7 @@ def stop_on_signals() -> threading.Event:
 
 def leave(code: int) -> NoReturn:
     """End the process like Python, but without unloading libraries, because some print dozens of lines about their memory."""
-    if "torch" not in sys.modules:
+    if sys.modules.get("torch") is None:
         sys.exit(code)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()

@@ -33,6 +33,11 @@ class Registry(Generic[T]):
         installed = {point.name for point in entry_points(group=self.group)}
         return [*self.built_in, *sorted(installed - set(self.built_in))]
 
+    def check(self, name: str, option: str) -> None:
+        """Raises ClawError (exit code 2) for an unknown name. Imports nothing, and does not look into files."""
+        if not is_file(name) and name not in self.names():
+            raise self._unknown(name, option)
+
     def load(self, name: str, option: str) -> T:
         """The implementation. `option` is what the user wrote it under. Raises ClawError (exit code 2) if it cannot be had."""
         if name in self.built_in:
@@ -45,8 +50,11 @@ class Registry(Generic[T]):
             except Exception as error:  # the package's own code
                 problem = f"{option}: {self.what} {name} of the installed package {point.value!r} cannot be imported: {error!r}"
                 raise ClawError(problem, "update or reinstall that package", 2) from error
+        raise self._unknown(name, option)
+
+    def _unknown(self, name: str, option: str) -> ClawError:
         known = ", ".join(self.names())
-        raise ClawError(
+        return ClawError(
             f"{option}: there is no {self.what} {name!r}",
             f"use one of {known}, a file.py:name, or install a package with the entry point {self.group}: {name}",
             2,

@@ -123,6 +123,17 @@ def test_help_never_imports_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
 
 
+def test_serve_and_its_side_of_every_engine_work_without_torch() -> None:
+    code = """
+import sys
+sys.modules["torch"] = None
+import clawctl.serve.server, clawctl.serve.prompt, clawctl.serve.vetting
+import clawctl.engines.embedded.engine, clawctl.engines.embedded.process
+import clawctl.engines.vllm.child, clawctl.engines.upstream.engine, clawctl.engines.upstream.splicer
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+
+
 def test_an_environment_is_a_client_of_the_server_and_imports_no_stage() -> None:
     files = (ROOT / "environments").rglob("*.py")
     assert [file for file in files if imports_of(file) & (STAGES | {"engines", "trainers", "launch", "cli"})] == []

@@ -34,7 +34,7 @@ def collected(exchanges: list[Exchange]) -> dict[str, Turn]:
     for exchange in exchanges:
         sessions.add(exchange)
     sessions.tick(1e12)
-    return {row.turn_id: row for row in sessions.take_rows()}
+    return {row.turn_id: row for row in sessions.pop_rows()}
 
 
 def test_conversations_that_are_read_correctly_have_no_wrong_count() -> None:

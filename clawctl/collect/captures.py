@@ -27,7 +27,7 @@ class BadLine(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Captured:
     """An exchange and its place in the captures."""
 
     exchange: Exchange
@@ -49,7 +49,7 @@ class Captures:
         """How far each file was read."""
         return self._lines.offsets
 
-    def read(self) -> Iterator[Found]:
+    def read(self) -> Iterator[Captured]:
         """The exchanges appended since the last call, in the order in which they ended, which is the order of writing. Reading
         everything at once gives the same order as reading in parts. A line without its newline waits until it is complete.
 
@@ -59,13 +59,13 @@ class Captures:
         files = [self._follow(path) for path in self._lines.grown()]
         return heapq.merge(*files, key=lambda found: found.exchange.finished_at)
 
-    def _follow(self, path: Path) -> Iterator[Found]:
+    def _follow(self, path: Path) -> Iterator[Captured]:
         for offset, line in self._lines.read(path):
             try:
-                yield Found(parse_exchange(line), path.name, offset)
+                yield Captured(parse_exchange(line), path.name, offset)
             except BadLine as error:
                 for exchange in self._put_aside(path, offset, line, str(error)):
-                    yield Found(exchange, path.name, offset)
+                    yield Captured(exchange, path.name, offset)
 
     def _put_aside(self, path: Path, offset: int, line: bytes, reason: str) -> Iterator[Exchange]:
         """Keep the line and the reason. A whole exchange glued behind a torn one (its writer died and came back) is still read."""

@@ -19,10 +19,9 @@ from clawctl.errors import ClawError
 from clawctl.plugins import GENERATE, ROLLOUT, Generation, load_function
 from clawctl.privacy.redaction import Redactor
 from clawctl.run.directory import RunDir
-from clawctl.run.model_files import origin_of
+from clawctl.run.model_files import IdReader, origin_of
 from clawctl.run.rows import Message, Turn
 from clawctl.run.shards import write_turns
-from clawctl.run.tokenizer_files import IdReader
 
 log = logging.getLogger(__name__)
 

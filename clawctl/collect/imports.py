@@ -18,6 +18,8 @@ before anything is written, by the same rules as serve's (`privacy.redact`); a t
 """
 
 import hashlib
+import sys
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -293,3 +295,16 @@ def _preference(line: dict[str, Any]) -> list[_Told]:
             raise _Wrong(f"'{name}' contains no assistant message")
         told.append(_Told(messages, answer, None, tools, "main", True, rating, follows=False))
     return told
+
+
+def import_text(run: RunDir, privacy: PrivacyConfig, file: Path, rating: float | None, as_json: bool) -> None:
+    """Import the turns of `file` and print counts. Raises ClawError."""
+    found = import_file(run, file, rating, privacy)
+    fates = Counter(turn.untrainable_reason for turn in found.turns).most_common()
+    count = len(found.turns)
+    if as_json:
+        report = {"imported": 0 if found.before else count, "imported_before": count if found.before else 0, "fates": dict(fates)}
+        sys.stdout.write(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode() + "\n")
+        return
+    done = f"of {file} were already imported, nothing was changed" if found.before else f"imported from {file}"
+    sys.stdout.write(f"{count} turns {done}: {', '.join(f'{number} {reason}' for reason, number in fates)}\n")

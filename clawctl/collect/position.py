@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from clawctl.collect.captures import Found
+from clawctl.collect.captures import Captured
 from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir, publish_bytes, published
 from clawctl.run.lines import whole_end
@@ -45,7 +45,7 @@ class Position:
         self._written = b""
         self._state: dict[str, Any] = {}
 
-    def read(self, found: Found) -> None:
+    def read(self, found: Captured) -> None:
         """Note that an exchange was read. One that is twice in the captures is tracked at its first place."""
         turn_id = found.exchange.exchange_id
         if turn_id not in self._at:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from clawctl.collect.canonical import Conversation, role_of, text_of
-from clawctl.collect.parents import Evidence, Match
+from clawctl.collect.nodes import Match, ParentEvidence
 from clawctl.cut_calls import CUT_CALL, Decode, has_cut_call
 from clawctl.run.rows import NO_NEXT_STATE, REGENERATED, Exchange, Message, Turn
 
@@ -75,7 +75,7 @@ def make_turn(
     came_back: list[Message] | None,
     repeated: bool,
     feedback: float | None = None,
-    evidence: Evidence | None = None,
+    evidence: ParentEvidence | None = None,
     decode: Decode | None = None,
 ) -> Turn:
     """The row of a closed turn."""

@@ -1,10 +1,13 @@
 """From a thread to the event loop and back."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import wait
 from typing import Any, TypeVar
 
 Done = TypeVar("Done")
+_LOOK_S = 1.0  # the loop may end while a thread waits for it
 _LONGEST_S = 30.0  # an event loop that does not come round for so long has ended
 
 
@@ -31,5 +34,14 @@ class OnLoop:
         self.wait(run(), _LONGEST_S)
 
     def wait(self, work: Coroutine[Any, Any, Done], longest_s: float) -> Done:
+        """The result of `work`. Raises what it raises, TimeoutError, and CancelledError once the event loop has ended."""
         assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(longest_s)
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        until = time.monotonic() + longest_s
+        while not wait([future], min(_LOOK_S, max(0.0, until - time.monotonic()))).done:
+            if not self._loop.is_running():
+                future.cancel()
+            elif time.monotonic() >= until:
+                future.cancel()
+                raise TimeoutError(f"no answer within {longest_s:g} s")
+        return future.result()

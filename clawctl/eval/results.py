@@ -58,6 +58,4 @@ def scores(record: dict[str, Any]) -> Scores:
 
 
 def write_record(run: RunDir, record: dict[str, Any]) -> None:
-    publish_bytes(
-        run.eval_record(record["version"]), sealed(orjson.dumps({**record, "policy": run.policy}, option=orjson.OPT_INDENT_2))
-    )
+    publish_bytes(run.eval_record(record["version"]), sealed(orjson.dumps(record, option=orjson.OPT_INDENT_2)))

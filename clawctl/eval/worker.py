@@ -195,7 +195,7 @@ class Follower:
     def _again(self, version: int) -> Scores:
         """The second measurement of a version. It is made now if it is missing or used other tasks. If the server cannot serve the
         version, the first one is returned. Raises CannotMeasure if it is too early to decide that."""
-        record = read_record(self.run, version) or _unmeasurable(self.recipe, version, "its record is missing")
+        record = read_record(self.run, version) or _unmeasurable(self.run, self.recipe, version, "its record is missing")
         again = record.get("again")
         if again is not None and is_measured(again, self.recipe.eval):
             return scores(again)
@@ -217,7 +217,7 @@ class Follower:
             self.failures[version] += 1
             if self.failures[version] < _TRIES:
                 raise
-            return _unmeasurable(self.recipe, version, str(error))
+            return _unmeasurable(self.run, self.recipe, version, str(error))
 
     def _measured(self, version: int) -> dict[str, Any]:
         """The record of `version` with numbers that are comparable for this recipe, measured now if needed. It has no numbers if
@@ -237,7 +237,7 @@ class Follower:
         return fresh
 
     def _decided(self, version: int, decision: Decision) -> None:
-        record = read_record(self.run, version) or _unmeasurable(self.recipe, version, decision.reason)
+        record = read_record(self.run, version) or _unmeasurable(self.run, self.recipe, version, decision.reason)
         record["decision"] = asdict(decision)
         self._write(record)
         log.info("policy %d %s: %s", version, "goes live" if decision.promote else "does not go live", decision.reason)
@@ -271,6 +271,7 @@ def measure(run: RunDir, recipe: Recipe, suites: Sequence[LoadedSuite], version:
     began = time.monotonic()
     measured = asyncio.run(_run_suites(endpoint, suites, stop))
     return {
+        "policy": run.policy,
         "version": version,
         "settings": settings_of(recipe.eval),
         "suites": {name: found.as_json() for name, found in measured.items()},
@@ -317,8 +318,9 @@ def _undecided(record: dict[str, Any] | None) -> bool:
     return record is None or record["decision"]["promote"] is None
 
 
-def _unmeasurable(recipe: Recipe, version: int, reason: str) -> dict[str, Any]:
+def _unmeasurable(run: RunDir, recipe: Recipe, version: int, reason: str) -> dict[str, Any]:
     return {
+        "policy": run.policy,
         "version": version,
         "settings": settings_of(recipe.eval),
         "suites": {},

@@ -1,11 +1,16 @@
-"""Turns and verdicts as Parquet: published whole, never edited, read whole or in pieces."""
+"""Turns and verdicts as Parquet: published whole, never edited, read whole or in pieces.
+
+The page follows a shard: its columns, `write_turns` and `write_verdicts`, reading it whole or piece by piece, and the migration of
+older shards.
+"""
 
 import errno
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -53,15 +58,6 @@ _JSON_FIELDS = ("messages", "tools", "response", "next_state")
 ROWS_AT_ONCE = 64  # as Python objects a row takes about five times its size in a table
 
 
-def _name_the_policy(turns: pa.Table) -> pa.Table:
-    """1 to 2: there was one policy, and it had no name."""
-    return turns.append_column("policy_name", pa.repeat(pa.scalar(DEFAULT_POLICY), turns.num_rows))
-
-
-# What makes a shard of version v one of version v + 1, by kind and v. It must work on any selection of the columns.
-MIGRATIONS: dict[tuple[str, int], Callable[[pa.Table], pa.Table]] = {("turns", 1): _name_the_policy}
-
-
 class UnreadableShard(Exception):
     """The file is not a readable shard of clawctl. The message gives the reason, and the caller quarantines the file."""
 
@@ -71,7 +67,7 @@ class Origin:
     """The source of the ids and logprobs in a shard of turns, as far as its writer knew it; stored in the file's metadata."""
 
     base_model: str | None = None  # as the recipe names it
-    tokenizer: str | None = None  # `tokenizer_files.tokenizer_fingerprint`
+    tokenizer: str | None = None  # `model_files.tokenizer_fingerprint`
     architecture: str | None = None  # the base model's size
     weights: str | None = None  # a fingerprint of the base model's
 
@@ -79,24 +75,45 @@ class Origin:
 UNKNOWN = Origin()
 
 
+# ---- a shard is published ------------------------------------------------------------------------------------------------
+
+
 def write_turns(path: Path, turns: Sequence[Turn], origin: Origin = UNKNOWN) -> None:
     """Publish one trajectory shard with its rows sorted by (session, turn). Rows of a session are adjacent, so that zstd finds
     repetitions."""
     ordered = sorted(turns, key=lambda turn: (turn.session_id, turn.turn_index, turn.created_at))
-    _write(path, ordered, _TURN, "turns", {name: told for name, told in asdict(origin).items() if told is not None})
+    _write(path, "turns", ordered, {name: known for name, known in asdict(origin).items() if known is not None})
 
 
-def read_origin(path: Path) -> Origin:
-    """The origin that the writer of a shard recorded; empty if it recorded none. Raises UnreadableShard."""
-    with _reading(path):
-        metadata = read_schema(path).metadata or {}
-        told = {field.name: metadata.get(field.name.encode()) for field in fields(Origin)}
-        return Origin(**{name: value.decode() for name, value in told.items() if value is not None})
+def write_verdicts(path: Path, verdicts: Sequence[Verdict]) -> None:
+    """Publish one verdict shard; its stem is that of the trajectory shard it judges."""
+    _write(path, "verdicts", verdicts, {})
 
 
-def schema_of(kind: str) -> pa.Schema:
-    """The columns of a shard of `kind` ("turns", "verdicts"), with the marks that identify it."""
-    return _SCHEMAS[kind].with_metadata({"schema_version": str(SHARD_VERSIONS[kind]), "kind": kind})
+def _write(path: Path, kind: str, rows: Sequence[Turn] | Sequence[Verdict], marks: Mapping[str, str]) -> None:
+    schema = schema_of(kind, marks)
+    columns = [_column(field, [getattr(row, field.name) for row in rows]) for field in schema]
+    publish_pieces(path, schema, [pa.table(columns, schema=schema)])
+
+
+def _column(field: pa.Field, values: list[Any]) -> pa.Array:
+    if field.name in _JSON_FIELDS:
+        return pa.array([None if value is None else orjson.dumps(value) for value in values], field.type)
+    try:
+        return _packed(values, _ARRAYS[field.type])
+    except (KeyError, TypeError):  # other columns, or a list with a value that is not a number
+        return pa.array(values, field.type)
+
+
+def _packed(values: list[Sequence[float] | None], typecode: str) -> pa.Array:
+    """Lists of numbers as Arrow data, several times as fast as `pa.array`. Raises TypeError if a list contains None."""
+    flat: array[Any] = array(typecode)
+    ends = [0]
+    for value in values:
+        flat.extend(value or ())
+        ends.append(len(flat))
+    missing = pa.array([value is None for value in values])
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(np.asarray(flat)), mask=missing)
 
 
 def publish_pieces(path: Path, schema: pa.Schema, pieces: Iterable[pa.Table]) -> None:
@@ -118,25 +135,33 @@ def rewrite_shard(path: Path, left: Callable[[pa.Table], pa.Table]) -> None:
     publish_pieces(path, read_schema(path), (kept for piece in read_pieces(path) if (kept := left(piece.table())).num_rows))
 
 
-def merged_from(path: Path) -> list[str]:
-    """The stems of the shards that were merged into this one. Raises UnreadableShard."""
-    with _reading(path):
-        metadata = read_schema(path).metadata or {}
-        return [named(stem) for stem in orjson.loads(metadata.get(b"merged", b"[]"))]
+def write_table(path: Path, table: pa.Table, **how: Any) -> None:
+    """Write a Parquet file with checksums for its pages and footer, to be published by the caller."""
+    pq.write_table(table, path, write_page_checksum=True, **how)
+    seal_footer(path)
 
 
-def read_shard(path: Path, kind: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """A shard of `kind` ("turns", "verdicts") in this clawctl's schema. Raises UnreadableShard."""
-    if columns is not None:
-        there = set(read_schema(path).names)
-        columns = [name for name in columns if name in there]
-    return _migrated(path, kind, read_table(path, columns))
+def schema_of(kind: str, marks: Mapping[str, str] = MappingProxyType({})) -> pa.Schema:
+    """The columns of a shard of `kind` ("turns", "verdicts"), with metadata: what identifies it, and `marks`."""
+    return _SCHEMAS[kind].with_metadata({"schema_version": str(SHARD_VERSIONS[kind]), "kind": kind, **marks})
+
+
+# ---- and read whole ------------------------------------------------------------------------------------------------------
 
 
 def read_turns(path: Path) -> list[Turn]:
     """Raises UnreadableShard."""
     with _reading(path):
         return [Turn(**row) for row in _rows("turns", read_shard(path, "turns"))]
+
+
+def read_verdicts(path: Path, of: Collection[str] | None = None) -> list[Verdict]:
+    """All verdicts of a shard, or those `of` some turns. Raises UnreadableShard."""
+    with _reading(path):
+        table = read_shard(path, "verdicts")
+        if of is not None:
+            table = table.filter(pc.is_in(table.column("turn_id"), value_set=pa.array(sorted(of), pa.string())))
+        return [Verdict(**row) for row in _rows("verdicts", table)]
 
 
 def read_columns(path: Path, kind: str, columns: Sequence[str]) -> list[dict[str, Any]]:
@@ -159,33 +184,27 @@ def read_parents(path: Path) -> dict[str, str | None]:
         return dict(zip(table.column("turn_id").to_pylist(), table.column("parent_turn_id").to_pylist(), strict=True))
 
 
-def write_verdicts(path: Path, verdicts: Sequence[Verdict]) -> None:
-    """Publish one verdict shard; its stem is that of the trajectory shard it judges."""
-    _write(path, verdicts, _VERDICT, "verdicts")
-
-
-def read_verdicts(path: Path, of: Collection[str] | None = None) -> list[Verdict]:
-    """All verdicts of a shard, or those `of` some turns. Raises UnreadableShard."""
+def read_origin(path: Path) -> Origin:
+    """The origin that the writer of a shard recorded; empty if it recorded none. Raises UnreadableShard."""
     with _reading(path):
-        table = read_shard(path, "verdicts")
-        if of is not None:
-            table = table.filter(pc.is_in(table.column("turn_id"), value_set=pa.array(sorted(of), pa.string())))
-        return [Verdict(**row) for row in _rows("verdicts", table)]
+        metadata = read_schema(path).metadata or {}
+        known = {field.name: metadata.get(field.name.encode()) for field in fields(Origin)}
+        return Origin(**{name: value.decode() for name, value in known.items() if value is not None})
 
 
-def _write(
-    path: Path, rows: Sequence[Turn] | Sequence[Verdict], schema: pa.Schema, kind: str, told: dict[str, str] | None = None
-) -> None:
-    marked = schema.with_metadata({**schema_of(kind).metadata, **(told or {})})
-    publish_pieces(
-        path, marked, [pa.table([_column(field, [getattr(row, field.name) for row in rows]) for field in marked], schema=marked)]
-    )
+def merged_from(path: Path) -> list[str]:
+    """The stems of the shards that were merged into this one. Raises UnreadableShard."""
+    with _reading(path):
+        metadata = read_schema(path).metadata or {}
+        return [named(stem) for stem in orjson.loads(metadata.get(b"merged", b"[]"))]
 
 
-def write_table(path: Path, table: pa.Table, **how: Any) -> None:
-    """Write a Parquet file with checksums for its pages and footer, to be published by the caller."""
-    pq.write_table(table, path, write_page_checksum=True, **how)
-    seal_footer(path)
+def read_shard(path: Path, kind: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """A shard of `kind` ("turns", "verdicts") in this clawctl's schema. Raises UnreadableShard."""
+    if columns is not None:
+        there = set(read_schema(path).names)
+        columns = [name for name in columns if name in there]
+    return _migrated(path, kind, read_table(path, columns))
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
@@ -200,6 +219,36 @@ def read_schema(path: Path) -> pa.Schema:
     with _reading(path):
         check_footer(path)
         return pq.read_schema(path)
+
+
+def _rows(kind: str, table: pa.Table, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """The rows of a shard, or these `columns` of them, with their JSON read. A column that only a newer clawctl knows is passed
+    over; it stays in the file. One that an older clawctl did not know is None."""
+    known = [name for name in (_SCHEMAS[kind].names if columns is None else columns) if name in table.column_names]
+    lacking = dict.fromkeys(set(columns or ()).difference(known))
+    if not lacking.keys() <= _LATER:
+        raise LookupError(f"no column {min(lacking.keys() - _LATER)}")
+    rows: list[dict[str, Any]] = table.select(known).to_pylist()
+    for name in set(known).intersection(_JSON_FIELDS):
+        for row in rows:
+            if row[name] is not None:
+                row[name] = orjson.loads(row[name])
+    return [row | lacking for row in rows] if lacking else rows
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turns every error from the bytes of a damaged file into UnreadableShard. Other errors are raised unchanged: a missing file
+    descriptor, for example, must not quarantine a good file."""
+    try:
+        yield
+    except (OSError, pa.ArrowException, LookupError, TypeError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in _NOT_THE_FILES_FAULT:
+            raise
+        raise UnreadableShard(f"{path.name}: {error}") from error
+
+
+# ---- or piece by piece ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,36 +295,7 @@ def read_pieces(path: Path) -> Iterator[Piece]:
         yield from (Piece(path, file, group) for group in range(file.num_row_groups))
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turns every error from the bytes of a damaged file into UnreadableShard. Other errors are raised unchanged: a missing file
-    descriptor, for example, must not quarantine a good file."""
-    try:
-        yield
-    except (OSError, pa.ArrowException, LookupError, TypeError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno in _NOT_THE_FILES_FAULT:
-            raise
-        raise UnreadableShard(f"{path.name}: {error}") from error
-
-
-def _column(field: pa.Field, values: list[Any]) -> pa.Array:
-    if field.name in _JSON_FIELDS:
-        return pa.array([None if value is None else orjson.dumps(value) for value in values], field.type)
-    try:
-        return _packed(values, _ARRAYS[field.type])
-    except (KeyError, TypeError):  # other columns, or a list with a value that is not a number
-        return pa.array(values, field.type)
-
-
-def _packed(values: list[Sequence[float] | None], typecode: str) -> pa.Array:
-    """Lists of numbers as Arrow data, several times as fast as `pa.array`. Raises TypeError if a list contains None."""
-    flat: array[Any] = array(typecode)
-    ends = [0]
-    for value in values:
-        flat.extend(value or ())
-        ends.append(len(flat))
-    missing = pa.array([value is None for value in values])
-    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(np.asarray(flat)), mask=missing)
+# ---- shards of older versions --------------------------------------------------------------------------------------------
 
 
 def _migrated(path: Path, kind: str, table: pa.Table) -> pa.Table:
@@ -293,16 +313,10 @@ def _migrated(path: Path, kind: str, table: pa.Table) -> pa.Table:
     return table.replace_schema_metadata({**metadata, **schema_of(kind).metadata})
 
 
-def _rows(kind: str, table: pa.Table, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """The rows of a shard, or these `columns` of them, with their JSON read. A column that only a newer clawctl knows is passed
-    over; it stays in the file. One that an older clawctl did not know is None."""
-    known = [name for name in (_SCHEMAS[kind].names if columns is None else columns) if name in table.column_names]
-    lacking = dict.fromkeys(set(columns or ()).difference(known))
-    if not lacking.keys() <= _LATER:
-        raise LookupError(f"no column {min(lacking.keys() - _LATER)}")
-    rows: list[dict[str, Any]] = table.select(known).to_pylist()
-    for name in set(known).intersection(_JSON_FIELDS):
-        for row in rows:
-            if row[name] is not None:
-                row[name] = orjson.loads(row[name])
-    return [row | lacking for row in rows] if lacking else rows
+def _name_the_policy(turns: pa.Table) -> pa.Table:
+    """1 to 2: there was one policy, and it had no name."""
+    return turns.append_column("policy_name", pa.repeat(pa.scalar(DEFAULT_POLICY), turns.num_rows))
+
+
+# What makes a shard of version v one of version v + 1, by kind and v. It must work on any selection of the columns.
+MIGRATIONS: dict[tuple[str, int], Callable[[pa.Table], pa.Table]] = {("turns", 1): _name_the_policy}

@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
 from clawctl.cut_calls import CUT_CALL, has_cut_call
-from clawctl.engines import CannotFollow, EngineFailure
-from clawctl.engines.backend import Reply, Sampled
+from clawctl.engines import CannotFollow, EngineFailure, Reply, Sampled
 from clawctl.run.rows import Exchange, Message
 from clawctl.serve.capture import Capture
 from clawctl.serve.dialects import Ask, Choice, Dialect, Refusal, Shown

@@ -26,7 +26,7 @@ from starlette.types import Receive, Scope, Send
 from clawctl.config import Recipe
 from clawctl.run.directory import RunDir
 from clawctl.run.keys import KeyRing
-from clawctl.run.tokenizer_files import tokenizer_file
+from clawctl.run.model_files import model_file
 from clawctl.serve.about import About
 from clawctl.serve.answer import Answer, new_handle
 from clawctl.serve.bodies import BodyReader
@@ -79,7 +79,7 @@ class Gateway:
         self._concurrency = Concurrency(self._limits.concurrent_per_key)
         self._lines = Lines()
         self._bodies = BodyReader(self._limits, self._lines)
-        self._vetting = Vetting(recipe.model_name, tokenizer_file(recipe.model_path) if recipe.serve.upstream is None else None)
+        self._vetting = Vetting(recipe.model_name, model_file(recipe.model_path) if recipe.serve.upstream is None else None)
         self._metrics = Metrics()
         self._rating = Rating(run if capture.on else None, recipe, self._metrics.ratings)
         self._stored = StoredResponses()

@@ -40,6 +40,9 @@ def check_engine(recipe: Recipe) -> None:
     """Raises ClawError if the model or the engine is known to be missing, before a run directory is created."""
     if recipe.serve.upstream is None:
         check_model(recipe)
+        from clawctl.engines import ENGINES
+
+        ENGINES.check(recipe.serve.engine, "serve.engine")
         if recipe.serve.engine == "vllm":
             from clawctl.engines.vllm.child import check_vllm
 

@@ -131,7 +131,7 @@ def measure(looks: list[Look]) -> Found:
     for look in looks:
         sessions.add(look.asked.exchange)
     sessions.tick(1e15)
-    rows = {row.turn_id: row for row in sessions.take_rows()}
+    rows = {row.turn_id: row for row in sessions.pop_rows()}
     by_id = {look.asked.exchange.exchange_id: look for look in looks}
     linked = missed = merged = false = 0
     for look in looks:

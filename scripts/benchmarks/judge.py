@@ -30,7 +30,6 @@ from clawctl.config import Recipe, load_recipe
 from clawctl.judge.laboratory.attacks import ATTACKS
 from clawctl.judge.laboratory.calibrate import flips, measure
 from clawctl.judge.laboratory.cases import Case, make_turn
-from clawctl.judge.laboratory.obedient import obey
 from clawctl.judge.prompts import judge_messages, new_fence
 from clawctl.judge.protocol import Evidence, read_evidence
 from clawctl.judge.view import view_turn
@@ -41,6 +40,7 @@ from clawctl.run.rows import Turn
 from clawctl.run.shards import read_verdicts, write_turns
 from scripts.benchmarks.circle import running, wait_until, write_recipe
 from scripts.benchmarks.judge_held_out import HELD_OUT
+from scripts.benchmarks.judge_obedient import obey
 from scripts.benchmarks.table import Row, arguments, report
 from scripts.demo_model import judgements
 

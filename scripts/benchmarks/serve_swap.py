@@ -21,7 +21,7 @@ import orjson
 import torch
 
 from clawctl.config import DEMO_MODEL, Recipe
-from clawctl.engines.backend import THERE_AND_BACK
+from clawctl.engines import THERE_AND_BACK
 from clawctl.http_client import Client
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.policies import move_live, publish_policy

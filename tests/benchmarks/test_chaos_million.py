@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 
-from tests.test_shards import TURN
-
 from clawctl.collect.merging import merge_shards
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.rows import Turn
 from clawctl.run.shards import write_turns
 from scripts.benchmarks.chaos_million import Tally
+from tests.run.test_shards import TURN
 
 
 def turns(*numbers: int) -> list[Turn]:

@@ -14,6 +14,6 @@ def stitch(*exchanges: Exchange, end: bool = True) -> dict[str, Turn]:
         sessions.add(exchange)
     if end:
         sessions.tick(LATER)
-    rows = sessions.take_rows()
+    rows = sessions.pop_rows()
     assert len(rows) == len({row.turn_id for row in rows})
     return {row.turn_id: row for row in rows}

@@ -5,7 +5,7 @@ from pathlib import Path
 import orjson
 
 from clawctl.config import DEMO_MODEL
-from clawctl.run.tokenizer_files import tokenizer_fingerprint
+from clawctl.run.model_files import tokenizer_fingerprint
 
 
 def test_a_fingerprint_is_of_the_meaning_and_not_of_the_layout_of_the_file(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 
 from clawctl.config import PrivacyConfig
 from clawctl.cut_calls import CUT_CALL
-from clawctl.engines.backend import Sampled
+from clawctl.engines import Sampled
 from clawctl.serve.answer import Answer, new_handle
 from clawctl.serve.capture import Capture
 from clawctl.serve.dialects import Ask, Shown, chat

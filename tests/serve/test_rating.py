@@ -60,7 +60,7 @@ def test_a_rating_by_the_id_of_any_api_closes_its_turn(tmp_path: Path, model_pat
         captured = exchanges(server)
         for exchange in captured:
             sessions.add(exchange)
-        rated = {turn.turn_id: turn.feedback for turn in sessions.take_rows()}
+        rated = {turn.turn_id: turn.feedback for turn in sessions.pop_rows()}
         assert [rated.get(exchange.exchange_id) for exchange in captured][:4] == [1.0, -1.0, 0.25, -0.5]
         assert server.stop() == 0
 

@@ -33,7 +33,7 @@ def rows_since(server: Server, before: int) -> list[Turn]:
     for line in server.captured()[before:]:
         sessions.add(Exchange(**line))
     sessions.tick(1e12)
-    return sorted(sessions.take_rows(), key=lambda row: row.created_at)
+    return sorted(sessions.pop_rows(), key=lambda row: row.created_at)
 
 
 def assert_one_trainable_session(rows: list[Turn], length: int) -> None:

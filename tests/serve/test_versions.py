@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from clawctl.engines import Swap
-from clawctl.engines.backend import Unanswered
+from clawctl.engines import Swap, Unanswered
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.policies import ensure_base_policy, live_version, move_live, publish_policy, read_moves
 from clawctl.run.rows import Policy
@@ -28,7 +27,7 @@ class Scripted:
     def doubt(self) -> str | None:
         return self.doubts
 
-    def swap(self, version: int) -> Swap:
+    def load(self, version: int) -> Swap:
         self.tried += 1
         if self.ends:
             raise self.ends.pop(0)

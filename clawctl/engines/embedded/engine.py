@@ -1,180 +1,284 @@
-"""The embedded engine: transformers' continuous batching, in a thread of this process."""
+"""The embedded engine: models in a process of their own get token ids. Here prompts are rendered and answers parsed."""
 
 import asyncio
-import bisect
-import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any
-from uuid import uuid4
 
-import torch
-from transformers import ContinuousBatchingConfig, GenerationConfig
+import orjson
 
 from clawctl.config import Recipe
-from clawctl.engines import CannotFollow, EngineFailure, Following, Sampling, Staged, Token
-from clawctl.engines.embedded.steering import Steered, Steering, steers
-from clawctl.engines.embedded.weights import StagedWeights, load_model
-from clawctl.engines.patches.batching import Outputs, can_steer, forget_prefixes, start_batching
-from clawctl.engines.patches.padding import pad_linears
-from clawctl.run.allowed import Allowed
+from clawctl.engines import THERE_AND_BACK, CannotFollow, Capabilities, EngineFailure, Reply, Sampled, Swap
+from clawctl.engines.embedded.frames import Sampling, Token
+from clawctl.engines.embedded.pins import Pins
+from clawctl.engines.embedded.process import Generation, ModelProcess, Models
 from clawctl.run.directory import RunDir
-from clawctl.serve.canary import check_canary
+from clawctl.serve.dialects import Ask, Refusal, Shown
+from clawctl.serve.dialects.api import refuse_beyond
+from clawctl.serve.dialects.fields import steering
+from clawctl.serve.dialects.settings import check_known
+from clawctl.serve.prompt import Rendered, load_tokenizer, plain_beside, render_beside
+from clawctl.serve.reading import Reading
+from clawctl.serve.sampling import altered, beyond_embedded
+from clawctl.serve.structured import asked_by, specification
+from clawctl.serve.switches import switches
+from clawctl.serve.turns import Lines, Turns
 
-_GREEDY = 1e-6  # a temperature that leaves only the likeliest token
-_PAGE = 32  # tokens in a page of the cache: prefixes are shared in whole pages
-_MAX_RUNNING = 256  # requests in one engine step
+_STRUCTURED_PER_KEY, _STRUCTURED = 32, 96  # requests whose form is given, at a time; each has processes of its own, others wait
+_SAID_AS = {  # names in chat completions and in the client's API
+    ("responses", "response_format"): "text.format",
+    ("messages", "response_format"): "output_config.format",
+}
 
 
-class TransformersEngine:
-    """See `clawctl.engines.Engine`. Made in a thread: loading takes a moment. Raises as `load_model`; CanaryFailure."""
+def start(run: RunDir, recipe: Recipe) -> "Embedded":
+    """Starts the process and waits until it has loaded version 0. Raises ClawError."""
+    models = ModelProcess(run, recipe)  # it starts while this process loads the tokenizer
+    try:
+        tokenizer = load_tokenizer(recipe.model_path)
+        models.wait()
+    except BaseException:
+        models.stop()
+        raise
+    return Embedded(recipe, tokenizer, models)
 
-    def __init__(self, run: RunDir, recipe: Recipe, version: int) -> None:
-        self._run, self._recipe = run, recipe
-        self.model = load_model(run, recipe, version)
-        pad_linears(self.model)
-        loaded = StagedWeights(version, self.model)
-        check_canary(run, version, loaded.score, loaded.tolerance)
+
+class Embedded:
+    """See `clawctl.engines.Engine`. `models` has loaded version 0."""
+
+    capabilities = Capabilities(ids=True, logprobs=True, processed=True, adapters=True, weights=True, images=False)
+
+    def __init__(self, recipe: Recipe, tokenizer: Any, models: Models) -> None:
+        self._recipe, self._tokenizer, self._models = recipe, tokenizer, models
+        self.version = 0
+        self.max_context = models.about.max_context
+        self._compiling, self._room = Turns(), _Room()
+        self._lines = Lines()
+        self._switches = switches(tokenizer.chat_template)
+        self._up = False
+        self._pins = Pins(self._load, recipe.serve.pinned_versions)
+
+    def _load(self, version: int) -> "Pinned":
+        self._models.load(version)
+        return Pinned(self._models, version)
+
+    async def begin(self, ask: Ask, version: int | None, stack: AsyncExitStack) -> list[Reply]:
+        about = self._models.about
+        if param := beyond_embedded(ask.tool_choice if ask.use_tools else None, ask.engine_fields, about.steers):
+            param = _said_as(ask, param)
+            raise Refusal(400, f"the embedded engine does not support '{param}': remove it, or serve with --engine vllm", param)
+        refuse_beyond(ask, "embedded")
+        await self._models.attach()
+        if version is not None:
+            await stack.enter_async_context(self._pins.lease(version, ask.key))
+        prompt = await self._rendered(ask)
+        if any(not 0 <= token < about.vocabulary for token in prompt.ids):
+            raise Refusal(400, f"a token id of the prompt is {about.vocabulary} or larger", "prompt")
+        sampling = self._sampling(ask, len(prompt.ids))
+        grammars = await self._opened(ask, prompt.thinking, stack)
+        replies: list[Reply] = []
+        try:
+            for i in range(ask.n):
+                seed = None if sampling.seed is None else sampling.seed + i
+                grammar = grammars[i] if grammars else None
+                generation = self._models.generate(version, prompt.ids, replace(sampling, seed=seed), grammar)
+                stack.callback(generation.cancel)
+                reading = Reading(self._tokenizer, ask, prompt.thinking, prompt.ids if ask.prompts else ())
+                fields = {name: value for name, value in ask.engine_fields.items() if name != "response_format"}
+                reason = altered(sampling.temperature, sampling.top_p, sampling.top_k, None, fields)
+                sampled = Sampled(sampling.temperature, sampling.top_p, sampling.top_k, prompt.ids, [], [], untrainable=reason)
+                replies.append(EmbeddedReply(generation, reading, prompt, sampled, about.eos_ids))
+        except EngineFailure as failure:
+            raise Refusal(500, str(failure)) from failure
+        return replies
+
+    async def _opened(self, ask: Ask, thinking: bool, stack: AsyncExitStack) -> list[int]:
+        """The numbers of the answers' grammars; none where their form is free. Another process compiles them, because a schema can
+        take any time, and keys take turns. Raises Refusal."""
+        wanted = specification(ask, self._tokenizer, thinking, self._switches)
+        if wanted is None:
+            return []
+        param = _said_as(ask, asked_by(ask))
+        try:
+            packed = as_json(wanted)
+        except CannotFollow as problem:
+            raise Refusal(400, f"'{param}' cannot be enforced: {problem}", param) from problem
+        await stack.enter_async_context(self._room.one(ask.key))
+        opened: list[int] = []
+        for _ in range(ask.n):
+            async with self._compiling.of(ask.key):
+                working = asyncio.ensure_future(asyncio.to_thread(self._models.compile, packed))
+                try:
+                    opened.append(await asyncio.shield(working))
+                except CannotFollow as problem:
+                    raise Refusal(400, f"'{param}' cannot be enforced: {problem}", param) from problem
+                except EngineFailure as failure:
+                    raise Refusal(500, str(failure)) from failure
+                except asyncio.CancelledError:  # its turn ends with the work, not with its client
+                    with suppress(EngineFailure):
+                        self._models.discard(await working)
+                    raise
+            stack.callback(self._models.discard, opened[-1])
+        return opened
+
+    async def count(self, ask: Ask) -> int:
+        return len((await self._rendered(ask)).ids)
+
+    async def _rendered(self, ask: Ask) -> Rendered:
+        if ask.prompts:
+            return await plain_beside(self._tokenizer, ask, self._lines)
+        check_known(ask.template_settings, self._switches)
+        return await render_beside(self._tokenizer, ask, self._lines, self._recipe.serve.splice)
+
+    def _sampling(self, ask: Ask, prompt: int) -> Sampling:
+        serve, longest = self._recipe.serve, self.max_context
+        if not prompt:
+            raise Refusal(400, "the prompt is empty", "messages")
+        asked = 1 if ask.max_tokens is None or ask.max_tokens_may_shrink else ask.max_tokens
+        if prompt + asked > longest:
+            raise Refusal(
+                400,
+                f"This model's maximum context length is {longest} tokens. However, you requested {prompt + asked} tokens "
+                f"({prompt} in the messages, {asked} in the completion). Please reduce the length of the messages or completion.",
+                "prompt" if ask.prompts else "messages",
+                "context_length_exceeded",
+            )
+        return Sampling(
+            temperature=serve.temperature if ask.temperature is None else ask.temperature,
+            top_p=serve.top_p if ask.top_p is None else ask.top_p,
+            top_k=ask.top_k,
+            max_tokens=min(ask.max_tokens or serve.max_tokens or longest, longest - prompt),
+            top_logprobs=ask.top_logprobs if ask.logprobs else 0,
+            **steering(ask.engine_fields, self._models.about.vocabulary),
+        )
+
+    def load(self, version: int) -> Swap:
+        swap = self._models.replace(version)
         self.version = version
-        config = self.model.config.get_text_config()
-        self.vocabulary = int(config.vocab_size)
-        self.steers = can_steer(self.model)
-        self.steering = Steering(self.vocabulary)
-        self.max_context = min(int(config.max_position_embeddings), recipe.serve.kv_cache_tokens)
-        eos = self.model.generation_config.eos_token_id
-        self.eos_ids = frozenset([eos] if isinstance(eos, int) else eos or [])
-        self._swap_times: list[float] = [float("-inf")]  # time.perf_counter() at which …
-        self._swap_versions: list[int] = [version]  # … this version took over
-        self.outputs = Outputs()
-        steering = self.steering if self.steers else None
-        self.manager = start_batching(self.model, self._generation_config(), self._batching_config(), self.outputs, steering)
+        return swap
 
-    def _generation_config(self) -> GenerationConfig:
-        # Values that are not the defaults, so that transformers makes the processors; each request brings its own.
-        return GenerationConfig(do_sample=True, temperature=0.7, top_p=0.9, top_k=20, eos_token_id=sorted(self.eos_ids) or -1)
+    async def keep(self, up: Callable[[], None]) -> None:
+        await self._models.attach()
+        await asyncio.to_thread(up)
+        self._up = True
+        await self._models.ended()
 
-    def _batching_config(self) -> ContinuousBatchingConfig:
-        return ContinuousBatchingConfig(
-            page_size=_PAGE,
-            num_blocks=max(1, self._recipe.serve.kv_cache_tokens // _PAGE),
-            max_batch_tokens=self._recipe.serve.max_batch_tokens,
-            max_requests_per_batch=min(_MAX_RUNNING, self._recipe.serve.max_batch_tokens),
-            return_logprobs=True,
-            per_request_processors=True,
-        )
+    def waiting_for(self) -> str | None:
+        return None if self._up else "the engine is starting"
 
-    def generate(self, prompt_ids: Sequence[int], sampling: Sampling, grammar: Following | None = None) -> "TransformersGeneration":
-        name = uuid4().hex
-        steered = None
-        if self.steers and (grammar is not None or steers(sampling)):
-            steered = self.steering.register(name, list(prompt_ids), sampling, grammar, self.eos_ids)
-        generation = TransformersGeneration(self, name, steered)
-        self.outputs.register(generation.request_id, generation.deliver)
-        added = self.manager.add_request(
-            list(prompt_ids),
-            request_id=generation.request_id,
-            max_new_tokens=sampling.max_tokens,
-            streaming=True,
-            record_timestamps=True,
-            temperature=max(float(sampling.temperature), _GREEDY),
-            top_p=float(sampling.top_p),
-            top_k=min(sampling.top_k, self.vocabulary) or self.vocabulary,
-        )
-        if added is None:
-            self.outputs.forget(generation.request_id)
-            self.steering.forget(generation.request_id)
-            raise EngineFailure("the engine has stopped")
-        return generation
-
-    def version_at(self, sampled: float) -> int:
-        """The version whose weights computed a token that was sampled at `sampled` (time.perf_counter()). It is exact, because the
-        sampling loop stops while weights change."""
-        return self._swap_versions[bisect.bisect_right(self._swap_times, sampled) - 1]
-
-    def stage(self, version: int) -> Staged:
-        model = load_model(self._run, self._recipe, version).to(self.model.dtype)  # as it will serve
-        return StagedWeights(version, model)
-
-    @torch.no_grad()
-    def swap(self, staged: Staged) -> float:
-        assert isinstance(staged, StagedWeights)
-        current, coming = self.model.state_dict(), staged.model.state_dict()
-        if current.keys() != coming.keys() or any(current[name].shape != coming[name].shape for name in current):
-            raise ValueError(f"the weights of policy {staged.version} do not match the model that is served")
-        with self.manager.pause():
-            began = time.perf_counter()
-            for name, tensor in current.items():
-                tensor.copy_(coming[name])
-            forget_prefixes(self.manager)
-            self._swap_versions.append(staged.version)
-            self._swap_times.append(time.perf_counter())
-            self.version = staged.version
-            return (time.perf_counter() - began) * 1000
+    def doubt(self) -> None:
+        return None
 
     def failure(self) -> str | None:
-        if self.manager.is_running():
-            return None
-        return str(self.manager.background_thread_status.fatal_error or "the engine has stopped")
+        return self._models.failure()
 
     def stop(self) -> None:
-        self.manager.stop(block=True, timeout=30, hard_stop=True)
+        self._models.stop()
 
 
-class TransformersGeneration:
-    """See `clawctl.engines.Generation`."""
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """A version that is loaded besides the live model."""
 
-    def __init__(self, engine: TransformersEngine, request_id: str, steered: Steered | None) -> None:
-        self._engine, self._steered = engine, steered
-        self.request_id = request_id
-        self._seen = 0
-        self._tokens: list[Token] = []
-        self._ended = False
-        self._error: EngineFailure | None = None
-        self._news = asyncio.Event()
+    models: Models
+    version: int
 
-    def deliver(self, output: Any) -> None:
-        """Take the engine's results; called on the event loop."""
-        new = len(output.generated_tokens) - self._seen
-        if new > 0 and not self._ended:
-            # Counted from the end: a request that restarted for lack of cache lost its earlier times.
-            fresh = zip(output.generated_tokens[-new:], output.logprobs[-new:], output.timestamps[-new:], strict=True)
-            tokens = [Token(token, logprob, self._engine.version_at(at)) for token, logprob, at in fresh]
-            if self._steered is not None and self._steered.tops:
-                tops = self._steered.tops[self._seen : self._seen + new]
-                tokens = [token._replace(top=top) for token, top in zip(tokens, tops, strict=True)]
-            if self._steered is not None and self._steered.failed is not None:
-                self._error = CannotFollow(self._steered.failed)
-                self.cancel()
-                return
-            self._tokens += tokens
-            self._seen += new
-        if output.is_finished() and not self._ended:
-            self._ended = True
-            self._error = None if output.error is None else EngineFailure(output.error)
-        self._news.set()
+    def failure(self) -> str | None:
+        return self.models.failure(self.version)
 
-    async def __aiter__(self) -> AsyncIterator[list[Token]]:
-        try:
-            while not (self._ended and not self._tokens):
-                await self._news.wait()
-                self._news.clear()
-                tokens, self._tokens = self._tokens, []
-                if tokens:
-                    yield tokens
-                if self._ended:
-                    self._news.set()
-            if self._error is not None:
-                raise self._error
-        finally:
-            self.cancel()
+    def stop(self) -> None:
+        self.models.unload(self.version)
 
-    def allowed(self, count: int) -> Allowed | None:
-        sets = None if self._steered is None else self._steered.sets
-        return None if sets is None else sets.first(count)
+
+def as_json(specification: dict[str, Any]) -> bytes:
+    """The specification of a grammar for `Models.compile`. Raises CannotFollow."""
+    try:
+        return orjson.dumps(specification)
+    except orjson.JSONEncodeError as error:
+        raise CannotFollow("the schema is nested too deeply") from error
+
+
+class _Room:
+    """Limits structured requests: those of one key leave room for other keys and wait for each other."""
+
+    def __init__(self) -> None:
+        self._all = asyncio.Semaphore(_STRUCTURED)
+        self._of_key: dict[str, asyncio.Semaphore] = {}
+
+    @asynccontextmanager
+    async def one(self, key: str) -> AsyncIterator[None]:
+        async with self._of_key.setdefault(key, asyncio.Semaphore(_STRUCTURED_PER_KEY)), self._all:
+            yield
+
+
+def _said_as(ask: Ask, param: str) -> str:
+    return _SAID_AS.get((ask.api, param), param)
+
+
+class EmbeddedReply:
+    """See `clawctl.engines.Reply`."""
+
+    def __init__(
+        self, generation: Generation, reading: Reading, prompt: Rendered, sampled: Sampled, eos_ids: frozenset[int]
+    ) -> None:
+        self._generation, self._reading, self._eos_ids = generation, reading, eos_ids
+        self._stopped = self._cancelled = False
+        self._ended = False  # by the model itself
+        self._versions = set[int | None]()  # that sampled something
+        self.sampled = sampled
+        sampled.prompt_tokens = len(prompt.ids)
+        sampled.spliced, sampled.unspliced, sampled.adapted = prompt.spliced, prompt.unspliced, prompt.adapted
+
+    async def __aiter__(self) -> AsyncIterator[Shown]:
+        reading, sampled = self._reading, self.sampled
+        async for tokens in self._generation:
+            self._take(tokens)
+            if shown := reading.shown():
+                yield shown
+            if self._stopped:
+                self._generation.cancel()
+                break
+        if shown := reading.end():
+            yield shown
+        if self._stopped:
+            sampled.finish_reason = "tool_calls" if reading.called else "stop"
+        elif not self._cancelled:
+            sampled.finish_reason = "length"
+        sampled.cut_call = reading.ended_in_call and not self._ended
+        self._keep_sets()
+
+    def _keep_sets(self) -> None:
+        """Keep the allowed tokens at each place, which the trainer needs."""
+        sampled = self.sampled
+        allowed = self._generation.allowed(len(sampled.completion_ids or ()))
+        if allowed is not None:
+            sampled.allowed = allowed.packed()
+            if sampled.allowed is None:
+                sampled.untrainable = sampled.untrainable or "structured output: its sets of tokens are too large"
+
+    def _take(self, tokens: list[Token]) -> None:
+        reading, sampled = self._reading, self.sampled
+        assert sampled.completion_ids is not None
+        assert sampled.logprobs is not None
+        for token in tokens:
+            sampled.completion_ids.append(token.id)
+            sampled.logprobs.append(token.logprob)
+            sampled.completion_tokens += 1
+            sampled.version_end = token.version
+            self._versions.add(token.version)
+            if sampled.version is None:  # a prompt that was begun before a swap may be computed half by the old weights: it counts
+                sampled.version = self._generation.begun
+                self._versions |= {self._generation.begun}
+            self._stopped = self._ended = token.id in self._eos_ids
+            reading.take(token.id, token.logprob, token.top, self._stopped)
+            if reading.hit:
+                self._stopped, sampled.stop_sequence = True, reading.hit
+                break
+        sampled.reasoning_tokens = reading.reasoning_tokens
+        if sampled.version == sampled.version_end and len(self._versions) > 1:
+            sampled.untrainable = sampled.untrainable or THERE_AND_BACK
 
     def cancel(self) -> None:
-        if not self._ended:
-            self._ended = True
-            self._engine.manager.cancel_request(self.request_id)
-        self._engine.outputs.forget(self.request_id)
-        self._engine.steering.forget(self.request_id)
-        self._news.set()
+        self._cancelled = True
+        self._generation.cancel()

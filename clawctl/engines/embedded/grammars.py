@@ -21,7 +21,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from clawctl.engines import Allowed, CannotFollow
+from clawctl.engines import CannotFollow
 from clawctl.engines.embedded.grammar_process import FAILED, FREE
 
 _log = logging.getLogger("clawctl.serve")
@@ -104,12 +104,9 @@ class Grammars:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
-    def open(self, specification: dict[str, Any]) -> Grammar:
-        """Raises CannotFollow if the grammar cannot be compiled within the limits, or if llguidance is missing."""
-        try:
-            told = orjson.dumps(specification)
-        except orjson.JSONEncodeError as error:
-            raise CannotFollow("the schema is nested too deeply") from error
+    def open(self, specification: bytes) -> Grammar:
+        """`specification` is JSON, see `clawctl.serve.structured`. Raises CannotFollow if the grammar cannot be compiled within the
+        limits, or if llguidance is missing."""
         with self._starting:
             if self._process is None or self._process.poll() is not None:
                 self._start()
@@ -122,7 +119,7 @@ class Grammars:
                     ours.close()
                     raise CannotFollow(f"its process has ended: {error}") from error
         try:
-            return Grammar(ours, self._vocabulary, told)
+            return Grammar(ours, self._vocabulary, specification)
         except CannotFollow:
             ours.close()
             raise
@@ -180,17 +177,17 @@ def _as_json(tokenizer: Any) -> str:
 class Sets:
     """The masks under which the tokens of one answer were drawn. It grows in the thread that samples."""
 
-    def __init__(self, vocabulary: int) -> None:
-        self._vocabulary = vocabulary
-        self._distinct: dict[bytes, int] = {}
-        self._which: list[int] = []
+    def __init__(self) -> None:
+        self.distinct: list[bytes] = []  # numbered as they came
+        self.which: list[int] = []  # of each token, the index of its mask; -1: any token could be drawn
+        self._numbers: dict[bytes, int] = {}
 
     def add(self, mask: Bits | None) -> None:
         """The mask of the next token."""
-        self._which.append(-1 if mask is None else self._distinct.setdefault(mask.tobytes(), len(self._distinct)))
-
-    def first(self, count: int) -> Allowed:
-        """Those of the first `count` tokens."""
-        which = self._which[:count]
-        kept = max(which, default=-1) + 1  # they are numbered as they came
-        return Allowed(self._vocabulary, tuple(which), tuple(self._distinct)[:kept])
+        number = -1
+        if mask is not None:
+            told = mask.tobytes()
+            number = self._numbers.setdefault(told, len(self._numbers))
+            if number == len(self.distinct):
+                self.distinct.append(told)
+        self.which.append(number)

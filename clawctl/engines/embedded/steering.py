@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
 
-from clawctl.engines import CannotFollow, Following, Sampling
-from clawctl.engines.embedded.grammars import Bits, Sets
+from clawctl.engines import CannotFollow
+from clawctl.engines.embedded.frames import Sampling
+from clawctl.engines.embedded.grammars import Bits, Grammar, Sets
 
 _NOTHING = torch.empty(0, dtype=torch.int32)
 Draw = Callable[[torch.Tensor, torch.Tensor], None]
@@ -81,7 +82,7 @@ class Steered:
     seen_V: torch.Tensor | None
     counts_V: torch.Tensor | None
     eos_ids: frozenset[int] = frozenset()
-    grammar: Following | None = None
+    grammar: Grammar | None = None
     sets: Sets | None = None  # of `grammar`
     failed: str | None = None  # why the grammar cannot continue
     place: int = 0  # tokens sampled so far
@@ -124,7 +125,7 @@ class Steering:
         request_id: str,
         prompt_ids: list[int],
         sampling: Sampling,
-        grammar: Following | None = None,
+        grammar: Grammar | None = None,
         eos_ids: frozenset[int] = frozenset(),
     ) -> Steered:
         penalises = _penalises(sampling)
@@ -132,7 +133,7 @@ class Steering:
         if seen_V is not None:
             seen_V[torch.tensor(prompt_ids)] = True
         counts_V = torch.zeros(self._vocabulary) if penalises else None
-        bias_V, sets = _bias(sampling.logit_bias, self._vocabulary), None if grammar is None else Sets(self._vocabulary)
+        bias_V, sets = _bias(sampling.logit_bias, self._vocabulary), None if grammar is None else Sets()
         steered = self._requests[request_id] = Steered(sampling, bias_V, seen_V, counts_V, eos_ids, grammar, sets)
         return steered
 

@@ -7,8 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from clawctl.engines import EngineFailure
-from clawctl.engines.backend import Sampled
+from clawctl.engines import EngineFailure, Sampled
 from clawctl.engines.refusals import refusal
 from clawctl.engines.upstream.tokens import Clock, Tokens
 from clawctl.engines.upstream.wire import Chunk, Entry, Wire, Words
@@ -44,7 +43,7 @@ class Saying(Protocol):
 
 
 class UpstreamReply:
-    """See `clawctl.engines.backend.Reply`; it also receives the response's body. With `live` False the client does not stream, and
+    """See `clawctl.engines.Reply`; it also receives the response's body. With `live` False the client does not stream, and
     events are shown at the end: complete, cancelled or broken off."""
 
     def __init__(

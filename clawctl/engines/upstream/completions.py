@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from clawctl.engines.backend import Sampled
+from clawctl.engines import Sampled
 from clawctl.engines.upstream.chunks import ChatSaying
 from clawctl.engines.upstream.wire import Chunk, Entry
 from clawctl.serve.dialects import Ask, Prompt, Shown

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from clawctl.engines.backend import Capabilities, Unanswered
+from clawctl.engines import Capabilities, Unanswered
 from clawctl.engines.upstream.tokens import IDS_WANTED
 from clawctl.engines.vllm.control import Control
 from clawctl.errors import ClawError

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from clawctl.engines.backend import Unanswered
+from clawctl.engines import Unanswered
 from clawctl.engines.vllm.control import Control
 from clawctl.errors import ClawError
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from clawctl.engines.backend import Unanswered
+from clawctl.engines import Unanswered
 from clawctl.engines.vllm.control import Control
 from clawctl.errors import ClawError
 

@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from clawctl.config import Recipe
-from clawctl.engines import Swap
-from clawctl.engines.backend import Capabilities, NotYet, Unanswered
+from clawctl.engines import Capabilities, NotYet, Swap, Unanswered
 from clawctl.engines.event_loop import OnLoop
 from clawctl.engines.refusals import unproven
 from clawctl.engines.upstream.adapters import Adapters, Target
@@ -128,7 +127,7 @@ class Targets:
     # ---- a new version, in a thread of its own ---------------------------------------------------------------------------
 
     def swap(self, version: int) -> Swap:
-        """See `clawctl.engines.backend.Backend`."""
+        """See `clawctl.engines.Engine.load`."""
         adapter = read_policy(self._run, version).kind == "adapter"
         if adapter and self.doubt is not None:
             self._swap_weights(0)

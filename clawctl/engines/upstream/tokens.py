@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from clawctl.engines.backend import THERE_AND_BACK, Sampled
+from clawctl.engines import THERE_AND_BACK, Sampled
 from clawctl.engines.upstream.wire import Chunk, ChunkChoice, Entry
 
 _UNKNOWN_LOGPROB = -9999.0  # vLLM's value for numbers that JSON does not have

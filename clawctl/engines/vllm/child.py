@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from clawctl.config import Recipe, environment_with
-from clawctl.engines.upstream.backend import Upstream
+from clawctl.engines.upstream.engine import Upstream, splicing_tokenizer
 from clawctl.engines.vllm.inside.clawctl_multiplex import FD
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
@@ -34,8 +34,13 @@ _SPARE_ADAPTERS = 2  # besides the live one and pinned ones: the new one, and on
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM allows
 
 
+def start(run: RunDir, recipe: Recipe) -> "Vllm":
+    """vLLM itself starts with `Vllm.keep`. Raises ClawError."""
+    return Vllm(run, recipe, splicing_tokenizer(recipe))
+
+
 class Vllm(Upstream):
-    """See `clawctl.engines.backend.Backend`."""
+    """See `clawctl.engines.Engine`."""
 
     def __init__(self, run: RunDir, recipe: Recipe, tokenizer: Any = None) -> None:
         self._port, self._key = free_port(), secrets.token_urlsafe(32)

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from clawctl.engines.backend import Unanswered
+from clawctl.engines import Unanswered
 from clawctl.errors import ClawError
 
 _PLACES = 64  # asked for at once

@@ -392,7 +392,37 @@ _COMPOUND = re.compile(
     r"(?P<of>.{2,24}?)[s]?(?P<word>codes?|codice|koden?|kode(?:n|ns|s)?|kod(?:u|em|om|ot|ja|ot)?|koodin?|kood|kombination(?:en)?|combinatie|nummer|nummret|pin|zahl|passwort|kennwort|wachtwoord|losenord|passord)$"
 )
 _COMPOUND_ENDS = tuple(
-    ["code", "codes", "codice", "kode", "koden", "kodens", "kodes", "kod", "kodu", "kodem", "kodom", "kodot", "kodja", "kodjat", "koodi", "koodin", "kood", "kombination", "kombinationen", "combinatie", "nummer", "nummret", "pin", "zahl", "passwort", "kennwort", "wachtwoord", "losenord", "passord"]
+    [
+        "code",
+        "codes",
+        "codice",
+        "kode",
+        "koden",
+        "kodens",
+        "kodes",
+        "kod",
+        "kodu",
+        "kodem",
+        "kodom",
+        "kodot",
+        "kodja",
+        "kodjat",
+        "koodi",
+        "koodin",
+        "kood",
+        "kombination",
+        "kombinationen",
+        "combinatie",
+        "nummer",
+        "nummret",
+        "pin",
+        "zahl",
+        "passwort",
+        "kennwort",
+        "wachtwoord",
+        "losenord",
+        "passord",
+    ]
 )
 _OF_CODES = Says.LOCK | Says.OWNER | Says.KEYBOX
 

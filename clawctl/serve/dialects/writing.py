@@ -88,7 +88,8 @@ def chunk_frame(data: Object) -> bytes:
 
 def event_frame(data: Object) -> bytes:
     """One event of a stream whose events have names: their type."""
-    return b"event: " + data["type"].encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n"
+    kind: str = data["type"]
+    return b"event: " + kind.encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n"
 
 
 class _OneAsk(Dialect):

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from clawctl.config import Recipe
 from clawctl.judge.laboratory.attacks import ATTACKS, pair
 from clawctl.judge.laboratory.calibrate import flips
-from clawctl.judge.laboratory.obedient import obey
 from clawctl.judge.prompts import read_vote
 from clawctl.judge.protocol import Evidence
 from clawctl.run.rows import Message
 from scripts.benchmarks.judge_held_out import HELD_OUT
+from scripts.benchmarks.judge_obedient import obey
 
 
 def test_there_are_sixty_different_attacks_of_a_dozen_kinds() -> None:

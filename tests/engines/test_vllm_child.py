@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from served import recipe_data
 
 from clawctl.config import DEMO_MODEL, Recipe
-from clawctl.engines.backend import inside
+from clawctl.engines.vllm import inside
 from clawctl.engines.vllm.child import _cause, arguments, check_vllm, environment
 from clawctl.errors import ClawError
+from tests.serve.served import recipe_data
 
 
 def recipe(**serve: object) -> Recipe:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from clawctl.config import Recipe
-from clawctl.engines.backend import Unanswered
-from clawctl.engines.upstream.backend import Upstream
+from clawctl.engines import Unanswered
+from clawctl.engines.upstream.engine import Upstream
 from clawctl.engines.upstream.probe import Found, missing, probe
 from clawctl.engines.vllm.control import Control
 from clawctl.run.directory import open_run

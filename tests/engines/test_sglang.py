@@ -7,7 +7,6 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from served import Server
 from sglang_stub import PROMPT_IDS, Sglang
 
 from clawctl.engines.upstream.probe import probe
@@ -16,6 +15,7 @@ from clawctl.engines.vllm.control import Control
 from clawctl.run.policies import move_live, publish_policy
 from clawctl.run.rows import Policy
 from scripts.asgi import serving
+from tests.serve.served import Server
 from tests.waiting import until
 
 CANARY_IDS = [3, 4, 5]

@@ -1,4 +1,4 @@
-"""Engines that are pinned to a version: a few at a time, the one not used for longest makes room."""
+"""Models that are pinned to a version: a few at a time, the one not used for longest makes room."""
 
 import asyncio
 import logging
@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
-from clawctl.engines import Engine
 from clawctl.engines.places import Places
 from clawctl.engines.refusals import unproven
 from clawctl.serve.canary import CanaryFailure
@@ -16,46 +16,54 @@ from clawctl.serve.dialects import Refusal
 _log = logging.getLogger("clawctl.serve")
 
 
+class Loaded(Protocol):
+    """A version that is loaded besides the live model."""
+
+    def failure(self) -> str | None:
+        """Why it cannot continue, or None."""
+        ...
+
+    def stop(self) -> None:
+        """Unload it; in a thread."""
+        ...
+
+
 @dataclass(slots=True)
-class _Pinned:
-    engine: Engine
+class _Pin:
+    model: Loaded
     users: int = 0
 
 
 class Pins:
-    """`make` starts an engine for a version, in a thread."""
+    """`make` loads a version, in a thread."""
 
-    def __init__(self, make: Callable[[int], Engine], most: int) -> None:
+    def __init__(self, make: Callable[[int], Loaded], most: int) -> None:
         self._make, self._most = make, most
         self._places = Places(most)
-        self._pinned: OrderedDict[int, _Pinned] = OrderedDict()  # least recently used first
+        self._pinned: OrderedDict[int, _Pin] = OrderedDict()  # least recently used first
         self._changing = asyncio.Lock()
 
     @asynccontextmanager
-    async def lease(self, version: int, key: str = "") -> AsyncIterator[Engine]:
-        """An engine that serves `version` and no other for as long as the lease lasts. Raises Refusal if it cannot be loaded."""
+    async def lease(self, version: int, key: str = "") -> AsyncIterator[Loaded]:
+        """A model of `version` and no other for as long as the lease lasts. Raises Refusal if it cannot be loaded."""
         async with self._places.one(version, key):
             pinned = await self._pin(version)
             try:
-                yield pinned.engine
+                yield pinned.model
             finally:
                 pinned.users -= 1
 
-    def stop(self) -> None:
-        for pinned in self._pinned.values():
-            pinned.engine.stop()
-
-    async def _pin(self, version: int) -> _Pinned:
+    async def _pin(self, version: int) -> _Pin:
         ready = self._pinned.get(version)
-        if ready is not None and ready.engine.failure() is None:
+        if ready is not None and ready.model.failure() is None:
             self._pinned.move_to_end(version)
             ready.users += 1
             return ready
         async with self._changing:  # one at a time: two requests for a new version load it once
-            if version in self._pinned and self._pinned[version].engine.failure() is not None:
+            if version in self._pinned and self._pinned[version].model.failure() is not None:
                 del self._pinned[version]  # it died; its requests got an error
             while version not in self._pinned and (idle := self._one_too_many()) is not None:
-                await asyncio.to_thread(self._pinned.pop(idle).engine.stop)
+                await asyncio.to_thread(self._pinned.pop(idle).model.stop)
             if version not in self._pinned:
                 await self._add(version)
             self._pinned.move_to_end(version)
@@ -79,10 +87,10 @@ class Pins:
             raise
         finally:
             if loading.done() and loading.exception() is None:
-                self._pinned[version] = _Pinned(loading.result())
+                self._pinned[version] = _Pin(loading.result())
         loading.result()
 
-    def _load(self, version: int) -> Engine:
+    def _load(self, version: int) -> Loaded:
         try:
             return self._make(version)
         except CanaryFailure as error:

@@ -8,19 +8,20 @@ from typing import Any
 
 import pytest
 import torch
+from decoding import sample
 from peft import LoraConfig, get_peft_model
-from served import logprobs_of, perturbed, recipe_data
 from transformers import AutoModelForCausalLM
 
 from clawctl.config import Recipe
-from clawctl.engines import Sampling, Token
-from clawctl.engines.embedded.engine import TransformersEngine
+from clawctl.engines.embedded.decoder import Decoder
+from clawctl.engines.embedded.frames import Piece, Sampling, Token
 from clawctl.engines.embedded.weights import load_model
 from clawctl.engines.patches.padding import PaddedLinear
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.policies import ensure_base_policy, publish_policy
 from clawctl.run.rows import Policy
 from clawctl.serve.canary import CanaryFailure
+from tests.serve.served import logprobs_of, perturbed, recipe_data
 
 PROMPT = list(range(3, 103))
 
@@ -36,8 +37,8 @@ def run(tmp_path: Path, model_path: Path) -> RunDir:
 
 
 @pytest.fixture
-def engine(run: RunDir, model_path: Path) -> Iterator[TransformersEngine]:
-    engine = TransformersEngine(run, Recipe.model_validate(recipe_data(model_path)), 0)
+def engine(run: RunDir, model_path: Path) -> Iterator[Decoder]:
+    engine = Decoder(run, Recipe.model_validate(recipe_data(model_path)), 0)
     yield engine
     engine.stop()
 
@@ -58,7 +59,7 @@ def test_an_engine_whose_canary_is_off_is_not_made(run: RunDir, model_path: Path
     policy = Policy(3, 2, 3, None, "full", str(model_path), [], canary, {}, 0.0)
     publish_policy(run, policy, perturbed(model_path, 3).save_pretrained)
     with pytest.raises(CanaryFailure, match="differs by"):
-        TransformersEngine(run, Recipe.model_validate(recipe_data(model_path)), 3)
+        Decoder(run, Recipe.model_validate(recipe_data(model_path)), 3)
 
 
 def model_of(run: RunDir, model_path: Path, version: int) -> Any:
@@ -66,17 +67,12 @@ def model_of(run: RunDir, model_path: Path, version: int) -> Any:
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
 
 
-async def sample(engine: TransformersEngine, ids: list[int], longest: int = 24, **sampling: Any) -> list[Token]:
-    chosen = Sampling(**{"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_tokens": longest, **sampling})
-    return [token for tokens in [tokens async for tokens in engine.generate(ids, chosen)] for token in tokens]
-
-
 def assert_exact(model: Any, prompt: list[int], tokens: list[Token], temperature: float = 1.0) -> None:
     expected = logprobs_of(model, prompt, [token.id for token in tokens], temperature)
     assert [token.logprob for token in tokens] == pytest.approx(expected, abs=1e-4)
 
 
-def test_logprobs_are_those_of_a_plain_forward_pass(engine: TransformersEngine, run: RunDir, model_path: Path) -> None:
+def test_logprobs_are_those_of_a_plain_forward_pass(engine: Decoder, run: RunDir, model_path: Path) -> None:
     async def main() -> None:
         # Short and long ones at once, one longer than an engine step: all ways through the attention.
         prompts = [PROMPT[:5], PROMPT, PROMPT[:33], PROMPT * 3, PROMPT[:1]]
@@ -92,7 +88,7 @@ def test_logprobs_are_those_of_a_plain_forward_pass(engine: TransformersEngine, 
 def test_in_bfloat16_rows_are_padded_and_logprobs_are_those_of_a_plain_pass_up_to_rounding(run: RunDir, model_path: Path) -> None:
     data = recipe_data(model_path)
     data["model"]["dtype"] = "bfloat16"
-    engine = TransformersEngine(run, Recipe.model_validate(data), 0)
+    engine = Decoder(run, Recipe.model_validate(data), 0)
     plain = model_of(run, model_path, 0).to(torch.bfloat16)
 
     async def main() -> None:
@@ -109,7 +105,7 @@ def test_in_bfloat16_rows_are_padded_and_logprobs_are_those_of_a_plain_pass_up_t
         engine.stop()
 
 
-def test_an_answer_ends_with_the_end_token_or_at_its_limit(engine: TransformersEngine) -> None:
+def test_an_answer_ends_with_the_end_token_or_at_its_limit(engine: Decoder) -> None:
     async def main() -> None:
         answers = await asyncio.gather(*(sample(engine, PROMPT, 120) for _ in range(2)))
         for tokens in answers:
@@ -120,7 +116,7 @@ def test_an_answer_ends_with_the_end_token_or_at_its_limit(engine: TransformersE
 
 
 def test_temperature_0_takes_the_likeliest_and_top_k_keeps_to_the_k_likeliest(
-    engine: TransformersEngine, run: RunDir, model_path: Path
+    engine: Decoder, run: RunDir, model_path: Path
 ) -> None:
     async def main() -> None:
         greedy, tiniest, few, nucleus = await asyncio.gather(
@@ -141,15 +137,13 @@ def test_temperature_0_takes_the_likeliest_and_top_k_keeps_to_the_k_likeliest(
     asyncio.run(main())
 
 
-def test_a_swap_keeps_running_requests_and_tags_each_token_with_its_version(
-    engine: TransformersEngine, run: RunDir, model_path: Path
-) -> None:
+def test_a_swap_keeps_running_requests_and_tags_each_token_with_its_version(engine: Decoder, run: RunDir, model_path: Path) -> None:
     async def main() -> None:
         requests = [asyncio.create_task(sample(engine, PROMPT[: 20 + i], 200)) for i in range(8)]
         while len(engine.outputs._takers) < 8:  # all are running
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
-        await asyncio.to_thread(engine.swap, engine.stage(1))
+        await asyncio.to_thread(engine.replace, engine.stage(1))
         answers = await asyncio.gather(*requests)
         old, new = model_of(run, model_path, 0), model_of(run, model_path, 1)
         for i, tokens in enumerate(answers):
@@ -166,44 +160,44 @@ def test_a_swap_keeps_running_requests_and_tags_each_token_with_its_version(
     asyncio.run(main())
 
 
-def test_nothing_that_old_weights_computed_is_shared_after_a_swap(
-    engine: TransformersEngine, run: RunDir, model_path: Path
-) -> None:
+def test_nothing_that_old_weights_computed_is_shared_after_a_swap(engine: Decoder, run: RunDir, model_path: Path) -> None:
     async def main() -> None:
         await sample(engine, PROMPT)  # its pages are kept for others
         running = asyncio.create_task(sample(engine, PROMPT[:70], 300, temperature=0.7))
         await asyncio.sleep(0.1)
-        await asyncio.to_thread(engine.swap, engine.stage(2))
+        await asyncio.to_thread(engine.replace, engine.stage(2))
         crossed = await running
         new = model_of(run, model_path, 2)
         for prompt in (PROMPT, PROMPT[:70] + [token.id for token in crossed]):
             assert_exact(new, prompt, await sample(engine, prompt))
-        await asyncio.to_thread(engine.swap, engine.stage(0))  # and back
+        await asyncio.to_thread(engine.replace, engine.stage(0))  # and back
         assert_exact(model_of(run, model_path, 0), PROMPT, await sample(engine, PROMPT))
 
     asyncio.run(main())
 
 
-def test_an_adapter_serves_merged_into_the_base(engine: TransformersEngine, run: RunDir, model_path: Path) -> None:
+def test_an_adapter_serves_merged_into_the_base(engine: Decoder, run: RunDir, model_path: Path) -> None:
     base = model_of(run, model_path, 0)
     adapted = get_peft_model(base, LoraConfig(r=4, target_modules=["q_proj", "up_proj"], init_lora_weights=False))
     publish_policy(run, Policy(3, 0, 3, None, "adapter", str(model_path), [], None, {}, 0.0), adapted.save_pretrained)
 
     async def main() -> None:
-        await asyncio.to_thread(engine.swap, engine.stage(3))
+        await asyncio.to_thread(engine.replace, engine.stage(3))
         assert_exact(adapted.eval(), PROMPT, await sample(engine, PROMPT))
 
     asyncio.run(main())
 
 
-def test_a_cancelled_request_gives_back_what_it_held(engine: TransformersEngine) -> None:
+def test_a_cancelled_request_gives_back_what_it_held(engine: Decoder) -> None:
     async def main() -> None:
-        generation = engine.generate(PROMPT, Sampling(1.0, 1.0, 0, 1000))
+        pieces: asyncio.Queue[Piece] = asyncio.Queue()
+        running = engine.generate(PROMPT, Sampling(1.0, 1.0, 0, 1000), pieces.put_nowait)
         got: list[Token] = []
-        async for tokens in generation:
-            got += tokens
-            if len(got) >= 5:
-                generation.cancel()
+        while len(got) < 5:
+            got += (await pieces.get()).tokens
+        running.cancel()
+        await asyncio.sleep(0.1)
+        assert pieces.empty()
         assert 5 <= len(got) < 1000
         assert not engine.outputs._takers
         await sample(engine, PROMPT[:10], 4)  # a step later …
@@ -214,7 +208,7 @@ def test_a_cancelled_request_gives_back_what_it_held(engine: TransformersEngine)
 
 def test_many_requests_in_a_small_cache_all_finish_exactly(run: RunDir, model_path: Path) -> None:
     recipe = Recipe.model_validate(recipe_data(model_path, kv_cache_tokens=384))
-    engine = TransformersEngine(run, recipe, 0)
+    engine = Decoder(run, recipe, 0)
 
     async def main() -> None:
         prompts = [PROMPT[i : i + 60] for i in range(6)]

@@ -8,12 +8,12 @@ import httpx
 import orjson
 import psutil
 import pytest
-from served import Server, until
 from transformers import AutoTokenizer
 from vllm_served import NEEDS_VLLM, assert_exact, last
 
 from clawctl.config import DEMO_MODEL
 from clawctl.engines.vllm.child import SERVER
+from tests.serve.served import Server, until
 
 pytestmark = NEEDS_VLLM
 

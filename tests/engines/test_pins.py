@@ -8,16 +8,16 @@ from typing import Any
 
 import httpx
 import pytest
-from asking import body, post
-from served import Server, perturbed
 
-from clawctl.engines.pins import Pins
+from clawctl.engines.embedded.pins import Pins
 from clawctl.engines.places import Places
 from clawctl.run.keys import OWN, add_key
 from clawctl.run.policies import publish_policy
 from clawctl.run.rows import Policy
 from clawctl.serve.canary import CanaryFailure
 from clawctl.serve.dialects import Refusal
+from tests.serve.asking import body, post
+from tests.serve.served import Server, perturbed
 from tests.waiting import until
 
 

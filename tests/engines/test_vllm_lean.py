@@ -12,7 +12,7 @@ import pytest
 from vllm_served import PYTHON, has_vllm
 
 from clawctl.config import DEMO_MODEL, environment_with
-from clawctl.engines.backend import inside
+from clawctl.engines.vllm import inside
 
 INSIDE = Path(inside.__file__).parent
 BESIDE = Path(__file__).with_name("lean_beside_own.py")

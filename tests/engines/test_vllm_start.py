@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import psutil
-from served import Server, until
 from vllm_served import NEEDS_VLLM, STARTS_S, engine
 
 from clawctl.config import DEMO_MODEL
+from tests.serve.served import Server, until
 
 pytestmark = NEEDS_VLLM
 

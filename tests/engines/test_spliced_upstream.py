@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from served import SPECIAL, Server
 from transformers import AutoTokenizer
 
 from clawctl.engines.upstream.completions import How, as_completion
@@ -20,6 +19,7 @@ from clawctl.serve.dialects import Ask, Remembered, chat
 from clawctl.serve.prompt import UNCERTAIN, render
 from clawctl.serve.reading import uncovered
 from clawctl.serve.recent import prompt_digest
+from tests.serve.served import SPECIAL, Server
 from tests.stub_http import StubHandler, StubServer, running
 
 CALLS = "{{ call.function | tojson }}", "{{ '<tool_call>\\n' + call.function | tojson + '\\n</tool_call>' }}"

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from served import Server, logprobs_of, until
 from transformers import AutoModelForCausalLM
 
 from clawctl.config import DEMO_MODEL
 from clawctl.run.policies import move_live, publish_policy
 from clawctl.run.rows import Policy
+from tests.serve.served import Server, logprobs_of, until
 
 PYTHON = os.environ.get("CLAWCTL_VLLM_PYTHON", sys.executable)
 STARTS_S = 900.0  # two cores, shared with other tests

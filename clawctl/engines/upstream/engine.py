@@ -1,4 +1,4 @@
-"""A chat-completions server as backend: one that clawctl started, or one that already runs."""
+"""A chat-completions server as engine: one that clawctl started, or one that already runs."""
 
 import asyncio
 import logging
@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from clawctl.config import Recipe
+from clawctl.config import Recipe, from_environment
 from clawctl.control_tokens import texts_of_engine
-from clawctl.engines import Swap
-from clawctl.engines.backend import Capabilities, Reply, Sampled
+from clawctl.engines import Capabilities, Reply, Sampled, Swap
 from clawctl.engines.places import Places
 from clawctl.engines.refusals import refusal
 from clawctl.engines.upstream.chunks import ChatSaying, Saying, UpstreamReply
@@ -51,8 +50,28 @@ _NOT_THERE = {404, 405, 501}
 _UNREAD_TOKENS = 16
 
 
+def start(run: RunDir, recipe: Recipe) -> "Upstream":
+    """Raises ClawError."""
+    upstream = recipe.serve.upstream
+    assert upstream is not None
+    if recipe.serve.splice and upstream.kind != "vllm":
+        _log.warning("serve.splice has no effect: among upstreams, only vLLM accepts prompts as token ids")
+    key = upstream.api_key or from_environment("UPSTREAM_KEY")
+    tokenizer = splicing_tokenizer(recipe) if upstream.kind == "vllm" else None
+    return Upstream(run, recipe, upstream.url, upstream.kind, key, upstream.model, tokenizer=tokenizer)
+
+
+def splicing_tokenizer(recipe: Recipe) -> Any:
+    """The tokenizer for splicing with an external engine; None if nothing is spliced. Raises ClawError."""
+    if not recipe.serve.splice:
+        return None
+    from clawctl.serve.prompt import load_tokenizer  # brings transformers
+
+    return load_tokenizer(recipe.model_path)
+
+
 class Upstream:
-    """See `clawctl.engines.backend.Backend`."""
+    """See `clawctl.engines.Engine`."""
 
     def __init__(
         self,
@@ -314,7 +333,7 @@ class Upstream:
         self._said = said
         return can
 
-    def swap(self, version: int) -> Swap:
+    def load(self, version: int) -> Swap:
         return self._targets.swap(version)
 
     def waiting_for(self) -> str | None:

@@ -8,7 +8,7 @@ import pytest
 from leasing import on_a_loop, use
 
 from clawctl.config import Recipe
-from clawctl.engines.backend import Capabilities, Unanswered
+from clawctl.engines import Capabilities, Unanswered
 from clawctl.engines.upstream.targets import Targets
 from clawctl.errors import ClawError
 from clawctl.run.directory import open_run

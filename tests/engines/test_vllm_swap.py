@@ -12,10 +12,10 @@ import openai
 import psutil
 import pytest
 import torch
-from served import Server, perturbed, until
 from vllm_served import NEEDS_VLLM, STARTS_S, SWAPS_S, adapted, assert_exact, assert_logprobs, go_live, last, publish, refused
 
 from clawctl.config import DEMO_MODEL
+from tests.serve.served import Server, perturbed, until
 
 pytestmark = NEEDS_VLLM
 CROSSING = 2000  # tokens of an answer that is still being given when other weights come

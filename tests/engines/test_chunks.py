@@ -8,8 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from clawctl.engines import EngineFailure
-from clawctl.engines.backend import THERE_AND_BACK, Sampled
+from clawctl.engines import THERE_AND_BACK, EngineFailure, Sampled
 from clawctl.engines.upstream.chunks import UpstreamReply
 from clawctl.engines.upstream.tokens import Clock
 from clawctl.serve.dialects import Extras, Refusal, Shown

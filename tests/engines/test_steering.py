@@ -8,12 +8,12 @@ from typing import Any
 import openai
 import pytest
 import torch
-from served import Server, logprobs_of, recipe_data
+from decoding import sample
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from clawctl.config import Recipe
-from clawctl.engines import Sampling, Token
-from clawctl.engines.embedded.engine import TransformersEngine
+from clawctl.engines.embedded.decoder import Decoder
+from clawctl.engines.embedded.frames import Sampling, Token
 from clawctl.engines.embedded.steering import Steering, above_min_p, drawn, likeliest, penalised, steers, uniform
 from clawctl.run.directory import open_run
 from clawctl.run.policies import ensure_base_policy
@@ -21,6 +21,7 @@ from clawctl.serve.dialects import Refusal, chat
 from clawctl.serve.dialects.fields import steering
 from clawctl.serve.reading import Reading
 from clawctl.serve.text import CallStart
+from tests.serve.served import Server, logprobs_of, recipe_data
 
 PROMPT = list(range(3, 40))
 
@@ -102,11 +103,6 @@ def test_only_who_asks_is_steered() -> None:
 # ---- through the engine ----------------------------------------------------------------------------------------------------
 
 
-async def sample(engine: TransformersEngine, longest: int = 24, **sampling: Any) -> list[Token]:
-    chosen = Sampling(**{"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_tokens": longest, **sampling})
-    return [token for tokens in [tokens async for tokens in engine.generate(PROMPT, chosen)] for token in tokens]
-
-
 def ids(tokens: list[Token]) -> list[int]:
     return [token.id for token in tokens]
 
@@ -114,16 +110,17 @@ def ids(tokens: list[Token]) -> list[int]:
 def test_each_request_is_steered_as_it_asks_whatever_runs_beside_it(tmp_path: Path, model_path: Path) -> None:
     run = open_run(tmp_path / "run")
     ensure_base_policy(run, str(model_path))
-    engine = TransformersEngine(run, Recipe.model_validate(recipe_data(model_path)), 0)
+    engine = Decoder(run, Recipe.model_validate(recipe_data(model_path)), 0)
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
     never = dict.fromkeys(engine.eos_ids, -100.0)
 
     async def main() -> None:
-        alone = await sample(engine, seed=5)
+        alone = await sample(engine, PROMPT, seed=5)
         beside = await asyncio.gather(
-            sample(engine, 30), sample(engine, seed=5), sample(engine, logit_bias={7: 100.0}),
-            sample(engine, seed=6, top_logprobs=3), sample(engine, temperature=0, repetition_penalty=50.0, logit_bias=never),
-            sample(engine, temperature=0, presence_penalty=2.0, frequency_penalty=2.0), sample(engine, min_p=1.0),
+            sample(engine, PROMPT, 30), sample(engine, PROMPT, seed=5), sample(engine, PROMPT, logit_bias={7: 100.0}),
+            sample(engine, PROMPT, seed=6, top_logprobs=3),
+            sample(engine, PROMPT, temperature=0, repetition_penalty=50.0, logit_bias=never),
+            sample(engine, PROMPT, temperature=0, presence_penalty=2.0, frequency_penalty=2.0), sample(engine, PROMPT, min_p=1.0),
         )  # fmt: skip
         plain, seeded, biased, told, unrepeated, _, certain = beside
         assert ids(seeded) == ids(alone) != ids(told)
@@ -132,7 +129,7 @@ def test_each_request_is_steered_as_it_asks_whatever_runs_beside_it(tmp_path: Pa
         assert set(ids(biased)) == {7}
         assert len({*ids(unrepeated)} - set(PROMPT)) == len(unrepeated)
         assert [token.logprob for token in certain] == pytest.approx([0.0] * len(certain))  # only the likeliest was left
-        assert ids(certain) == ids(await sample(engine, temperature=0))[: len(certain)]
+        assert ids(certain) == ids(await sample(engine, PROMPT, temperature=0))[: len(certain)]
         for token in told:
             logprobs = [logprob for _, logprob in token.top]
             assert logprobs == sorted(logprobs, reverse=True)

@@ -28,7 +28,7 @@ class Arrived:
         return self.exchange.finished_at + self.behind
 
 
-class Held:
+class Waiting:
     """The exchanges that wait, in order."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Held:
         if exchange.response is not None:
             self._answers[exchange.key, message_digest(exchange.response)].append(conversation)
 
-    def bars(self, arrived: Arrived, conversation: Conversation) -> bool:
+    def blocks(self, arrived: Arrived, conversation: Conversation) -> bool:
         """Whether an exchange of this user waits, and this is not the one it waits for."""
         exchange = arrived.exchange
         return exchange.key in self._users and not self._is_awaited(arrived, conversation)
@@ -71,7 +71,7 @@ class Held:
         alike = self._awaited.get((exchange.key, message_digest(exchange.response)), []) if exchange.response else []
         return any(writer != arrived.writer and continues(conversation, child, at) for writer, child, at in alike)
 
-    def take(self) -> list[Arrived]:
+    def pop_all(self) -> list[Arrived]:
         """All that wait, in order; nothing waits behind this."""
         arrived = self._arrived
         self._arrived = []

@@ -10,7 +10,7 @@ import pytest
 from leasing import on_a_loop, use
 
 from clawctl.config import Recipe
-from clawctl.engines.backend import Capabilities, NotYet, Sampled, Unanswered
+from clawctl.engines import Capabilities, NotYet, Sampled, Unanswered
 from clawctl.engines.upstream.adapters import Target
 from clawctl.engines.upstream.targets import Targets
 from clawctl.engines.upstream.tokens import Tokens

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from served import Server
 
 from clawctl.run.policies import move_live, publish_policy
 from clawctl.run.rows import Policy
+from tests.serve.served import Server
 from tests.waiting import until
 
 # ---- a server that gives no ids -------------------------------------------------------------------------------------------

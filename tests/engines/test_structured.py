@@ -10,15 +10,16 @@ import numpy as np
 import openai
 import pytest
 import torch
-from served import Server
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from clawctl.config import DEMO_MODEL
 from clawctl.engines import CannotFollow
+from clawctl.engines.embedded.engine import as_json
 from clawctl.engines.embedded.grammars import Grammars, Sets
 from clawctl.run.allowed import Allowed, unpack
 from clawctl.serve.dialects import chat, messages
 from clawctl.serve.structured import specification
+from tests.serve.served import Server
 
 CITY: dict[str, Any] = {"type": "object", "properties": {"city": {"enum": ["Bonn", "Oslo"]}, "warm": {"type": "boolean"}},
                         "required": ["city", "warm"], "additionalProperties": False}  # fmt: skip
@@ -48,7 +49,7 @@ def wanted(**changes: Any) -> dict[str, Any]:
 
 def drawn(grammars: Grammars, specification: dict[str, Any], seed: int = 0, most: int = 80, first: tuple[int, ...] = ()) -> Any:
     """Ids that a model without opinions draws, and the sets that they were drawn from."""
-    grammar, choose, ids, sets = grammars.open(specification), random.Random(seed), list[int](), Sets(VOCABULARY)
+    grammar, choose, ids, sets = grammars.open(as_json(specification)), random.Random(seed), list[int](), Sets()
     try:
         while len(ids) < most and ids[-1:] != [EOS]:
             mask = grammar.mask()
@@ -57,7 +58,7 @@ def drawn(grammars: Grammars, specification: dict[str, Any], seed: int = 0, most
             sets.add(mask)
             if ids[-1] != EOS:
                 grammar.take(ids[-1])
-        return ids, sets.first(len(ids))
+        return ids, Allowed(VOCABULARY, tuple(sets.which), tuple(sets.distinct))
     finally:
         grammar.close()
 
@@ -110,7 +111,7 @@ def test_a_message_that_the_answer_continues_is_the_beginning_of_its_form(gramma
     ids, _ = drawn(grammars, wanted(json=CITY, begun=begun))
     assert json.loads(begun + tokenizer.decode(ids[:-1])).keys() == {"city", "warm"}
     with pytest.raises(CannotFollow, match="does not begin in this form"):
-        grammars.open(wanted(json=CITY, begun="Here it is: " + begun))
+        grammars.open(as_json(wanted(json=CITY, begun="Here it is: " + begun)))
 
 
 def test_what_a_client_wrote_of_a_structured_answer_is_not_written_again(tokenizer: Any) -> None:
@@ -177,11 +178,11 @@ def test_sets_come_back_as_they_were_packed_and_broken_ones_are_refused() -> Non
 
 def test_a_turns_sets_take_little_room_in_a_large_vocabulary() -> None:
     bits = np.random.default_rng(0).random(150_000) < 0.9
-    sets = Sets(150_000)
+    sets = Sets()
     for i in range(2000):
         bits[i % 40] ^= True
         sets.add(np.packbits(np.append(bits, np.zeros(16, bool)), bitorder="little"))
-    packed = sets.first(2000).packed()
+    packed = Allowed(150_000, tuple(sets.which), tuple(sets.distinct)).packed()
     assert packed is not None
     assert len(packed) < 100_000
 

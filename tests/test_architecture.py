@@ -138,7 +138,7 @@ def test_serve_and_its_side_of_every_engine_work_without_torch() -> None:
     code = """
 import sys
 sys.modules["torch"] = None
-import clawctl.serve.server, clawctl.serve.prompt, clawctl.serve.inspector
+import clawctl.serve.server, clawctl.serve.prompt, clawctl.serve.vetting
 import clawctl.engines.embedded.engine, clawctl.engines.embedded.process
 import clawctl.engines.vllm.child, clawctl.engines.upstream.engine, clawctl.engines.upstream.splicer
 """

@@ -24,7 +24,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from clawctl.config import Recipe
-from clawctl.engines import Reply
 from clawctl.run.directory import RunDir
 from clawctl.run.keys import KeyRing
 from clawctl.run.model_files import model_file
@@ -61,7 +60,8 @@ Handler = Callable[[Request, Visit], Awaitable[Response | Stream]]
 
 
 class Route(NamedTuple):
-    """What a path is for. `method` GET includes HEAD."""
+    """What a path is for. `method` GET includes HEAD. A dict finds a path in 3 µs with its normalisation; starlette's router
+    takes 9 to 32 µs."""
 
     method: str
     api: str
@@ -214,9 +214,10 @@ class Gateway:
             ask = recent.known(visit.key, ask)
         headers = dict(reversed(request.headers.items()))  # the first of each name, to be looked up many times
         hints = read_hints(headers, ask.claims) | self._rating.hint(headers)
-        wanted = headers.get("x-capture", "on").strip().lower() in _CAPTURED
-        if wanted and not is_pinned(ask):
+        for_training = headers.get("x-capture", "on").strip().lower() in _CAPTURED and not is_pinned(ask)
+        if for_training:
             ask = self._as_the_recipe_samples(ask, headers, visit)
+        capture = self._capture if self._capture.on and for_training else None
         asks = [ask]
         if ask.prompts:
             asks = await completions.each_prompt(ask, self._text_of)
@@ -224,17 +225,12 @@ class Gateway:
         handle = new_handle()
         async with AsyncExitStack() as stack:
             stack.enter_context(self._concurrency.one_more(visit.key))
-            replies, pinned = list[Reply](), False
             try:
-                for each in asks:
-                    begun, pinned = await self._versions.begin(each, stack)
-                    replies += begun
+                replies = [reply for each in asks for reply in (await self._versions.begin(each, stack))[0]]
             except Refusal as refusal:
-                if self._capture.on and wanted and not is_pinned(ask):
-                    unanswered = Answer(asks[0], writer(ask, handle), [], handle, visit.arrived, hints, visit.key, self._capture)
-                    await unanswered.keep_refused(refusal)
+                unanswered = Answer(asks[0], writer(ask, handle), [], handle, visit.arrived, hints, visit.key, capture)
+                await unanswered.keep_refused(refusal)
                 raise
-            capture = self._capture if self._capture.on and wanted and not pinned else None
             of_replies = [each for each in asks for _ in range(ask.n)]
             answer = Answer(ask, writer(ask, handle), replies, handle, visit.arrived, hints, visit.key, capture, recent, of_replies)
             for choice in answer.choices if capture is not None else ():

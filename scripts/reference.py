@@ -16,7 +16,8 @@ import typer.main
 from pydantic import BaseModel
 
 from clawctl.cli import app
-from clawctl.config import Recipe, Section
+from clawctl.config import Recipe, Section, TrainConfig
+from clawctl.config.train import METHODS_OF
 from clawctl.serve.dialects.tables import APIS, MEANING, TABLES, Engine, FieldRow
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -81,7 +82,9 @@ def _section(section: type[BaseModel], prefix: str) -> list[str]:
         )
         several = typing.get_origin(field.annotation) is list
         kind = ("list of sections" if several else "section") if inner else _type_name(field.annotation)
-        rows.append(f"| `{prefix}{name}` | {kind} | {default} | {(field.description or '').replace(chr(10), ' ')} |")
+        methods = METHODS_OF.get(name, ()) if section is TrainConfig else ()
+        meaning = (field.description or "").replace("\n", " ") + " Methods:" * bool(methods) + ",".join(f" `{m}`" for m in methods)
+        rows.append(f"| `{prefix}{name}` | {kind} | {default} | {meaning}{'.' if methods else ''} |")
         if inner:
             below += ["", f"## `{prefix}{name}`", "", *_section(inner, f"{prefix}{name}.")]
     return rows + below

@@ -1,3 +1,4 @@
+import os
 import signal
 import subprocess
 import sys
@@ -5,12 +6,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from clawctl.run.directory import RunDir
 
 # The server changes the sampling of a client with this User-Agent, and of no other.
 FORCED: dict[str, Any] = {"per_client": {"forced-": {"temperature": {"at_least": 0.7}, "ignore": "all"}}}
+
+# The same draws in every run: a failure can be repeated, and no change fails because of somebody else's draw.
+# HYPOTHESIS_PROFILE=random draws anew.
+hypothesis.settings.register_profile("same", derandomize=True)
+hypothesis.settings.register_profile("random", derandomize=False)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,7 @@ from clawctl.run.policies import ensure_base_policy
 
 CODE: list[dict[str, Any]] = [
     {"train": {"custom_loss": "{file}:loss"}},
+    {"train": {"backend": "{file}:BACKEND"}},
     {"judge": {"custom_rm": "{file}:judge"}},
     {"eval": {"suites": ["personalisation", {"name": "{file}:suite", "problems": 3}]}},
     {"serve": {"engine": "vllm", "engine_python": "{file}"}},

@@ -17,7 +17,7 @@ from clawctl.config.serve import ServeConfig
 from clawctl.config.train import TrainConfig
 from clawctl.config.up import UpConfig
 from clawctl.errors import ClawError
-from clawctl.run.checksums import Damaged, check_yaml
+from clawctl.run.checksums import Damaged, check_yaml, is_sealed_yaml
 
 
 class Recipe(Section):
@@ -65,7 +65,8 @@ def load_recipe(path: Path | None, overrides: dict[str, Any] | None = None) -> R
         if value is not None:
             lay_over(data, key.split("."), value)
     try:
-        recipe = Recipe.model_validate(data)
+        saved = path is not None and is_sealed_yaml(path.read_bytes())
+        recipe = Recipe.model_validate(data, context={"saved": saved})
     except ValidationError as error:
         raise _wrong_key(error, path, overrides or {}) from error
     _check_gate(recipe)

@@ -230,7 +230,7 @@ def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
     stages = Text("  ").join(_stage(stage, runs) for stage, runs in found["stages"].items())
     versions = f"{found['live_version']} is live, {found['newest_version']} is the newest"
     lost = captures["lost"]
-    told = "serve is not running, so the number of lost ones is not known" if lost is None else f"{lost} lost"
+    losses = "serve is not running, so the number of lost ones is not known" if lost is None else f"{lost} lost"
     waits = ", ".join(f"{turns[f'waiting_for_{stage}']} for {stage}" for stage in ("collect", "judge", "trainer"))
     lines = [
         ("running", stages),
@@ -240,7 +240,7 @@ def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
         (
             "captures",
             Text(
-                f"{counted(captures['exchanges'], 'exchange')} in {counted(captures['files'], 'file')}, {told}",
+                f"{counted(captures['exchanges'], 'exchange')} in {counted(captures['files'], 'file')}, {losses}",
                 style="red" if lost else "",
             ),
         ),
@@ -259,11 +259,11 @@ def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
     return [*lines, ("disk", Text(f"{sized(sum(found['disk_bytes'].values()))} ({used})" if used else "almost nothing"))]
 
 
-def _training_lines(told: dict[str, Any]) -> list[tuple[str, Text]]:
-    lines, back, paused = [], told["went_back"], told["paused"]
-    if told["dead_versions"]:
-        dead = counted(len(told["dead_versions"]), "dead version")
-        lines.append(("training", Text(f"continues from version {told['goes_on_from']}; {dead}, see `clawctl inspect policies`")))
+def _training_lines(facts: dict[str, Any]) -> list[tuple[str, Text]]:
+    lines, back, paused = [], facts["went_back"], facts["paused"]
+    if facts["dead_versions"]:
+        dead = counted(len(facts["dead_versions"]), "dead version")
+        lines.append(("training", Text(f"continues from version {facts['goes_on_from']}; {dead}, see `clawctl inspect policies`")))
     if back:
         given = f"{counted(back.get('given_back', 0), 'turn')} given back, {back.get('skipped', 0)} skipped"
         given += f", {back['expired']} expired with their shards" if back.get("expired") else ""
@@ -280,7 +280,8 @@ def _training_lines(told: dict[str, Any]) -> list[tuple[str, Text]]:
 def _keys_line(keys: dict[str, dict[str, float]]) -> str:
     """The keys with most trained turns first."""
     return ", ".join(
-        f"{key} {told['share']:.0%} of trained turns ({told['trained']}), {told['waiting']} waiting" for key, told in keys.items()
+        f"{key} {counts['share']:.0%} of trained turns ({counts['trained']}), {counts['waiting']} waiting"
+        for key, counts in keys.items()
     )
 
 
@@ -316,11 +317,11 @@ def _sampling_line(serve: dict[str, Any]) -> str:
     changed = (serve["health"] or {}).get("sampling_changed")
     if not isinstance(changed, dict) or not changed:
         return ""
-    told = []
+    clients = []
     for client, counts in changed.items():
         of = ", ".join(f"{name} {count}" for name, count in counts.items() if name != "requests")
-        told.append(f"{counted(counts.get('requests', 0), 'request')} of {client} ({of})")
-    return f"changed by serve.sampling: {', '.join(told)}"
+        clients.append(f"{counted(counts.get('requests', 0), 'request')} of {client} ({of})")
+    return f"changed by serve.sampling: {', '.join(clients)}"
 
 
 def _feed_line(feed: dict[str, Any]) -> str:
@@ -343,8 +344,8 @@ def _reasons(found: dict[str, Any]) -> Sequence[Table | Text]:
         parts.append(table)
     if found["redacted_by"]:
         rule, count = next(iter(found["redacted_by"].items()))
-        said = f"{counted(count, 'turn')}, most of the redacted ones, because of {rule}; {REDACTION_CURE}"
-        parts.append(Text.assemble(("redacted: ", "yellow"), one_line(said, 400)))
+        text = f"{counted(count, 'turn')}, most of the redacted ones, because of {rule}; {REDACTION_CURE}"
+        parts.append(Text.assemble(("redacted: ", "yellow"), one_line(text, 400)))
     parts += [
         Text.assemble(("quarantined: ", "yellow"), one_line(f"quarantine/{entry['file']}: {entry['reason']}", 300))
         for entry in found["quarantine"]

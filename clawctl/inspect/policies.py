@@ -62,10 +62,10 @@ def _tree(rows: Sequence[dict[str, Any]]) -> list[Text]:
         return []
     living = [str(row["version"]) for row in rows if row["dead"] is None]
     way = " → ".join((["…"] if len(living) > _SHOWN_OF_LINEAGE else []) + living[-_SHOWN_OF_LINEAGE:])
-    told = [Text(f"training continues from version {living[-1]}: {way}")]
+    lines = [Text(f"training continues from version {living[-1]}: {way}")]
     for row in dead[-_MOVES_SHOWN:]:
-        told.append(Text(f"version {row['version']} (from {row['parent']}) is dead: ", "dim") + one_line(row["dead"], 200))
-    return told
+        lines.append(Text(f"version {row['version']} (from {row['parent']}) is dead: ", "dim") + one_line(row["dead"], 200))
+    return lines
 
 
 def _decisions(rows: Sequence[dict[str, Any]]) -> list[Text]:

@@ -78,8 +78,8 @@ def read_rows(run: RunDir, words: bool = False) -> Joined:
             used = {**turn, "trainable": True, "untrainable_reason": None}  # its user reacted, after the row was published
         counts = rating is not None and (step is None or rating.created_at <= trained_at.get(turn_id, 0.0))
         newest_rating = rating.rating if rating is not None and counts else turn["feedback"]
-        said = (None, None) if verdict is None else (verdict["judge"], verdict["reward"])
-        earned = worth(newest_rating, turn["outcome_reward"], *said)
+        judged = (None, None) if verdict is None else (verdict["judge"], verdict["reward"])
+        earned = worth(newest_rating, turn["outcome_reward"], *judged)
         old = updates.get(turn["policy_version"] or 0, 0)
         why_not = None if step is not None else _why_not(used, verdict, earned, skipped.get(turn_id), old, config)
         if why_not is not None and skipped.get(turn_id) is None and len(dead.get(turn_id, ())) >= MOST_TIMES:
@@ -178,8 +178,8 @@ class Open:
 
 def read_open(run: RunDir, problems: list[str]) -> Open:
     """The open turns as collect last saved them: seconds ago if it is running."""
-    kept = read_json(run.position, problems).get("open")
-    turns, since = (kept.get("turns"), kept.get("since")) if isinstance(kept, dict) else (0, None)
+    saved = read_json(run.position, problems).get("open")
+    turns, since = (saved.get("turns"), saved.get("since")) if isinstance(saved, dict) else (0, None)
     return Open(turns if isinstance(turns, int) else 0, since if isinstance(since, int | float) else None)
 
 

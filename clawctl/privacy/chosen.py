@@ -128,7 +128,7 @@ def _text(message: Mapping[str, Any]) -> str:
     content = message.get("content")
     if isinstance(content, list):
         content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    said = str(content or "").rpartition("</think>")[2].strip()
-    return said or repr(
+    text = str(content or "").rpartition("</think>")[2].strip()
+    return text or repr(
         [call.get("function", {}).get("name") for call in message.get("tool_calls") or [] if isinstance(call, dict)]
     )

@@ -73,12 +73,12 @@ def _remove(run: RunDir, wish: Wish | None, chosen: Chosen, done: Forgotten) -> 
     for path in [*run.captures.glob(".*.tmp"), *run.trajectories.glob(".*.tmp"), *run.verdicts.glob(".*.tmp")]:
         if "-custom.parquet." not in path.name:  # a custom rollout may be writing
             path.unlink(missing_ok=True)  # what a killed writer left; the living ones of trajectories and verdicts rest
-    (run.trained_marks).unlink(missing_ok=True)  # hashes of what was said
+    run.trained_marks.unlink(missing_ok=True)  # hashes of what was said
     run.position.unlink(missing_ok=True)  # places in captures, should collect keep any: they are about to move
 
     def belongs(row: dict[str, Any]) -> bool:
-        told = row.get("exchange_id", row.get("turn_id"))
-        return told in chosen.turn_ids or (wish is not None and wish.user is not None and row.get("key") == wish.user)
+        turn_id = row.get("exchange_id", row.get("turn_id"))
+        return turn_id in chosen.turn_ids or (wish is not None and wish.user is not None and row.get("key") == wish.user)
 
     for folder in (run.feedback, run.captures):
         for path in published(folder, ".jsonl") if folder.exists() else []:

@@ -85,6 +85,11 @@ def check_yaml(data: bytes) -> None:
         raise Damaged("it is empty")
 
 
+def is_sealed_yaml(data: bytes) -> bool:
+    """Whether clawctl wrote the document, and not a person."""
+    return data.startswith(_YAML_HEAD)
+
+
 # ---- Parquet -------------------------------------------------------------------------------------------------------------
 
 

@@ -48,8 +48,8 @@ def _move(run: RunDir, version: int, what: str) -> str:
     if version == readable_live(run):
         return f"policy {version} is already live"
     before = move_live(run, version, by=f"{what} by {getpass.getuser()} on {socket.gethostname()}")
-    told = f"policy {version} is now live (before: {'none' if before is None else before})"
-    return "\n".join([told, *_what_follows(run), *_for_training(run)])
+    message = f"policy {version} is now live (before: {'none' if before is None else before})"
+    return "\n".join([message, *_what_follows(run), *_for_training(run)])
 
 
 def _what_follows(run: RunDir) -> list[str]:

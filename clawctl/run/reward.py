@@ -65,10 +65,12 @@ def worth(rating: float | None, outcome: float | None, judge: str | None = None,
     if rating is not None:
         return _sum("rating", ("rating", rating))
     step = reward if judge not in (RATING, OUTCOME) else None
-    said = [] if step is None else [(judge or "judge", step)]
+    steps = [] if step is None else [(judge or "judge", step)]
     if outcome is not None:
-        return _sum("outcome", ("outcome", outcome), *said)
-    return _sum("rules" if judge is not None and judge.startswith(RULES) else "judge", *said) if said else Worth(None, None)
+        return _sum("outcome", ("outcome", outcome), *steps)
+    if not steps:
+        return Worth(None, None)
+    return _sum("rules" if judge is not None and judge.startswith(RULES) else "judge", *steps)
 
 
 def _sum(by: Decider, *parts: tuple[str, float]) -> Worth:

@@ -76,22 +76,22 @@ class LineageWatch:
         self._stamps: list[Any] = []
         self._lineage: Lineage | None = None
 
-    def look(self) -> Lineage:
+    def read(self) -> Lineage:
         stamps = self._stamp()
         if self._lineage is None or stamps != self._stamps:
             self._lineage, self._stamps = read_lineage(self._run), stamps
         return self._lineage
 
     def _stamp(self) -> list[Any]:
-        run, found = self._run, list[Any]()
+        run, entries = self._run, list[Any]()
         for path in (run.policies, run.moves, run.eval, run.abandoned):
             try:
                 told = path.stat()
             except FileNotFoundError:
-                found.append(None)
+                entries.append(None)
             else:
-                found.append((told.st_mtime_ns, told.st_size))
-        return found
+                entries.append((told.st_mtime_ns, told.st_size))
+        return entries
 
 
 class Pause:
@@ -104,7 +104,7 @@ class Pause:
         self._looked: Lineage | None = None
         self._found: ClawError | None = None
 
-    def look(self, lineage: Lineage) -> ClawError | None:
+    def check(self, lineage: Lineage) -> ClawError | None:
         """The message while training is paused, else None. Changes are recorded."""
         if lineage is self._looked:
             return self._found

@@ -60,7 +60,7 @@ class TrainedMarks:
     def has(self, marks: Marks, owner: str) -> bool:
         """Whether a turn of another owner was trained that has one of the marks."""
         own = _hash(owner.encode())
-        return any((found := self._owner(mark)) not in (None, own) and found not in self._given_back for mark in marks)
+        return any((result := self._owner(mark)) not in (None, own) and result not in self._given_back for mark in marks)
 
     def add(self, trained: Iterable[tuple[Marks, str]]) -> None:
         """Add the hashes of trained turns by their owners."""
@@ -85,9 +85,9 @@ class TrainedMarks:
     def _load(self) -> None:
         """Read the newest hashes of the file, and cut the file if it is too long."""
         try:
-            found = self._path.read_bytes()
-            pairs: _Pairs = np.frombuffer(found[: len(found) // 16 * 16], np.uint64).reshape(-1, 2)
-            if len(pairs) > MOST or len(found) % 16:
+            result = self._path.read_bytes()
+            pairs: _Pairs = np.frombuffer(result[: len(result) // 16 * 16], np.uint64).reshape(-1, 2)
+            if len(pairs) > MOST or len(result) % 16:
                 pairs = pairs[-MOST // 2 :] if len(pairs) > MOST else pairs
                 publish_bytes(self._path, pairs.tobytes())
         except FileNotFoundError:

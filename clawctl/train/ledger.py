@@ -163,10 +163,10 @@ def _by_stem(run: RunDir, turn_ids: Sequence[str]) -> dict[str, list[str]]:
     for path in published(run.trajectories, ".parquet"):
         with suppress(UnreadableShard):
             stems |= dict.fromkeys(set(turn_ids).intersection(read_turn_ids(path)), path.stem)
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for turn_id in turn_ids:
-        found.setdefault(stems.get(turn_id, "unknown"), []).append(turn_id)
-    return found
+        result.setdefault(stems.get(turn_id, "unknown"), []).append(turn_id)
+    return result
 
 
 def _enter(run: RunDir, name: str, entry: dict[str, Any]) -> None:

@@ -4,7 +4,6 @@ It is written into the checkpoint, so that it is committed with the step, and li
 `train.keep_turn_records` are kept.
 """
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ import pyarrow as pa
 from clawctl.run.directory import RunDir, link, publish
 from clawctl.run.names import number_of
 from clawctl.run.shards import write_table
+from clawctl.train.measures import StepFacts, StepResult, TurnNumbers
 from clawctl.train.sample import Batch, Sample
-from clawctl.trainers.local.measures import StepFacts, TurnNumbers
 
 NAME = "turns.parquet"  # in the checkpoint
 
@@ -33,17 +32,8 @@ _ROW = pa.schema([
 ])  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """The data of a step for its record."""
-
-    turns: dict[str, TurnNumbers]
-    facts: StepFacts
-    baselines: dict[str, float]  # by turn, as they were before the step
-
-
-def write_records(path: Path, batch: Batch, told: Told) -> None:
-    rows = [_row(sample, batch, told) for sample in batch.samples]
+def write_records(path: Path, batch: Batch, result: StepResult) -> None:
+    rows = [_row(sample, batch, result) for sample in batch.samples]
     write_table(path, pa.Table.from_pylist(rows, schema=_ROW), compression="zstd")
 
 
@@ -60,8 +50,9 @@ def keep_records(run: RunDir, checkpoint: Path, keep: int) -> None:
         path.unlink()
 
 
-def _row(sample: Sample, batch: Batch, told: Told) -> dict[str, Any]:
-    numbers, facts = told.turns[sample.turn_id], told.facts
+def _row(sample: Sample, batch: Batch, result: StepResult) -> dict[str, Any]:
+    numbers, facts = result.turns[sample.turn_id], result.facts
+    assert facts is not None
     names = [name for name in facts.weights if name in numbers.advantages or name in numbers.divergences]
     return {
         "turn_id": sample.turn_id,
@@ -72,14 +63,14 @@ def _row(sample: Sample, batch: Batch, told: Told) -> dict[str, Any]:
         "reward": sample.reward,
         "worth": sample.worth,
         "credit": sample.credit,
-        "baseline": told.baselines[sample.turn_id],
+        "baseline": batch.baselines.get(sample.turn_id, 0.0),
         "temperature": sample.temperature,
         "policy_version": sample.policy_version,
         "policy_version_end": sample.policy_version_end,
         "staleness": batch.staleness(sample),
         "completion_ids": sample.completion_ids,
         "policy_logprobs": numbers.policy_T.tolist(),
-        "sampler_logprobs": sample.logprobs,
+        "sampler_logprobs": numbers.sampler_T.tolist(),
         "teacher_logprobs": None if numbers.teacher_T is None else numbers.teacher_T.tolist(),
         "terms": [_term(name, numbers, facts) for name in names],
         "bounded": numbers.bounded,
@@ -87,6 +78,10 @@ def _row(sample: Sample, batch: Batch, told: Told) -> dict[str, Any]:
 
 
 def _term(name: str, numbers: TurnNumbers, facts: StepFacts) -> dict[str, Any]:
-    streams = {"advantages": numbers.advantages, "acting": numbers.acting, "divergences": numbers.divergences}
-    told = {kind: by_term[name].tolist() if name in by_term else None for kind, by_term in streams.items()}
-    return {"name": name, "weight": facts.weights[name], "tokens": facts.counts[name], **told}
+    streams: dict[str, dict[str, Any]] = {
+        "advantages": numbers.advantages,
+        "acting": numbers.acting,
+        "divergences": numbers.divergences,
+    }
+    values = {kind: by_term[name].tolist() if name in by_term else None for kind, by_term in streams.items()}
+    return {"name": name, "weight": facts.weights[name], "tokens": facts.counts[name], **values}

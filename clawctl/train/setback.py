@@ -12,13 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.run.checksums import Damaged, check_folder
 from clawctl.run.directory import RunDir, publish_bytes, published, quarantine
+from clawctl.run.disk import when_there_is_room
 from clawctl.run.lineage import Lineage, read_lineage
 from clawctl.run.names import number_of
 from clawctl.run.policies import check_policy, move_live
-from clawctl.trainers.local.checkpoints import read_rows, read_state, row_line, steps_kept
+from clawctl.train.checkpoints import check_published, check_resumable, read_rows, read_state, row_line, settle, steps_kept
 
 log = logging.getLogger("clawctl.train")
 
@@ -34,6 +36,20 @@ class Start:
     @property
     def version(self) -> int:
         return self.lineage.tip
+
+
+def start_of(run: RunDir, recipe: Recipe) -> Start:
+    """The start of training, after everything that follows from the newest checkpoint is done. Raises ClawError if this recipe
+    cannot continue from it."""
+
+    def finish(checkpoint: Path) -> None:
+        when_there_is_room(lambda: settle(run, checkpoint, recipe), f"version {checkpoint.name}")
+
+    start = find_start(run, finish)
+    check_resumable(start.checkpoint, recipe)
+    if start.weights is not None:
+        check_published(start.weights, recipe)
+    return start
 
 
 def find_start(run: RunDir, settle: Callable[[Path], None]) -> Start:
@@ -86,13 +102,13 @@ def _set_back(run: RunDir, lineage: Lineage, step: int, problem: str) -> None:
     log.error("%s", problem)
     steps = steps_kept(run)
     if not steps:
-        told = f"{run.root} has policy {lineage.newest} but no checkpoint to resume from"
-        raise ClawError(told, "restore train/checkpoints, or start a new run with --run")
+        message = f"{run.root} has policy {lineage.newest} but no checkpoint to resume from"
+        raise ClawError(message, "restore train/checkpoints, or start a new run with --run")
     ancestors = [v for v in lineage.ancestry(step if step in lineage.parents else lineage.tip) if v != step and v in steps]
     back = next((version for version in ancestors if _problem_of(run, version) is None), None)
     if back is None:
-        told = f"{run.checkpoints} contains no intact checkpoint; {problem}"
-        raise ClawError(told, "restore one from a copy, or start a new run with --run")
+        message = f"{run.checkpoints} contains no intact checkpoint; {problem}"
+        raise ClawError(message, "restore one from a copy, or start a new run with --run")
     gone = {step}
     for version in sorted(lineage.parents):  # a parent comes before its children
         if version in lineage.above(lineage.tip, back) or lineage.parents[version] in gone:

@@ -146,9 +146,11 @@ def make_run(root: Path) -> RunDir:
 def _make_policies(run: RunDir, recipe: Recipe) -> None:
     import pyarrow as pa
     import torch
+    from safetensors.torch import save_file
 
+    from clawctl.train.checkpoints import commit, identity, settle
     from clawctl.train.records import NAME
-    from clawctl.trainers.local.checkpoints import commit, identity, settle
+    from clawctl.trainers.local.optimizer import FILE
 
     ensure_base_policy(run, recipe.model.path)
     for step in (1, 2):
@@ -157,10 +159,11 @@ def _make_policies(run: RunDir, recipe: Recipe) -> None:
 
         def save(checkpoint: Path) -> None:
             (checkpoint / "policy" / "model.safetensors").write_bytes(random.Random(1).randbytes(2000))
+            save_file({"0.exp_avg": torch.ones(9)}, checkpoint / FILE)
             write_table(checkpoint / NAME, pa.table({"turn_id": ["x1", "x2"], "reward": [1.0, -1.0]}))
 
         state = {"step": step, "identity": identity(recipe), "baselines": {}, "turns": {"a": [f"x{step}"]}, "row": row}
-        checkpoint = commit(run, {**state, "policy": asdict(policy)}, {"state": {0: {"exp_avg": torch.ones(9)}}}, save)
+        checkpoint = commit(run, {**state, "policy": asdict(policy)}, save)
         settle(run, checkpoint, recipe)
     move_live(run, 1, by="a person")
     move_live(run, 2, by="a person")
@@ -190,8 +193,9 @@ def turn(number: int) -> Turn:
 
 
 def _checkpoint(run: RunDir) -> Any:
+    from clawctl.train.checkpoints import newest_checkpoint, read_state
     from clawctl.train.setback import find_start
-    from clawctl.trainers.local.checkpoints import newest_checkpoint, read_optimizer, read_state
+    from clawctl.trainers.local.optimizer import read_optimizer
 
     found = find_start(run, lambda checkpoint: None).checkpoint
     assert found == newest_checkpoint(run)
@@ -211,7 +215,7 @@ def _ledger(run: RunDir) -> Any:
 
 
 def _steps(run: RunDir) -> Any:
-    from clawctl.trainers.local.checkpoints import read_rows
+    from clawctl.train.checkpoints import read_rows
 
     problems: list[str] = []
     describe_policies(run, problems)

@@ -12,11 +12,10 @@ from clawctl.privacy.chosen import Wish
 from clawctl.privacy.forget import forget
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.policies import ensure_base_policy, list_versions, live_version
+from clawctl.train.checkpoints import read_rows
 from clawctl.train.ledger import read_ledger
-from clawctl.train.loop import run_training
-from clawctl.trainers.local.checkpoints import read_rows
 from clawctl.trainers.local.ranks import Ranks
-from tests.train.tiny import Sampler, make_model, make_recipe, publish_turns
+from tests.train.tiny import Sampler, make_model, make_recipe, publish_turns, run_training
 
 
 @pytest.fixture(scope="module")

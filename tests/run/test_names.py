@@ -29,7 +29,7 @@ from clawctl.run.policies import (
 )
 from clawctl.run.rows import Policy, Turn
 from clawctl.run.shards import merged_from, write_turns, write_verdicts
-from clawctl.trainers.local.checkpoints import read_state, steps_kept
+from clawctl.train.checkpoints import read_state, steps_kept
 
 EVIL = ["/etc/passwd", "../../outside", "..", ".", "", "a/../../outside", "a\0b", "a\nb", "x" * 300, "a\\b", "\udcff\ud800", "a/b"]
 

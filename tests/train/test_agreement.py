@@ -16,11 +16,10 @@ from clawctl.run.model_files import origin_of
 from clawctl.run.policies import ensure_base_policy
 from clawctl.run.rows import Turn
 from clawctl.run.shards import UNKNOWN, Origin, write_turns
+from clawctl.train.agreement import unlike
 from clawctl.train.ledger import read_ledger
-from clawctl.train.loop import run_training
-from clawctl.trainers.local.agreement import unlike
 from clawctl.trainers.local.ranks import Ranks
-from tests.train.tiny import Sampler, make_model, make_recipe, publish_shard, publish_turns
+from tests.train.tiny import Sampler, make_model, make_recipe, publish_shard, publish_turns, run_training
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 

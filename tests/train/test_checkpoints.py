@@ -19,11 +19,10 @@ from clawctl.config import Recipe, dump_recipe
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.policies import ensure_base_policy, list_versions, live_version, move_live
-from clawctl.train.loop import run_training
-from clawctl.trainers.local.checkpoints import read_rows
+from clawctl.train.checkpoints import read_rows
 from clawctl.trainers.local.model import MASTER
 from clawctl.trainers.local.ranks import Ranks, leave_ranks
-from tests.train.tiny import Sampler, make_model, make_recipe, publish_turns
+from tests.train.tiny import Sampler, make_model, make_recipe, publish_turns, run_training
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 

@@ -12,7 +12,7 @@ import pytest
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.rows import Turn
 from clawctl.run.shards import write_turns, write_verdicts
-from clawctl.trainers.local.teacher import teacher_prompt_ids
+from clawctl.trainers.texts import teacher_prompt_ids
 from tests.train.feeding import ids_of, make_feed, told
 from tests.train.tiny import HINT, Sampler, publish_shard, publish_turns, verdict
 

@@ -35,11 +35,11 @@ from clawctl.run.policies import (
 from clawctl.run.promotion import promote, rollback
 from clawctl.run.rows import Policy
 from clawctl.train.by_hand import go_back_to, without_from
+from clawctl.train.checkpoints import settle, steps_kept
 from clawctl.train.going_back import read_back
 from clawctl.train.ledger import read_ledger
-from clawctl.trainers.local.checkpoints import settle, steps_kept
 from tests.train.test_checkpoints import ALONE, same_weights, train
-from tests.train.tiny import Sampler, make_recipe, publish_shard, publish_turns
+from tests.train.tiny import Sampler, make_recipe, publish_shard, publish_turns, run_training
 
 TWICE = "trained into refused versions twice"
 
@@ -73,7 +73,6 @@ def trained_twice(run: RunDir) -> list[str]:
 def running(run: RunDir, recipe: Recipe) -> Iterator[None]:
     """A trainer beside us, in a thread."""
     stop = threading.Event()
-    from clawctl.train.loop import run_training
 
     worker = threading.Thread(target=run_training, args=(run, recipe, ALONE, stop, False))
     worker.start()

@@ -16,10 +16,10 @@ import pytest
 from clawctl.config import TrainConfig
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
+from clawctl.train.checkpoints import read_rows
 from clawctl.train.trackers import metrics_of, open_trackers
-from clawctl.trainers.local.checkpoints import read_rows
-from tests.train.test_methods_in_a_step import train
 from tests.train.tiny import Sampler, publish_turns
+from tests.trainers.local.test_methods_in_a_step import train
 
 
 def records(run: RunDir, step: int) -> list[dict[str, Any]]:

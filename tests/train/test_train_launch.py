@@ -15,10 +15,9 @@ from clawctl.config import dump_recipe
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run, sole_worker
 from clawctl.run.policies import ensure_base_policy, list_versions, live_version
-from clawctl.train.loop import resume, run_training
-from clawctl.trainers.local.checkpoints import read_rows
+from clawctl.train.checkpoints import read_rows
 from clawctl.trainers.local.ranks import Ranks
-from tests.train.tiny import Sampler, make_recipe, publish_turns
+from tests.train.tiny import Sampler, make_recipe, publish_turns, resume, run_training
 from tests.waiting import until
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from clawctl.trainers.local.blockwise import Blocks, attend_by_blocks, make_blocks
-from clawctl.trainers.local.trees import Tree
+from clawctl.trainers.local.trees import Trie
 
 TREE = "clawctl_tree"
 FLEX_BLOCK = 128  # FlexAttention's own block size
@@ -31,7 +31,7 @@ class Visible:
     mask: Any = None  # FlexAttention's block mask, for CUDA
 
 
-def visible(tree: Tree, device: torch.device) -> Visible:
+def visible(tree: Trie, device: torch.device) -> Visible:
     """The attention data that `device` needs for a tree."""
     ends_T = torch.from_numpy(tree.ends_T).to(device)
     asked_M = np.unique(np.concatenate(tree.places))

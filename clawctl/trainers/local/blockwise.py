@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clawctl.trainers.local.trees import Ints, Tree
+from clawctl.trainers.local.trees import Ints, Trie
 
 QUERIES = 128  # in a block: its scores against a few thousand keys stay in the cache
 WASTE = 1.2  # a block of several runs has at most so many times the pairs that blocks of one run each would have
@@ -61,7 +61,7 @@ class _Group:
         return int(np.searchsorted(-self.seen, -last))
 
 
-def make_blocks(tree: Tree, asked_M: Ints | None = None, most: int = QUERIES) -> Blocks:
+def make_blocks(tree: Trie, asked_M: Ints | None = None, most: int = QUERIES) -> Blocks:
     """Blocks of at most `most` queries: all tokens, or only those in `asked_M` (ascending; queries are counted in that order)."""
     causal = torch.full((most, most), float("-inf"), dtype=torch.bfloat16).triu_()
     made: list[Block] = []
@@ -73,7 +73,7 @@ def make_blocks(tree: Tree, asked_M: Ints | None = None, most: int = QUERIES) ->
     return tuple(made)
 
 
-def _pieces(tree: Tree, asked_M: Ints | None) -> Iterator[_Piece]:
+def _pieces(tree: Trie, asked_M: Ints | None) -> Iterator[_Piece]:
     """The queries, as ranges of tokens within one run."""
     asked_T = np.ones(len(tree.ids_T), dtype=bool)
     if asked_M is not None:

@@ -24,14 +24,14 @@ def asking(samples: Sequence[Sample]) -> list[Sample]:
     return [sample for sample in samples if sample.teacher_prompt_ids is not None and sample.teacher_logprobs is None]
 
 
-def taught_beside(config: TrainConfig, policy: PolicyModel, samples: Sequence[Sample]) -> list[Sample]:
+def taught_together(config: TrainConfig, policy: PolicyModel, samples: Sequence[Sample]) -> set[str]:
     """The turns whose teacher is the policy itself and is computed in the policy's pass, on branches of the same tries. This is
     used if it takes less work than a separate pass without gradient, which recomputes the shared part. A token costs three times as
     much with gradient."""
     hinted = asking(samples)
     if not hinted or config.teacher != "self" or policy.merge != "tree" or policy.dropouts:
-        return []
+        return set()
     own, teachers = turn_branches(samples), teacher_branches(hinted)
     together = tokens_in([*own, *teachers])
     less_work = 3 * (together - tokens_in(own)) < tokens_in(teachers)
-    return hinted if less_work and together <= config.tokens_per_microbatch else []
+    return {sample.turn_id for sample in hinted} if less_work and together <= config.tokens_per_microbatch else set()

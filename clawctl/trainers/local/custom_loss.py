@@ -13,11 +13,10 @@ from clawctl.plugins import LOSS, CustomLoss, LossSettings, load_function
 from clawctl.train.advantages import likeliest
 from clawctl.trainers.local.batches import Microbatch
 from clawctl.trainers.local.model import PolicyModel
-from clawctl.trainers.local.objective import Objective, Said
+from clawctl.trainers.local.objective import CUSTOM, Objective, TurnLogprobs
 
 log = logging.getLogger("clawctl.train")
 
-TERM = "custom"
 _CURE = "return a scalar tensor that depends on policy_logits: a sum over tokens, divided by config.count"
 
 _NO_REFERENCE = "reference_logits is None here; it needs train.lora or train.teacher: base"
@@ -36,19 +35,19 @@ def load_custom_loss(config: TrainConfig, vocabulary: int) -> CustomLoss | None:
     settings = LossSettings(config, ids, zeros, turns, 2, 1)
     reference = torch.zeros(2, vocabulary) if config.lora is not None or config.needs_second_model else None
     try:
-        found: Any = loss(logits, reference, torch.ones(2), torch.ones(2), settings)
+        result: Any = loss(logits, reference, torch.ones(2), torch.ones(2), settings)
     except Exception as error:
         cure = _CURE if reference is not None else f"{_CURE}; {_NO_REFERENCE}"
         raise ClawError(f"train.custom_loss {config.custom_loss} fails on two tokens: {error!r}", cure, 2) from error
-    _check(found, config, "")
+    _check(result, config, "")
     return loss
 
 
-def _check(found: Any, config: TrainConfig, where: str) -> None:
+def _check(result: Any, config: TrainConfig, where: str) -> None:
     """Raises ClawError (exit code 2) if the function is not a loss."""
-    if not isinstance(found, Tensor) or found.ndim != 0 or not found.requires_grad:
-        got = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-        got += " without gradient" if isinstance(found, Tensor) and not found.requires_grad else ""
+    if not isinstance(result, Tensor) or result.ndim != 0 or not result.requires_grad:
+        got = f"a tensor of shape {list(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
+        got += " without gradient" if isinstance(result, Tensor) and not result.requires_grad else ""
         raise ClawError(f"train.custom_loss {config.custom_loss} returned {got}{where}", _CURE, 2)
 
 
@@ -62,29 +61,34 @@ def logits_of(policy: PolicyModel, batch: Microbatch, causal: Any = None) -> Ten
     return logits_NV if batch.masks is None else batch.masks.hide(logits_NV, slice(None))
 
 
-def sampled_logprobs(logits_NV: Tensor, batch: Microbatch) -> Tensor:
+def logprobs_of(logits_NV: Tensor, batch: Microbatch) -> Tensor:
     return logits_NV.log_softmax(-1).gather(1, batch.targets_N[:, None]).squeeze(1)
 
 
 def custom_loss(
-    loss: CustomLoss, logits: tuple[Tensor, Tensor | None], said: Sequence[Said], objective: Objective, batch: Microbatch, step: int
+    loss: CustomLoss,
+    logits: tuple[Tensor, Tensor | None],
+    turns: Sequence[TurnLogprobs],
+    objective: Objective,
+    microbatch: Microbatch,
 ) -> Tensor:
     """This part's share of the step's loss. Raises ClawError where the user's function fails, after telling where it did."""
     device = logits[0].device
-    lengths = torch.tensor([len(turn.logprobs_T) for turn in said], device=device)
-    rewards = torch.tensor([torch.nan if turn.sample.reward is None else turn.sample.reward for turn in said], device=device)
-    turns_N = torch.arange(len(said), device=device).repeat_interleave(lengths)
-    sampler_N = torch.cat([turn.sampler_T for turn in said])
-    settings = LossSettings(objective.config, batch.targets_N, sampler_N, turns_N, objective.counts[TERM], step)
-    advantages_N, config = torch.cat([objective.advantages(turn) for turn in said]), objective.config
+    lengths = torch.tensor([len(turn.policy_T) for turn in turns], device=device)
+    rewards = torch.tensor([torch.nan if turn.sample.reward is None else turn.sample.reward for turn in turns], device=device)
+    turns_N = torch.arange(len(turns), device=device).repeat_interleave(lengths)
+    sampler_N = torch.cat([turn.sampler_T for turn in turns])
+    config, step = objective.config, objective.batch.step
+    settings = LossSettings(config, microbatch.targets_N, sampler_N, turns_N, objective.counts[CUSTOM], step)
+    advantages_N = torch.cat([objective.advantages(turn) for turn in turns])
     try:
-        found: Any = loss(*logits, rewards[turns_N], advantages_N, settings)
+        result: Any = loss(*logits, rewards[turns_N], advantages_N, settings)
     except Exception as error:  # user code: its traceback is logged, and committed steps stay
         problem = f"train.custom_loss {config.custom_loss} fails in step {step}: {error!r}"
         log.error("%s", problem, exc_info=error)
         raise ClawError(
             problem, "fix it and start again; earlier steps are kept, and the turns of this step stay available"
         ) from error
-    _check(found, config, f" in step {step}")
-    assert isinstance(found, Tensor)
-    return found
+    _check(result, config, f" in step {step}")
+    assert isinstance(result, Tensor)
+    return result

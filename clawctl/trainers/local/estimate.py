@@ -12,7 +12,7 @@ import torch
 from clawctl.config import LoraConfig, Recipe, TrainConfig
 from clawctl.errors import ClawError
 from clawctl.trainers.local.flops import measured_flops, peak_flops
-from clawctl.trainers.local.memory import CUDA_CONTEXT, GIB, Estimate, Shape, Spread, estimate, seconds_a_microbatch, shape_of
+from clawctl.trainers.local.memory import CUDA_CONTEXT, GIB, MemoryEstimate, Shape, Spread, estimate, seconds_a_microbatch, shape_of
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.sharding import is_sharded
 
@@ -26,7 +26,7 @@ REACHED = 0.4  # of a GPU's peak, as training reaches it
 class Forecast:
     """What training a recipe here will take."""
 
-    estimate: Estimate
+    estimate: MemoryEstimate
     memory: int | None  # of a device, for training; None: not known
     ranks: int
     sharded: bool
@@ -64,8 +64,8 @@ def forecast(recipe: Recipe, ranks: Ranks) -> Forecast:
     """Raises ClawError where the model is not known or the settings cannot be."""
     config, causal = recipe.train, skeleton(recipe.model_path)
     shape, memory = shape_of(causal, config), device_memory(config, ranks)
-    found = _estimate(shape, config, ranks)
-    fits = memory is None or found.total <= memory
+    result = _estimate(shape, config, ranks)
+    fits = memory is None or result.total <= memory
     name = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" and torch.cuda.is_available() else None
     peak = peak_flops(name, config.peak_tflops)
     if peak is None and ranks.device.type == "cpu":
@@ -73,25 +73,25 @@ def forecast(recipe: Recipe, ranks: Ranks) -> Forecast:
     seconds = seconds_a_microbatch(shape, config, REACHED * peak) if peak else None
     changes = () if fits or memory is None else tuple(_advice(causal, config, ranks, memory))
     sharded = is_sharded(config, ranks)
-    return Forecast(found, memory, ranks.world, sharded, shape.weights, shape.trained, peak, seconds, changes)
+    return Forecast(result, memory, ranks.world, sharded, shape.weights, shape.trained, peak, seconds, changes)
 
 
 def check_room(recipe: Recipe, ranks: Ranks) -> None:
     """Tell the estimate. Raises ClawError where weights, gradients and optimizer alone are larger than the device."""
-    found = forecast(recipe, ranks)
-    for line in found.lines():
+    result = forecast(recipe, ranks)
+    for line in result.lines():
         log.info("%s", line)
-    if found.hopeless and not recipe.train.ignore_estimate:
-        assert found.memory is not None
-        need, have = found.estimate.certain / GIB, found.memory / GIB
-        first = found.advice[0] if found.advice else "train a smaller model, or use more devices"
+    if result.hopeless and not recipe.train.ignore_estimate:
+        assert result.memory is not None
+        need, have = result.estimate.certain / GIB, result.memory / GIB
+        first = result.advice[0] if result.advice else "train a smaller model, or use more devices"
         raise ClawError(
             f"training {recipe.model.path} needs at least {need:#.3g} GiB per device, which has {have:#.3g}",
             f"{first}; --estimate shows details, --ignore-estimate tries it anyway",
             2,
         )
-    if found.fits is False:
-        log.warning("training may run out of memory; these settings would fit: %s", "; ".join(found.advice) or "none are known")
+    if result.fits is False:
+        log.warning("training may run out of memory; these settings would fit: %s", "; ".join(result.advice) or "none are known")
 
 
 def skeleton(path: str) -> Any:
@@ -121,7 +121,7 @@ def device_memory(config: TrainConfig, ranks: Ranks) -> int | None:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // ranks.world
 
 
-def _estimate(shape: Shape, config: TrainConfig, ranks: Ranks) -> Estimate:
+def _estimate(shape: Shape, config: TrainConfig, ranks: Ranks) -> MemoryEstimate:
     offload = config.optimizer_offload and ranks.device.type == "cuda"
     return estimate(shape, config, Spread(ranks.world, is_sharded(config, ranks), offload))
 
@@ -139,15 +139,15 @@ def _advice(causal: Any, config: TrainConfig, ranks: Ranks, memory: int) -> list
             changes += [("train.optimizer_offload: true", {"optimizer_offload": True, "shard": "auto"})]
     if config.lora is None:
         changes += [("train.lora: {rank: 16}", {"lora": LoraConfig()})]
-    found: list[str] = []
+    result: list[str] = []
     so_far, texts = config, dict[str, str]()
     for text, change in changes:
         alone = config.model_copy(update=change)
         if _estimate(shape_of(causal, alone), alone, ranks).total <= memory:
-            found.append(text)
+            result.append(text)
             continue
         so_far = so_far.model_copy(update=change)
         texts[text.partition(":")[0]] = text
-        if not found and len(texts) > 1 and _estimate(shape_of(causal, so_far), so_far, ranks).total <= memory:
+        if not result and len(texts) > 1 and _estimate(shape_of(causal, so_far), so_far, ranks).total <= memory:
             return [" with ".join(texts.values())]
-    return found
+    return result

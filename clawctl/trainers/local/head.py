@@ -48,12 +48,12 @@ def likeliest(
     """Ids and logprobs of the `k` likeliest tokens at each position, the likeliest first: [N, k] each, without gradient. If fewer
     tokens are allowed, the last ones have probability 0."""
     size = max(1, at_once // _vocabulary(head, hidden_ND))
-    found = []
+    result = []
     for at in _slices(len(hidden_ND), size):
         logits = _allowed(head(hidden_ND[at]).float() / temperature_N[at, None], masks, at)
         values, ids = logits.topk(k, dim=1)
-        found.append((ids, values - logits.logsumexp(1, keepdim=True)))
-    return torch.cat([ids for ids, _ in found]), torch.cat([values for _, values in found])
+        result.append((ids, values - logits.logsumexp(1, keepdim=True)))
+    return torch.cat([ids for ids, _ in result]), torch.cat([values for _, values in result])
 
 
 class _ChunkedLogprobs(torch.autograd.Function):

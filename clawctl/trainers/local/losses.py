@@ -4,26 +4,11 @@ In every stream, [t] belongs to token [t]; the one shift by a position is made i
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-Surrogate = Literal["dppo", "ppo_clip", "tis", "cispo", "gspo"]
-
-
-@dataclass(frozen=True, slots=True)
-class Correction:
-    """How a token counts that another version sampled: the surrogate, and its bounds. `r` is the policy's probability of the token,
-    as it is now, over the sampler's."""
-
-    surrogate: Surrogate = "dppo"
-    threshold: float = 0.2  # dppo: how far a probability may move
-    clip_low: float = 0.2  # ppo_clip, cispo, gspo: r is clipped to 1 - clip_low …
-    clip_high: float = 0.28  # … 1 + clip_high
-    cap: float = 2.0  # tis: the largest weight
-    penalty: float = 1e-3  # of (log r)^2: the one KL towards the sampler
+from clawctl.train.advantages.off_policy import Correction
 
 
 def policy_loss(

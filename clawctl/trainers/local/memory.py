@@ -18,9 +18,12 @@ KEPT is measured: transformers' norms, rotations and activations keep additional
 tries that the CPU keeps, at most blockwise.KEPT_BYTES per layer.
 """
 
+import resource
+import sys
 from dataclasses import dataclass, fields
 from typing import Any
 
+import torch
 from torch import nn
 
 from clawctl.config import TrainConfig
@@ -52,7 +55,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class MemoryEstimate:
     """Bytes on the fullest device."""
 
     weights: int
@@ -106,7 +109,7 @@ def shape_of(causal: Any, config: TrainConfig) -> Shape:
     )  # fmt: skip
 
 
-def estimate(shape: Shape, config: TrainConfig, spread: Spread) -> Estimate:
+def estimate(shape: Shape, config: TrainConfig, spread: Spread) -> MemoryEstimate:
     """The table of this file's docstring."""
     e = 2 if config.dtype == "bfloat16" else 4
     parts = spread.ranks if spread.sharded else 1
@@ -122,7 +125,7 @@ def estimate(shape: Shape, config: TrainConfig, spread: Spread) -> Estimate:
         gradients *= 2
     if spread.sharded and learns:
         gradients += 4 * (shape.block_weights + shape.outer_weights)
-    return Estimate(
+    return MemoryEstimate(
         weights=int(weights),
         gradients=int(gradients),
         optimizer=int(kept * 8 * shape.trained / parts),
@@ -169,3 +172,10 @@ def seconds_a_microbatch(shape: Shape, config: TrainConfig, flops_a_second: floa
     if config.gradient_checkpointing:
         work += shape.cost.forward(tokens, tokens * (tokens + 1) // 2, 0)
     return work / flops_a_second
+
+
+def peak_memory(device: torch.device) -> int:
+    """Peak bytes: of tensors on a GPU since the process began, of the whole process elsewhere."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

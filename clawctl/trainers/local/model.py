@@ -154,7 +154,7 @@ class PolicyModel:
     def published(self) -> dict[str, Tensor]:
         """The complete weights for publication, rounded to their type; tied weights stay one tensor. With sharded weights every
         rank must call this, and only rank 0 gets them."""
-        found: dict[str, Tensor] = {}
+        result: dict[str, Tensor] = {}
         rounded: dict[int, Tensor] = {}
         weights = dict(self.trained()) if self.adapter else self.module.state_dict(keep_vars=True)
         for name, weight in weights.items():
@@ -162,10 +162,10 @@ class PolicyModel:
                 value = whole(weight.detach() if self.adapter else weight.detach().to(self.publish_dtype))
                 rounded[id(weight)] = value.cpu() if self.across is not None else value
             if self.across is None or self.across.leads:
-                found[name] = rounded[id(weight)]
+                result[name] = rounded[id(weight)]
             else:
                 rounded[id(weight)] = torch.empty(0)
-        return found
+        return result
 
     @torch.no_grad()
     def canary(self) -> dict[str, Any]:

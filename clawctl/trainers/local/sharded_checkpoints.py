@@ -20,7 +20,7 @@ from torch import Tensor
 
 from clawctl.errors import ClawError
 from clawctl.run.checksums import Damaged, check_folder, checksums_of, read_sealed, sealed
-from clawctl.run.directory import RunDir, move, sync
+from clawctl.run.directory import move, sync
 from clawctl.trainers.local.model import PolicyModel
 from clawctl.trainers.local.ranks import Ranks
 
@@ -29,13 +29,10 @@ _INDEX = "index.json"
 _OLD_INDEX = ".metadata"  # of torch.distributed.checkpoint, a pickle
 
 
-def write_parts(run: RunDir, ranks: Ranks, policy: PolicyModel, optimizer: torch.optim.Optimizer, step: int) -> Path:
-    """A folder of parts next to the checkpoints, to be moved into one. Every rank must call it. Raises OSError on every rank if one
-    fails."""
+def write_parts(folder: Path, ranks: Ranks, policy: PolicyModel, optimizer: torch.optim.Optimizer) -> None:
+    """Make a folder of parts, to be moved into a checkpoint. Every rank must call it. Raises OSError on every rank if one fails."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
-
-    folder = run.beside_checkpoints(step, NAME)
 
     def make_room() -> None:
         shutil.rmtree(folder, ignore_errors=True)  # of a killed trainer
@@ -56,7 +53,7 @@ def write_parts(run: RunDir, ranks: Ranks, policy: PolicyModel, optimizer: torch
         problem = str(error)
     failed = [told for told in ranks.gather(problem) if told is not None]
     if failed:
-        raise OSError(f"a rank cannot write its part of checkpoint {step}: {failed[0]}")
+        raise OSError(f"a rank cannot write its part of {folder}: {failed[0]}")
 
     def write_index() -> None:
         (folder / _INDEX).write_bytes(sealed(orjson.dumps({"ranks": ranks.world, "files": checksums_of(folder)})))
@@ -64,7 +61,6 @@ def write_parts(run: RunDir, ranks: Ranks, policy: PolicyModel, optimizer: torch
         sync(folder)
 
     ranks.led(write_index)
-    return folder
 
 
 def move_into(checkpoint: Path, parts: Path) -> None:
@@ -108,7 +104,7 @@ def _fill(tensors: dict[str, Tensor], folder: Path) -> None:
     if not dist.is_initialized() or dist.get_rank() == 0:
         check_folder(folder, {name: index["files"][name] for name in files})
     ours = {name: _part(tensor) for name, tensor in tensors.items()}
-    found = dict.fromkeys(tensors, 0)
+    result = dict.fromkeys(tensors, 0)
     for file in files:
         with safe_open(folder / file, "pt") as opened:
             places: dict[str, Any] = orjson.loads(opened.metadata()["places"])
@@ -116,10 +112,10 @@ def _fill(tensors: dict[str, Tensor], folder: Path) -> None:
                 local, offset = ours[name]
                 if places[name]["shape"] != list(tensors[name].shape):
                     raise Damaged(f"{name} has shape {places[name]['shape']}, but the model's shape is {list(tensors[name].shape)}")
-                found[name] += _copy(local, offset or [0] * local.ndim, opened.get_slice(name), places[name]["offset"])
+                result[name] += _copy(local, offset or [0] * local.ndim, opened.get_slice(name), places[name]["offset"])
     for name, (local, _) in ours.items():
-        if found[name] != local.numel():
-            raise Damaged(f"{found[name]} of the {local.numel()} values of {name} are present")
+        if result[name] != local.numel():
+            raise Damaged(f"{result[name]} of the {local.numel()} values of {name} are present")
 
 
 def _copy(target: Tensor, target_offset: list[int], source: Any, source_offset: list[int]) -> int:
@@ -157,8 +153,8 @@ def _file(rank: int, world: int) -> str:
 
 def _tensors(policy: PolicyModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Weights and AdamW's state by name, read and written in place."""
-    found: dict[str, Tensor] = {}
+    result: dict[str, Tensor] = {}
     for name, parameter in policy.trained():
-        found[f"weights.{name}"] = parameter.detach()
-        found |= {f"optimizer.{name}.{key}": value for key, value in optimizer.state[parameter].items()}
-    return found
+        result[f"weights.{name}"] = parameter.detach()
+        result |= {f"optimizer.{name}.{key}": value for key, value in optimizer.state[parameter].items()}
+    return result

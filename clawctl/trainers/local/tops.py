@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clawctl.train.measures import Measures
 from clawctl.train.sample import Sample
 from clawctl.trainers.local.batches import Microbatch, lay_out, share_out
-from clawctl.trainers.local.flops import Cost
+from clawctl.trainers.local.flops import Cost, count_pass
 from clawctl.trainers.local.head import likeliest, token_logprobs
-from clawctl.trainers.local.measures import Measures
 from clawctl.trainers.local.model import PolicyModel
 from clawctl.trainers.local.trees import make_branch
 
@@ -54,8 +54,8 @@ def look(policy: PolicyModel, batch: Microbatch, k: int, ids_NK: Tensor | None =
         asked = torch.cat([named_NK, batch.targets_N[:, None]], 1)
         return token_logprobs(hidden_ND, head, asked, batch.temperature_N, batch.masks), named_NK
 
-    found, named_NK = policy.compute(work)
-    return Look(found[:, k], named_NK, found[:, :k])
+    result, named_NK = policy.compute(work)
+    return Look(result[:, k], named_NK, result[:, :k])
 
 
 @torch.no_grad()
@@ -72,7 +72,7 @@ def teachers_of(policy: PolicyModel, samples: Sequence[Sample], ids: Sequence[Te
     for group in groups:
         own = [branches[place] for place in group]
         batch = lay_out(own, policy.merge, policy.device)
-        how.measures.add_pass(how.cost, batch, own)
+        count_pass(how.measures, how.cost, batch, own)
         wanted_NK = torch.cat([ids[asked[place][0]] for place in group])
         pieces = zip(*(stream.split(batch.lengths) for stream in _told(policy, batch, wanted_NK, how.causal)), strict=True)
         told.update({place: Teachers(*piece) for place, piece in zip(group, pieces, strict=True)})

@@ -81,8 +81,8 @@ def _meeting(where: Nodes) -> list[str]:
         return ["--standalone"]
     if where.address is None:
         raise ClawError(f"NNODES is {where.count}, but MASTER_ADDR is not set", "set it to the address of the first node", 2)
-    found = ["--nnodes", str(where.count), "--node-rank", str(where.rank)]
-    return [*found, "--master-addr", where.address, "--master-port", str(where.port)]
+    result = ["--nnodes", str(where.count), "--node-rank", str(where.rank)]
+    return [*result, "--master-addr", where.address, "--master-port", str(where.port)]
 
 
 def _for_torchrun(words: Sequence[str]) -> list[str]:

@@ -53,7 +53,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class Trie:
     """The tries of one microbatch, side by side: T tokens."""
 
     ids_T: Ints
@@ -163,7 +163,7 @@ class _Node:
     start: int = 0  # where it is laid
 
 
-def lay(branches: Sequence[Branch]) -> Tree:
+def lay(branches: Sequence[Branch]) -> Trie:
     """The tries of `branches`, in depth-first order, at each fork the largest child first."""
     roots, bottoms = _grow(branches)
     ids, positions, ends = [], [], []
@@ -187,7 +187,7 @@ def lay(branches: Sequence[Branch]) -> Tree:
     both = list(zip(branches, bottoms, strict=True))
     places = [_places(bottom, branch.scored - 1, len(branch.ids) - 1) for branch, bottom in both]
     own = [_places(bottom, branch.own, len(branch.ids)) for branch, bottom in both]
-    return Tree(np.concatenate(ids), np.concatenate(positions), np.concatenate(ends), tuple(runs), places, own)
+    return Trie(np.concatenate(ids), np.concatenate(positions), np.concatenate(ends), tuple(runs), places, own)
 
 
 def _grow(branches: Sequence[Branch]) -> tuple[list[_Node], list[_Node]]:

@@ -13,16 +13,15 @@ from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
 from clawctl.run.policies import ensure_base_policy
 from clawctl.run.shards import Origin, write_turns, write_verdicts
+from clawctl.train.checkpoints import read_rows
 from clawctl.train.ledger import read_ledger
-from clawctl.train.loop import run_training
+from clawctl.train.measures import Measures
 from clawctl.trainers.local.batches import lay_out
 from clawctl.trainers.local.branches import turn_branches
-from clawctl.trainers.local.checkpoints import read_rows
-from clawctl.trainers.local.measures import Measures
 from clawctl.trainers.local.step import Training, train_step
 from clawctl.trainers.local.tops import Asking, look, teachers_of
-from tests.train.test_train_step import ALONE, begin, take, weights
-from tests.train.tiny import HINT, Sampler, make_model, make_recipe, publish_shard, publish_turns, verdict
+from tests.train.tiny import HINT, Sampler, make_model, make_recipe, publish_shard, publish_turns, run_training, verdict
+from tests.trainers.local.test_train_step import ALONE, begin, take, weights
 
 HINTS = [HINT, "Write plain sentences.", "No bold steps."]
 
@@ -197,7 +196,7 @@ def test_an_rslora_adapter_scales_by_the_root_of_its_rank_and_loads_as_peft_load
 
 
 def test_more_ranks_than_turns_are_refused_and_any_other_number_is_not() -> None:
-    from clawctl.train.launch import check_world
+    from clawctl.trainers.local.backend import check_world
 
     with pytest.raises(ClawError, match="5 trainers share 4 turns"):
         check_world(5, 4)

@@ -11,15 +11,18 @@ from torch import Tensor
 
 from clawctl.run.directory import RunDir
 from clawctl.run.policies import ensure_base_policy
+from clawctl.train.advantages.baselines import Baselines
 from clawctl.train.feed import Feed
-from clawctl.train.loop import resume, run_training
+from clawctl.train.measures import Measures
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.batches import lay_out
 from clawctl.trainers.local.branches import turn_branches
-from clawctl.trainers.local.measures import Measures
+from clawctl.trainers.local.optimizer import learning_rate
 from clawctl.trainers.local.ranks import Ranks
-from clawctl.trainers.local.step import Training, learning_rate, teacher_logprobs, train_step
-from tests.train.tiny import HINT, Sampler, make_recipe, publish_shard, publish_turns
+from clawctl.trainers.local.scores import teacher_logprobs
+from clawctl.trainers.local.step import Training, train_step
+from clawctl.trainers.texts import TokenizerTexts
+from tests.train.tiny import HINT, Sampler, make_recipe, publish_shard, publish_turns, resume, run_training
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 
@@ -30,7 +33,7 @@ def begin(run: RunDir, model: Path, **train: Any) -> Training:
 
 def take(run: RunDir, training: Training) -> Batch:
     policy = training.policy
-    batch = Feed(run, training.config, policy.tokenizer, policy.vocabulary, policy.context, {}).take(training.step)
+    batch = Feed(run, training.config, TokenizerTexts(policy.tokenizer, policy.vocabulary, policy.context), {}).take(0)
     assert batch is not None
     return batch
 
@@ -228,7 +231,7 @@ def test_a_step_that_is_not_finite_changes_no_weight(run: RunDir, sampler: Sampl
     training = begin(run, model_path, batch_turns=1)
     before = weights(training)
     outcome = train_step(training, take(run, training))
-    assert (outcome.row, outcome.broken, training.step) == (None, ("bad",), 0)
+    assert (outcome.row, outcome.broken) == (None, ("bad",))
     assert all(torch.equal(value, before[name]) for name, value in weights(training).items())
 
 
@@ -255,9 +258,10 @@ def test_a_baseline_of_the_turns_before_is_subtracted(run: RunDir, sampler: Samp
     publish_shard(run, "b", [(sampler.turn("c", seed=3), 1.0, None), (sampler.turn("d", seed=4), 1.0, None)])
     training = begin(run, model_path, baseline="mean", method="binary", batch_turns=2)
     batch = take(run, training)
-    training.baselines.kept["homework"] = (0.5, 10)
-    row = train_step(training, batch).row
+    baselines = Baselines({"homework": (0.5, 10)})
+    row = train_step(training, replace(batch, baselines={s.turn_id: baselines.of(s.kind) for s in batch.samples})).row
+    baselines.learn(batch.samples)
     assert row
     assert row["terms"]["binary"]["advantage_quantiles"][0] == -1.5
     assert row["terms"]["binary"]["advantage_quantiles"][-1] == 0.5
-    assert training.baselines.of("homework") == pytest.approx(0.5 + 0.5 / 11 - (1 + 0.5 + 0.5 / 11) / 12)
+    assert baselines.of("homework") == pytest.approx(0.5 + 0.5 / 11 - (1 + 0.5 + 0.5 / 11) / 12)

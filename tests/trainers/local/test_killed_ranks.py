@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from clawctl.config import dump_recipe
 from clawctl.run.directory import RunDir, open_run
-from clawctl.trainers.local.checkpoints import read_rows
+from clawctl.train.checkpoints import read_rows
 from tests.train.tiny import Sampler, make_recipe, publish_turns
 
 STEPS, PATIENCE = 6, 120

@@ -15,13 +15,15 @@ from clawctl.run.directory import RunDir
 from clawctl.run.rows import TEXT_ONLY, Turn
 from clawctl.run.shards import Origin
 from clawctl.train.feed import Feed
-from clawctl.train.loop import run_training
 from clawctl.train.sample import Sample
-from clawctl.trainers.local.imported import Unrenderable, rendered, scored
+from clawctl.trainers import Unrenderable
+from clawctl.trainers.local.imported import scored
 from clawctl.trainers.local.model import load_policy
 from clawctl.trainers.local.ranks import Ranks
-from tests.train.tiny import HINT, Sampler, make_recipe, publish_shard, publish_turns
+from clawctl.trainers.texts import rendered
+from tests.train.tiny import HINT, Sampler, make_recipe, publish_shard, publish_turns, run_training, texts_of
 
+ALONE = Ranks(0, 1, torch.device("cpu"))
 NO_IDS: dict[str, Any] = {
     "source": "import", "trainable": False, "untrainable_reason": TEXT_ONLY, "prompt_ids": None, "completion_ids": None,
     "logprobs": None, "policy_version": None, "policy_version_end": None, "temperature": 1.0, "finish_reason": None,
@@ -35,7 +37,7 @@ def text(sampler: Sampler, name: str, answer: str = "solve please 1 2 3", **chan
 
 def make_feed(run: RunDir, sampler: Sampler, **config: Any) -> Feed:
     settings = TrainConfig.model_validate({"batch_turns": 2, "batch_min_turns": 1, **config})
-    return Feed(run, settings, sampler.tokenizer, len(sampler.tokenizer), 4096, {}, Origin("mine", "fingerprint"))
+    return Feed(run, settings, texts_of(sampler), {}, Origin("mine", "fingerprint"))
 
 
 def test_the_ids_are_those_of_a_server_that_had_sampled_the_text(sampler: Sampler) -> None:
@@ -76,8 +78,8 @@ def test_the_scores_are_the_logprobs_of_the_weights_at_that_moment_and_no_sample
     batch = make_feed(run, sampler).take(0)
     assert batch is not None
     assert [sample.turn_id for sample in batch.samples if sample.logprobs is None] == ["t"]
-    policy = load_policy(make_recipe(model_path), Ranks(0, 1, torch.device("cpu")))
-    by_id = {sample.turn_id: sample for sample in scored(policy, batch, 4096).samples}
+    policy = load_policy(make_recipe(model_path), ALONE)
+    by_id = {sample.turn_id: sample for sample in scored(policy, ALONE, batch, 4096).samples}
     found = by_id["t"]
     assert by_id["s"] in batch.samples
     whole = torch.tensor([found.prompt_ids + found.completion_ids])

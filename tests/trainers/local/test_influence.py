@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from clawctl.run.directory import RunDir
-from clawctl.train.influence import ABSURD, bound_of, weight_of
+from clawctl.train.measures import Measures
 from clawctl.train.sample import Batch, Sample
-from clawctl.trainers.local.measures import Measures
-from clawctl.trainers.local.step import Training, _add_gradients, _objective_of, _passes, gradients_of, train_step
-from tests.train.test_train_step import begin
+from clawctl.trainers.local.influence import ABSURD, bound_of, weight_of
+from clawctl.trainers.local.objective import objective_of
+from clawctl.trainers.local.step import Training, add_gradients, backward, gradients_of, train_step
 from tests.train.tiny import HINT, Sampler
+from tests.trainers.local.test_train_step import begin
 
 
 def test_the_bound_is_a_multiple_of_the_mean_of_the_others_whatever_a_quarter_of_the_turns_does() -> None:
@@ -118,7 +119,7 @@ def test_the_size_of_a_turn_is_nearly_the_norm_of_its_gradient_times_what_all_ha
 ) -> None:
     samples = samples_of(sampler, {"temperature": 0.05, "tokens": 100})
     training = begin(run, model_path, method="binary", lora=lora)
-    sizes = _passes(training, samples, _objective_of(training, Batch(1, samples)), Measures())
+    sizes = backward(training, samples, objective_of(training.config, Batch(1, samples)), Measures())
     training.config = training.config.model_copy(update={"turn_bound": None})
     found = [math.sqrt(sum(float(g.square().sum()) for g in found)) for found in gradients_of(training, Batch(1, samples))]
     ratios = sorted(norm / sizes[sample.turn_id] for sample, norm in zip(samples, found, strict=True))
@@ -142,7 +143,7 @@ def test_the_bound_does_not_depend_on_how_sessions_are_packed(run: RunDir, sampl
     for merge in ("tree", "none"):
         training = begin(run, model_path, method=method, merge=merge)
         measures = Measures()
-        _add_gradients(training, Batch(1, samples), _objective_of(training, Batch(1, samples)), measures)
+        add_gradients(training, objective_of(training.config, Batch(1, samples)), measures)
         found[merge] = [p.grad.clone() for _, p in training.policy.trained() if p.grad is not None]
         assert measures.turns["t15"].bounded < 1
         assert set(measures.turns) == {sample.turn_id for sample in samples}

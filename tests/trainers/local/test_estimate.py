@@ -91,7 +91,7 @@ from clawctl.trainers.local.estimate import forecast
 from clawctl.trainers.local.batches import lay_out
 from clawctl.trainers.local.model import load_policy
 from clawctl.trainers.local.ranks import Ranks
-from clawctl.trainers.local.step import make_optimizer
+from clawctl.trainers.local.optimizer import make_optimizer
 from clawctl.trainers.local.trees import make_branch
 
 def kernel(key):  # getrusage would tell the peak of the process that started this one

@@ -1,10 +1,24 @@
-"""The recipe's settings for off-policy turns, in the form that the formulas in `losses.py` need."""
+"""How tokens count that an older version sampled."""
+
+from dataclasses import dataclass
+from typing import Literal
 
 from clawctl.config import TrainConfig
-from clawctl.trainers.local.losses import Correction
 
 # The published ranges: OpenClaw-RL (2603.10165); none below and up to 5 (ScaleRL, 2510.13786); GSPO (2507.18071, §5.1)
 _CLIPS = {"ppo_clip": (0.2, 0.28), "cispo": (1.0, 4.0), "gspo": (3e-4, 4e-4)}
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """The surrogate, and its bounds. `r` is the policy's probability of a token, as it is now, over the sampler's."""
+
+    surrogate: Literal["dppo", "ppo_clip", "tis", "cispo", "gspo"] = "dppo"
+    threshold: float = 0.2  # dppo: how far a probability may move
+    clip_low: float = 0.2  # ppo_clip, cispo, gspo: r is clipped to 1 - clip_low …
+    clip_high: float = 0.28  # … 1 + clip_high
+    cap: float = 2.0  # tis: the largest weight
+    penalty: float = 1e-3  # of (log r)^2: the one KL towards the sampler
 
 
 def correction_of(config: TrainConfig) -> Correction:

@@ -1,10 +1,34 @@
-"""The prompt of the teacher: the turn's own prompt, with the hint where the user would have written it."""
+"""The tokens of a model whose tokenizer is on this machine. It needs no torch.
+
+Imported turns: their ids come from the model's own chat template. The teacher's prompt: the turn's own prompt, with the hint where
+the user would have written it.
+"""
 
 import secrets
+from dataclasses import dataclass, replace
 from typing import Any
 
-from clawctl.control_tokens import guard
-from clawctl.run.rows import Message, Turn
+from clawctl.control_tokens import Guarded, guard
+from clawctl.run.rows import Message, Turn, is_plain
+from clawctl.trainers import Unrenderable
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerTexts:
+    """`Texts` by a tokenizer of transformers."""
+
+    tokenizer: Any
+    vocabulary: int
+    context: int | None = None
+
+    def decode(self, ids: list[int]) -> str:
+        return str(self.tokenizer.decode([number for number in ids if 0 <= number < self.vocabulary]))
+
+    def render(self, turn: Turn) -> Turn:
+        return rendered(self.tokenizer, turn)
+
+    def with_hint(self, turn: Turn, hint: str) -> list[int] | None:
+        return teacher_prompt_ids(self.tokenizer, turn, hint)
 
 
 def with_hint(messages: list[Message], hint: str) -> list[Message]:
@@ -29,10 +53,10 @@ def teacher_prompt_ids(tokenizer: Any, turn: Turn, hint: str) -> list[int] | Non
     """
     if not turn.messages:
         return None
-    found = _with_hint_in_it(tokenizer, turn, hint, continued=False)
-    if found is None and turn.messages[-1].get("role") == "assistant":
-        found = _with_hint_in_it(tokenizer, turn, hint, continued=True)
-    return found
+    result = _with_hint_in_it(tokenizer, turn, hint, continued=False)
+    if result is None and turn.messages[-1].get("role") == "assistant":
+        result = _with_hint_in_it(tokenizer, turn, hint, continued=True)
+    return result
 
 
 def _with_hint_in_it(tokenizer: Any, turn: Turn, hint: str, continued: bool) -> list[int] | None:
@@ -65,3 +89,30 @@ def template_error() -> type[Exception]:
     from jinja2 import TemplateError  # comes with transformers' chat templates
 
     return TemplateError
+
+
+def rendered(tokenizer: Any, turn: Turn) -> Turn:
+    """The turn with the ids of its prompt and of its answer, the end token included. Raises Unrenderable.
+
+    The answer's ids are those of the text that the template writes behind the prompt, as a server would have fed and sampled them.
+    """
+    if turn.response is None or is_plain(turn.messages):  # a template would make another prompt of a plain one
+        raise Unrenderable
+    if any(isinstance(message.get("content"), list) for message in (*turn.messages, turn.response)):
+        raise Unrenderable
+    safe = guard(tokenizer, [*turn.messages, turn.response], turn.tools)
+    try:
+        prompt = _text(tokenizer, safe.messages[:-1], safe, add_generation_prompt=True)
+        whole = _text(tokenizer, safe.messages, safe)
+    except (ValueError, TypeError, KeyError, AttributeError, template_error()) as error:  # a template may refuse any conversation
+        raise Unrenderable from error
+    content, end = safe.messages[-1].get("content") or "", tokenizer.eos_token
+    answer, result, behind = whole[len(prompt) :].rpartition(end)
+    if not whole.startswith(prompt) or not result or behind.strip() or not answer or content.strip() not in answer:
+        raise Unrenderable  # a template that rewrites the messages would train other text
+    prompt_ids, completion_ids = (safe.encode(text) for text in (prompt, answer + end))
+    return replace(turn, prompt_ids=prompt_ids, completion_ids=completion_ids)
+
+
+def _text(tokenizer: Any, messages: list[dict[str, Any]], safe: Guarded, **settings: Any) -> str:
+    return str(tokenizer.apply_chat_template(messages, tools=safe.tools, tokenize=False, **settings))

@@ -3,26 +3,23 @@
 One rename commits a step, that of `train/checkpoints/<step>/`, which contains all results of the step:
 
     policy/          exactly what is published: full weights with tokenizer, or a peft adapter
-    master.safetensors   float32 weights, only where policy/ rounds them
-    optimizer.safetensors  AdamW's state; its settings are the recipe's
-    sharded/         instead of these two with sharded weights: the part of each rank, as safetensors
+    …                the trainer's own files, which `Trainer.resume` reads: of `local`, the optimizer and rounded masters
     turns.parquet    the numbers of each trained token, for `clawctl inspect why`
     state.json       step, turns by shard, baselines, the steps.jsonl row, policy.json, the identity of the model, and checksums of
                      the other files
 
 `settle` derives everything else from it, and repeats on resume what is missing: the ledger, `policies/<version>/` (hard links, so
-nothing is written twice), LIVE, and last the row in `steps.jsonl`, which marks the rest as done. There is no random state to
-save: dropout is seeded by step and rank, and the learning rate is a function of the step.
+nothing is written twice), LIVE, and last the row in `steps.jsonl`, which marks the rest as done.
 """
 
 import logging
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import orjson
-import torch
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
@@ -33,8 +30,11 @@ from clawctl.run.lines import append_lines, read_lines
 from clawctl.run.names import counted, numbers_in
 from clawctl.run.policies import LiveMoved, move_live, publish_policy
 from clawctl.run.rows import Policy
-from clawctl.train.ledger import write_trained
-from clawctl.train.records import NAME, keep_records
+from clawctl.train.ledger import by_stem, write_trained
+from clawctl.train.measures import StepResult, policy_metrics
+from clawctl.train.records import NAME, keep_records, write_records
+from clawctl.train.sample import Batch
+from clawctl.trainers import Snapshot
 
 log = logging.getLogger("clawctl.train")
 
@@ -68,42 +68,44 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     return state
 
 
-def read_optimizer(checkpoint: Path) -> dict[int, dict[str, torch.Tensor]]:
-    """AdamW's state by parameter, in the order of `PolicyModel.trained`."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        flat = load_file(checkpoint / "optimizer.safetensors")
-    except (OSError, SafetensorError) as error:
-        raise ClawError(f"checkpoint {checkpoint} cannot be read: {error}", _CURE) from error
-    state: dict[int, dict[str, torch.Tensor]] = {}
-    for name, value in flat.items():
-        index, _, key = name.partition(".")
-        state.setdefault(int(index), {})[key] = value
-    return state
-
-
-def _write_optimizer(checkpoint: Path, state: dict[int, dict[str, torch.Tensor]]) -> None:
-    from safetensors.torch import save_file
-
-    save_file({f"{i}.{key}": value for i, own in state.items() for key, value in own.items()}, checkpoint / "optimizer.safetensors")
-
-
-def commit(run: RunDir, state: dict[str, Any], optimizer: dict[str, Any] | None, save_weights: Callable[[Path], None]) -> Path:
-    """Publish one checkpoint, which commits the step. `save_weights` fills `policy/` and, if needed, the master weights.
-    `optimizer` is None if `save_weights` saves it as well."""
+def commit(run: RunDir, state: dict[str, Any], save: Callable[[Path], None]) -> Path:
+    """Publish one checkpoint, which commits the step. `save` fills `policy/` and adds the trainer's own files."""
 
     def fill(checkpoint: Path) -> None:
         (checkpoint / "policy").mkdir(mode=0o700)
-        save_weights(checkpoint)
-        if optimizer is not None:
-            _write_optimizer(checkpoint, optimizer["state"])
+        save(checkpoint)
         files = checksums_of(checkpoint, leave_out=(NAME, "sharded"))  # one has its own, the other lies on many hosts
         (checkpoint / "state.json").write_bytes(sealed(orjson.dumps({**state, "files": files})))
 
     publish_folder(run.checkpoint(state["step"]), fill)
     return run.checkpoint(state["step"])
+
+
+def commit_step(run: RunDir, recipe: Recipe, batch: Batch, result: StepResult, snapshot: Snapshot, about: dict[str, Any]) -> Path:
+    """Commit a step that was made. `about` are the parts of the state that only the loop knows."""
+    row = result.row
+    assert row is not None
+    policy = Policy(
+        version=batch.step,
+        parent=batch.version,
+        step=batch.step,
+        method=recipe.train.method,
+        kind="adapter" if recipe.train.lora is not None else "full",
+        base_model=recipe.model.path,
+        turns=[sample.turn_id for sample in batch.samples],
+        canary=snapshot.canary,
+        metrics=policy_metrics(row),
+        created_at=row["time"],
+    )
+    turns = by_stem(batch.samples)
+    state = {"step": batch.step, "identity": identity(recipe), "turns": turns, "row": row, "policy": asdict(policy), **about}
+
+    def save(checkpoint: Path) -> None:
+        snapshot.save(checkpoint)
+        if recipe.train.keep_turn_records:
+            write_records(checkpoint / NAME, batch, result)
+
+    return commit(run, state, save)
 
 
 def settle(run: RunDir, checkpoint: Path, recipe: Recipe, seconds: dict[str, float] | None = None) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clawctl.config import TrainConfig
+from clawctl.train.advantages.off_policy import clip_of, correction_of
 from clawctl.trainers.local.losses import (
     Correction,
     acting_tokens,
@@ -16,7 +17,6 @@ from clawctl.trainers.local.losses import (
     subset_loss,
     topk_divergence,
 )
-from clawctl.trainers.local.off_policy import clip_of, correction_of
 
 NOW, SAMPLER = [0.5, 0.4, 0.1, 0.6], [0.4, 0.5, 0.1, 0.2]  # ratios 1.25, 0.8, 1, 3
 ADVANTAGES = [1.0, -2.0, 0.5, 1.0]

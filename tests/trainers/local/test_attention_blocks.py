@@ -11,14 +11,14 @@ from torch import Tensor
 
 from clawctl.trainers.local.attention import ancestors, visible
 from clawctl.trainers.local.blockwise import QUERIES, TAIL, WASTE, Block, Blocks, attend_by_blocks, make_blocks
-from clawctl.trainers.local.trees import Branch, Tree, lay, make_branch
-from tests.train.test_trees import branches
+from clawctl.trainers.local.trees import Branch, Trie, lay, make_branch
+from tests.trainers.local.test_trees import branches
 
 CPU = torch.device("cpu")
 SIZES = st.sampled_from([1, 2, 5, QUERIES])
 
 
-def asked_of(tree: Tree) -> np.ndarray:
+def asked_of(tree: Trie) -> np.ndarray:
     return np.unique(np.concatenate(tree.places))
 
 
@@ -52,7 +52,7 @@ def seen_by_blocks(blocks: Blocks, tokens: int) -> Tensor:
     return sees
 
 
-def check_relation(tree: Tree, most: int) -> None:
+def check_relation(tree: Trie, most: int) -> None:
     count, asked_M = len(tree.ids_T), asked_of(tree)
     at = torch.arange(count)
     by_mask = ancestors(torch.from_numpy(tree.ends_T))(at, at, at[:, None], at[None, :])
@@ -64,7 +64,7 @@ def check_relation(tree: Tree, most: int) -> None:
         assert expected.any(1).all()  # each query sees itself, so no softmax is over nothing
 
 
-def check_waste(tree: Tree, most: int) -> None:
+def check_waste(tree: Trie, most: int) -> None:
     """A query's last key is itself, so a stretch of queries in one run needs as many keys as its last query is deep."""
     for queries_M, blocks in (
         (np.arange(len(tree.ids_T)), make_blocks(tree, None, most)),
@@ -130,7 +130,7 @@ def dense(q_HQD: Tensor, k_KTD: Tensor, v_KTD: Tensor, sees_QT: Tensor, scale: f
     return (scores_HQT.softmax(-1) @ v_HTD).transpose(0, 1)
 
 
-def check_numbers(tree: Tree, most: int) -> None:
+def check_numbers(tree: Trie, most: int) -> None:
     """Outputs and gradients, of all queries and of those asked; heads in groups of two."""
     asked_M = asked_of(tree)
     for asked in (None, asked_M):

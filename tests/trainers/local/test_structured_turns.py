@@ -13,18 +13,20 @@ from torch import Tensor, nn
 from clawctl.run.allowed import Allowed, unpack
 from clawctl.run.directory import RunDir
 from clawctl.run.shards import UNKNOWN, read_columns, read_turns, write_table, write_turns
-from clawctl.train.admission import Admission, Refused
+from clawctl.train.admission import Admission, TurnRefused
+from clawctl.train.measures import Measures
+from clawctl.train.remote_teacher import RemoteTeacher
 from clawctl.trainers.local.batches import lay_out
 from clawctl.trainers.local.branches import teacher_branches, turn_branches
-from clawctl.trainers.local.custom_loss import logits_of, sampled_logprobs
+from clawctl.trainers.local.custom_loss import logits_of, logprobs_of
 from clawctl.trainers.local.head import likeliest, token_logprobs
 from clawctl.trainers.local.masks import HIDDEN, masks_of
-from clawctl.trainers.local.measures import Measures
-from clawctl.trainers.local.remote_teacher import RemoteTeacher
-from clawctl.trainers.local.step import gradients_of, teacher_logprobs, train_step
-from tests.train.test_head import TOKENS, VOCABULARY, WIDTH, Wrapped
-from tests.train.test_train_step import ALONE, begin, score, take
+from clawctl.trainers.local.scores import teacher_logprobs
+from clawctl.trainers.local.step import gradients_of, train_step
+from clawctl.trainers.texts import TokenizerTexts
 from tests.train.tiny import HINT, Sampler, make_sets, only, publish_shard, verdict
+from tests.trainers.local.test_head import TOKENS, VOCABULARY, WIDTH, Wrapped
+from tests.trainers.local.test_train_step import ALONE, begin, score, take
 
 SIZES = [0, 0, 1, 3, 150, 1, 2, 0, 40, 5]  # tokens that may be drawn in each place; 0: any
 
@@ -138,7 +140,7 @@ def test_a_custom_loss_sees_only_the_tokens_that_could_be_drawn(run: RunDir, sam
     with torch.no_grad():
         logits_NV = logits_of(training.policy, batch)
     assert int((logits_NV[2] != HIDDEN).sum()) == (1 if sample.turn_id == "formed0" else 3)
-    torch.testing.assert_close(sampled_logprobs(logits_NV, batch), score(training, sample))
+    torch.testing.assert_close(logprobs_of(logits_NV, batch), score(training, sample))
 
 
 def test_sets_that_are_not_of_this_answer_or_model_keep_the_turn_out(run: RunDir, sampler: Sampler, model_path: Path) -> None:
@@ -153,9 +155,9 @@ def test_sets_that_are_not_of_this_answer_or_model_keep_the_turn_out(run: RunDir
     publish_shard(run, "a", [(turn, 1.0, None)])
     training = begin(run, model_path, batch_turns=1)
     policy = training.policy
-    admission = Admission(training.config, policy.tokenizer, policy.vocabulary, policy.context, UNKNOWN)
+    admission = Admission(training.config, TokenizerTexts(policy.tokenizer, policy.vocabulary, policy.context), UNKNOWN)
     for reason, allowed in wrong.items():
-        with pytest.raises(Refused, match=reason):
+        with pytest.raises(TurnRefused, match=reason):
             admission.sample("a", replace(turn, allowed=allowed), verdict(turn), UNKNOWN, 0)
     assert admission.sample("a", turn, verdict(turn), UNKNOWN, 0).allowed == sets
 

@@ -14,11 +14,10 @@ from safetensors.torch import load_file
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.policies import ensure_base_policy
-from clawctl.train.loop import run_training
-from clawctl.trainers.local.checkpoints import read_rows
+from clawctl.train.checkpoints import read_rows
 from clawctl.trainers.local.ranks import Ranks, leave_ranks
 from tests.train.test_train_launch import command
-from tests.train.tiny import Sampler, make_recipe, publish_turns
+from tests.train.tiny import Sampler, make_recipe, publish_turns, run_training
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 

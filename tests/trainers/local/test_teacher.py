@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from clawctl.trainers.local.teacher import teacher_prompt_ids, with_hint
+from clawctl.trainers.texts import teacher_prompt_ids, with_hint
 from tests.train.tiny import HINT, Sampler
 
 BLOCK = f"\n\n[user's hint / instruction]\n{HINT}"

@@ -10,12 +10,12 @@ from clawctl.config import LoraConfig, TrainConfig
 from clawctl.errors import ClawError
 from clawctl.plugins import GENERATE, LOSS, load_function
 from clawctl.run.directory import RunDir
-from clawctl.trainers.local.checkpoints import read_rows
+from clawctl.train.checkpoints import read_rows
 from clawctl.trainers.local.custom_loss import load_custom_loss
 from clawctl.trainers.local.step import train_step
-from tests.train.test_methods_in_a_step import train
-from tests.train.test_train_step import begin, take, weights
 from tests.train.tiny import Sampler, publish_turns
+from tests.trainers.local.test_methods_in_a_step import train
+from tests.trainers.local.test_train_step import begin, take, weights
 
 # the policy loss of `binary` and `combine` without mask and penalty, from nothing but what a custom loss is given
 OURS = """

@@ -13,19 +13,19 @@ import torch
 
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
-from clawctl.run.policies import ensure_base_policy
+from clawctl.run.policies import ensure_base_policy, live_version
 from clawctl.train.ledger import read_ledger
-from clawctl.train.loop import resume, run_training
+from clawctl.train.measures import Measures
+from clawctl.train.remote_teacher import RemoteTeacher, open_remote_teacher, taught
 from clawctl.train.sample import Batch, Sample
-from clawctl.trainers.local.branches import taught_beside
+from clawctl.trainers.local.branches import taught_together
 from clawctl.trainers.local.ema import Average
-from clawctl.trainers.local.measures import Measures
 from clawctl.trainers.local.ranks import Ranks
-from clawctl.trainers.local.remote_teacher import RemoteTeacher, open_remote_teacher, taught
-from clawctl.trainers.local.step import teacher_logprobs, train_step
+from clawctl.trainers.local.scores import teacher_logprobs
+from clawctl.trainers.local.step import train_step
 from tests.stub_http import StubHandler, StubServer, running
-from tests.train.test_train_step import begin, take, weights
-from tests.train.tiny import HINT, Sampler, make_recipe, publish_shard
+from tests.train.tiny import HINT, Sampler, make_recipe, publish_shard, resume, run_training
+from tests.trainers.local.test_train_step import begin, take, weights
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 
@@ -92,7 +92,7 @@ def test_the_average_teaches_after_a_restart_as_it_would_have_without_one(
     assert any(not torch.equal(moved[name], at_rest[name]) for name in moved)
     run_training(run, recipe, ALONE, threading.Event(), once=True)
     resumed = resume(run, recipe, ALONE)
-    assert resumed.step == 1
+    assert live_version(run) == 1
     found = teacher_logprobs(resumed, first.samples, Measures())
     for name, value in moved.items():
         torch.testing.assert_close(found[name], value, atol=0, rtol=0)
@@ -193,11 +193,11 @@ def test_a_teacher_who_reads_along_in_the_policys_own_pass_changes_no_number_and
         training = begin(run, model_path, batch_turns=3, tokens_per_microbatch=tokens, lora=lora, lr=1e-4, max_mismatch=1e9)
         batch = take(run, training)
         expected = teacher_logprobs(training, batch.samples, Measures())
-        assert len(taught_beside(training.config, training.policy, batch.samples)) == (2 if tokens == 10_000 else 0)
+        assert len(taught_together(training.config, training.policy, batch.samples)) == (2 if tokens == 10_000 else 0)
         outcome = train_step(training, batch)
-        assert outcome.told
+        assert outcome.row
         for name, value in expected.items():
-            torch.testing.assert_close(outcome.told.turns[name].teacher_T, value, atol=2e-5, rtol=2e-5)
+            torch.testing.assert_close(torch.from_numpy(outcome.turns[name].teacher_T), value, atol=2e-5, rtol=2e-5)
         found.append((outcome.row or {}, weights(training)))
     (together, after), (apart, after_apart) = found
     assert together["loss"] == pytest.approx(apart["loss"], rel=1e-4)

@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -15,12 +16,13 @@ from clawctl.trainers.local.batches import Merge, lay_out, share_out
 from clawctl.trainers.local.model import PolicyModel, load_policy
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.trees import Branch, make_branch
-from tests.train.test_trees import branches
 from tests.train.tiny import make_recipe, make_tokenizer
+from tests.trainers.local.test_trees import branches
 
 CPU = torch.device("cpu")
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 CLIENTS = ["langchain", "mini-swe-agent", "openclaw-compaction", "openclaw-local-default"]
+ROUNDING = 8 * torch.finfo(torch.float32).eps
 LORA: dict[str, Any] = {"rank": 4}
 
 
@@ -58,10 +60,12 @@ def check_same(policy: PolicyModel, found: list[Branch], merge: Merge, tokens: i
     expected, expected_gradients, _ = computed(policy, found, "none")
     logprobs, gradients, count = computed(policy, found, merge, tokens)
     torch.testing.assert_close(logprobs, expected, atol=2e-5, rtol=2e-5)
+    # A gradient that cancels to zero, such as a query's where all keys are equal, has the rounding of the larger numbers it was
+    # computed from. So rounding is bounded by the largest gradient of the whole model.
+    rounding = ROUNDING * max(float(gradient.abs().max()) for gradient in expected_gradients.values())
     for name, gradient in gradients.items():
         size = float(expected_gradients[name].abs().max())
-        # where all keys are equal a query's gradient is 0, and what is found is the rounding of larger numbers
-        torch.testing.assert_close(gradient, expected_gradients[name], atol=4e-6 + 2e-5 * size, rtol=1e-4)
+        torch.testing.assert_close(gradient, expected_gradients[name], atol=rounding + 2e-5 * size, rtol=1e-4)
     return count
 
 
@@ -70,7 +74,12 @@ def policy(request: pytest.FixtureRequest, model_path: Path) -> PolicyModel:
     return policy_of(model_path, request.param)
 
 
+CANCELS = [Branch(np.array(ids), 1, 0.5) for ids in ([1, 0], [0, 0], [1, 1, 1])]  # a query's gradient comes to zero
+
+
 @settings(max_examples=25, deadline=None)
+@example(found=CANCELS, tokens=10_000)
+@example(found=CANCELS, tokens=12)
 @given(found=branches(), tokens=st.sampled_from([10_000, 12]))
 def test_random_tries_compute_what_their_sequences_compute(policy: PolicyModel, found: list[Branch], tokens: int) -> None:
     check_same(policy, found, "tree", tokens)

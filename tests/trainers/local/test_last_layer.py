@@ -9,8 +9,8 @@ from clawctl.trainers.local.batches import lay_out
 from clawctl.trainers.local.model import load_policy, load_reference
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.trees import make_branch
-from tests.train.test_tree_laws import CPU, check_same, policy_of
 from tests.train.tiny import make_recipe, make_tokenizer
+from tests.trainers.local.test_tree_laws import CPU, check_same, policy_of
 
 TURNS = [
     make_branch([5, 6, 7, 8], [9, 10], 1.0),

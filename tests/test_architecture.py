@@ -164,3 +164,14 @@ def test_no_dialect_imports_another() -> None:
         text = (ROOT / "serve" / "dialects" / f"{name}.py").read_text()
         others = "|".join(dialects - {name})
         assert re.search(rf"dialects\.({others})\b|dialects import .*\b({others})\b", text) is None, name
+
+
+def test_the_judge_knows_nothing_of_its_laboratory() -> None:
+    for file in (ROOT / "judge").glob("*.py"):
+        assert "clawctl.judge.laboratory" not in file.read_text(), file
+
+
+def test_judges_and_collect_send_no_request_except_through_the_one_client() -> None:
+    for stage in ("judge", "collect"):
+        for file in (ROOT / stage).rglob("*.py"):
+            assert "httpx" not in file.read_text(), file

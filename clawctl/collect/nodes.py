@@ -102,7 +102,7 @@ class Match:
     """A parent, and the evidence for it in the request."""
 
     node: Node
-    at: int  # where its answer stands in the child's Conversation
+    at: int  # where its answer stands in the child's CanonicalRequest
     dropped: frozenset[bytes]  # user messages of the parent that the child lacks
     relation: Relation  # "exact": the parent's request and its answer begin the child's request
     evidence: ParentEvidence

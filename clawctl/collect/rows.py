@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from clawctl.collect.canonical import Conversation, role_of, text_of
+from clawctl.collect.canonical import CanonicalRequest, role_of, text_of
 from clawctl.collect.nodes import Match, ParentEvidence
 from clawctl.cut_calls import CUT_CALL, Decode, has_cut_call
 from clawctl.run.outcomes import EPISODE_FAILED, SessionOutcome
@@ -53,7 +53,7 @@ def _is_cut(exchange: Exchange, decode: Decode | None) -> bool:
     return has_cut_call(exchange.tools, exchange.response, finish, exchange.completion_ids, decode)
 
 
-def next_state(conversation: Conversation, messages: Sequence[Message], match: Match) -> list[Message] | None:
+def next_state(conversation: CanonicalRequest, messages: Sequence[Message], match: Match) -> list[Message] | None:
     """What the child's request has after its parent's answer: all tool results, the user's words.
 
     Up to the next answer, which is not ours if there is one. Transient context is no reaction: it is known, or stood elsewhere in

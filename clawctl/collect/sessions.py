@@ -23,7 +23,7 @@ from functools import partial
 
 from clawctl.collect.asides import Asides, brings_results_alone, new_words
 from clawctl.collect.canonical import (
-    Conversation,
+    CanonicalRequest,
     continued_digest,
     extend_path,
     handles,
@@ -47,7 +47,7 @@ from clawctl.collect.side_rules import (
     turn_kind,
     without_revision,
 )
-from clawctl.collect.waiting import Arrived, Waiting
+from clawctl.collect.waiting import Arrived, WaitingExchanges
 from clawctl.cut_calls import Decode
 from clawctl.run.outcomes import SessionOutcome, scoped
 from clawctl.run.rows import Exchange, Feedback, Message, Turn, is_plain
@@ -66,7 +66,7 @@ class Sessions:
         rules: Sequence[SideRule] = SIDE_RULES,
     ) -> None:
         self.timeout_s, self._decode = timeout_s, decode
-        self.waiting = Waiting()  # see `add`
+        self.waiting = WaitingExchanges()  # see `add`
         self._published = published if published is not None else {}
         self._index = Index()
         self._trees: dict[str, OrderedDict[int, SessionTree]] = {}  # of each user, by id(), the longest unseen first
@@ -115,7 +115,7 @@ class Sessions:
             self._end_claimed_session(node, hint)
         return node
 
-    def _find_parent(self, exchange: Exchange, conversation: Conversation, hint: str | None, since: float) -> Match | None:
+    def _find_parent(self, exchange: Exchange, conversation: CanonicalRequest, hint: str | None, since: float) -> Match | None:
         """The turn that this request continues, with the evidence."""
         if is_plain(exchange.messages):
             match = self._index.find_plain_parent(exchange, hint, since)
@@ -125,7 +125,7 @@ class Sessions:
             return None  # it answered another turn, whose session is over: another with the same words is not it
         return match
 
-    def _link(self, match: Match, node: Node, conversation: Conversation, exchange: Exchange) -> None:
+    def _link(self, match: Match, node: Node, conversation: CanonicalRequest, exchange: Exchange) -> None:
         """Note that `node` continues its parent, and what it says to it."""
         parent = match.node
         parent.continued = True
@@ -305,7 +305,9 @@ class Sessions:
         if not of_session:
             del self._of_session[tree.user, tree.session_id]
 
-    def _add_node(self, exchange: Exchange, conversation: Conversation, hint: str | None, match: Match | None, seen: float) -> Node:
+    def _add_node(
+        self, exchange: Exchange, conversation: CanonicalRequest, hint: str | None, match: Match | None, seen: float
+    ) -> Node:
         parent = match.node if match else None
         tree = parent.tree if parent else self._new_tree(exchange, hint, seen)
         tree.last_seen = max(tree.last_seen, seen)
@@ -377,7 +379,7 @@ class Sessions:
         return ended
 
 
-def _continued_paths(conversation: Conversation, exchange: Exchange) -> tuple[bytes, ...]:
+def _continued_paths(conversation: CanonicalRequest, exchange: Exchange) -> tuple[bytes, ...]:
     """Of the conversation as a client shows it that continues an answer: in one message with its beginning, or without that."""
     joined = continued_digest(exchange.messages, exchange.response) if exchange.response is not None else None
     if joined is None or exchange.response is None:
@@ -386,7 +388,7 @@ def _continued_paths(conversation: Conversation, exchange: Exchange) -> tuple[by
     return extend_path(before, joined), extend_path(before, message_digest(exchange.response))
 
 
-def _last_user_lines(conversation: Conversation, messages: list[Message]) -> "tuple[int, array[int]] | None":
+def _last_user_lines(conversation: CanonicalRequest, messages: list[Message]) -> "tuple[int, array[int]] | None":
     place = conversation.roles.rfind("u")
     lines = lines_of(messages[conversation.at[place]]) if place >= 0 else None
     return (place, lines) if lines and len(lines) > 1 else None

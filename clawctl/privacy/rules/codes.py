@@ -13,13 +13,13 @@ from functools import reduce
 from operator import or_
 from typing import NamedTuple
 
-from clawctl.privacy.rules.lexicon import ANCHORED, NAMES, TOKEN, Says, said_within, says
+from clawctl.privacy.rules.lexicon import ANCHORED, NAMES, TOKEN, Says, plain, said_within, says
 from clawctl.privacy.rules.pieces import Span, Text, places
 
 _BEHIND, _AHEAD = 150, 130  # characters around a name that are read
-_DIGITS = re.compile(r"\d(?:\d\d|[- ]\d)")
+_DIGITS = re.compile(r"\d(?:\d\d|[- ]\d|[A-ZА-Я]\d)")
 _CODE = re.compile(
-    r"""(?=[\d#*])(?<![A-Za-z0-9_\u00c0-\u024f\u0400-\u04ff$€£¥₹₽@%°^~+\\])(?<!\d)(?<![A-Za-z0-9)][.,:/-])(?<!\d[ ])[#*]{0,2}(?P<value>(?>
+    r"""(?=[\d#*A-ZА-Я])(?<![A-Za-z0-9_\u00c0-\u024f\u0400-\u04ff$€£¥₹₽@%°^~+\\])(?<!\d)(?<![A-Za-z0-9)][.,:/-])(?<!\d[ ])[#*]{0,2}(?P<value>(?>
         \d{2,6}(?:-\d{2,6}){1,7}                     # 19-68-12, 072-72-154
       | \d(?:[- ]\d){2,11}                           # 5-3-7-6
       | \d{3,6}[ ]\d{3,6}(?:[ ]\d{3,6})?(?![ ]?\d)   # 9133 1957
@@ -203,7 +203,7 @@ class _Region:
         return (
             self._is_opened_with(before, after, floor, start, end, value, joined, spoken)
             or self._named_behind(after, floor, end, ceiling, value, joined)
-            or (digits == 3 and self._is_on_back(floor, start, joined))
+            or (3 <= digits <= 4 and self._is_on_back(floor, start, joined))
             or (on_keypad and any(word.says & (NAMES | Says.LOCK | Says.KEYBOX) for word in self._between(floor, start)))
         )
 
@@ -300,6 +300,13 @@ class _Region:
         )
         if harmless:
             return False
+        if said & Says.WEAK and not said & (Says.STRONG | Says.PIN | Says.PASSWORD):
+            stronger = [
+                each
+                for each in self.words[max(0, place - 2) : place + 2]
+                if each.says & (Says.STRONG | Says.PIN) and each.end <= start
+            ]
+            said |= stronger[0].says if stronger else 0
         qualified = any(each is not word and each.says & (Says.LOCK | Says.OWNER | Says.KEYBOX) for each in sentence)
         if said & Says.STRONG:
             return digits >= 3 or spoken
@@ -358,6 +365,8 @@ class _Region:
         if not spoken and (digits < 4 or (_YEAR.fullmatch(value) and not joined)):
             return False
         clause = self._between(floor, start)
+        if _is_time(value) and value[-2:] in ("00", "15", "30", "45") and not (joined or (clause and clause[-1].says & Says.OPENS)):
+            return False
         locks = [word for word in clause if word.says & (Says.LOCK | Says.KEYBOX)]
         if (
             locks
@@ -375,6 +384,13 @@ class _Region:
                 return False
         opens = [word for word in clause if word.says & Says.OPENS]
         if opens and start - opens[-1].end <= 40 and not _SOFT.search(self.text, opens[-1].end, start):
+            return True
+        if (
+            locks
+            and joined
+            and any(plain(self.text[word.start : word.end]) in _PADLOCKS for word in locks)
+            and start - locks[-1].end <= 40
+        ):
             return True
         if spoken and any(word.says & Says.OPENS for word in self._between(end, self._ceiling(end))):
             return True
@@ -423,6 +439,9 @@ _ABBREVIATION = re.compile(
 )
 _INDIAN = re.compile(r"pin[ ]?code|पिन[ ]?कोड", re.IGNORECASE)
 _NUMBERED_PIN = re.compile(r"\b[Pp]ins? \d{1,3}\b")
+_PADLOCKS = frozenset(
+    "lock padlock candado cadenas antivol lucchetto cadeado hangslot fietsslot cijferslot vorhangeschloss fahrradschloss zahlenschloss klodka klodki kilit kilidi lakat lukko pyoranlukko hanglas cykellas hangelas zamek навесной keypad keybox lockbox keysafe".split()  # noqa: SIM905
+)
 _BACK = re.compile(
     r"(?i)\bback\b|hinten|rückseite|au dos|verso|reverso|detrás|atrás|retro|dietro|achterop|achterkant|z tyłu|odwrocie|arka|обороте|обратной|сзади|звороті|bakpå|bagpå|baksida|takana|zadní|裏|背面|뒷면|뒤|خلف|ظهر|पीछे"
 )

@@ -38,6 +38,7 @@ class Says:
 
 WORDS: dict[int, str] = {
     Says.STRONG: """
+zahlenkombi*
 画面ロック 锁屏密码 カードの裏 hostkey geheimzahlen
 puk puk1 puk2 cvv cvc cvv2 cvc2 csc otp totp passcode* mpin tpin upin ipin mtan smstan pushtan itan phototan securecode
 portkod* geheimzahl* geheimnummer* zahlenkombination* ziffernkombination* zahlencode* kartenprufnummer* kartenprufziffer* geheimcode* schlosskombination*
@@ -56,6 +57,7 @@ pin pincode* pinkode* pinkod* pinnummer* pinnumber* pincod* onlinepin
 พิน
 """,
     Says.WEAK: """
+ruckseite achterop achterkant verso retro обороте обратной звороті 裏 背面 뒷면* *पीछे* *خلف*
 prufnummer* prufziffer* kontrollnummer* *کوڈ*
 code codes combination combo combos passnumber
 code codes kombination* nummernkombination*
@@ -91,6 +93,7 @@ cassettina cassetta portachiavi boite-a-cles kulcstarto* kulcsszef* ключни
 キーボックス 钥匙盒 鑰匙盒 钥匙箱 密码盒 열쇠함* 키박스*
 """,
     Says.LOCK: """
+halyty* fuerte
 zahlenschloss* nummernschloss* *schloss cijferslot* ringslot* slot vrat vratum vratech branek fiets* safen safet skuret garasjen garasjedoren autotallin kellarin ytterdor* innerdor* ロック *دروازہ* *تالا* *قفل* entrada entradas
 door doors gate gates alarm alarms safe safes vault lock locks padlock locker lockers garage garages keypad keypads intercom entrance entry building lobby shed cabinet
 suitcase luggage bike deadbolt smartlock frontdoor backdoor garagedoor mailroom elevator lift barn storage gym porch closet basement homekit matter disarm stairwell courtyard parking cellar
@@ -295,7 +298,7 @@ apre aprire apri apro si-apre digita digitare digiti premi premere stacca stacca
 opent openen opengaat toets toetsen toetst intoetsen druk drukken eraf uit uitzetten uitgezet tik tikken typ open gaat
 otwiera otwierasz otworzyc otworz wpisz wpisac wpisujesz wcisnij wcisnac wylacz* rozbraja* rozbroj* wstukaj wbij nacisnij odblokow* ustawilem ustawilam
 acilir aciliyor acmak acilan acarsin tusla tuslayin tuslay* bas basin basip gir girin kapat* kapan* yaz yazin
-oppnas oppnar tryck slå slar trykk trykker tast taster abnes apnes abner avlarm* frakobl* stang knapp* avaa avautuu nappaile paina otevira otevres zadej zmackni vypn* nyisd nyilik ird usd be deschide apasa tasteaza opresti mo bam nhap buka tekan masukkan
+oppnas oppnar tryck slå slar trykk trykker tast taster abnes apnes abner avlarm* frakobl* stang knapp* avaa avautuu nappaile paina otevira otevres zadej zmackni vypn* nyisd nyilik deschide apasa tasteaza opresti nhap buka tekan masukkan
 открыва* откры* набер* набира* нажм* нажима* введ* вводи* снима* отключ* ввест* жми відкрива* відкри* набер* натисн* введ* знім* вимик* вимкн*
 ανοιγ* πατα πατησ* πληκτρολογ*
 *פותח* *נפתח* *לחץ* *תקיש* *הקש* *להקיש* *يفتح* *تفتح* *اضغط* *ادخل* *أدخل* *اكتب* *افتح* *باز* *بزن* *खुल* *दबा* *डाल* *खोल*
@@ -391,8 +394,33 @@ _LEXICON = _Lexicon()
 _COMPOUND = re.compile(
     r"(?P<of>.{2,24}?)[s]?(?P<word>codes?|codice|koden?|kode(?:n|ns|s)?|kod(?:u|em|om|ot|ja|ot)?|koodin?|kood|kombination(?:en)?|combinatie|nummer|nummret|pin|zahl|passwort|kennwort|wachtwoord|losenord|passord)$"
 )
-_COMPOUND_ENDS = tuple(
-    ["code", "codes", "codice", "kode", "koden", "kodens", "kodes", "kod", "kodu", "kodem", "kodom", "kodot", "kodja", "kodjat", "koodi", "koodin", "kood", "kombination", "kombinationen", "combinatie", "nummer", "nummret", "pin", "zahl", "passwort", "kennwort", "wachtwoord", "losenord", "passord"]
+_COMPOUND_ENDS = (
+    "code",
+    "codes",
+    "codice",
+    "kode",
+    "koden",
+    "kodens",
+    "kodes",
+    "kod",
+    "kodu",
+    "kodem",
+    "kodom",
+    "kodot",
+    "kodja",
+    "kodjat",
+    "koodi",
+    "koodin",
+    "kood",
+    "kombination",
+    "kombinationen",
+    "combinatie",
+    "pin",
+    "passwort",
+    "kennwort",
+    "wachtwoord",
+    "losenord",
+    "passord",
 )
 _OF_CODES = Says.LOCK | Says.OWNER | Says.KEYBOX
 

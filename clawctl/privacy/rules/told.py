@@ -166,7 +166,7 @@ def _is_told(value: str, words: bool, gap: str) -> bool:
             return (value[0].isupper() or not value.isascii() or len(value) >= 5) and not _ENDINGS.search(value)
         if not value.isascii() and value[0].lower() == value[0]:
             return False
-        if _is_jumbled(value):
+        if _is_jumbled(value) or (is_words(value) and value[0].isupper() and gap.split()):
             return True
         return (
             value[0].isupper() and value[1:].islower() and len(value) >= 6 and len(gap.split()) >= 2 and not _ENDINGS.search(value)

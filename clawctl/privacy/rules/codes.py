@@ -31,7 +31,7 @@ _CODE = re.compile(
 )  # fmt: skip
 _DATE = re.compile(r"(?:19|20)\d\d-(?:19|20)\d\d|\d{4}-\d\d?-\d\d?|\d\d?-\d\d?-(?:19|20)\d\d")
 _YEAR = re.compile(r"(?:19[5-9]|20[0-4])\d")
-_END = re.compile(r"(?:[.!;](?=\s|$)|[。！；!]|\n)")
+_END = re.compile(r"(?:[.!;](?=\s|$)|[。！；!]|\n|\\[nr])")
 _SOFT = re.compile(r"[,?、，,;|]|[ ][/–—-][ ]")
 _BLANK_LINE = re.compile(r"(?:^|\n)[ \t>*|`_-]*\Z")
 _JOINED = re.compile(r"(?:[:=：→]|->|=>|\bis|[-–—])[ \t\"'`*_«„“「『【\[(<]*\Z")
@@ -306,14 +306,15 @@ class _Region:
                 for each in self.words[max(0, place - 2) : place + 2]
                 if each.says & (Says.STRONG | Says.PIN) and each.end <= start
             ]
-            said |= stronger[0].says if stronger else 0
+            if stronger:
+                word, said = stronger[0], stronger[0].says
         qualified = any(each is not word and each.says & (Says.LOCK | Says.OWNER | Says.KEYBOX) for each in sentence)
         if said & Says.STRONG:
             return digits >= 3 or spoken
         if said & Says.PIN:
             if digits == 6 and value.isdigit() and not qualified and _INDIAN.match(self.text, word.start):  # of an address
                 return False
-            if _NUMBERED_PIN.search(self.text, floor, start):  # of a chip
+            if _NUMBERED_PIN.search(self.text, max(self.start, start - 120), start):  # of a chip
                 return False
             return (digits >= 4 or spoken) and not any(each.says & Says.HARMLESS for each in self._between(floor, word.start)[-4:])
         if said & Says.PASSWORD:
@@ -388,7 +389,9 @@ class _Region:
         if (
             locks
             and joined
-            and any(plain(self.text[word.start : word.end]) in _PADLOCKS for word in locks)
+            and any(
+                plain(self.text[word.start : word.end]) in _PADLOCKS and self.text[word.end : word.end + 1] != "_" for word in locks
+            )
             and start - locks[-1].end <= 40
         ):
             return True
@@ -464,7 +467,11 @@ def _words(text: str, start: int, end: int) -> Iterator[_Word]:
             for first, last, meaning in said_within(word):
                 yield _Word(match.start() + first, match.start() + last, meaning)
         else:
-            tag = text[match.start() - 1 : match.start()] in ("<", "/") and text[match.end() : match.end() + 1] == ">"
+            tag = text.endswith("[redacted:", 0, match.start()) or (
+                text[match.start() - 1 : match.start()] in ("<", "/") and text[match.end() : match.end() + 1] == ">"
+            )
+            if text[match.start() - 1 : match.start()] == "\\" and word[0] in "nrt":  # an escape
+                word = word[1:]
             yield _Word(match.start(), match.end(), 0 if tag else _meaning(word))
 
 

@@ -117,6 +117,8 @@ def _trimmed(value: str) -> str:
 
 def _is_ratio(user: str, value: str) -> bool:
     """`320x200 / 640x480`, `v1.2 / v2.0`: two of a kind."""
+    if len(user) > 6 and user[-4:] == value[-4:]:
+        return True
     return user.isdigit() or TECHNICAL.match(user) is not None or (user.isupper() and value.isupper())
 
 

@@ -395,6 +395,8 @@ class _Region:
             and start - locks[-1].end <= 40
         ):
             return True
+        if locks and "-" in value and self._is_label(floor, start, value, locks[-1]):
+            return True
         if spoken and any(word.says & Says.OPENS for word in self._between(end, self._ceiling(end))):
             return True
         ends = re.match(r"[#*\"'`)]{0,3}(?:[.,;!)]?(?:\s|$)|[。，、；）])", self.text[end : end + 6]) is not None
@@ -411,6 +413,15 @@ class _Region:
         """`the three digits on the back: 640`."""
         clause = self.text[max(floor, start - 70) : start]
         return (joined or clause.endswith(" ")) and _BACK.search(clause) is not None and _CARD.search(clause) is not None
+
+    def _is_label(self, floor: int, start: int, value: str, word: _Word) -> bool:
+        """`coffre : 27-09-61`, `Key safe 4827`: nothing but what it opens stands before it."""
+        gap = self.text[word.end : start]
+        return (
+            not self.text[floor : word.start].strip(" \t-*•").count(" ") > 1
+            and gap.strip(" \t:=") == ""
+            and ("-" in value or ":" in gap)
+        )
 
     def _named_behind(self, after: int, floor: int, end: int, ceiling: int, value: str, joined: bool) -> bool:
         """`4471 is the PIN`, `use 4471 as door code`, `704357 (PIN)`."""

@@ -93,6 +93,7 @@ cassettina cassetta portachiavi boite-a-cles kulcstarto* kulcsszef* ключни
 キーボックス 钥匙盒 鑰匙盒 钥匙箱 密码盒 열쇠함* 키박스*
 """,
     Says.LOCK: """
+bin bins communal burglar 入口 エレベーター
 halyty* fuerte
 zahlenschloss* nummernschloss* *schloss cijferslot* ringslot* slot vrat vratum vratech branek fiets* safen safet skuret garasjen garasjedoren autotallin kellarin ytterdor* innerdor* ロック *دروازہ* *تالا* *قفل* entrada entradas
 door doors gate gates alarm alarms safe safes vault lock locks padlock locker lockers garage garages keypad keypads intercom entrance entry building lobby shed cabinet
@@ -288,6 +289,7 @@ ar er var som on oli je jako bol bude este =là ialah adalah
 คือ เป็น
 """,
     Says.OPENS: """
+entsperren entsperrt sblocca desbloquear
 takes take wants accepts expects works staat stoi
 open opens opened opening unlock unlocks unlocked disarm disarms disarmed disable disables deactivate deactivates arm turn turns press presses type types typed enter dial dials tap taps punch punches key-in keyed set reset put changed
 offnet offnen geht auf aufgeht aufmachen tippe tippen tippst druck drucke drucken druckst gib eingeben eingibst gebe entscharf* unscharf ausschalten ausgeschaltet aus deaktivier* entsperr* eingestellt

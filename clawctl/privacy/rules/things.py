@@ -184,13 +184,15 @@ def in_cookies(piece: Text) -> Iterator[Span]:
                 ):
                     yield Span(*match.span("value"), "password")
     if not _HEADERS.absent(piece):
+        done = 0
         for at in _HEADERS.places(piece):
-            line = text.find("\n", at, at + 6000)
-            for match in _CRUMB.finditer(text, at, line if line >= 0 else min(len(text), at + 6000)):
+            if at < done:
+                continue
+            line = text.find("\n", at, at + 4000)
+            done = line if line >= 0 else min(len(text), at + 4000)
+            for match in _CRUMB.finditer(text, at, done):
                 if _is_session(match["name"]) and _is_session_value(match["value"]):
                     yield Span(*match.span("value"), "password")
-                if match.start() > at + 4000:
-                    break
     if "TRUE\t" in text:
         for match in _JAR.finditer(text):
             if _is_session(match["name"]) and _is_session_value(match["value"]):

@@ -4,8 +4,9 @@
 changed by the failures of all five. The authors of the parts `seen`, `seen second` and `fresh` had not read the rules: the first
 run of each is the honest figure, and docs/benchmarks.md keeps it. Beside them stands what detect-secrets finds in the same lines
 with all its own detectors. It comes with the extra `test`, and is left out where it is not installed. A secret counts as found
-when nothing of it that is longer than 4 characters is left, and of a shorter one not all; what the line holds beside its secret does not count. The cost, in
-processor time, is measured on conversations as agents send them: the whole history again with each turn.
+when nothing of it that is longer than 4 characters is left; one of 5 characters or fewer, when it is not left whole. What the
+line holds beside its secret does not count. The cost, in processor time, is measured on conversations as
+agents send them: the whole history again with each turn.
 """
 
 import random

@@ -91,7 +91,7 @@ LINES: list[tuple[Callable[[Draw], str], str]] = [
     (FOUR, "a kapukód {}"), (FOUR, "codul de la interfon este {}"), (SIX, "mã PIN thẻ ngân hàng: {}"), (FOUR, "kode pintu {}"), (FOUR, "รหัสประตู {}"), (native("٠"), "رمز الخزنة {}"), (native("०"), "मेरा एटीएम पिन {} है"), (native("۰"), "رمز کارت من {}"),
     # behind it, below it, in a form
     (SIX, "{} is your Airbnb verification code"), (FOUR, "Use {} as the gate code"), (FOUR, "Die persönliche Geheimzahl (PIN) lautet\n\n        {}\n\nBitte vernichten"), (FOUR, "| Lock | Code |\n|---|---|\n| Shed | {} |\n"),
-    (FOUR, '{"intent":"disarm","slots":{"pin":"{}"}}'), (FOUR, "alarm_control_panel:\n  - platform: manual\n    code: {}\n"), (FOUR, "Hola: te paso las claves. Portal: {}. Cualquier cosa me llamas."), (digits(3), "3 digits on the back of the card: {}"),
+    (FOUR, '{"intent":"disarm","slots":{"pin":"{}"}}'), (FOUR, "alarm_control_panel:\n  - platform: manual\n    code: {}\n"), (FOUR, "Hola: te paso las claves. Portal: {}. Cualquier cosa me llamas."), (digits(3), "die Prüfnummer auf der Rückseite der Karte ist {}"),
     # spoken
     (spoken("en"), "the pin for the new debit card is {} and don't tell Kevin"), (spoken("de"), "der Türcode ist {} und dann die Raute"), (spoken("fr"), "pour désactiver l'alarme tu tapes {} et tu attends"), (spoken("es"), "mi pin es {}"),
     (spoken("pt"), "a senha do alarme é {}, desliga antes"), (spoken("it"), "l'allarme si stacca con {} e poi cancelletto"), (spoken("nl"), "mijn pincode is {}"), (spoken("pl"), "kod do bramy to {}"), (spoken("tr"), "kasanın kodu {}"),

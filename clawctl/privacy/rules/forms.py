@@ -52,7 +52,7 @@ def _is_loose(value: str) -> bool:
 _OPTION = re.compile(r"(?:^|[\s\"'\[,])-{1,2}[\w-]{0,24}$")
 _CODE_OF = re.compile(
     r"(?i)(?:access|door|entry|gate|alarm|security|unlock|login|sign-?in|verification|confirmation|wi-?fi|wlan|vault|garage|one-time|2fa|otp|sms"
-    r"|backup|recovery|transfer|safe|lock|gift|card|zugangs|tür|pin)[ -]?$"
+    r"|backup|recovery|transfer|safe|lock|gift|card|zugangs|tür)[ -]?$"
 )
 _NEEDED_BEFORE = {
     "pass": _OPTION,

@@ -167,22 +167,22 @@ def in_cookies(piece: Text) -> Iterator[Span]:
         for quote in "\"'":
             for at in places(text, f"{quote}value{quote}"):
                 before = list(_NAME_BEHIND.finditer(text, max(0, at - 160), at))
-                match = _COOKIE_BACK.match(text, at)
-                if match is None:
+                crumb = _COOKIE_BACK.match(text, at)
+                if crumb is None:
                     continue
                 braces = text.rfind("}", max(0, at - 160), at)
                 name = (
                     before[-1]
                     if before and before[-1].start() > braces
-                    else _NAME_BEHIND.search(text, match.end(), min(len(text), match.end() + 300))
+                    else _NAME_BEHIND.search(text, crumb.end(), min(len(text), crumb.end() + 300))
                 )
                 if (
                     name
-                    and not (name.start() > match.end() and "{" in text[match.end() : name.start()])
+                    and not (name.start() > crumb.end() and "{" in text[crumb.end() : name.start()])
                     and _is_session(name["name"])
-                    and _is_session_value(match["value"])
+                    and _is_session_value(crumb["value"])
                 ):
-                    yield Span(*match.span("value"), "password")
+                    yield Span(*crumb.span("value"), "password")
     if not _HEADERS.absent(piece):
         done = 0
         for at in _HEADERS.places(piece):

@@ -156,8 +156,8 @@ def in_things(piece: Text) -> Iterator[Span]:
         if beyond and others:
             found = found + [at for word in others for at in places(piece.lower, word)]
         for at in found:
-            if (match := pattern.match(text, at)) and check(match["value"]):
-                yield Span(*match.span("value"), "password")
+            if (named := pattern.match(text, at)) and check(named["value"]):
+                yield Span(*named.span("value"), "password")
 
 
 def in_cookies(piece: Text) -> Iterator[Span]:

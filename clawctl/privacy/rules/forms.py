@@ -52,7 +52,7 @@ def _is_loose(value: str) -> bool:
 _OPTION = re.compile(r"(?:^|[\s\"'\[,])-{1,2}[\w-]{0,24}$")
 _CODE_OF = re.compile(
     r"(?i)(?:access|door|entry|gate|alarm|security|unlock|login|sign-?in|verification|confirmation|wi-?fi|wlan|vault|garage|one-time|2fa|otp|sms"
-    r"|backup|recovery|transfer|safe|lock|gift|card|zugangs|tür|pin)[ -]?$"
+    r"|backup|recovery|transfer|safe|lock|gift|card|zugangs|tür)[ -]?$"
 )
 _NEEDED_BEFORE = {
     "pass": _OPTION,
@@ -80,7 +80,7 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("securestring", r"(?i)securestring[ ]+(?:-string[ ]+)?(?:-\w{1,14}[ ]+){0,2}[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
         ("networkcredential", r"(?i)networkcredential\([ ]?[^\"',()\n]{0,3}[\"']?[^\"',()\n]{1,60}[\"']?,[ ]?@?[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
         ("session(", r"(?i)session\(\s{0,4}\{[^{}]{0,200}?\bsecret[\"']?:[ ]?[\[]?[\"'`](?P<value>[^\"'`\n]{4,128})[\"'`]", _is_loose),
-        ("pin", r"(?:(?<![A-Za-z])PIN|(?<![A-Za-z])[Pp]in)(?:[- ](?i:code|number|nummer))?(?:[ ](?:for|to|of|on|für)[ ](?:[\w'-]{1,20}[ ]){1,4})?(?:[ ]{0,2}(?i:is now|is still|is|was|ist|lautet|est|es|è|é|jest|er|är|on|это)[ ]:?|(?<=PIN)[ ]?[:=][ ]?|(?<=code)[ ]?[:=]?[ ]?)[ ]?[\"'`*]{0,2}(?P<value>\d{4,8})(?![\w.])", bool),
+        ("pin", r"(?![Pp][Ii][Nn][ ]?code\b[^\n]{0,40}[ :][1-9]\d{5}(?!\d))(?:(?<![A-Za-z])PIN|(?<![A-Za-z])[Pp]in)(?:[- ](?i:code|number|nummer))?(?:[ ](?:for|to|of|on|für)[ ](?:[\w'-]{1,20}[ ]){1,4})?(?:[ ]{0,2}(?i:is now|is still|is|was|ist|lautet|est|es|è|é|jest|er|är|on|это)[ ]:?|(?<=PIN)[ ]?[:=][ ]?|(?<=code)[ ]?[:=]?[ ]?)[ ]?[\"'`*]{0,2}(?P<value>\d{4,8})(?![\w.])", bool),
         ("code", r"(?i)codes?(?:[ ](?:for|to|of|on|from)[ ](?:[\w'-]{1,20}[ ]){1,4})?[ ]{0,2}(?:is now|is|was|are|:|=|ist|lautet)[ ]{0,2}[\"'`*]{0,2}(?P<value>\d{4,10}(?:[ -]\d{3,6})?|[^\s\"'`]{6,64})", lambda value: value.replace("-", "").replace(" ", "").isdigit() or is_stronger_password(value)),
         ("u:,u=,user:,user=,user ,l:", r"(?i)(?<![a-z])(?:u|user|l|login)[:= ][ ]?[^\s,;:/]{1,40}[ ,;/|]{1,3}(?:and[ ])?(?:p|pw|pass|pwd|password|passwort|kennwort)[:= ][ ]?[\"'`]?(?P<value>[^\s\"'`]{4,64})", is_strong_password),
         ("root:,admin:,administrator:,sa:", r"(?i)(?<![\w:/.@-])(?:root|admin|administrator|sa):(?P<value>[^\s:\"'`]{6,64})(?![\w:])", is_stronger_password),

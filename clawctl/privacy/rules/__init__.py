@@ -15,6 +15,7 @@ from clawctl.privacy.rules.forms import in_bytes, in_chains, in_constructors, in
 from clawctl.privacy.rules.headers import tokens
 from clawctl.privacy.rules.lists import in_codes, in_lists
 from clawctl.privacy.rules.names import is_secret_under
+from clawctl.privacy.rules.nearby import near_names
 from clawctl.privacy.rules.people import cards, emails, passes_luhn, phones
 from clawctl.privacy.rules.pieces import BESIDE_A_NAME, KINDS, Finder, Kind, Span, Text, make_text, whole
 from clawctl.privacy.rules.printed import at_prompts, in_code_lists, in_outputs
@@ -44,6 +45,7 @@ RULES = (
     Rule("a key with a prefix of its own", "api_key", marked_keys),
     Rule("a token in a header, cookie or address", "token", whole(tokens)),
     Rule(BESIDE_A_NAME, "password", whole(in_named), by_words=True),
+    Rule("opaque text near the name of a secret", "password", whole(near_names), by_words=True),
     Rule("a login in an address", "password", whole(in_addresses)),
     Rule("the password of a command or query", "password", whole(in_commands), by_words=True),
     Rule("the password of a call", "password", whole(in_calls), by_words=True),

@@ -39,7 +39,7 @@ _BEFORE_KEY = re.compile(
     r"|project|ingest|rest|app|test|live|prod|openai|anthropic|stripe|azure|google|gemini|mistral|datadog|dd|newrelic|sendgrid|twilio|mailgun"
     r"|airtable|algolia|maps|deepl|groq|cohere|heroku|x|clé|cle|functions|unseal|application|(?<![a-z])s|x-[\w-]{1,40})[_ .-]?$", re.IGNORECASE,
 )  # fmt: skip
-_NOT_KEY = re.compile(
+NOT_KEY = re.compile(
     r"(?:^|[^A-Za-z]|(?-i:(?<=[a-z])(?=[A-Z])))(?:primary|foreign|publishable|cache|sort|partition|public|pub|row|group|index|lookup|hash|idempotency|object|dedup|unique|map|registry|next|page|next[_-]?page"
     r"|continuation|pad|bos|eos|unk|sep|cls|mask|stop|cancellation|cancel|max|min|num|n|total|prompt|completion|input|output|cached|reasoning"
     r"|first|last|special|end|start|new|added|per|compare|dict|item|json|yaml|host|known|routing|composite|natural|surrogate|sync|resume|shard)s?[_ .-]?$",
@@ -93,12 +93,12 @@ def kind_of_name(name: str) -> Literal["password", "key", "part"] | None:
     if word in ("key", "keys"):
         strong = _BEFORE_KEY.search(before) is not None
         vendor = before.isupper() and before.endswith("_") and len(before) > 2
-        return "key" if (strong or vendor) and not _NOT_KEY.search(before) else None
+        return "key" if (strong or vendor) and not NOT_KEY.search(before) else None
     if word == "auth":
         if before.lower().endswith(("master", "smtp", "basic")):
             return "password"
         return "key" if not before or before[-1] in "_-. " else None
-    return None if _NOT_KEY.search(before) else "key"
+    return None if NOT_KEY.search(before) else "key"
 
 
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
@@ -110,7 +110,7 @@ _SPEAKS = frozenset(
 def _speaks_of_secret(name: str) -> bool:
     """`API_KEY_OPENAI`, `tokenForDeploy`: the word stands inside, and the last word names nothing else."""
     parts = [part.lower() for part in _PARTS.findall(name)]
-    if len(parts) < 2 or (name[0].isupper() and not name.isupper()) or parts[-1] in NO_VALUES or _NOT_KEY.search(parts[0] + "_"):
+    if len(parts) < 2 or (name[0].isupper() and not name.isupper()) or parts[-1] in NO_VALUES or NOT_KEY.search(parts[0] + "_"):
         return False
     return any(part in _SPEAKS for part in parts) or any(first + second in _SPEAKS for first, second in pairwise(parts))
 

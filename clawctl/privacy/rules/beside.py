@@ -275,6 +275,7 @@ def _is_sentence(value: str) -> bool:
 
 
 _ROWS = 12
+_RULE = re.compile(r"[ +|:=-]{3,300}")  # between the heading of a table and its rows
 
 
 def _in_table(text: str, begin: int, end: int, kind: str) -> Iterator[Span]:
@@ -296,7 +297,7 @@ def _in_table(text: str, begin: int, end: int, kind: str) -> Iterator[Span]:
     for _ in range(_ROWS):
         stop = text.find("\n", at, at + 600)
         row = text[at : stop if stop >= 0 else min(len(text), at + 600)]
-        if mark == "|" and row.startswith("+-") and stop >= 0:
+        if mark == "|" and _RULE.fullmatch(row) and stop >= 0:
             at = stop + 1
             continue
         cells = row.split(mark)

@@ -26,17 +26,18 @@ from clawctl.privacy.rules.values import (
     is_stronger_password,
     is_wordy,
     mixed,
+    turns,
 )
 from clawctl.privacy.rules.words import ANCHORS, IDS, NAMES_OF_IDS, NO_VALUES
 
-_WORDS = Anchors(*ANCHORS, "recovery", "mnemonic", "psw", "login", "zugangsdaten", "identifiant")
+_WORDS = Anchors(*ANCHORS, "recovery", "mnemonic", "psw", "login", "cred", "zugangsdaten", "identifiant")
 _CRYPTO = Anchors(
     "jwt.", "hmac", "createcipher", "createdecipher", "aes", "fernet", "secretbox", "encrypt", "decrypt", "blowfish", "chacha", "signer", "hs256"
 )  # fmt: skip
 _BEFORE, _BEHIND = 260, 64  # characters that are searched for a name
 _MOST_WORDS = 8  # before a text, that may name it
 _TOKEN = re.compile(r"""[^\s"'`“”«»„<>|\\]{6,400}""")
-_ASSIGNED = re.compile(r"[A-Za-z][\w.-]{0,40}(?:=|:(?!//))(?=[^=:])|(?:[A-Za-z]{1,12}[.(]){1,3}")  # `name=` before a value
+_ASSIGNED = re.compile(r"[A-Za-z][A-Za-z_.-]{2,40}(?:=|:(?!//))(?=[^=:])|(?:[A-Za-z]{1,12}[.(]){1,3}")  # `name=` before a value
 RANDOM, TYPED, PLAIN = 3, 2, 1  # how much a text looks like a secret
 _FARTHEST = {RANDOM: 120, TYPED: 80, PLAIN: 48}  # characters between a name and its value
 
@@ -101,18 +102,17 @@ class _Names:
         text, lower = self._piece.text, self._piece.ascii
         named = named_at(text, lower, at)
         if named is None and (other := _OTHER_NAME.match(lower, at)) and not lower[at - 1 : at].isalpha():
-            kind = "password" if other["login"] else "key"
-            if kind == "key" and NOT_KEY.search(text, max(0, at - 24), at):
+            if other[0].startswith("key") and NOT_KEY.search(text, max(0, at - 24), at):
                 return None
-            named = Named(at, other.end(), other[0], "password" if other["login"] else "key")
+            named = Named(at, other.end(), other[0], "password" if other["login"] or other["call"] else "key")
         if named is None or named.kind == "part" or _NO_NAME.fullmatch(named.name) or _NO_VALUE_OF.match(lower, named.end):
             return None
         return named
 
 
 _OTHER_NAME = re.compile(
-    r"(?P<login>credentials?|creds?|logins?|psw|zugangsdaten|identifiants?)(?![a-z])"
-    r"|keys?(?![a-z])|recovery|mnemonic|jwt\.|hmac|create(?:de)?cipher|aes|fernet|secretbox|encrypt|decrypt|blowfish|chacha|signer|hs256"
+    r"(?P<login>credentials?|creds?|logins?|psw|zugangsdaten|identifiants?)(?![a-z])|keys?(?![a-z])|mnemonic"
+    r"|(?P<call>(?:jwt\.(?:sign|verify|encode|decode)|hmac|create(?:de)?cipher|aes|fernet|secretbox|encrypt|decrypt|blowfish|chacha|signer|hs256)[\w.:]{0,24}\()"
 )
 _NO_NAME = re.compile(r"(?i)pass|passe|part|bearer|auth|keys")
 _NO_VALUE_OF = re.compile(rf"[ _-](?:{'|'.join(sorted(NO_VALUES - {'message', 'text', 'email', 'for', 'on', 'in', 'data', 'account', 'request'}, key=len, reverse=True))})s?\b")
@@ -120,7 +120,7 @@ _NO_VALUE_OF = re.compile(rf"[ _-](?:{'|'.join(sorted(NO_VALUES - {'message', 't
 
 def _bare(text: str, start: int, end: int) -> tuple[int, int]:
     """Without the punctuation around it and the name that is joined to it."""
-    while start < end and text[start] in "([{*,;:":
+    while start < end and text[start] in "([{,;:" or text.startswith("**", start):
         start += 1
     if joined := _ASSIGNED.match(text, start, end):
         start = joined.end()
@@ -140,33 +140,43 @@ def likeness(value: str) -> int:
     run = value.rstrip("=")
     if len(run) >= 16 and _ALPHABET.fullmatch(run) and not is_wordy(run) and not is_name(run):
         core = _BETWEEN.sub("", run)
-        if (mixed(core) and entropy(run[:128]) >= 3.0 and (is_random(core) or is_dense(core))) or is_letters_drawn(core):
+        drawn = is_random(core) or is_dense(core) or turns(core[:128]) * 4 >= len(core[:128])
+        if (mixed(core) and entropy(run[:128]) >= 3.0 and drawn) or is_letters_drawn(core):
             return RANDOM
     if value[0] in "-/\\@" and value[1:2] == value[0]:
         return 0
-    if not is_stronger_password(value.lstrip("#!%&*-_.+~^=$?")) and not (is_shuffled(value) and value.isalpha()):
+    bare = value.lstrip("#!%&*-_.+~^=$?")
+    drawn = (is_shuffled(value) and value.isalpha()) or (mixed(value) and _UNSPEAKABLE.search(value) is not None)
+    if not (is_stronger_password(bare) or drawn or (_CHOSEN.fullmatch(bare) is not None)):
         return 0
     return TYPED if _SIGN.search(value) and len(value) >= 8 else PLAIN
 
 
+_UNSPEAKABLE = re.compile(r"[bcdfghjklmnpqrstvwxz]{5}")
+_CHOSEN = re.compile(r"[A-Z][a-z0-9]{2,14}[._-](?:[A-Za-z][a-z]{1,14})?\d{2,6}")  # `Pumpkin_435`
 _ALPHABET = re.compile(r"[A-Za-z0-9+/_.~-]+")
 _BETWEEN = re.compile(r"[+/_.~-]")
 _SIGN = re.compile(r"[!@#$%^&*?~+=§](?!$)|[!#$%&*]$")
 # Public keys, checksums, ids with a prefix, versions, dates, sizes, addresses and ciphertext.
 _KNOWN = re.compile(
     r"(?i)(?:sha\d{1,3}|md5|h1|zh)[-:=]|AAAA[BCE][23][Nn]|ecdsa-|ssh-|enc\[|ag[a-z0-9+/]{100}|v?\d+(?:\.\d+)+|\d{4}-\d\d|\d{1,4}[x×:/]\d|[\w.+-]+@[\w-]+\.|https?:|0x[0-9a-f]{1,16}$|(?:\d{1,3}\.){3}\d|[0-9a-f]{1,4}(?::[0-9a-f]{0,4}){2,}|u\+[0-9a-f]|&#?\w+;|"
-    r"(?:[a-z]{2,}-){1,6}[a-z0-9]{5,10}(?:-[a-z0-9]{5})?$|(?:utf|iso|cp|rfc|cve|pep|gpt|claude|python|node|sha|md|aes|rsa|ed|hs|rs|es|ps|ipv|win|x|arm|amd|i)-?\d"
+    r"(?:[a-z]{2,}-){1,6}[a-z0-9]{5,10}(?:-[a-z0-9]{5})?$|(?:utf|iso|cp|rfc|cve|pep|gpt|claude|python|node|sha|md|aes|rsa|ed|hs|rs|es|ps|ipv|win|x|arm|amd|i)-?\d[\w.-]{0,6}$"
 )
 _SEPARATOR = re.compile(r"[._:>/-]{1,2}")
 _WORD = re.compile(r"[A-Za-z]+\d{0,3}|\d{1,4}|")
+_EXPRESSION = re.compile(r"[a-z_]{2,40}(?:\*\*|²|[+*-](?=\d+$))|[A-Za-z_]{2,40}(?:[=\[,]\w{0,40}){1,4}$")
 
 
 def _is_identifier(value: str) -> bool:
     """A name in a program: words with few digits, joined by case, underscores, dots or colons."""
     bare = value.removesuffix("()").strip("$_")
     parts = _SEPARATOR.split(bare)
+    if _EXPRESSION.match(value):
+        return True
     if len(parts) == 1:
         return _CAMEL.fullmatch(bare) is not None
+    if bare[:1].isupper() and not bare.isupper() and sum(map(str.isdigit, bare)) >= 2 and bare[-1].isdigit():
+        return False  # `Pumpkin_435` is what people choose
     return len(parts) <= 16 and all(_WORD.fullmatch(part) and not is_shuffled(part) for part in parts)
 
 
@@ -192,6 +202,8 @@ def _announces(text: str, named: Named, start: int, end: int, grade: int) -> boo
         return False
     if "\n" in between:
         return _is_below(text, between, named, start, end, grade)
+    if named.name.endswith("("):  # the call of a cipher or signature: its key is a literal
+        return len(between) <= _FARTHEST[RANDOM] and ")" not in between and _QUOTE.search(between[-1:]) is not None
     if len(between) > _FARTHEST[grade] or _SENTENCE_END.search(between):
         return False
     if grade == RANDOM:
@@ -208,7 +220,7 @@ _JOINED = re.compile(
     r"""(?ix)(?:[:=→>"'`“„«*_(|/,]|->|[-–—](?=[ ])|\b(?:is|was|are|be|now|to|as|ist|sind|lautet|war|es|son|est|sont|é|è|ora|jest|är|er|on|use|try|enter|type|with|mit|con|avec|got|gave|set)\b:?
     |[:=][ ]{0,2}[\w.@+-]{2,40}[ ,/|]{1,4})[ ]{0,3}[*_"'`(]{0,3}$"""
 )
-_OTHER_LABEL = re.compile(r"([A-Za-z][\w-]{0,30})[\"'`]{0,2}\s{0,3}(?:[:=#(]|is\b)?\s{0,3}[\"'`(#]{0,2}$")
+_OTHER_LABEL = re.compile(r"([A-Za-z][\w-]{0,30})[\"'`]{0,2}\s{0,3}(?:[:=#]|is\b)?\s{0,3}[\"'`#]{0,2}$|((?i:uuid|id|hash|sha\d*|md5|commit|digest))\([\"'`]?$")
 
 
 @lru_cache(maxsize=4096)
@@ -217,7 +229,7 @@ def _is_other(between: str) -> bool:
     label = _OTHER_LABEL.search(between[-40:])
     if label is None:
         return False
-    parts = _PART.findall(label[1])
+    parts = _PART.findall(label[1] or label[2])
     return bool(parts) and (last := parts[-1].lower()) not in _OPEN and (last in NAMES_OF_IDS or last in IDS or last in _OTHERS)
 
 

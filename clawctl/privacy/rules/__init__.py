@@ -8,7 +8,7 @@ sets (detect-secrets, gitleaks, trufflehog) list; the expressions are ours.
 from dataclasses import dataclass
 
 from clawctl.privacy.rules.beside import in_named
-from clawctl.privacy.rules.codes import in_codes_given, in_codes_of_digits, in_recovery_codes
+from clawctl.privacy.rules.codes import in_codes_given, in_codes_of_digits, in_network_keys, in_recovery_codes
 from clawctl.privacy.rules.commands import in_addresses, in_calls, in_commands, in_lines
 from clawctl.privacy.rules.encoded import encoded, is_login
 from clawctl.privacy.rules.formats import keys, marked_keys, of_providers
@@ -61,6 +61,7 @@ RULES = (
     Rule("a password typed at a prompt", "password", at_prompts, by_words=True),
     Rule("a code of digits", "password", in_codes_of_digits, by_words=True),
     Rule("a code that is given", "password", in_codes_given, by_words=True),
+    Rule("the key of a network", "password", in_network_keys, by_words=True),
     Rule("recovery codes", "password", in_recovery_codes, by_words=True),
     Rule("a secret in joined literals", "password", whole(in_chains)),
     Rule("a key as a list of bytes", "password", in_bytes),

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
-from clawctl.privacy.rules.values import DIGIT, mixed
+from clawctl.privacy.rules.values import DIGIT, is_stronger_password, mixed
 
 # What a code opens or proves. `code` alone says nothing: exit codes and postal codes are codes too.
 _OPENS = (
@@ -19,22 +19,21 @@ _PROVES = (
     r"|zugangs|sicherheits|entsperr|bestätigungs|freischalt|aktivierungs|prüf|tür|haustür|alarm|tor|tresor|deur|toegangs|kluis|port|dörr|lås"
 )
 _ARTICLE = r"(?:[ ](?:the|our|my|your|his|her|their|this|that|new|old|front|back|side|main|office|garden|la|le|les|l['’]|du|de|des|della|dell['’]|del|el|do|da|dos|das|die|der|das|dem|den|het|mon|ma|mi|meine?[rm]?|unsere?[rm]?|od|от|till)){0,3}[ ]?"
-_NAME = re.compile(
-    r"(?i)(?<![a-z])(?:"
-    r"(?P<pin>(?:(?:sim|card|bank|phone|debit|credit|atm|door|gate|safe|app|tablet|ipad|alarm|unlock|voicemail|my|your|the|his|her|new|old|current|default|mein|dein|la|le|il|o|el|de|mi|ma)[ -])?(?-i:PIN\d?)(?:[- ]?(?:code|number|nummer|kod))?"
-    r"|(?:sim|card|bank|phone|debit|credit|atm|door|gate|safe|alarm|unlock|voicemail|my|your|screen|ipad)[ -]pin(?:[- ]?(?:code|number|nummer))?|pin[- ](?:code|number|nummer)|pincode|código pin|code pin|codice pin)"
-    r"|(?P<puk>puk\d?(?:[- ]?code)?)"
-    r"|(?P<card>cv[vc]2?|cvn|csc|(?:card )?security code|card verification (?:code|value|number)|prüfziffer|kartenprüfnummer|cryptogramme)"
-    r"|(?P<tan>(?-i:(?:i|m|push|photo|sms)?TAN)|otp|passcode)"
-    rf"|(?P<code>(?:{_OPENS}|{_PROVES})(?:['’]s)?[ -]?(?:\w{{1,10}} )?codes?|codes?(?=(?: (?:to|for|of|on|at|de|del|della|do|da|du|des|di|zur|zum|für|von|voor|van|do|od|от|till|para|pour|der)| d['’]){_ARTICLE}(?:{_OPENS})(?![a-z]))"
-    rf"|(?:código|codice|kod|код|kode|koodi)(?=(?: (?:de|del|della|dell['’]|do|da|di|od|от|til|till|för|para))?{_ARTICLE}(?:{_OPENS})(?!\w)))"
-    r"|(?P<combination>combination|combo|kombination|zahlenkombination|combinaison|combinación|combinação|combinazione|cijfercombinatie|szyfr)"
-    r")(?![a-z])"
+# The words that name a code, and what must stand before them.
+_WORD = re.compile(
+    r"(?i)(?:(?P<pin>(?-i:PIN\d?)(?:[- ]?(?:code|number|nummer|kod))?|pin[- ]?(?:code|number|nummer))|(?P<owned>pin)|(?P<puk>puk\d?(?:[- ]?code)?)"
+    r"|(?P<card>cv[vc]2?|cvn|csc|security code|card verification (?:code|value|number)|prüfziffer|kartenprüfnummer|cryptogramme)|(?P<tan>(?-i:TAN)|otp|passcode)"
+    r"|(?P<code>codes?|código|codice|kod|код|kode|koodi)|(?P<combination>combination|combo|kombination|combinaison|combinación|combinação|combinazione|combinatie|szyfr))(?![a-z])"
 )
-_ANCHORS = Anchors("pin", "puk", "cvv", "cvc", "cvn", "csc", "security code", "card verification", "kartenpr", "cryptogramme", "tan", "otp", "passcode", "code", "kod", "codice", "c?digo", "combin", "combo", "kombination", "szyfr")  # fmt: skip
-_WITHIN = 24  # characters before an anchor, in which its name may begin
+_OWNED = re.compile(r"(?i)(?:sim|card|bank|phone|debit|credit|atm|door|gate|safe|alarm|unlock|voicemail|my|your|screen|ipad)[ -]$")
+_QUALIFIED = re.compile(rf"(?i)(?<![a-z])(?:{_OPENS}|{_PROVES})(?:['’]s)?[ -]?(?:\w{{1,10}} )?$")
+_QUALIFIED_BY = re.compile(
+    rf"(?:(?: (?:to|for|of|on|at|de|del|della|do|da|du|des|di|zur|zum|für|von|voor|van|od|от|till|til|para|pour|der|pin)| d['’]| del['’])?{_ARTICLE}(?:{_OPENS})| (?-i:PIN))(?!\w)", re.IGNORECASE
+)
+_BOUND = frozenset(("pin", "puk", "cvv", "cvc", "cvn", "csc", "tan", "otp", "kod"))  # are parts of many words
+_ANCHORS = Anchors("pin", "puk", "cvv", "cvc", "cvn", "csc", "security code", "card verification", "kartenpr", "cryptogramme", "tan", "otp", "passcode", "code", "kod", "codice", "c?digo", "combination", "combinatie", "combina", "combo", "kombination", "szyfr")  # fmt: skip
 _UNIT = (
-    r"(?![ ]?(?:-?digit|ziffer|stellig|chiffre|d[ií]gito|cifre|character|char|zeichen|minute|min\b|second|sec\b|hour|day|week|year|times|attempt|tries|user|people|percent|bytes?\b|[kmg]b\b|mv\b|v\b|hz\b|ms\b|px\b|items|lines|words|combinations|possib|options|steps|of\b|and a half)|%|[ ]?[€$£°])"
+    r"(?![ ]?(?:-?digit|ziffer|stellig|chiffre|d[ií]gito|cifre|character|char|zeichen|minute|min\b|second|sec\b|hour|day|week|year|times|attempt|tries|user|people|percent|bytes?\b|[kmg]b\b|mv\b|v\b|hz\b|ms\b|px\b|items|lines|words|combinations|possib|options|steps|of\b)|[ ]?[munpkgµ]?(?:[afhvwω]|hz|pa|m|g|s|db|dbm|rpm|wh|ah)\b|%|[ ]?[€$£°])"
 )
 _DIGITS = rf"\d{{3,10}}(?![\w%]|[.,:/-]\d){_UNIT}"
 _VALUE = re.compile(
@@ -44,59 +43,83 @@ _NO_VALUE = re.compile(
     r"(?i)(?:\b(?:in|since|until|by|room|page|line|section|step|version|port|after|within|than|least|most|up|over|under|every|per|issue|ticket|bug|error|errors|status|chapter|year|failed|between|about|only|max|min|minimum|maximum|requires?|has|have|had|takes?|rfc|iso|article|ext|extension|call|phone|order|invoice|nr|no|gpio|bus|address|seit|nach|ab|bis|im|aus|mit|mindestens|après|depuis|en|desde|dopo|entro)|#|[.!?][ ]+[A-Z][^\d]*)[ :.\"'(]{0,3}$"
 )
 _OTHER_CODE = re.compile(
-    r"(?i)(?:error|status|exit|return|response|http|zip|postal|post|area|country|promo|coupon|discount|colou?r|source|product|item|dial|bar|qr|currency|language|reason|result|event|char|key|scan|airport|station|tax|sort|swift|stock|sku|hs|icd)[ -]$"
+    r"(?i)\b(?:error|status|exit|return|response|http|zip|postal|post|area|country|promo|coupon|discount|colou?r|source|product|item|dial|bar|qr|currency|language|reason|result|event|char|key|scan|airport|station|tax|sort|swift|stock|sku|hs|icd)[ -]$"
 )
 _FIELD = re.compile(
     r"""(?i)(?<![a-z])(?:(?:card|sim|user|my|new|old)?[_-]?(?:cvv2?|cvc2?|cvn|csc|puk\d?|pin(?:_?code)?(?=["'])|otp(?:_?(?:code|value))?|tan|passcode)|(?:pin|door|gate|alarm|safe|unlock|security|verification|access|mfa|2fa|sms|auth|login|backup|recovery|one[_-]?time)[_-]?code|(?:phone|device|screen|card|sim|bank|debit|unlock|lock|alarm|door|voicemail)[_-]?pin(?:_?code)?)(?P<quote>\\{0,3}["'])?[ ]?(?:[:=]|=>)[ ]?\\{0,3}["']?(?P<value>\d{3,10})(?![\w.%-])"""
 )
 
 
+_NETWORK = Anchors("wi-fi", "wifi", "wlan", "wpa")
+_NETWORK_KEY = re.compile(r"(?i)(?:wi-?fi|wlan|wpa\d?)(?:[ -]?(?:network|netzwerk))?[ -]?(?:key|schlüssel|netzwerkschlüssel|pass\w{0,6}|pw|pwd|code|kennwort|psk|clé|clave|chiave|sleutel)[ ]?(?:\(\w{1,12}\))?[ ]{0,2}(?:is|ist|est|es|è|:|=|→)?[ ]{0,2}[\"'`]?(?P<value>\d{8,24}|\d{4}(?:[ -]\d{4}){1,5})(?![\w.])")
+
+
+def in_network_keys(piece: Text) -> Iterator[Span]:
+    """The keys that routers come with are digits."""
+    for at in () if _NETWORK.absent(piece) else _NETWORK.places(piece):
+        if match := _NETWORK_KEY.match(piece.text, at):
+            yield Span(*match.span("value"), "password")
+
+
 def in_codes_of_digits(piece: Text) -> Iterator[Span]:
     """`the code for the alarm is 4471`, `PIN 5520, PUK 12345678`, `safe combination is 32-17-45`, `"cvc": "927"`."""
-    if _ANCHORS.absent(piece):
+    if _ANCHORS.absent(piece) or not DIGIT.search(piece.text):
         return
-    text, done = piece.text, -1
-    for at in sorted(_ANCHORS.places(piece)):
-        if at < done:
+    text, lower, done = piece.text, piece.ascii, -1
+    for at in sorted(set(_ANCHORS.places(piece))):
+        if at < done or (lower[at : at + 3] in _BOUND and (lower[at - 1 : at].isalpha() and not lower.startswith("tan", at) or lower[at + 3 : at + 4].isalpha() and not lower.startswith(("pincode", "pinnummer", "kode", "kodu"), at))):
             continue
-        begin = max(0, at - _WITHIN)
-        while (name := _NAME.search(text, begin, at + 80)) and name.end() <= at:
-            begin = name.end()
-        if name and name.start() <= at:
-            value = _VALUE.match(text, name.end())
-            if value and _is_code(text, name, value):
-                done = value.end()
-                yield Span(*value.span("value"), "password")
-                continue
-        if field := _FIELD.search(text, max(0, at - 12), at + 48):
+        word = _WORD.match(text, at)
+        named = word is not None and _is_named(text, word)
+        if word and named and (value := _VALUE.match(text, word.end())) and _is_code(text, word, value):
+            done = value.end()
+            yield Span(*value.span("value"), "password")
+        elif word and named and (typed := _TYPED.match(text, word.end())) and is_stronger_password(typed["value"]):
+            done = typed.end()
+            yield Span(*typed.span("value"), "password")
+        elif field := _FIELD.search(text, max(0, at - 14), at + 40):
             yield Span(*field.span("value"), "password")
+
+
+def _is_named(text: str, word: re.Match[str]) -> bool:
+    """Whether a word that may mean many things names something that a code opens or proves."""
+    before = text[max(0, word.start() - 24) : word.start()]
+    if word["owned"]:
+        return _OWNED.search(before) is not None or _QUALIFIED_BY.match(text, word.end()) is not None
+    if word["code"]:
+        return not _OTHER_CODE.search(before) and (_QUALIFIED.search(before) is not None or _QUALIFIED_BY.match(text, word.end()) is not None)
+    return True
 
 
 def _is_code(text: str, name: re.Match[str], value: re.Match[str]) -> bool:
     gap, digits = value["gap"], re.sub(r"\D", "", value["value"])
-    if _NO_VALUE.search(gap) or len(digits) < (3 if name["card"] or name["combination"] else 4):
+    if _NO_VALUE.search(gap) or _NO_COPULA.search(gap) or len(digits) < (3 if name["card"] or name["combination"] else 4):
+        return False
+    if not _SAYS.search(gap) and not _OF.fullmatch(gap):
         return False
     if name["combination"]:
         opens = _LOCKED.search(text[max(0, name.start() - 40) : name.end() + 60]) is not None
         return opens or len(digits) != len(value["value"])
-    if name["code"] and _OTHER_CODE.search(text, max(0, name.start() - 12), name.start()):
-        return False
-    if name["code"] and _OTHER_CODE.search(text[name.start() : name.end()].lower().partition("code")[0]):
-        return False
     return name["card"] is None or len(digits) <= 4
 
 
+_TYPED = re.compile(r"(?i)[^\d\n:;.]{0,40}?(?:[ ](?:is|was|ist|lautet|est|es|è|é)|[ ]?[:=])[ ]{1,2}[\"'`*]{0,2}(?P<value>[^\s\"'`]{6,64})")
+_NO_COPULA = re.compile(
+    r"(?i)\b(?:has|have|had|expires?d?|must|should|needs?|changed|sent|requires?|valid|contains?|consists?|diode|header|array|mode|strip|memory|assignment)\b|[{};]|\|\|"
+)
+_SAYS = re.compile(r"""(?i)(?:[:=→>*"'`(\[|,]|->|[-–—]|\b(?:is|was|are|be|now|ist|lautet|sind|war|es|est|é|è|jest|är|er|to|on|это|use|again|and))[ ]{0,3}[*_"'`(]{0,3}$""")
+_OF = re.compile(r"[ ]?[#*]?|[ ](?:for|to|of|on|at|de|du|del|della|do|da|der|des|di|von|für|zur|zum|van|voor|till|til|от|od|d['’]|your|my|the|sim|card)[^:;,.]{0,40}[ ]|[ ][A-Za-z]{3,12}[ ]")
 _LOCKED = re.compile(rf"(?i)(?<![a-z])(?:{_OPENS}|safe|lock)(?![a-z])")
 _GIVEN = re.compile(
-    rf"""(?i)(?<![\w.,:/#-])(?P<value>\d{{4,8}}[#*]?)[)\]"'`*]{{0,2}}[ ](?:(?:is|was|will[ ]be)[ ](?:the|our|my|your|her|his|their|a)[ ](?:\w{{1,14}}[ ]){{0,3}}?(?:code|pin|combination|combo|passcode)\b|(?:opens|unlocks|disarms)[ ](?:the|our|my)?[ ]?|(?:at|on|into|to|for)[ ](?:open[ ]|unlock[ ]|disarm[ ]|enter[ ])?(?:the|our|my)[ ](?:\w{{1,10}}[ ])?(?:{_OPENS})(?![a-z]))"""
+    rf"""(?i)(?P<value>\d(?<![\w.,:/#-].)\d{{3,7}}[#*]?)[)\]"'`*]{{0,2}}[ ](?:(?:is|was|will[ ]be)[ ](?:the|our|my|your|her|his|their|a)[ ](?:\w{{1,14}}[ ]){{0,3}}?(?:code|pin|combination|combo|passcode)\b|(?:opens|unlocks|disarms)[ ](?:the|our|my)?[ ]?|(?:at|on|into|to|for)[ ](?:open[ ]|unlock[ ]|disarm[ ]|enter[ ])?(?:the|our|my)[ ](?:\w{{1,10}}[ ])?(?:{_OPENS})(?![a-z]))"""
 )
 _PRESSED = re.compile(r"(?i)(?:press|enter|dial|punch(?: in)?|type|key in|use|try|it['’]s|is|code|with)[ ]\*{0,2}[\"'`*]?$")
-_OPENERS = Anchors("opens ", "unlocks ", "disarms ", " the ", " our ", " my ", " your ")
+_OPENERS = Anchors("opens", "unlocks", "disarms", "code", "combin", "keypad", "alarm", "gate", "door", "safe", "lock")
 
 
 def in_codes_given(piece: Text) -> Iterator[Span]:
     """`4471 is the alarm code`, `4471# opens the gate`, `press 4471 on the keypad`."""
-    if not DIGIT.search(piece.text):
+    if _OPENERS.absent(piece):
         return
     for match in _GIVEN.finditer(piece.text):
         said = match[0][match.end("value") - match.start() :].lower()
@@ -110,7 +133,7 @@ _RECOVERY = re.compile(
     r"|バックアップコード|リカバリーコード|復旧コード|回復キー|恢复代码|恢复密钥|恢复码|备用码|备份码|備用碼|復原碼|백업 ?코드|복구 ?코드|복구 ?키|mã khôi phục|mã dự phòng|kode (?:pemulihan|cadangan)|रिकवरी कोड|رموز? الاسترداد|رمز الاسترداد|קוד שחזור|קודי גיבוי)"
 )
 _RECOVERIES = Anchors(
-    "code", "token", "key", "wiederherstell", "notfall", "ersatz", "einmal", "rettungs", "c?digo", "codic", "cl?s de", "cl? de", "clave de", "chiave di", "herstel", "kody ", "kod ", "kodu ", "klucz ", "?terst", "gendannelses", "gjenopprettings", "palautuskood", "kurtarma", "yedek", "kode ",
+    "recovery", "backup", "back-up", "scratch", "emergency", "one-time", "single-use", "mfa ", "2fa token", "2fa code", "2fa key", "rescue", "bypass", "reset code", "reset key", "wiederherstell", "notfall", "ersatz", "einmal", "rettungs", "c?digo", "codic", "codes de", "code de", "cl?s de", "cl? de", "clave de", "chiave di", "herstel", "kody ", "kod zap", "kod odz", "kodu ", "klucz ", "?terst", "gendannelses", "gjenopprettings", "palautuskood", "kurtarma", "yedek", "kode pem", "kode cad",
 )  # fmt: skip
 _RECOVERIES_BEYOND = ("код", "ключ восст", "kód", "バックアップ", "リカバリー", "復旧", "回復", "恢复", "备用", "备份", "備用", "復原", "백업", "복구", "mã ", "रिकवरी", "رمز", "رموز", "קוד")
 _CODE = re.compile(r"(?P<code>[A-Za-z0-9]{3,24}(?:-[A-Za-z0-9]{3,12}){0,9}|\d{3,6}(?:[ ]\d{3,6}){1,7})(?![\w-])")

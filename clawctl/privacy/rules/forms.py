@@ -50,13 +50,8 @@ def _is_loose(value: str) -> bool:
 
 # What must stand before some of the words.
 _OPTION = re.compile(r"(?:^|[\s\"'\[,])-{1,2}[\w-]{0,24}$")
-_CODE_OF = re.compile(
-    r"(?i)(?:access|door|entry|gate|alarm|security|unlock|login|sign-?in|verification|confirmation|wi-?fi|wlan|vault|garage|one-time|2fa|otp|sms"
-    r"|backup|recovery|transfer|safe|lock|gift|card|zugangs|tür|pin)[ -]?$"
-)
 _NEEDED_BEFORE = {
     "pass": _OPTION,
-    "code": _CODE_OF,
     "user": re.compile(r"(?i)(?:add|create|change|set|update|reset|new)[ _-]?$"),
     "<<<": re.compile(
         r"(?i)(?:sudo|passwd|login|keyring|kinit|cryptsetup|openssl|gpg|htpasswd|auth|passphrase|read)\b[^\n]{0,60}$"
@@ -80,8 +75,6 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("securestring", r"(?i)securestring[ ]+(?:-string[ ]+)?(?:-\w{1,14}[ ]+){0,2}[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
         ("networkcredential", r"(?i)networkcredential\([ ]?[^\"',()\n]{0,3}[\"']?[^\"',()\n]{1,60}[\"']?,[ ]?@?[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
         ("session(", r"(?i)session\(\s{0,4}\{[^{}]{0,200}?\bsecret[\"']?:[ ]?[\[]?[\"'`](?P<value>[^\"'`\n]{4,128})[\"'`]", _is_loose),
-        ("pin", r"(?:(?<![A-Za-z])PIN|(?<![A-Za-z])[Pp]in)(?:[- ](?i:code|number|nummer))?(?:[ ](?:for|to|of|on|für)[ ](?:[\w'-]{1,20}[ ]){1,4})?(?:[ ]{0,2}(?i:is now|is still|is|was|ist|lautet|est|es|è|é|jest|er|är|on|это)[ ]:?|(?<=PIN)[ ]?[:=][ ]?|(?<=code)[ ]?[:=]?[ ]?)[ ]?[\"'`*]{0,2}(?P<value>\d{4,8})(?![\w.])", bool),
-        ("code", r"(?i)codes?(?:[ ](?:for|to|of|on|from)[ ](?:[\w'-]{1,20}[ ]){1,4})?[ ]{0,2}(?:is now|is|was|are|:|=|ist|lautet)[ ]{0,2}[\"'`*]{0,2}(?P<value>\d{4,10}(?:[ -]\d{3,6})?|[^\s\"'`]{6,64})", lambda value: value.replace("-", "").replace(" ", "").isdigit() or is_stronger_password(value)),
         ("u:,u=,user:,user=,user ,l:", r"(?i)(?<![a-z])(?:u|user|l|login)[:= ][ ]?[^\s,;:/]{1,40}[ ,;/|]{1,3}(?:and[ ])?(?:p|pw|pass|pwd|password|passwort|kennwort)[:= ][ ]?[\"'`]?(?P<value>[^\s\"'`]{4,64})", is_strong_password),
         ("root:,admin:,administrator:,sa:", r"(?i)(?<![\w:/.@-])(?:root|admin|administrator|sa):(?P<value>[^\s:\"'`]{6,64})(?![\w:])", is_stronger_password),
         ("user,passw,login", r"(?i)(?:user|passw(?:or)?d|login)[ ]+[\w.@-]{1,40}[ ]+[\"']?(?P<value>[^\s\"'-][^\s\"']{4,64})", is_stronger_password),
@@ -99,9 +92,10 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("community ", r"(?i)community (?!public\b|private\b)[\"']?(?P<value>[^\s\"']{4,64})[\"']?[ ](?:ro|rw)\b", _is_loose),
         ("register ", r"register[ ][\w.@-]{1,40}[ ][\w.-]{3,60}[ ](?P<value>[^\s\"']{6,64})(?=\s|$)", is_strong_password),
         (" /p ", r"[ ]/p[ ][\"']?(?P<value>[^\s\"']{6,64})", is_stronger_password),
-        ("@", r"@[\w-]{1,63}(?:\.[\w-]{1,63}){1,4}[\"'`)]?(?:[ ]{0,2}(?:[/|:;,]|->|→|—|–)[ ]{0,2}|\t|[ ]{1,3}-[ ]|[ ](?:and|und|with|pw|pass|password)[ :]{1,2})[\"'`]?(?P<value>[^\s\"'`/|,;]{6,64})(?=[\"'`,;)]?(?:\s|$))", is_stronger_password),
+        ("@", r"@[\w-]{1,63}(?:\.[\w-]{1,63}){1,4}[\"'`)]?(?:[:;,|]|[ ]{1,2}[/|][ ]{1,2}|[ ]{0,2}(?:[:;,]|->|→|—|–)[ ]{0,2}|\t|[ ]{1,3}-[ ]|[ ](?:and|und|with|pw|pass|password)[ :]{1,2})[\"'`]?(?P<value>[^\s\"'`/|,;]{6,64})(?=[\"'`,;)]?(?:\s|$))", is_stronger_password),
+        ("pass,pwd", r"(?i)pass\w{0,6}(?:-(?:command|file))?[ =][\"'<$(]{1,3}(?:echo|printf)[ ](?:-\w[ ])?[\"']?(?P<value>[^\s\"')$]{4,128})", _is_loose),
         ("add-mask::", r"add-mask::(?P<value>[^\s]{4,512})", lambda value: not is_stand_in(value)),
-        ("user", r"(?i)user(?:pwd)?[\"']?[ ]{0,4}[=:][ ]{0,4}[\"']?[\w.@+-]{1,64}:(?P<value>[^\s\"'/]{6,128})[\"']?(?=\s|$)", is_stronger_password),
+        ("user =,user=,user: ,userpwd", r"(?i)user(?:pwd)?[\"']?[ ]{0,4}[=:][ ]{0,4}[\"']?[\w.@+-]{1,64}:(?P<value>[^\s\"'/]{6,128})[\"']?(?=\s|$)", is_stronger_password),
         ("_pw ", r"_pw[ ](?P<value>[^\s\"']{4,64})(?=\s|$)", _is_loose),
         ("openssl passwd", r"openssl[ ]passwd[ ](?:-\w{1,8}[ ]){0,3}[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
         ("private-key ", r"private-key[ ]<\((?:echo|printf)[ ][\"']?(?P<value>[A-Za-z0-9+/]{40,60}={0,2})", bool),
@@ -130,7 +124,6 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("\"key", r"\"key\"\s{0,3}:\s{0,3}\"(?P<value>[^\"\s\\]{16,128})\",\s{0,12}\"(?:user(?:_?name)?|login|account)\"", is_strong_key),
         ("private key", r"(?i)private key(?:(?!sha|hash|fingerprint|digest|\bid\b)[^\n]){0,40}?(?<![\w])(?:0x)?(?P<value>[0-9a-f]{64})(?![\w])", mixed),
         ("set password for ", r"(?i)set password for [^\n=]{1,80}=[ ]?(?:password\()?[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
-        ("tan ", r"TAN(?:[ ](?:ist|lautet|is))?:?[ ](?P<value>\d{6})(?![\w.])", bool),
         ("use ,enter ", r"(?i)(?:use|enter)[ ](?:the )?(?:code )?(?P<value>\d{4,8})[ ](?:to[ ](?:verify|log|sign|confirm|authenticate|complete|reset|unlock|activate)|as[ ](?:\w{1,16}[ ]){0,4}(?:code|otp|pin|password)\b)", bool),
         ("enable secret ,enable password ", r"(?i)enable (?:secret|password) (?:level \d{1,2} )?(?:\d )?(?P<value>[^\s\"']{4,128})", is_strong_password),
         ("pre-shared-key ", r"(?i)pre-shared-key (?:(?:local|remote|ascii-text|hex|address \S{1,60}) ){0,3}(?:key )?(?:\d )?[\"']?(?P<value>[^\s\"']{4,128})", is_strong_password),
@@ -140,7 +133,6 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("configure set ", r"configure set (?:[\w.-]{1,60}\.)?(?:aws_secret_access_key|aws_session_token)[ ][\"']?(?P<value>[^\s\"'$]{16,4000})", _is_loose),
         ("00d", r"(?P<value>00D[A-Za-z0-9]{12,15}![\w.]{60,160})", bool),
         ("flyv1 ", r"(?P<value>(?i:flyv1) fm\d[ar]?_[\w+/=,-]{40,4000})", bool),
-        ("passcode,cvv,cvc", r"(?i)(?:passcode|cvv2?|cvc2?)(?:[ ](?:for|to|of|on)[ ](?:[\w'-]{1,20}[ ]){1,4})?[ ]?(?:is|:|=|ist)?[ ][\"'`*]{0,2}(?P<value>\d{3,8})(?![\w.])", bool),
         ("log in,login,logging in,sign in,signin,account,user,ssh,access,credential", r"(?i)(?:log[ ]?in|logging in|sign[ ]?in|account|user(?:name)?|ssh|access|credentials?)\b(?:[ :]{1,2}[\w.@-]{1,24}){0,4}?[ :]{1,2}[\"'`]?[\w.@-]{2,48}[\"'`]?[ ](?:/|\||and|with)[ ](?:pw[ ])?[\"'`]?(?P<value>[^\s\"'`/|]{6,64})", is_stronger_password),
         ("__", r"__(?:COM|ORG|IO|NET|DEV|CO|AI|APP|CLOUD|DE)(?:__\w{1,30})?[\"']?[=:][ ]?[\"']?(?P<value>[^\s:\"'=]{1,64}:[^\s\"']{6,128})", _is_pair),
         ("bundle config,http-basic.", r"(?:bundle config|http-basic\.)(?:[ ]--?\w{2,8}|[ ]set)*+[ ]?[\w./:-]{3,80}[ ][\"']?(?P<value>[^\s:\"']{1,64}[: ][\"']?[^\s\"']{6,128})", lambda value: _is_loose(value.partition(" ")[2])),

@@ -87,6 +87,7 @@ def kind_of_name(name: str) -> Literal["password", "key", "part"] | None:
             word not in SHORT
             or not before
             or (word == "pass" and found[0][0].isupper())
+            or (word in _JOINED_BY_CASE and found[0][0].isupper() and before[-1].islower())
             or _BORDER.search(before.lower()) is not None
         )
         return "password" if free and (not found["ending"] or (len(word) >= 4 and not found["ending"].isupper())) else None
@@ -99,6 +100,9 @@ def kind_of_name(name: str) -> Literal["password", "key", "part"] | None:
             return "password"
         return "key" if not before or before[-1] in "_-. " else None
     return None if NOT_KEY.search(before) else "key"
+
+
+_JOINED_BY_CASE = frozenset(("pwd", "pw", "psk", "mdp", "senha", "heslo"))  # `strPwd`
 
 
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")

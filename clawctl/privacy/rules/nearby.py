@@ -30,13 +30,14 @@ from clawctl.privacy.rules.values import (
 )
 from clawctl.privacy.rules.words import ANCHORS, IDS, NAMES_OF_IDS, NO_VALUES
 
-_WORDS = Anchors(*ANCHORS, "recovery", "mnemonic", "psw", "login", "cred", "zugangsdaten", "identifiant")
+_WORDS = Anchors(*ANCHORS, "recovery", "mnemonic", "psw", "login", "log in", "sign in", "cred", "zugangsdaten", "identifiant")
 _CRYPTO = Anchors(
     "jwt.", "hmac", "createcipher", "createdecipher", "aes", "fernet", "secretbox", "encrypt", "decrypt", "blowfish", "chacha", "signer", "hs256"
 )  # fmt: skip
 _BEFORE, _BEHIND = 260, 64  # characters that are searched for a name
 _MOST_WORDS = 8  # before a text, that may name it
 _TOKEN = re.compile(r"""[^\s"'`“”«»„<>|\\]{6,400}""")
+_ODD = re.compile(r"\d|[a-z][A-Z]")
 _ASSIGNED = re.compile(r"[A-Za-z][A-Za-z_.-]{2,40}(?:=|:(?!//))(?=[^=:])|(?:[A-Za-z]{1,12}[.(]){1,3}")  # `name=` before a value
 RANDOM, TYPED, PLAIN = 3, 2, 1  # how much a text looks like a secret
 _FARTHEST = {RANDOM: 120, TYPED: 80, PLAIN: 48}  # characters between a name and its value
@@ -53,6 +54,8 @@ def near_names(piece: Text) -> Iterator[Span]:
     for first, last in _windows(words, len(text)):
         for token in _TOKEN.finditer(text, max(first, reached), last):
             reached = token.end()
+            if not _ODD.search(text, token.start(), reached):
+                continue
             start, end = _bare(text, *token.span())
             value = text[start:end]
             grade = likeness(value)
@@ -102,7 +105,7 @@ class _Names:
         text, lower = self._piece.text, self._piece.ascii
         named = named_at(text, lower, at)
         if named is None and (other := _OTHER_NAME.match(lower, at)) and not lower[at - 1 : at].isalpha():
-            if other[0].startswith("key") and NOT_KEY.search(text, max(0, at - 24), at):
+            if other[0].startswith("key") and (_OTHER_KEY.search(text, max(0, at - 40), at) or NOT_KEY.search(text, max(0, at - 24), at)):
                 return None
             named = Named(at, other.end(), other[0], "password" if other["login"] or other["call"] else "key")
         if named is None or named.kind == "part" or _NO_NAME.fullmatch(named.name) or _NO_VALUE_OF.match(lower, named.end):
@@ -111,9 +114,10 @@ class _Names:
 
 
 _OTHER_NAME = re.compile(
-    r"(?P<login>credentials?|creds?|logins?|psw|zugangsdaten|identifiants?)(?![a-z])|keys?(?![a-z])|mnemonic"
+    r"(?P<login>credentials?|creds?|log ?ins?(?:to)?|log into|logon|sign ?in|psw|zugangsdaten|identifiants?)(?![a-z])|keys?(?![a-z])|mnemonic"
     r"|(?P<call>(?:jwt\.(?:sign|verify|encode|decode)|hmac|create(?:de)?cipher|aes|fernet|secretbox|encrypt|decrypt|blowfish|chacha|signer|hs256)[\w.:]{0,24}\()"
 )
+_OTHER_KEY = re.compile(r"(?i)\b(?:cache|gpg|pgp|rsa|dsa|ed25519|public|primary|host|ssh|object|s3|redis|press)\b[^\n]{0,24}$")
 _NO_NAME = re.compile(r"(?i)pass|passe|part|bearer|auth|keys")
 _NO_VALUE_OF = re.compile(rf"[ _-](?:{'|'.join(sorted(NO_VALUES - {'message', 'text', 'email', 'for', 'on', 'in', 'data', 'account', 'request'}, key=len, reverse=True))})s?\b")
 
@@ -133,7 +137,7 @@ def _bare(text: str, start: int, end: int) -> tuple[int, int]:
 def likeness(value: str) -> int:
     """How much a text looks like a secret by itself: `RANDOM` as a generator of keys makes it, `TYPED` with signs as in a password,
     `PLAIN` letters and digits. 0: a word, a name, a path, a date, a version or code."""
-    if len(value) < 6 or len(value) > 300 or _KNOWN.match(value) or UUID_ALONE.fullmatch(value) or EXAMPLE.search(value[:64]):
+    if not 6 <= len(value) <= 300 or _CALLED.search(value) or _KNOWN.match(value) or UUID_ALONE.fullmatch(value) or EXAMPLE.search(value[:64]):
         return 0
     if is_stand_in(value) or _is_identifier(value) or _is_path(value):
         return 0
@@ -152,6 +156,7 @@ def likeness(value: str) -> int:
     return TYPED if _SIGN.search(value) and len(value) >= 8 else PLAIN
 
 
+_CALLED = re.compile(r"[{}]|\(\)|\)\.|^[a-z]\w{0,2}=\d[\d,.]*$")
 _UNSPEAKABLE = re.compile(r"[bcdfghjklmnpqrstvwxz]{5}")
 _CHOSEN = re.compile(r"[A-Z][a-z0-9]{2,14}[._-](?:[A-Za-z][a-z]{1,14})?\d{2,6}")  # `Pumpkin_435`
 _ALPHABET = re.compile(r"[A-Za-z0-9+/_.~-]+")
@@ -160,11 +165,11 @@ _SIGN = re.compile(r"[!@#$%^&*?~+=§](?!$)|[!#$%&*]$")
 # Public keys, checksums, ids with a prefix, versions, dates, sizes, addresses and ciphertext.
 _KNOWN = re.compile(
     r"(?i)(?:sha\d{1,3}|md5|h1|zh)[-:=]|AAAA[BCE][23][Nn]|ecdsa-|ssh-|enc\[|ag[a-z0-9+/]{100}|v?\d+(?:\.\d+)+|\d{4}-\d\d|\d{1,4}[x×:/]\d|[\w.+-]+@[\w-]+\.|https?:|0x[0-9a-f]{1,16}$|(?:\d{1,3}\.){3}\d|[0-9a-f]{1,4}(?::[0-9a-f]{0,4}){2,}|u\+[0-9a-f]|&#?\w+;|"
-    r"(?:[a-z]{2,}-){1,6}[a-z0-9]{5,10}(?:-[a-z0-9]{5})?$|(?:utf|iso|cp|rfc|cve|pep|gpt|claude|python|node|sha|md|aes|rsa|ed|hs|rs|es|ps|ipv|win|x|arm|amd|i)-?\d[\w.-]{0,6}$"
+    r"(?:[a-z]{2,}-){1,6}(?:[a-z0-9]{5,10}(?:-[a-z0-9]{5})?|[0-9a-f]{32,64})$|(?:utf|iso|cp|rfc|cve|pep|gpt|claude|python|node|sha|md|aes|rsa|ed|hs|rs|es|ps|ipv|win|x|arm|amd|i)-?\d[\w.-]{0,6}$"
 )
 _SEPARATOR = re.compile(r"[._:>/-]{1,2}")
 _WORD = re.compile(r"[A-Za-z]+\d{0,3}|\d{1,4}|")
-_EXPRESSION = re.compile(r"[a-z_]{2,40}(?:\*\*|²|[+*-](?=\d+$))|[A-Za-z_]{2,40}(?:[=\[,]\w{0,40}){1,4}$")
+_EXPRESSION = re.compile(r"[a-z_]{2,40}(?:\*\*|²|[+*-](?=\d+$))|[A-Za-z]\w{1,40}(?:[=\[,]\w{0,40}){1,4}$|[a-z_]{4,40}²")
 
 
 def _is_identifier(value: str) -> bool:
@@ -210,7 +215,7 @@ def _announces(text: str, named: Named, start: int, end: int, grade: int) -> boo
         return named.kind == "password" or _QUOTE.search(between[-3:]) is not None or _JOINED.search(between) is not None or len(between) <= 2
     if named.kind == "key" and not (grade == TYPED and end - start >= 10):
         return False
-    return _JOINED.search(between) is not None
+    return _JOINED.search(between) is not None or (between == " " and named.kind == "password" and "log" not in named.name)
 
 
 _SENTENCE_END = re.compile(r"[.!?…;][)\"']?[ ]+[\"'(]?[A-ZÀ-Þ]|[{}]")
@@ -241,10 +246,13 @@ _OTHERS = frozenset(("arn", "asn", "certificate", "cert", "thumbprint", "pubkey"
 def _names_before(text: str, start: int, end: int, named: Named) -> bool:
     """`let k = "…"; // api key of the shop`, `… <- token for staging`, `… (deploy token)`."""
     between = text[end : named.begin]
-    return "\n" not in between and _POINTS_BACK.match(between) is not None and not _is_other(text[max(0, start - 40) : start])
+    said = {word.lower() for word in _PART.findall(between)}
+    return "\n" not in between and _POINTS_BACK.match(between) is not None and said.isdisjoint(NAMES_OF_IDS) and not _is_other(text[max(0, start - 40) : start])
 
 
-_POINTS_BACK = re.compile(r"[\"'`)]{0,2}[;,]?[ ]{0,4}(?://|#|/\*|--|<!--|<-|<=|←|\(|is\b|as\b|=[ ])[^.\n]{0,48}$")
+_POINTS_BACK = re.compile(
+    r"[\"'`)]{0,2}[;,]?[ ]{0,4}(?:(?://|#|/\*|--|<!--|<-|<=|←|\()[^.\n]{0,48}|(?:is|as|=)[ ](?:the|my|our|your|a|an)?[ ]?(?:[\w-]{1,16}[ ]){0,2})$"
+)
 
 
 def _is_below(text: str, between: str, named: Named, start: int, end: int, grade: int) -> bool:
@@ -252,17 +260,22 @@ def _is_below(text: str, between: str, named: Named, start: int, end: int, grade
     head, *lines = between.split("\n")
     line_end = text.find("\n", end, end + 8)
     rest = text[end : line_end if line_end >= 0 else end + 8]
-    if _DECORATION.fullmatch(lines[-1]) is None or _AFTER.fullmatch(rest) is None:
+    asked = "?" in head or _ASKING.search(text, max(0, named.begin - 60), named.begin) is not None
+    decoration = _DECORATION if asked and grade != RANDOM else _PLAIN_DECORATION
+    if decoration.fullmatch(lines[-1]) is None or _AFTER.fullmatch(rest) is None:
         return False
     said = [line for line in lines[:-1] if not _EMPTY.fullmatch(line)]
     if len(said) > (1 if grade == PLAIN else 2) or any(len(line) > 70 for line in said) or len(head) > 90:
         return False
     begin = text.rfind("\n", max(0, named.begin - 120), named.begin) + 1
     before = text[begin : named.begin]
-    return _ANNOUNCING.search(head) is not None or _HEADING.match(before) is not None
+    return asked or _ANNOUNCING.search(head) is not None or _HEADING.match(before) is not None
 
 
-_DECORATION = re.compile(r"""[\s>*_•`"'|$#:-]*(?:\d{1,2}[.)][ ]{1,3})?(?:[A-Za-z]{1,6}[:,][ ]{0,2})?(?:(?:it['’]s|this is|try|use)[ ])?["'`*_]{0,3}""")
+# What may stand before a value in its line: signs of quotes, lists and tables, who says it and when, and a few words.
+_DECORATION = re.compile(r"""[\s>*_•`"'|$#:-]*(?:\d{1,2}[.)][ ]{1,3})?(?:[\[(][^\])\n]{1,24}[\])][ ]{0,2})?(?:<?[\w.@-]{1,20}(?:[ ]\w{1,16})?>?:[ ]{1,2})?(?:[\w'’]{1,12}[,:]?[ ]){0,5}["'`*_]{0,3}""")
+_PLAIN_DECORATION = re.compile(r"""[\s>*_•`"'|$#:-]*(?:\d{1,2}[.)][ ]{1,3})?(?:[A-Za-z]{1,6}[:,][ ]{0,2})?["'`*_]{0,3}""")
+_ASKING = re.compile(r"(?i)\b(?:what['’]?s?|which|send|tell|give|need|have|anyone|share|remind|was ist|wie|quel|cu[aá]l)\b[^\n]{0,50}$")
 _AFTER = re.compile(r"""["'`*_|.,;!\s]*""")
 _EMPTY = re.compile(r"""[\s>|`*_=+-]*(?:```\w{0,12})?[\s|]*""")
 _ANNOUNCING = re.compile(r"(?i)[:?=]\s*[*_`\"']{0,2}\s*$|\b(?:below|following|here|asked|requested|attached)\b|^[\"'*_`)\s]*$")

@@ -275,6 +275,7 @@ def _is_sentence(value: str) -> bool:
 
 
 _ROWS = 12
+_TITLES = re.compile(r"\s*\S+\s*|(?:[\"']?[A-Za-z_]{2,16}(?: [A-Za-z]{2,12}){0,2}[\"']?[,;]){1,11}[\"']?[A-Za-z_]{2,16}(?: [A-Za-z]{2,12}){0,2}[\"']?\s*")
 _RULE = re.compile(r"[ +|:=-]{3,300}")  # between the heading of a table and its rows
 
 
@@ -286,7 +287,7 @@ def _in_table(text: str, begin: int, end: int, kind: str) -> Iterator[Span]:
         return
     header = text[line_start:line_end]
     mark = next((mark for mark in "|\t,;" if mark in header), "")
-    if not mark or len(header.split(mark)) > 24 or (mark in ",;" and (" " in header.strip() or DIGIT.search(header))):
+    if not mark or len(header.split(mark)) > 24 or (mark in ",;" and (not _TITLES.fullmatch(header) or DIGIT.search(header))):
         return
     cells = [cell.strip(" \"'`*") for cell in header.split(mark)]
     if mark in ",;" and "" in cells:  # an element of a list in code

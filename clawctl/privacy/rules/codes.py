@@ -63,10 +63,13 @@ def in_network_keys(piece: Text) -> Iterator[Span]:
 
 def in_codes_of_digits(piece: Text) -> Iterator[Span]:
     """`the code for the alarm is 4471`, `PIN 5520, PUK 12345678`, `safe combination is 32-17-45`, `"cvc": "927"`."""
-    if _ANCHORS.absent(piece) or not DIGIT.search(piece.text):
+    if (_ANCHORS.absent(piece) and piece.text.isascii()) or not DIGIT.search(piece.text):
         return
     text, lower, done = piece.text, piece.ascii, -1
-    for at in sorted(set(_ANCHORS.places(piece))):
+    found = set(_ANCHORS.places(piece))
+    if not text.isascii():
+        found.update(at for name in ("код", "kód") for at in places(piece.lower, name))
+    for at in sorted(found):
         if at < done or (lower[at : at + 3] in _BOUND and (lower[at - 1 : at].isalpha() and not lower.startswith("tan", at) or lower[at + 3 : at + 4].isalpha() and not lower.startswith(("pincode", "pinnummer", "kode", "kodu"), at))):
             continue
         word = _WORD.match(text, at)
@@ -99,7 +102,7 @@ def _is_code(text: str, name: re.Match[str], value: re.Match[str]) -> bool:
         return False
     if name["combination"]:
         opens = _LOCKED.search(text[max(0, name.start() - 40) : name.end() + 60]) is not None
-        return opens or len(digits) != len(value["value"])
+        return _SAYS.search(gap) is not None and (opens or len(digits) != len(value["value"]))
     return name["card"] is None or len(digits) <= 4
 
 
@@ -108,13 +111,14 @@ _NO_COPULA = re.compile(
     r"(?i)\b(?:has|have|had|expires?d?|must|should|needs?|changed|sent|requires?|valid|contains?|consists?|diode|header|array|mode|strip|memory|assignment)\b|[{};]|\|\|"
 )
 _SAYS = re.compile(r"""(?i)(?:[:=→>*"'`(\[|,]|->|[-–—]|\b(?:is|was|are|be|now|ist|lautet|sind|war|es|est|é|è|jest|är|er|to|on|это|use|again|and))[ ]{0,3}[*_"'`(]{0,3}$""")
-_OF = re.compile(r"[ ]?[#*]?|[ ](?:for|to|of|on|at|de|du|del|della|do|da|der|des|di|von|für|zur|zum|van|voor|till|til|от|od|d['’]|your|my|the|sim|card)[^:;,.]{0,40}[ ]|[ ][A-Za-z]{3,12}[ ]")
+_OF = re.compile(r"[ ]?[#*]?|[ ](?:for|to|of|on|at|de|du|del|della|do|da|der|des|di|vom|am|beim|von|für|zur|zum|van|voor|till|til|от|od|d['’]|your|my|the|sim|card)[^:;,.]{0,40}[ ]|[ ][A-Za-z]{3,12}[ ]")
 _LOCKED = re.compile(rf"(?i)(?<![a-z])(?:{_OPENS}|safe|lock)(?![a-z])")
 _GIVEN = re.compile(
-    rf"""(?i)(?P<value>\d(?<![\w.,:/#-].)\d{{3,7}}[#*]?)[)\]"'`*]{{0,2}}[ ](?:(?:is|was|will[ ]be)[ ](?:the|our|my|your|her|his|their|a)[ ](?:\w{{1,14}}[ ]){{0,3}}?(?:code|pin|combination|combo|passcode)\b|(?:opens|unlocks|disarms)[ ](?:the|our|my)?[ ]?|(?:at|on|into|to|for)[ ](?:open[ ]|unlock[ ]|disarm[ ]|enter[ ])?(?:the|our|my)[ ](?:\w{{1,10}}[ ])?(?:{_OPENS})(?![a-z]))"""
+    rf"""(?i)(?P<value>\d(?<![\w.,:/#-].)(?:\d{{3,7}}[#*]?|\d?(?:-\d{{1,2}}){{2,3}}))[)\]"'`*]{{0,2}}[ ](?:(?:is|was|will[ ]be)[ ](?:the|our|my|your|her|his|their|a)[ ](?:\w{{1,14}}[ ]){{0,3}}?(?:code|pin|combination|combo|passcode)\b|(?:opens|unlocks|disarms)[ ](?:the|our|my)?[ ]?|(?:at|on|into|to|for)[ ](?:open[ ]|unlock[ ]|disarm[ ]|enter[ ])?(?:the|our|my)[ ](?:\w{{1,10}}[ ])?(?:{_OPENS})(?![a-z]))"""
 )
-_PRESSED = re.compile(r"(?i)(?:press|enter|dial|punch(?: in)?|type|key in|use|try|it['’]s|is|code|with)[ ]\*{0,2}[\"'`*]?$")
-_OPENERS = Anchors("opens", "unlocks", "disarms", "code", "combin", "keypad", "alarm", "gate", "door", "safe", "lock")
+_PRESSED = re.compile(r"(?i)(?:press|enter|dial|punch(?: in)?|type|key in|use|try|it['’]s|is|code|with|then)[ ](?:[*#][ ](?:then[ ])?|\*)?[\"'`*]?$")
+_KEYED_IN = re.compile(r"(?i)(?:press|enter|dial|punch(?: in)?|type(?: in)?|key in|drück\w{0,2}|tippe?|marque[rz]?|pulsa|digita)[ ](?:[*#][ ]?(?:then[ ]|and[ ])?)?[\"'`]?(?P<value>\d{4,8}[#*]?)(?![\w.,:/-]*\d|\w)")
+_OPENERS = Anchors("opens", "unlocks", "disarms", "code", "combin", "keypad", "alarm", "gate", "door", "safe", "lock", "press", "enter")
 
 
 def in_codes_given(piece: Text) -> Iterator[Span]:
@@ -124,6 +128,9 @@ def in_codes_given(piece: Text) -> Iterator[Span]:
     for match in _GIVEN.finditer(piece.text):
         said = match[0][match.end("value") - match.start() :].lower()
         if any(word in said for word in (" is ", " was ", " be ", "opens", "unlocks", "disarms")) or _PRESSED.search(piece.text, max(0, match.start() - 14), match.start()):
+            yield Span(*match.span("value"), "password")
+    for match in _KEYED_IN.finditer(piece.text):
+        if _LOCKED.search(piece.text[max(0, match.start() - 60) : match.end() + 40]):
             yield Span(*match.span("value"), "password")
 
 

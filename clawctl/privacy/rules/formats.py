@@ -77,7 +77,13 @@ def keys(piece: Text) -> Iterator[Span]:
                 longer = _LONGER.match(text, match.end())  # a format may have grown since its rule was written
                 end_of_key = longer.end() if longer else match.end()
                 wrapped = _WRAPPED.match(text, end_of_key)
+                if _ACCESS_ID.match(match[0]) and (other := _SECRET_OF_ID.search(text, end_of_key, end_of_key + 120)) and is_random(other[0]):
+                    yield Span(*other.span(), "api_key")
                 yield Span(match.start(), wrapped.end() if wrapped and is_random(wrapped["run"]) else end_of_key, "api_key")
+
+
+_ACCESS_ID = re.compile("AKIA|ASIA")
+_SECRET_OF_ID = re.compile(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=_-])")  # of Amazon's
 
 
 # Prefixes that nothing else has: a key is known by them also behind a letter, and where its line was broken soon after them.

@@ -48,6 +48,11 @@ def _is_loose(value: str) -> bool:
     return not is_stand_in(value) and not SAFE_FLAG.match(value)
 
 
+def _is_generated(value: str) -> bool:
+    """With letters, digits and a sign in no order of words."""
+    return is_stronger_password(value) and re.search(r"\w[!#$%^&*+=~?]+\w", value) is not None
+
+
 # What must stand before some of the words.
 _OPTION = re.compile(r"(?:^|[\s\"'\[,])-{1,2}[\w-]{0,24}$")
 _NEEDED_BEFORE = {
@@ -76,7 +81,9 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("networkcredential", r"(?i)networkcredential\([ ]?[^\"',()\n]{0,3}[\"']?[^\"',()\n]{1,60}[\"']?,[ ]?@?[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
         ("session(", r"(?i)session\(\s{0,4}\{[^{}]{0,200}?\bsecret[\"']?:[ ]?[\[]?[\"'`](?P<value>[^\"'`\n]{4,128})[\"'`]", _is_loose),
         ("u:,u=,user:,user=,user ,l:", r"(?i)(?<![a-z])(?:u|user|l|login)[:= ][ ]?[^\s,;:/]{1,40}[ ,;/|]{1,3}(?:and[ ])?(?:p|pw|pass|pwd|password|passwort|kennwort)[:= ][ ]?[\"'`]?(?P<value>[^\s\"'`]{4,64})", is_strong_password),
-        ("root:,admin:,administrator:,sa:", r"(?i)(?<![\w:/.@-])(?:root|admin|administrator|sa):(?P<value>[^\s:\"'`]{6,64})(?![\w:])", is_stronger_password),
+        ("root,admin,postgres,ubuntu,demo ,guest ", r"(?i)(?<![\w:/.@-])(?:root|admin|administrator|postgres|ubuntu|demo|guest)(?::|[ ]{1,2}[/|,–—][ ]{1,2}|[ ]with[ ])[\"'`]?(?P<value>[^\s:\"'`]{6,64})(?![\w:])", is_stronger_password),
+        ("root ,administrator ,admin ", r"(?i)(?<![\w:/.@-])(?:root|admin|administrator)[ ](?P<value>[^\s:\"'`()=,]{8,64})(?=\s|$)", _is_generated),
+        ("net use ", r"(?i)net use [^\s]{1,8} \\{2,4}\S{1,80} (?P<value>[^\s\"'/*]{4,128})(?=\s|$)", _is_loose),
         ("user,passw,login", r"(?i)(?:user|passw(?:or)?d|login)[ ]+[\w.@-]{1,40}[ ]+[\"']?(?P<value>[^\s\"'-][^\s\"']{4,64})", is_stronger_password),
         ("<<<", r"<<<[ ]{0,2}[\"']?(?P<value>[^\s\"'$]{4,128})", _is_loose),
         ("send", r"send(?:line)?\(?[ ]?(?:--[ ])?[\"'](?P<value>[^\"'\n\\]{4,128})(?:\\[rn]){0,2}[\"']", _is_loose),

@@ -16,6 +16,7 @@ from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
 from clawctl.privacy.rules.values import (
     EXAMPLE,
     UUID_ALONE,
+    WORD_IN,
     entropy,
     is_dense,
     is_letters_drawn,
@@ -30,9 +31,9 @@ from clawctl.privacy.rules.values import (
 )
 from clawctl.privacy.rules.words import ANCHORS, IDS, NAMES_OF_IDS, NO_VALUES
 
-_WORDS = Anchors(*ANCHORS, "recovery", "mnemonic", "psw", "login", "log in", "sign in", "cred", "zugangsdaten", "identifiant")
+_WORDS = Anchors(*ANCHORS, "recovery", "mnemonic", "psw", "login", "log in", "wi-fi", "wifi", "wlan", "hotspot", "sign in", "cred", "zugangsdaten", "identifiant")
 _CRYPTO = Anchors(
-    "jwt.", "hmac", "createcipher", "createdecipher", "aes", "fernet", "secretbox", "encrypt", "decrypt", "blowfish", "chacha", "signer", "hs256"
+    "jwt.", "hmac", "createcipher", "createdecipher", "aes", "fernet", "secretbox", "encrypt", "decrypt", "blowfish", "chacha", "signer", "hs256", "secretkeyspec", "securitykey", "hkdf", "superuser", "create_user", "createuser", "adduser", "add_user", "signup(", "register("
 )  # fmt: skip
 _BEFORE, _BEHIND = 260, 64  # characters that are searched for a name
 _MOST_WORDS = 8  # before a text, that may name it
@@ -114,12 +115,12 @@ class _Names:
 
 
 _OTHER_NAME = re.compile(
-    r"(?P<login>credentials?|creds?|log ?ins?(?:to)?|log into|logon|sign ?in|psw|zugangsdaten|identifiants?)(?![a-z])|keys?(?![a-z])|mnemonic"
-    r"|(?P<call>(?:jwt\.(?:sign|verify|encode|decode)|hmac|create(?:de)?cipher|aes|fernet|secretbox|encrypt|decrypt|blowfish|chacha|signer|hs256)[\w.:]{0,24}\()"
+    r"(?P<login>credentials?|creds?|log ?ins?(?:to)?|log into|logon|sign ?in|wi-?fi|wlan|hotspot|psw|zugangsdaten|identifiants?)(?![a-z])|keys?(?![a-z])|mnemonic"
+    r"|(?P<call>(?:jwt\.(?:sign|verify|encode|decode)|hmac|create(?:de)?cipher|aes|fernet|secretbox|encrypt|decrypt|blowfish|chacha|signer|hs256|secretkeyspec|securitykey|hkdf|superuser|create_?user|add_?user|signup|register)[\w.:]{0,24}\()"
 )
 _OTHER_KEY = re.compile(r"(?i)\b(?:cache|gpg|pgp|rsa|dsa|ed25519|public|primary|host|ssh|object|s3|redis|press)\b[^\n]{0,24}$")
 _NO_NAME = re.compile(r"(?i)pass|passe|part|bearer|auth|keys")
-_NO_VALUE_OF = re.compile(rf"[ _-](?:{'|'.join(sorted(NO_VALUES - {'message', 'text', 'email', 'for', 'on', 'in', 'data', 'account', 'request'}, key=len, reverse=True))})s?\b")
+_NO_VALUE_OF = re.compile(rf"[ _-](?:{'|'.join(sorted(NO_VALUES - {'message', 'text', 'reset', 'email', 'for', 'on', 'in', 'data', 'account', 'request'}, key=len, reverse=True))})s?\b")
 
 
 def _bare(text: str, start: int, end: int) -> tuple[int, int]:
@@ -150,10 +151,24 @@ def likeness(value: str) -> int:
     if value[0] in "-/\\@" and value[1:2] == value[0]:
         return 0
     bare = value.lstrip("#!%&*-_.+~^=$?")
-    drawn = (is_shuffled(value) and value.isalpha()) or (mixed(value) and _UNSPEAKABLE.search(value) is not None)
+    drawn = (is_shuffled(value) and value.isalpha()) or (mixed(value) and _UNSPEAKABLE.search(value) is not None) or _is_short_key(value)
     if not (is_stronger_password(bare) or drawn or (_CHOSEN.fullmatch(bare) is not None)):
         return 0
     return TYPED if _SIGN.search(value) and len(value) >= 8 else PLAIN
+
+
+
+
+def _is_short_key(value: str) -> bool:
+    """Eight letters and digits or more of both cases, of which no half is words (`ofuYx43r`)."""
+    return (
+        8 <= len(value) <= 32
+        and value.isalnum()
+        and value[1:] != value[1:].lower()
+        and value != value.upper()
+        and len(WORD_IN.sub("", value)) * 2 >= len(value)
+        and turns(value) >= 2
+    )
 
 
 _CALLED = re.compile(r"[{}]|\(\)|\)\.|^[a-z]\w{0,2}=\d[\d,.]*$")
@@ -208,7 +223,7 @@ def _announces(text: str, named: Named, start: int, end: int, grade: int) -> boo
     if "\n" in between:
         return _is_below(text, between, named, start, end, grade)
     if named.name.endswith("("):  # the call of a cipher or signature: its key is a literal
-        return len(between) <= _FARTHEST[RANDOM] and ")" not in between and _QUOTE.search(between[-1:]) is not None
+        return len(between) <= _FARTHEST[RANDOM] and "))" not in between and _QUOTE.search(between[-1:]) is not None
     if len(between) > _FARTHEST[grade] or _SENTENCE_END.search(between):
         return False
     if grade == RANDOM:
@@ -269,13 +284,14 @@ def _is_below(text: str, between: str, named: Named, start: int, end: int, grade
         return False
     begin = text.rfind("\n", max(0, named.begin - 120), named.begin) + 1
     before = text[begin : named.begin]
-    return asked or _ANNOUNCING.search(head) is not None or _HEADING.match(before) is not None
+    return asked or _VALUE_IS.search(lines[-1]) is not None or _ANNOUNCING.search(head) is not None or _HEADING.match(before) is not None
 
 
 # What may stand before a value in its line: signs of quotes, lists and tables, who says it and when, and a few words.
 _DECORATION = re.compile(r"""[\s>*_•`"'|$#:-]*(?:\d{1,2}[.)][ ]{1,3})?(?:[\[(][^\])\n]{1,24}[\])][ ]{0,2})?(?:<?[\w.@-]{1,20}(?:[ ]\w{1,16})?>?:[ ]{1,2})?(?:[\w'’]{1,12}[,:]?[ ]){0,5}["'`*_]{0,3}""")
-_PLAIN_DECORATION = re.compile(r"""[\s>*_•`"'|$#:-]*(?:\d{1,2}[.)][ ]{1,3})?(?:[A-Za-z]{1,6}[:,][ ]{0,2})?["'`*_]{0,3}""")
+_PLAIN_DECORATION = re.compile(r"""[\s>*_•`"'|$#:-]*(?:\d{1,2}[.)][ ]{1,3})?(?:[A-Za-z]{1,6}[:,][ ]{0,2}|(?i:(?:new|generated|temporary|your)?[ ]?(?:value|result|output|one|answer)(?:[:=]|[ ]is)[ ]{0,2}))?["'`*_]{0,3}""")
 _ASKING = re.compile(r"(?i)\b(?:what['’]?s?|which|send|tell|give|need|have|anyone|share|remind|was ist|wie|quel|cu[aá]l)\b[^\n]{0,50}$")
+_VALUE_IS = re.compile(r"(?i)\b(?:value|result|output)(?:[:=]|[ ]is)")
 _AFTER = re.compile(r"""["'`*_|.,;!\s]*""")
 _EMPTY = re.compile(r"""[\s>|`*_=+-]*(?:```\w{0,12})?[\s|]*""")
 _ANNOUNCING = re.compile(r"(?i)[:?=]\s*[*_`\"']{0,2}\s*$|\b(?:below|following|here|asked|requested|attached)\b|^[\"'*_`)\s]*$")

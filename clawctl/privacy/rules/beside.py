@@ -274,6 +274,26 @@ def _is_sentence(value: str) -> bool:
     return value.count(" ") > 1 or not (is_odd(value) or len(value) >= 8)
 
 
+_SPACED = re.compile(r"[A-Za-z]\w{1,24}[ ]{2,40}[A-Za-z]\w{1,24}[ ]*$|[A-Za-z][ ]{2,40}[A-Za-z]")
+_WORD_AT = re.compile(r"[^\s\"']{5,256}")
+
+
+def _below(text: str, column: int, at: int, kind: str) -> Iterator[Span]:
+    """The words below a heading in columns of spaces (`kubectl`, `column -t`)."""
+    for _ in range(_ROWS):
+        stop = text.find("\n", at, at + 600)
+        end = stop if stop >= 0 else min(len(text), at + 600)
+        start = at + column
+        if start >= end or (column and not text[start - 1].isspace()) or text[start].isspace():
+            return
+        word = _WORD_AT.match(text, start, end)
+        if word and (is_strong_key(word[0]) if kind == "key" else is_stronger_password(word[0])):
+            yield Span(*word.span(), "password")
+        if stop < 0:
+            return
+        at = stop + 1
+
+
 _ROWS = 12
 _TITLES = re.compile(r"\s*\S+\s*|(?:[\"']?[A-Za-z_]{2,16}(?: [A-Za-z]{2,12}){0,2}[\"']?[,;]){1,11}[\"']?[A-Za-z_]{2,16}(?: [A-Za-z]{2,12}){0,2}[\"']?\s*")
 _RULE = re.compile(r"[ +|:=-]{3,300}")  # between the heading of a table and its rows
@@ -287,6 +307,8 @@ def _in_table(text: str, begin: int, end: int, kind: str) -> Iterator[Span]:
         return
     header = text[line_start:line_end]
     mark = next((mark for mark in "|\t,;" if mark in header), "")
+    if not mark and _SPACED.search(header):
+        yield from _below(text, begin - line_start, line_end + 1, kind)
     if not mark or len(header.split(mark)) > 24 or (mark in ",;" and (not _TITLES.fullmatch(header) or DIGIT.search(header))):
         return
     cells = [cell.strip(" \"'`*") for cell in header.split(mark)]

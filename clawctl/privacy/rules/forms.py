@@ -135,7 +135,7 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("enable secret ,enable password ", r"(?i)enable (?:secret|password) (?:level \d{1,2} )?(?:\d )?(?P<value>[^\s\"']{4,128})", is_strong_password),
         ("pre-shared-key ", r"(?i)pre-shared-key (?:(?:local|remote|ascii-text|hex|address \S{1,60}) ){0,3}(?:key )?(?:\d )?[\"']?(?P<value>[^\s\"']{4,128})", is_strong_password),
         ("reset it to ,changed it to ,change it to ,set it to ,reset to ,it is now ,it's now ", r"(?:reset|changed?|set|it)(?:['’]s| is)?(?: it)? (?:to|now) [\"'`*]{0,2}(?P<value>[^\s\"'`*]{6,64})", is_stronger_password),
-        ("bindpw,rootpw,rootbindpw", r"(?i)(?:bind|root|rootbind)pw[ \t]{1,8}[\"']?(?P<value>[^\s\"']{4,128})", _is_loose),
+        ("bindpw,rootpw,rootbindpw", r"(?i)(?:bind|root|rootbind)pw(?:[ ]--(?:plaintext|iscrypted))?[ \t]{1,8}[\"']?(?P<value>[^\s\"']{4,128})", _is_loose),
         ("alias set ,host add ", r"(?:alias set|host add)[ ][\w.-]{1,40}[ ]https?://[^\s]{1,120}[ ][\"']?[^\s\"']{1,64}[\"']?[ ][\"']?(?P<value>[^\s\"'$-][^\s\"']{7,128})", _is_loose),
         ("configure set ", r"configure set (?:[\w.-]{1,60}\.)?(?:aws_secret_access_key|aws_session_token)[ ][\"']?(?P<value>[^\s\"'$]{16,4000})", _is_loose),
         ("00d", r"(?P<value>00D[A-Za-z0-9]{12,15}![\w.]{60,160})", bool),

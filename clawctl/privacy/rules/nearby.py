@@ -31,7 +31,7 @@ from clawctl.privacy.rules.values import (
 )
 from clawctl.privacy.rules.words import ANCHORS, IDS, NAMES_OF_IDS, NO_VALUES
 
-_WORDS = Anchors(*ANCHORS, "recovery", "mnemonic", "psw", "login", "log in", "wi-fi", "wifi", "wlan", "hotspot", "sign in", "cred", "zugangsdaten", "identifiant")
+_WORDS = Anchors(*ANCHORS, "recovery", "mnemonic", "psw", "login", "log in", "wi-fi", "wifi", "wlan", "hotspot", "sign in", "cred", "zugangsdaten", "identifiant", "seed", "sk =")
 _CRYPTO = Anchors(
     "jwt.", "hmac", "createcipher", "createdecipher", "aes", "fernet", "secretbox", "encrypt", "decrypt", "blowfish", "chacha", "signer", "hs256", "secretkeyspec", "securitykey", "hkdf", "superuser", "create_user", "createuser", "adduser", "add_user", "signup(", "register("
 )  # fmt: skip
@@ -109,13 +109,13 @@ class _Names:
             if other[0].startswith("key") and (_OTHER_KEY.search(text, max(0, at - 40), at) or NOT_KEY.search(text, max(0, at - 24), at)):
                 return None
             named = Named(at, other.end(), other[0], "password" if other["login"] or other["call"] else "key")
-        if named is None or named.kind == "part" or _NO_NAME.fullmatch(named.name) or _NO_VALUE_OF.match(lower, named.end):
+        if named is None or _NO_NAME.fullmatch(named.name) or _NO_VALUE_OF.match(lower, named.end):
             return None
         return named
 
 
 _OTHER_NAME = re.compile(
-    r"(?P<login>credentials?|creds?|log ?ins?(?:to)?|log into|logon|sign ?in|wi-?fi|wlan|hotspot|psw|zugangsdaten|identifiants?)(?![a-z])|keys?(?![a-z])|mnemonic"
+    r"(?P<login>credentials?|creds?|log ?ins?(?:to)?|log into|logon|sign ?in|wi-?fi|wlan|hotspot|psw|zugangsdaten|identifiants?)(?![a-z])|keys?(?![a-z])|mnemonic|seed(?![a-z])|sk(?= ?=)"
     r"|(?P<call>(?:jwt\.(?:sign|verify|encode|decode)|hmac|create(?:de)?cipher|aes|fernet|secretbox|encrypt|decrypt|blowfish|chacha|signer|hs256|secretkeyspec|securitykey|hkdf|superuser|create_?user|add_?user|signup|register)[\w.:]{0,24}\()"
 )
 _OTHER_KEY = re.compile(r"(?i)\b(?:cache|gpg|pgp|rsa|dsa|ed25519|public|primary|host|ssh|object|s3|redis|press)\b[^\n]{0,24}$")
@@ -145,7 +145,7 @@ def likeness(value: str) -> int:
     run = value.rstrip("=")
     if len(run) >= 16 and _ALPHABET.fullmatch(run) and not is_wordy(run) and not is_name(run):
         core = _BETWEEN.sub("", run)
-        drawn = is_random(core) or is_dense(core) or turns(core[:128]) * 4 >= len(core[:128])
+        drawn = _HEX.fullmatch(core) is not None or is_random(core) or is_dense(core) or turns(core[:128]) * 4 >= len(core[:128])
         if (mixed(core) and entropy(run[:128]) >= 3.0 and drawn) or is_letters_drawn(core):
             return RANDOM
     if value[0] in "-/\\@" and value[1:2] == value[0]:
@@ -171,7 +171,8 @@ def _is_short_key(value: str) -> bool:
     )
 
 
-_CALLED = re.compile(r"[{}]|\(\)|\)\.|^[a-z]\w{0,2}=\d[\d,.]*$")
+_HEX = re.compile(r"(?:0x)?[0-9a-fA-F]{32,256}")
+_CALLED = re.compile(r"[{}]|[*•]{3}|\(\)|\)\.|^[a-z]\w{0,2}=\d[\d,.]*$")
 _UNSPEAKABLE = re.compile(r"[bcdfghjklmnpqrstvwxz]{5}")
 _CHOSEN = re.compile(r"[A-Z][a-z0-9]{2,14}[._-](?:[A-Za-z][a-z]{1,14})?\d{2,6}")  # `Pumpkin_435`
 _ALPHABET = re.compile(r"[A-Za-z0-9+/_.~-]+")
@@ -180,7 +181,7 @@ _SIGN = re.compile(r"[!@#$%^&*?~+=§](?!$)|[!#$%&*]$")
 # Public keys, checksums, ids with a prefix, versions, dates, sizes, addresses and ciphertext.
 _KNOWN = re.compile(
     r"(?i)(?:sha\d{1,3}|md5|h1|zh)[-:=]|AAAA[BCE][23][Nn]|ecdsa-|ssh-|enc\[|ag[a-z0-9+/]{100}|v?\d+(?:\.\d+)+|\d{4}-\d\d|\d{1,4}[x×:/]\d|[\w.+-]+@[\w-]+\.|https?:|0x[0-9a-f]{1,16}$|(?:\d{1,3}\.){3}\d|[0-9a-f]{1,4}(?::[0-9a-f]{0,4}){2,}|u\+[0-9a-f]|&#?\w+;|"
-    r"(?:[a-z]{2,}-){1,6}(?:[a-z0-9]{5,10}(?:-[a-z0-9]{5})?|[0-9a-f]{32,64})$|(?:utf|iso|cp|rfc|cve|pep|gpt|claude|python|node|sha|md|aes|rsa|ed|hs|rs|es|ps|ipv|win|x|arm|amd|i)-?\d[\w.-]{0,6}$"
+    r"(?:[a-z]{2,}-){1,6}(?:[a-z0-9]{5,10}(?:-[a-z0-9]{5})?|[0-9a-f]{32,64})$|(?:[a-z][a-z0-9.]*[-_]){2,6}[0-9a-f]{32,64}$|(?:utf|iso|cp|rfc|cve|pep|gpt|claude|python|node|sha|md|aes|rsa|ed|hs|rs|es|ps|ipv|win|x|arm|amd|i)-?\d[\w.-]{0,6}$"
 )
 _SEPARATOR = re.compile(r"[._:>/-]{1,2}")
 _WORD = re.compile(r"[A-Za-z]+\d{0,3}|\d{1,4}|")
@@ -214,10 +215,12 @@ _FILE = re.compile(r"\.(?:[a-z]{2,5}|[a-z]{1,2}\d?|7z|mp[34])$")
 def _announces(text: str, named: Named, start: int, end: int, grade: int) -> bool:
     """Whether a name says of the text from `start` to `end` that it is its value."""
     if named.begin >= end:
-        return grade == RANDOM and _names_before(text, start, end, named)
+        return grade == RANDOM and named.kind != "part" and _names_before(text, start, end, named)
     if named.end > start or named.begin >= start:
         return False
     between = text[named.end : start]
+    if named.kind == "part" and not (grade == RANDOM and "\n" in between and _REPL.match(_line_before(text, named))):
+        return False
     if _OTHER_LABEL.search(between[-40:]) and _is_other(between):
         return False
     if "\n" in between:
@@ -237,7 +240,7 @@ _SENTENCE_END = re.compile(r"[.!?…;][)\"']?[ ]+[\"'(]?[A-ZÀ-Þ]|[{}]")
 _QUOTE = re.compile(r"[\"'`“„«]")
 # What stands right before a value: a sign, or a word that says what something is.
 _JOINED = re.compile(
-    r"""(?ix)(?:[:=→>"'`“„«*_(|/,]|->|[-–—](?=[ ])|\b(?:is|was|are|be|now|to|as|ist|sind|lautet|war|es|son|est|sont|é|è|ora|jest|är|er|on|use|try|enter|type|with|mit|con|avec|got|gave|set)\b:?
+    r"""(?ix)(?:[:=→>"'`“„«*_(|/,]|->|[-–—](?=[ ])|\b(?:is|was|are|be|now|to|as|ist|sind|lautet|war|es|son|est|sont|é|è|ora|jest|är|er|on|use|try|enter|type|with|mit|con|avec|got|gave|set|one)\b:?
     |[:=][ ]{0,2}[\w.@+-]{2,40}[ ,/|]{1,4})[ ]{0,3}[*_"'`(]{0,3}$"""
 )
 _OTHER_LABEL = re.compile(r"([A-Za-z][\w-]{0,30})[\"'`]{0,2}\s{0,3}(?:[:=#]|is\b)?\s{0,3}[\"'`#]{0,2}$|((?i:uuid|id|hash|sha\d*|md5|commit|digest))\([\"'`]?$")
@@ -282,15 +285,21 @@ def _is_below(text: str, between: str, named: Named, start: int, end: int, grade
     said = [line for line in lines[:-1] if not _EMPTY.fullmatch(line)]
     if len(said) > (1 if grade == PLAIN else 2) or any(len(line) > 70 for line in said) or len(head) > 90:
         return False
-    begin = text.rfind("\n", max(0, named.begin - 120), named.begin) + 1
-    before = text[begin : named.begin]
+    before = _line_before(text, named)
+    if _REPL.match(before):
+        return grade != PLAIN
     return asked or _VALUE_IS.search(lines[-1]) is not None or _ANNOUNCING.search(head) is not None or _HEADING.match(before) is not None
 
 
 # What may stand before a value in its line: signs of quotes, lists and tables, who says it and when, and a few words.
 _DECORATION = re.compile(r"""[\s>*_•`"'|$#:-]*(?:\d{1,2}[.)][ ]{1,3})?(?:[\[(][^\])\n]{1,24}[\])][ ]{0,2})?(?:<?[\w.@-]{1,20}(?:[ ]\w{1,16})?>?:[ ]{1,2})?(?:[\w'’]{1,12}[,:]?[ ]){0,5}["'`*_]{0,3}""")
-_PLAIN_DECORATION = re.compile(r"""[\s>*_•`"'|$#:-]*(?:\d{1,2}[.)][ ]{1,3})?(?:[A-Za-z]{1,6}[:,][ ]{0,2}|(?i:(?:new|generated|temporary|your)?[ ]?(?:value|result|output|one|answer)(?:[:=]|[ ]is)[ ]{0,2}))?["'`*_]{0,3}""")
+_PLAIN_DECORATION = re.compile(r"""[\s>*_•`"'|$#:-]*(?:\d{1,2}[.)][ ]{1,3})?(?:[A-Za-z]{1,6}[:,][ ]{0,2}|Out\[\d{1,4}\]:[ ]|=>[ ]|(?i:(?:new|generated|temporary|your)?[ ]?(?:value|result|output|one|answer)(?:[:=]|[ ]is)[ ]{0,2}))?["'`*_]{0,3}""")
 _ASKING = re.compile(r"(?i)\b(?:what['’]?s?|which|send|tell|give|need|have|anyone|share|remind|was ist|wie|quel|cu[aá]l)\b[^\n]{0,50}$")
+def _line_before(text: str, named: Named) -> str:
+    return text[text.rfind("\n", max(0, named.begin - 120), named.begin) + 1 : named.begin]
+
+
+_REPL = re.compile(r"(?:>>>|In \[\d{1,4}\]:|irb[^\n>]{0,30}>|pry[^\n>]{0,30}>|iex[^\n>]{0,30}>|(?:js|node|psql|mysql|redis|sqlite|ghci|scala|jshell|\w{1,16}=#)>?|λ)[ ]")
 _VALUE_IS = re.compile(r"(?i)\b(?:value|result|output)(?:[:=]|[ ]is)")
 _AFTER = re.compile(r"""["'`*_|.,;!\s]*""")
 _EMPTY = re.compile(r"""[\s>|`*_=+-]*(?:```\w{0,12})?[\s|]*""")

@@ -96,12 +96,12 @@ _TEMPLATE = re.compile(
     | (?:your|enter|insert|replace|change|put|add|set|todo|fixme|example|dummy|placeholder|sample) (?:[_. -](?=[a-z]|$) | $ | (?-i:(?=[A-Z])) | (?:me|my|the|your|here|this|it\b|with|own\b|new|some|a?strong|random|real|value|text|data|string|user|db|pass|pw|secret|token|key|api|code))
     | \(\s | \(\( | \^?[(\[](?:\?|[\^A-Za-z]-|\\[a-z]) | \(?(?:optional|again|required|hidden|empty|none)\b | &lt; | \#\{ | !(?:vault|secret|ref|sub|env) | op:// | vault: | env[.:] | process\.env | arn: | projects/ | enc\[ | keyring | \.[*+]"""
 )
-_HOLE = re.compile(r"\$\{|\{\d?\}|%s|\{\{|\.\.\.$|…$|%[({]\w+|\}\}$|\$\(")
+_HOLE = re.compile(r"\$\{|\{\d?\}|%s|\{\{|\.\.\.$|…$|[*•]{3}|%[({]\w+|\}\}$|\$\(")
 CODE = re.compile(
     r"""(?x) [A-Za-z_]{1,40}(?:(?:\.|->|::|\?\.)[A-Za-z_]{1,40}){1,8}[\W_]*$ (?<!!) | [A-Za-z_][\w.]{0,80}(?:[(\[]|<[A-Za-z_\[{(]) | self\. | os\. | [A-Za-z_]\w*:$
     | ~?\.{0,2}/{1,2}[a-z0-9_.-]+(?:/[\w./-]*)?$  # a path
     | \w{2,12}:// | [A-Z]:\\ | [\w.+-]{1,64}@[\w-]{1,63}\.[a-z.]{2,24}$ | [a-z]+(?:[A-Z][a-z]+){1,6}$ | [a-z_]+(?:_[a-z]+)+[;,)]*$ | (?:new|await|function|lambda|async)\b | \w+\s?=> | [!=<>]=
-    | &[a-z_]+$ | \*[a-z_]+$ | \w+\)+;?$ | \d\}|\w+\{ | [\[(][A-Za-z_][\w.]*(?:\(|$|,) | \w{1,40}\|\w"""
+    | &(?:mut\b|\[|'[a-z]+\b|[a-z_]+$) | \*[a-z_]+$ | \w+\)+;?$ | \d\}|\w+\{ | [\[(][A-Za-z_][\w.]*(?:\(|$|,) | \w{1,40}\|\w"""
 )
 TECHNICAL = re.compile(
     r"""(?ix) \W*(?: (?:sha|md|rsa|oauth|base|utf|aes|bcrypt|scrypt|argon|pbkdf|ed|ecdsa|hs|rs|es|ps|rfc|iso|http|tls|ssl|v|h|ipv|nist|fips|cve|gpt|page|line|step|section|col|row|type|test|user|attempt|issue|pr|php|python|py|node|win|k8s|s|p|ip|x|b|e2e|i18n|l10n|a11y|oauth|owasp|web|db|saml|crypt|des|wpa|mp|log4j|level|error|err|var|foo|bar|arg|param|field|column|case|item)

@@ -25,7 +25,7 @@ _WORD = re.compile(
     r"|(?P<card>cv[vc]2?|cvn|csc|security code|card verification (?:code|value|number)|prüfziffer|kartenprüfnummer|cryptogramme)|(?P<tan>(?-i:TAN)|otp|passcode)"
     r"|(?P<code>codes?|código|codice|kod|код|kode|koodi)|(?P<combination>combination|combo|kombination|combinaison|combinación|combinação|combinazione|combinatie|szyfr))(?![a-z])"
 )
-_OWNED = re.compile(r"(?i)(?:sim|card|bank|phone|debit|credit|atm|door|gate|safe|alarm|unlock|voicemail|my|your|screen|ipad)[ -]$")
+_OWNED = re.compile(r"(?i)(?:sim|card|bank|phone|debit|credit|atm|door|gate|safe|alarm|unlock|voicemail|my|your|screen|ipad|mio|tuo|suo|mi|tu|su|mon|ton|son|meu|seu|mein|dein|ihr|unser|min|din|mijn|jouw|mój|twój|můj)[ -]$")
 _QUALIFIED = re.compile(rf"(?i)(?<![a-z])(?:{_OPENS}|{_PROVES})(?:['’]s)?[ -]?(?:\w{{1,10}} )?$")
 _QUALIFIED_BY = re.compile(
     rf"(?:(?: (?:to|for|of|on|at|de|del|della|do|da|du|des|di|zur|zum|für|von|voor|van|od|от|till|til|para|pour|der|pin)| d['’]| del['’])?{_ARTICLE}(?:{_OPENS})| (?-i:PIN))(?!\w)", re.IGNORECASE

@@ -25,6 +25,7 @@ from clawctl.privacy.rules.values import (
     is_shuffled,
     is_stand_in,
     is_stronger_password,
+    is_unspeakable,
     is_wordy,
     mixed,
     turns,
@@ -33,12 +34,12 @@ from clawctl.privacy.rules.words import ANCHORS, IDS, NAMES_OF_IDS, NO_VALUES
 
 _WORDS = Anchors(*ANCHORS, "recovery", "mnemonic", "psw", "login", "log in", "wi-fi", "wifi", "wlan", "hotspot", "sign in", "cred", "zugangsdaten", "identifiant", "seed", "sk =")
 _CRYPTO = Anchors(
-    "jwt.", "hmac", "createcipher", "createdecipher", "aes", "fernet", "secretbox", "encrypt", "decrypt", "blowfish", "chacha", "signer", "hs256", "secretkeyspec", "securitykey", "hkdf", "superuser", "create_user", "createuser", "adduser", "add_user", "signup(", "register("
+    "jwt.", "hmac", "createcipher", "createdecipher", "aes", "fernet", "secretbox", "encrypt", "decrypt", "blowfish", "chacha", "signer", "hs256", "secretkeyspec", "securitykey", "hkdf", "superuser", "create_user", "createuser", "adduser", "add_user", "signup(", "register(", "oauth", "username_pw", "credentials("
 )  # fmt: skip
 _BEFORE, _BEHIND = 260, 64  # characters that are searched for a name
 _MOST_WORDS = 8  # before a text, that may name it
 _TOKEN = re.compile(r"""[^\s"'`“”«»„<>|\\]{6,400}""")
-_ODD = re.compile(r"\d|[a-z][A-Z]")
+_ODD = re.compile(r"\d|[a-z][A-Z]|[bcdfghjklmnpqrstvwxz]{4}")
 _ASSIGNED = re.compile(r"[A-Za-z][A-Za-z_.-]{2,40}(?:=|:(?!//))(?=[^=:])|(?:[A-Za-z]{1,12}[.(]){1,3}")  # `name=` before a value
 RANDOM, TYPED, PLAIN = 3, 2, 1  # how much a text looks like a secret
 _FARTHEST = {RANDOM: 120, TYPED: 80, PLAIN: 48}  # characters between a name and its value
@@ -116,7 +117,7 @@ class _Names:
 
 _OTHER_NAME = re.compile(
     r"(?P<login>credentials?|creds?|log ?ins?(?:to)?|log into|logon|sign ?in|wi-?fi|wlan|hotspot|psw|zugangsdaten|identifiants?)(?![a-z])|keys?(?![a-z])|mnemonic|seed(?![a-z])|sk(?= ?=)"
-    r"|(?P<call>(?:jwt\.(?:sign|verify|encode|decode)|hmac|create(?:de)?cipher|aes|fernet|secretbox|encrypt|decrypt|blowfish|chacha|signer|hs256|secretkeyspec|securitykey|hkdf|superuser|create_?user|add_?user|signup|register)[\w.:]{0,24}\()"
+    r"|(?P<call>(?:jwt\.(?:sign|verify|encode|decode)|hmac|create(?:de)?cipher|aes|fernet|secretbox|encrypt|decrypt|blowfish|chacha|signer|hs256|secretkeyspec|securitykey|hkdf|superuser|create_?user|add_?user|signup|register|oauth\w{0,8}|username_pw_set|set_?credentials)[\w.:]{0,24}\()"
 )
 _OTHER_KEY = re.compile(r"(?i)\b(?:cache|gpg|pgp|rsa|dsa|ed25519|public|primary|host|ssh|object|s3|redis|press)\b[^\n]{0,24}$")
 _NO_NAME = re.compile(r"(?i)pass|passe|part|bearer|auth|keys")
@@ -151,7 +152,7 @@ def likeness(value: str) -> int:
     if value[0] in "-/\\@" and value[1:2] == value[0]:
         return 0
     bare = value.lstrip("#!%&*-_.+~^=$?")
-    drawn = (is_shuffled(value) and value.isalpha()) or (mixed(value) and _UNSPEAKABLE.search(value) is not None) or _is_short_key(value)
+    drawn = (is_shuffled(value) and value.isalpha()) or (is_unspeakable(value) and (mixed(value) or len(value) >= 10)) or _is_short_key(value)
     if not (is_stronger_password(bare) or drawn or (_CHOSEN.fullmatch(bare) is not None)):
         return 0
     return TYPED if _SIGN.search(value) and len(value) >= 8 else PLAIN
@@ -167,13 +168,14 @@ def _is_short_key(value: str) -> bool:
         and value[1:] != value[1:].lower()
         and value != value.upper()
         and len(WORD_IN.sub("", value)) * 2 >= len(value)
+        and not _LONG_WORD.search(value)
         and turns(value) >= 2
     )
 
 
+_LONG_WORD = re.compile(r"[A-Za-z][a-z]{4}")
 _HEX = re.compile(r"(?:0x)?[0-9a-fA-F]{32,256}")
-_CALLED = re.compile(r"[{}]|[*•]{3}|\(\)|\)\.|^[a-z]\w{0,2}=\d[\d,.]*$")
-_UNSPEAKABLE = re.compile(r"[bcdfghjklmnpqrstvwxz]{5}")
+_CALLED = re.compile(r"[{}]|\*\*|²|[*•]{3}|\(\)|\)\.|^[a-z]\w{0,2}=\d[\d,.]*$")
 _CHOSEN = re.compile(r"[A-Z][a-z0-9]{2,14}[._-](?:[A-Za-z][a-z]{1,14})?\d{2,6}")  # `Pumpkin_435`
 _ALPHABET = re.compile(r"[A-Za-z0-9+/_.~-]+")
 _BETWEEN = re.compile(r"[+/_.~-]")
@@ -231,7 +233,9 @@ def _announces(text: str, named: Named, start: int, end: int, grade: int) -> boo
         return False
     if grade == RANDOM:
         return named.kind == "password" or _QUOTE.search(between[-3:]) is not None or _JOINED.search(between) is not None or len(between) <= 2
-    if named.kind == "key" and not (grade == TYPED and end - start >= 10):
+    if "|" in between and grade == PLAIN:
+        return False
+    if named.kind == "key" and not (end - start >= 10 and (grade == TYPED or is_unspeakable(text[start:end]))):
         return False
     return _JOINED.search(between) is not None or (between == " " and named.kind == "password" and "log" not in named.name)
 

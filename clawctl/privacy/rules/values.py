@@ -260,7 +260,7 @@ def is_bare_password(value: str) -> bool:
     return (
         len(value) + 1 > 4
         and len(value) >= 4
-        and (((is_odd(value) or is_shuffled(value)) and not is_stand_in(value) and not _TIME.match(value)) or is_passphrase(value))
+        and (((is_odd(value) or is_shuffled(value) or is_unspeakable(value)) and not is_stand_in(value) and not _TIME.match(value)) or is_passphrase(value))
     )
 
 
@@ -298,7 +298,7 @@ def is_stronger_password(value: str) -> bool:
     signs = re.search(r"\w[!@#$%^&*?~+=§]+\w|[!#$%^&*?]", value) is not None
     if not mixed(bare) or len(bare) < 6 + (not signs) or bare.count("/") > 2:
         return False
-    return signs or _SHUFFLED.search(bare) is not None or (len(bare) >= 12 and entropy(bare) >= 3.2 and not is_wordy(bare))
+    return signs or _SHUFFLED.search(bare) is not None or is_unspeakable(bare) or (len(bare) >= 12 and entropy(bare) >= 3.2 and not is_wordy(bare))
 
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T_ ]\d\d:?\d\d[\d:.,]*(?:Z|[+-]\d\d:?\d\d)?)?$")
@@ -331,6 +331,18 @@ def is_wordy(value: str) -> bool:
 
 
 _SIGNS = re.compile(r"[^\w\s]")
+
+
+# Pairs of letters that hardly ever stand side by side in a word, found by counting those of 19,000 words of documentation.
+_UNLIKELY = re.compile(
+    r"(?=a[joq]|b[hknqvwxz]|c[bgjqwxz]|d[hjkqwz]|ej|f[bghjkqvwxz]|g[bjkqwxyz]|h[bdfghjkqvwxz]|i[hijquwy]|j[bcdfghjklmnpqrtvwxyz]|k[bcdfhjkmqvxyz]|l[hjqwxz]|m[ghjkqvwxz]|n[qxz]|o[hjqz]"
+    r"|p[bjqvwxz]|q[a-tvwxyz]|r[hjqxz]|s[jxz]|t[jkqx]|u[hjkquvwxyz]|v[bdfghjklnpqrtuvwxyz]|w[bfgjkmpquvwxyz]|x[bfghjknoqruvwxyz]|y[fghjkquvwxyz]|z[bcdfghjklmnpqrstuvwxyz])"
+)
+
+
+def is_unspeakable(value: str) -> bool:
+    """Eight letters and digits or more that no word is made of (`fujpdkwomakz`)."""
+    return 8 <= len(value) <= 64 and value.isalnum() and len(_UNLIKELY.findall(value.lower())) >= 2
 
 
 def is_phrase(value: str) -> bool:

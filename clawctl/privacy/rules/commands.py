@@ -57,7 +57,7 @@ def in_lines(piece: Text) -> Iterator[Span]:
     """`.pgpass`, and the words that open a wallet."""
     text = piece.text
     for line in _PGPASS.finditer(text):
-        if not is_placeholder(line["value"]) and not line["value"].isdigit():
+        if not is_placeholder(line["value"]) and not line["value"].isdigit() and line["value"][0] != "/":
             yield Span(*line.span("value"), "password")
     for at in _WALLETS.places(piece):
         if match := _SEED.match(text, at):

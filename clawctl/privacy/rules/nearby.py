@@ -21,6 +21,7 @@ from clawctl.privacy.rules.values import (
     is_dense,
     is_letters_drawn,
     is_name,
+    is_passphrase,
     is_random,
     is_shuffled,
     is_stand_in,
@@ -32,17 +33,17 @@ from clawctl.privacy.rules.values import (
 )
 from clawctl.privacy.rules.words import ANCHORS, IDS, NAMES_OF_IDS, NO_VALUES
 
-_WORDS = Anchors(*ANCHORS, "recovery", "mnemonic", "psw", "login", "log in", "wi-fi", "wifi", "wlan", "hotspot", "sign in", "cred", "zugangsdaten", "identifiant", "seed", "sk =")
+_WORDS = Anchors(*ANCHORS, "recovery", "mnemonic", "psw", "login", "log in", "wi-fi", "wifi", "wlan", "hotspot", "unlock", "sign in", "cred", "zugangsdaten", "identifiant", "seed", "sk =")
 _CRYPTO = Anchors(
     "jwt.", "hmac", "createcipher", "createdecipher", "aes", "fernet", "secretbox", "encrypt", "decrypt", "blowfish", "chacha", "signer", "hs256", "secretkeyspec", "securitykey", "hkdf", "superuser", "create_user", "createuser", "adduser", "add_user", "signup(", "register(", "oauth", "username_pw", "credentials("
 )  # fmt: skip
 _BEFORE, _BEHIND = 260, 64  # characters that are searched for a name
 _MOST_WORDS = 8  # before a text, that may name it
 _TOKEN = re.compile(r"""[^\s"'`“”«»„<>|\\]{6,400}""")
-_ODD = re.compile(r"\d|[a-z][A-Z]|[bcdfghjklmnpqrstvwxz]{4}")
+_ODD = re.compile(r"\d|[a-z][A-Z]|[a-z]{3}-[a-z]{3,10}-[a-z]{3}|[bcdfghjklmnpqrstvwxz]{4}")
 _ASSIGNED = re.compile(r"[A-Za-z][A-Za-z_.-]{2,40}(?:=|:(?!//))(?=[^=:])|(?:[A-Za-z]{1,12}[.(]){1,3}")  # `name=` before a value
-RANDOM, TYPED, PLAIN = 3, 2, 1  # how much a text looks like a secret
-_FARTHEST = {RANDOM: 120, TYPED: 80, PLAIN: 48}  # characters between a name and its value
+RANDOM, TYPED, PLAIN, PHRASE = 4, 3, 2, 1  # how much a text looks like a secret
+_FARTHEST = {RANDOM: 120, TYPED: 80, PLAIN: 48, PHRASE: 32}  # characters between a name and its value
 
 
 def near_names(piece: Text) -> Iterator[Span]:
@@ -116,7 +117,7 @@ class _Names:
 
 
 _OTHER_NAME = re.compile(
-    r"(?P<login>credentials?|creds?|log ?ins?(?:to)?|log into|logon|sign ?in|wi-?fi|wlan|hotspot|psw|zugangsdaten|identifiants?)(?![a-z])|keys?(?![a-z])|mnemonic|seed(?![a-z])|sk(?= ?=)"
+    r"(?P<login>credentials?|creds?|log ?ins?(?:to)?|log into|logon|sign ?in|wi-?fi|wlan|hotspot|unlock|psw|zugangsdaten|identifiants?)(?![a-z])|keys?(?![a-z])|mnemonic|seed(?![a-z])|sk(?= ?=)"
     r"|(?P<call>(?:jwt\.(?:sign|verify|encode|decode)|hmac|create(?:de)?cipher|aes|fernet|secretbox|encrypt|decrypt|blowfish|chacha|signer|hs256|secretkeyspec|securitykey|hkdf|superuser|create_?user|add_?user|signup|register|oauth\w{0,8}|username_pw_set|set_?credentials)[\w.:]{0,24}\()"
 )
 _OTHER_KEY = re.compile(r"(?i)\b(?:cache|gpg|pgp|rsa|dsa|ed25519|public|primary|host|ssh|object|s3|redis|press)\b[^\n]{0,24}$")
@@ -141,13 +142,18 @@ def likeness(value: str) -> int:
     `PLAIN` letters and digits. 0: a word, a name, a path, a date, a version or code."""
     if not 6 <= len(value) <= 300 or _CALLED.search(value) or _KNOWN.match(value) or UUID_ALONE.fullmatch(value) or EXAMPLE.search(value[:64]):
         return 0
-    if is_stand_in(value) or _is_identifier(value) or _is_path(value):
+    if is_stand_in(value):
+        return 0
+    if value.count("-") >= 3 and is_passphrase(value):
+        return PHRASE
+    if _is_identifier(value) or _is_path(value):
         return 0
     run = value.rstrip("=")
     if len(run) >= 16 and _ALPHABET.fullmatch(run) and not is_wordy(run) and not is_name(run):
         core = _BETWEEN.sub("", run)
         drawn = _HEX.fullmatch(core) is not None or is_random(core) or is_dense(core) or turns(core[:128]) * 4 >= len(core[:128])
-        if (mixed(core) and entropy(run[:128]) >= 3.0 and drawn) or is_letters_drawn(core):
+        named = len(run) < 24 and _CAPITAL_WORD.search(run) is not None  # `Ed25519PrivateKey`
+        if (mixed(core) and entropy(run[:128]) >= 3.0 and drawn and not named) or is_letters_drawn(core):
             return RANDOM
     if value[0] in "-/\\@" and value[1:2] == value[0]:
         return 0
@@ -173,6 +179,7 @@ def _is_short_key(value: str) -> bool:
     )
 
 
+_CAPITAL_WORD = re.compile(r"[A-Z][a-z]{5}")
 _LONG_WORD = re.compile(r"[A-Za-z][a-z]{4}")
 _HEX = re.compile(r"(?:0x)?[0-9a-fA-F]{32,256}")
 _CALLED = re.compile(r"[{}]|\*\*|²|[*•]{3}|\(\)|\)\.|^[a-z]\w{0,2}=\d[\d,.]*$")
@@ -217,6 +224,8 @@ _FILE = re.compile(r"\.(?:[a-z]{2,5}|[a-z]{1,2}\d?|7z|mp[34])$")
 def _announces(text: str, named: Named, start: int, end: int, grade: int) -> bool:
     """Whether a name says of the text from `start` to `end` that it is its value."""
     if named.begin >= end:
+        if named.kind == "password" and _IS_THE.match(text[end : named.begin]):
+            return True
         return grade == RANDOM and named.kind != "part" and _names_before(text, start, end, named)
     if named.end > start or named.begin >= start:
         return False
@@ -233,7 +242,7 @@ def _announces(text: str, named: Named, start: int, end: int, grade: int) -> boo
         return False
     if grade == RANDOM:
         return named.kind == "password" or _QUOTE.search(between[-3:]) is not None or _JOINED.search(between) is not None or len(between) <= 2
-    if "|" in between and grade == PLAIN:
+    if ("|" in between and grade <= PLAIN) or (grade == PHRASE and "phrase" not in named.name.lower() and not between.endswith(("\"", "'", "`"))):
         return False
     if named.kind == "key" and not (end - start >= 10 and (grade == TYPED or is_unspeakable(text[start:end]))):
         return False
@@ -244,7 +253,7 @@ _SENTENCE_END = re.compile(r"[.!?…;][)\"']?[ ]+[\"'(]?[A-ZÀ-Þ]|[{}]")
 _QUOTE = re.compile(r"[\"'`“„«]")
 # What stands right before a value: a sign, or a word that says what something is.
 _JOINED = re.compile(
-    r"""(?ix)(?:[:=→>"'`“„«*_(|/,]|->|[-–—](?=[ ])|\b(?:is|was|are|be|now|to|as|ist|sind|lautet|war|es|son|est|sont|é|è|ora|jest|är|er|on|use|try|enter|type|with|mit|con|avec|got|gave|set|one)\b:?
+    r"""(?ix)(?:[:=→>"'`“„«*_(|/,]|->|[-–—](?=[ ])|\b(?:is|was|are|be|now|to|as|ist|sind|lautet|war|es|son|est|sont|é|è|ora|jest|är|er|on|use|using|try|enter|type|with|mit|con|avec|got|gave|set|one)\b:?
     |[:=][ ]{0,2}[\w.@+-]{2,40}[ ,/|]{1,4})[ ]{0,3}[*_"'`(]{0,3}$"""
 )
 _OTHER_LABEL = re.compile(r"([A-Za-z][\w-]{0,30})[\"'`]{0,2}\s{0,3}(?:[:=#]|is\b)?\s{0,3}[\"'`#]{0,2}$|((?i:uuid|id|hash|sha\d*|md5|commit|digest))\([\"'`]?$")
@@ -272,6 +281,7 @@ def _names_before(text: str, start: int, end: int, named: Named) -> bool:
     return "\n" not in between and _POINTS_BACK.match(between) is not None and said.isdisjoint(NAMES_OF_IDS) and not _is_other(text[max(0, start - 40) : start])
 
 
+_IS_THE = re.compile(r"[\"'`*]{0,2}[ ](?:\(|(?:is|was|should be|will be|as)[ ])(?:the|my|our|your|a|that)[ ](?:[\w-]{1,16}[ ]){0,3}$")
 _POINTS_BACK = re.compile(
     r"[\"'`)]{0,2}[;,]?[ ]{0,4}(?:(?://|#|/\*|--|<!--|<-|<=|←|\()[^.\n]{0,48}|(?:is|as|=)[ ](?:the|my|our|your|a|an)?[ ]?(?:[\w-]{1,16}[ ]){0,2})$"
 )
@@ -287,11 +297,11 @@ def _is_below(text: str, between: str, named: Named, start: int, end: int, grade
     if decoration.fullmatch(lines[-1]) is None or _AFTER.fullmatch(rest) is None:
         return False
     said = [line for line in lines[:-1] if not _EMPTY.fullmatch(line)]
-    if len(said) > (1 if grade == PLAIN else 2) or any(len(line) > 70 for line in said) or len(head) > 90:
+    if len(said) > (1 if grade <= PLAIN else 2) or any(len(line) > 70 for line in said) or len(head) > 90:
         return False
     before = _line_before(text, named)
     if _REPL.match(before):
-        return grade != PLAIN
+        return grade > PLAIN
     return asked or _VALUE_IS.search(lines[-1]) is not None or _ANNOUNCING.search(head) is not None or _HEADING.match(before) is not None
 
 

@@ -81,7 +81,7 @@ _FLAGGED = tuple(
             rf" -[pPN][ =]?{_SECRET}",
         ),
         (
-            r"security [a-z-]{3,40}|ipmitool|ldap\w{3,8}|sqlcmd|bcp|mosquitto_\w{3}|zip|unzip|7z\w?|rar|isql|influx\w?|cqlsh|impala-shell|snowsql",
+            r"security (?!find-identity|find-cert)[a-z-]{3,40}|ipmitool|ldap\w{3,8}|sqlcmd|bcp|mosquitto_\w{3}|zip|unzip|7z\w?|rar|isql|influx\w?|cqlsh|impala-shell|snowsql",
             rf" -[wPp][ =]?{_SECRET}",
         ),
         (r"lftp", r" -u[ ][\"']?[^\s,\"']{1,64},(?P<value>[^\s\"']{3,128})"),

@@ -122,12 +122,15 @@ def _cookies(text: str, at: int) -> Iterator[Span]:
         return
     at = begin + 1
     while at < end and (match := _COOKIE.match(text, at)):
-        if is_strong_key(match["value"]) or (_SESSION_NAME.search(match["name"]) and _is_drawn_by_server(match["value"])):
+        if _OF_VISITORS.match(match["name"]):
+            pass
+        elif is_strong_key(match["value"]) or (_SESSION_NAME.search(match["name"]) and _is_drawn_by_server(match["value"])):
             yield Span(*match.span("value"), "token")
         following = text.find(";", match.end(), end)
         at = following + 1 if following >= 0 else end
 
 
+_OF_VISITORS = re.compile(r"(?i)_ga|_gid|_gcl|_fb|_hj|_pk_|_uet|_clck|__utm|__cf_bm|ajs_|mp_|amplitude|optimizely|cookieconsent")  # counted, not logged in
 _SESSION_NAME = re.compile(r"(?i)sess|sid$")
 
 

@@ -121,7 +121,7 @@ _OTHER_NAME = re.compile(
     r"|(?P<call>(?:jwt\.(?:sign|verify|encode|decode)|hmac|create(?:de)?cipher|aes|fernet|secretbox|encrypt|decrypt|blowfish|chacha|signer|hs256|secretkeyspec|securitykey|hkdf|superuser|create_?user|add_?user|signup|register|oauth\w{0,8}|username_pw_set|set_?credentials)[\w.:]{0,24}\()"
 )
 _OTHER_KEY = re.compile(r"(?i)\b(?:cache|gpg|pgp|rsa|dsa|ed25519|public|primary|host|ssh|object|s3|redis|press)\b[^\n]{0,24}$")
-_NO_NAME = re.compile(r"(?i)pass|passe|part|bearer|auth|keys")
+_NO_NAME = re.compile(r"(?i)pass|passe|part|bearer|auth|keys|(?:user\.)?signing_?key")
 _NO_VALUE_OF = re.compile(rf"[ _-](?:{'|'.join(sorted(NO_VALUES - {'message', 'text', 'reset', 'email', 'for', 'on', 'in', 'data', 'account', 'request'}, key=len, reverse=True))})s?\b")
 
 
@@ -189,7 +189,7 @@ _BETWEEN = re.compile(r"[+/_.~-]")
 _SIGN = re.compile(r"[!@#$%^&*?~+=§](?!$)|[!#$%&*]$")
 # Public keys, checksums, ids with a prefix, versions, dates, sizes, addresses and ciphertext.
 _KNOWN = re.compile(
-    r"(?i)(?:sha\d{1,3}|md5|h1|zh)[-:=]|AAAA[BCE][23][Nn]|ecdsa-|ssh-|enc\[|ag[a-z0-9+/]{100}|v?\d+(?:\.\d+)+|\d{4}-\d\d|\d{1,4}[x×:/]\d|[\w.+-]+@[\w-]+\.|https?:|0x[0-9a-f]{1,16}$|(?:\d{1,3}\.){3}\d|[0-9a-f]{1,4}(?::[0-9a-f]{0,4}){2,}|u\+[0-9a-f]|&#?\w+;|"
+    r"(?i)(?:sha\d{1,3}|md5|h1|zh)[-:=]|AAAA[BCE][23][Nn]|ecdsa-|ssh-|enc\[|ag[a-z0-9+/]{100}|v?\d+(?:\.\d+)+|\d{4}-\d\d|[1-9]\d{0,3}[x×:/]\d|[\w.+-]+@[\w-]+\.|https?:|0x[0-9a-f]{1,16}$|(?:\d{1,3}\.){3}\d|[0-9a-f]{1,4}(?::[0-9a-f]{0,4}){2,}|u\+[0-9a-f]|&#?\w+;|"
     r"(?:[a-z]{2,}-){1,6}(?:[a-z0-9]{5,10}(?:-[a-z0-9]{5})?|[0-9a-f]{32,64})$|(?:[a-z][a-z0-9.]*[-_]){2,6}[0-9a-f]{32,64}$|(?:utf|iso|cp|rfc|cve|pep|gpt|claude|python|node|sha|md|aes|rsa|ed|hs|rs|es|ps|ipv|win|x|arm|amd|i)-?\d[\w.-]{0,6}$"
 )
 _SEPARATOR = re.compile(r"[._:>/-]{1,2}")
@@ -224,7 +224,8 @@ _FILE = re.compile(r"\.(?:[a-z]{2,5}|[a-z]{1,2}\d?|7z|mp[34])$")
 def _announces(text: str, named: Named, start: int, end: int, grade: int) -> bool:
     """Whether a name says of the text from `start` to `end` that it is its value."""
     if named.begin >= end:
-        if named.kind == "password" and _IS_THE.match(text[end : named.begin]):
+        behind = text[end : named.begin]
+        if named.kind == "password" and (_IS_THE.match(behind) or (grade >= TYPED and _COMMENT.match(behind))):
             return True
         return grade == RANDOM and named.kind != "part" and _names_before(text, start, end, named)
     if named.end > start or named.begin >= start:
@@ -241,6 +242,8 @@ def _announces(text: str, named: Named, start: int, end: int, grade: int) -> boo
     if len(between) > _FARTHEST[grade] or _SENTENCE_END.search(between):
         return False
     if grade == RANDOM:
+        if len(between) <= 40 and not _HEX.fullmatch(text[start:end]):
+            return True
         return named.kind == "password" or _QUOTE.search(between[-3:]) is not None or _JOINED.search(between) is not None or len(between) <= 2
     if ("|" in between and grade <= PLAIN) or (grade == PHRASE and "phrase" not in named.name.lower() and not between.endswith(("\"", "'", "`"))):
         return False
@@ -270,18 +273,22 @@ def _is_other(between: str) -> bool:
 
 
 _PART = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
-_OPEN = frozenset(("data", "message", "text", "user", "admin", "client", "server", "account", "ca", "al", "in", "pip", "ref", "customer", "deploy", "app", "test", "call", "web", "value", "mail", "email", "service", "login", "agent", "dev", "staging"))
+_OPEN = frozenset(("type", "data", "message", "text", "user", "admin", "client", "server", "account", "ca", "al", "in", "pip", "ref", "customer", "deploy", "app", "test", "call", "web", "value", "mail", "email", "service", "login", "agent", "dev", "staging"))
 _OTHERS = frozenset(("arn", "asn", "certificate", "cert", "thumbprint", "pubkey", "salt", "iv", "mac", "serial", "ticket", "bucket", "prefix", "suffix", "line", "column", "address", "addr", "signature", "by", "than", "contains", "least"))
 
 
 def _names_before(text: str, start: int, end: int, named: Named) -> bool:
     """`let k = "…"; // api key of the shop`, `… <- token for staging`, `… (deploy token)`."""
     between = text[end : named.begin]
+    if _WRITTEN_TO.match(between):
+        return True
     said = {word.lower() for word in _PART.findall(between)}
     return "\n" not in between and _POINTS_BACK.match(between) is not None and said.isdisjoint(NAMES_OF_IDS) and not _is_other(text[max(0, start - 40) : start])
 
 
 _IS_THE = re.compile(r"[\"'`*]{0,2}[ ](?:\(|(?:is|was|should be|will be|as)[ ])(?:the|my|our|your|a|that)[ ](?:[\w-]{1,16}[ ]){0,3}$")
+_WRITTEN_TO = re.compile(r"[\"'`]{0,2}[ ]{1,2}>{1,2}[ ]?[\w./~-]{0,48}$")  # a file whose name says it
+_COMMENT = re.compile(r"[\"'`)]{0,2}(?:\{\w{1,12}\})?[;,]?[ ]{1,4}(?://|#|;|--|/\*)[ ][^.\n]{0,32}$")
 _POINTS_BACK = re.compile(
     r"[\"'`)]{0,2}[;,]?[ ]{0,4}(?:(?://|#|/\*|--|<!--|<-|<=|←|\()[^.\n]{0,48}|(?:is|as|=)[ ](?:the|my|our|your|a|an)?[ ]?(?:[\w-]{1,16}[ ]){0,2})$"
 )
@@ -300,6 +307,8 @@ def _is_below(text: str, between: str, named: Named, start: int, end: int, grade
     if len(said) > (1 if grade <= PLAIN else 2) or any(len(line) > 70 for line in said) or len(head) > 90:
         return False
     before = _line_before(text, named)
+    if named.kind == "password" and len(lines) <= 2 and _TITLE.fullmatch(before) and _REST_OF_TITLE.fullmatch(head):
+        return True
     if _REPL.match(before):
         return grade > PLAIN
     return asked or _VALUE_IS.search(lines[-1]) is not None or _ANNOUNCING.search(head) is not None or _HEADING.match(before) is not None
@@ -314,6 +323,7 @@ def _line_before(text: str, named: Named) -> str:
 
 
 _REPL = re.compile(r"(?:>>>|In \[\d{1,4}\]:|irb[^\n>]{0,30}>|pry[^\n>]{0,30}>|iex[^\n>]{0,30}>|(?:js|node|psql|mysql|redis|sqlite|ghci|scala|jshell|\w{1,16}=#)>?|λ)[ ]")
+_TITLE, _REST_OF_TITLE = re.compile(r"(?:[A-Z][\w-]{1,14}[ ]){0,3}"), re.compile(r"(?:[ ][\w'’-]{1,12}){0,3}[ ]?")  # `Wi-Fi password for guests`
 _VALUE_IS = re.compile(r"(?i)\b(?:value|result|output)(?:[:=]|[ ]is)")
 _AFTER = re.compile(r"""["'`*_|.,;!\s]*""")
 _EMPTY = re.compile(r"""[\s>|`*_=+-]*(?:```\w{0,12})?[\s|]*""")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from urllib.parse import unquote
 
 from clawctl.privacy.rules.encoded import is_login
-from clawctl.privacy.rules.names import BEYOND_ASCII, NEEDED, Named, is_secret_under, named_at
-from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
+from clawctl.privacy.rules.names import Named, is_secret_under, name_places, named_at
+from clawctl.privacy.rules.pieces import Span, Text
 from clawctl.privacy.rules.printed import in_row
 from clawctl.privacy.rules.values import (
     DIGIT,
@@ -20,9 +20,7 @@ from clawctl.privacy.rules.values import (
     is_stronger_password,
     is_words,
 )
-from clawctl.privacy.rules.words import ANCHORS
 
-_ANCHORS = Anchors(*ANCHORS)
 _MOST_NAMES = 400  # in one piece
 
 _Q = r"""\\{0,3}["'`“”«»„]"""
@@ -71,12 +69,8 @@ _COPULAS = frozenset(["is", "as", "ist", "als", "est", "es"])
 def in_named(piece: Text) -> Iterator[Span]:
     """Values beside the names of secrets."""
     text, lower = piece.text, piece.ascii
-    done, names, anchors = 0, 0, set(_ANCHORS.places(piece))
-    if not text.isascii():
-        letters = set("".join(BEYOND_ASCII.findall(piece.lower)))
-        for word in [word for word, needed in NEEDED.items() if needed <= letters]:
-            anchors.update(places(piece.lower, word))
-    for at in sorted(anchors):
+    done, names = 0, 0
+    for at in name_places(piece):
         if at < done:
             continue
         named = named_at(text, lower, at)

@@ -67,7 +67,7 @@ def in_codes_of_digits(piece: Text) -> Iterator[Span]:
         return
     text, lower, done = piece.text, piece.ascii, -1
     found = set(_ANCHORS.places(piece))
-    if not text.isascii():
+    if not text.isascii() and _OTHER_SCRIPT.search(text):
         found.update(at for name in ("код", "kód") for at in places(piece.lower, name))
     for at in sorted(found):
         if at < done or (lower[at : at + 3] in _BOUND and (lower[at - 1 : at].isalpha() and not lower.startswith("tan", at) or lower[at + 3 : at + 4].isalpha() and not lower.startswith(("pincode", "pinnummer", "kode", "kodu"), at))):
@@ -117,8 +117,9 @@ _GIVEN = re.compile(
     rf"""(?i)(?P<value>\d(?<![\w.,:/#-].)(?:\d{{3,7}}[#*]?|\d?(?:-\d{{1,2}}){{2,3}}))[)\]"'`*]{{0,2}}[ ](?:(?:is|was|will[ ]be)[ ](?:the|our|my|your|her|his|their|a)[ ](?:\w{{1,14}}[ ]){{0,3}}?(?:code|pin|combination|combo|passcode)\b|(?:opens|unlocks|disarms)[ ](?:the|our|my)?[ ]?|(?:at|on|into|to|for)[ ](?:open[ ]|unlock[ ]|disarm[ ]|enter[ ])?(?:the|our|my)[ ](?:\w{{1,10}}[ ])?(?:{_OPENS})(?![a-z]))"""
 )
 _PRESSED = re.compile(r"(?i)(?:press|enter|dial|punch(?: in)?|type|key in|use|try|it['’]s|is|code|with|then)[ ](?:[*#][ ](?:then[ ])?|\*)?[\"'`*]?$")
-_KEYED_IN = re.compile(r"(?i)(?:press|enter|dial|punch(?: in)?|type(?: in)?|key in|drück\w{0,2}|tippe?|marque[rz]?|pulsa|digita)[ ](?:[*#][ ]?(?:then[ ]|and[ ])?)?[\"'`]?(?P<value>\d{4,8}[#*]?)(?![\w.,:/-]*\d|\w)")
-_OPENERS = Anchors("opens", "unlocks", "disarms", "code", "combin", "keypad", "alarm", "gate", "door", "safe", "lock", "press", "enter")
+_KEYED_IN = re.compile(r"(?i)(?:press|enter|dial|punch(?: in)?|type(?: in)?|key in|tippe|marque|pulsa|digita)[ ](?:[*#][ ]?(?:then[ ]|and[ ])?)?[\"'`]?(?P<value>\d{4,8}[#*]?)(?![\w.,:/-]*\d|\w)")
+_OPENERS = Anchors("opens", "unlocks", "disarms", "code", "combin", "keypad", "alarm", "gate", "door", "safe", "lock")
+_KEYS = Anchors("press ", "enter ", "dial ", "punch ", "type ", "key in ", "tippe ", "marque ", "pulsa ", "digita ")
 
 
 def in_codes_given(piece: Text) -> Iterator[Span]:
@@ -129,8 +130,9 @@ def in_codes_given(piece: Text) -> Iterator[Span]:
         said = match[0][match.end("value") - match.start() :].lower()
         if any(word in said for word in (" is ", " was ", " be ", "opens", "unlocks", "disarms")) or _PRESSED.search(piece.text, max(0, match.start() - 14), match.start()):
             yield Span(*match.span("value"), "password")
-    for match in _KEYED_IN.finditer(piece.text):
-        if _LOCKED.search(piece.text[max(0, match.start() - 60) : match.end() + 40]):
+    for at in _KEYS.places(piece):
+        match = _KEYED_IN.match(piece.text, at)
+        if match and _LOCKED.search(piece.text[max(0, at - 60) : match.end() + 40]):
             yield Span(*match.span("value"), "password")
 
 
@@ -148,6 +150,7 @@ _LEAD = re.compile(
     r"""(?i)(?:["'’]?s?\]?\)?[ ]{0,2}(?:\((?:[^()\n]{1,40})\)[ ]?)?)(?:(?:[ ][\w.'’@-]{1,20}){0,7}?[ ]{0,2}(?:[:=]|is\b|are\b|ist\b|lautet\b|sind\b|est\b|sont\b|es\b|son\b|è\b|sono\b|é\b|são\b|to|は|是|：|は、|->|→)?[ ]{0,2}[*_"'`(\[]{0,3}[ \t\r\n>*•|`"'\[\\-]{0,12}(?:\d{1,2}[.)][ ]{1,3})?[`"'*]{0,2})"""
 )
 _NEXT = re.compile(r"""(?i)[`"'*\])]{0,2}[ \t]{0,8}(?:,|;|\||/|&|·|\band\b|\bund\b|\bet\b|\by\b|\be\b|\boder\b)?[ \t]{0,8}(?:and[ ])?(?:\r?\n[ \t>*•|-]{0,8}){0,2}(?:\d{1,2}[.):][ ]{1,3}|-[ ]|\[[ x]?\][ ])?[`"'*]{0,2}""")
+_OTHER_SCRIPT = re.compile("[ãíó\u0400-\u04ff\u0590-\u06ff\u0900-\u097f\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
 _MOST_CODES = 24
 
 
@@ -155,13 +158,12 @@ def in_recovery_codes(piece: Text) -> Iterator[Span]:
     """Recovery codes behind their name or below it, in whatever language and however many."""
     text = piece.text
     found = [] if _RECOVERIES.absent(piece) else _RECOVERIES.places(piece)
-    if not text.isascii():
-        found += [at for word in _RECOVERIES_BEYOND for at in places(piece.lower, word)]
+    beyond = set() if text.isascii() or not _OTHER_SCRIPT.search(text) else {at for word in _RECOVERIES_BEYOND for at in places(piece.lower, word)}
     done = -1
-    for at in sorted(found):
+    for at in sorted({*found, *beyond}):
         if at < done:
             continue
-        name = _RECOVERY.search(text, max(0, at - 20), at + 40)
+        name = _RECOVERY.search(text, max(0, at - 20), at + 40) if at in beyond else _RECOVERY.match(text, at)
         if name is None:
             continue
         done = name.end()

@@ -88,7 +88,7 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("pw ,password ,passwort ,kennwort ", r"(?i)(?<![a-z])(?:pw|password|passwort|kennwort)[ ](?P<value>\d{6,12})(?=[ ]?(?:$|[\n,;)]|\.(?:\s|$)))", bool),
         ("server key ,server host ,message-digest-key ,key-string ,authentication-key ", r"(?i)(?:server(?: host \S{1,60})?[ ]key|message-digest-key[ ]\d{1,3}[ ]md5|key-string|authentication-key(?:[ ]\d{1,5}[ ]\w{2,6})?)[ ](?:\d[ ])?[\"']?(?P<value>[^\s\"']{4,128})", _is_loose),
         ("-p ,-pw ,-w ", r"(?<=[ ])-{1,2}(?:p|pw|w)[ ][\"']?(?P<value>[^\s\"'`/$]{8,64})(?=[\"']?(?:\s|$))", _is_generated),
-        ('"p":,"pw":,"pass":,"pwd":,"p" :', r'"(?:p|pw|pass|pwd)"\s{0,3}:\s{0,3}"(?P<value>[^"\n\\]{4,128})"', _is_loose),
+        ('"p":,"pw":,"pwd":', r'"(?:p|pw|pwd)"\s{0,3}:\s{0,3}"(?P<value>[^"\n\\]{4,128})"', _is_loose),
         ("/v ", r"(?i)/v \S{0,24}(?:pass\w{0,8}|pwd|secret|token)\S{0,12}(?: /t \S{1,16})? /d [\"']?(?P<value>[^\s\"']{4,128})", _is_loose),
         ("/rp ", r"/rp [\"']?(?P<value>[^\s\"'/]{4,64})", _is_loose),
         ("option key,option psk", r"option (?:key|psk)\w{0,8}[ \t]{1,4}[\"'](?P<value>[^\"'\n]{8,64})[\"']", is_stronger_password),

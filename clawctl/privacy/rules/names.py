@@ -7,6 +7,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
+from clawctl.privacy.rules.pieces import Anchors, Text, places
 from clawctl.privacy.rules.values import (
     is_bare_password,
     is_passphrase,
@@ -16,10 +17,10 @@ from clawctl.privacy.rules.values import (
     is_strong_key,
     is_words,
 )
-from clawctl.privacy.rules.words import ANCHORS_BEYOND, ENGLISH, KEYS_LONGEST_FIRST, LONGEST_FIRST, NO_VALUES, SHORT
+from clawctl.privacy.rules.words import ANCHORS, ANCHORS_BEYOND, ENGLISH, KEYS_LONGEST_FIRST, LONGEST_FIRST, NO_VALUES, SHORT
 
-BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
-NEEDED = {word: frozenset(letter for letter in word if letter > "\x7f") for word in ANCHORS_BEYOND}
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
+_NEEDED = {word: frozenset(letter for letter in word if letter > "\x7f") for word in ANCHORS_BEYOND}
 _SUFFIX = r"(?:[_.-]?(?:\d{1,3}|prod|dev|test|stage|live|old|new|value|hash|b64|base64|base|data|string|text|plain|field|file_content|access[_-]?key|id_key|key|primary|secondary))?"
 _P, _K = "|".join(map(re.escape, LONGEST_FIRST)), "|".join(map(re.escape, KEYS_LONGEST_FIRST))
 _NAME = re.compile(rf"(?:(?P<password>{_P})|(?P<key>{_K}))(?P<suffix>{_SUFFIX}{_SUFFIX})(?P<ending>)$", re.IGNORECASE)
@@ -117,6 +118,21 @@ def _speaks_of_secret(name: str) -> bool:
     if len(parts) < 2 or (name[0].isupper() and not name.isupper()) or parts[-1] in NO_VALUES or NOT_KEY.search(parts[0] + "_"):
         return False
     return any(part in _SPEAKS for part in parts) or any(first + second in _SPEAKS for first, second in pairwise(parts))
+
+
+_ANCHORS = Anchors(*ANCHORS)
+
+
+def name_places(piece: Text) -> list[int]:
+    """Where a word stands that may name a secret, in order."""
+    if not piece.names:
+        found = set(_ANCHORS.places(piece))
+        if not piece.text.isascii():
+            letters = set("".join(_BEYOND_ASCII.findall(piece.lower)))
+            for word in [word for word, needed in _NEEDED.items() if needed <= letters]:
+                found.update(places(piece.lower, word))
+        piece.names.extend(sorted(found))
+    return piece.names
 
 
 @dataclass(frozen=True, slots=True)

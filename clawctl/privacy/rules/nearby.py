@@ -11,8 +11,8 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
 
-from clawctl.privacy.rules.names import BEYOND_ASCII, NEEDED, NOT_KEY, Named, named_at
-from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
+from clawctl.privacy.rules.names import NOT_KEY, Named, name_places, named_at
+from clawctl.privacy.rules.pieces import Anchors, Span, Text
 from clawctl.privacy.rules.values import (
     EXAMPLE,
     UUID_ALONE,
@@ -31,16 +31,15 @@ from clawctl.privacy.rules.values import (
     mixed,
     turns,
 )
-from clawctl.privacy.rules.words import ANCHORS, IDS, NAMES_OF_IDS, NO_VALUES
+from clawctl.privacy.rules.words import IDS, NAMES_OF_IDS, NO_VALUES
 
-_WORDS = Anchors(*ANCHORS, "recovery", "mnemonic", "psw", "login", "log in", "wi-fi", "wifi", "wlan", "hotspot", "unlock", "sign in", "cred", "zugangsdaten", "identifiant", "seed", "sk =")
-_CRYPTO = Anchors(
-    "jwt.", "hmac", "createcipher", "createdecipher", "aes", "fernet", "secretbox", "encrypt", "decrypt", "blowfish", "chacha", "signer", "hs256", "secretkeyspec", "securitykey", "hkdf", "superuser", "create_user", "createuser", "adduser", "add_user", "signup(", "register(", "oauth", "username_pw", "credentials("
+_OTHERS_OF_NAMES = Anchors(
+    "mnemonic", "psw", "login", "log in", "wi-fi", "wifi", "wlan", "hotspot", "unlock", "sign in", "cred", "zugangsdaten", "identifiant", "seed", "sk =", "jwt.", "hmac", "createcipher", "createdecipher", "aes", "fernet", "secretbox", "encrypt", "decrypt", "blowfish", "chacha", "signer", "hs256", "secretkeyspec", "securitykey", "hkdf", "superuser", "create_user", "createuser", "adduser", "add_user", "signup(", "register(", "oauth", "username_pw", "credentials("
 )  # fmt: skip
 _BEFORE, _BEHIND = 260, 64  # characters that are searched for a name
 _MOST_WORDS = 8  # before a text, that may name it
 _TOKEN = re.compile(r"""[^\s"'`“”«»„<>|\\]{6,400}""")
-_ODD = re.compile(r"\d|[a-z][A-Z]|[a-z]{3}-[a-z]{3,10}-[a-z]{3}|[bcdfghjklmnpqrstvwxz]{4}")
+_ODD = re.compile(r"[0-9A-Z](?:(?<=[0-9])|(?<=[a-z].))")  # a digit, or a capital behind a small letter
 _ASSIGNED = re.compile(r"[A-Za-z][A-Za-z_.-]{2,40}(?:=|:(?!//))(?=[^=:])|(?:[A-Za-z]{1,12}[.(]){1,3}")  # `name=` before a value
 RANDOM, TYPED, PLAIN, PHRASE = 4, 3, 2, 1  # how much a text looks like a secret
 _FARTHEST = {RANDOM: 120, TYPED: 80, PLAIN: 48, PHRASE: 32}  # characters between a name and its value
@@ -57,7 +56,7 @@ def near_names(piece: Text) -> Iterator[Span]:
     for first, last in _windows(words, len(text)):
         for token in _TOKEN.finditer(text, max(first, reached), last):
             reached = token.end()
-            if not _ODD.search(text, token.start(), reached):
+            if not (_ODD.search(text, token.start(), reached) or text.count("-", token.start(), reached) >= 3):
                 continue
             start, end = _bare(text, *token.span())
             value = text[start:end]
@@ -71,14 +70,8 @@ def near_names(piece: Text) -> Iterator[Span]:
 
 
 def _places(piece: Text) -> list[int]:
-    found = [] if _WORDS.absent(piece) else _WORDS.places(piece)
-    if not _CRYPTO.absent(piece):
-        found += _CRYPTO.places(piece)
-    if not piece.text.isascii():
-        letters = set("".join(BEYOND_ASCII.findall(piece.lower)))
-        for word in [word for word, needed in NEEDED.items() if needed <= letters]:
-            found += places(piece.lower, word)
-    return sorted(set(found))
+    others = [] if _OTHERS_OF_NAMES.absent(piece) else _OTHERS_OF_NAMES.places(piece)
+    return sorted({*name_places(piece), *others}) if others else name_places(piece)
 
 
 def _windows(words: list[int], length: int) -> Iterator[tuple[int, int]]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 from typing import ClassVar, Literal, get_args
@@ -29,6 +29,7 @@ class Text:
     ascii: str  # in lower case too, with `?` for letters beyond ASCII: words are found in it fastest
     blobs: list[tuple[int, int]]  # where the runs are that may be a key
     words: frozenset[str]  # the words of all anchors that stand in it
+    names: list[int] = field(default_factory=list)  # where a word stands that may name a secret, once somebody has asked
 
 
 def make_text(text: str, lower: str) -> Text:

@@ -289,7 +289,9 @@ def _below(text: str, column: int, at: int, kind: str) -> Iterator[Span]:
 
 
 _ROWS = 12
-_TITLES = re.compile(r"\s*\S+\s*|(?:[\"']?[A-Za-z_]{2,16}(?: [A-Za-z]{2,12}){0,2}[\"']?[,;]){1,11}[\"']?[A-Za-z_]{2,16}(?: [A-Za-z]{2,12}){0,2}[\"']?\s*")
+_TITLES = re.compile(
+    r"\s*\S+\s*|(?:[\"']?[A-Za-z_]{2,16}(?: [A-Za-z]{2,12}){0,2}[\"']?[,;]){1,11}[\"']?[A-Za-z_]{2,16}(?: [A-Za-z]{2,12}){0,2}[\"']?\s*"
+)
 _RULE = re.compile(r"[ +|:=-]{3,300}")  # between the heading of a table and its rows
 
 

@@ -25,16 +25,17 @@ _WORD = re.compile(
     r"|(?P<card>cv[vc]2?|cvn|csc|security code|card verification (?:code|value|number)|prüfziffer|kartenprüfnummer|cryptogramme)|(?P<tan>(?-i:TAN)|otp|passcode)"
     r"|(?P<code>codes?|código|codice|kod|код|kode|koodi)|(?P<combination>combination|combo|kombination|combinaison|combinación|combinação|combinazione|combinatie|szyfr))(?![a-z])"
 )
-_OWNED = re.compile(r"(?i)(?:sim|card|bank|phone|debit|credit|atm|door|gate|safe|alarm|unlock|voicemail|my|your|screen|ipad|mio|tuo|suo|mi|tu|su|mon|ton|son|meu|seu|mein|dein|ihr|unser|min|din|mijn|jouw|mój|twój|můj)[ -]$")
+_OWNED = re.compile(
+    r"(?i)(?:sim|card|bank|phone|debit|credit|atm|door|gate|safe|alarm|unlock|voicemail|my|your|screen|ipad|mio|tuo|suo|mi|tu|su|mon|ton|son|meu|seu|mein|dein|ihr|unser|min|din|mijn|jouw|mój|twój|můj)[ -]$"
+)
 _QUALIFIED = re.compile(rf"(?i)(?<![a-z])(?:{_OPENS}|{_PROVES})(?:['’]s)?[ -]?(?:\w{{1,10}} )?$")
 _QUALIFIED_BY = re.compile(
-    rf"(?:(?: (?:to|for|of|on|at|de|del|della|do|da|du|des|di|zur|zum|für|von|voor|van|od|от|till|til|para|pour|der|pin)| d['’]| del['’])?{_ARTICLE}(?:{_OPENS})| (?-i:PIN))(?!\w)", re.IGNORECASE
+    rf"(?:(?: (?:to|for|of|on|at|de|del|della|do|da|du|des|di|zur|zum|für|von|voor|van|od|от|till|til|para|pour|der|pin)| d['’]| del['’])?{_ARTICLE}(?:{_OPENS})| (?-i:PIN))(?!\w)",
+    re.IGNORECASE,
 )
 _BOUND = frozenset(("pin", "puk", "cvv", "cvc", "cvn", "csc", "tan", "otp", "kod"))  # are parts of many words
 _ANCHORS = Anchors("pin", "puk", "cvv", "cvc", "cvn", "csc", "security code", "card verification", "kartenpr", "cryptogramme", "tan", "otp", "passcode", "code", "kod", "codice", "c?digo", "combination", "combinatie", "combina", "combo", "kombination", "szyfr")  # fmt: skip
-_UNIT = (
-    r"(?![ ]?(?:-?digit|ziffer|stellig|chiffre|d[ií]gito|cifre|character|char|zeichen|minute|min\b|second|sec\b|hour|day|week|year|times|attempt|tries|user|people|percent|bytes?\b|[kmg]b\b|mv\b|v\b|hz\b|ms\b|px\b|items|lines|words|combinations|possib|options|steps|of\b)|[ ]?[munpkgµ]?(?:[afhvwω]|hz|pa|m|g|s|db|dbm|rpm|wh|ah)\b|%|[ ]?[€$£°])"
-)
+_UNIT = r"(?![ ]?(?:-?digit|ziffer|stellig|chiffre|d[ií]gito|cifre|character|char|zeichen|minute|min\b|second|sec\b|hour|day|week|year|times|attempt|tries|user|people|percent|bytes?\b|[kmg]b\b|mv\b|v\b|hz\b|ms\b|px\b|items|lines|words|combinations|possib|options|steps|of\b)|[ ]?[munpkgµ]?(?:[afhvwω]|hz|pa|m|g|s|db|dbm|rpm|wh|ah)\b|%|[ ]?[€$£°])"
 _DIGITS = rf"\d{{3,10}}(?![\w%]|[.,:/-]\d){_UNIT}"
 _VALUE = re.compile(
     rf"""(?i)(?P<gap>(?:[^\d\n]|\d{{1,2}}(?=[ ][a-z])){{0,64}}?(?::[ *_`]{{0,4}}\n{{1,2}}[ >*`-]{{0,6}})?)(?<![\w.,/-])(?P<value>(?:[lr][ ]?)?\d{{1,2}}(?:[ ]?[-–,/ ][ ]?(?:[lr][ ]?)?\d{{1,2}}){{2,4}}(?![\d:/-])|\d{{3,4}}[ -]\d{{3,4}}(?:[ -]\d{{3,4}})?(?![\w%]|[.,:/-]\d){_UNIT}|{_DIGITS})"""
@@ -51,7 +52,9 @@ _FIELD = re.compile(
 
 
 _NETWORK = Anchors("wi-fi", "wifi", "wlan", "wpa")
-_NETWORK_KEY = re.compile(r"(?i)(?:wi-?fi|wlan|wpa\d?)(?:[ -]?(?:network|netzwerk))?[ -]?(?:key|schlüssel|netzwerkschlüssel|pass\w{0,6}|pw|pwd|code|kennwort|psk|clé|clave|chiave|sleutel)[ ]?(?:\(\w{1,12}\))?[ ]{0,2}(?:is|ist|est|es|è|:|=|→)?[ ]{0,2}[\"'`]?(?P<value>\d{8,24}|\d{4}(?:[ -]\d{4}){1,5})(?![\w.])")
+_NETWORK_KEY = re.compile(
+    r"(?i)(?:wi-?fi|wlan|wpa\d?)(?:[ -]?(?:network|netzwerk))?[ -]?(?:key|schlüssel|netzwerkschlüssel|pass\w{0,6}|pw|pwd|code|kennwort|psk|clé|clave|chiave|sleutel)[ ]?(?:\(\w{1,12}\))?[ ]{0,2}(?:is|ist|est|es|è|:|=|→)?[ ]{0,2}[\"'`]?(?P<value>\d{8,24}|\d{4}(?:[ -]\d{4}){1,5})(?![\w.])"
+)
 
 
 def in_network_keys(piece: Text) -> Iterator[Span]:
@@ -70,7 +73,7 @@ def in_codes_of_digits(piece: Text) -> Iterator[Span]:
     if not text.isascii() and _OTHER_SCRIPT.search(text):
         found.update(at for name in ("код", "kód") for at in places(piece.lower, name))
     for at in sorted(found):
-        if at < done or (lower[at : at + 3] in _BOUND and (lower[at - 1 : at].isalpha() and not lower.startswith("tan", at) or lower[at + 3 : at + 4].isalpha() and not lower.startswith(("pincode", "pinnummer", "kode", "kodu"), at))):
+        if at < done or _is_within_word(lower, at):
             continue
         word = _WORD.match(text, at)
         named = word is not None and _is_named(text, word)
@@ -84,13 +87,23 @@ def in_codes_of_digits(piece: Text) -> Iterator[Span]:
             yield Span(*field.span("value"), "password")
 
 
+def _is_within_word(lower: str, at: int) -> bool:
+    """`pin` in `mapping`; not the second part of `pushTAN` or the first of `pincode`."""
+    return lower[at : at + 3] in _BOUND and (
+        (lower[at - 1 : at].isalpha() and not lower.startswith("tan", at))
+        or (lower[at + 3 : at + 4].isalpha() and not lower.startswith(("pincode", "pinnummer", "kode", "kodu"), at))
+    )
+
+
 def _is_named(text: str, word: re.Match[str]) -> bool:
     """Whether a word that may mean many things names something that a code opens or proves."""
     before = text[max(0, word.start() - 24) : word.start()]
     if word["owned"]:
         return _OWNED.search(before) is not None or _QUALIFIED_BY.match(text, word.end()) is not None
     if word["code"]:
-        return not _OTHER_CODE.search(before) and (_QUALIFIED.search(before) is not None or _QUALIFIED_BY.match(text, word.end()) is not None)
+        return not _OTHER_CODE.search(before) and (
+            _QUALIFIED.search(before) is not None or _QUALIFIED_BY.match(text, word.end()) is not None
+        )
     return True
 
 
@@ -106,18 +119,28 @@ def _is_code(text: str, name: re.Match[str], value: re.Match[str]) -> bool:
     return name["card"] is None or len(digits) <= 4
 
 
-_TYPED = re.compile(r"(?i)[^\d\n:;.]{0,40}?(?:[ ](?:is|was|ist|lautet|est|es|è|é)|[ ]?[:=])[ ]{1,2}[\"'`*]{0,2}(?P<value>[^\s\"'`]{6,64})")
+_TYPED = re.compile(
+    r"(?i)[^\d\n:;.]{0,40}?(?:[ ](?:is|was|ist|lautet|est|es|è|é)|[ ]?[:=])[ ]{1,2}[\"'`*]{0,2}(?P<value>[^\s\"'`]{6,64})"
+)
 _NO_COPULA = re.compile(
     r"(?i)\b(?:has|have|had|expires?d?|must|should|needs?|changed|sent|requires?|valid|contains?|consists?|diode|header|array|mode|strip|memory|assignment)\b|[{};]|\|\|"
 )
-_SAYS = re.compile(r"""(?i)(?:[:=→>*"'`(\[|,]|->|[-–—]|\b(?:is|was|are|be|now|ist|lautet|sind|war|es|est|é|è|jest|är|er|to|on|это|use|again|and))[ ]{0,3}[*_"'`(]{0,3}$""")
-_OF = re.compile(r"[ ]?[#*]?|[ ](?:for|to|of|on|at|de|du|del|della|do|da|der|des|di|vom|am|beim|von|für|zur|zum|van|voor|till|til|от|od|d['’]|your|my|the|sim|card)[^:;,.]{0,40}[ ]|[ ][A-Za-z]{3,12}[ ]")
+_SAYS = re.compile(
+    r"""(?i)(?:[:=→>*"'`(\[|,]|->|[-–—]|\b(?:is|was|are|be|now|ist|lautet|sind|war|es|est|é|è|jest|är|er|to|on|это|use|again|and))[ ]{0,3}[*_"'`(]{0,3}$"""
+)
+_OF = re.compile(
+    r"[ ]?[#*]?|[ ](?:for|to|of|on|at|de|du|del|della|do|da|der|des|di|vom|am|beim|von|für|zur|zum|van|voor|till|til|от|od|d['’]|your|my|the|sim|card)[^:;,.]{0,40}[ ]|[ ][A-Za-z]{3,12}[ ]"
+)
 _LOCKED = re.compile(rf"(?i)(?<![a-z])(?:{_OPENS}|safe|lock)(?![a-z])")
 _GIVEN = re.compile(
     rf"""(?i)(?P<value>\d(?<![\w.,:/#-].)(?:\d{{3,7}}[#*]?|\d?(?:-\d{{1,2}}){{2,3}}))[)\]"'`*]{{0,2}}[ ](?:(?:is|was|will[ ]be)[ ](?:the|our|my|your|her|his|their|a)[ ](?:\w{{1,14}}[ ]){{0,3}}?(?:code|pin|combination|combo|passcode)\b|(?:opens|unlocks|disarms)[ ](?:the|our|my)?[ ]?|(?:at|on|into|to|for)[ ](?:open[ ]|unlock[ ]|disarm[ ]|enter[ ])?(?:the|our|my)[ ](?:\w{{1,10}}[ ])?(?:{_OPENS})(?![a-z]))"""
 )
-_PRESSED = re.compile(r"(?i)(?:press|enter|dial|punch(?: in)?|type|key in|use|try|it['’]s|is|code|with|then)[ ](?:[*#][ ](?:then[ ])?|\*)?[\"'`*]?$")
-_KEYED_IN = re.compile(r"(?i)(?:press|enter|dial|punch(?: in)?|type(?: in)?|key in|tippe|marque|pulsa|digita)[ ](?:[*#][ ]?(?:then[ ]|and[ ])?)?[\"'`]?(?P<value>\d{4,8}[#*]?)(?![\w.,:/-]*\d|\w)")
+_PRESSED = re.compile(
+    r"(?i)(?:press|enter|dial|punch(?: in)?|type|key in|use|try|it['’]s|is|code|with|then)[ ](?:[*#][ ](?:then[ ])?|\*)?[\"'`*]?$"
+)
+_KEYED_IN = re.compile(
+    r"(?i)(?:press|enter|dial|punch(?: in)?|type(?: in)?|key in|tippe|marque|pulsa|digita)[ ](?:[*#][ ]?(?:then[ ]|and[ ])?)?[\"'`]?(?P<value>\d{4,8}[#*]?)(?![\w.,:/-]*\d|\w)"
+)
 _OPENERS = Anchors("opens", "unlocks", "disarms", "code", "combin", "keypad", "alarm", "gate", "door", "safe", "lock")
 _KEYS = Anchors("press ", "enter ", "dial ", "punch ", "type ", "key in ", "tippe ", "marque ", "pulsa ", "digita ")
 
@@ -128,7 +151,9 @@ def in_codes_given(piece: Text) -> Iterator[Span]:
         return
     for match in _GIVEN.finditer(piece.text):
         said = match[0][match.end("value") - match.start() :].lower()
-        if any(word in said for word in (" is ", " was ", " be ", "opens", "unlocks", "disarms")) or _PRESSED.search(piece.text, max(0, match.start() - 14), match.start()):
+        if any(word in said for word in (" is ", " was ", " be ", "opens", "unlocks", "disarms")) or _PRESSED.search(
+            piece.text, max(0, match.start() - 14), match.start()
+        ):
             yield Span(*match.span("value"), "password")
     for at in _KEYS.places(piece):
         match = _KEYED_IN.match(piece.text, at)
@@ -144,12 +169,34 @@ _RECOVERY = re.compile(
 _RECOVERIES = Anchors(
     "recovery", "backup", "back-up", "scratch", "emergency", "one-time", "single-use", "mfa ", "2fa token", "2fa code", "2fa key", "rescue", "bypass", "reset code", "reset key", "wiederherstell", "notfall", "ersatz", "einmal", "rettungs", "c?digo", "codic", "codes de", "code de", "cl?s de", "cl? de", "clave de", "chiave di", "herstel", "kody ", "kod zap", "kod odz", "kodu ", "klucz ", "?terst", "gendannelses", "gjenopprettings", "palautuskood", "kurtarma", "yedek", "kode pem", "kode cad",
 )  # fmt: skip
-_RECOVERIES_BEYOND = ("код", "ключ восст", "kód", "バックアップ", "リカバリー", "復旧", "回復", "恢复", "备用", "备份", "備用", "復原", "백업", "복구", "mã ", "रिकवरी", "رمز", "رموز", "קוד")
+_RECOVERIES_BEYOND = (
+    "код",
+    "ключ восст",
+    "kód",
+    "バックアップ",
+    "リカバリー",
+    "復旧",
+    "回復",
+    "恢复",
+    "备用",
+    "备份",
+    "備用",
+    "復原",
+    "백업",
+    "복구",
+    "mã ",
+    "रिकवरी",
+    "رمز",
+    "رموز",
+    "קוד",
+)
 _CODE = re.compile(r"(?P<code>[A-Za-z0-9]{3,24}(?:-[A-Za-z0-9]{3,12}){0,9}|\d{3,6}(?:[ ]\d{3,6}){1,7})(?![\w-])")
 _LEAD = re.compile(
     r"""(?i)(?:["'’]?s?\]?\)?[ ]{0,2}(?:\((?:[^()\n]{1,40})\)[ ]?)?)(?:(?:[ ][\w.'’@-]{1,20}){0,7}?[ ]{0,2}(?:[:=]|is\b|are\b|ist\b|lautet\b|sind\b|est\b|sont\b|es\b|son\b|è\b|sono\b|é\b|são\b|to|は|是|：|は、|->|→)?[ ]{0,2}[*_"'`(\[]{0,3}[ \t\r\n>*•|`"'\[\\-]{0,12}(?:\d{1,2}[.)][ ]{1,3})?[`"'*]{0,2})"""
 )
-_NEXT = re.compile(r"""(?i)[`"'*\])]{0,2}[ \t]{0,8}(?:,|;|\||/|&|·|\band\b|\bund\b|\bet\b|\by\b|\be\b|\boder\b)?[ \t]{0,8}(?:and[ ])?(?:\r?\n[ \t>*•|-]{0,8}){0,2}(?:\d{1,2}[.):][ ]{1,3}|-[ ]|\[[ x]?\][ ])?[`"'*]{0,2}""")
+_NEXT = re.compile(
+    r"""(?i)[`"'*\])]{0,2}[ \t]{0,8}(?:,|;|\||/|&|·|\band\b|\bund\b|\bet\b|\by\b|\be\b|\boder\b)?[ \t]{0,8}(?:and[ ])?(?:\r?\n[ \t>*•|-]{0,8}){0,2}(?:\d{1,2}[.):][ ]{1,3}|-[ ]|\[[ x]?\][ ])?[`"'*]{0,2}"""
+)
 _OTHER_SCRIPT = re.compile("[ãíó\u0400-\u04ff\u0590-\u06ff\u0900-\u097f\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
 _MOST_CODES = 24
 
@@ -158,7 +205,11 @@ def in_recovery_codes(piece: Text) -> Iterator[Span]:
     """Recovery codes behind their name or below it, in whatever language and however many."""
     text = piece.text
     found = [] if _RECOVERIES.absent(piece) else _RECOVERIES.places(piece)
-    beyond = set() if text.isascii() or not _OTHER_SCRIPT.search(text) else {at for word in _RECOVERIES_BEYOND for at in places(piece.lower, word)}
+    beyond = (
+        set()
+        if text.isascii() or not _OTHER_SCRIPT.search(text)
+        else {at for word in _RECOVERIES_BEYOND for at in places(piece.lower, word)}
+    )
     done = -1
     for at in sorted({*found, *beyond}):
         if at < done:
@@ -198,4 +249,8 @@ def _codes_from(text: str, at: int) -> list[re.Match[str]]:
 
 
 def _may_be_code(value: str) -> bool:
-    return (DIGIT.search(value) is not None and (len(value) >= 6)) or ("-" in value and len(value) >= 9) or (value.isdigit() and len(value) >= 4)
+    return (
+        (DIGIT.search(value) is not None and (len(value) >= 6))
+        or ("-" in value and len(value) >= 9)
+        or (value.isdigit() and len(value) >= 4)
+    )

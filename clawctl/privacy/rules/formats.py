@@ -79,7 +79,11 @@ def keys(piece: Text) -> Iterator[Span]:
                 longer = _LONGER.match(text, match.end())  # a format may have grown since its rule was written
                 end_of_key = longer.end() if longer else match.end()
                 wrapped = _WRAPPED.match(text, end_of_key)
-                if _ACCESS_ID.match(match[0]) and (other := _SECRET_OF_ID.search(text, end_of_key, end_of_key + 120)) and is_random(other[0]):
+                if (
+                    _ACCESS_ID.match(match[0])
+                    and (other := _SECRET_OF_ID.search(text, end_of_key, end_of_key + 120))
+                    and is_random(other[0])
+                ):
                     yield Span(*other.span(), "api_key")
                 yield Span(match.start(), wrapped.end() if wrapped and is_random(wrapped["run"]) else end_of_key, "api_key")
 

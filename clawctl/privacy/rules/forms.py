@@ -11,6 +11,7 @@ from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
 from clawctl.privacy.rules.values import (
     DIGIT,
     entropy,
+    is_chosen,
     is_opaque,
     is_passphrase,
     is_random,
@@ -50,7 +51,7 @@ def _is_loose(value: str) -> bool:
 
 def _is_generated(value: str) -> bool:
     """With letters, digits and a sign in no order of words."""
-    return is_stronger_password(value) and re.search(r"\w[!#$%^&*+=~?]+\w|[!#$%*?]", value) is not None
+    return is_stronger_password(value) and (is_chosen(value) or re.search(r"\w[!#$%^&*+=~?]+\w|[!#$%*?]", value) is not None)
 
 
 # What must stand before some of the words.

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - expressions stay lines
 """Stored hashes of passwords: whoever has one can guess the password at leisure."""
 
 import re
@@ -12,7 +11,9 @@ _CRYPT = re.compile(
 _NAMED = re.compile(
     r"(?i)(?:pbkdf2_\w{3,8}\$\d{2,8}\$|(?:scrypt|pbkdf2):[\w:]{1,24}\$|bcrypt_sha256\$|argon2\$argon2\w{1,2}\$|\{(?:ssha\d{0,3}|smd5|sha\d{0,3}|md5|crypt|pbkdf2[\w-]{0,8}|x-pbkdf2)\})[\w./+=$,-]{20,300}|scram-sha-\d{1,3}\$\d{2,8}:[\w+/=]{8,64}\$[\w+/=]{20,80}:[\w+/=]{20,80}"
 )
-_NAMES = Anchors("pbkdf2", "scrypt:", "bcrypt_sha256$", "argon2$", "{ssha", "{smd5", "{sha", "{md5", "{crypt", "{x-pbkdf2", "scram-sha-")
+_NAMES = Anchors(
+    "pbkdf2", "scrypt:", "bcrypt_sha256$", "argon2$", "{ssha", "{smd5", "{sha", "{md5", "{crypt", "{x-pbkdf2", "scram-sha-"
+)
 
 
 def hashed_passwords(piece: Text) -> Iterator[Span]:

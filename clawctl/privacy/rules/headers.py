@@ -130,7 +130,9 @@ def _cookies(text: str, at: int) -> Iterator[Span]:
         at = following + 1 if following >= 0 else end
 
 
-_OF_VISITORS = re.compile(r"(?i)_ga|_gid|_gcl|_fb|_hj|_pk_|_uet|_clck|__utm|__cf_bm|ajs_|mp_|amplitude|optimizely|cookieconsent")  # counted, not logged in
+_OF_VISITORS = re.compile(
+    r"(?i)_ga|_gid|_gcl|_fb|_hj|_pk_|_uet|_clck|__utm|__cf_bm|ajs_|mp_|amplitude|optimizely|cookieconsent"
+)  # counted, not logged in
 _SESSION_NAME = re.compile(r"(?i)sess|sid$")
 
 

@@ -18,6 +18,7 @@ from clawctl.privacy.rules.values import (
     UUID_ALONE,
     WORD_IN,
     entropy,
+    is_chosen,
     is_dense,
     is_letters_drawn,
     is_name,
@@ -101,7 +102,9 @@ class _Names:
         text, lower = self._piece.text, self._piece.ascii
         named = named_at(text, lower, at)
         if named is None and (other := _OTHER_NAME.match(lower, at)) and not lower[at - 1 : at].isalpha():
-            if other[0].startswith("key") and (_OTHER_KEY.search(text, max(0, at - 40), at) or NOT_KEY.search(text, max(0, at - 24), at)):
+            if other[0].startswith("key") and (
+                _OTHER_KEY.search(text, max(0, at - 40), at) or NOT_KEY.search(text, max(0, at - 24), at)
+            ):
                 return None
             named = Named(at, other.end(), other[0], "password" if other["login"] or other["call"] else "key")
         if named is None or _NO_NAME.fullmatch(named.name) or _NO_VALUE_OF.match(lower, named.end):
@@ -115,12 +118,14 @@ _OTHER_NAME = re.compile(
 )
 _OTHER_KEY = re.compile(r"(?i)\b(?:cache|gpg|pgp|rsa|dsa|ed25519|public|primary|host|ssh|object|s3|redis|press)\b[^\n]{0,24}$")
 _NO_NAME = re.compile(r"(?i)pass|passe|part|bearer|auth|keys|(?:user\.)?signing_?key")
-_NO_VALUE_OF = re.compile(rf"[ _-](?:{'|'.join(sorted(NO_VALUES - {'message', 'text', 'reset', 'email', 'for', 'on', 'in', 'data', 'account', 'request'}, key=len, reverse=True))})s?\b")
+_NO_VALUE_OF = re.compile(
+    rf"[ _-](?:{'|'.join(sorted(NO_VALUES - {'message', 'text', 'reset', 'email', 'for', 'on', 'in', 'data', 'account', 'request'}, key=len, reverse=True))})s?\b"
+)
 
 
 def _bare(text: str, start: int, end: int) -> tuple[int, int]:
     """Without the punctuation around it and the name that is joined to it."""
-    while start < end and text[start] in "([{,;:" or text.startswith("**", start):
+    while (start < end and text[start] in "([{,;:") or text.startswith("**", start):
         start += 1
     if joined := _ASSIGNED.match(text, start, end):
         start = joined.end()
@@ -133,12 +138,20 @@ def _bare(text: str, start: int, end: int) -> tuple[int, int]:
 def likeness(value: str) -> int:
     """How much a text looks like a secret by itself: `RANDOM` as a generator of keys makes it, `TYPED` with signs as in a password,
     `PLAIN` letters and digits. 0: a word, a name, a path, a date, a version or code."""
-    if not 6 <= len(value) <= 300 or _CALLED.search(value) or _KNOWN.match(value) or UUID_ALONE.fullmatch(value) or EXAMPLE.search(value[:64]):
+    if (
+        not 6 <= len(value) <= 300
+        or _CALLED.search(value)
+        or _KNOWN.match(value)
+        or UUID_ALONE.fullmatch(value)
+        or EXAMPLE.search(value[:64])
+    ):
         return 0
     if is_stand_in(value):
         return 0
     if value.count("-") >= 3 and is_passphrase(value):
         return PHRASE
+    if is_chosen(value):
+        return TYPED
     if _is_identifier(value) or _is_path(value):
         return 0
     run = value.rstrip("=")
@@ -151,12 +164,14 @@ def likeness(value: str) -> int:
     if value[0] in "-/\\@" and value[1:2] == value[0]:
         return 0
     bare = value.lstrip("#!%&*-_.+~^=$?")
-    drawn = (is_shuffled(value) and value.isalpha()) or (is_unspeakable(value) and (mixed(value) or len(value) >= 10)) or _is_short_key(value)
+    drawn = (
+        (is_shuffled(value) and value.isalpha())
+        or (is_unspeakable(value) and (mixed(value) or len(value) >= 10))
+        or _is_short_key(value)
+    )
     if not (is_stronger_password(bare) or drawn or (_CHOSEN.fullmatch(bare) is not None)):
         return 0
     return TYPED if _SIGN.search(value) and len(value) >= 8 else PLAIN
-
-
 
 
 def _is_short_key(value: str) -> bool:
@@ -208,7 +223,10 @@ _CAMEL = re.compile(r"[A-Za-z]+[_-]?\d{1,2}|[a-z]+\d?(?:[A-Z][a-z]{1,20}){1,8}\d
 
 def _is_path(value: str) -> bool:
     parts = value.split("/")
-    return (len(parts) > 1 and sum(len(part) <= 14 and (part.isalpha() or is_wordy(part)) for part in parts if part) * 2 >= len(parts) - 1) or _FILE.search(value) is not None
+    return (
+        len(parts) > 1
+        and sum(len(part) <= 14 and (part.isalpha() or is_wordy(part)) for part in parts if part) * 2 >= len(parts) - 1
+    ) or _FILE.search(value) is not None
 
 
 _FILE = re.compile(r"\.(?:[a-z]{2,5}|[a-z]{1,2}\d?|7z|mp[34])$")
@@ -237,8 +255,15 @@ def _announces(text: str, named: Named, start: int, end: int, grade: int) -> boo
     if grade == RANDOM:
         if len(between) <= 40 and not _HEX.fullmatch(text[start:end]):
             return True
-        return named.kind == "password" or _QUOTE.search(between[-3:]) is not None or _JOINED.search(between) is not None or len(between) <= 2
-    if ("|" in between and grade <= PLAIN) or (grade == PHRASE and "phrase" not in named.name.lower() and not between.endswith(("\"", "'", "`"))):
+        return (
+            named.kind == "password"
+            or _QUOTE.search(between[-3:]) is not None
+            or _JOINED.search(between) is not None
+            or len(between) <= 2
+        )
+    if ("|" in between and grade <= PLAIN) or (
+        grade == PHRASE and "phrase" not in named.name.lower() and not between.endswith(('"', "'", "`"))
+    ):
         return False
     if named.kind == "key" and not (end - start >= 10 and (grade == TYPED or is_unspeakable(text[start:end]))):
         return False
@@ -252,7 +277,9 @@ _JOINED = re.compile(
     r"""(?ix)(?:[:=→>"'`“„«*_(|/,]|->|[-–—](?=[ ])|\b(?:is|was|are|be|now|to|as|ist|sind|lautet|war|es|son|est|sont|é|è|ora|jest|är|er|on|use|using|try|enter|type|with|mit|con|avec|got|gave|set|one)\b:?
     |[:=][ ]{0,2}[\w.@+-]{2,40}[ ,/|]{1,4})[ ]{0,3}[*_"'`(]{0,3}$"""
 )
-_OTHER_LABEL = re.compile(r"([A-Za-z][\w-]{0,30})[\"'`]{0,2}\s{0,3}(?:[:=#]|is\b)?\s{0,3}[\"'`#]{0,2}$|((?i:uuid|id|hash|sha\d*|md5|commit|digest))\([\"'`]?$")
+_OTHER_LABEL = re.compile(
+    r"([A-Za-z][\w-]{0,30})[\"'`]{0,2}\s{0,3}(?:[:=#]|is\b)?\s{0,3}[\"'`#]{0,2}$|((?i:uuid|id|hash|sha\d*|md5|commit|digest))\([\"'`]?$"
+)
 
 
 @lru_cache(maxsize=4096)
@@ -266,8 +293,65 @@ def _is_other(between: str) -> bool:
 
 
 _PART = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
-_OPEN = frozenset(("type", "data", "message", "text", "user", "admin", "client", "server", "account", "ca", "al", "in", "pip", "ref", "customer", "deploy", "app", "test", "call", "web", "value", "mail", "email", "service", "login", "agent", "dev", "staging"))
-_OTHERS = frozenset(("arn", "asn", "certificate", "cert", "thumbprint", "pubkey", "salt", "iv", "mac", "serial", "ticket", "bucket", "prefix", "suffix", "line", "column", "address", "addr", "signature", "by", "than", "contains", "least"))
+_OPEN = frozenset(
+    (
+        "type",
+        "data",
+        "message",
+        "text",
+        "user",
+        "admin",
+        "client",
+        "server",
+        "account",
+        "ca",
+        "al",
+        "in",
+        "pip",
+        "ref",
+        "customer",
+        "deploy",
+        "app",
+        "test",
+        "call",
+        "web",
+        "value",
+        "mail",
+        "email",
+        "service",
+        "login",
+        "agent",
+        "dev",
+        "staging",
+    )
+)
+_OTHERS = frozenset(
+    (
+        "arn",
+        "asn",
+        "certificate",
+        "cert",
+        "thumbprint",
+        "pubkey",
+        "salt",
+        "iv",
+        "mac",
+        "serial",
+        "ticket",
+        "bucket",
+        "prefix",
+        "suffix",
+        "line",
+        "column",
+        "address",
+        "addr",
+        "signature",
+        "by",
+        "than",
+        "contains",
+        "least",
+    )
+)
 
 
 def _names_before(text: str, start: int, end: int, named: Named) -> bool:
@@ -276,10 +360,17 @@ def _names_before(text: str, start: int, end: int, named: Named) -> bool:
     if _WRITTEN_TO.match(between):
         return True
     said = {word.lower() for word in _PART.findall(between)}
-    return "\n" not in between and _POINTS_BACK.match(between) is not None and said.isdisjoint(NAMES_OF_IDS) and not _is_other(text[max(0, start - 40) : start])
+    return (
+        "\n" not in between
+        and _POINTS_BACK.match(between) is not None
+        and said.isdisjoint(NAMES_OF_IDS)
+        and not _is_other(text[max(0, start - 40) : start])
+    )
 
 
-_IS_THE = re.compile(r"[\"'`*]{0,2}[ ](?:\(|(?:is|was|should be|will be|as)[ ])(?:the|my|our|your|a|that)[ ](?:[\w-]{1,16}[ ]){0,3}$")
+_IS_THE = re.compile(
+    r"[\"'`*]{0,2}[ ](?:\(|(?:is|was|should be|will be|as)[ ])(?:the|my|our|your|a|that)[ ](?:[\w-]{1,16}[ ]){0,3}$"
+)
 _WRITTEN_TO = re.compile(r"[\"'`]{0,2}[ ]{1,2}>{1,2}[ ]?[\w./~-]{0,48}$")  # a file whose name says it
 _COMMENT = re.compile(r"[\"'`)]{0,2}(?:\{\w{1,12}\})?[;,]?[ ]{1,4}(?://|#|;|--|/\*)[ ][^.\n]{0,32}$")
 _POINTS_BACK = re.compile(
@@ -304,19 +395,37 @@ def _is_below(text: str, between: str, named: Named, start: int, end: int, grade
         return True
     if _REPL.match(before):
         return grade > PLAIN
-    return asked or _VALUE_IS.search(lines[-1]) is not None or _ANNOUNCING.search(head) is not None or _HEADING.match(before) is not None
+    return (
+        asked
+        or _VALUE_IS.search(lines[-1]) is not None
+        or _ANNOUNCING.search(head) is not None
+        or _HEADING.match(before) is not None
+    )
 
 
 # What may stand before a value in its line: signs of quotes, lists and tables, who says it and when, and a few words.
-_DECORATION = re.compile(r"""[\s>*_•`"'|$#:-]*(?:\d{1,2}[.)][ ]{1,3})?(?:[\[(][^\])\n]{1,24}[\])][ ]{0,2})?(?:<?[\w.@-]{1,20}(?:[ ]\w{1,16})?>?:[ ]{1,2})?(?:[\w'’]{1,12}[,:]?[ ]){0,5}["'`*_]{0,3}""")
-_PLAIN_DECORATION = re.compile(r"""[\s>*_•`"'|$#:-]*(?:\d{1,2}[.)][ ]{1,3})?(?:[A-Za-z]{1,6}[:,][ ]{0,2}|Out\[\d{1,4}\]:[ ]|=>[ ]|(?i:(?:new|generated|temporary|your)?[ ]?(?:value|result|output|one|answer)(?:[:=]|[ ]is)[ ]{0,2}))?["'`*_]{0,3}""")
-_ASKING = re.compile(r"(?i)\b(?:what['’]?s?|which|send|tell|give|need|have|anyone|share|remind|was ist|wie|quel|cu[aá]l)\b[^\n]{0,50}$")
+_DECORATION = re.compile(
+    r"""[\s>*_•`"'|$#:-]*(?:\d{1,2}[.)][ ]{1,3})?(?:[\[(][^\])\n]{1,24}[\])][ ]{0,2})?(?:<?[\w.@-]{1,20}(?:[ ]\w{1,16})?>?:[ ]{1,2})?(?:[\w'’]{1,12}[,:]?[ ]){0,5}["'`*_]{0,3}"""
+)
+_PLAIN_DECORATION = re.compile(
+    r"""[\s>*_•`"'|$#:-]*(?:\d{1,2}[.)][ ]{1,3})?(?:[A-Za-z]{1,6}[:,][ ]{0,2}|Out\[\d{1,4}\]:[ ]|=>[ ]|(?i:(?:new|generated|temporary|your)?[ ]?(?:value|result|output|one|answer)(?:[:=]|[ ]is)[ ]{0,2}))?["'`*_]{0,3}"""
+)
+_ASKING = re.compile(
+    r"(?i)\b(?:what['’]?s?|which|send|tell|give|need|have|anyone|share|remind|was ist|wie|quel|cu[aá]l)\b[^\n]{0,50}$"
+)
+
+
 def _line_before(text: str, named: Named) -> str:
     return text[text.rfind("\n", max(0, named.begin - 120), named.begin) + 1 : named.begin]
 
 
-_REPL = re.compile(r"(?:>>>|In \[\d{1,4}\]:|irb[^\n>]{0,30}>|pry[^\n>]{0,30}>|iex[^\n>]{0,30}>|(?:js|node|psql|mysql|redis|sqlite|ghci|scala|jshell|\w{1,16}=#)>?|λ)[ ]")
-_TITLE, _REST_OF_TITLE = re.compile(r"(?:[A-Z][\w-]{1,14}[ ]){0,3}"), re.compile(r"(?:[ ][\w'’-]{1,12}){0,3}[ ]?")  # `Wi-Fi password for guests`
+_REPL = re.compile(
+    r"(?:>>>|In \[\d{1,4}\]:|irb[^\n>]{0,30}>|pry[^\n>]{0,30}>|iex[^\n>]{0,30}>|(?:js|node|psql|mysql|redis|sqlite|ghci|scala|jshell|\w{1,16}=#)>?|λ)[ ]"
+)
+_TITLE, _REST_OF_TITLE = (
+    re.compile(r"(?:[A-Z][\w-]{1,14}[ ]){0,3}"),
+    re.compile(r"(?:[ ][\w'’-]{1,12}){0,3}[ ]?"),
+)  # `Wi-Fi password for guests`
 _VALUE_IS = re.compile(r"(?i)\b(?:value|result|output)(?:[:=]|[ ]is)")
 _AFTER = re.compile(r"""["'`*_|.,;!\s]*""")
 _EMPTY = re.compile(r"""[\s>|`*_=+-]*(?:```\w{0,12})?[\s|]*""")

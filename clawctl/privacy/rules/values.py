@@ -260,7 +260,10 @@ def is_bare_password(value: str) -> bool:
     return (
         len(value) + 1 > 4
         and len(value) >= 4
-        and (((is_odd(value) or is_shuffled(value) or is_unspeakable(value)) and not is_stand_in(value) and not _TIME.match(value)) or is_passphrase(value))
+        and (
+            ((is_odd(value) or is_shuffled(value) or is_unspeakable(value)) and not is_stand_in(value) and not _TIME.match(value))
+            or is_passphrase(value)
+        )
     )
 
 
@@ -290,15 +293,39 @@ def is_strong_password(value: str, least: int = 4) -> bool:
     return _LETTER.search(bare) is not None and odd and "://" not in bare
 
 
+_CHOSEN = re.compile(r"[_*!#+-]?\d{0,8}[A-Z][a-z]{2,14}(?:[._-][A-Za-z][a-z]{1,14})?\d{0,8}[-_!?#*$%+]{0,3}")
+
+
+def is_chosen(value: str) -> bool:
+    """A name, two digits or more and a sign at the beginning or the end, as people choose passwords (`1984Falcon_?`, `_Bergsee77-`)."""
+    return (
+        _CHOSEN.fullmatch(value) is not None
+        and sum(map(str.isdigit, value)) >= 2
+        and not (value[0].isalnum() and (value[-1].isalnum() or value[-1] in "-?!"))
+    ) or _CHOSEN_PLAINLY.fullmatch(value) is not None
+
+
+_CHOSEN_PLAINLY = re.compile(
+    r"[A-Z][a-z]{2,14}(?:\d{2,6}[!?#*$%+]{1,3}|[!?#*$%+]{1,3}\d{2,6})|\d{2,6}[A-Z][a-z]{3,14}[#*$%+_?!]{1,3}"
+)
+
+
 def is_stronger_password(value: str) -> bool:
     """Of a value with nothing but a space before it: letters and digits in no order of a word."""
     bare = value.rstrip(".,;:?!)]}*_\"'`")
+    if is_chosen(value):
+        return True
     if not is_strong_password(value, 6) or bare.isdigit():
         return False
     signs = re.search(r"\w[!@#$%^&*?~+=§]+\w|[!#$%^&*?]", value) is not None
     if not mixed(bare) or len(bare) < 6 + (not signs) or bare.count("/") > 2:
         return False
-    return signs or _SHUFFLED.search(bare) is not None or is_unspeakable(bare) or (len(bare) >= 12 and entropy(bare) >= 3.2 and not is_wordy(bare))
+    return (
+        signs
+        or _SHUFFLED.search(bare) is not None
+        or is_unspeakable(bare)
+        or (len(bare) >= 12 and entropy(bare) >= 3.2 and not is_wordy(bare))
+    )
 
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T_ ]\d\d:?\d\d[\d:.,]*(?:Z|[+-]\d\d:?\d\d)?)?$")

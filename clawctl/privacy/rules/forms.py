@@ -57,6 +57,7 @@ def _is_generated(value: str) -> bool:
 # What must stand before some of the words.
 _OPTION = re.compile(r"(?:^|[\s\"'\[,])-{1,2}[\w-]{0,24}$")
 _NEEDED_BEFORE = {
+    '"-p': re.compile(r"(?i)(?:mysql|mariadb)\w{0,12}[\"'][^\n]{0,50}$"),
     '"p":': re.compile(r'"(?:u|user(?:_?name)?|login|email|name|account)"\s{0,3}:\s{0,3}"[^"\n]{1,48}",\s{0,8}$'),
     "pass": _OPTION,
     "user": re.compile(r"(?i)(?:add|create|change|set|update|reset|new)[ _-]?$"),
@@ -83,7 +84,7 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("networkcredential", r"(?i)networkcredential\([ ]?[^\"',()\n]{0,3}[\"']?[^\"',()\n]{1,60}[\"']?,[ ]?@?[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
         ("session(", r"(?i)session\(\s{0,4}\{[^{}]{0,200}?\bsecret[\"']?:[ ]?[\[]?[\"'`](?P<value>[^\"'`\n]{4,128})[\"'`]", _is_loose),
         ("u:,u=,user:,user=,user ,l:", r"(?i)(?<![a-z])(?:u|user|l|login)[:= ][ ]?[^\s,;:/]{1,40}[ ,;/|]{1,3}(?:and[ ])?(?:p|pw|pass|pwd|password|passwort|kennwort)[:= ][ ]?[\"'`]?(?P<value>[^\s\"'`]{4,64})", is_strong_password),
-        ("root,admin,postgres,ubuntu,demo ,guest ", r"(?i)(?<![\w:/.@-])(?:root|admin|administrator|postgres|ubuntu|demo|guest)(?::|[ ]{1,2}[/|,–—][ ]{1,2}|[ ]with[ ])[\"'`]?(?P<value>[^\s:\"'`]{6,64})(?![\w:])", is_stronger_password),
+        ("root,admin,postgres,ubuntu,demo ,guest ", r"(?i)(?<![\w:/.@-])(?:root|admin|administrator|postgres|ubuntu|demo|guest)(?::|[ ]{1,2}[/|–—][ ]{1,2}|[ ]?,[ ]|[ ]with[ ])[\"'`]?(?![a-z_]{1,24}=)(?P<value>[^\s:\"'`]{6,64})(?![\w:])", is_stronger_password),
         ("root ,administrator ,admin ", r"(?i)(?<![\w:/.@-])(?:root|admin|administrator)[ ](?P<value>[^\s:\"'`()=,]{8,64})(?=\s|$)", _is_generated),
         ("root/,admin/,administrator/", r"(?i)(?<![\w:/.@-])(?:root|admin|administrator)/(?P<value>[^\s:\"'`/]{6,64})(?=[\s\"',;.)]|$)", _is_generated),
         ("pw ,password ,passwort ,kennwort ", r"(?i)(?<![a-z])(?:pw|password|passwort|kennwort)[ ](?P<value>\d{6,12})(?=[ ]?(?:$|[\n,;)]|\.(?:\s|$)))", bool),
@@ -95,6 +96,8 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("option key,option psk", r"option (?:key|psk)\w{0,8}[ \t]{1,4}[\"'](?P<value>[^\"'\n]{8,64})[\"']", is_stronger_password),
         ("nickserv identify ,/oper ", r"(?i)(?:nickserv[ ]identify|/oper)[ ](?:[\w-]{1,24}[ ])?(?P<value>[^\s\"']{6,64})(?=\s|$)", is_strong_password),
         ("login ", r"(?i)login [\w.+-]{1,64}@[\w.-]{3,64} [\"']?(?P<value>[^\s\"']{6,64})", is_stronger_password),
+        ("api=,api:,api =,api\"", r"(?i)(?<![a-z0-9.])api[\"']?[ ]?[:=][ ]?[\"']?(?P<value>[A-Za-z0-9._+=-]{20,128})(?![\w/.:-])", is_strong_key),
+        ("\"-p,'-p", r"[\"']-p(?P<value>[^\s\"'=-][^\s\"']{3,64})[\"']", _is_loose),
         ("net use ", r"(?i)net use [^\s]{1,8} \\{2,4}\S{1,80} (?P<value>[^\s\"'/*]{4,128})(?=\s|$)", _is_loose),
         ("user,passw,login", r"(?i)(?:user|passw(?:or)?d|login)[ ]+[\w.@-]{1,40}[ ]+[\"']?(?P<value>[^\s\"'-][^\s\"']{4,64})", is_stronger_password),
         ("<<<", r"<<<[ ]{0,2}[\"']?(?P<value>[^\s\"'$]{4,128})", _is_loose),

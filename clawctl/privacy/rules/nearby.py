@@ -408,7 +408,7 @@ _DECORATION = re.compile(
     r"""[\s>*_•`"'|$#:-]*(?:\d{1,2}[.)][ ]{1,3})?(?:[\[(][^\])\n]{1,24}[\])][ ]{0,2})?(?:<?[\w.@-]{1,20}(?:[ ]\w{1,16})?>?:[ ]{1,2})?(?:[\w'’]{1,12}[,:]?[ ]){0,5}["'`*_]{0,3}"""
 )
 _PLAIN_DECORATION = re.compile(
-    r"""[\s>*_•`"'|$#:-]*(?:\d{1,2}[.)][ ]{1,3})?(?:[A-Za-z]{1,6}[:,][ ]{0,2}|Out\[\d{1,4}\]:[ ]|=>[ ]|(?i:(?:new|generated|temporary|your)?[ ]?(?:value|result|output|one|answer)(?:[:=]|[ ]is)[ ]{0,2}))?["'`*_]{0,3}"""
+    r"""(?:##\[\w{1,12}\])?[\s>*_•`"'|$#:-]*(?:\d{1,2}[.)][ ]{1,3})?(?:[A-Za-z]{1,6}[:,][ ]{0,2}|Out\[\d{1,4}\]:[ ]|=>[ ]|(?i:(?:new|generated|temporary|your)?[ ]?(?:value|result|output|one|answer)(?:[:=]|[ ]is)[ ]{0,2}))?["'`*_]{0,3}"""
 )
 _ASKING = re.compile(
     r"(?i)\b(?:what['’]?s?|which|send|tell|give|need|have|anyone|share|remind|was ist|wie|quel|cu[aá]l)\b[^\n]{0,50}$"

@@ -41,7 +41,7 @@ _VALUE = re.compile(
     rf"""(?i)(?P<gap>(?:[^\d\n]|\d{{1,2}}(?=[ ][a-z])){{0,64}}?(?::[ *_`]{{0,4}}\n{{1,2}}[ >*`-]{{0,6}})?)(?<![\w.,/-])(?P<value>(?:[lr][ ]?)?\d{{1,2}}(?:[ ]?[-–,/ ][ ]?(?:[lr][ ]?)?\d{{1,2}}){{2,4}}(?![\d:/-])|\d{{3,4}}[ -]\d{{3,4}}(?:[ -]\d{{3,4}})?(?![\w%]|[.,:/-]\d){_UNIT}|{_DIGITS})"""
 )
 _NO_VALUE = re.compile(
-    r"(?i)(?:\b(?:in|since|until|by|room|page|line|section|step|version|port|after|within|than|least|most|up|over|under|every|per|issue|ticket|bug|error|errors|status|chapter|year|failed|between|about|only|max|min|minimum|maximum|requires?|has|have|had|takes?|rfc|iso|article|ext|extension|call|phone|order|invoice|nr|no|gpio|bus|address|seit|nach|ab|bis|im|aus|mit|mindestens|après|depuis|en|desde|dopo|entro)|#|[.!?][ ]+[A-Z][^\d]*)[ :.\"'(]{0,3}$"
+    r"(?i)(?:\b(?:in|since|until|by|room|page|line|section|step|version|port|after|within|than|least|most|up|over|under|every|per|issue|ticket|bug|error|errors|status|chapter|year|failed|between|about|only|max|min|minimum|maximum|requires?|has|have|had|takes?|rfc|iso|article|ext|extension|call|phone|order|invoice|nr|no|gpio|bus|address|seit|nach|ab|bis|im|aus|mit|mindestens|après|depuis|en|desde|dopo|entro)|#|[.!][ ]+[A-Z][^\d]*)[ :.\"'(]{0,3}$"
 )
 _OTHER_CODE = re.compile(
     r"(?i)\b(?:error|status|exit|return|response|http|zip|postal|post|area|country|promo|coupon|discount|colou?r|source|product|item|dial|bar|qr|currency|language|reason|result|event|char|key|scan|airport|station|tax|sort|swift|stock|sku|hs|icd)[ -]$"
@@ -80,11 +80,17 @@ def in_codes_of_digits(piece: Text) -> Iterator[Span]:
         if word and named and (value := _VALUE.match(text, word.end())) and _is_code(text, word, value):
             done = value.end()
             yield Span(*value.span("value"), "password")
-        elif word and named and (typed := _TYPED.match(text, word.end())) and is_stronger_password(typed["value"]):
+            while more := _AND_ANOTHER.match(text, done):
+                done = more.end()
+                yield Span(*more.span("value"), "password")
+        elif word and named and (typed := _TYPED.match(text, word.end())) and (is_stronger_password(typed["value"]) or _GROUPED.fullmatch(typed["value"])):
             done = typed.end()
             yield Span(*typed.span("value"), "password")
         elif field := _FIELD.search(text, max(0, at - 14), at + 40):
             yield Span(*field.span("value"), "password")
+
+
+_AND_ANOTHER = re.compile(rf"(?i)[,;](?: and| und)? (?:the )?(?:{_OPENS})(?: code| pin)?:? (?P<value>\d{{4,8}}[#*]?)(?![\w.:/-])")
 
 
 def _is_within_word(lower: str, at: int) -> bool:
@@ -115,15 +121,16 @@ def _is_code(text: str, name: re.Match[str], value: re.Match[str]) -> bool:
         return False
     if name["combination"]:
         opens = _LOCKED.search(text[max(0, name.start() - 40) : name.end() + 60]) is not None
-        return _SAYS.search(gap) is not None and (opens or len(digits) != len(value["value"]))
+        return (_SAYS.search(gap) is not None or (opens and gap == " ")) and (opens or len(digits) != len(value["value"]))
     return name["card"] is None or len(digits) <= 4
 
 
 _TYPED = re.compile(
     r"(?i)[^\d\n:;.]{0,40}?(?:[ ](?:is|was|ist|lautet|est|es|è|é)|[ ]?[:=])[ ]{1,2}[\"'`*]{0,2}(?P<value>[^\s\"'`]{6,64})"
 )
+_GROUPED = re.compile(r"(?=[A-Z-]{0,8}\d)[A-Z0-9]{3,4}-[A-Z0-9]{3,4}[.,]?")
 _NO_COPULA = re.compile(
-    r"(?i)\b(?:has|have|had|expires?d?|must|should|needs?|changed|sent|requires?|valid|contains?|consists?|diode|header|array|mode|strip|memory|assignment)\b|[{};]|\|\|"
+    r"(?i)\b(?:has|have|had|expires?d?|must|should|needs?|changed (?:on|in|at|by)|sent|requires?|valid|contains?|consists?|diode|header|array|mode|strip|memory|assignment)\b|[{};]|\|\|"
 )
 _SAYS = re.compile(
     r"""(?i)(?:[:=→>*"'`(\[|,]|->|[-–—]|\b(?:is|was|are|be|now|ist|lautet|sind|war|es|est|é|è|jest|är|er|to|on|это|use|again|and))[ ]{0,3}[*_"'`(]{0,3}$"""
@@ -138,6 +145,8 @@ _GIVEN = re.compile(
 _PRESSED = re.compile(
     r"(?i)(?:press|enter|dial|punch(?: in)?|type|key in|use|try|it['’]s|is|code|with|then)[ ](?:[*#][ ](?:then[ ])?|\*)?[\"'`*]?$"
 )
+_OPENED_WITH = re.compile(r"(?i)(?:disarm|unlock|open)(?:s|ed|ing)?(?:[ ][\w-]{1,14}){0,3}?[ ](?:with|using|by)[ ](?:code[ ])?[\"'`]?(?P<value>\d{4,8}[#*]?)(?![\w.,:/-]*\d|\w)")
+_OPENED = Anchors("disarm", "unlock", "open")
 _KEYED_IN = re.compile(
     r"(?i)(?:press|enter|dial|punch(?: in)?|type(?: in)?|key in|tippe|marque|pulsa|digita)[ ](?:[*#][ ]?(?:then[ ]|and[ ])?)?[\"'`]?(?P<value>\d{4,8}[#*]?)(?![\w.,:/-]*\d|\w)"
 )
@@ -154,6 +163,9 @@ def in_codes_given(piece: Text) -> Iterator[Span]:
         if any(word in said for word in (" is ", " was ", " be ", "opens", "unlocks", "disarms")) or _PRESSED.search(
             piece.text, max(0, match.start() - 14), match.start()
         ):
+            yield Span(*match.span("value"), "password")
+    for at in _OPENED.places(piece):
+        if match := _OPENED_WITH.match(piece.text, at):
             yield Span(*match.span("value"), "password")
     for at in _KEYS.places(piece):
         match = _KEYED_IN.match(piece.text, at)
@@ -190,7 +202,7 @@ _RECOVERIES_BEYOND = (
     "رموز",
     "קוד",
 )
-_CODE = re.compile(r"(?P<code>[A-Za-z0-9]{3,24}(?:-[A-Za-z0-9]{3,12}){0,9}|\d{3,6}(?:[ ]\d{3,6}){1,7})(?![\w-])")
+_CODE = re.compile(r"(?P<code>[A-Za-z0-9]{3,24}(?:-[A-Za-z0-9]{3,12}){0,9}|\d{3,6}(?:[ ]\d{3,6}){1,7}|(?-i:(?=[A-Za-z ]{0,24}\d)(?=[a-z0-9 ]{0,24}[A-Z])[A-Za-z0-9]{4}(?:[ ][A-Za-z0-9]{4}){2,11}))(?![\w-])")
 _LEAD = re.compile(
     r"""(?i)(?:["'’]?s?\]?\)?[ ]{0,2}(?:\((?:[^()\n]{1,40})\)[ ]?)?)(?:(?:[ ][\w.'’@-]{1,20}){0,7}?[ ]{0,2}(?:[:=]|is\b|are\b|ist\b|lautet\b|sind\b|est\b|sont\b|es\b|son\b|è\b|sono\b|é\b|são\b|to|は|是|：|は、|->|→)?[ ]{0,2}[*_"'`(\[]{0,3}[ \t\r\n>*•|`"'\[\\-]{0,12}(?:\d{1,2}[.)][ ]{1,3})?[`"'*]{0,2})"""
 )

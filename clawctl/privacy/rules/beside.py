@@ -100,7 +100,7 @@ def _beside(text: str, lower: str, named: Named) -> Iterator[Span]:
 
 
 _SEALED = re.compile(r"[\"']?:[ ]{0,4}[\"']?Ag[A-Za-z0-9+/]{200}")  # ciphertext of a SealedSecret
-_NO_VALUE = re.compile(r"\b(?:type|interface|struct|enum|trait)[ ]$|arn:[\w:-]{4,80}:$")  # what follows is a type's name
+_NO_VALUE = re.compile(r"\b(?:type|interface|struct|enum|trait)[ ]$|checksum/$|arn:[\w:-]{4,80}:$")  # what follows is a type's name
 
 
 def _assigned(text: str, begin: int, end: int, name: str, kind: str) -> Span | None:

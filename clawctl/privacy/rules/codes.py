@@ -83,7 +83,12 @@ def in_codes_of_digits(piece: Text) -> Iterator[Span]:
             while more := _AND_ANOTHER.match(text, done):
                 done = more.end()
                 yield Span(*more.span("value"), "password")
-        elif word and named and (typed := _TYPED.match(text, word.end())) and (is_stronger_password(typed["value"]) or _GROUPED.fullmatch(typed["value"])):
+        elif (
+            word
+            and named
+            and (typed := _TYPED.match(text, word.end()))
+            and (is_stronger_password(typed["value"]) or _GROUPED.fullmatch(typed["value"]))
+        ):
             done = typed.end()
             yield Span(*typed.span("value"), "password")
         elif field := _FIELD.search(text, max(0, at - 14), at + 40):
@@ -145,7 +150,9 @@ _GIVEN = re.compile(
 _PRESSED = re.compile(
     r"(?i)(?:press|enter|dial|punch(?: in)?|type|key in|use|try|it['’]s|is|code|with|then)[ ](?:[*#][ ](?:then[ ])?|\*)?[\"'`*]?$"
 )
-_OPENED_WITH = re.compile(r"(?i)(?:disarm|unlock|open)(?:s|ed|ing)?(?:[ ][\w-]{1,14}){0,3}?[ ](?:with|using|by)[ ](?:code[ ])?[\"'`]?(?P<value>\d{4,8}[#*]?)(?![\w.,:/-]*\d|\w)")
+_OPENED_WITH = re.compile(
+    r"(?i)(?:disarm|unlock|open)(?:s|ed|ing)?(?:[ ][\w-]{1,14}){0,3}?[ ](?:with|using|by)[ ](?:code[ ])?[\"'`]?(?P<value>\d{4,8}[#*]?)(?![\w.,:/-]*\d|\w)"
+)
 _OPENED = Anchors("disarm", "unlock", "open")
 _KEYED_IN = re.compile(
     r"(?i)(?:press|enter|dial|punch(?: in)?|type(?: in)?|key in|tippe|marque|pulsa|digita)[ ](?:[*#][ ]?(?:then[ ]|and[ ])?)?[\"'`]?(?P<value>\d{4,8}[#*]?)(?![\w.,:/-]*\d|\w)"
@@ -202,7 +209,9 @@ _RECOVERIES_BEYOND = (
     "رموز",
     "קוד",
 )
-_CODE = re.compile(r"(?P<code>[A-Za-z0-9]{3,24}(?:-[A-Za-z0-9]{3,12}){0,9}|\d{3,6}(?:[ ]\d{3,6}){1,7}|(?-i:(?=[A-Za-z ]{0,24}\d)(?=[a-z0-9 ]{0,24}[A-Z])[A-Za-z0-9]{4}(?:[ ][A-Za-z0-9]{4}){2,11}))(?![\w-])")
+_CODE = re.compile(
+    r"(?P<code>[A-Za-z0-9]{3,24}(?:-[A-Za-z0-9]{3,12}){0,9}|\d{3,6}(?:[ ]\d{3,6}){1,7}|(?-i:(?=[A-Za-z ]{0,24}\d)(?=[a-z0-9 ]{0,24}[A-Z])[A-Za-z0-9]{4}(?:[ ][A-Za-z0-9]{4}){2,11}))(?![\w-])"
+)
 _LEAD = re.compile(
     r"""(?i)(?:["'’]?s?\]?\)?[ ]{0,2}(?:\((?:[^()\n]{1,40})\)[ ]?)?)(?:(?:[ ][\w.'’@-]{1,20}){0,7}?[ ]{0,2}(?:[:=]|is\b|are\b|ist\b|lautet\b|sind\b|est\b|sont\b|es\b|son\b|è\b|sono\b|é\b|são\b|to|は|是|：|は、|->|→)?[ ]{0,2}[*_"'`(\[]{0,3}[ \t\r\n>*•|`"'\[\\-]{0,12}(?:\d{1,2}[.)][ ]{1,3})?[`"'*]{0,2})"""
 )

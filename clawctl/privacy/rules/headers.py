@@ -28,7 +28,20 @@ _SIGNED = re.compile(r"(?i)sig(?:nature)?(?:=|%3d)(?P<value>[\w%+/=-]{24,512})")
 _AUTH = Anchors("bearer", "authorization")
 _BASICS = Anchors("basic ")
 _BASIC = re.compile(r"(?i)basic[ ]{1,3}(?P<value>[A-Za-z0-9+/_-]{12,512}={0,2})(?![A-Za-z0-9+/_=-])")
-_HOOKS = Anchors("hook", "/services/t", "/bot", "/key/", "/invit", "/magic", "/reset", "/password-reset", "/activate/", "/accept/", "/share/", "/verify-email/")
+_HOOKS = Anchors(
+    "hook",
+    "/services/t",
+    "/bot",
+    "/key/",
+    "/invit",
+    "/magic",
+    "/reset",
+    "/password-reset",
+    "/activate/",
+    "/accept/",
+    "/share/",
+    "/verify-email/",
+)
 _COOKIES = Anchors("cookie")
 _SESSIONS = Anchors("sess", "sid=")
 _SIGS = Anchors("sig")

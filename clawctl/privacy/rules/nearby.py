@@ -107,7 +107,12 @@ class _Names:
             ):
                 return None
             named = Named(at, other.end(), other[0], "password" if other["login"] or other["call"] else "key")
-        if named is None or _NO_NAME.fullmatch(named.name) or _NO_VALUE_OF.match(lower, named.end):
+        if (
+            named is None
+            or lower.endswith("checksum/", 0, at)
+            or _NO_NAME.fullmatch(named.name)
+            or _NO_VALUE_OF.match(lower, named.end)
+        ):
             return None
         return named
 
@@ -138,6 +143,8 @@ def _bare(text: str, start: int, end: int) -> tuple[int, int]:
 def likeness(value: str) -> int:
     """How much a text looks like a secret by itself: `RANDOM` as a generator of keys makes it, `TYPED` with signs as in a password,
     `PLAIN` letters and digits. 0: a word, a name, a path, a date, a version or code."""
+    if value.count("-") >= 3 and is_passphrase(value):
+        return PHRASE
     if (
         not 6 <= len(value) <= 300
         or _CALLED.search(value)
@@ -148,8 +155,6 @@ def likeness(value: str) -> int:
         return 0
     if is_stand_in(value):
         return 0
-    if value.count("-") >= 3 and is_passphrase(value):
-        return PHRASE
     if is_chosen(value):
         return TYPED
     if _is_identifier(value) or _is_path(value):

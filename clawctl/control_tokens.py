@@ -20,8 +20,8 @@ from weakref import WeakKeyDictionary
 
 import orjson
 
-from clawctl.tokenizer_files import tokenizer_file
-from clawctl.types import Message
+from clawctl.run.model_files import model_file
+from clawctl.run.rows import Message
 
 _BRACKETED = re.compile(r"\s*[<\[{|＜].*[>\]}|＞]\s*", re.DOTALL)
 _EDGES = re.compile(r"\W*(.*?)\W*", re.DOTALL)
@@ -123,7 +123,7 @@ COMMON = [
 def texts_of_engine(model: str) -> ControlTexts:
     """Texts that an engine with its own renderer may read as control tokens. They are the control texts of the model's tokenizer,
     if its files are on this machine, and those of common models, because the engine may run another model."""
-    path = tokenizer_file(model, "tokenizer.json")
+    path = model_file(model, "tokenizer.json")
     try:
         added = orjson.loads(path.read_bytes()).get("added_tokens") or [] if path is not None else []
         own = [token["content"] for token in added if is_control(token["content"], token.get("special", False))]

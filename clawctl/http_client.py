@@ -1,17 +1,22 @@
 """A small HTTP/1.1 client: POST over kept connections, complete answers or streams, at a tenth of a general client's cost.
 
 A model on the same processors would lose that processor time. httptools parses the bytes, and pieces of a stream are delivered as
-they are read, without a task in between. The caller decides on timeouts and retries; cancelling a call closes its connection.
+they are read, without a task in between. Cancelling a call closes its connection. `backoff_s` and `retry_after_s` are the waiting
+times of every caller that retries.
 """
 
 import asyncio
+import base64
+import random
 import ssl
 import time
+import urllib.request
 from collections import deque
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Protocol, cast
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import httptools
 import httpx
@@ -20,6 +25,7 @@ CONNECT_S = 10.0
 _IDLE_S = 3.0  # a connection idle for longer is not used again: servers close theirs after 5 s (uvicorn) or more
 LONGEST_ANSWER = 64 << 20  # bytes of a complete answer; larger answers are not read and not used
 _ERROR_BYTES = 256 << 10  # of an error's body about so many are read
+LONGEST_RETRY_AFTER_S = 300.0
 
 
 class Broken(Exception):
@@ -31,7 +37,7 @@ class Unreachable(Broken):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     url: str
     status: int
     body: bytes
@@ -105,6 +111,12 @@ class Connection(asyncio.Protocol):
     # ---- callbacks of asyncio --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    async def start_tls(self, context: ssl.SSLContext, host: str) -> None:
+        """Encrypt the connection, which reaches `host` through a proxy."""
+        assert self._transport is not None
+        transport = await asyncio.get_running_loop().start_tls(self._transport, self, context, server_hostname=host)
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
@@ -205,22 +217,36 @@ class Connection(asyncio.Protocol):
 class Client:
     """POSTs of JSON to one server, any number at a time."""
 
-    def __init__(self, url: str, key: str | None, headers: dict[str, str] | None = None, longest: int = LONGEST_ANSWER) -> None:
-        """`longest`: a complete answer with more bytes raises Broken. Streams have no limit."""
-        self._longest = longest
+    def __init__(
+        self,
+        url: str,
+        key: str | None,
+        headers: dict[str, str] | None = None,
+        longest: int = LONGEST_ANSWER,
+        proxy: str | None = None,
+    ) -> None:
+        """`longest`: a complete answer with more bytes raises Broken; streams have no limit. `proxy`: the URL of an HTTP proxy."""
+        self._longest, self._proxy = longest, None if proxy is None else urlsplit(proxy)
         parts = urlsplit(url)
         self._url, self._prefix = url.rstrip("/"), parts.path.rstrip("/")
         self._host, self._tls = parts.hostname or "", parts.scheme == "https"
         self._port = parts.port or (443 if self._tls else 80)
         named = {"host": parts.netloc.rpartition("@")[2], **json_headers(key), **(headers or {})}
+        if self._proxy is not None and not self._tls:  # it is asked for the complete URL; TLS goes through a tunnel
+            self._prefix = f"http://{named['host']}{self._prefix}"
+            named |= _proxy_headers(self._proxy.username, self._proxy.password)
         self._common = "".join(f"{name}: {value}\r\n" for name, value in named.items())
         self._context: ssl.SSLContext | None = None
         self._idle: deque[Connection] = deque()
 
-    async def post(self, path: str, body: bytes) -> Answer:
-        """The complete answer, whatever its status. Raises Broken."""
-        connection, status = await self.stream(path, body, None)
-        return Answer(self._url + path, status, await self.rest(connection), connection.retry_after)
+    async def post(self, path: str, body: bytes, timeout_s: float | None = None) -> HttpResponse:
+        """The complete answer, whatever its status. Raises Broken, and Unreachable if no server listens."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection, status = await self.stream(path, body, None)
+                return HttpResponse(self._url + path, status, await self.rest(connection), connection.retry_after)
+        except TimeoutError as error:
+            raise Broken(f"no answer in {timeout_s:g} s") from error
 
     async def stream(self, path: str, body: bytes, taker: Taker | None) -> tuple[Connection, int]:
         """The connection, which is to be given back, and the status of the response. With status 200 its body goes to `taker`;
@@ -269,17 +295,67 @@ class Client:
     async def _connect(self) -> Connection:
         if self._tls and self._context is None:
             self._context = httpx.create_ssl_context()
+        host, port, context, proxy = self._host, self._port, self._context, self._proxy
+        if proxy is not None:
+            host, port = proxy.hostname or "", proxy.port or 80
+            context = ssl.create_default_context() if proxy.scheme == "https" else None
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_S):
-                _, connection = await loop.create_connection(
-                    partial(Connection, self._longest), self._host, self._port, ssl=self._context
-                )
+                _, connection = await loop.create_connection(partial(Connection, self._longest), host, port, ssl=context)
+                if proxy is not None and self._context is not None:
+                    await self._open_tunnel(connection, self._context)
         except (OSError, TimeoutError) as error:
-            raise Unreachable(f"{self._host}:{self._port} cannot be reached: {error or 'it does not answer'}") from error
+            raise Unreachable(f"{host}:{port} cannot be reached: {error or 'it does not answer'}") from error
         return connection
+
+    async def _open_tunnel(self, connection: Connection, context: ssl.SSLContext) -> None:
+        """Let the proxy connect us with the server, and begin TLS there. Raises Broken and OSError."""
+        assert self._proxy is not None
+        target = f"{self._host}:{self._port}"
+        headers = {"host": target, **_proxy_headers(self._proxy.username, self._proxy.password)}
+        lines = [f"CONNECT {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+        status = await connection.send("\r\n".join(lines).encode(), None)
+        if status != 200:
+            connection.close()
+            raise Unreachable(f"{target} cannot be reached: the proxy {self._proxy.hostname} answers {status}")
+        await connection.start_tls(context, self._host)
 
 
 def json_headers(key: str | None) -> dict[str, str]:
     authorization = {"authorization": f"Bearer {key}"} if key else {}
     return {**authorization, "content-type": "application/json", "accept-encoding": "identity"}
+
+
+def _proxy_headers(user: str | None, password: str | None) -> dict[str, str]:
+    if user is None:
+        return {}
+    return {"proxy-authorization": "Basic " + base64.b64encode(f"{unquote(user)}:{unquote(password or '')}".encode()).decode()}
+
+
+def proxy_for(url: str) -> str | None:
+    """The proxy that the environment names for `url` (`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`), if any."""
+    parts, proxies = urlsplit(url), urllib.request.getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or urllib.request.proxy_bypass(parts.hostname or ""):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def backoff_s(tries: int, first_s: float, longest_s: float) -> float:
+    """How long to wait after `tries` failures in a row (1, 2, …): twice as long each time, with jitter between clients."""
+    return min(first_s * 2.0 ** min(tries - 1, 10), longest_s) * random.uniform(0.5, 1.0)
+
+
+def retry_after_s(header: str | None) -> float | None:
+    """The seconds that a Retry-After header asks for (a number or a date), within reason; None without a valid one."""
+    if header is None:
+        return None
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            seconds = float(parsedate_to_datetime(header).timestamp()) - time.time()
+        except ValueError:
+            return None
+    return min(max(seconds, 0.0), LONGEST_RETRY_AFTER_S) if seconds == seconds else None

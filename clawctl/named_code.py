@@ -14,8 +14,9 @@ import orjson
 
 from clawctl.config import Recipe, name_code_for_stages, names_code_from_up, state_folder
 from clawctl.errors import ClawError
+from clawctl.registry import is_file
 
-_FILES = ("train.custom_loss", "judge.custom_rm")  # file.py:name
+_FILES = ("train.backend", "train.custom_loss", "judge.custom_rm", "eval.suites", "serve.engine")  # file.py:name
 _COMMANDS = ("serve.engine_python", "serve.engine_args")  # a program, and its possible imports
 
 
@@ -26,34 +27,43 @@ def check_named_code(stage: str, root: Path, resolved: Recipe, recipe: Path | No
     given = {key for key, value in settings.items() if value is not None}
     own = recipe is not None and not recipe.resolve().is_relative_to(root)
     for key in (*_FILES, *_COMMANDS):
-        value = _value(resolved, key)
-        if not value:
-            continue
-        runs_it = stage in (key.split(".")[0], "up")
-        if runs_it and isinstance(value, str) and _path(key, value).is_relative_to(root):
-            raise ClawError(
-                f"{key} names {value}, which is inside the run directory",
-                "move the code out of it, because others may write there",
-                2,
-            )
-        mark = hashlib.sha256(orjson.dumps([str(root), key, value])).hexdigest()
-        if own or key in given:
-            _keep(mark)
-            if stage == "up":
-                name_code_for_stages(mark)
-        elif runs_it and not names_code_from_up(mark) and not _is_kept(mark):
-            raise ClawError(
-                f"{root / 'recipe.yaml'} names code, {key}: {value}, but you have not allowed it for this run on this machine "
-                f"({_folder() or 'the home folder'} has no record of it)",
-                "to allow it, pass it as an option or in a recipe outside the run (--recipe FILE); a job with another home folder "
-                "must do so each time or set XDG_STATE_HOME; otherwise delete the line",
-                2,
-            )
+        for value in _values(resolved, key):
+            _check(stage, root, key, value, own or key in given)
 
 
-def _value(recipe: Recipe, key: str) -> Any:
+def _check(stage: str, root: Path, key: str, value: Any, is_named: bool) -> None:
+    """`is_named`: whoever starts this stage named the code. It is then recorded."""
+    runs_it = stage in (key.split(".")[0], "up")
+    if runs_it and isinstance(value, str) and _path(key, value).is_relative_to(root):
+        raise ClawError(
+            f"{key} names {value}, which is inside the run directory",
+            "move the code out of it, because others may write there",
+            2,
+        )
+    mark = hashlib.sha256(orjson.dumps([str(root), key, value])).hexdigest()
+    if is_named:
+        _keep(mark)
+        if stage == "up":
+            name_code_for_stages(mark)
+    elif runs_it and not names_code_from_up(mark) and not _is_kept(mark):
+        raise ClawError(
+            f"{root / 'recipe.yaml'} names code, {key}: {value}, but you have not allowed it for this run on this machine "
+            f"({_folder() or 'the home folder'} has no record of it)",
+            "to allow it, pass it as an option or in a recipe outside the run (--recipe FILE); a job with another home folder "
+            "must do so each time or set XDG_STATE_HOME; otherwise delete the line",
+            2,
+        )
+
+
+def _values(recipe: Recipe, key: str) -> list[Any]:
+    """The code that a key names: one value, or each file in a list of suites. A name of an engine is not code."""
     section, name = key.split(".")
-    return getattr(getattr(recipe, section), name)
+    value = getattr(getattr(recipe, section), name)
+    if key == "eval.suites":
+        return [suite.name for suite in value if is_file(suite.name)]
+    if key in ("train.backend", "serve.engine") and not is_file(value):
+        return []
+    return [value] if value else []
 
 
 def _path(key: str, value: str) -> Path:

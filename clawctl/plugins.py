@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clawctl.errors import ClawError
-from clawctl.types import Message
+from clawctl.run.rows import Message
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from clawctl.errors import ClawError
-from clawctl.names import open_to_append
+from clawctl.run.names import open_to_append
 
 _FORMAT = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
 _LONGEST_MESSAGE = 4000  # characters of a log message
@@ -40,7 +40,7 @@ def stop_on_signals() -> threading.Event:
 
 def leave(code: int) -> NoReturn:
     """End the process like Python, but without unloading libraries, because some print dozens of lines about their memory."""
-    if "torch" not in sys.modules:
+    if sys.modules.get("torch") is None:
         sys.exit(code)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()

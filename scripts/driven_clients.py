@@ -17,7 +17,7 @@ from pathlib import Path
 import orjson
 
 from clawctl.errors import ClawError
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
 from scripts import openclaw_talks, real_clients
 from scripts.benchmarks.clients_truth import PRINTS, place_of
 from scripts.client_place import Place

@@ -19,8 +19,8 @@ from rich.table import Table
 
 from clawctl.config import load_recipe
 from clawctl.inspect.report import write_report
-from clawctl.policies import list_versions, live_version
-from clawctl.run_dir import RunDir, open_run, published
+from clawctl.run.directory import RunDir, open_run, published
+from clawctl.run.policies import list_versions, live_version
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPE = ROOT / "recipes" / "demo.yaml"
@@ -37,7 +37,7 @@ def main() -> None:
     console.print(f"{PEOPLE} simulated students and teachers will talk to a small model that learns only from what they say back.")
     with (run.logs / "demo.log").open("wb") as log:
         up = _start([sys.executable, "-m", "clawctl", "up", str(RECIPE), "--run", str(folder)], log)
-        chat = [sys.executable, "-m", "clawctl.homework.chat", "--run", str(folder)]
+        chat = [sys.executable, "-m", "clawctl.environments.homework.chat", "--run", str(folder)]
         people = _start([*chat, "--people", str(PEOPLE), "--think-s", "0.3"], log)
         try:
             finished = _watch(run, steps, up, console)

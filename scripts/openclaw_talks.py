@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from clawctl.serve.backends.vllm import free_port
+from clawctl.engines.vllm.child import free_port
 from scripts.client_place import Place, must_say
 
 _QUIET = {"OPENCLAW_DISABLE_BONJOUR": "1", "OPENCLAW_NO_AUTO_UPDATE": "1"}

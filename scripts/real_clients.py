@@ -22,9 +22,9 @@ import orjson
 import yaml
 
 from clawctl.errors import ClawError
-from clawctl.run_dir import RunDir, open_run, published
-from clawctl.shards import read_turns
-from clawctl.types import NO_NEXT_STATE, Turn
+from clawctl.run.directory import RunDir, open_run, published
+from clawctl.run.rows import NO_NEXT_STATE, Turn
+from clawctl.run.shards import read_turns
 from scripts import asgi, openclaw_talks
 from scripts.client_place import PATIENCE_S, Place, must_say
 from scripts.rehearsal import Rehearsal

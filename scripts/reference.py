@@ -16,9 +16,9 @@ import typer.main
 from pydantic import BaseModel
 
 from clawctl.cli import app
-from clawctl.config import Recipe, Section
-from clawctl.serve.dialects.rows import MEANING, Engine, Row
-from clawctl.serve.dialects.tables import APIS, TABLES
+from clawctl.config import Recipe, Section, TrainConfig
+from clawctl.config.train import METHODS_OF
+from clawctl.serve.dialects.tables import APIS, MEANING, TABLES, Engine, FieldRow
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -80,8 +80,11 @@ def _section(section: type[BaseModel], prefix: str) -> list[str]:
             if inner
             else f"`{_plain(field.default)}`"
         )
-        kind = "section" if inner else _type_name(field.annotation)
-        rows.append(f"| `{prefix}{name}` | {kind} | {default} | {(field.description or '').replace(chr(10), ' ')} |")
+        several = typing.get_origin(field.annotation) is list
+        kind = ("list of sections" if several else "section") if inner else _type_name(field.annotation)
+        methods = METHODS_OF.get(name, ()) if section is TrainConfig else ()
+        meaning = (field.description or "").replace("\n", " ") + " Methods:" * bool(methods) + ",".join(f" `{m}`" for m in methods)
+        rows.append(f"| `{prefix}{name}` | {kind} | {default} | {meaning}{'.' if methods else ''} |")
         if inner:
             below += ["", f"## `{prefix}{name}`", "", *_section(inner, f"{prefix}{name}.")]
     return rows + below
@@ -141,7 +144,7 @@ def api_page() -> str:
         lines += ["", f"## {TABLES[api].title}"]
         for name in _below(api, shown):
             table = TABLES[name]
-            if all(row == Row(row.name, "honoured") for row in table.rows):
+            if all(row == FieldRow(row.name, "honoured") for row in table.rows):
                 lines += ["", f"**{table.title}**: {', '.join(f'`{row.name}`' for row in table.rows)}: honoured."]
                 continue
             lines += [] if name == api else ["", f"### {table.title}"]
@@ -158,7 +161,7 @@ def _below(name: str, shown: set[str]) -> list[str]:
     return [name, *(below for row in TABLES[name].rows if row.of for below in _below(row.of, shown))]
 
 
-def _api_row(rows: list[Row]) -> str:
+def _api_row(rows: list[FieldRow]) -> str:
     """One line of the page for rows that differ in their names only."""
     row, names = rows[0], ", ".join(f"`{row.name}`" for row in rows)
     note = row.note.replace("|", "\\|") + (

@@ -12,9 +12,9 @@ from typing import Any
 import orjson
 import psutil
 
-from clawctl.run_dir import RunDir, open_run, published
-from clawctl.shards import read_turns, read_verdicts
-from clawctl.types import Turn, Verdict
+from clawctl.run.directory import RunDir, open_run, published
+from clawctl.run.rows import Turn, Verdict
+from clawctl.run.shards import read_turns, read_verdicts
 from scripts.benchmarks.circle import CLAWCTL
 
 

@@ -1,12 +1,24 @@
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import hypothesis
 import pytest
 
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
+
+# The server changes the sampling of a client with this User-Agent, and of no other.
+FORCED: dict[str, Any] = {"per_client": {"forced-": {"temperature": {"at_least": 0.7}, "ignore": "all"}}}
+
+# The same draws in every run: a failure can be repeated, and no change fails because of somebody else's draw.
+# HYPOTHESIS_PROFILE=random draws anew.
+hypothesis.settings.register_profile("same", derandomize=True)
+hypothesis.settings.register_profile("random", derandomize=False)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 @pytest.fixture(autouse=True)
@@ -34,3 +46,27 @@ def start_worker(tmp_path: Path) -> Iterator[Callable[[str, RunDir, str], subpro
     for process in started:
         process.kill()
         process.wait()
+
+
+# What the tests of serve and of the engines share. Torch is imported only where one of these is used.
+
+
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One random tiny model."""
+    import torch
+
+    from tests.serve.served import build_model
+
+    torch.set_num_threads(1)
+    return build_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterator[Any]:
+    """One server that stays on version 0, shared by the tests that only talk to it."""
+    from tests.serve.served import Server
+
+    with Server(tmp_path_factory.mktemp("shared") / "run", model_path, sampling=FORCED) as running:
+        yield running
+        assert running.stop() == 0, running.log.read_text()

@@ -1,15 +1,17 @@
 """How the parts may know one another."""
 
 import ast
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import clawctl
 
 ROOT = Path(clawctl.__file__).parent
 STAGES = {"serve", "collect", "judge", "train", "eval", "inspect"}
-MAY_ALSO_IMPORT = {"eval": {"homework"}, "homework": set()}
 
 
 def imports_of(file: Path) -> set[str]:
@@ -25,10 +27,98 @@ def imports_of(file: Path) -> set[str]:
 
 def test_no_stage_imports_another() -> None:
     wrong = []
-    for stage in STAGES | {"homework"}:
+    for stage in STAGES:
         for file in (ROOT / stage).rglob("*.py"):
-            sideways = imports_of(file) & ((STAGES | {"homework"}) - {stage} - MAY_ALSO_IMPORT.get(stage, set()))
+            sideways = imports_of(file) & (STAGES - {stage})
             wrong += [f"{file.relative_to(ROOT)} imports {name}" for name in sideways]
+    assert wrong == []
+
+
+BEHIND_A_SEAM = {
+    "engines": {"serve", "engines"},
+    "trainers": {"train", "trainers"},
+    "environments": {"eval", "cli", "environments"},
+}
+BELOW_THE_STAGES = {"run", "config", "privacy"}
+
+
+def test_what_stands_behind_a_seam_is_imported_by_its_own_stage_only() -> None:
+    wrong = []
+    for file in ROOT.rglob("*.py"):
+        part = file.relative_to(ROOT).parts[0]
+        wrong += [
+            f"{file.relative_to(ROOT)} imports {name}"
+            for name in imports_of(file) & set(BEHIND_A_SEAM)
+            if part not in BEHIND_A_SEAM[name]
+        ]
+    assert wrong == []
+
+
+def test_the_loop_of_train_knows_no_torch_and_no_trainer() -> None:
+    modules = ["clawctl.trainers.texts", "clawctl.trainers.local.backend"]
+    modules += [".".join(file.relative_to(ROOT.parent).with_suffix("").parts) for file in (ROOT / "train").rglob("*.py")]
+    code = f"import importlib, sys; [importlib.import_module(name) for name in {modules}]; "
+    code += "print({'torch', 'transformers', 'peft'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "set()"
+    source = "".join(file.read_text() for file in (ROOT / "train").rglob("*.py"))
+    named = [name for name in ("import torch", "from torch", "transformers", "trainers.local") if name in source]
+    assert named == []
+
+
+def test_what_lies_below_the_stages_imports_none_of_them() -> None:
+    above = STAGES | set(BEHIND_A_SEAM) | {"cli", "launch"}
+    wrong = []
+    for part in BELOW_THE_STAGES:
+        for file in (ROOT / part).rglob("*.py"):
+            wrong += [f"{file.relative_to(ROOT)} imports {name}" for name in imports_of(file) & above]
+    assert wrong == []
+
+
+ABOVE_THE_DISK = sorted({*STAGES, *BEHIND_A_SEAM, "privacy", "cli", "launch"})
+FOLDERS_OF_A_RUN = {
+    "root", "captures", "feedback", "trajectories", "verdicts", "policies", "train", "eval", "quarantine", "locks", "logs",
+    "checkpoints", "ledger", "records",
+}  # fmt: skip
+MAKES_FILES_LAST = {"replace", "rename", "renames", "fsync", "fdatasync", "link", "symlink"}
+
+
+def nodes_above_the_disk(kind: type[ast.AST]) -> Iterator[tuple[str, Any]]:
+    """Every node of a kind in the parts that use `run/`, with its place."""
+    for part in ABOVE_THE_DISK:
+        for file in (ROOT / part).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, kind):
+                    yield f"{file.relative_to(ROOT)}:{node.lineno}", node
+
+
+def test_only_the_disk_renames_links_and_flushes_files() -> None:
+    wrong = [
+        f"{place} calls os.{node.attr}"
+        for place, node in nodes_above_the_disk(ast.Attribute)
+        if node.attr in MAKES_FILES_LAST and isinstance(node.value, ast.Name) and node.value.id == "os"
+    ]
+    assert wrong == []
+
+
+def test_only_the_disk_opens_a_file_of_a_run_to_write_or_append() -> None:
+    wrong = []
+    for place, node in nodes_above_the_disk(ast.Call):
+        called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+        modes = [word.value for word in (*node.args, *(word.value for word in node.keywords)) if isinstance(word, ast.Constant)]
+        if called == "open" and any(isinstance(mode, str) and re.fullmatch("[rbt]*[wax+][bt+]*", mode) for mode in modes):
+            wrong.append(f"{place} opens a file to write")
+    assert wrong == []
+
+
+def test_no_path_of_a_run_is_made_by_joining_outside_the_disk() -> None:
+    wrong = []
+    for place, node in nodes_above_the_disk(ast.BinOp):
+        left = node.left
+        if isinstance(node.op, ast.Div) and isinstance(left, ast.Attribute) and left.attr in FOLDERS_OF_A_RUN:
+            owner = left.value
+            name = owner.id if isinstance(owner, ast.Name) else getattr(owner, "attr", "")
+            if name.lstrip("_") == "run":
+                wrong.append(f"{place} joins {name}.{left.attr}")
     assert wrong == []
 
 
@@ -42,3 +132,27 @@ def test_shared_modules_import_no_stage_except_late_in_the_doors() -> None:
 def test_help_never_imports_torch() -> None:
     code = "import sys; from clawctl.cli import app; print('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
+
+
+def test_serve_and_its_side_of_every_engine_work_without_torch() -> None:
+    code = """
+import sys
+sys.modules["torch"] = None
+import clawctl.serve.server, clawctl.serve.prompt, clawctl.serve.inspector
+import clawctl.engines.embedded.engine, clawctl.engines.embedded.process
+import clawctl.engines.vllm.child, clawctl.engines.upstream.engine, clawctl.engines.upstream.splicer
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+
+
+def test_an_environment_is_a_client_of_the_server_and_imports_no_stage() -> None:
+    files = (ROOT / "environments").rglob("*.py")
+    assert [file for file in files if imports_of(file) & (STAGES | {"engines", "trainers", "launch", "cli"})] == []
+
+
+def test_no_dialect_imports_another() -> None:
+    dialects = {"chat", "responses", "messages", "completions"}
+    for name in dialects:
+        text = (ROOT / "serve" / "dialects" / f"{name}.py").read_text()
+        others = "|".join(dialects - {name})
+        assert re.search(rf"dialects\.({others})\b|dialects import .*\b({others})\b", text) is None, name

@@ -7,8 +7,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from clawctl.run_dir import RunDir, open_run, published
-from clawctl.shards import read_turn_ids
+from clawctl.run.directory import RunDir, open_run, published
+from clawctl.run.shards import read_turn_ids
 from scripts.benchmarks.chaos import broken_laws
 from scripts.benchmarks.chaos_audit import Found, Watcher, audit
 from scripts.benchmarks.chaos_clients import Rated

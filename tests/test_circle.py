@@ -11,8 +11,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from clawctl.config import DEMO_MODEL
-from clawctl.policies import list_versions, live_version, policy_folder, read_policy
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
+from clawctl.run.policies import list_versions, live_version, read_policy
 from scripts.benchmarks.circle import CLAWCTL, write_recipe
 from tests.circle import captured, circle, ledger_of, turns_of, verdicts_of, wait_for
 
@@ -20,7 +20,7 @@ STEPS = 2
 
 
 def talk(run: RunDir, *options: str) -> dict[str, object]:
-    command = [sys.executable, "-m", "clawctl.homework.chat", "--run", str(run.root), "--people", "8", *options]
+    command = [sys.executable, "-m", "clawctl.environments.homework.chat", "--run", str(run.root), "--people", "8", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=80, check=True)
     found: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
@@ -92,7 +92,7 @@ def check_training(run: RunDir) -> None:
 def check_logprobs(run: RunDir) -> None:
     """What the engine wrote down is what the weights of the claimed version say, and it was sampled at the temperature it names."""
     for version in range(STEPS + 1):
-        folder = DEMO_MODEL if version == 0 else policy_folder(run, version)
+        folder = DEMO_MODEL if version == 0 else run.version_folder(version)
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         mine = [turn for turn in turns_of(run) if turn.policy_version == turn.policy_version_end == version and turn.trainable][:4]
         for turn in mine:

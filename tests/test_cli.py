@@ -13,8 +13,8 @@ import orjson
 import pytest
 
 from clawctl import __version__
-from clawctl.policies import ensure_base_policy
-from clawctl.run_dir import open_run, sole_worker
+from clawctl.run.directory import open_run, sole_worker
+from clawctl.run.policies import ensure_base_policy
 
 CLAWCTL = [sys.executable, "-m", "clawctl"]
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from clawctl.collect.sessions import Sessions
-from clawctl.types import Exchange, Turn
+from clawctl.run.rows import Exchange, Turn
 from scripts.benchmarks.clients import missed_bars, rows_of
 from scripts.benchmarks.clients_families import Script, Talk, calling, result_of, said, user
 from scripts.benchmarks.clients_truth import Counts, Unclear, count, facts_of
@@ -34,7 +34,7 @@ def collected(exchanges: list[Exchange]) -> dict[str, Turn]:
     for exchange in exchanges:
         sessions.add(exchange)
     sessions.tick(1e12)
-    return {row.turn_id: row for row in sessions.take_rows()}
+    return {row.turn_id: row for row in sessions.pop_rows()}
 
 
 def test_conversations_that_are_read_correctly_have_no_wrong_count() -> None:

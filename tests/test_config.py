@@ -1,12 +1,14 @@
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from clawctl.checksums import sealed_yaml
-from clawctl.config import Recipe, dump_recipe, load_recipe
+from clawctl.config import Recipe, TrainConfig, dump_recipe, load_recipe
 from clawctl.config.recipe import read_yaml
 from clawctl.errors import ClawError
+from clawctl.run.checksums import sealed_yaml
 
 
 @pytest.mark.parametrize(
@@ -106,3 +108,53 @@ def test_anchors_and_merged_mappings_are_read_as_ever(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text("x: &x {lr: 1.0e-6, method: opd}\ntrain:\n  <<: *x\n  method: binary\n")
     assert read_yaml(path)["train"] == {"lr": 1e-6, "method": "binary"}
+
+
+def test_a_method_is_a_name_or_a_section_with_its_settings() -> None:
+    def train(**settings: Any) -> TrainConfig:
+        return Recipe.model_validate({"train": settings}).train
+
+    section = train(method={"kind": "hybrid", "topk": 8, "weight_opd": 0.5, "teacher": "ema"}, lr=1e-4)
+    assert section == train(method="hybrid", topk=8, weight_opd=0.5, teacher="ema", lr=1e-4)
+    assert train(backend={"kind": "local"}) == train(backend="local") == TrainConfig()
+    assert load_recipe(None, {"train.method": "opd"}).train == train(method={"kind": "opd"})
+
+
+@pytest.mark.parametrize(
+    ("train", "problem"),
+    [
+        ("{method: binary, topk: 8}", "topk does nothing with method binary; it belongs to opd_topk and hybrid"),
+        ("{method: {kind: opd, topk: 8}}", "topk does nothing with method opd; it belongs to opd_topk and hybrid"),
+        ("{method: grpo, hint_candidates: 2}", "hint_candidates does nothing with method grpo; it belongs to hybrid"),
+        ("{method: opd, group_size: 8}", "it belongs to grpo, binary, combine and hybrid"),
+        ("{method: binary, teacher: base}", "teacher does nothing with method binary"),
+        ("{method: {kind: hybrid, lr: 1}}", "method hybrid has no setting lr"),
+        ("{method: {kind: hybrid, topk: 8}, topk: 4}", "topk is set twice"),
+        ("{method: {kind: nothing}}", "train.method: input should be 'binary'"),
+        ("{backend: {kind: local, url: x}}", "backend local has no setting url"),
+    ],
+)
+def test_a_setting_that_does_nothing_under_the_method_is_refused_and_its_methods_are_named(
+    tmp_path: Path, train: str, problem: str
+) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"train: {train}\n")
+    with pytest.raises(ClawError, match=re.escape(problem)) as caught:
+        load_recipe(path)
+    assert caught.value.exit_code == 2
+
+
+def test_a_recipe_that_an_older_run_saved_still_loads_and_warns_of_settings_without_effect(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_bytes(sealed_yaml(b"train: {method: binary, topk: null, weight_opd: 1.0, gap_clip: 3.0}\n"))
+    assert load_recipe(path).train.gap_clip == 3.0
+    assert [record.getMessage() for record in caplog.records] == [
+        "the recipe of this run sets train.gap_clip, which belongs to opd, combine and hybrid, not binary"
+    ]
+
+
+def test_a_teacher_of_a_custom_loss_is_allowed_with_every_method() -> None:
+    recipe = Recipe.model_validate({"train": {"method": "binary", "teacher": "base", "custom_loss": "mine.py:loss"}})
+    assert recipe.train.needs_second_model

@@ -15,10 +15,10 @@ from transformers import PreTrainedTokenizerFast
 
 from clawctl.config import DEMO_MODEL
 from clawctl.control_tokens import control_texts, guard, is_control, texts_of_engine
+from clawctl.run.rows import Message, Turn
 from clawctl.serve.dialects import Ask, chat
 from clawctl.serve.prompt import load_tokenizer, render
-from clawctl.train.teacher import teacher_prompt_ids, with_hint
-from clawctl.types import Message, Turn
+from clawctl.trainers.texts import teacher_prompt_ids, with_hint
 
 CORPUS = ["the cat sat on the mat, and the dog ran", "system user assistant start end of text im think tool", "a<b>c|d [x] /s"] * 4
 TEMPLATE = """{{ bos_token }}{% if tools %}[TOOLS]{{ tools | tojson }}[/TOOLS]{% endif %}

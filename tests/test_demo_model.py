@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 
-from clawctl.homework.phrasings import PEOPLE
+from clawctl.environments.homework.phrasings import PEOPLE
 from scripts.demo_model import corpus, judgements, report
 
 MODEL = Path(__file__).parents[1] / "clawctl" / "demo_model"

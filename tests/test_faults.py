@@ -14,13 +14,13 @@ import pytest
 
 from clawctl.collect.worker import Collector
 from clawctl.config import Recipe
-from clawctl.disk import is_full, when_there_is_room
 from clawctl.errors import ClawError
-from clawctl.feedback import FeedbackFile, Ratings
 from clawctl.judge.journal import Journal
-from clawctl.run_dir import RunDir, changes, open_run, published, quarantine
-from clawctl.shards import read_turn_ids
-from clawctl.types import Feedback, Verdict
+from clawctl.run.directory import RunDir, changes, open_run, published, quarantine
+from clawctl.run.disk import is_full, when_there_is_room
+from clawctl.run.feedback import FeedbackFile, Ratings
+from clawctl.run.rows import Feedback, Verdict
+from clawctl.run.shards import read_turn_ids
 from tests.collect.made_exchanges import answer, append, asked, user
 
 
@@ -117,7 +117,6 @@ def test_a_journal_on_a_full_disk_tears_no_verdict_that_comes_after(small_disk: 
         journal.add(verdicts[1])  # what fits of it
         journal.add(verdicts[2])
     journal.add(verdicts[3])
-    journal.close()
     found = Journal(run, "a", ["t0", "t1", "t2", "t3"]).found
     assert {"t0", "t3"} <= found.keys()
     assert all(found[verdict.turn_id] == verdict for verdict in verdicts if verdict.turn_id in found)

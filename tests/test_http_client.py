@@ -1,12 +1,19 @@
 """Whole answers and streams over kept connections, against servers that write what they like on the wire."""
 
 import asyncio
+import base64
+import email.utils
+import ssl
+import subprocess
+import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clawctl.http_client import Answer, Broken, Client, Unreachable
+from clawctl.engines.vllm.child import free_port
+from clawctl.http_client import LONGEST_RETRY_AFTER_S, Broken, Client, HttpResponse, Unreachable, proxy_for, retry_after_s
 from tests.wire import OK, Serve, against, read_request, saying
 
 LONG = b"x" * 70_000
@@ -135,7 +142,7 @@ def test_an_answer_just_within_the_limit_is_whole() -> None:
 
 def test_a_refusal_has_its_body_and_says_when_to_come_back() -> None:
     busy = b"HTTP/1.1 429 Too Many\r\nRetry-After: 7\r\ncontent-length: 4\r\n\r\nbusy"
-    answer: Answer = asking(saying(busy), lambda client: client.post("/x", b"{}"))
+    answer: HttpResponse = asking(saying(busy), lambda client: client.post("/x", b"{}"))
     assert (answer.status, answer.body, answer.retry_after) == (429, b"busy", "7")
 
 
@@ -284,3 +291,184 @@ def test_an_errors_body_is_not_the_takers() -> None:
         return status, await client.rest(connection), heard.pieces, heard.end
 
     assert asking(saying(b"HTTP/1.1 400 No\r\ncontent-length: 2\r\n\r\n", b"n", b"o"), ask) == (400, b"no", [], [])
+
+
+# ---- in time, and through a proxy -----------------------------------------------------------------------------------------
+
+
+async def posted(url: str, body: bytes = b"{}", timeout_s: float = 20.0, longest: int = 8 << 20) -> HttpResponse:
+    """One answer, through a proxy if the environment names one."""
+    client = Client(url, "key", longest=longest, proxy=proxy_for(url))
+    try:
+        return await client.post("", body, timeout_s)
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("key", ["key", ""])
+def test_the_key_is_sent_if_there_is_one(key: str) -> None:
+    seen: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await read_request(reader))
+        writer.write(OK)
+        await writer.drain()
+
+    async def ask(url: str) -> HttpResponse:
+        client = Client(url, key)
+        try:
+            return await client.post("", b"{}")
+        finally:
+            client.close()
+
+    assert against(serve, ask).body == b"ok"
+    assert seen[0].startswith(b"POST /v1 HTTP/1.1\r\n")
+    assert (b"authorization: Bearer key" in seen[0]) == bool(key)
+
+
+def test_a_server_that_does_not_answer_in_time_is_given_up_and_its_late_answer_is_nobody_elses() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            slow = b"slow" in await read_request(reader)
+            await asyncio.sleep(0.4 if slow else 0)
+            writer.write(OK.replace(b"ok", b"!!") if slow else OK)
+            await writer.drain()
+
+    async def ask(url: str) -> list[bytes]:
+        client = Client(url, "")
+        try:
+            with pytest.raises(Broken, match=r"no answer in 0\.2 s"):
+                await client.post("", b"slow", 0.2)
+            await asyncio.sleep(0.3)
+            return [(await client.post("", b"{}", 0.2)).body for _ in range(3)]
+        finally:
+            client.close()
+
+    assert against(serve, ask) == [b"ok"] * 3
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_an_endpoint_or_a_proxy_where_nobody_listens_is_told_apart_from_a_call_that_broke(
+    monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}"
+    for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+    if named:
+        monkeypatch.setenv("http_proxy", nobody)
+
+    with pytest.raises(Unreachable, match="cannot be reached"):
+        asyncio.run(posted("http://judge.example/v1" if named else nobody + "/v1"))
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["direct", "by a proxy"])
+def test_an_answer_of_gigabytes_is_given_up(monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 9000000000\r\n\r\n")
+        while True:
+            writer.write(b"x" * 1_000_000)
+            await writer.drain()
+
+    async def ask(url: str) -> None:
+        monkeypatch.setenv("no_proxy", "" if named else "*")
+        monkeypatch.setenv("http_proxy", url.removesuffix("/v1"))
+        await posted("http://judge.example/v1" if named else url)
+
+    with pytest.raises(Broken, match="longer than 8 MiB"):
+        against(serve, ask)
+
+
+def test_a_proxy_that_the_environment_names_is_asked_for_the_whole_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(OK)
+        await writer.drain()
+
+    async def ask(url: str) -> bytes:
+        monkeypatch.setenv("http_proxy", url.removesuffix("/v1").replace("http://", "http://us%40er:secret@"))
+        monkeypatch.setenv("no_proxy", "judge.inside")
+        assert proxy_for("http://judge.inside/v1") is None
+        return (await posted("http://judge.example/v1/chat/completions")).body
+
+    assert against(serve, ask) == b"ok"
+    assert asked[0].startswith(b"POST http://judge.example/v1/chat/completions HTTP/1.1")
+    assert b"proxy-authorization: Basic " + base64.b64encode(b"us@er:secret") in asked[0]
+
+
+def test_tls_goes_through_a_tunnel_of_the_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proxy sees the name of the server and ciphertext, not the request."""
+    certificate, asked = self_signed(tmp_path), list[bytes]()
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        await writer.start_tls(context)
+        for _ in range(2):
+            asked.append(await read_request(reader))
+            writer.write(OK)
+            await writer.drain()
+
+    async def ask(url: str) -> list[bytes]:
+        client = Client("https://localhost:4443/v1", "key", proxy=url.removesuffix("/v1"))
+        try:
+            return [(await client.post("/x", b"{}", 10.0)).body for _ in range(2)]
+        finally:
+            client.close()
+
+    assert against(serve, ask) == [b"ok"] * 2
+    assert asked[0] == b"CONNECT localhost:4443 HTTP/1.1\r\nhost: localhost:4443\r\n\r\n"
+    assert [each.startswith(b"POST /v1/x HTTP/1.1") for each in asked[1:]] == [True, True]
+
+
+def test_a_proxy_that_opens_no_tunnel_is_named() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 407 Who are you\r\ncontent-length: 0\r\n\r\n")
+        await writer.drain()
+
+    async def ask(url: str) -> None:
+        await Client("https://judge.example/v1", None, proxy=url.removesuffix("/v1")).post("", b"{}", 5.0)
+
+    with pytest.raises(Unreachable, match=r"judge\.example:443 cannot be reached: the proxy 127\.0\.0\.1 answers 407"):
+        against(serve, ask)
+
+
+def self_signed(folder: Path) -> Path:
+    """A certificate of localhost with its key."""
+    file = folder / "localhost.pem"
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names, "-keyout", file, "-out", file]
+    subprocess.run(command, check=True, capture_output=True)
+    return file
+
+
+# ---- waiting --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("2", 2.0),
+        ("0.5", 0.5),
+        ("-1", 0.0),
+        ("999999", LONGEST_RETRY_AFTER_S),
+        ("soon", None),
+        ("nan", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_retry_after_is_seconds_within_reason(header, seconds) -> None:
+    assert retry_after_s(header) == seconds
+
+
+def test_retry_after_may_be_a_date() -> None:
+    found = retry_after_s(email.utils.formatdate(time.time() + 30, usegmt=True))
+    assert found is not None
+    assert 27 < found <= 30

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from clawctl.launch.up import MergedLog
 from clawctl.process import LogFormatter, harmless, hidden
-from clawctl.run_dir import open_run
-from clawctl.up import MergedLog
+from clawctl.run.directory import open_run
 
 KEY = "claw" + "-" + "aB3dE6gH9jK2mN5pQ8sT1vW4"
 

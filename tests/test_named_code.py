@@ -12,16 +12,18 @@ import pytest
 import yaml
 
 from clawctl.config import Recipe, dump_recipe, load_recipe
+from clawctl.engines.vllm.child import environment
 from clawctl.errors import ClawError
+from clawctl.launch.up import command
 from clawctl.named_code import check_named_code
-from clawctl.policies import ensure_base_policy
-from clawctl.run_dir import open_run
-from clawctl.serve.backends.vllm import environment
-from clawctl.up import command
+from clawctl.run.directory import open_run
+from clawctl.run.policies import ensure_base_policy
 
 CODE: list[dict[str, Any]] = [
     {"train": {"custom_loss": "{file}:loss"}},
+    {"train": {"backend": "{file}:BACKEND"}},
     {"judge": {"custom_rm": "{file}:judge"}},
+    {"eval": {"suites": ["personalisation", {"name": "{file}:suite", "problems": 3}]}},
     {"serve": {"engine": "vllm", "engine_python": "{file}"}},
 ]
 
@@ -98,7 +100,8 @@ def test_no_trap_in_a_run_directory_fires_in_any_stage(tmp_path: Path, mine: Pat
             for name in ("modeling.py", "sitecustomize.py", "conftest.py", "vllm.py", "code.py"):
                 (folder / name).write_text(script)
     (run.root / "code.py").chmod(0o700)
-    for named in ({"train": {"custom_loss": "{file}:f"}}, {"judge": {"custom_rm": "{file}:f"}}, {}):
+    code = ({"train": {"custom_loss": "{file}:f"}}, {"judge": {"custom_rm": "{file}:f"}}, {"eval": {"suites": ["{file}:f"]}}, {})
+    for named in code:
         (run.root / "recipe.yaml").write_text(yaml.safe_dump(named).replace("{file}", str(run.root / "code.py")) if named else "{}")
         for stage in ("collect", "judge", "train") if named == {} else (next(iter(named)),):
             command = [sys.executable, "-m", "clawctl", stage, "--run", str(run.root), "--once"]

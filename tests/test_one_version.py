@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from clawctl.config import Recipe, load_recipe
-from clawctl.endpoint import check_asked_versions, versions_nobody_serves
 from clawctl.errors import ClawError
-from clawctl.policies import move_live, publish_policy
-from clawctl.run_dir import open_run
-from clawctl.types import Policy
+from clawctl.run.directory import open_run
+from clawctl.run.endpoint import check_asked_versions, versions_nobody_serves
+from clawctl.run.policies import move_live, publish_policy
+from clawctl.run.rows import Policy
 
 ONE_VERSION: dict[str, Any] = {"model": {"path": "x", "name": "m"}, "serve": {"engine": "vllm"}}
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from clawctl.config import Recipe
-from clawctl.endpoint import announce
 from clawctl.errors import ClawError
-from clawctl.keys import list_keys
-from clawctl.openclaw import Setup, fragment, merged, openclaw_version, plugin_folder, set_up
-from clawctl.run_dir import RunDir, open_run
+from clawctl.launch.openclaw import Setup, fragment, merged, openclaw_version, plugin_folder, set_up
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.endpoint import announce
+from clawctl.run.keys import list_keys
 
 ANSWERS = """#!/bin/sh
 case "$1" in

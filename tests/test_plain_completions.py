@@ -13,13 +13,13 @@ from clawctl.collect.imports import import_file
 from clawctl.collect.worker import collect
 from clawctl.config import DEMO_MODEL, Recipe
 from clawctl.judge.worker import judge
-from clawctl.policies import list_versions, read_policy
 from clawctl.privacy.door import make_wish
 from clawctl.privacy.forget import forget
-from clawctl.run_dir import open_run, published
-from clawctl.shards import read_turns, read_verdicts
+from clawctl.run.directory import open_run, published
+from clawctl.run.policies import list_versions, read_policy
+from clawctl.run.rows import Turn
+from clawctl.run.shards import read_turns, read_verdicts
 from clawctl.train.launch import train
-from clawctl.types import Turn
 from tests.serve.served import Server
 
 DEMO = "tiny@0"

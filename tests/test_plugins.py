@@ -17,9 +17,9 @@ def write(folder: Path, code: str) -> str:
 
 
 def test_a_section_is_read_like_a_mapping_and_by_the_names_of_other_systems() -> None:
-    judge = JudgeConfig(prm="there", votes=5)
+    judge, prm = JudgeConfig(votes=5), JudgeConfig(prm="there")
     assert judge["votes"] == judge.get("votes") == judge["majority_vote_n"] == judge["num_judges"] == judge.votes == 5
-    assert judge["prm_model_path"] == judge.get("prm_model_path") == "there"
+    assert prm["prm_model_path"] == prm.get("prm_model_path") == "there"
     assert (judge.get("xyzzy"), judge.get("xyzzy", 3), "votes" in judge, "xyzzy" in judge) == (None, 3, True, False)
     for wrong, said in (("xyzzy", "has no setting"), ("learning_rate", "train.lr"), ("multi_turn", "always on")):
         with pytest.raises(KeyError, match=said):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clawctl.errors import ClawError
-from clawctl.types import Turn
+from clawctl.run.rows import Turn
 from scripts.client_place import Place
 from scripts.real_clients import Client, Collected, row_of
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clawctl.run_dir import open_run, sole_worker
+from clawctl.run.directory import open_run, sole_worker
 
 QUIET = "up: {stages: [collect, judge], backoff_s: 0.2}\n"  # two stages that wait for work without loading a model
 _PATIENCE_S = 90  # a busy machine is no failure

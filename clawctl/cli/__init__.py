@@ -13,8 +13,8 @@ from rich.markup import escape
 from clawctl.cli import collect, data, inspect, judge, keys, openclaw, play, policies, privacy, recipe, serve, train, up
 from clawctl.cli import eval as evaluation
 from clawctl.cli.elsewhere import Command
-from clawctl.disk import MAKE_ROOM, is_full
 from clawctl.errors import ClawError
+from clawctl.run.disk import MAKE_ROOM, is_full
 
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 

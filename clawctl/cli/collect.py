@@ -10,7 +10,7 @@ from clawctl.cli.opening import open_stage
 from clawctl.cli.options import DEFAULT_RUN, AsJson, LogLevel, NumSamples, Once, RecipeOption, RunOption, warn_of_old_spelling
 from clawctl.config import load_recipe, recipe_file
 from clawctl.errors import ClawError
-from clawctl.run_dir import open_run
+from clawctl.run.directory import open_run
 
 
 def collect(

@@ -28,7 +28,7 @@ def import_turns(
 
         return show(None, load_recipe(recipe_file(run, recipe)), file, rating, num_samples, as_json)
     opened, resolved = open_stage("collect", run, recipe, {}, log_level, create=True)
-    from clawctl.collect.text_files import import_text
+    from clawctl.collect.imports import import_text
 
     import_text(opened, resolved.privacy, file, rating, as_json)
 
@@ -42,6 +42,6 @@ def export_turns(
 ) -> None:
     """Write all published turns to a file, one session per line."""
     opened, _ = open_stage("collect", run, recipe, {}, log_level)
-    from clawctl.collect.text_files import export_text
+    from clawctl.collect.exports import export_text
 
     export_text(opened, file, as_json)

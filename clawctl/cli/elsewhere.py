@@ -126,8 +126,8 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "--env": _ENVIRONMENT,
     },
     "eval": {
-        "--eval-tasks": Option(_suites, "personalisation is the only suite of eval and the default"),
-        "--tasks": Option(_suites, "personalisation is the only suite of eval and the default"),
+        "--eval-tasks": Option(_suites, "their tasks are not clawctl's; name a suite of yours in eval.suites"),
+        "--tasks": Option(_suites, "their tasks are not clawctl's; name a suite of yours in eval.suites"),
         "--model-path": _refused(
             "use --version N to measure a version of the run, or eval.endpoint in the recipe for another server"
         ),

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from clawctl.cli.options import DEFAULT_RUN, AsJson, RunOption
-from clawctl.run_dir import open_run
+from clawctl.run.directory import open_run
 
 app = typer.Typer(no_args_is_help=True, help="Inspect a run: tables, or --json for scripts.")
 

@@ -81,7 +81,7 @@ def calibrate(
         raise ClawError("calibrate needs turns whose verdict is known", "name a FILE of labelled turns, --ratings or --attacks", 2)
     settings = _settings(endpoint, model, votes, threshold, concurrency, prm, custom_rm)
     opened, resolved = open_stage("judge", run, recipe, settings, log_level)
-    from clawctl.judge.calibrate import calibrate as measure
+    from clawctl.judge.laboratory.calibrate import calibrate as measure
 
     measure(opened, resolved, file, ratings, attacks, as_json)
 

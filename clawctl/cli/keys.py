@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from clawctl.cli.options import DEFAULT_RUN, AsJson, RunOption
-from clawctl.run_dir import open_run
+from clawctl.run.directory import open_run
 
 app = typer.Typer(no_args_is_help=True, help="Named API keys of a run, one per user.")
 
@@ -16,7 +16,7 @@ def add_key(
     run: RunOption = DEFAULT_RUN,
 ) -> None:
     """Create a key and show it once. Only a salted hash is stored; a running server accepts the key within a second."""
-    from clawctl.keys import add_key as work
+    from clawctl.run.keys import add_key as work
 
     typer.echo(work(open_run(run), name))
     typer.echo(f"This is the only time the key of {name} is shown.", err=True)
@@ -25,7 +25,7 @@ def add_key(
 @app.command(name="list")
 def list_keys(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
     """List the names of the keys and when each was created. The keys themselves and the run's own key, `default`, are not shown."""
-    from clawctl.keys import show_keys
+    from clawctl.run.keys import show_keys
 
     show_keys(open_run(run, create=False), as_json)
 
@@ -33,7 +33,7 @@ def list_keys(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
 @app.command(name="remove")
 def remove_key(name: Annotated[str, typer.Argument(help="Name of the key's user.")], run: RunOption = DEFAULT_RUN) -> None:
     """Remove a key. A running server refuses it within a second; running requests still finish."""
-    from clawctl.keys import remove_key as work
+    from clawctl.run.keys import remove_key as work
 
     work(open_run(run, create=False), name)
     typer.echo(f"the key of {name} is removed")

@@ -6,7 +6,7 @@ import typer
 
 from clawctl.cli.options import DEFAULT_RUN, AsJson, RecipeOption, RunOption
 from clawctl.config import load_recipe, recipe_file
-from clawctl.run_dir import open_run
+from clawctl.run.directory import open_run
 
 
 def openclaw_setup(
@@ -23,6 +23,6 @@ def openclaw_setup(
     """Write OpenClaw's configuration for this server. The format fits the installed version; the old file is kept as a copy."""
     opened = open_run(run, create=False)
     resolved = load_recipe(recipe_file(opened.root, recipe))
-    from clawctl.openclaw import show_setup
+    from clawctl.launch.openclaw import show_setup
 
     show_setup(opened, resolved, openclaw, way, key, dry_run, as_json)

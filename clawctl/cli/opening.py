@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from clawctl.config import Recipe, dump_recipe, load_recipe, recipe_file
-from clawctl.run_dir import RunDir, open_run
+from clawctl.run.directory import RunDir, open_run
 
 
 def open_stage(
@@ -22,11 +22,11 @@ def open_stage(
 
     `check` can refuse settings before anything is created or written. Raises ClawError.
     """
-    from clawctl.checksums import sealed_yaml
-    from clawctl.first_try import is_bound, kept_model, settle_model
     from clawctl.named_code import check_named_code
     from clawctl.process import check_level, log_to
-    from clawctl.run_dir import publish_bytes
+    from clawctl.run.checksums import sealed_yaml
+    from clawctl.run.directory import publish_bytes
+    from clawctl.run.first_try import is_bound, kept_model, settle_model
 
     check_level(log_level)
     kept = root / "recipe.yaml"
@@ -43,7 +43,7 @@ def open_stage(
         text = sealed_yaml(dump_recipe(resolved).encode())
         if not kept.exists() or kept.read_bytes() != text:  # a stage that starts again needs no room on the disk
             publish_bytes(kept, text)
-    log_to(run.logs / f"{stage}.log", log_level)
+    log_to(run.log(stage), log_level)
     if is_new:
         logging.getLogger("clawctl").info("created run directory %s", run.root)
     return run, resolved

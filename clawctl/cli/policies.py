@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from clawctl.cli.options import DEFAULT_RUN, AsJson, RunOption
-from clawctl.run_dir import open_run
+from clawctl.run.directory import open_run
 
 app = typer.Typer(no_args_is_help=True, help="Policy versions: list, promote, roll back.")
 
@@ -21,7 +21,7 @@ def list_policies(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None
 @app.command()
 def promote(version: Annotated[int, typer.Argument(help="A published version.")], run: RunOption = DEFAULT_RUN) -> None:
     """Make a published version live. The server switches once its canary passes; the move is recorded with your name."""
-    from clawctl.promotion import promote as work
+    from clawctl.run.promotion import promote as work
 
     typer.echo(work(open_run(run, create=False), version))
 
@@ -32,6 +32,6 @@ def rollback(
     run: RunOption = DEFAULT_RUN,
 ) -> None:
     """Make an older version live again, once its canary passes. Nothing is deleted; the move is recorded with your name."""
-    from clawctl.promotion import rollback as work
+    from clawctl.run.promotion import rollback as work
 
     typer.echo(work(open_run(run, create=False), version))

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from clawctl.cli.options import DEFAULT_RUN, AsJson, RecipeOption, RunOption
-from clawctl.run_dir import open_run
+from clawctl.run.directory import open_run
 
 
 def forget(

@@ -25,7 +25,7 @@ def convert_recipe(
 ) -> None:
     """Convert another system's recipe. A table shows the result for every key; if a key is unknown, nothing is written."""
     from clawctl.config.convert import Refused, convert
-    from clawctl.run_dir import publish_bytes
+    from clawctl.run.directory import publish_bytes
 
     if out is not None and out.exists():
         raise ClawError(f"{out} already exists", "choose another file with --out, or remove it", 2)

@@ -23,7 +23,9 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on (default 127.0.0.1).")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on (default 30000; 0: a free one).")] = None,
     pin: Annotated[int | None, typer.Option(help="Serve this policy version instead of policies/LIVE.")] = None,
-    engine: Annotated[str | None, typer.Option(help="transformers (embedded, default) or vllm (a child process).")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="transformers (embedded, default), vllm, file.py:start or an installed engine.")
+    ] = None,
     engine_args: Annotated[
         str | None, typer.Option(help="Additional arguments for vLLM's server, as one string with shell quoting.")
     ] = None,
@@ -45,7 +47,7 @@ def serve(
         "serve.upstream.kind": upstream_kind,
         "serve.upstream.api_key": upstream_key if upstream else None,
     }
-    from clawctl.first_try import first_try
+    from clawctl.run.first_try import first_try
     from clawctl.serve.gateway import check_engine
     from clawctl.serve.gateway import serve as work
 

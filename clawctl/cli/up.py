@@ -24,9 +24,9 @@ def up(
         "serve.gpus": gpus_from_environment("ROLLOUT_GPUS"),
         "train.gpus": gpus_from_environment("TRAIN_GPUS"),
     }
-    from clawctl.first_try import first_try
+    from clawctl.launch.up import up as work
+    from clawctl.run.first_try import first_try
     from clawctl.serve.gateway import check_engine
-    from clawctl.up import up as work
 
     serves = "serve" in load_recipe(recipe, settings).up.stages
 

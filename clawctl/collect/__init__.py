@@ -1,0 +1,1 @@
+"""Captures become turns: conversations are put together, and each turn gets its parent and its next state."""

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from clawctl.collect.side_rules import is_pair, is_transient
-from clawctl.types import Message
+from clawctl.run.rows import Message
 
 SHORTEST_HANDLE = 16  # characters of a tool-call id
 MOST_MERGED = 32  # line breaks of an answer that are looked at
@@ -262,7 +262,9 @@ def handles(message: Message | None) -> tuple[str, ...]:
 def answers_within(message: Message) -> list[tuple[bytes, bytes]]:
     """For each line where a client may have merged two answers into one message: digests of the first part and of the rest."""
     text = text_of(message.get("content"))
-    cuts = [at for at, letter in enumerate(text) if letter == "\n"][-MOST_MERGED:]
+    cuts, end = list[int](), len(text)
+    while len(cuts) < MOST_MERGED and (end := text.rfind("\n", 0, end)) >= 0:
+        cuts.insert(0, end)
     rest = {**message, "content": None}
     return [
         (message_digest({"role": "assistant", "content": text[:at]}), message_digest({**rest, "content": text[at:]})) for at in cuts

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import orjson
 
-from clawctl.checksums import Damaged, read_sealed
-from clawctl.lines import Lines
-from clawctl.run_dir import RunDir, publish_bytes
-from clawctl.types import SCHEMA_VERSION, Exchange, newer
+from clawctl.run.checksums import Damaged, read_sealed
+from clawctl.run.directory import RunDir, quarantine_bytes
+from clawctl.run.lines import Lines
+from clawctl.run.rows import SCHEMA_VERSION, Exchange, newer
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class BadLine(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Captured:
     """An exchange and its place in the captures."""
 
     exchange: Exchange
@@ -49,7 +49,7 @@ class Captures:
         """How far each file was read."""
         return self._lines.offsets
 
-    def read(self) -> Iterator[Found]:
+    def read(self) -> Iterator[Captured]:
         """The exchanges appended since the last call, in the order in which they ended, which is the order of writing. Reading
         everything at once gives the same order as reading in parts. A line without its newline waits until it is complete.
 
@@ -59,13 +59,13 @@ class Captures:
         files = [self._follow(path) for path in self._lines.grown()]
         return heapq.merge(*files, key=lambda found: found.exchange.finished_at)
 
-    def _follow(self, path: Path) -> Iterator[Found]:
+    def _follow(self, path: Path) -> Iterator[Captured]:
         for offset, line in self._lines.read(path):
             try:
-                yield Found(parse_exchange(line), path.name, offset)
+                yield Captured(parse_exchange(line), path.name, offset)
             except BadLine as error:
                 for exchange in self._put_aside(path, offset, line, str(error)):
-                    yield Found(exchange, path.name, offset)
+                    yield Captured(exchange, path.name, offset)
 
     def _put_aside(self, path: Path, offset: int, line: bytes, reason: str) -> Iterator[Exchange]:
         """Keep the line and the reason. A whole exchange glued behind a torn one (its writer died and came back) is still read."""
@@ -78,7 +78,7 @@ class Captures:
                 pass
         self.quarantined += 1
         name = f"{path.stem}-{offset}.jsonl"
-        if not (self._run.quarantine / name).exists():
+        if not self._run.quarantined(name).exists():
             log.warning("quarantined one line of %s at byte %d: %s", path.name, offset, reason)
             self._unkept.append((name, line + b"\n", f"{path.name} at byte {offset}: {reason}\n".encode()))
             self._keep_aside()
@@ -88,8 +88,7 @@ class Captures:
         while self._unkept:
             name, line, reason = self._unkept[0]
             try:
-                publish_bytes(self._run.quarantine / f"{name}.reason.txt", reason)
-                publish_bytes(self._run.quarantine / name, line)
+                quarantine_bytes(self._run, name, line, reason)
             except OSError as error:
                 log.error("cannot write quarantine/%s yet: %s", name, error)
                 return
@@ -136,12 +135,12 @@ def _packed_ids(value: Any) -> Sequence[int] | None:
 
 
 def _wrong_shape(exchange: Exchange) -> str | None:
-    texts = (exchange.exchange_id, exchange.key, exchange.status)
+    texts = (exchange.exchange_id, exchange.key, exchange.status, exchange.policy_name)
     floats = (exchange.created_at, exchange.finished_at, exchange.temperature, exchange.top_p)
     reasons = (exchange.finish_reason, exchange.untrainable_reason)
     versions = (exchange.policy_version, exchange.policy_version_end)
     checks = {
-        "exchange_id, key or status": all(isinstance(text, str) and text for text in texts),
+        "exchange_id, key, status or policy_name": all(isinstance(text, str) and text for text in texts),
         "a time or sampling parameter": all(type(number) in (int, float) for number in floats) and type(exchange.top_k) is int,
         "messages": _are_objects(exchange.messages),
         "tools": exchange.tools is None or _are_objects(exchange.tools),

@@ -16,13 +16,12 @@ from clawctl.collect.redacted import redacted
 from clawctl.config import Recipe
 from clawctl.cut_calls import CUT_CALL, Decode, has_cut_call
 from clawctl.errors import ClawError
-from clawctl.model_files import origin_of
 from clawctl.plugins import GENERATE, ROLLOUT, Generation, load_function
 from clawctl.privacy.redaction import Redactor
-from clawctl.run_dir import RunDir
-from clawctl.shards import write_turns
-from clawctl.tokenizer_files import IdReader
-from clawctl.types import Message, Turn
+from clawctl.run.directory import RunDir
+from clawctl.run.model_files import IdReader, origin_of
+from clawctl.run.rows import Message, Turn
+from clawctl.run.shards import write_turns
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ def collect_custom(run: RunDir, recipe: Recipe, rollout: str, generate: str | No
         played = _played(play, partial(sample, config=recipe.collect), episode, recipe, decode)
         turns = [redacted(turn, redactor) for turn in played]
         if turns:
-            write_turns(run.trajectories / f"{time.time_ns():020d}-{secrets.token_hex(3)}-custom.parquet", turns, origin)
+            write_turns(run.turn_shard(f"{time.time_ns():020d}-{secrets.token_hex(3)}-custom"), turns, origin)
         published += len(turns)
         log.info("episode %d: %d turns, %d trainable", episode, len(turns), sum(turn.trainable for turn in turns))
     return published
@@ -85,7 +84,7 @@ def _turn(told: Any, session: str, parent: Turn | None, where: str, decode: Deco
     if unknown := told.keys() - {*_NEEDED, *_OPTIONAL}:
         raise ClawError(f"clawctl play, {where}: unknown {', '.join(sorted(unknown))}", _CURE)
     sampled: Generation = told["generation"]
-    optional = {name: told.get(name) for name in _OPTIONAL}
+    optional: dict[str, Any] = {name: told.get(name) for name in _OPTIONAL}
     reason = _why_not(sampled, told["next_state"], optional["outcome_reward"])
     if has_cut_call(told.get("tools"), sampled.message, sampled.finish_reason, sampled.completion_ids, decode):
         reason = CUT_CALL

@@ -16,12 +16,12 @@ from clawctl.collect.imports import read_turns_of
 from clawctl.collect.sessions import Sessions
 from clawctl.config import CollectConfig, Recipe
 from clawctl.cut_calls import Decode
-from clawctl.feedback import Ratings
-from clawctl.lines import Lines
 from clawctl.printing import Column, answers, counted, fitting, labelled, one_line, plain
-from clawctl.run_dir import RunDir
-from clawctl.tokenizer_files import IdReader
-from clawctl.types import Exchange, Turn
+from clawctl.run.directory import RunDir
+from clawctl.run.feedback import Ratings
+from clawctl.run.lines import Lines
+from clawctl.run.model_files import IdReader
+from clawctl.run.rows import Exchange, Turn
 
 WILL = "trained, if the verdict has a reward or a hint"
 WILL_AS_TEXT = "scored and trained by the trainer's model (text only), if the verdict has a reward or a hint"
@@ -61,9 +61,9 @@ def stitch_all(run: RunDir, settings: CollectConfig, now: float, decode: Decode 
     for exchange in sorted(exchanges, key=lambda exchange: exchange.finished_at):
         sessions.add(exchange)
     sessions.tick(now)
-    closed = sessions.take_rows()
+    closed = sessions.pop_rows()
     sessions.tick(float("inf"))
-    still_open = sessions.take_rows()
+    still_open = sessions.pop_rows()
     return closed + still_open, bad, {turn.turn_id for turn in still_open}
 
 

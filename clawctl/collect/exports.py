@@ -1,5 +1,6 @@
 """`clawctl export FILE`: all published turns as text, one session a line, in the shape that `clawctl import` reads (`turns`)."""
 
+import sys
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,9 @@ import orjson
 
 from clawctl.collect.rows import SIDE_TURN
 from clawctl.errors import ClawError
-from clawctl.run_dir import RunDir, publish_bytes, published
-from clawctl.shards import UnreadableShard, read_columns
-from clawctl.types import NO_NEXT_STATE, TEXT_ONLY
+from clawctl.run.directory import RunDir, publish_bytes, published
+from clawctl.run.rows import NO_NEXT_STATE, TEXT_ONLY
+from clawctl.run.shards import UnreadableShard, read_columns
 
 _EXPORTED = (
     "turn_id", "session_id", "turn_index", "kind", "created_at", "messages", "tools", "response", "next_state", "feedback",
@@ -46,3 +47,13 @@ def _told(row: dict[str, Any]) -> dict[str, Any]:
         "untrainable_reason": row["untrainable_reason"],
     }  # fmt: skip
     return {key: value for key, value in told.items() if value is not None}
+
+
+def export_text(run: RunDir, file: Path, as_json: bool) -> None:
+    """Export the published turns to `file` and print counts. Raises ClawError."""
+    sessions, turns = export_file(run, file)
+    if as_json:
+        report = {"exported_sessions": sessions, "exported_turns": turns}
+        sys.stdout.write(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode() + "\n")
+    else:
+        sys.stdout.write(f"{turns} turns of {sessions} sessions written to {file}\n")

@@ -13,11 +13,13 @@ Four shapes of a line are known by their keys:
 `input`, …        a preference example: `preferred_output` rated 1, `non_preferred_output` rated -1, as siblings.
 
 Text has no token ids: ids, logprobs and policy version of an imported turn are null (law 1). Such a turn is judged, but trained
-only by a trainer that scores text with its own weights, as off-policy (`clawctl.types.Turn.judged`). Secrets are taken out before
-anything is written, by the same rules as serve's (`privacy.redact`); a turn that held one is not trained.
+only by a trainer that scores text with its own weights, as off-policy (`clawctl.run.rows.Turn.judged`). Secrets are taken out
+before anything is written, by the same rules as serve's (`privacy.redact`); a turn that held one is not trained.
 """
 
 import hashlib
+import sys
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -34,9 +36,9 @@ from clawctl.config.privacy import PrivacyConfig
 from clawctl.cut_calls import CUT_CALL, has_cut_call
 from clawctl.errors import ClawError
 from clawctl.privacy.redaction import Redactor
-from clawctl.run_dir import RunDir, published
-from clawctl.shards import UnreadableShard, read_turn_ids, write_turns
-from clawctl.types import NO_NEXT_STATE, TEXT_ONLY, Message, Turn
+from clawctl.run.directory import RunDir, published
+from clawctl.run.rows import NO_NEXT_STATE, TEXT_ONLY, Message, Turn
+from clawctl.run.shards import UnreadableShard, read_turn_ids, write_turns
 
 USER = "import"  # whose turns these are
 SHARD_TURNS = 1024
@@ -89,7 +91,7 @@ def import_file(run: RunDir, file: Path, rating: float | None, privacy: PrivacyC
     missing = {}
     for number in range(0, len(turns), SHARD_TURNS):
         # first in the order of shards: whatever collect publishes comes behind it
-        target = run.trajectories / f"{0:020d}-import-{name}-{number // SHARD_TURNS:05d}.parquet"
+        target = run.turn_shard(f"{0:020d}-import-{name}-{number // SHARD_TURNS:05d}")
         if not target.exists():
             missing[target] = turns[number : number + SHARD_TURNS]
     try:
@@ -293,3 +295,16 @@ def _preference(line: dict[str, Any]) -> list[_Told]:
             raise _Wrong(f"'{name}' contains no assistant message")
         told.append(_Told(messages, answer, None, tools, "main", True, rating, follows=False))
     return told
+
+
+def import_text(run: RunDir, privacy: PrivacyConfig, file: Path, rating: float | None, as_json: bool) -> None:
+    """Import the turns of `file` and print counts. Raises ClawError."""
+    found = import_file(run, file, rating, privacy)
+    fates = Counter(turn.untrainable_reason for turn in found.turns).most_common()
+    count = len(found.turns)
+    if as_json:
+        report = {"imported": 0 if found.before else count, "imported_before": count if found.before else 0, "fates": dict(fates)}
+        sys.stdout.write(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode() + "\n")
+        return
+    done = f"of {file} were already imported, nothing was changed" if found.before else f"imported from {file}"
+    sys.stdout.write(f"{count} turns {done}: {', '.join(f'{number} {reason}' for reason, number in fates)}\n")

@@ -10,7 +10,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clawctl.shards import Origin, UnreadableShard, publish_pieces, read_table, schema_of
+from clawctl.run.shards import Origin, UnreadableShard, publish_pieces, read_shard, schema_of
 
 PIECE_BYTES = 16 << 20  # decoded: about what a reader of a merged shard holds at a time
 
@@ -22,14 +22,14 @@ def merge_shards(kind: str, paths: Sequence[Path], target: Path, piece_bytes: in
 
     Rows of a session are adjacent and in order, at the place of the first of them. Verdicts stay as they are. Every part is read
     once to find its rows, then again for each piece that contains rows of it. A session is split only if it exceeds a piece. Raises
-    UnreadableShard; nothing is published then. Shards of an older schema are not merged.
+    UnreadableShard; nothing is published then.
     """
     contents = _Contents(kind)
     for path in paths:
-        contents.add(read_table(path))
+        contents.add(read_shard(path, kind))
     schema = contents.schema(target, [path.stem for path in paths])
     parts, rows, pieces = contents.arranged(piece_bytes)
-    publish_pieces(target, schema, (_gathered(paths, parts[piece], rows[piece], schema) for piece in pieces))
+    publish_pieces(target, schema, (_gathered(kind, paths, parts[piece], rows[piece], schema) for piece in pieces))
 
 
 class _Contents:
@@ -61,8 +61,6 @@ class _Contents:
         """The known columns and those that a newer clawctl added to a part, with the origin that all parts share."""
         marked = schema_of(self._kind)
         told = [schema.metadata or {} for schema in self._schemas]
-        if any({key: each.get(key) for key in marked.metadata} != marked.metadata for each in told):
-            raise UnreadableShard(f"{target.name}: not all of its parts are {self._kind} shards of this schema")
         added = [pa.schema([field for field in schema if field.name not in marked.names]) for schema in self._schemas]
         try:
             all_added = pa.unify_schemas(added)
@@ -98,13 +96,13 @@ def _cut(sessions: Sequence[int], sizes: Sequence[float], most: int) -> Iterator
         yield slice(start, len(sessions))
 
 
-def _gathered(paths: Sequence[Path], parts: _Numbers, rows: _Numbers, schema: pa.Schema) -> pa.Table:
+def _gathered(kind: str, paths: Sequence[Path], parts: _Numbers, rows: _Numbers, schema: pa.Schema) -> pa.Table:
     """These rows of these parts, in this order. Raises UnreadableShard."""
     found, places = [], []
     pa.default_memory_pool().release_unused()  # of the piece before
     for part in np.unique(parts):
         where = np.flatnonzero(parts == part)
-        found.append(_fitted(read_table(paths[part]).take(rows[where]), schema))
+        found.append(_fitted(read_shard(paths[part], kind).take(rows[where]), schema))
         places.append(where)
     return pa.concat_tables(found).take(np.argsort(np.concatenate(places)))
 

@@ -1,6 +1,6 @@
 """Which turn does a request continue? By evidence in the request, never by time.
 
-The search goes from the last assistant message backwards. For each it tries the kinds of evidence in the order of `Evidence`:
+The search goes from the last assistant message backwards. For each it tries the kinds of evidence in the order of `ParentEvidence`:
 
 handle        the id of a tool call, or another handle that serve issued, comes back
 conversation  the answer of a known turn follows the same conversation; if it continues the last message, joined with it or alone
@@ -23,11 +23,8 @@ the search: two different session ids never match, and neither do two users.
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Set
-from dataclasses import dataclass, field
-from typing import Literal
 
 from clawctl.collect.canonical import (
-    AnswerText,
     Conversation,
     answer_text,
     answers_within,
@@ -38,8 +35,9 @@ from clawctl.collect.canonical import (
     read_conversation,
     text_of,
 )
-from clawctl.collect.plain import Beginning, PlainIndex
-from clawctl.types import Exchange, Message
+from clawctl.collect.nodes import Match, Node, ParentEvidence, Relation, SessionTree
+from clawctl.collect.plain import PlainIndex
+from clawctl.run.rows import Exchange, Message
 
 MOST_DROPPED = 2  # user messages of the parent that may be missing in the child
 MOST_COMPARED = 256  # newest turns with the same words that are looked at one by one
@@ -47,96 +45,6 @@ MOST_ADDED = 3  # newest answers that are looked at closely
 SHORTEST_PREFIX = 8  # characters of an answer that is found by its beginning alone
 LONG_REMINDER = 6  # lines
 SHORTEST_END = 48  # characters that messages must have where they are found in other surroundings, or changed
-
-
-Relation = Literal["exact", "tail-drop", "mid-drop", "diverged"]
-Evidence = Literal[
-    "handle", "conversation", "context", "merged", "prefix", "reminder", "final", "window", "descendant", "session", "completion"
-]
-
-
-@dataclass(slots=True, eq=False)
-class Tree:
-    """One conversation as it is known: a root and everything that continues it."""
-
-    user: str
-    session_id: str
-    last_seen: float  # when its newest exchange ended, on the clock of serve
-    nodes: list["Node"] = field(default_factory=list)
-    among_tools: bool = False  # whether a request of its session had tools
-
-
-@dataclass(slots=True, eq=False)
-class Node:
-    """One turn in its tree. `exchange` is kept only while the turn is open."""
-
-    turn_id: str
-    hint: str | None  # session id that the client claimed
-    parent_id: str | None
-    index: int
-    kind: Literal["main", "side"]
-    tree: Tree
-    created_at: float
-    digests: tuple[bytes, ...]
-    roles: str
-    path: bytes
-    system: bytes
-    whole: bytes
-    ends_transient: bool  # its request ends with known transient context
-    handles: tuple[str, ...]  # what a client may name this turn by: its id, and the ids of its tool calls
-    answer: bytes | None  # None after an error: nothing can follow it
-    relation: "Relation | None"  # to its parent
-    exchange: Exchange | None
-    tools: frozenset[str]  # names of the tools that its request offers
-    opening: str  # how its system prompt begins
-    drawn: tuple[str, float, float, int]  # the model that was asked for, and the temperature, top_p and top_k of its answer
-    evidence: "Evidence | None" = None  # of its parent
-    text: AnswerText | None = None  # of its answer; None: it has none
-    lines: "tuple[int, array[int]] | None" = None  # of the last user message of its request: its place, and a hash of each line
-    successors: int = 0  # main turns that continue it
-    continued: bool = False  # whether any request continues it
-    pending: "list[Node]" = field(default_factory=list)  # continuations that may be asides, in order of arrival
-    claim: "Claim | None" = None  # while it may be an aside
-    beginnings: tuple[Beginning, ...] = ()  # of prompts that continue it, if it is a plain completion
-    continued_paths: tuple[bytes, ...] = ()  # of the conversation with an answer that continues the last message: as one, or alone
-    said: tuple[bytes, ...] = ()  # digests of its words behind the answer that it continues
-    frames: tuple[bytes, ...] = ()  # of how those of them that are long begin and end
-    brings_results: bool = False  # whether tool results follow the answer that it continues
-    speaks: bool = False  # whether somebody says something in its request, behind the answer that it continues
-    spoken_on: bool = False  # whether somebody said more behind it, or behind tool results that follow it
-    settled: bool = False  # whether the conversation went on from there
-    samples: tuple[str, ...] = ()  # of its answer, while it has a claim
-    reused: bool = False  # whether its answer came back as a text, so that it was a call of the client's own
-
-    @property
-    def user(self) -> str:
-        return self.tree.user
-
-    @property
-    def words(self) -> tuple[bytes, ...]:
-        return (*self.said, *self.frames)
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The role of a request for the turn that it continues, if the conversation continues from it."""
-
-    parent: Node
-    next_state: list[Message] | None
-    same_agent: bool  # it offers the tools of its parent's request, under a system prompt that begins the same, to the same model
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A parent, and the evidence for it in the request."""
-
-    node: Node
-    at: int  # where its answer stands in the child's Conversation
-    dropped: frozenset[bytes]  # user messages of the parent that the child lacks
-    relation: Relation  # "exact": the parent's request and its answer begin the child's request
-    evidence: Evidence
-    replies: bool  # what follows the answer is a reaction to it; False: only the answer was found again, in other surroundings
-    added: str | None = None  # what the prompt of a plain completion adds
 
 
 class Index:
@@ -149,6 +57,7 @@ class Index:
         self._by_answer: dict[tuple[str, bytes], list[Node]] = defaultdict(list)
         self._by_request: dict[tuple[str, str | None, bytes], list[Node]] = defaultdict(list)
         self._by_prompt: dict[tuple[str, bytes], list[Node]] = defaultdict(list)  # as _by_request, whatever session is named
+        self._by_first: dict[tuple[str, bytes], list[Node]] = defaultdict(list)  # by the first message of the conversation
         self._plain = PlainIndex()
 
     def add(self, node: Node) -> None:
@@ -168,6 +77,7 @@ class Index:
     def _places(self, node: Node) -> list[tuple[dict, tuple]]:
         places: list[tuple[dict, tuple]] = [(self._by_request, (node.user, node.hint, node.path))]
         if node.answer is not None:
+            places += [(self._by_first, (node.user, digest)) for digest in node.digests[:1]]
             places.append((self._by_prompt, (node.user, node.path)))
             places.append((self._by_path, (node.user, extend_path(node.path, node.answer))))
             places.append((self._by_answer, (node.user, node.answer)))
@@ -214,15 +124,14 @@ class Index:
 
     def _candidates(
         self, conversation: Conversation, messages: list[Message], at: int, user: str, hint: str | None
-    ) -> Iterator[tuple[Evidence, list[Node]]]:
+    ) -> Iterator[tuple[ParentEvidence, list[Node]]]:
         """Turns that the answer at `at` may be, the strongest evidence first."""
         answer = messages[conversation.at[at]]
         yield "handle", [node for handle in handles(answer) for node in self._by_handle.get((user, handle), [])]
         yield "conversation", self._by_path.get((user, conversation.paths[at]), [])[-MOST_COMPARED:]
         alike = self._alike(user, conversation.digests[at])
         yield "context", [node for node in alike if continues(node, conversation, at)]
-        merged = ((first, node) for first, rest in answers_within(answer) for node in self._alike(user, rest))
-        yield "merged", [node for first, node in merged if _merges(node, first, conversation, at)]
+        yield "merged", self._merged(conversation, answer, at, user)
         newer = conversation.roles.count("a", at + 1)
         if newer >= MOST_ADDED:
             return
@@ -236,9 +145,17 @@ class Index:
         if hint is not None:
             yield "session", [node for node in alike if node.hint == hint]
 
+    def _merged(self, conversation: Conversation, answer: Message, at: int, user: str) -> list[Node]:
+        """Turns whose request is the conversation before `at`, then an answer, and whose own answer stands behind that one in the
+        message at `at`. Every way to cut the message must be hashed, so a conversation that no turn begins is not looked at."""
+        if at > 0 and (user, conversation.digests[0]) not in self._by_first:
+            return []
+        cuts = ((first, node) for first, rest in answers_within(answer) for node in self._alike(user, rest))
+        return [node for first, node in cuts if _merges(node, first, conversation, at)]
+
     def _named_trees(
         self, conversation: Conversation, messages: list[Message], at: int, user: str, hint: str | None, since: float
-    ) -> list[Tree]:
+    ) -> list[SessionTree]:
         """The trees of the last turn before `at` that a handle names: two runs of one prompt have the same words."""
         for i in range(at - 1, max(at - MOST_COMPARED, 0) - 1, -1):
             if conversation.roles[i] == "a":

@@ -7,14 +7,10 @@ with and without the last one, where the answer came to its end.
 import re
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Literal
 
-from clawctl.types import Exchange, Message, is_plain
-
-if TYPE_CHECKING:
-    from clawctl.collect.parents import Node
+from clawctl.collect.nodes import Beginning, Node
+from clawctl.run.rows import Exchange, Message, is_plain
 
 _Data = str | bytes
 # How the templates of common models begin a message, with its role, and their other marks.
@@ -31,15 +27,6 @@ _ROLES = {
     "ipython": "tool",
     "observation": "tool",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """How a prompt begins that continues a turn."""
-
-    kind: Literal["text", "ids"]
-    length: int  # characters, or bytes of ids
-    digest: bytes
 
 
 def beginnings(exchange: Exchange) -> tuple[Beginning, ...]:
@@ -66,12 +53,12 @@ class PlainIndex:
     def __len__(self) -> int:
         return sum(len(nodes) for lengths in self._nodes.values() for of in lengths.values() for nodes in of.values())
 
-    def add(self, node: "Node") -> None:
+    def add(self, node: Node) -> None:
         for each in node.beginnings:
             lengths = self._nodes.setdefault((node.user, each.kind), {})
             lengths.setdefault(each.length, {}).setdefault(each.digest, []).append(node)
 
-    def remove(self, node: "Node") -> None:
+    def remove(self, node: Node) -> None:
         for each in node.beginnings:
             lengths = self._nodes[node.user, each.kind]
             lengths[each.length][each.digest].remove(node)
@@ -82,7 +69,7 @@ class PlainIndex:
             if not lengths:
                 del self._nodes[node.user, each.kind]
 
-    def find(self, exchange: Exchange) -> "Iterator[tuple[Node, str | None]]":
+    def find(self, exchange: Exchange) -> Iterator[tuple[Node, str | None]]:
         """Turns that this prompt continues, each with the text that the prompt adds; None if that text is not known."""
         text = _text(exchange)
         told: dict[str, _Data] = {"text": text, "ids": array("i", exchange.prompt_ids or ()).tobytes()}

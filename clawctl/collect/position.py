@@ -12,11 +12,11 @@ from typing import Any
 
 import orjson
 
-from clawctl.checksums import read_sealed, sealed
-from clawctl.collect.captures import Found
-from clawctl.lines import whole_end
-from clawctl.run_dir import RunDir, publish_bytes, published
-from clawctl.types import SCHEMA_VERSION
+from clawctl.collect.captures import Captured
+from clawctl.run.checksums import read_sealed, sealed
+from clawctl.run.directory import RunDir, publish_bytes, published
+from clawctl.run.lines import whole_end
+from clawctl.run.rows import SCHEMA_VERSION
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class Position:
 
     def __init__(self, run: RunDir, afresh: bool = False) -> None:
         self._run = run
-        self._path = run.root / "collect.json"
+        self._path = run.position
         kept = self._load()
         if afresh or not self._fits(kept):
             kept = {}
@@ -45,7 +45,7 @@ class Position:
         self._written = b""
         self._state: dict[str, Any] = {}
 
-    def read(self, found: Found) -> None:
+    def read(self, found: Captured) -> None:
         """Note that an exchange was read. One that is twice in the captures is tracked at its first place."""
         turn_id = found.exchange.exchange_id
         if turn_id not in self._at:

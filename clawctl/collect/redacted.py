@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from clawctl.collect.rows import SIDE_TURN
 from clawctl.privacy.redaction import REDACTED, Redactor
-from clawctl.types import Turn
+from clawctl.run.rows import Turn
 
 NOT_WANTED = "marked untrainable in the file"
 

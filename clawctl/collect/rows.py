@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 from clawctl.collect.canonical import Conversation, role_of, text_of
-from clawctl.collect.parents import Evidence, Match
+from clawctl.collect.nodes import Match, ParentEvidence
 from clawctl.cut_calls import CUT_CALL, Decode, has_cut_call
-from clawctl.types import NO_NEXT_STATE, REGENERATED, Exchange, Message, Turn
+from clawctl.run.rows import NO_NEXT_STATE, REGENERATED, Exchange, Message, Turn
 
-# The whole vocabulary, the first that applies is given: these, then REGENERATED and NO_NEXT_STATE (`clawctl.types`). CUT_CALL
+# The whole vocabulary, the first that applies is given: these, then REGENERATED and NO_NEXT_STATE (`clawctl.run.rows`). CUT_CALL
 # (`clawctl.cut_calls`) comes after CANCELLED, and serve's own reason after that ("greedy", …).
 SIDE_TURN = "side turn"
 ERROR = "error"
@@ -75,7 +75,7 @@ def make_turn(
     came_back: list[Message] | None,
     repeated: bool,
     feedback: float | None = None,
-    evidence: Evidence | None = None,
+    evidence: ParentEvidence | None = None,
     decode: Decode | None = None,
 ) -> Turn:
     """The row of a closed turn."""
@@ -111,6 +111,7 @@ def make_turn(
         allowed=exchange.allowed,
         parent_evidence=evidence,
         redacted_by=exchange.redacted_by,
+        policy_name=exchange.policy_name,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from clawctl.types import Message
+from clawctl.run.rows import Message
 
 VERSION = 6
 
@@ -77,6 +77,8 @@ PAIRS = (
     ("I switched to a new code base.", "Ok."),
 )
 
+_PAIR_BEGINS = tuple(begin for begin, _ in PAIRS)
+
 # OpenClaw names its session in the system prompt or in the first user message: "Runtime: agent=main | … | sessionId=c388bb34-… |".
 _RUNTIME = re.compile(r"^Runtime: [^\n]*\| sessionId=([0-9A-Za-z-]{8,64})", re.MULTILINE)
 _REVISION = re.compile(r"^([0-9a-f]{8}-[0-9a-f-]{27}):\d+$")  # and counts its compactions behind the id: "c86d8302-…:1"
@@ -97,7 +99,10 @@ def is_transient(text: str) -> bool:
 
 def is_pair(said: str, answered: str) -> bool:
     """Whether a client wrote both messages itself."""
-    said, answered = said[:200].lstrip(), answered[:200].lstrip()
+    said = said[:200].lstrip()
+    if not said.startswith(_PAIR_BEGINS):
+        return False
+    answered = answered[:200].lstrip()
     return any(said.startswith(begin) and answered.startswith(answer) for begin, answer in PAIRS)
 
 

@@ -1,4 +1,4 @@
-"""Merges small shards that no stage needs. `clawctl/retention.py` deletes shards by age and size.
+"""Merges small shards that no stage needs. `clawctl/run/retention.py` deletes shards by age and size.
 
 A merged shard has the stem of its first part with the suffix `-merged`, so it keeps its place in the order. Its verdicts are
 published before its turns, and its parts are removed after both. If a worker is killed in between, the next upkeep removes the
@@ -13,9 +13,9 @@ import pyarrow as pa
 from clawctl.collect.merging import merge_shards
 from clawctl.collect.position import Position
 from clawctl.config import Recipe
-from clawctl.done_with import SUFFIX, DoneWith
-from clawctl.run_dir import RunDir, published
-from clawctl.shards import UnreadableShard, merged_from
+from clawctl.run.directory import RunDir, published
+from clawctl.run.done_with import SUFFIX, DoneWith
+from clawctl.run.shards import UnreadableShard, merged_from
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Upkeep:
                 self._merge_group(group)
                 group, size = [], 0
             group.append(stem)
-            size += (self.run.trajectories / f"{stem}.parquet").stat().st_size
+            size += self.run.turn_shard(stem).stat().st_size
             if size >= MERGE_BYTES:
                 self._merge_group(group)
                 group, size = [], 0
@@ -68,13 +68,13 @@ class Upkeep:
     def _merge_group(self, stems: list[str]) -> None:
         if len(stems) < 2:
             return
-        target = f"{stems[0]}{SUFFIX}.parquet"
+        target = f"{stems[0]}{SUFFIX}"
         try:
-            for folder, kind in ((self.run.verdicts, "verdicts"), (self.run.trajectories, "turns")):
-                merge_shards(kind, [folder / f"{stem}.parquet" for stem in stems], folder / target)
+            merge_shards("verdicts", [self.run.verdict_shard(stem) for stem in stems], self.run.verdict_shard(target))
+            merge_shards("turns", [self.run.turn_shard(stem) for stem in stems], self.run.turn_shard(target))
         except UnreadableShard as error:
             log.warning("cannot merge shards: %s", error)
-            (self.run.verdicts / target).unlink(missing_ok=True)
+            self.run.verdict_shard(target).unlink(missing_ok=True)
             self._done.again(stems)  # looked at again, and put aside by whoever reads it
             return
         self._remove(stems)
@@ -82,9 +82,8 @@ class Upkeep:
 
     def _remove(self, stems: list[str]) -> None:
         """Remove turns first: verdicts without turns are ignored, but turns without verdicts would be judged again."""
-        for folder in (self.run.trajectories, self.run.verdicts):
-            for stem in stems:
-                (folder / f"{stem}.parquet").unlink(missing_ok=True)
+        for path in (*map(self.run.turn_shard, stems), *map(self.run.verdict_shard, stems)):
+            path.unlink(missing_ok=True)
         self._done.again(stems)
 
     def _finish(self) -> None:
@@ -92,10 +91,10 @@ class Upkeep:
         for path in published(self.run.verdicts, ".parquet"):
             if not path.stem.endswith(SUFFIX):
                 continue
-            turns = self.run.trajectories / path.name
+            turns = self.run.turn_shard(path.stem)
             try:
                 if turns.exists():
-                    self._remove([stem for stem in merged_from(turns) if (self.run.verdicts / f"{stem}.parquet").exists()])
+                    self._remove([stem for stem in merged_from(turns) if self.run.verdict_shard(stem).exists()])
                 else:
                     path.unlink()
             except UnreadableShard as error:

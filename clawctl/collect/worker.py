@@ -14,24 +14,23 @@ import threading
 import time
 from collections.abc import Callable
 
-from clawctl.collect.captures import Captures, Found
+from clawctl.collect.captures import Captured, Captures
 from clawctl.collect.clocks import Clocks
-from clawctl.collect.held import Arrived
 from clawctl.collect.position import Position, put_aside
 from clawctl.collect.sessions import Sessions
 from clawctl.collect.side_rules import VERSION
 from clawctl.collect.upkeep import Upkeep
+from clawctl.collect.waiting import Arrived
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.feedback import FeedbackFile, Ratings
-from clawctl.lines import Rewritten
-from clawctl.model_files import origin_of
 from clawctl.process import stop_on_signals
-from clawctl.retention import Retention
-from clawctl.run_dir import RunDir, changes, published, quarantine, sole_worker
-from clawctl.shards import UNKNOWN, Origin, UnreadableShard, read_parents, write_turns
-from clawctl.tokenizer_files import IdReader
-from clawctl.types import Feedback, Turn
+from clawctl.run.directory import RunDir, changes, published, quarantine, sole_worker
+from clawctl.run.feedback import FeedbackFile, Ratings
+from clawctl.run.lines import Rewritten
+from clawctl.run.model_files import IdReader, origin_of
+from clawctl.run.retention import Retention
+from clawctl.run.rows import Feedback, Turn
+from clawctl.run.shards import UNKNOWN, Origin, UnreadableShard, read_parents, write_turns
 
 log = logging.getLogger(__name__)
 
@@ -72,10 +71,10 @@ class Collector:
         self._run, self._settings, self._stop, self._origin = run, recipe.collect, stop, origin
         self._decode = IdReader(recipe.model_path)
         self._new_clocks = clocks
-        self._upkeep, self._kept_up_at = Upkeep(run, recipe), float("-inf")
+        self._upkeep, self._upkeep_at = Upkeep(run, recipe), float("-inf")
         _sweep(run)
         self._refused = self._refused_rating = False  # by the disk
-        self._late: list[Feedback] = []  # ratings that are not kept yet
+        self._late_ratings: list[Feedback] = []  # ratings that are not kept yet
         self._own_feedback = FeedbackFile(run.feedback)
         self._exchanges, self._rows, self._shards = 0, 0, 0
         self._reported, self._reported_at = 0, time.monotonic()
@@ -89,13 +88,13 @@ class Collector:
         self._known = _published(self._run, self._position.shards_after)
         self._captures = Captures(self._run, self._position.start)
         self._ratings = Ratings(self._run)
-        self._clocks, self._looked = self._new_clocks(), False
-        self._told: set[str] = set()  # ids of the ratings in feedback/
+        self._clocks, self._has_looked = self._new_clocks(), False
+        self._stored_ratings: set[str] = set()  # ids of the ratings in feedback/
         self._sessions = Sessions(self._settings.session_timeout_s, self._known, self._decode)
         self._last_stem = max((path.stem for path in published(self._run.trajectories, ".parquet")), default="")
         self._waiting: list[Turn] = []
         self._waiting_since = 0.0
-        self._emitted, self._kept = 0, 0  # rows that closed, and that were published, since here
+        self._emitted, self._published = 0, 0  # rows that closed, and that were published, since here
         self._saved_at = time.monotonic()
 
     def look(self) -> None:
@@ -110,7 +109,7 @@ class Collector:
             self._begin(afresh=True)
             self._read_all()
         self._sessions.tick(self._clocks.now())
-        self._take()
+        self._pop_closed()
         if time.monotonic() - self._saved_at >= self._settings.shard_age_s:
             self._save()
         if time.monotonic() - self._reported_at >= REPORT_S and self._exchanges > self._reported:
@@ -119,55 +118,57 @@ class Collector:
     def end_sessions(self) -> None:
         """Close every open turn with the current information."""
         self._sessions.tick(float("inf"))
-        self._take()
+        self._pop_closed()
 
     def _read_all(self) -> None:
-        self._clocks.look(set(self._captures.offsets) if self._looked else set())
-        self._looked = True
+        self._clocks.look(set(self._captures.offsets) if self._has_looked else set())
+        self._has_looked = True
         for feedback in self._ratings.read():  # before the captures: a rating that was given is in the row if it can be
-            self._told.add(feedback.feedback_id)
+            self._stored_ratings.add(feedback.feedback_id)
             self._sessions.rate(feedback)
         self._read_once()
         for _ in range(3):  # a child that was read before its parent finds it at the next reading, at the latest
-            if not self._sessions.unsure:
+            if not self._sessions.waiting:
                 break
             self._read_once()
 
     def _read_once(self) -> None:
         """Add all appended lines. After that, unsure exchanges are sure: a parent was written earlier, so it has been read."""
         sessions = self._sessions
-        before = sessions.unsure.take()
-        stream = heapq.merge(map(self._found, self._captures.read()), before, key=_time)
+        before = sessions.waiting.pop_all()
+        stream = heapq.merge(map(self._arrived, self._captures.read()), before, key=_time)
         while batch := list(itertools.islice(stream, BATCH)):
             for arrived in batch:
                 self._add(arrived, False)
-            if len(sessions.unsure) > MOST_UNSURE:
-                for number, arrived in enumerate(sessions.unsure.take()):
+            if len(sessions.waiting) > MOST_UNSURE:
+                for number, arrived in enumerate(sessions.waiting.pop_all()):
                     self._add(arrived, number < MOST_UNSURE // 2)
-            sessions.tick(min(self._clocks.now(), *map(_time, sessions.unsure), _time(batch[-1])))  # what was over by then is over
+            sessions.tick(min(self._clocks.now(), *map(_time, sessions.waiting), _time(batch[-1])))  # what was over by then is over
             self._exchanges += len(batch)
-            self._take()
+            self._pop_closed()
             if self._stop.is_set():
                 return  # what was not read yet stays in the captures
         self._exchanges -= len(before)
         waited = {arrived.exchange.exchange_id for arrived in before}
-        for arrived in sessions.unsure.take():
+        for arrived in sessions.waiting.pop_all():
             self._add(arrived, arrived.exchange.exchange_id in waited)
 
     def _add(self, arrived: Arrived, sure: bool) -> None:
         self._sessions.add(arrived.exchange, sure, arrived.behind, arrived.writer)
 
-    def _found(self, found: Found) -> Arrived:
-        self._position.read(found)
-        behind = self._clocks.behind(found.file, found.exchange.finished_at)
-        return Arrived(found.exchange, found.file.rpartition("-")[0], behind)
+    def _arrived(self, captured: Captured) -> Arrived:
+        self._position.read(captured)
+        behind = self._clocks.behind(captured.file, captured.exchange.finished_at)
+        return Arrived(captured.exchange, captured.file.rpartition("-")[0], behind)
 
-    def _take(self) -> None:
-        self._late += [rating for rating in self._sessions.take_late() if rating.feedback_id not in self._told]
-        self._pass_on()
-        rows = self._sessions.take_rows()
+    def _pop_closed(self) -> None:
+        self._late_ratings += [
+            rating for rating in self._sessions.pop_late_ratings() if rating.feedback_id not in self._stored_ratings
+        ]
+        self._store_late_ratings()
+        rows = self._sessions.pop_rows()
         self._emitted += len(rows)
-        self._position.ended(self._sessions.take_ended(), self._emitted)
+        self._position.ended(self._sessions.pop_ended(), self._emitted)
         if rows and not self._waiting:
             self._waiting_since = time.monotonic()
         self._waiting += rows
@@ -175,17 +176,17 @@ class Collector:
             pass
         self._publish_due()
 
-    def _pass_on(self) -> None:
+    def _store_late_ratings(self) -> None:
         """Store ratings from requests with the late ratings. If the request is read again, it finds its rating there."""
-        while self._late:
+        while self._late_ratings:
             try:
-                self._own_feedback.append(self._late[0])
+                self._own_feedback.append(self._late_ratings[0])
             except OSError as error:
                 if not self._refused_rating:
-                    log.error("%d ratings from requests wait because the disk is full: %s", len(self._late), error)
+                    log.error("%d ratings from requests wait because the disk is full: %s", len(self._late_ratings), error)
                 self._refused_rating = True
                 return
-            self._late.pop(0)
+            self._late_ratings.pop(0)
             self._refused_rating = False
 
     def _publish_due(self) -> None:
@@ -222,7 +223,7 @@ class Collector:
         self._waiting = self._waiting[len(rows) :]
         self._waiting_since = time.monotonic()
         self._rows += len(rows)
-        self._kept += len(rows)
+        self._published += len(rows)
         self._shards += 1
         return True
 
@@ -231,19 +232,19 @@ class Collector:
         before = self._last_stem[:20]
         at = max(time.time_ns(), int(before) + 1) if before.isascii() and before.isdigit() and before < "9" * 20 else time.time_ns()
         stem = f"{at:020d}-{secrets.token_hex(3)}"
-        write_turns(self._run.trajectories / f"{stem}.parquet", rows, self._origin)
+        write_turns(self._run.turn_shard(stem), rows, self._origin)
         self._last_stem = stem
         self._position.shard(stem, (row.turn_id for row in rows))
 
     def _save(self) -> None:
         self._saved_at = time.monotonic()
         try:
-            self._position.save(self._captures.offsets, self._kept, self._sessions.open_turns)
+            self._position.save(self._captures.offsets, self._published, self._sessions.open_turns)
         except OSError as error:
             log.error("cannot write collect.json, so a restart will read more captures: %s", error)
             return
-        if time.monotonic() - self._kept_up_at >= UPKEEP_S:
-            self._kept_up_at = time.monotonic()
+        if time.monotonic() - self._upkeep_at >= UPKEEP_S:
+            self._upkeep_at = time.monotonic()
             try:
                 self._upkeep.work(self._position)
             except OSError as error:

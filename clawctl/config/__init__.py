@@ -21,7 +21,7 @@ from clawctl.config.environment import (
     state_folder,
     warning_of_variables,
 )
-from clawctl.config.eval import EvalConfig, GateConfig
+from clawctl.config.eval import EvalConfig, GateConfig, GateLimit, SuiteConfig
 from clawctl.config.judge import JudgeConfig
 from clawctl.config.model import DEMO_MODEL, ModelConfig
 from clawctl.config.privacy import PrivacyConfig
@@ -37,6 +37,7 @@ __all__ = [
     "CollectConfig",
     "EvalConfig",
     "GateConfig",
+    "GateLimit",
     "JudgeConfig",
     "LimitsConfig",
     "LoraConfig",
@@ -46,6 +47,7 @@ __all__ = [
     "Recipe",
     "Section",
     "ServeConfig",
+    "SuiteConfig",
     "TrainConfig",
     "UpConfig",
     "UpstreamConfig",

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from clawctl.config.elsewhere import Here, Settings, find_elsewhere
 from clawctl.config.recipe import Recipe, known_keys, lay_over, read_yaml
+from clawctl.config.train import METHODS_OF, TrainConfig
 from clawctl.errors import ClawError
 
 _CURE = "remove it from the file, or write the recipe yourself: docs/recipes.md"
@@ -160,6 +161,7 @@ def _together(key: str, old: str, value: Any, written: list[tuple[tuple[str, ...
 
 def _valued(lines: list[Line], found: Settings) -> list[Line]:
     """The lines with their values: `unknown` if a value is not allowed, `same default` if it equals clawctl's default."""
+    lines = [_used(line, found) for line in lines]
     wrong: dict[str, str] = {}
     nested: dict[str, Any] = {}
     for key, value in found.items():
@@ -184,6 +186,15 @@ def _valued(lines: list[Line], found: Settings) -> list[Line]:
         same = all(_at(values, key) == _at(defaults, key) for key in keys)
         told.append(Line(line.old, line.value, "same default" if same else "converted", new + note))
     return told
+
+
+def _used(line: Line, found: Settings) -> Line:
+    """The line, or the reason why its setting does nothing with the method. That setting is dropped from `found`."""
+    method = found.get("train.method", TrainConfig().method)
+    if line.new not in found or method in METHODS_OF.get(line.new.removeprefix("train."), (method,)):
+        return line
+    del found[line.new]
+    return Line(line.old, line.value, "dropped", f"it does nothing with train.method {method}")
 
 
 def _at(data: Any, key: str) -> Any:

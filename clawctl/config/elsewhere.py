@@ -71,7 +71,7 @@ def _suites(value: Any) -> "Settings | Here":
     named = [value] if isinstance(value, str) else value
     if named == ["personalisation"]:
         return {"eval.suites": named}
-    return Here(dropped="`personalisation` is the only suite of `eval` and the default", near="eval.suites")
+    return Here(dropped="their suites are not clawctl's: name a suite of yours as file.py:name", near="eval.suites")
 
 
 def _switch(key: str, on: Any, off: Here) -> Here:

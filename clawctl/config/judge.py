@@ -1,7 +1,7 @@
 """`judge:`, how turns are judged."""
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -21,8 +21,27 @@ _JUDGE_ELSEWHERE = {
     "custom_rm_path": "custom_rm",
 }
 
+Kind = Literal["endpoint", "prm", "custom_rm"]
+# The settings of `judge.by` for each kind of judge, and the keys that they stand for
+_BY: dict[str, dict[str, str]] = {
+    "endpoint": {
+        "url": "endpoint",
+        **{
+            name: name
+            for name in ("endpoints", "model", "api_key", "votes", "threshold", "temperature", "max_tokens", "view_chars")
+        },
+        **{name: name for name in ("requests_per_s", "timeout_s")},
+    },
+    "prm": {"model": "prm", "threshold": "prm_threshold", "range": "prm_range", "batch": "prm_batch"},
+    "custom_rm": {"path": "custom_rm", "range": "custom_rm_range"},
+}
+_VOTES = ("votes", "threshold")  # the other settings of an endpoint also serve `judge.hints: apart`
+
 
 class JudgeConfig(Section):
+    by: dict[str, str] | None = Field(None, exclude=True)
+    """The judge that decides, as a group with its settings: `{kind: endpoint, url: …, votes: 3}`, `{kind: prm, model: …}` or
+    `{kind: custom_rm, path: …}`. The keys below mean the same: `prm`, `prm_threshold` and so on."""
     endpoint: HttpUrl | None = None
     """Base URL of an OpenAI-compatible server (`http://host:port/v1`). Unset: the server of this run."""
     endpoints: list[HttpUrl] = []
@@ -94,11 +113,48 @@ class JudgeConfig(Section):
             raise PydanticCustomError("range", "expected two numbers, the lower one first, such as [0, 1]")
         return given
 
+    @property
+    def kind(self) -> Kind:
+        """Which judge decides where no person, environment or rule does."""
+        return "prm" if self.prm is not None else "custom_rm" if self.custom_rm is not None else "endpoint"
+
     @model_validator(mode="before")
     @classmethod
     def _elsewhere(cls, given: Any) -> Any:
-        """Accept the names that other systems use; our own name wins."""
+        """Accept `by`, and the names that other systems use; our own name wins."""
         if not isinstance(given, dict):
             return given
         ours = {_JUDGE_ELSEWHERE[key]: value for key, value in given.items() if key in _JUDGE_ELSEWHERE}
-        return {**ours, **{key: value for key, value in given.items() if key not in _JUDGE_ELSEWHERE}}
+        named = {key: value for key, value in given.items() if key not in _JUDGE_ELSEWHERE and key != "by"}
+        return {**ours, **(_flat(given["by"]) if "by" in given else {}), **named}
+
+    @model_validator(mode="after")
+    def _all_have_an_effect(self) -> Self:
+        """A setting of another judge than the chosen one is an error, unless it has its default: saved recipes have all keys."""
+        if self.prm is not None and self.custom_rm is not None:
+            raise PydanticCustomError("judge", "prm and custom_rm are both set; keep only one of them")
+        for kind, names in _BY.items():
+            for key in names.values() if kind != self.kind else ():
+                serves_hints = kind == "endpoint" and self.hints == "apart" and key not in _VOTES
+                if not serves_hints and getattr(self, key) != type(self).model_fields[key].default:
+                    told = {"key": key, "kind": kind, "chosen": self.kind}
+                    raise PydanticCustomError(
+                        "judge", "{key} belongs to the judge `{kind}`, but this recipe chooses `{chosen}`; remove one of them", told
+                    )
+        return self
+
+
+def _flat(by: Any) -> dict[str, Any]:
+    """The keys that `judge.by` stands for."""
+    kind = by.get("kind") if isinstance(by, dict) else None
+    if kind not in _BY:
+        raise PydanticCustomError("judge", "by needs a kind: {kinds}", {"kinds": ", ".join(_BY)})
+    names, settings = _BY[kind], {key: value for key, value in by.items() if key != "kind"}
+    unknown = sorted(settings.keys() - names.keys())
+    if unknown:
+        told = {"key": unknown[0], "kind": kind, "names": ", ".join(names)}
+        raise PydanticCustomError("judge", "by.{key} is not a setting of the judge `{kind}`, which has {names}", told)
+    needed = {"prm": "model", "custom_rm": "path"}.get(kind)
+    if needed is not None and settings.get(needed) is None:
+        raise PydanticCustomError("judge", "by.{key} is missing", {"key": needed})
+    return {names[key]: value for key, value in settings.items()}

@@ -6,7 +6,6 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from clawctl.checksums import Damaged, check_yaml
 from clawctl.config.collect import CollectConfig
 from clawctl.config.elsewhere import is_from_elsewhere, suggest
 from clawctl.config.eval import EvalConfig, GateConfig
@@ -18,6 +17,7 @@ from clawctl.config.serve import ServeConfig
 from clawctl.config.train import TrainConfig
 from clawctl.config.up import UpConfig
 from clawctl.errors import ClawError
+from clawctl.run.checksums import Damaged, check_yaml, is_sealed_yaml
 
 
 class Recipe(Section):
@@ -65,9 +65,21 @@ def load_recipe(path: Path | None, overrides: dict[str, Any] | None = None) -> R
         if value is not None:
             lay_over(data, key.split("."), value)
     try:
-        return Recipe.model_validate(data)
+        saved = path is not None and is_sealed_yaml(path.read_bytes())
+        recipe = Recipe.model_validate(data, context={"saved": saved})
     except ValidationError as error:
         raise _wrong_key(error, path, overrides or {}) from error
+    _check_gate(recipe)
+    return recipe
+
+
+def _check_gate(recipe: Recipe) -> None:
+    """Raises ClawError (exit code 2) if the gate compares a suite that is not run."""
+    run = [suite.name for suite in recipe.eval.suites]
+    missing = next((row.suite for row in recipe.gate.rows if row.suite not in run), None) if recipe.gate is not None else None
+    if missing is not None:
+        problem = f"the gate names the suite {missing}, but eval.suites runs {', '.join(run) or 'none'}"
+        raise ClawError(problem, f"add {missing} to eval.suites, or take its rows out of the gate", 2)
 
 
 def read_yaml(path: Path) -> dict[Any, Any]:

@@ -1,10 +1,26 @@
 """`train:`, how judged turns are trained."""
 
-from typing import Literal
+import logging
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, model_validator
+from pydantic_core import PydanticCustomError
 
 from clawctl.config.section import Section
+
+log = logging.getLogger("clawctl")
+
+_REWARDS, _HINTS, _BOTH = ("binary", "combine", "hybrid"), ("opd", "opd_topk", "combine", "hybrid"), ("combine", "hybrid")
+# The settings that belong to some methods only. They stand in the section of the method, or beside it.
+METHODS_OF: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("weight_binary", "weight_opd"), _BOTH),
+    **dict.fromkeys(("advantage", "baseline", "gamma", "gae_lambda"), _REWARDS),
+    **dict.fromkeys(("group_size", "group_std", "step_wise"), ("grpo", *_REWARDS)),
+    "gap_clip": ("opd", *_BOTH),
+    **dict.fromkeys(("teacher", "teacher_decay", "teacher_model", "teacher_api_key"), _HINTS),
+    "topk": ("opd_topk", "hybrid"),
+    **dict.fromkeys(("hint_choice", "hint_candidates"), ("hybrid",)),
+}
 
 
 class LoraConfig(Section):
@@ -24,10 +40,14 @@ class LoraConfig(Section):
 
 
 class TrainConfig(Section):
+    backend: str = "local"
+    """What trains: `local`, which is this machine's GPUs or CPUs, an installed package's backend, or your own as `file.py:name`.
+    Also as a section: `{kind: local}`."""
     method: Literal["binary", "grpo", "opd", "opd_topk", "combine", "hybrid"] = "combine"
     """Training method. `binary`: one reward per turn. `grpo`: reward minus the mean reward of its group. `opd`: distil the policy
     with the hint in its prompt, on the sampled tokens. `opd_topk`: the same as a KL over the likeliest tokens at each position.
-    `combine`: `binary` and `opd` as separate terms. `hybrid`: `binary` and a distillation that selects among several hints."""
+    `combine`: `binary` and `opd` as separate terms. `hybrid`: `binary` and a distillation that selects among several hints. Also
+    as a section with the settings of the method: `{kind: hybrid, topk: 8}`."""
     weight_binary: float = Field(1.0, ge=0)
     """Weight of the reward term in `combine` and `hybrid`. Other systems use 0.5. Here each term is a mean of its own, and 1 and 1
     give their plain sum. AdamW takes nearly the same step with 0.5 and 0.5."""
@@ -173,6 +193,48 @@ class TrainConfig(Section):
     """Seed for dropout and for the adapter's initial weights."""
     threads: int | None = None
     """CPU threads of the trainer. Unset: PyTorch decides."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _join_sections(cls, data: Any) -> Any:
+        """`method: {kind: hybrid, topk: 8}` is `method: hybrid` with `topk: 8`."""
+        if not isinstance(data, dict):
+            return data
+        joined = dict(data)
+        for name in ("backend", "method"):
+            if not isinstance(section := joined.get(name), dict):
+                continue
+            own = {key: value for key, value in section.items() if key != "kind"}
+            if wrong := next((key for key in own if name == "backend" or key not in METHODS_OF), None):
+                context = {"name": name, "kind": str(section.get("kind")), "key": wrong}
+                raise PydanticCustomError("train", "{name} {kind} has no setting {key}", context)
+            if twice := next((key for key in own if key in data and data[key] != own[key]), None):
+                raise PydanticCustomError(
+                    "train", "{key} is set twice, in the section {name} and beside it", {"key": twice, "name": name}
+                )
+            joined = {**joined, **own}
+            joined.pop(name)
+            if "kind" in section:
+                joined[name] = section["kind"]
+        return joined
+
+    @model_validator(mode="after")
+    def _check_method(self, info: ValidationInfo) -> Self:
+        """A setting that does nothing under the method is an error; in a recipe that an earlier version saved, a warning."""
+        for name in METHODS_OF.keys() & self.model_fields_set:
+            if not self.uses(name) and getattr(self, name) != type(self).model_fields[name].default:
+                methods = METHODS_OF[name]
+                listed = ", ".join(methods[:-1]) + " and " * (len(methods) > 1) + methods[-1]
+                if not (info.context or {}).get("saved"):
+                    context = {"key": name, "method": self.method, "methods": listed}
+                    raise PydanticCustomError("train", "{key} does nothing with method {method}; it belongs to {methods}", context)
+                log.warning("the recipe of this run sets train.%s, which belongs to %s, not %s", name, listed, self.method)
+        return self
+
+    def uses(self, name: str) -> bool:
+        """Whether a setting has an effect under the method."""
+        with_reference = self.custom_loss is not None and name == "teacher"  # a loss of the user's own may compare with `base`
+        return name not in METHODS_OF or self.method in METHODS_OF[name] or with_reference
 
     @property
     def uses_rewards(self) -> bool:

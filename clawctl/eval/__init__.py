@@ -1,0 +1,1 @@
+"""Measures a published version on suites, and the gate decides whether it goes live."""

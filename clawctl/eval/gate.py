@@ -1,21 +1,16 @@
 """The gate: decides whether a candidate may replace the live policy.
 
-A candidate is compared with the live version and with anchors: the base version, and for each metric the best version so far. With
-the live version alone, ten drops of 0.09 would each pass a limit of 0.10.
+Each row of the gate is a metric of a suite and the largest drop that is allowed. A candidate is compared with the live version and
+with anchors: the base version, and for each metric the best version so far. With the live version alone, ten drops of 0.09 would
+each pass a limit of 0.10.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from clawctl.config import GateConfig
+from clawctl.config import GateConfig, GateLimit
 
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """The scores that the gate compares; both were measured on the same tasks."""
-
-    satisfaction: float
-    correctness: float
+Scores = Mapping[tuple[str, str], float]  # {("personalisation", "correctness"): 0.9, …}, all of the same tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +28,9 @@ class Anchor:
 
     what: str  # "the base", "the best so far"
     version: int
+    suite: str  # "personalisation"
     metric: str  # "correctness"
     value: float
-
-
-def limit(gate: GateConfig, metric: str) -> float:
-    """The largest drop that the gate allows."""
-    return {"correctness": gate.max_correctness_drop, "satisfaction": gate.max_satisfaction_drop}[metric]
 
 
 def is_below(value: float, reference: float, allowed: float) -> bool:
@@ -50,37 +41,36 @@ def is_below(value: float, reference: float, allowed: float) -> bool:
 def decide(
     candidate: Scores, live: Scores | None, gate: GateConfig, against: int | None = None, anchors: Sequence[Anchor] = ()
 ) -> Decision:
-    """Promote unless correctness or satisfaction fell by more than the gate allows, compared with the live version or an anchor.
-    `live` is None if the live version cannot be measured; then only the anchors decide.
+    """Promote unless a metric fell by more than the gate allows, compared with the live version or an anchor. `live` is None if the
+    live version cannot be measured; then only the anchors decide. Without a number for one of its rows, the gate refuses.
 
     It compares point estimates: with 36 answers, a test for significance would never let a candidate through. Errors from noise do
     not accumulate, because the anchors stay fixed.
     """
-    losses: list[str | None] = []
-    fallen = set()
-    for metric in ("correctness", "satisfaction") if live is not None else ():
-        losses.append(_loss(metric, getattr(candidate, metric), getattr(live, metric), limit(gate, metric)))
-        fallen |= {metric} if losses[-1] else set()
-    for anchor in anchors:
-        if anchor.metric in fallen:
-            continue  # the comparison with the live version covers it
-        now, allowed = getattr(candidate, anchor.metric), limit(gate, anchor.metric)
-        if is_below(now, anchor.value, allowed):
-            where = f"{anchor.what} (version {anchor.version})"
-            losses.append(f"{anchor.metric} is {now:.2f}, more than {allowed:.2f} below the {anchor.value:.2f} of {where}")
-    refused = [loss for loss in losses if loss]
+    refused = [why for row in gate.rows if (why := _refusal(row, candidate, live, anchors))]
     if refused:
         return Decision(False, "; ".join(refused), against)
     if live is None:
         return Decision(True, "the live version cannot be measured", against)
-    kept = (
-        f"satisfaction {live.satisfaction:.2f} -> {candidate.satisfaction:.2f}, "
-        f"correctness {live.correctness:.2f} -> {candidate.correctness:.2f}"
-    )
-    return Decision(True, kept, against)
+    return Decision(True, ", ".join(_change(row, candidate, live) for row in gate.rows), against)
 
 
-def _loss(what: str, now: float, before: float, allowed: float) -> str | None:
-    if not is_below(now, before, allowed):
-        return None
-    return f"{what} fell from {before:.2f} to {now:.2f}, more than the {allowed:.2f} allowed"
+def _change(row: GateLimit, candidate: Scores, live: Scores) -> str:
+    now, before = candidate[row.suite, row.metric], live.get((row.suite, row.metric))
+    return f"{row.suite} {row.metric} {'' if before is None else f'{before:.2f} -> '}{now:.2f}"
+
+
+def _refusal(row: GateLimit, candidate: Scores, live: Scores | None, anchors: Sequence[Anchor]) -> str | None:
+    """Why this row keeps the candidate out, or None."""
+    metric, name = (row.suite, row.metric), f"{row.suite} {row.metric}"
+    if metric not in candidate:
+        known = ", ".join(sorted(metric for suite, metric in candidate if suite == row.suite)) or "nothing"
+        return f"the suite {row.suite} does not report {row.metric}, which the gate compares; it reports {known}: correct the gate"
+    value = candidate[metric]
+    if live is not None and metric in live and is_below(value, live[metric], row.max_drop):
+        return f"{name} fell from {live[metric]:.2f} to {value:.2f}, more than the {row.max_drop:.2f} allowed"
+    for anchor in anchors:
+        if (anchor.suite, anchor.metric) == metric and is_below(value, anchor.value, row.max_drop):
+            where = f"{anchor.what} (version {anchor.version})"
+            return f"{name} is {value:.2f}, more than {row.max_drop:.2f} below the {anchor.value:.2f} of {where}"
+    return None

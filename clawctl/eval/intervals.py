@@ -11,7 +11,7 @@ _T = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean of values between 0 and 1, with its 95 % confidence interval."""
+    """A mean, with its 95 % confidence interval."""
 
     mean: float
     low: float
@@ -48,6 +48,18 @@ def mean(values: Sequence[float]) -> Estimate:
         return Estimate(average, low, high, n)
     half = _t(n - 1) * math.sqrt(variance / n)
     return Estimate(average, max(0.0, average - half), min(1.0, average + half), n)
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """The mean of a metric: of outcomes that are True or False, of values in [0, 1], or else of any numbers."""
+    if all(isinstance(value, bool) for value in values):
+        return proportion([bool(value) for value in values])
+    if all(0 <= value <= 1 for value in values):
+        return mean(values)
+    low, high = (-1.0, 1.0) if all(-1 <= value <= 1 for value in values) else (min(values), max(values))
+    scaled = mean([(value - low) / (high - low) if high > low else 0.5 for value in values])
+    width = high - low
+    return Estimate(low + width * scaled.mean, low + width * scaled.low, low + width * scaled.high, scaled.n)
 
 
 def _wilson(share: float, n: int) -> tuple[float, float]:

@@ -1,51 +1,34 @@
-"""The results of a suite, and their file `eval/<version>.json`."""
+"""The record of a measured version: `eval/<version>.json`."""
 
 import logging
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from clawctl.checksums import Damaged, read_sealed, sealed
 from clawctl.config import EvalConfig
 from clawctl.eval.gate import Scores
-from clawctl.eval.intervals import Estimate
-from clawctl.run_dir import RunDir, publish_bytes, quarantine
-
-METRICS = ("satisfaction", "correctness")
+from clawctl.eval.suites import digest_of
+from clawctl.run.checksums import Damaged, read_sealed, sealed
+from clawctl.run.directory import RunDir, publish_bytes, quarantine
 
 log = logging.getLogger("eval")
 
 
-class CannotMeasure(Exception):
-    """The server did not answer correctly. `gone`: it could not be reached at all, so this is not a result for the policy."""
-
-    def __init__(self, problem: str, gone: bool):
-        super().__init__(problem)
-        self.gone = gone
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One suite's numbers on one policy version."""
-
-    metrics: dict[str, Estimate]  # "satisfaction", "correctness"
-    by_role: dict[str, dict[str, Estimate]]  # "student": the same metrics
-    examples: list[dict[str, Any]]  # {"task_id", "role", "prompt", "reply", "satisfaction", "correct"}, the same tasks each time
-
-    def as_json(self) -> dict[str, Any]:
-        by_role = {role: {name: value.as_json() for name, value in found.items()} for role, found in self.by_role.items()}
-        return {**{name: value.as_json() for name, value in self.metrics.items()}, "by_role": by_role}
-
-
 def settings_of(config: EvalConfig) -> dict[str, Any]:
     """The settings that two measurements must share to be comparable."""
-    return {"suites": list(config.suites), "problems": config.problems, "seed": config.seed, "temperature": config.temperature}
+    code = {suite.name: digest for suite in config.suites if (digest := digest_of(suite.name)) is not None}
+    return {
+        "suites": [suite.short() for suite in config.suites],
+        "problems": config.problems,
+        "seed": config.seed,
+        "temperature": config.temperature,
+        **({"code": code} if code else {}),
+    }
 
 
 def read_record(run: RunDir, version: int) -> dict[str, Any] | None:
     """`eval/<version>.json`, or None if the version has no record. An unreadable file is moved to a backup name."""
-    path = run.eval / f"{version}.json"
+    path = run.eval_record(version)
     try:
         found = read_sealed(path.read_bytes())
     except FileNotFoundError:
@@ -64,10 +47,15 @@ def is_measured(record: dict[str, Any] | None, config: EvalConfig) -> bool:
     return bool(record and record.get("suites") and record.get("settings") == settings_of(config))
 
 
+def metrics_of(suite: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The metrics of a suite in a record: {"correctness": {"mean": 0.9, "ci95": [0.7, 1.0], "n": 36}}."""
+    return {name: found for name, found in suite.items() if name != "by_role"}
+
+
 def scores(record: dict[str, Any]) -> Scores:
-    found = record["suites"]["personalisation"]
-    return Scores(found["satisfaction"]["mean"], found["correctness"]["mean"])
+    """The numbers that the gate compares."""
+    return {(suite, name): value["mean"] for suite, found in record["suites"].items() for name, value in metrics_of(found).items()}
 
 
 def write_record(run: RunDir, record: dict[str, Any]) -> None:
-    publish_bytes(run.eval / f"{record['version']}.json", sealed(orjson.dumps(record, option=orjson.OPT_INDENT_2)))
+    publish_bytes(run.eval_record(record["version"]), sealed(orjson.dumps(record, option=orjson.OPT_INDENT_2)))

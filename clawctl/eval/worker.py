@@ -11,23 +11,24 @@ import logging
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
 
 from clawctl.config import GateConfig, Recipe
-from clawctl.disk import when_there_is_room
-from clawctl.endpoint import Endpoint, own_api_key, own_endpoint
 from clawctl.errors import ClawError
-from clawctl.eval.gate import Anchor, Decision, Scores, decide, is_below, limit
-from clawctl.eval.results import METRICS, CannotMeasure, Finding, is_measured, read_record, scores, settings_of, write_record
-from clawctl.eval.suites import SUITES
-from clawctl.lineage import BUILT_ON, OVERTAKEN, Lineage, is_undecided, read_lineage, served
-from clawctl.policies import LiveMoved, ensure_base_policy, list_versions, live_version, move_live, read_policy
+from clawctl.eval.gate import Anchor, Decision, Scores, decide, is_below
+from clawctl.eval.results import is_measured, metrics_of, read_record, scores, settings_of, write_record
+from clawctl.eval.suites import CannotMeasure, LoadedSuite, Measured, load_suites
 from clawctl.printing import answers, print_json
 from clawctl.process import stop_on_signals
-from clawctl.run_dir import RunDir, changes, sole_worker
+from clawctl.run.directory import RunDir, changes, sole_worker
+from clawctl.run.disk import when_there_is_room
+from clawctl.run.endpoint import Endpoint, own_api_key, own_endpoint
+from clawctl.run.lineage import BUILT_ON, OVERTAKEN, Lineage, is_undecided, read_lineage, served
+from clawctl.run.policies import LiveMoved, ensure_base_policy, list_versions, live_version, move_live, read_policy
 
 log = logging.getLogger("eval")
 
@@ -50,14 +51,16 @@ def evaluate(run: RunDir, recipe: Recipe, version: int | None, once: bool, as_js
     if as_json:
         print_json(record)
     else:
-        answers().print(as_table(record))
+        for table in as_tables(record):
+            answers().print(table)
 
 
 def measure_by_hand(run: RunDir, recipe: Recipe, version: int, stop: threading.Event) -> dict[str, Any]:
     """Measure one version now, even if it was measured before. The gate's earlier decision stays."""
     read_policy(run, version)
+    suites = load_suites(recipe.eval)
     try:
-        record = measure(run, recipe, version, stop)
+        record = measure(run, recipe, suites, version, stop)
     except CannotMeasure as error:
         raise ClawError(
             f"policy {version} cannot be measured: {error}", "check that `clawctl serve` is running on this run"
@@ -70,52 +73,14 @@ def measure_by_hand(run: RunDir, recipe: Recipe, version: int, stop: threading.E
     return record
 
 
-def measure(run: RunDir, recipe: Recipe, version: int, stop: threading.Event) -> dict[str, Any]:
-    """Play all suites against `version`: the record, not yet written.
-
-    Raises CannotMeasure and Stopped.
-    """
-    try:
-        endpoint = _endpoint(run, recipe, version)
-    except ClawError as error:
-        raise CannotMeasure(error.problem, gone=True) from error
-    began = time.monotonic()
-    findings = asyncio.run(_play(endpoint, recipe, stop))
-    return {
-        "version": version,
-        "settings": settings_of(recipe.eval),
-        "suites": {name: finding.as_json() for name, finding in findings.items()},
-        "examples": [example for finding in findings.values() for example in finding.examples],
-        "decision": asdict(Decision(None, "measured without a decision")),
-        "seconds": time.monotonic() - began,
-        "at": time.time(),
-    }
-
-
-def _endpoint(run: RunDir, recipe: Recipe, version: int) -> Endpoint:
-    if recipe.eval.endpoint is None:
-        return own_endpoint(run, recipe, version)
-    return Endpoint(recipe.eval.endpoint.rstrip("/"), own_api_key(run, recipe)[0], f"{recipe.model_name}@{version}")
-
-
-async def _play(endpoint: Endpoint, recipe: Recipe, stop: threading.Event) -> dict[str, Finding]:
-    findings: dict[str, Finding] = {}
-    for name in recipe.eval.suites:
-        playing = asyncio.create_task(SUITES[name](endpoint, recipe.eval))
-        while not playing.done():
-            await asyncio.wait({playing}, timeout=0.2)
-            if stop.is_set():
-                playing.cancel()
-                raise Stopped
-        findings[name] = await playing
-    return findings
-
-
 class Follower:
     """Measures versions as the trainer publishes them. Its state is in the run directory, except the number of failures."""
 
     def __init__(self, run: RunDir, recipe: Recipe, stop: threading.Event, as_json: bool):
         self.run, self.recipe, self.stop, self.as_json = run, recipe, stop, as_json
+        self.suites = load_suites(recipe.eval)
+        if recipe.gate is not None:
+            check_gate(recipe.gate, self.suites)
         self.failures: Counter[int] = Counter()
         self.waiting_for = ""  # the last logged reason for waiting: logged once
 
@@ -147,33 +112,20 @@ class Follower:
         return bool(unseen)
 
     def _step_gated(self, gate: GateConfig) -> bool:
+        """Measure the live version and the newest candidate, compare them, and let the candidate in or keep it out."""
         live = live_version(self.run)
         if live is None:
             return False
         live_record = self._measured(live)
-        lineage = read_lineage(self.run)
-        self._close_dead(lineage, live)
-        candidates = [v for v in lineage.above(lineage.tip, live) if _undecided(read_record(self.run, v))]
-        if not candidates:
+        candidate = self._candidate(live)
+        if candidate is None:
             return False
-        *overtaken, candidate = candidates
-        for version in overtaken:
-            self._decided(version, Decision(False, f"{OVERTAKEN} {candidate} before it was measured", live))
         record = self._measured(candidate)
         if live_version(self.run) != live:
             return True  # LIVE has moved meanwhile: look again
-        if not record["suites"]:
-            decision = Decision(False, record["decision"]["reason"], live)
-        else:
-            anchors = self._anchors(scores(record), gate, lineage, live)
-            now_live = scores(live_record) if live_record["suites"] else None
-            decision = decide(scores(record), now_live, gate, live, anchors)
-            if now_live is None and decision.promote:
-                decision = Decision(True, f"the live version itself {live_record['decision']['reason']}", live)
-            record = {**(read_record(self.run, candidate) or record), "compared": [asdict(anchor) for anchor in anchors]}
-            self._write(record)
-        now = read_lineage(self.run)
-        if now.live != live or candidate not in now.living():
+        decision = self._compare(candidate, record, live, live_record, gate)
+        lineage = read_lineage(self.run)
+        if lineage.live != live or candidate not in lineage.living():
             return True
         if decision.promote:
             # before the record: after a crash in between it counts as live, not as decided
@@ -184,13 +136,33 @@ class Follower:
         self._decided(candidate, decision)
         return True
 
-    def _close_dead(self, lineage: Lineage, live: int) -> None:
-        """Write down of versions that were built on a dead one that they are not measured."""
+    def _candidate(self, live: int) -> int | None:
+        """The newest undecided version above the live one. Writes down why the others are not measured: they were built on a dead
+        version, or overtaken."""
+        lineage = read_lineage(self.run)
         dead = set(lineage.dead())
         for version in sorted(dead):
             if lineage.parents[version] in dead and is_undecided(self.run, version):
                 reason = f"{BUILT_ON} {lineage.parents[version]}, which did not go live"
                 self._decided(version, Decision(False, reason, live))
+        undecided = [v for v in lineage.above(lineage.tip, live) if _undecided(read_record(self.run, v))]
+        for version in undecided[:-1]:
+            self._decided(version, Decision(False, f"{OVERTAKEN} {undecided[-1]} before it was measured", live))
+        return undecided[-1] if undecided else None
+
+    def _compare(
+        self, candidate: int, record: dict[str, Any], live: int, live_record: dict[str, Any], gate: GateConfig
+    ) -> Decision:
+        """The gate's decision on a measured candidate. What it was compared with is written into its record."""
+        if not record["suites"]:
+            return Decision(False, record["decision"]["reason"], live)
+        anchors = self._anchors(scores(record), gate, read_lineage(self.run), live)
+        live_scores = scores(live_record) if live_record["suites"] else None
+        decision = decide(scores(record), live_scores, gate, live, anchors)
+        self._write({**(read_record(self.run, candidate) or record), "compared": [asdict(anchor) for anchor in anchors]})
+        if live_scores is None and decision.promote:
+            return Decision(True, f"the live version itself {live_record['decision']['reason']}", live)
+        return decision
 
     def _anchors(self, candidate: Scores, gate: GateConfig, lineage: Lineage, live: int) -> list[Anchor]:
         """The base version and the best version by each metric, with their scores on the tasks of this recipe.
@@ -200,29 +172,30 @@ class Follower:
         """
         anchors = []
         let_in = served(self.run).intersection(lineage.ancestry(live))
-        if live != 0:
-            base = self._measured(0)
-            if base["suites"]:
-                anchors += [Anchor("the base", 0, metric, getattr(scores(base), metric)) for metric in METRICS]
+        base = scores(self._measured(0)) if live != 0 else {}
         records = {v: record for v in let_in if v and (record := read_record(self.run, v)) and record["suites"]}
         alike = {version for version, record in records.items() if is_measured(record, self.recipe.eval)}
-        for metric in METRICS:
-            for group in (alike, records.keys() - alike):  # measurements on other tasks hide no missing ones
+        for row in gate.rows:
+            metric = row.suite, row.metric
+            if metric in base:
+                anchors.append(Anchor("the base", 0, *metric, base[metric]))
+            of = {version: found[metric] for version, record in records.items() if metric in (found := scores(record))}
+            for group in (alike & of.keys(), of.keys() - alike):  # measurements on other tasks hide no missing ones
                 if not group:
                     continue
-                best = max(group, key=lambda v: (getattr(scores(records[v]), metric), v))
-                value = getattr(scores(records[best]), metric)
-                if best != live and is_below(getattr(candidate, metric), value, limit(gate, metric)):
-                    value = getattr(self._again(best), metric)
+                best = max(group, key=lambda v: (of[v], v))
+                value = of[best]
+                if best != live and metric in candidate and is_below(candidate[metric], value, row.max_drop):
+                    value = self._again(best).get(metric, value)
                 elif best == live or best not in alike:
                     continue  # compared with anyway, or of other tasks and not in the way
-                anchors.append(Anchor("the best so far", best, metric, value))
+                anchors.append(Anchor("the best so far", best, *metric, value))
         return anchors
 
     def _again(self, version: int) -> Scores:
         """The second measurement of a version. It is made now if it is missing or used other tasks. If the server cannot serve the
         version, the first one is returned. Raises CannotMeasure if it is too early to decide that."""
-        record = read_record(self.run, version) or _unmeasurable(self.recipe, version, "its record is missing")
+        record = read_record(self.run, version) or _unmeasurable(self.run, self.recipe, version, "its record is missing")
         again = record.get("again")
         if again is not None and is_measured(again, self.recipe.eval):
             return scores(again)
@@ -237,14 +210,14 @@ class Follower:
     def _measure(self, version: int) -> dict[str, Any]:
         """A new record of `version`; without numbers after _TRIES failures. Raises CannotMeasure before that."""
         try:
-            return measure(self.run, self.recipe, version, self.stop)
+            return measure(self.run, self.recipe, self.suites, version, self.stop)
         except CannotMeasure as error:
             if error.gone:
                 raise
             self.failures[version] += 1
             if self.failures[version] < _TRIES:
                 raise
-            return _unmeasurable(self.recipe, version, str(error))
+            return _unmeasurable(self.run, self.recipe, version, str(error))
 
     def _measured(self, version: int) -> dict[str, Any]:
         """The record of `version` with numbers that are comparable for this recipe, measured now if needed. It has no numbers if
@@ -264,7 +237,7 @@ class Follower:
         return fresh
 
     def _decided(self, version: int, decision: Decision) -> None:
-        record = read_record(self.run, version) or _unmeasurable(self.recipe, version, decision.reason)
+        record = read_record(self.run, version) or _unmeasurable(self.run, self.recipe, version, decision.reason)
         record["decision"] = asdict(decision)
         self._write(record)
         log.info("policy %d %s: %s", version, "goes live" if decision.promote else "does not go live", decision.reason)
@@ -283,12 +256,71 @@ class Follower:
             self.waiting_for = problem
 
 
+# ---- one measurement -----------------------------------------------------------------------------------------------------
+
+
+def measure(run: RunDir, recipe: Recipe, suites: Sequence[LoadedSuite], version: int, stop: threading.Event) -> dict[str, Any]:
+    """Run all suites against `version`: the record, not yet written.
+
+    Raises CannotMeasure and Stopped.
+    """
+    try:
+        endpoint = _endpoint(run, recipe, version)
+    except ClawError as error:
+        raise CannotMeasure(error.problem, gone=True) from error
+    began = time.monotonic()
+    measured = asyncio.run(_run_suites(endpoint, suites, stop))
+    return {
+        "policy": run.policy,
+        "version": version,
+        "settings": settings_of(recipe.eval),
+        "suites": {name: found.as_json() for name, found in measured.items()},
+        "examples": [example for found in measured.values() for example in found.examples],
+        "decision": asdict(Decision(None, "measured without a decision")),
+        "seconds": time.monotonic() - began,
+        "at": time.time(),
+    }
+
+
+def _endpoint(run: RunDir, recipe: Recipe, version: int) -> Endpoint:
+    if recipe.eval.endpoint is None:
+        return own_endpoint(run, recipe, version)
+    return Endpoint(recipe.eval.endpoint.rstrip("/"), own_api_key(run, recipe)[0], f"{recipe.model_name}@{version}")
+
+
+async def _run_suites(endpoint: Endpoint, suites: Sequence[LoadedSuite], stop: threading.Event) -> dict[str, Measured]:
+    measured: dict[str, Measured] = {}
+    for suite in suites:
+        measuring = asyncio.create_task(suite.measure(endpoint))
+        while not measuring.done():
+            await asyncio.wait({measuring}, timeout=0.2)
+            if stop.is_set():
+                measuring.cancel()
+                raise Stopped
+        measured[suite.name] = await measuring
+    return measured
+
+
+def check_gate(gate: GateConfig, suites: Sequence[LoadedSuite]) -> None:
+    """Raises ClawError (exit code 2) if a suite that names its metrics lacks one that the gate compares."""
+    known = {suite.name: suite.metrics for suite in suites}
+    for row in gate.rows:
+        metrics = known.get(row.suite)
+        if metrics is not None and row.metric not in metrics:
+            problem = f"the gate names the metric {row.metric} of the suite {row.suite}, which does not report it"
+            raise ClawError(problem, f"use one of {', '.join(metrics)}", 2)
+
+
+# ---- records -------------------------------------------------------------------------------------------------------------
+
+
 def _undecided(record: dict[str, Any] | None) -> bool:
     return record is None or record["decision"]["promote"] is None
 
 
-def _unmeasurable(recipe: Recipe, version: int, reason: str) -> dict[str, Any]:
+def _unmeasurable(run: RunDir, recipe: Recipe, version: int, reason: str) -> dict[str, Any]:
     return {
+        "policy": run.policy,
         "version": version,
         "settings": settings_of(recipe.eval),
         "suites": {},
@@ -300,10 +332,13 @@ def _unmeasurable(recipe: Recipe, version: int, reason: str) -> dict[str, Any]:
 
 
 def _in_short(record: dict[str, Any]) -> str:
-    found = record["suites"].get("personalisation")
-    if found is None:
+    if not record["suites"]:
         return str(record["decision"]["reason"])
-    return ", ".join(f"{name} {_estimate(found[name])}" for name in METRICS) + f" ({record['seconds']:.1f} s)"
+    suites = (
+        f"{suite}: " + ", ".join(f"{name} {_estimate(value)}" for name, value in metrics_of(found).items())
+        for suite, found in record["suites"].items()
+    )
+    return "; ".join(suites) + f" ({record['seconds']:.1f} s)"
 
 
 def _estimate(found: dict[str, Any]) -> str:
@@ -311,12 +346,14 @@ def _estimate(found: dict[str, Any]) -> str:
     return f"{found['mean']:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def as_table(record: dict[str, Any]) -> Table:
-    """The numbers of one version, together and by role."""
-    table = Table(title=f"policy {record['version']}", caption="mean and 95 % interval of first replies")
-    for heading in ("suite", "who", *METRICS, "n"):
-        table.add_column(heading)
-    for name, found in record["suites"].items():
-        for who, part in (("all", found), *found["by_role"].items()):
-            table.add_row(name, who, *(_estimate(part[metric]) for metric in METRICS), str(part[METRICS[0]]["n"]))
-    return table
+def as_tables(record: dict[str, Any]) -> list[Table]:
+    """The numbers of one version, a table for each suite: all tasks together, and each kind alone."""
+    tables = []
+    for suite, found in record["suites"].items():
+        metrics = list(metrics_of(found))
+        table = Table("tasks", *metrics, "n", title=f"policy {record['version']}, {suite}", caption="mean and 95 % interval")
+        for who, part in (("all", found), *found.get("by_role", {}).items()):
+            cells = (_estimate(part[metric]) if metric in part else "" for metric in metrics)
+            table.add_row(who, *cells, str(max((value["n"] for value in metrics_of(part).values()), default=0)))
+        tables.append(table)
+    return tables

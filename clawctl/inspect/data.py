@@ -7,12 +7,11 @@ from typing import Any
 
 from rich.table import Table
 
-from clawctl.checksums import read_sealed
-from clawctl.inspect.rows import read_json
+from clawctl.inspect.rows import read_json, shard_rows
 from clawctl.inspect.tables import problem_lines, since, sized
 from clawctl.printing import answers, one_line, print_json
-from clawctl.run_dir import FOLDERS, RunDir, published
-from clawctl.shards import UnreadableShard, read_columns
+from clawctl.privacy.chosen import captured_rows
+from clawctl.run.directory import FOLDERS, RunDir, published
 
 # The content of each folder, and its user data.
 _HOLDS = {
@@ -59,19 +58,18 @@ def look_at_data(run: RunDir) -> dict[str, Any]:
         rows["captures"] += 1
         _note(users, user, moment)["captured"] += 1
     sessions: dict[str, set[str]] = {}
-    for row in _columns(run.trajectories, "turns", ("session_id", "user", "created_at"), problems):
+    for row in shard_rows(run.trajectories, "turns", ("session_id", "user", "created_at"), problems):
         rows["trajectories"] += 1
         _note(users, row["user"], row["created_at"])["turns"] += 1
         sessions.setdefault(row["user"], set()).add(row["session_id"])
     for user, found in users.items():
         found["sessions"] = len(sessions.get(user, ()))
-    rows["verdicts"] = sum(1 for _ in _columns(run.verdicts, "verdicts", ("turn_id",), problems))
+    rows["verdicts"] = sum(1 for _ in shard_rows(run.verdicts, "verdicts", ("turn_id",), problems))
     others = sorted(path.name for path in run.root.iterdir() if path.is_dir() and path.name not in FOLDERS)
-    stores = [_store(run.root / name, rows.get(name)) for name in (*FOLDERS, *others)]
-    announced: dict[str, Any] = read_json(run.root / "run.json", problems, {}, lambda value: isinstance(value, dict))
+    stores = [_store(run.folder(name), rows.get(name)) for name in (*FOLDERS, *others)]
     return {
         "run": str(run.root),
-        "since": announced.get("created_at"),
+        "since": read_json(run.marker, problems).get("created_at"),
         "stores": stores,
         "users": sorted(users.values(), key=lambda user: user["user"]),
         "problems": problems,
@@ -100,18 +98,5 @@ def _note(users: dict[str, dict[str, Any]], user: str, moment: float) -> dict[st
 
 def _captured(run: RunDir) -> Iterator[tuple[str, str, float]]:
     for path in published(run.captures, ".jsonl"):
-        with path.open("rb") as file:
-            for line in file:
-                try:
-                    row = read_sealed(line)
-                    yield str(row["key"]), str(row["exchange_id"]), float(row["created_at"])
-                except (LookupError, TypeError, ValueError):
-                    continue  # an incomplete line; `inspect health` counts quarantined data
-
-
-def _columns(folder: Path, kind: str, columns: tuple[str, ...], problems: list[str]) -> Iterator[dict[str, Any]]:
-    for path in published(folder, ".parquet"):
-        try:
-            yield from read_columns(path, kind, columns)
-        except UnreadableShard as error:
-            problems.append(f"{folder.name}/{error}")
+        for row in captured_rows(path):
+            yield row["key"], row["exchange_id"], float(row["created_at"])

@@ -15,12 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from clawctl.inspect.policies import read_live
-from clawctl.inspect.rows import Joined, json_lines, read_json, read_open, read_rows
+from clawctl.inspect.rows import Joined, read_json, read_lines, read_open, read_rows
 from clawctl.inspect.tables import problem_lines, since, sized
-from clawctl.lineage import read_lineage, refusals_in_a_row
-from clawctl.policies import list_versions
 from clawctl.printing import answers, counted, one_line, print_json
-from clawctl.run_dir import FOLDERS, RunDir, claimed, published
+from clawctl.run.directory import FOLDERS, RunDir, claimed, published
+from clawctl.run.lineage import read_lineage, refusals_in_a_row
+from clawctl.run.policies import list_versions
 
 _LITTLE_ROOM = 16 << 20  # bytes
 REDACTION_CURE = (
@@ -49,7 +49,7 @@ def look(run: RunDir) -> dict[str, Any]:
         problems.append(f"the disk has {sized(free)} left: stages wait for free space, and serve loses captures")
     still_open = read_open(run, problems)
     served = sum(row.turn["source"] == "serve" for row in joined.rows)
-    feed = read_json(run.train / "feed.json", problems, None, lambda value: isinstance(value, dict))
+    feed = read_json(run.feed_counts, problems) or None
     return {
         "stages": {
             "serve": serve["running"],
@@ -76,7 +76,7 @@ def look(run: RunDir) -> dict[str, Any]:
         "redacted_by": redacted_by(joined),
         "feed": feed,
         "quarantine": quarantined(run),
-        "disk_bytes": {name: disk_bytes(run.root / name) for name in FOLDERS},
+        "disk_bytes": {name: disk_bytes(run.folder(name)) for name in FOLDERS},
         "disk_free_bytes": free,
         "problems": problems,
     }
@@ -85,8 +85,8 @@ def look(run: RunDir) -> dict[str, Any]:
 def training(run: RunDir, problems: list[str]) -> dict[str, Any]:
     """The version that training continues from, the versions it left, its last move back, and why it is paused."""
     lineage = read_lineage(run)
-    known: dict[str, Any] = read_json(run.train / "refusals.json", problems, {}, lambda value: isinstance(value, dict))
-    back = list(json_lines(run.train / "back.jsonl", problems))
+    known = read_json(run.refusals, problems)
+    back = list(read_lines(run.went_back, problems))
     return {
         "goes_on_from": lineage.tip,
         "dead_versions": lineage.dead(),
@@ -122,7 +122,7 @@ def is_running(run: RunDir, stage: str) -> bool:
     """Whether a worker holds the lock of `stage`. The lock is only tried if its last owner may be alive, because a reader must not
     block a worker that starts."""
     try:
-        owner = re.fullmatch(r"process (\d+) on (.+)", (run.locks / f"{stage}.owner").read_text(errors="replace").strip())
+        owner = re.fullmatch(r"process (\d+) on (.+)", run.owner(stage).read_text(errors="replace").strip())
     except OSError:
         return False
     if owner and owner[2] == socket.gethostname() and not _lives(int(owner[1])):
@@ -137,7 +137,7 @@ def is_judging(run: RunDir) -> bool | None:
     waiting = unjudged(run)
     if not waiting:
         return None
-    if not (run.locks / f"judge-{waiting[0]}.lock").exists():
+    if not run.lock(f"judge-{waiting[0]}").exists():
         return False
     with claimed(run, f"judge-{waiting[0]}") as free:
         return not free
@@ -158,9 +158,8 @@ def ask_server(run: RunDir) -> dict[str, Any]:
 
     A server that accepts the connection but does not answer in time counts as running.
     """
-    problems: list[str] = []
-    announced: dict[str, Any] = read_json(run.root / "serve.json", problems, {}, lambda value: isinstance(value, dict))
-    answer: dict[str, Any] = {"running": False, "url": announced.get("url"), "lost": None, "health": None}
+    url = read_json(run.server, []).get("url")
+    answer: dict[str, Any] = {"running": False, "url": url, "lost": None, "health": None}
     if not answer["url"]:
         return answer
     try:
@@ -231,7 +230,7 @@ def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
     stages = Text("  ").join(_stage(stage, runs) for stage, runs in found["stages"].items())
     versions = f"{found['live_version']} is live, {found['newest_version']} is the newest"
     lost = captures["lost"]
-    told = "serve is not running, so the number of lost ones is not known" if lost is None else f"{lost} lost"
+    losses = "serve is not running, so the number of lost ones is not known" if lost is None else f"{lost} lost"
     waits = ", ".join(f"{turns[f'waiting_for_{stage}']} for {stage}" for stage in ("collect", "judge", "trainer"))
     lines = [
         ("running", stages),
@@ -241,7 +240,7 @@ def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
         (
             "captures",
             Text(
-                f"{counted(captures['exchanges'], 'exchange')} in {counted(captures['files'], 'file')}, {told}",
+                f"{counted(captures['exchanges'], 'exchange')} in {counted(captures['files'], 'file')}, {losses}",
                 style="red" if lost else "",
             ),
         ),
@@ -260,11 +259,11 @@ def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
     return [*lines, ("disk", Text(f"{sized(sum(found['disk_bytes'].values()))} ({used})" if used else "almost nothing"))]
 
 
-def _training_lines(told: dict[str, Any]) -> list[tuple[str, Text]]:
-    lines, back, paused = [], told["went_back"], told["paused"]
-    if told["dead_versions"]:
-        dead = counted(len(told["dead_versions"]), "dead version")
-        lines.append(("training", Text(f"continues from version {told['goes_on_from']}; {dead}, see `clawctl inspect policies`")))
+def _training_lines(facts: dict[str, Any]) -> list[tuple[str, Text]]:
+    lines, back, paused = [], facts["went_back"], facts["paused"]
+    if facts["dead_versions"]:
+        dead = counted(len(facts["dead_versions"]), "dead version")
+        lines.append(("training", Text(f"continues from version {facts['goes_on_from']}; {dead}, see `clawctl inspect policies`")))
     if back:
         given = f"{counted(back.get('given_back', 0), 'turn')} given back, {back.get('skipped', 0)} skipped"
         given += f", {back['expired']} expired with their shards" if back.get("expired") else ""
@@ -281,7 +280,8 @@ def _training_lines(told: dict[str, Any]) -> list[tuple[str, Text]]:
 def _keys_line(keys: dict[str, dict[str, float]]) -> str:
     """The keys with most trained turns first."""
     return ", ".join(
-        f"{key} {told['share']:.0%} of trained turns ({told['trained']}), {told['waiting']} waiting" for key, told in keys.items()
+        f"{key} {counts['share']:.0%} of trained turns ({counts['trained']}), {counts['waiting']} waiting"
+        for key, counts in keys.items()
     )
 
 
@@ -317,11 +317,11 @@ def _sampling_line(serve: dict[str, Any]) -> str:
     changed = (serve["health"] or {}).get("sampling_changed")
     if not isinstance(changed, dict) or not changed:
         return ""
-    told = []
+    clients = []
     for client, counts in changed.items():
         of = ", ".join(f"{name} {count}" for name, count in counts.items() if name != "requests")
-        told.append(f"{counted(counts.get('requests', 0), 'request')} of {client} ({of})")
-    return f"changed by serve.sampling: {', '.join(told)}"
+        clients.append(f"{counted(counts.get('requests', 0), 'request')} of {client} ({of})")
+    return f"changed by serve.sampling: {', '.join(clients)}"
 
 
 def _feed_line(feed: dict[str, Any]) -> str:
@@ -344,8 +344,8 @@ def _reasons(found: dict[str, Any]) -> Sequence[Table | Text]:
         parts.append(table)
     if found["redacted_by"]:
         rule, count = next(iter(found["redacted_by"].items()))
-        said = f"{counted(count, 'turn')}, most of the redacted ones, because of {rule}; {REDACTION_CURE}"
-        parts.append(Text.assemble(("redacted: ", "yellow"), one_line(said, 400)))
+        text = f"{counted(count, 'turn')}, most of the redacted ones, because of {rule}; {REDACTION_CURE}"
+        parts.append(Text.assemble(("redacted: ", "yellow"), one_line(text, 400)))
     parts += [
         Text.assemble(("quarantined: ", "yellow"), one_line(f"quarantine/{entry['file']}: {entry['reason']}", 300))
         for entry in found["quarantine"]

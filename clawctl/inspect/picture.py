@@ -85,8 +85,8 @@ def draw_training(steps: list[dict[str, Any]], path: Path) -> None:
 def _steps(axes: Any, steps: list[dict[str, Any]], key: str, title: str, unit: str, colour: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    told = [(row["step"], row[key]) for row in steps if isinstance(row.get(key), int | float) and "step" in row]
-    axes.plot([step for step, _ in told], [value for _, value in told], "o-", color=colour, linewidth=2, markersize=4)
+    points = [(row["step"], row[key]) for row in steps if isinstance(row.get(key), int | float) and "step" in row]
+    axes.plot([step for step, _ in points], [value for _, value in points], "o-", color=colour, linewidth=2, markersize=4)
     axes.set_title(title, loc="left", fontsize=12)
     axes.set_ylabel(unit, color=GREY)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

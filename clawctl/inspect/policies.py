@@ -7,12 +7,12 @@ from typing import Any
 from rich.text import Text
 
 from clawctl.errors import ClawError
-from clawctl.inspect.rows import json_lines, read_json, read_policies
+from clawctl.inspect.rows import read_json, read_lines, read_policies
 from clawctl.inspect.tables import cut_to, problem_lines, since
-from clawctl.lineage import BUILT_ON, OVERTAKEN, read_lineage, why_dead
-from clawctl.policies import live_version, read_moves
 from clawctl.printing import Column, answers, counted, fitting, one_line, print_json
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
+from clawctl.run.lineage import BUILT_ON, OVERTAKEN, read_lineage, why_dead
+from clawctl.run.policies import live_version, read_moves
 
 _METRICS = ("satisfaction", "correctness")
 _MOVES_SHOWN = 5
@@ -62,10 +62,10 @@ def _tree(rows: Sequence[dict[str, Any]]) -> list[Text]:
         return []
     living = [str(row["version"]) for row in rows if row["dead"] is None]
     way = " → ".join((["…"] if len(living) > _SHOWN_OF_LINEAGE else []) + living[-_SHOWN_OF_LINEAGE:])
-    told = [Text(f"training continues from version {living[-1]}: {way}")]
+    lines = [Text(f"training continues from version {living[-1]}: {way}")]
     for row in dead[-_MOVES_SHOWN:]:
-        told.append(Text(f"version {row['version']} (from {row['parent']}) is dead: ", "dim") + one_line(row["dead"], 200))
-    return told
+        lines.append(Text(f"version {row['version']} (from {row['parent']}) is dead: ", "dim") + one_line(row["dead"], 200))
+    return lines
 
 
 def _decisions(rows: Sequence[dict[str, Any]]) -> list[Text]:
@@ -100,7 +100,7 @@ def describe_policies(run: RunDir, problems: list[str]) -> list[dict[str, Any]]:
     live = read_live(run, problems)
     lineage = read_lineage(run)
     dead, tip = why_dead(run, lineage), lineage.tip
-    steps = {row.get("step"): row for row in json_lines(run.train / "steps.jsonl", problems)}
+    steps = {row.get("step"): row for row in read_lines(run.steps, problems)}
     found = []
     for policy in read_policies(run, problems):
         measured = read_eval(run, policy.version, problems)
@@ -129,13 +129,7 @@ def describe_policies(run: RunDir, problems: list[str]) -> list[dict[str, Any]]:
 def read_eval(run: RunDir, version: int, problems: list[str]) -> dict[str, Any]:
     """`eval/<version>.json`, or the same without numbers."""
     nothing: dict[str, Any] = {"version": version, "suites": {}, "decision": None, "examples": [], "compared": []}
-    found = read_json(
-        run.eval / f"{version}.json",
-        problems,
-        nothing,
-        lambda value: isinstance(value, dict) and isinstance(value.get("suites"), dict),
-    )
-    return {**nothing, **found}
+    return nothing | read_json(run.eval_record(version), problems, suites=dict)
 
 
 def read_live(run: RunDir, problems: list[str]) -> int | None:

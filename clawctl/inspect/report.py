@@ -11,9 +11,9 @@ from typing import Any
 from clawctl.errors import ClawError
 from clawctl.inspect.picture import draw, draw_training
 from clawctl.inspect.policies import describe_policies, read_eval
-from clawctl.inspect.rows import json_lines
+from clawctl.inspect.rows import read_lines
 from clawctl.printing import answers, plain, print_json
-from clawctl.run_dir import RunDir, publish_bytes
+from clawctl.run.directory import RunDir, publish_bytes
 
 _LONGEST = 2000  # characters of an example
 
@@ -24,7 +24,7 @@ def write_report(run: RunDir, folder: Path) -> tuple[Path, Path]:
     problems: list[str] = []
     policies = describe_policies(run, problems)
     found = [row for row in policies if row["satisfaction"] and row["correctness"]]
-    steps = list(json_lines(run.train / "steps.jsonl", problems))
+    steps = list(read_lines(run.steps, problems))
     if not found and not steps:
         problem = f"{run.root} has no measured policy and no training step"
         raise ClawError(
@@ -53,10 +53,10 @@ def show_report(run: RunDir, folder: Path | None, as_json: bool) -> None:
 def _page(
     run: RunDir, policies: list[dict[str, Any]], found: list[dict[str, Any]], pictures: list[bytes], problems: list[str]
 ) -> str:
-    told_of = [_in_words(found[0], found[-1])] if found else []
-    alternatives = [*told_of, "Reward of the turns in each step, and the difference between trainer and sampler"]
+    measured = [_in_words(found[0], found[-1])] if found else []
+    alternatives = [*measured, "Reward of the turns in each step, and the difference between trainer and sampler"]
     images = [base64.b64encode(picture).decode() for picture in pictures]
-    told = [
+    parts = [
         _text("p", f"{sum(row['turns'] for row in policies)} turns trained in {len(policies) - 1} updates; {_live(policies)}."),
         *(
             f'<img alt="{_escape(words)}" src="data:image/png;base64,{image}">'
@@ -78,7 +78,7 @@ def _page(
     head = (
         f'<meta charset="utf-8"><meta name="viewport" content="width=device-width">{_text("title", title)}<style>{_STYLE}</style>'
     )
-    body = "\n".join([_text("h1", title), *told])
+    body = "\n".join([_text("h1", title), *parts])
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
 
 

@@ -3,44 +3,28 @@
 Readers change nothing. An unreadable file is reported as a problem and stays in place; its stage quarantines it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from clawctl.checksums import Damaged, read_sealed
 from clawctl.config import TrainConfig, load_recipe, recipe_file
 from clawctl.errors import ClawError
-from clawctl.feedback import Ratings
-from clawctl.lineage import MOST_TIMES, TWICE, read_lineage
-from clawctl.policies import list_versions, read_policy
-from clawctl.reward import Worth, worth
-from clawctl.run_dir import RunDir, published
-from clawctl.shards import UnreadableShard, read_columns
-from clawctl.types import Policy, is_judged, lacks_reaction
-
-T = TypeVar("T")
+from clawctl.run import lines
+from clawctl.run.checksums import Damaged, read_sealed
+from clawctl.run.directory import RunDir, published
+from clawctl.run.feedback import Ratings
+from clawctl.run.lineage import MOST_TIMES, TWICE, read_lineage
+from clawctl.run.policies import list_versions, read_policy
+from clawctl.run.reward import Worth, worth
+from clawctl.run.rows import Policy, is_judged, lacks_reaction
+from clawctl.run.shards import UnreadableShard, read_columns
 
 _FEW = (
-    "turn_id",
-    "session_id",
-    "parent_turn_id",
-    "parent_evidence",
-    "turn_index",
-    "kind",
-    "source",
-    "user",
-    "created_at",
-    "policy_version",
-    "top_p",
-    "top_k",
-    "group_id",
-    "outcome_reward",
-    "feedback",
-    "trainable",
-    "untrainable_reason",
+    "turn_id", "session_id", "parent_turn_id", "parent_evidence", "turn_index", "kind", "source", "user", "created_at",
+    "policy_name", "policy_version", "top_p", "top_k", "group_id", "outcome_reward", "feedback", "trainable", "untrainable_reason",
     "redacted_by",
-)
+)  # fmt: skip
 _WORDS = ("messages", "response", "next_state")
 _VERDICT = ("turn_id", "reward", "votes", "hint", "hints", "judge", "reason")
 
@@ -69,9 +53,8 @@ def read_rows(run: RunDir, words: bool = False) -> Joined:
     """All turns of the run; with `words` also their text. Unreadable files never raise an error."""
     joined = Joined()
     columns = (*_FEW, *_WORDS) if words else _FEW
-    turns = [row for path in published(run.trajectories, ".parquet") for row in _shard(path, "turns", columns, joined.problems)]
-    judged = [row for path in published(run.verdicts, ".parquet") for row in _shard(path, "verdicts", _VERDICT, joined.problems)]
-    verdicts = {row["turn_id"]: row for row in judged}
+    turns = {row["turn_id"]: row for row in shard_rows(run.trajectories, "turns", columns, joined.problems)}
+    verdicts = {row["turn_id"]: row for row in shard_rows(run.verdicts, "verdicts", _VERDICT, joined.problems)}
     policies = read_policies(run, joined.problems)
     lineage = read_lineage(run)
     gone = set(lineage.dead())
@@ -87,7 +70,7 @@ def read_rows(run: RunDir, words: bool = False) -> Joined:
     config = train_config(run, joined.problems)
     ratings = Ratings(run)
     ratings.look()
-    for turn in {turn["turn_id"]: turn for turn in turns}.values():
+    for turn in turns.values():
         turn_id = turn["turn_id"]
         verdict, step = verdicts.get(turn_id), steps.get(turn_id)
         used, rating = turn, ratings.of(turn["user"], turn_id)
@@ -95,8 +78,8 @@ def read_rows(run: RunDir, words: bool = False) -> Joined:
             used = {**turn, "trainable": True, "untrainable_reason": None}  # its user reacted, after the row was published
         counts = rating is not None and (step is None or rating.created_at <= trained_at.get(turn_id, 0.0))
         newest_rating = rating.rating if rating is not None and counts else turn["feedback"]
-        said = (None, None) if verdict is None else (verdict["judge"], verdict["reward"])
-        earned = worth(newest_rating, turn["outcome_reward"], *said)
+        judged = (None, None) if verdict is None else (verdict["judge"], verdict["reward"])
+        earned = worth(newest_rating, turn["outcome_reward"], *judged)
         old = updates.get(turn["policy_version"] or 0, 0)
         why_not = None if step is not None else _why_not(used, verdict, earned, skipped.get(turn_id), old, config)
         if why_not is not None and skipped.get(turn_id) is None and len(dead.get(turn_id, ())) >= MOST_TIMES:
@@ -106,25 +89,23 @@ def read_rows(run: RunDir, words: bool = False) -> Joined:
     return joined
 
 
-def _shard(path: Path, kind: str, columns: tuple[str, ...], problems: list[str]) -> list[dict[str, Any]]:
-    try:
-        return read_columns(path, kind, columns)
-    except UnreadableShard as error:
-        problems.append(f"{path.parent.name}/{error}")
-        return []
+def shard_rows(folder: Path, kind: str, columns: Sequence[str], problems: list[str]) -> Iterator[dict[str, Any]]:
+    """Some columns of all rows in the shards of a folder."""
+    for path in published(folder, ".parquet"):
+        try:
+            yield from read_columns(path, kind, columns)
+        except UnreadableShard as error:
+            problems.append(f"{folder.name}/{error}")
 
 
 def _ledger(run: RunDir, problems: list[str], gone: set[int]) -> tuple[dict[str, int], dict[str, str], dict[str, list[int]]]:
     """Of turns that were in a step: the living step that trained them; why it was skipped; and its steps among those that are
     `gone`."""
-    folder = run.train / "ledger"
     steps: dict[str, int] = {}
     skipped: dict[str, str] = {}
     dead: dict[str, list[int]] = {}
-    for path in published(folder, ".json") if folder.exists() else []:
-        entry: dict[str, Any] = read_json(
-            path, problems, {}, lambda found: isinstance(found, dict) and isinstance(found.get("turns"), dict)
-        )
+    for path in published(run.ledger, ".json"):
+        entry = read_json(path, problems, turns=dict)
         ids = [turn_id for some in entry.get("turns", {}).values() for turn_id in some]
         if entry.get("outcome") == "trained" and entry["step"] in gone:
             for turn_id in ids:
@@ -149,8 +130,7 @@ def _why_not(
     if earned.problem is not None:
         return earned.problem
     hinted = bool(verdict["hint"]) and config.uses_hints
-    compared = config.credit != "reward"  # then a 0 counts as well
-    has_reward = earned.says_something or (compared and earned.value is not None)
+    has_reward = earned.counts(config.credit != "reward")
     if config.credit == "group" and turn["group_id"] is None and not hinted:
         return "in no group"
     if not (hinted or (has_reward and config.uses_rewards)):
@@ -198,39 +178,31 @@ class Open:
 
 def read_open(run: RunDir, problems: list[str]) -> Open:
     """The open turns as collect last saved them: seconds ago if it is running."""
-    position: dict[str, Any] = read_json(run.root / "collect.json", problems, {}, lambda found: isinstance(found, dict))
-    kept = position.get("open")
-    turns, since = (kept.get("turns"), kept.get("since")) if isinstance(kept, dict) else (0, None)
+    saved = read_json(run.position, problems).get("open")
+    turns, since = (saved.get("turns"), saved.get("since")) if isinstance(saved, dict) else (0, None)
     return Open(turns if isinstance(turns, int) else 0, since if isinstance(since, int | float) else None)
 
 
-def read_json(path: Path, problems: list[str], default: T, check: Callable[[Any], bool] = lambda _: True) -> Any | T:
-    """The content of `path`. Returns `default` if the file is missing, or if it is unusable, which is noted as a problem."""
+def read_json(path: Path, problems: list[str], **shape: type) -> dict[str, Any]:
+    """The object in `path`, whose keys in `shape` have that type. Empty if there is no file, or if it is unusable, which is a
+    problem."""
     try:
         value = read_sealed(path.read_bytes())
     except FileNotFoundError:
-        return default
+        return {}
     except (OSError, Damaged) as error:
         problems.append(f"{path.parent.name}/{path.name}: {error}")
-        return default
-    if not check(value):
-        problems.append(f"{path.parent.name}/{path.name}: unexpected content")
-        return default
-    return value
+        return {}
+    if isinstance(value, dict) and all(isinstance(value.get(key), kind) for key, kind in shape.items()):
+        return value
+    problems.append(f"{path.parent.name}/{path.name}: unexpected content")
+    return {}
 
 
-def json_lines(path: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
-    """The objects of a file with one JSON object a line. The last line may still be in the making; another bad one is a problem."""
-    lines = path.read_bytes().split(b"\n") if path.exists() else []
-    for number, line in enumerate(lines, 1):
-        try:
-            value = read_sealed(line) if line.strip() else None
-        except Damaged as error:
-            if number < len(lines):
-                problems.append(f"{path.parent.name}/{path.name}, line {number}: {error}")
-            continue
-        if isinstance(value, dict):
-            yield value
+def read_lines(path: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
+    """The objects of a file with one a line. A damaged line is noted as a problem."""
+    where = f"{path.parent.name}/{path.name}"
+    return lines.read_lines(path, lambda number, error: problems.append(f"{where}, line {number}: {error}"))
 
 
 def words_of(message: dict[str, Any] | None) -> str:

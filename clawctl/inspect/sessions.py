@@ -9,7 +9,7 @@ from rich.text import Text
 from clawctl.inspect.rows import Joined, Open, Row, is_of_use, read_open, read_rows
 from clawctl.inspect.tables import cut_to, problem_lines, since
 from clawctl.printing import Column, answers, counted, fitting, one_line, print_json
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
 
 _COLUMNS = (
     Column("session"),

@@ -10,8 +10,8 @@ from clawctl.errors import ClawError
 from clawctl.inspect.rows import Row, read_rows, words_of
 from clawctl.inspect.tables import cut_to, problem_lines
 from clawctl.printing import answers, counted, labelled, one_line, plain, print_json
-from clawctl.reward import signed
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
+from clawctl.run.reward import signed
 
 
 def show_turns(run: RunDir, session: str | None, as_json: bool) -> None:
@@ -98,10 +98,10 @@ def _block(row: Row, width: int) -> list[Text]:
     """A turn for a terminal that is too narrow for the table: a line of numbers, then one line per text."""
     found = as_dict(row)
     head = (str(found["index"]), f"policy {found['policy_version']}", _reward(found), _fate(row))
-    said = " · ".join(plain(part) for part in head if part)
+    numbers = " · ".join(plain(part) for part in head if part)
     named = Text.assemble((plain(found["turn"], 8), "bold"), "  ", one_line(found["session"], 40))
     parts = [(name, found[key] or "") for name, key in (("request", "asked"), ("answer", "answered"), ("next state", "came_back"))]
-    return [named, *labelled([("turn", said), *parts, ("hint", found["hint"] or "")], width), Text("")]
+    return [named, *labelled([("turn", numbers), *parts, ("hint", found["hint"] or "")], width), Text("")]
 
 
 _WIDTH_OF_TABLE = 130  # below that, each column of text has room for one word only

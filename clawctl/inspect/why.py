@@ -11,12 +11,12 @@ from rich.text import Text
 
 from clawctl.errors import ClawError
 from clawctl.inspect.health import REDACTION_CURE
-from clawctl.inspect.rows import Row, json_lines, read_rows
+from clawctl.inspect.rows import Row, read_lines, read_rows
 from clawctl.inspect.tables import problem_lines
 from clawctl.inspect.turns import as_dict, whole_turn
 from clawctl.printing import Column, answers, fitting, one_line, plain, print_json
-from clawctl.run_dir import RunDir
-from clawctl.shards import UnreadableShard, read_table
+from clawctl.run.directory import RunDir
+from clawctl.run.shards import UnreadableShard, read_table
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _OF_STEP = (
@@ -34,7 +34,7 @@ def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
     joined = read_rows(run, words=True)
     row = _find(joined.rows, turn, run)
     record = read_record(run, row.step, row.turn["turn_id"], joined.problems) if row.step is not None else None
-    step = next((found for found in json_lines(run.train / "steps.jsonl", joined.problems) if found.get("step") == row.step), None)
+    step = next((found for found in read_lines(run.steps, joined.problems) if found.get("step") == row.step), None)
     found = explain(row, record, step)
     texts = _texts(run, record) if tokens and record else None
     if as_json:
@@ -52,14 +52,14 @@ def explain(row: Row, record: dict[str, Any] | None, step: dict[str, Any] | None
     """The turn, its step, and its own part in the step."""
     of_step = {name: step.get(name) for name in (*_OF_STEP, "correction")} if step else None
     turn = as_dict(row)
-    told: dict[str, Any] = {"turn": turn, "worth": row.worth.words, "cure": cure_of(row), "step": of_step, "numbers": None}
+    explained: dict[str, Any] = {"turn": turn, "worth": row.worth.words, "cure": cure_of(row), "step": of_step, "numbers": None}
     if record is None:
-        return told
-    turn["reward"], told["worth"] = record["reward"], record.get("worth") or told["worth"]  # as it was trained
+        return explained
+    turn["reward"], explained["worth"] = record["reward"], record.get("worth") or explained["worth"]  # as it was trained
     ratios = [math.exp(now - then) for now, then in zip(record["policy_logprobs"], record["sampler_logprobs"], strict=True)]
     names = ("method", "shard", "reward", "credit", "baseline", "temperature", "policy_version", "policy_version_end", "staleness")
     return {
-        **told,
+        **explained,
         "numbers": {
             **{name: record[name] for name in names},
             "completion_tokens": len(ratios),
@@ -98,7 +98,7 @@ def _term(term: dict[str, Any]) -> dict[str, Any]:
 
 def read_record(run: RunDir, step: int, turn_id: str, problems: list[str]) -> dict[str, Any] | None:
     """The turn's row of `train/turns/<step>.parquet`; None if it is no longer stored."""
-    path = run.train / "turns" / f"{step}.parquet"
+    path = run.record(step)
     if not path.exists():
         return None
     try:
@@ -149,7 +149,7 @@ def _by_token(record: dict[str, Any], texts: list[str]) -> list[dict[str, Any]]:
             "text": text,
             "sampler": then,
             "policy": now,
-            "teacher": told,
+            "teacher": taught,
             "ratio": math.exp(now - then),
             "terms": {
                 term["name"]: {
@@ -160,7 +160,7 @@ def _by_token(record: dict[str, Any], texts: list[str]) -> list[dict[str, Any]]:
                 for term in record["terms"]
             },
         }
-        for place, (token, text, then, now, told) in enumerate(streams)
+        for place, (token, text, then, now, taught) in enumerate(streams)
     ]
 
 
@@ -201,8 +201,8 @@ def _lines(found: dict[str, Any]) -> list[Text]:
         kind = "advantage" if "advantage_mean" in term else "divergence"
         masked = "" if term["masked_tokens"] is None else f", {term['masked_tokens']} tokens masked"
         share = f"weight {term['weight']:g} over {term['tokens_of_step']} tokens of the step"
-        told = f"{kind} {_short(term[f'{kind}_mean'])} on average, {_spread(term[f'{kind}_quantiles'])}{masked}; {share}"
-        lines.append(_line(f"term {name}", told))
+        values = f"{kind} {_short(term[f'{kind}_mean'])} on average, {_spread(term[f'{kind}_quantiles'])}{masked}; {share}"
+        lines.append(_line(f"term {name}", values))
     return lines
 
 
@@ -217,13 +217,13 @@ def _token_table(tokens: list[dict[str, Any]], width: int) -> Table:
     return fitting("tokens", columns, rows, width)
 
 
-def _of_term(told: dict[str, Any]) -> str:
-    value = _short(told.get("advantage", told.get("divergence")))
-    return value if told.get("acts", True) else f"({value})"
+def _of_term(term: dict[str, Any]) -> str:
+    value = _short(term.get("advantage", term.get("divergence")))
+    return value if term.get("acts", True) else f"({value})"
 
 
-def _line(name: str, told: str) -> Text:
-    return Text.assemble((f"{name}: ", "dim"), plain(told))
+def _line(name: str, text: str) -> Text:
+    return Text.assemble((f"{name}: ", "dim"), plain(text))
 
 
 def _spread(values: list[float]) -> str:

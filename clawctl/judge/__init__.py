@@ -1,0 +1,1 @@
+"""Turns become verdicts: a reward and a hint from what came back after each turn."""

@@ -17,12 +17,11 @@ from typing import Any, Protocol, SupportsFloat, runtime_checkable
 
 from clawctl.config import JudgeConfig
 from clawctl.errors import ClawError
-from clawctl.judge.evidence import Evidence
-from clawctl.judge.opinion import Opinion
+from clawctl.judge.protocol import Evidence, Opinion
 from clawctl.judge.reward_range import OUTSIDE, RewardRange
 from clawctl.judge.view import view_turn
 from clawctl.plugins import load_object, takes, with_name
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from functools import cache, lru_cache
 from tokenizers import Tokenizer
 
 from clawctl.config import DEMO_MODEL, Recipe
-from clawctl.judge.evidence import Evidence
+from clawctl.judge.protocol import Evidence
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clawctl.types import Message
+from clawctl.run.rows import Message
 
 # Which formats a tool's results may have, by its exact name, from recordings of the clients. `exec` of OpenClaw is not here: its
 # results hold no exit code.

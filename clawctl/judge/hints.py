@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from clawctl.config import JudgeConfig
-from clawctl.judge.evidence import Evidence
 from clawctl.judge.fences import neutral, visible
 from clawctl.judge.prompts import HINT_SYSTEM, SYSTEM, Vote
-from clawctl.types import Message
+from clawctl.judge.protocol import Evidence
+from clawctl.run.rows import Message
 
 log = logging.getLogger(__name__)
 

@@ -4,56 +4,38 @@ The worker that holds the shard's claim writes it and deletes it once the shard 
 turns are judged again.
 """
 
-import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
 import orjson
 
-from clawctl.checksums import Damaged, read_sealed, sealed
-from clawctl.names import open_to_append
-from clawctl.run_dir import RunDir
-from clawctl.types import Verdict
+from clawctl.run.checksums import sealed
+from clawctl.run.directory import RunDir
+from clawctl.run.lines import append_lines, read_lines
+from clawctl.run.rows import Verdict, from_json
 
 
 class Journal:
     """The journal of one claimed shard. `found` contains the verdicts of an earlier worker, by turn."""
 
     def __init__(self, run: RunDir, stem: str, turn_ids: Iterable[str]) -> None:
-        self.path = run.verdicts / f"{stem}.jsonl"
+        self.path = run.journal(stem)
         wanted = set(turn_ids)
         self.found = {verdict.turn_id: verdict for verdict in _read(self.path) if verdict.turn_id in wanted}
-        self._file: IO[bytes] | None = None
-        self._torn = True  # the file may end within a line: a worker was killed, or the disk was full
 
     def add(self, verdict: Verdict) -> None:
-        """Keep one verdict. A disk that is full only means that it may be paid for twice."""
-        line = sealed(orjson.dumps(verdict)) + b"\n"
+        """Keep one verdict. If the disk is full, a restart may pay for it again."""
         with suppress(OSError):
-            if self._file is None:
-                descriptor = open_to_append(self.path)
-                self._file = os.fdopen(descriptor, "ab", buffering=0)
-            line = b"\n" * self._torn + line
-            self._torn = self._file.write(line) < len(line)
-
-    def close(self) -> None:
-        if self._file is not None:
-            with suppress(OSError):
-                self._file.close()
-            self._file = None
+            append_lines(self.path, [sealed(orjson.dumps(verdict))], to_disk=False)
 
     def remove(self) -> None:
         """Delete the journal, because the shard is published with its verdicts."""
-        self.close()
         self.path.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> list[Verdict]:
-    verdicts = []
+def _read(path: Path) -> Iterator[Verdict]:
     with suppress(OSError):
-        for line in path.read_bytes().splitlines():
-            with suppress(Damaged, TypeError):  # half a line, or another than was written
-                verdicts.append(Verdict(**read_sealed(line)))
-    return verdicts
+        for row in read_lines(path):
+            with suppress(ValueError):
+                yield from_json(Verdict, row)

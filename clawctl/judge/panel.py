@@ -1,20 +1,34 @@
-"""Selects the judge of a turn: people and environments before rules, rules before the recipe's judge."""
+"""One turn's way to its verdict: view → votes → reward and hints → verdict.
 
+People and environments decide before rules, and rules before the recipe's judge.
+"""
+
+import asyncio
 import time
+from collections.abc import Coroutine, Iterable
 from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
 
-from clawctl.config import Recipe
+from clawctl.config import JudgeConfig, Recipe
 from clawctl.errors import ClawError
-from clawctl.judge.calls import Calls
-from clawctl.judge.demo_world import DemoWorld, is_judged_by_demo
-from clawctl.judge.evidence import Evidence
-from clawctl.judge.llm import LLMJudge, write_hint
-from clawctl.judge.opinion import Judge, Opinion
-from clawctl.judge.ratings import RatedTurns
+from clawctl.judge.client import CallRefused, JudgeClient
+from clawctl.judge.demo_world import DemoWorld, is_judged_by_demo, knows
+from clawctl.judge.hints import hint_candidates, hint_rules
+from clawctl.judge.plain import plain_words
+from clawctl.judge.prompts import PROMPT_VERSION, Vote, hint_messages, judge_messages, new_fence, read_hint, read_vote
+from clawctl.judge.protocol import Evidence, Judge, Opinion
 from clawctl.judge.rules import rated, ruled
-from clawctl.reward import RATING
-from clawctl.run_dir import RunDir
-from clawctl.types import Verdict
+from clawctl.judge.view import DEMO_CHARS, LEAST_CHARS, VIEW_CHARS, TurnView, view_turn
+from clawctl.judge.votes import decided, first_round, majority, why_none
+from clawctl.run.directory import RunDir
+from clawctl.run.feedback import Ratings
+from clawctl.run.reward import RATING
+from clawctl.run.rows import Verdict
+
+_SHORTER = 4  # a view that brought no valid vote is made so many times shorter
+
+T = TypeVar("T")
 
 
 class Panel:
@@ -23,9 +37,10 @@ class Panel:
     def __init__(self, run: RunDir, recipe: Recipe, patience_s: float | None) -> None:
         """Raises ClawError if the recipe's judge cannot be created."""
         self.settings = recipe.judge
-        self.calls = Calls(run, recipe, patience_s)
-        self.judge = _make_judge(run, recipe, self.calls)
-        self.ratings = RatedTurns(run)
+        self.client = JudgeClient(run, recipe, patience_s)
+        self.judge = _make_judge(run, recipe.judge, self.client)
+        self.ratings = Ratings(run)
+        self.ratings.look()
         self._world = DemoWorld() if is_judged_by_demo(recipe) else None
 
     async def verdict(self, turn: Evidence) -> Verdict:
@@ -33,17 +48,31 @@ class Panel:
         if not turn.judged:
             return Verdict(turn.turn_id, None, [], None, [], "nobody", f"not trainable: {turn.untrainable_reason}", None)
         begun = time.monotonic()
-        turn = self.ratings.laid_over(turn)
-        found = rated(turn, self.settings) or (ruled(turn, self.settings.execution_tools) if self.settings.rules else None)
-        asked = found is None
-        if found is None:
+        turn = with_rating(self.ratings, turn)
+        opinion = rated(turn, self.settings) or self.rule(turn)
+        is_asked = opinion is None
+        if opinion is None:
             if self._world is not None:
                 self._world.look(turn)
-            found = await self.judge.judge(turn)
-        said = self.ratings.remark(turn)
-        if self.settings.hints == "apart" and found.reward is not None and said.next_state is not None:
-            asked, found = True, replace(found, hints=await write_hint(self.calls, self.settings, said))
-        return as_verdict(turn.turn_id, found, time.monotonic() - begun if asked else None)
+            opinion = await self.judge.judge(turn)
+        turn = self._with_comment(turn)
+        if self.settings.hints == "apart" and opinion.reward is not None and turn.next_state is not None:
+            is_asked, opinion = True, replace(opinion, hints=await _hint_apart(self.client, self.settings, turn))
+        latency_s = time.monotonic() - begun if is_asked else None
+        hints, votes = list(opinion.hints), list(opinion.votes)
+        hint = hints[0] if hints else None
+        return Verdict(turn.turn_id, opinion.reward, votes, hint, hints, opinion.judge, opinion.reason, latency_s)
+
+    def rule(self, turn: Evidence) -> Opinion | None:
+        """The opinion of the rules, if the recipe uses them and one decides."""
+        return ruled(turn, self.settings.execution_tools) if self.settings.rules else None
+
+    def _with_comment(self, turn: Evidence) -> Evidence:
+        """The turn with the comment of its rating at the end of its next state. Hints may come from it, but never verdicts."""
+        rating = self.ratings.of(turn.user, turn.turn_id)
+        if rating is None or not rating.comment:
+            return turn
+        return replace(turn, next_state=[*(turn.next_state or []), {"role": "user", "content": rating.comment}])
 
     def doubt(self, verdict: Verdict) -> ClawError | None:
         """Why this verdict cannot be published yet; None if it can."""
@@ -51,27 +80,18 @@ class Panel:
 
     def rated_since(self, turn: Evidence, verdict: Verdict) -> Verdict:
         """The verdict after a rating that arrived while the turn was judged. The votes stay for the record."""
-        turn = self.ratings.laid_over(turn)
+        turn = with_rating(self.ratings, turn)
         if not turn.judged or turn.feedback is None:
             return verdict
         return replace(verdict, reward=float(turn.feedback), judge=RATING, reason=None)
 
     async def close(self) -> None:
         await self.judge.close()
-        await self.calls.close()
+        await self.client.close()
 
 
-def as_verdict(turn_id: str, found: Opinion, latency_s: float | None) -> Verdict:
-    hints = list(found.hints)
-    return Verdict(
-        turn_id, found.reward, list(found.votes), hints[0] if hints else None, hints, found.judge, found.reason, latency_s
-    )
-
-
-def _make_judge(run: RunDir, recipe: Recipe, calls: Calls) -> Judge:
-    settings = recipe.judge
-    if settings.prm is not None and settings.custom_rm is not None:
-        raise ClawError("judge.prm and judge.custom_rm are both set", "keep only one of them", 2)
+def _make_judge(run: RunDir, settings: JudgeConfig, client: JudgeClient) -> Judge:
+    """The judge that the recipe chooses (`judge.by`): a chat model, unless it names a reward model."""
     if settings.prm is not None:
         from clawctl.judge.prm import PRMJudge  # imports torch
 
@@ -80,4 +100,111 @@ def _make_judge(run: RunDir, recipe: Recipe, calls: Calls) -> Judge:
         from clawctl.judge.custom import CustomJudge
 
         return CustomJudge(settings.custom_rm, settings, run)
-    return LLMJudge(calls, settings)
+    return LLMJudge(client, settings)
+
+
+class LLMJudge:
+    """Asks for at most `judge.votes` votes on a turn, as few as decide, each with its own fence.
+
+    Ordinary sentences decide: a vote is based on those of a turn (`clawctl.judge.plain`), and on the complete view only if they do
+    not decide. A hint may come from the rest of a reply, such as a log or a list, if the vote on the complete view agrees.
+    """
+
+    def __init__(self, client: JudgeClient, settings: JudgeConfig) -> None:
+        self._client, self._settings = client, settings
+        self._chars = _first_chars(client, settings)
+        self._plain = partial(plain_words, knows=knows if client.asks_demo_model else None)
+        self.name = f"{client.model} prompt {PROMPT_VERSION}"
+
+    async def judge(self, turn: Evidence) -> Opinion:
+        settings, view = self._settings, self.view(turn)
+        votes: list[Vote] = []
+        while not votes or not decided([vote.score for vote in votes], settings.votes, settings.threshold):
+            count = settings.votes - len(votes) if votes else first_round(settings.votes, settings.threshold)
+            votes += await together(self.vote(turn, view) for _ in range(count))
+        scores = [vote.score for vote in votes]
+        reward = majority(scores, settings.threshold)
+        hints: list[str] = []
+        if settings.hints == "with_vote" and reward is not None:
+            rules = hint_rules(settings, turn)
+            rest = await self._votes_on_the_rest(turn, view, reward)
+            hints = list(dict.fromkeys(hint_candidates(rest, reward, rules) + hint_candidates(votes, reward, rules)))
+        reason = why_none(scores) if reward is None else None
+        return Opinion(self.name, reward, tuple(scores), tuple(hints), reason)
+
+    def view(self, turn: Evidence, chars: int | None = None, is_plain: bool = True) -> TurnView:
+        """The text that a vote is based on: the turn's ordinary sentences, or all of it."""
+        return view_turn(turn, self._settings.history_chars, chars or self._chars, self._plain if is_plain else None)
+
+    async def vote(self, turn: Evidence, view: TurnView, is_plain: bool = True) -> Vote:
+        """One vote on `view`.
+
+        A view that brings no valid vote is shown again, shorter: its length may have confused the judge, cut off its answer, or
+        exceeded its context. If the ordinary sentences do not decide, the complete view is shown (not after `is_plain` False).
+        """
+        shown, chars = view, min(self._chars, len(view))
+        while True:
+            fence, vote = new_fence(), Vote(score=None, hint=None)
+            messages = judge_messages(shown.request, shown.answer, shown.next_state, shown.role, fence, shown.earlier)
+            try:
+                answer = await self._client.ask(messages)
+                vote = vote if answer is None else read_vote(answer, fence)
+            except CallRefused as refused:
+                if refused.too_long:  # later turns need not find out again
+                    self._chars = max(min(self._chars, len(shown) // 2), LEAST_CHARS)
+            if vote.score is None:
+                chars = max(chars // _SHORTER, LEAST_CHARS)
+                shorter = self.view(turn, chars, is_plain)
+                if len(shorter) < len(shown):
+                    shown = shorter
+                    continue
+            if vote.score or not is_plain or (whole := self.view(turn, is_plain=False)) == view:
+                return vote
+            shown, chars, is_plain = whole, min(self._chars, len(whole)), False
+
+    async def _votes_on_the_rest(self, turn: Evidence, view: TurnView, reward: float) -> list[Vote]:
+        """One vote on the complete view, only for its hint, if the reply contains more than ordinary sentences."""
+        whole = self.view(turn, is_plain=False)
+        if reward == 0 or whole.next_state == view.next_state:
+            return []
+        return [await self.vote(turn, whole, is_plain=False)]
+
+    def doubt(self) -> None:
+        return None
+
+    async def close(self) -> None:
+        """Do nothing: the creator of the client closes it."""
+
+
+def _first_chars(client: JudgeClient, settings: JudgeConfig) -> int:
+    """How many characters of a turn the judge is shown at first."""
+    return settings.view_chars or (DEMO_CHARS if client.asks_demo_model else VIEW_CHARS)
+
+
+async def _hint_apart(client: JudgeClient, settings: JudgeConfig, turn: Evidence) -> tuple[str, ...]:
+    """Ask for a hint apart from the votes (`judge.hints: apart`): at most one candidate."""
+    view, fence = view_turn(turn, settings.history_chars, _first_chars(client, settings)), new_fence()
+    messages = hint_messages(view.request, view.answer, view.next_state, view.role, fence, view.earlier)
+    try:
+        answer = await client.ask(messages, settings.hint_model)
+    except CallRefused:
+        return ()
+    hint = read_hint(answer, fence) if answer is not None else None
+    return tuple(hint_candidates([Vote(0, hint)], 0.0, hint_rules(settings, turn)))
+
+
+def with_rating(ratings: Ratings, turn: Evidence) -> Evidence:
+    """The turn with the newest rating of its user, as of the last look."""
+    rating = ratings.of(turn.user, turn.turn_id)
+    return turn if rating is None else replace(turn, feedback=rating.rating)
+
+
+async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """All results, in order. If one fails, the others are stopped before its exception is raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -15,15 +15,14 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 from clawctl.config import JudgeConfig
 from clawctl.control_tokens import control_texts
 from clawctl.errors import ClawError
-from clawctl.judge.evidence import Evidence
 from clawctl.judge.fences import neutral, new_fence
-from clawctl.judge.opinion import Opinion
-from clawctl.judge.view import View, view_turn
+from clawctl.judge.protocol import Evidence, Opinion
+from clawctl.judge.view import TurnView, view_turn
 
 log = logging.getLogger(__name__)
 
 _CURE = "use a directory or a Hugging Face model with both, such as one that Trainer saved"
-_TRIAL = View("2+2?", "4", "Thanks.", "user", "")
+_TRIAL = TurnView("2+2?", "4", "Thanks.", "user", "")
 
 
 class PRMJudge:
@@ -57,7 +56,7 @@ class PRMJudge:
         self.name = f"{path} sequence classification"
         self._settings = settings
         self._longest = min(getattr(found, "max_position_embeddings", None) or 2**16, self._tokenizer.model_max_length)
-        self._waiting: list[tuple[View, asyncio.Future[float]]] = []
+        self._waiting: list[tuple[TurnView, asyncio.Future[float]]] = []
         self._working: asyncio.Task[None] | None = None
         if not math.isfinite(self.scores([_TRIAL])[0]):
             if self._range is not None:
@@ -100,14 +99,14 @@ class PRMJudge:
         finally:
             self._working = None
 
-    def _give_up(self, waiting: list[tuple[View, asyncio.Future[float]]], error: Exception) -> None:
+    def _give_up(self, waiting: list[tuple[TurnView, asyncio.Future[float]]], error: Exception) -> None:
         self._waiting = []
         for _, future in waiting:
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # one of them ends the worker, and the others need no report
 
-    def scores(self, views: list[View]) -> list[float]:
+    def scores(self, views: list[TurnView]) -> list[float]:
         """One score per view, from -1 to 1. Raises ClawError if the model cannot process them."""
         try:
             return self._scores(views)
@@ -116,7 +115,7 @@ class PRMJudge:
             cure = "check that model, tokenizer and chat template match; if memory is short, lower judge.prm_batch"
             raise ClawError(f"the {self.name} model cannot score a turn: {told}", cure, 2) from error
 
-    def _scores(self, views: list[View]) -> list[float]:
+    def _scores(self, views: list[TurnView]) -> list[float]:
         texts = [self._text(seen) for seen in views]
         inputs = self._tokenizer(
             texts, return_tensors="pt", padding=True, truncation=True, max_length=self._longest,
@@ -128,7 +127,7 @@ class PRMJudge:
             return in_range(logits[:, 0].tolist(), self._range)
         return mean_label(logits[:, self._order].cpu())
 
-    def _text(self, seen: View) -> str:
+    def _text(self, seen: TurnView) -> str:
         """The view in the model's chat template, else in paragraphs. If it is too long, its end is kept."""
         fence = new_fence()
         request = f"{seen.earlier}\n\n{seen.request}" if seen.earlier else seen.request

@@ -16,9 +16,9 @@ from typing import Any
 
 import orjson
 
-from clawctl.checksums import Damaged, read_sealed, sealed
 from clawctl.errors import ClawError
-from clawctl.run_dir import RunDir, publish_bytes
+from clawctl.run.checksums import Damaged, read_sealed, sealed
+from clawctl.run.directory import RunDir, publish_bytes
 
 log = logging.getLogger(__name__)
 
@@ -74,14 +74,14 @@ class RewardRange:
             return
         found = {**self._key, "lowest": self._lowest, "highest": self._highest}
         with suppress(OSError):  # a full disk: a later worker finds it out again
-            publish_bytes(self._run.verdicts / FILE, sealed(orjson.dumps(found)))
+            publish_bytes(self._run.reward_range, sealed(orjson.dumps(found)))
 
     def _kept(self) -> bool:
         """Whether another or an earlier worker inferred the range for this version of the model."""
         if self._run is None:
             return False
         try:
-            found: Any = read_sealed((self._run.verdicts / FILE).read_bytes())
+            found: Any = read_sealed(self._run.reward_range.read_bytes())
         except (OSError, Damaged):
             return False
         return isinstance(found, dict) and all(found.get(key) == value for key, value in self._key.items())

@@ -9,11 +9,10 @@ import re
 from collections.abc import Mapping
 
 from clawctl.config import JudgeConfig
-from clawctl.judge.evidence import Evidence
 from clawctl.judge.executions import verdict
-from clawctl.judge.opinion import Opinion
-from clawctl.reward import OUTCOME, RATING, RULES, worth
-from clawctl.types import Message
+from clawctl.judge.protocol import Evidence, Opinion
+from clawctl.run.reward import OUTCOME, RATING, RULES, worth
+from clawctl.run.rows import Message
 
 RULES_VERSION = "2"
 _THUMBS = (

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 from unicodedata import normalize
 
-from clawctl.judge.evidence import Evidence
 from clawctl.judge.fences import visible
 from clawctl.judge.noise import LEFT_OUT, without_noise
-from clawctl.types import Message
+from clawctl.judge.protocol import Evidence
+from clawctl.run.rows import Message
 
 VIEW_CHARS = 24_000  # of all blocks together: a judge's context is finite
 DEMO_CHARS = 600  # for the demo model, whose card gives conversations of up to 512 training tokens
@@ -32,7 +32,7 @@ _SPEAKER = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TurnView:
     """The arguments of `prompts.judge_messages` that come from the turn."""
 
     request: str
@@ -41,11 +41,15 @@ class View:
     role: str  # "user", "tool", "tool and user"
     earlier: str
 
+    def __len__(self) -> int:
+        """Characters."""
+        return len(self.request) + len(self.answer) + len(self.next_state or "") + len(self.earlier)
+
 
 Plain = Callable[[str, str], str]  # (text, its role) -> its ordinary sentences
 
 
-def view_turn(turn: Evidence, history_chars: int, chars: int = VIEW_CHARS, plain: Plain | None = None) -> View:
+def view_turn(turn: Evidence, history_chars: int, chars: int = VIEW_CHARS, plain: Plain | None = None) -> TurnView:
     """The view of a turn. The request is everything after the previous answer: the user's words, or tool results.
 
     `earlier` is the conversation before that without its system prompt, its last `history_chars` characters. All blocks together
@@ -66,7 +70,7 @@ def view_turn(turn: Evidence, history_chars: int, chars: int = VIEW_CHARS, plain
     limits = shares(lengths, chars, (1, 1, 1, 2))  # the next state is the evidence
     shown = [_fitted(messages, words, limit, plain) for messages, words, limit in zip(blocks, texts, limits, strict=True)]
     earlier = _end(_with_names(blocks[0][len(blocks[0]) - len(history) :], shown[0]), history_chars)
-    return View(
+    return TurnView(
         request=_shown(blocks[1], shown[1]),
         answer="\n\n".join(shown[2]),
         next_state=None if came_back is None else _shown(came_back, shown[3]),

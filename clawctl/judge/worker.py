@@ -4,25 +4,27 @@ import asyncio
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from clawctl.config import Recipe
-from clawctl.endpoint import check_asked_versions
-from clawctl.judge.evidence import Evidence, read_evidence
+from clawctl.judge.client import Spent
 from clawctl.judge.journal import Journal
-from clawctl.judge.panel import Panel
-from clawctl.judge.tally import Tally
-from clawctl.judge.together import together
+from clawctl.judge.panel import Panel, together
+from clawctl.judge.protocol import Evidence, read_evidence
 from clawctl.process import stop_on_signals
-from clawctl.run_dir import RunDir, changes, claimed, published, quarantine
-from clawctl.shards import UnreadableShard, write_verdicts
-from clawctl.types import Verdict
+from clawctl.run.directory import RunDir, changes, claimed, published, quarantine
+from clawctl.run.endpoint import check_asked_versions
+from clawctl.run.reward import signs
+from clawctl.run.rows import Verdict
+from clawctl.run.shards import UnreadableShard, write_verdicts
 
 log = logging.getLogger(__name__)
 
 _LOOK_S = 0.2
+_REPORT_S = 10.0
 _MOST_DOUBTED = 64  # turns whose verdicts wait until their scale is known
 
 
@@ -50,7 +52,7 @@ class _Worker:
         self._queue: deque[Path] = deque()  # shards that had no verdicts when we looked
         self._looked_at = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
-        self._tally = Tally()
+        self._tally = _Tally()
         self._doubted: dict[str, int] = {}  # stem -> how many of its verdicts wait until their scale is known
         self._uncounted: dict[str, list[Verdict]] = {}  # stem -> verdicts that were in doubt when they were given
 
@@ -62,18 +64,19 @@ class _Worker:
         try:
             while not stop.is_set():
                 self._changed.clear()
-                await self._claim_more()
+                async for stem, turns, claim in self._claim_more():
+                    self._tasks.add(asyncio.create_task(self._judge_shard(stem, turns, claim)))
                 if self._once and not self._tasks:
                     break
                 self._refuse_doubted()
                 await self._wait()
-                self._tally.report_now_and_then(self._panel.calls.spent)
+                self._tally.report_now_and_then(self._panel.client.spent)
         finally:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._panel.close()
-            self._tally.report(self._panel.calls.spent)
+            self._tally.report(self._panel.client.spent)
 
     async def _wait(self) -> None:
         """Until a shard is done, few turns are left or something changed. A problem in a shard's work ends the worker."""
@@ -84,8 +87,8 @@ class _Worker:
             self._tasks.discard(task)
             task.result()
 
-    async def _claim_more(self) -> None:
-        """Take up shards until there are turns enough to keep all calls busy.
+    async def _claim_more(self) -> AsyncIterator[tuple[str, list[Evidence], ExitStack]]:
+        """Shards with their turns and claims, until there are turns enough to keep all calls busy.
 
         The folders are listed when the queue is empty, and now and then only: near the end this is called for each turn.
         """
@@ -99,36 +102,40 @@ class _Worker:
                 self._looked_at, looked = time.monotonic(), True
                 continue
             path = self._queue.popleft()
-            if path.stem not in self._left:
-                await self._claim(path)
+            if path.stem in self._left:
+                continue
+            with ExitStack() as claim:
+                turns = await self._claim(path, claim)
+                if turns is not None:
+                    self._left[path.stem] = len(turns)
+                    yield path.stem, turns, claim.pop_all()
 
     def _unjudged(self) -> list[Path]:
         finished = {path.stem for path in published(self._run.verdicts, ".parquet")}
         waiting = published(self._run.trajectories, ".parquet")
         return [path for path in waiting if path.stem not in finished and path.stem not in self._left]
 
-    async def _claim(self, path: Path) -> None:
-        with ExitStack() as claim:
-            try:
-                mine = claim.enter_context(claimed(self._run, f"judge-{path.stem}"))
-            except OSError as error:  # a full disk has no room for the lock: the next look tries again
-                log.error("cannot process %s: %s", path.name, error)
-                return
-            if not mine or self._verdicts(path.stem).exists() or not path.exists():
-                return
-            try:
-                turns = await asyncio.to_thread(read_evidence, path)
-            except UnreadableShard as error:
-                with suppress(FileNotFoundError):  # collect was quicker
-                    quarantine(self._run, path, str(error))
-                    log.warning("quarantined an unreadable shard: %s", error)
-                return
-            self._panel.ratings.look()
-            self._left[path.stem] = len(turns)
-            self._tasks.add(asyncio.create_task(self._judge_shard(path.stem, turns, claim.pop_all())))
+    async def _claim(self, path: Path, claim: ExitStack) -> list[Evidence] | None:
+        """The turns of a shard that this worker may judge now; None if it may not."""
+        try:
+            mine = claim.enter_context(claimed(self._run, f"judge-{path.stem}"))
+        except OSError as error:  # a full disk has no room for the lock: the next look tries again
+            log.error("cannot process %s: %s", path.name, error)
+            return None
+        if not mine or self._verdicts(path.stem).exists() or not path.exists():
+            return None
+        try:
+            turns = await asyncio.to_thread(read_evidence, path)
+        except UnreadableShard as error:
+            with suppress(FileNotFoundError):  # collect was quicker
+                quarantine(self._run, path, str(error))
+                log.warning("quarantined an unreadable shard: %s", error)
+            return None
+        self._panel.ratings.look()
+        return turns
 
     def _verdicts(self, stem: str) -> Path:
-        return self._run.verdicts / f"{stem}.parquet"
+        return self._run.verdict_shard(stem)
 
     def _refuse_doubted(self) -> None:
         """Raises ClawError if no remaining turn can show the scale of a custom reward model."""
@@ -161,9 +168,8 @@ class _Worker:
                 self._panel.ratings.look()
                 await self._publish(stem, list(map(self._panel.rated_since, turns, verdicts)))
                 journal.remove()
-                (self._run.locks / f"judge-{stem}.lock").unlink(missing_ok=True)  # waiting workers find the verdicts
+                self._run.lock(f"judge-{stem}").unlink(missing_ok=True)  # waiting workers find the verdicts
             finally:
-                journal.close()
                 del self._left[stem]
 
     async def _judge_turn(self, stem: str, turn: Evidence, journal: Journal) -> Verdict:
@@ -211,3 +217,42 @@ def _follow(run: RunDir, stop: threading.Event, changed: asyncio.Event) -> None:
             loop.call_soon_threadsafe(changed.set)
 
     threading.Thread(target=watch, name="follow trajectories", daemon=True).start()
+
+
+class _Tally:
+    """Counts of judged turns since the last report, and in total."""
+
+    def __init__(self) -> None:
+        self.shards = 0
+        self._hints = self._invalid = 0
+        self._without: Counter[str] = Counter()  # why turns that could be trained have no reward
+        self._rewards: list[float | None] = []  # since the last report
+        self._reported_at = time.monotonic()
+
+    def count(self, verdict: Verdict, judged: bool) -> None:
+        if not judged:
+            return
+        self._rewards.append(verdict.reward)
+        self._hints += bool(verdict.hints)
+        self._invalid += verdict.votes.count(None)
+        if verdict.reward is None:
+            if verdict.reason == "no valid vote" and not self._without[verdict.reason]:
+                log.warning("the judge gave no valid score for a turn, so it is not trained; the count of such turns follows below")
+            self._without[verdict.reason or "no reason"] += 1
+
+    def report_now_and_then(self, spent: Spent) -> None:
+        if time.monotonic() - self._reported_at >= _REPORT_S:
+            self.report(spent)
+
+    def report(self, spent: Spent) -> None:
+        """Log the progress: counts only."""
+        if self._rewards:
+            rewards = signs(self._rewards)
+            rate = len(self._rewards) / max(time.monotonic() - self._reported_at, 1e-9)
+            counts = (len(self._rewards), rate, rewards.good, rewards.neutral, rewards.bad)
+            log.info("%d turns judged (%.1f/s): %d good, %d neutral, %d bad", *counts)
+            without = ", ".join(f"{count} {reason}" for reason, count in sorted(self._without.items())) or "none"
+            log.info("in total %d shards, %d hints; turns without a reward: %s", self.shards, self._hints, without)
+            totals = (spent.calls, spent.failed, self._invalid, spent.prompt_tokens, spent.completion_tokens)
+            log.info("%d calls, %d failed, %d votes invalid, %d tokens in, %d out", *totals)
+        self._rewards, self._reported_at = [], time.monotonic()

@@ -1,0 +1,1 @@
+"""What may be captured and for how long: redaction, forgetting, and what was learned from a person."""

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from clawctl.checksums import Damaged, read_sealed
-from clawctl.run_dir import RunDir, published
-from clawctl.shards import UnreadableShard, read_columns
+from clawctl.run.checksums import Damaged, read_sealed
+from clawctl.run.directory import RunDir, published
+from clawctl.run.shards import UnreadableShard, read_columns
 
 _COLUMNS = ("turn_id", "session_id", "user", "created_at", "messages", "response")
 
@@ -128,7 +128,7 @@ def _text(message: Mapping[str, Any]) -> str:
     content = message.get("content")
     if isinstance(content, list):
         content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    said = str(content or "").rpartition("</think>")[2].strip()
-    return said or repr(
+    text = str(content or "").rpartition("</think>")[2].strip()
+    return text or repr(
         [call.get("function", {}).get("name") for call in message.get("tool_calls") or [] if isinstance(call, dict)]
     )

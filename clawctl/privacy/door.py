@@ -14,8 +14,8 @@ from clawctl.printing import answers, counted, one_line, print_json
 from clawctl.privacy.chosen import Wish
 from clawctl.privacy.forget import Forgotten
 from clawctl.privacy.forget import forget as carry_out
-from clawctl.retention import expire as carry_out_retention
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
+from clawctl.run.retention import expire as carry_out_retention
 
 
 def forget(

@@ -18,18 +18,18 @@ from typing import Any
 import orjson
 
 from clawctl.errors import ClawError
-from clawctl.names import open_to_append
-from clawctl.policies import list_versions, read_policy
 from clawctl.privacy.chosen import Chosen, Wish, choose
 from clawctl.privacy.lineage import WayBack, go_back, learned_from, way_back
 from clawctl.privacy.rewriting import Unreadable, rewrite_appended, rewrite_json, rewrite_parquet
-from clawctl.run_dir import FOLDERS, RunDir, claimed, published, sole_worker
+from clawctl.run.checksums import sealed
+from clawctl.run.directory import FOLDERS, RunDir, claimed, published, sole_worker
+from clawctl.run.lines import append_lines, read_lines
+from clawctl.run.policies import list_versions, read_policy
 
 # Where no turn stands, or where only its random id does, which leads nowhere once the turn is gone.
 _LEFT_ALONE = ("policies", "eval", "locks", "logs", "captures", "feedback", "trajectories")
 _PATIENCE_S = 120.0  # for workers that were asked to end: a step of training may take a while
 _LOOK_S = 0.05  # shorter than any supervisor waits before it starts a worker again
-_RECORD = "forgotten.jsonl"  # in train/: when, how many turns, which policies; no names
 
 
 @dataclass(slots=True)
@@ -73,14 +73,14 @@ def _remove(run: RunDir, wish: Wish | None, chosen: Chosen, done: Forgotten) -> 
     for path in [*run.captures.glob(".*.tmp"), *run.trajectories.glob(".*.tmp"), *run.verdicts.glob(".*.tmp")]:
         if "-custom.parquet." not in path.name:  # a custom rollout may be writing
             path.unlink(missing_ok=True)  # what a killed writer left; the living ones of trajectories and verdicts rest
-    (run.train / "identical.bin").unlink(missing_ok=True)  # hashes of what was said
-    (run.root / "collect.json").unlink(missing_ok=True)  # places in captures, should collect keep any: they are about to move
+    run.trained_marks.unlink(missing_ok=True)  # hashes of what was said
+    run.position.unlink(missing_ok=True)  # places in captures, should collect keep any: they are about to move
 
     def belongs(row: dict[str, Any]) -> bool:
-        told = row.get("exchange_id", row.get("turn_id"))
-        return told in chosen.turn_ids or (wish is not None and wish.user is not None and row.get("key") == wish.user)
+        turn_id = row.get("exchange_id", row.get("turn_id"))
+        return turn_id in chosen.turn_ids or (wish is not None and wish.user is not None and row.get("key") == wish.user)
 
-    for folder in (run.root / "feedback", run.captures):
+    for folder in (run.feedback, run.captures):
         for path in published(folder, ".jsonl") if folder.exists() else []:
             _count(run, path, rewrite_appended(path, belongs), done)
     for path in published(run.trajectories, ".parquet"):
@@ -96,7 +96,7 @@ def _derived(run: RunDir) -> Iterator[Path]:
     ):  # a link may lead out of the run
         for path in sorted(folder.rglob("*")):
             in_checkpoint = "checkpoints" in path.relative_to(run.root).parts
-            if path.is_file() and path.name != _RECORD and (not in_checkpoint or path.suffix == ".parquet"):
+            if path.is_file() and path.name != run.forgotten.name and (not in_checkpoint or path.suffix == ".parquet"):
                 yield path
 
 
@@ -132,16 +132,12 @@ def _count(run: RunDir, path: Path, rows: int, done: Forgotten) -> None:
 
 def _record(run: RunDir, done: Forgotten) -> None:
     row = {"at": time.time(), "turns": done.turns, "policies": done.policies}
-    with os.fdopen(open_to_append(run.train / _RECORD), "ab") as file:
-        file.write(orjson.dumps(row) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+    append_lines(run.forgotten, [sealed(orjson.dumps(row))])
 
 
 def _learned_earlier(run: RunDir) -> list[int]:
     """Versions that still stand of those that an earlier `forget` named, and their descendants."""
-    path = run.train / _RECORD
-    rows = [orjson.loads(line) for line in path.read_bytes().split(b"\n") if line] if path.exists() else []
+    rows = list(read_lines(run.forgotten))
     standing = {version: read_policy(run, version) for version in list_versions(run)}
     named = {v for row in rows for v in row["policies"] if v in standing and standing[v].created_at <= row["at"]}
     for version, policy in standing.items():
@@ -179,7 +175,7 @@ def _take_place(run: RunDir, stage: str, end_workers: bool, held: ExitStack) -> 
 
 def _ask_to_end(run: RunDir, stage: str) -> bool:
     """SIGTERM to the worker that holds the place, if it is on this machine."""
-    owner = re.fullmatch(r"process (\d+) on (.+)", (run.locks / f"{stage}.owner").read_text().strip())
+    owner = re.fullmatch(r"process (\d+) on (.+)", run.owner(stage).read_text().strip())
     if owner is None or owner[2] != socket.gethostname() or int(owner[1]) == os.getpid():
         return False
     with suppress(ProcessLookupError):
@@ -199,4 +195,4 @@ def _judges_rest(run: RunDir, chosen: Chosen, wait: bool) -> Iterator[None]:
                 time.sleep(_LOOK_S)
         yield
         for stem in chosen.stems:
-            (run.locks / f"judge-{stem}.lock").unlink(missing_ok=True)
+            run.lock(f"judge-{stem}").unlink(missing_ok=True)

@@ -1,17 +1,16 @@
 """Which policies learned from a turn, and going back to the last that did not."""
 
-import os
-import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from clawctl.checksums import Damaged, read_sealed
-from clawctl.lineage import read_lineage
-from clawctl.names import number_of, numbers_in
-from clawctl.policies import list_versions, live_version, move_live, policy_folder, read_policy
-from clawctl.run_dir import RunDir, publish_bytes, published
+import orjson
+
+from clawctl.run.checksums import read_object, sealed
+from clawctl.run.directory import RunDir, publish_bytes, published, remove_folder
+from clawctl.run.lineage import read_lineage
+from clawctl.run.lines import read_lines
+from clawctl.run.names import number_of, numbers_in
+from clawctl.run.policies import list_versions, live_version, move_live, read_policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ def way_back(run: RunDir, tainted: list[int]) -> WayBack:
     """
     lineage, spoiled = read_lineage(run), set(tainted)
     way = [step for step in lineage.ancestry(lineage.tip) if step not in spoiled and spoiled.isdisjoint(lineage.ancestry(step))]
-    clean = max((step for step in _checkpoints(run) if step in way), default=0)
+    clean = max((step for step in numbers_in(run.checkpoints) if step in way), default=0)
     removed = [version for version in list_versions(run) if version > clean or version in spoiled]
     live = live_version(run)
     return WayBack(clean, removed, clean if live is None or live in removed else live)
@@ -54,55 +53,27 @@ def go_back(run: RunDir, way: WayBack) -> None:
     if way.live is not None and live_version(run) != way.live:
         move_live(run, way.live, by="forget")
     removed = set(way.removed_versions)
-    for step in [step for step in _checkpoints(run) if step > way.to_version or step in removed]:
-        _remove_folder(run.train / "checkpoints" / str(step))
-    _keep_rows(run.train / "steps.jsonl", lambda row: row.get("step", 0) <= way.to_version and row.get("step") not in removed)
-    for path in _json_files(run.train / "ledger"):
-        if _step_of(path) > way.to_version or _step_of(path) in removed:
+
+    def goes(step: int) -> bool:
+        return step > way.to_version or step in removed
+
+    for step in filter(goes, numbers_in(run.checkpoints)):
+        remove_folder(run.checkpoint(step))
+    if run.steps.exists():
+        rows = [row for row in read_lines(run.steps) if not goes(row.get("step", 0))]
+        publish_bytes(run.steps, b"".join(sealed(orjson.dumps(row)) + b"\n" for row in rows))
+    for path in published(run.ledger, ".json"):
+        if goes(_step_of(path)):
             path.unlink()
-    turns = run.train / "turns"
-    for path in list(turns.rglob("*")) if turns.exists() else []:
-        number = number_of(path.stem)
-        if path.is_file() and number is not None and (number > way.to_version or number in removed):
+    for path in published(run.records, ".parquet"):
+        if (number := number_of(path.stem)) is not None and goes(number):
             path.unlink()
     for version in way.removed_versions:
-        (run.eval / f"{version}.json").unlink(missing_ok=True)
+        run.eval_record(version).unlink(missing_ok=True)
     for version in reversed(way.removed_versions):
-        _remove_folder(policy_folder(run, version))
-
-
-def _checkpoints(run: RunDir) -> list[int]:
-    return numbers_in(run.train / "checkpoints")
-
-
-def _json_files(folder: Path) -> list[Path]:
-    return published(folder, ".json") if folder.exists() else []
+        remove_folder(run.version_folder(version))
 
 
 def _step_of(path: Path) -> int:
     """Of a ledger entry; a damaged one is known by its name, and what was skipped is tried again."""
-    try:
-        return int(read_sealed(path.read_bytes()).get("step", 0))
-    except Damaged:
-        return number_of(path.stem) or 0
-
-
-def _remove_folder(folder: Path) -> None:
-    doomed = folder.with_name(f".{folder.name}.forgotten.tmp")  # half a folder must never look like a whole one
-    os.replace(folder, doomed)
-    shutil.rmtree(doomed)
-
-
-def _is_wanted(line: bytes, wanted: Callable[[dict[str, Any]], bool]) -> bool:
-    try:
-        return wanted(read_sealed(line))
-    except Damaged:
-        return False
-
-
-def _keep_rows(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
-    if not path.exists():
-        return
-    whole = path.read_bytes().rpartition(b"\n")[0]
-    kept = [line for line in whole.split(b"\n") if line and _is_wanted(line, wanted)]
-    publish_bytes(path, b"".join(line + b"\n" for line in kept))
+    return int((read_object(path) or {}).get("step", number_of(path.stem) or 0))

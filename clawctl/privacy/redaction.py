@@ -27,7 +27,7 @@ from clawctl.privacy.rules import PEM_BODY, RULES, Kind, Span, encoded, is_login
 from clawctl.privacy.rules.pieces import BESIDE_A_NAME
 from clawctl.privacy.static_text import PUNCTUATION, SYSTEM, TOOLS, Recurring, StaticText
 from clawctl.privacy.views import ESCAPES, View, folded, plain_view, unescaped_view
-from clawctl.types import Exchange, Message, Turn
+from clawctl.run.rows import Exchange, Message, Turn
 
 REDACTED = "redacted"  # the reason why such a turn is not trained
 Decode = Callable[[list[int]], str]  # from token ids to the text that they say

@@ -11,9 +11,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clawctl.checksums import Damaged, read_sealed, sealed
-from clawctl.run_dir import publish_bytes, sync
-from clawctl.shards import UnreadableShard, read_table, rewrite_shard
+from clawctl.run.checksums import Damaged, read_sealed, sealed
+from clawctl.run.directory import publish_bytes, sync
+from clawctl.run.shards import UnreadableShard, read_table, rewrite_shard
 
 _GONE = object()
 _MOMENT_S = 0.1

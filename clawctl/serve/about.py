@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from clawctl.config import Recipe
-from clawctl.policies import list_versions
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
+from clawctl.run.policies import list_versions
 from clawctl.serve.capture import Capture
 from clawctl.serve.dialects import Refusal
 from clawctl.serve.metrics import Metrics, exposition
@@ -107,8 +107,8 @@ class About:
             "swaps": [asdict(swap) for swap in versions.swaps],
             "last_swap_error": versions.last_swap_error,
             "requests": self._requests(),
-            "unknown_fields": self._metrics.unknown.told(),
-            "sampling_changed": self._metrics.enforced.told(),
+            "unknown_fields": self._metrics.unknown.by_api(),
+            "sampling_changed": self._metrics.enforced.by_client(),
             "uptime_s": time.time() - self._started_at,
         })  # fmt: skip
 

@@ -8,13 +8,12 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
 from clawctl.cut_calls import CUT_CALL, has_cut_call
-from clawctl.serve.backends import Reply, Sampled
+from clawctl.engines import CannotFollow, EngineFailure, Reply, Sampled
+from clawctl.run.rows import Exchange, Message
 from clawctl.serve.capture import Capture
 from clawctl.serve.dialects import Ask, Choice, Dialect, Refusal, Shown
-from clawctl.serve.engines import CannotFollow, EngineFailure
 from clawctl.serve.recent import Recent
-from clawctl.serve.text import CallBegun, CallSaid
-from clawctl.types import Exchange, Message
+from clawctl.serve.text import CallDelta, CallStart
 
 _log = logging.getLogger("clawctl.serve")
 
@@ -172,7 +171,7 @@ def _has_cut_call(ask: Ask, choice: Choice, sampled: Sampled, message: Message |
     """Whether a limit or a stop string ended the answer within a tool call, or may have."""
     if sampled.cut_call is None:  # the engine parsed the call; the stop string that ended the answer may be in it
         last = choice.shown[-1].events[-1] if choice.shown and choice.shown[-1].events else None
-        cut = sampled.stop_sequence is not None and isinstance(last, CallBegun | CallSaid)
+        cut = sampled.stop_sequence is not None and isinstance(last, CallStart | CallDelta)
     else:
         cut = sampled.cut_call
     return cut or has_cut_call(ask.tools, message, sampled.finish_reason or "broken off")

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from clawctl.policies import read_policy
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
+from clawctl.run.policies import read_policy
 
 EXACT, ROUNDED = 0.05, 0.3  # largest difference of a logprob from the trainer's float32, in float32 and below
 

@@ -5,11 +5,7 @@ piece of text (`Baton`). A text that takes long to check delays only the next an
 """
 
 import asyncio
-import fcntl
 import logging
-import os
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -20,16 +16,15 @@ from typing import Any
 
 import orjson
 
-from clawctl.checksums import sealed
 from clawctl.config import PrivacyConfig
-from clawctl.names import open_to_append
 from clawctl.privacy.consent import may_capture
 from clawctl.privacy.redaction import Baton, Decode, Redactor
-from clawctl.types import Exchange
+from clawctl.run.checksums import sealed
+from clawctl.run.lines import LineWriter
+from clawctl.run.rows import Exchange
 
 _log = logging.getLogger("clawctl.serve")
 _ROTATE_BYTES = 64 << 20
-_ROTATE_S = 86400.0  # whole files expire (`clawctl/retention.py`)
 _PATIENCE_S = 2.0  # an answer waits no longer than this for a slow disk; the line is still written
 _LOG_EVERY_S = 5.0
 _THREADS = 32  # keys whose exchanges are processed at the same time; the others wait for the first that ends
@@ -38,19 +33,14 @@ _Waiting = tuple[Exchange, Any, "asyncio.Future[None]"]
 
 
 class Capture:
-    """One writer: `<host>-<pid>-<random>-<n>.jsonl`, one line an exchange. With `folder` None nothing is written."""
+    """Writes to `folder`, one line an exchange. With `folder` None nothing is written."""
 
     def __init__(self, folder: Path | None, privacy: PrivacyConfig, decode: Decode | None = None) -> None:
         """`decode`: the text of token ids, so that it is redacted as well; None if no tokenizer is known."""
-        self._folder, self._privacy = folder, privacy
+        self._privacy = privacy
         self._baton, self._decode = Baton(), decode
         self._redactor = Redactor(privacy.redact, decode=decode, pause=self._baton.pass_on, not_secrets=privacy.not_secrets)
-        self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._number = 0
-        self._descriptor: int | None = None
-        self._size = 0
-        self._opened_at = 0.0
-        self._torn = False  # the last write stopped within a line
+        self._lines = None if folder is None else LineWriter(folder, _ROTATE_BYTES)
         self._threads = ThreadPoolExecutor(_THREADS, "capture")
         self._file = threading.Lock()
         self._waiting: dict[
@@ -64,7 +54,7 @@ class Capture:
 
     @property
     def on(self) -> bool:
-        return self._folder is not None
+        return self._lines is not None
 
     def text_of(self, ids: Sequence[int]) -> str:
         """The text of token ids; "" if no tokenizer is known."""
@@ -73,7 +63,7 @@ class Capture:
     async def keep(self, exchange: Exchange, unwritten: Any = None) -> None:
         """Write one exchange; returns when the kernel has it, or when it is lost and counted, or when the disk is too slow.
         `unwritten`: see `Redactor.exchange`."""
-        if self._folder is None or not may_capture(self._privacy, exchange.key, exchange.model):
+        if self._lines is None or not may_capture(self._privacy, exchange.key, exchange.model):
             return
         written = asyncio.get_running_loop().create_future()
         at_work = exchange.key in self._waiting
@@ -112,17 +102,17 @@ class Capture:
         for waiting in self._waiting.values():
             for exchange, unwritten, _ in waiting:
                 self._keep(exchange, unwritten)
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        if self._lines is not None:
+            self._lines.close()
 
     def _keep(self, exchange: Exchange, unwritten: Any) -> None:
         try:
             with self._baton:
                 redacted = self._redactor.exchange(exchange, unwritten)
-            line = sealed(orjson.dumps(redacted)) + b"\n"
+            line = sealed(orjson.dumps(redacted))
+            assert self._lines is not None
             with self._file:
-                self._write(line)
+                self._lines.append(line)
                 self.written += 1
             if self.failing:
                 self.failing = False
@@ -137,39 +127,3 @@ class Capture:
         if time.monotonic() - self._logged_at >= _LOG_EVERY_S:
             self._logged_at = time.monotonic()
             _log.error("%s (%d lost so far)", problem, self.lost)
-
-    def _write(self, line: bytes) -> None:
-        descriptor = self._open()
-        try:
-            self._append(descriptor, line)
-        finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-    def _append(self, descriptor: int, line: bytes) -> None:
-        data = b"\n" + line if self._torn else line  # a reader skips the incomplete line and reads this one
-        done = os.write(descriptor, data)
-        self._size += done
-        while done < len(data):
-            self._torn = True
-            more = os.write(descriptor, data[done:])
-            done += more
-            self._size += more
-        self._torn = False
-
-    def _open(self) -> int:
-        """The file to write to, locked against those that take lines or files away: a new one when the last is full or gone."""
-        if self._descriptor is not None:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-            full = self._size >= _ROTATE_BYTES or time.monotonic() - self._opened_at >= _ROTATE_S
-            if full or os.fstat(self._descriptor).st_nlink == 0:
-                os.close(self._descriptor)
-                self._descriptor = None
-        if self._descriptor is None:
-            assert self._folder is not None
-            path = self._folder / f"{self._name}-{self._number}.jsonl"
-            self._descriptor = open_to_append(path)
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-            self._number += 1
-            self._opened_at = time.monotonic()
-            self._size, self._torn = 0, False
-        return self._descriptor

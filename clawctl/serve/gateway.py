@@ -8,10 +8,10 @@ from pathlib import Path
 import httpx
 
 from clawctl.config import Recipe
-from clawctl.endpoint import own_api_key, warn_of_asked_versions
 from clawctl.errors import ClawError
-from clawctl.policies import ensure_base_policy, list_versions
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
+from clawctl.run.endpoint import own_api_key, warn_of_asked_versions
+from clawctl.run.policies import ensure_base_policy, list_versions
 
 _NAME_A_MODEL = "set --model or model.path to a Hugging Face model directory, or use `demo`"
 _HUB_S = 10.0
@@ -30,7 +30,7 @@ def serve(run: RunDir, recipe: Recipe, intercept: bool, pin: int | None = None) 
             warn_of_asked_versions(recipe)
         key, is_new = own_api_key(run, recipe)
         if is_new:
-            print(f"API key, created now and stored in {run.root / 'api_key'}: {key}", file=sys.stderr)
+            print(f"API key, created now and stored in {run.api_key}: {key}", file=sys.stderr)
         from clawctl.serve.server import run_server
 
         run_server(run, recipe, intercept, listener, key, pin)
@@ -40,8 +40,11 @@ def check_engine(recipe: Recipe) -> None:
     """Raises ClawError if the model or the engine is known to be missing, before a run directory is created."""
     if recipe.serve.upstream is None:
         check_model(recipe)
+        from clawctl.engines import ENGINES
+
+        ENGINES.check(recipe.serve.engine, "serve.engine")
         if recipe.serve.engine == "vllm":
-            from clawctl.serve.backends.vllm import check_vllm
+            from clawctl.engines.vllm.child import check_vllm
 
             check_vllm(recipe)
 

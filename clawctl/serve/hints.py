@@ -1,15 +1,17 @@
-"""A client's claims about its conversation. They group and label turns, but never link them.
+"""What a request says about its conversation and its client.
 
-docs/clients.md lists where each known client puts them.
+Claims group and label turns, but never link them; docs/clients.md lists where each known client puts them. A client names itself
+in a header or in the first words of its prompt, and anyone can send the same, so this proves nothing about the sender. The rules
+are data; they come from recordings (`tests/recordings/`) and from the clients' published sources.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
-import orjson
-
-from clawctl.types import Message
+from clawctl.run.rows import Message
+from clawctl.serve.dialects.fields import json_object
 
 _SESSION_HEADERS = ("x-session-id", "session_id", "session-id", "x-session-affinity", "x-claude-code-session-id")
 _TRUE = ("1", "true", "yes", "on")
@@ -36,7 +38,7 @@ def read_claims(body: Mapping[str, Any], messages: Sequence[Message]) -> dict[st
 
 def read_hints(headers: Mapping[str, str], claims: Mapping[str, Any]) -> dict[str, Any]:
     """The hints of an exchange, from the request's headers and the body's fields. Headers take precedence."""
-    codex = _object(headers.get("x-codex-turn-metadata"))
+    codex = json_object(headers.get("x-codex-turn-metadata", ""))
     agent = headers.get("x-claude-code-agent-id") or None
     session, revision = _split(_session(headers, claims, codex))
     turn_type = headers.get("x-turn-type") or _text(claims.get("turn_type")) or _codex_turn_type(codex)
@@ -48,21 +50,18 @@ def read_hints(headers: Mapping[str, str], claims: Mapping[str, Any]) -> dict[st
         "task_id": headers.get("x-task-id") or None,
         "group_id": headers.get("x-group-id") or None,
     }
-    return hints | _told({
+    optional = {
         "session_rev": revision or headers.get("x-codex-window-id", "").rpartition(":")[2],
         "agent_id": agent,
         "turn_of_client": headers.get("x-turn-id") or _text(codex.get("turn_id")),
         "parent": claims.get("parent"),
-    })  # fmt: skip
+    }
+    return hints | {name: value for name, value in optional.items() if value}
 
 
 def _lower(turn_type: str) -> str:
     """In lower case where it can be the word for a turn type. A longer text stays as it is: redaction must know a key in it."""
     return turn_type.lower() if len(turn_type) < 16 else turn_type
-
-
-def _told(hints: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in hints.items() if value}
 
 
 def _session(headers: Mapping[str, str], claims: Mapping[str, Any], codex: Mapping[str, Any]) -> str | None:
@@ -86,7 +85,7 @@ def _session_of_user(user_id: Any) -> str | None:
     if not isinstance(user_id, str) or len(user_id) > _LONGEST_USER_ID:
         return None
     found = _USER_ID_SESSION.search(user_id)
-    return found[1] if found else _text(_object(user_id).get("session_id"))
+    return found[1] if found else _text(json_object(user_id).get("session_id"))
 
 
 def _runtime_session(messages: Sequence[Message]) -> str | None:
@@ -99,18 +98,69 @@ def _runtime_session(messages: Sequence[Message]) -> str | None:
     return None
 
 
-def _object(text: str | None) -> dict[str, Any]:
-    if not text or not text.lstrip().startswith("{"):
-        return {}
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
 def _text(value: Any) -> str | None:
     """A claim as text. Only texts and numbers are claims."""
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         return None
     return str(value)[:_LONGEST]
+
+
+OTHER: Final = "other"
+_LOOKED_AT = 4096  # characters of the first message; the phrases are at its beginning
+_LONGEST_NAME = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRule:
+    """A request is this client's if the header, or the beginning of the first message, matches."""
+
+    name: str
+    where: Literal["header", "prompt"]
+    pattern: str
+    header: str = "user-agent"
+
+
+CLIENTS: Final = (
+    ClientRule("claude-code", "header", r"claude-cli/"),
+    ClientRule("codex", "header", r"codex", "originator"),
+    ClientRule("codex", "header", r"codex[_-]"),
+    ClientRule("qwen-code", "header", r"qwencode/"),
+    ClientRule("gptme", "header", r"gptme$", "x-title"),
+    ClientRule("aider", "header", r"aider$", "x-title"),
+    ClientRule("copilot", "prompt", r"You are the GitHub Copilot CLI"),
+    ClientRule("qwen-code", "prompt", r"You are Qwen Code"),
+    ClientRule("codex", "prompt", r"You are a coding agent running in the Codex CLI"),
+    ClientRule("claude-code", "prompt", r"x-anthropic-billing-header: cc_version|You are Claude Code"),
+    ClientRule("openclaw", "prompt", r"(<!-- openclaw:[^\n]*\n)?You are a personal assistant running inside OpenClaw"),
+    ClientRule(
+        "aider",
+        "prompt",
+        r"Act as an expert (software developer|code analyst|architect engineer and provide direction to your editor)",
+    ),
+    ClientRule("gptme", "prompt", r"You are (gptme v|[^\n]{1,80}, an agent running in gptme v)"),
+    ClientRule("smolagents", "prompt", r"You are an expert assistant who can solve any task using (code blobs|tool calls)"),
+    ClientRule("mini-swe-agent", "prompt", r"You are a helpful assistant that can interact with a computer\.?$"),
+)
+NAMES: Final = tuple(sorted({rule.name for rule in CLIENTS}))
+_COMPILED = tuple((rule, re.compile(rule.pattern, re.IGNORECASE if rule.where == "header" else 0)) for rule in CLIENTS)
+
+
+def client_of(headers: Mapping[str, str], messages: Sequence[Message]) -> str:
+    """The known client that sends a request, or OTHER. `headers` have lower-case names; headers count before the prompt."""
+    opening = _opening(messages)
+    for rule, pattern in _COMPILED:
+        if pattern.match(headers.get(rule.header, "") if rule.where == "header" else opening):
+            return rule.name
+    return OTHER
+
+
+def agent_of(headers: Mapping[str, str]) -> str:
+    """The client's own name, lower-case and short: "openai/js 7.15.0"."""
+    return headers.get("user-agent", "")[:_LONGEST_NAME].lower()
+
+
+def _opening(messages: Sequence[Message]) -> str:
+    content = messages[0].get("content") if messages else None
+    if isinstance(content, list):
+        content = next((part.get("text") for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)), None)
+    return content[:_LOOKED_AT].lstrip() if isinstance(content, str) else ""

@@ -1,20 +1,24 @@
-"""Allowed host names: without a check, a web page could point its own name at 127.0.0.1 and read answers that need no key.
+"""Who may reach this server through a browser: host names (`Hosts`) and web pages (`Cors`).
 
-An IP address cannot be pointed elsewhere, so every address is allowed. Names must be known. A request with a valid key may use any
-name, because a page has no key.
+Without a check of names, a web page could point its own name at 127.0.0.1 and read answers that need no key. An IP address cannot
+be pointed elsewhere, so every address is allowed; names must be known. A request with a valid key may use any name, because a page
+has no key.
+
+Web pages may read answers only if the recipe names them (`serve.cors_origins`). A browser sends no key by itself, and cookies are
+never used, so a page needs its own key like any client. With `*` a page of any origin may read answers to requests with a key, and
+nothing without one.
 """
 
 import ipaddress
 import re
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from clawctl.config import ServeConfig
 from clawctl.serve.dialects import Refusal
 
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
-_WILD = "*"
 
 
 class Hosts:
@@ -30,22 +34,22 @@ class Hosts:
         for host in hosts:
             match = _HOST.fullmatch(host.strip())
             if match is None or not self._knows(match[1]):
-                told = f"{host[:100]!r} is not an allowed host name: send a key, or add the name to serve.allowed_hosts"
-                raise Refusal(421, told, code="unknown_host")
+                problem = f"{host[:100]!r} is not an allowed host name: send a key, or add the name to serve.allowed_hosts"
+                raise Refusal(421, problem, code="unknown_host")
         for origin in origins:
             if not self._knows(_name_of(origin)):
-                told = f"a web page of {origin[:100]!r} may not read this: send a key, or add its name to serve.allowed_hosts"
-                raise Refusal(403, told, code="unknown_origin")
+                problem = f"a web page of {origin[:100]!r} may not read this: send a key, or add its name to serve.allowed_hosts"
+                raise Refusal(403, problem, code="unknown_origin")
 
     def _knows(self, name: str | None) -> bool:
-        if _WILD in self._names:
+        if _ANY in self._names:
             return True
         if name is None:
             return False
         name = _plain(name)
         if name in self._names or name.endswith(".localhost") or _is_address(name):
             return True
-        return any(f"{_WILD}{name[at:]}" in self._names for at in _dots(name))
+        return any(f"{_ANY}{name[at:]}" in self._names for at in _dots(name))
 
 
 def _name_of(origin: str) -> str | None:
@@ -74,3 +78,52 @@ def _is_address(name: str) -> bool:
 
 def _is_loopback(host: str) -> bool:
     return _plain(host) == "localhost" or (_is_address(_plain(host)) and ipaddress.ip_address(_plain(host)).is_loopback)
+
+
+Headers = list[tuple[bytes, bytes]]
+_ANY = "*"
+_AGE_S = b"600"  # a browser need not ask again so long
+# Of our headers, those that a page may read beside the usual ones.
+_READABLE = b"x-request-id, request-id, retry-after, allow, x-clawctl-ignored, x-clawctl-sampling"
+_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+(\s*,\s*[A-Za-z0-9!#$%&'*+.^_`|~-]+)*")
+_LONGEST = 4096  # length of the list of headers that a page wants to send
+
+
+class Cors:
+    """The CORS headers for pages by origin."""
+
+    def __init__(self, origins: Sequence[str]) -> None:
+        self._origins = {origin.lower() for origin in origins}
+
+    def marks(self, origin: str | None, has_key: bool) -> Headers:
+        """The headers of an answer to a request with this `Origin`."""
+        if not self._origins:
+            return []
+        vary = [(b"vary", b"Origin")]
+        if origin is None or not self._allows(origin, has_key):
+            return vary
+        return [*vary, (b"access-control-allow-origin", origin.encode("latin-1")), (b"access-control-expose-headers", _READABLE)]
+
+    def asks(self, headers: Mapping[str, str]) -> bool:
+        """Whether a browser asks for a page, and pages are served at all: `preflight` answers it, under whichever name it came."""
+        return bool(self._origins) and "origin" in headers and "access-control-request-method" in headers
+
+    def preflight(self, headers: Mapping[str, str], allowed: str) -> Headers:
+        """The headers that answer a browser's question before it asks, besides `marks`. Raises Refusal for a page that may not."""
+        origin = headers.get("origin")
+        if origin is None or not self.asks(headers):
+            return []
+        if not self._allows(origin, True):
+            raise Refusal(
+                403, f"pages of {origin[:100]!r} may not send requests: add the origin to serve.cors_origins", code="unknown_origin"
+            )
+        answered: Headers = [(b"access-control-allow-methods", allowed.encode()), (b"access-control-max-age", _AGE_S)]
+        wanted = headers.get("access-control-request-headers", "").strip()
+        if len(wanted) <= _LONGEST and _NAMES.fullmatch(wanted):
+            answered.append((b"access-control-allow-headers", wanted.encode("latin-1")))
+        if headers.get("access-control-request-private-network") == "true":
+            answered.append((b"access-control-allow-private-network", b"true"))
+        return answered
+
+    def _allows(self, origin: str, has_key: bool) -> bool:
+        return origin.lower() in self._origins or (_ANY in self._origins and has_key)

@@ -30,8 +30,8 @@ class TooManyRequests(Refusal):
     """A key runs as many requests as it may. The client is told when to retry."""
 
     def __init__(self, most: int, what: str = "requests") -> None:
-        told = f"this API key already runs {most} {what}; wait until one ends"
-        super().__init__(429, told, code="rate_limit_exceeded", retry_after=str(_RETRY_AFTER_S))
+        problem = f"this API key already runs {most} {what}; wait until one ends"
+        super().__init__(429, problem, code="rate_limit_exceeded", retry_after=str(_RETRY_AFTER_S))
 
 
 class Concurrency:

@@ -94,8 +94,8 @@ def _check_values(ask: Ask) -> None:
             if isinstance(arguments, str) and len(arguments) > _LONG_ARGUMENTS:
                 count = ValueCount().feed(arguments.encode(errors="replace"))
             if count > _MOST_TOOL_VALUES:
-                told = f"the arguments of one call may contain at most {_MOST_TOOL_VALUES} values"
-                raise Refusal(400, told, "messages")
+                problem = f"the arguments of one call may contain at most {_MOST_TOOL_VALUES} values"
+                raise Refusal(400, problem, "messages")
 
 
 def _values(value: Any, enough: int) -> int:

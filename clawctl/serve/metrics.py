@@ -2,15 +2,21 @@
 its global registry would cost more lines here than the text format
 (https://prometheus.io/docs/instrumenting/exposition_formats/)."""
 
+import logging
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from clawctl.privacy.redaction import Redactor
+from clawctl.privacy.rules import KINDS
 from clawctl.serve.sampling import Enforced
-from clawctl.serve.unknown import Unknown
 
+_log = logging.getLogger("clawctl.serve")
+_MOST_NAMES: Final = 256  # unknown fields of all APIs; later ones are counted without their names
+_MOST_IN_HEADER: Final = 16
+_REST: Final = "(more)"
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 Labels = tuple[str, ...]
 
@@ -30,6 +36,37 @@ class Histogram:
         self.sums[labels] += seconds  # type: ignore[assignment]
 
 
+class UnknownFields:
+    """Unknown fields from clients: accepted, counted by API and name, and named once in the log."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._redactor = Redactor(KINDS)  # who reads /health and the log need not have a key
+
+    def count(self, api: str, names: Iterable[str]) -> None:
+        for name in names:
+            known = (api, name) in self._counts
+            if not known and len(self._counts) < _MOST_NAMES:
+                name = self._redactor.text(name)
+                known = (api, name) in self._counts
+            place = (api, name if known or len(self._counts) < _MOST_NAMES else _REST)
+            self._counts[place] += 1
+            if not known and place[1] != _REST:
+                _log.warning("%s: a client sends the unknown field %r, which has no effect", api, name)
+
+    def by_api(self) -> dict[str, dict[str, int]]:
+        """{"chat": {"provider_x": 3}}, the most frequent first."""
+        counts: dict[str, dict[str, int]] = {}
+        for (api, name), count in self._counts.most_common():
+            counts.setdefault(api, {})[name] = count
+        return counts
+
+
+def unknown_header(names: tuple[str, ...]) -> list[tuple[bytes, bytes]]:
+    """The header that names them to the client. They are printable ASCII, see `clawctl.serve.dialects.api`."""
+    return [(b"x-clawctl-ignored", ", ".join(names[:_MOST_IN_HEADER]).encode())] if names else []
+
+
 @dataclass(slots=True)
 class Metrics:
     """Counters of the server. Labels are bounded: APIs and reasons are fixed, and keys are those that were added."""
@@ -41,7 +78,7 @@ class Metrics:
     first_token: Histogram = field(default_factory=Histogram)  # (api,)
     latency: Histogram = field(default_factory=Histogram)
     ratings: Counter[Labels] = field(default_factory=Counter)  # (outcome,): "kept", "lost"
-    unknown: Unknown = field(default_factory=Unknown)
+    unknown: UnknownFields = field(default_factory=UnknownFields)
     enforced: Enforced = field(default_factory=lambda: Enforced(Counter(), Counter()))
     running: int = 0
 
@@ -64,23 +101,23 @@ def exposition(metrics: Metrics, now: Mapping[str, tuple[str, str, float | None]
         metrics.first_token,
     )
     lines += _measured("clawctl_request_seconds", "Time from the request to the end of its answer.", metrics.latency)
-    for name, (kind, told, value) in now.items():
-        lines += [f"# HELP {name} {told}", f"# TYPE {name} {kind}", f"{name} {'NaN' if value is None else _number(value)}"]
+    for name, (kind, text, value) in now.items():
+        lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}", f"{name} {'NaN' if value is None else _number(value)}"]
     return ("\n".join(lines) + "\n").encode()
 
 
-def _counted(name: str, told: str, labels: Labels, counts: Counter[Labels]) -> Iterable[str]:
-    yield f"# HELP {name}_total {told}"
+def _counted(name: str, text: str, labels: Labels, counts: Counter[Labels]) -> Iterable[str]:
+    yield f"# HELP {name}_total {text}"
     yield f"# TYPE {name}_total counter"
     for values, count in sorted(counts.items()):
-        yield f"{name}_total{{{_told(labels, values)}}} {count}"
+        yield f"{name}_total{{{_labels(labels, values)}}} {count}"
 
 
-def _measured(name: str, told: str, histogram: Histogram) -> Iterable[str]:
-    yield f"# HELP {name} {told}"
+def _measured(name: str, text: str, histogram: Histogram) -> Iterable[str]:
+    yield f"# HELP {name} {text}"
     yield f"# TYPE {name} histogram"
     for values, counts in sorted(histogram.buckets.items()):
-        label, below = _told(("api",), values), 0
+        label, below = _labels(("api",), values), 0
         for edge, count in zip((*map(_number, _SECONDS), "+Inf"), counts, strict=True):
             below += count
             yield f'{name}_bucket{{{label},le="{edge}"}} {below}'
@@ -88,7 +125,7 @@ def _measured(name: str, told: str, histogram: Histogram) -> Iterable[str]:
         yield f"{name}_count{{{label}}} {below}"
 
 
-def _told(labels: Labels, values: Labels) -> str:
+def _labels(labels: Labels, values: Labels) -> str:
     escaped = (value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") for value in values)
     return ",".join(f'{label}="{value}"' for label, value in zip(labels, escaped, strict=True))
 

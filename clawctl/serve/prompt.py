@@ -12,12 +12,12 @@ from transformers import AutoTokenizer
 
 from clawctl.control_tokens import Guarded, guard, prepare
 from clawctl.errors import ClawError
+from clawctl.run.rows import Message
 from clawctl.serve.dialects import Ask, Refusal, Remembered
 from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, TOOLS_UNSHOWN, later_system_as_user
 from clawctl.serve.splicing import splice
 from clawctl.serve.text import END_THINK, THINK
 from clawctl.serve.turns import Lines
-from clawctl.types import Message
 
 UNCERTAIN = "the template does not show for certain where an answer stands"
 _EMPTY_THOUGHT = re.compile(r"<think>\s*</think>\s*$")

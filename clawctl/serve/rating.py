@@ -1,20 +1,29 @@
-"""`POST /v1/feedback` and the `X-Feedback` header: ratings from clients, stored next to the captures."""
+"""Ratings from clients, stored next to the captures: `POST /v1/feedback`, the `X-Feedback` header, and which turns may be rated:
+those that this server gave lately, and those that the run's captures and shards hold."""
 
 import asyncio
 import logging
+import threading
 import time
+from array import array
+from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
+from hashlib import blake2b
 from typing import Any
 
+import orjson
+
 from clawctl.config import Recipe
-from clawctl.feedback import BadRating, FeedbackFile, rating_in_header, read_rating
 from clawctl.privacy.consent import may_capture
 from clawctl.privacy.redaction import Redactor
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir, published
+from clawctl.run.feedback import BadRating, FeedbackFile, rating_in_header, read_rating
+from clawctl.run.lines import Lines, Rewritten
+from clawctl.run.shards import UnreadableShard, read_columns
 from clawctl.serve.dialects import Refusal
-from clawctl.serve.known import KnownTurns
 
 _log = logging.getLogger("clawctl.serve")
 _BURST, _PER_SECOND = 1000.0, 20.0  # ratings of one key
@@ -34,8 +43,8 @@ class Pace:
         left, at = self._left.get(key, (_BURST, now))
         left = min(_BURST, left + (now - at) * _PER_SECOND)
         if left < 1:
-            told = f"this API key sends ratings too fast: the limit is {_PER_SECOND:g} ratings per second"
-            raise Refusal(429, told, code="rate_limit_exceeded", retry_after="1")
+            problem = f"this API key sends ratings too fast: the limit is {_PER_SECOND:g} ratings per second"
+            raise Refusal(429, problem, code="rate_limit_exceeded", retry_after="1")
         self._left[key] = left - 1, now
 
 
@@ -104,3 +113,71 @@ class Rating:
             self._counts["lost",] += 1
             return {}
         return {} if rating is None else {"feedback": rating}
+
+
+_LATELY = 1 << 16  # turns of this process
+_LOOK_EVERY_S = 0.25  # for turns that others captured
+_MERGE = 4096  # new numbers are kept outside the sorted ones up to here
+
+
+class KnownTurns:
+    """Remembers each turn in 8 bytes. `add` belongs to the event loop; `has` may read files, so it is called in a thread."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._lately: OrderedDict[int, None] = OrderedDict()
+        self._reading = threading.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._sorted, self._fresh = array("Q"), set[int]()
+        self._lines, self._shards = Lines(self._run.captures), set[str]()
+        self._looked_at = float("-inf")
+
+    def add(self, key: str, turn_id: str) -> None:
+        self._lately[_number(key, turn_id)] = None
+        if len(self._lately) > _LATELY:
+            self._lately.popitem(last=False)
+
+    def has(self, key: str, turn_id: str) -> bool:
+        """Whether the run holds this turn of `key`."""
+        number = _number(key, turn_id)
+        if number in self._lately:
+            return True
+        with self._reading:
+            if not self._holds(number) and time.monotonic() - self._looked_at >= _LOOK_EVERY_S:
+                self._look()
+            return self._holds(number)
+
+    def _holds(self, number: int) -> bool:
+        at = bisect_left(self._sorted, number)
+        return number in self._fresh or (at < len(self._sorted) and self._sorted[at] == number)
+
+    def _look(self) -> None:
+        try:
+            grown = self._lines.grown()
+        except Rewritten:  # turns were taken out of a file (`clawctl forget`): all are read again
+            self._begin()
+            grown = self._lines.grown()
+        for path in grown:
+            for _, line in self._lines.read(path):
+                with suppress(orjson.JSONDecodeError, LookupError, TypeError):
+                    exchange = orjson.loads(line)
+                    self._take(exchange["key"], exchange["exchange_id"])
+        for path in published(self._run.trajectories, ".parquet"):
+            if path.stem not in self._shards:
+                self._shards.add(path.stem)
+                with suppress(UnreadableShard):
+                    for row in read_columns(path, "turns", ("user", "turn_id")):
+                        self._take(row["user"], row["turn_id"])
+        self._looked_at = time.monotonic()
+
+    def _take(self, key: str, turn_id: str) -> None:
+        self._fresh.add(_number(key, turn_id))
+        if len(self._fresh) > max(_MERGE, len(self._sorted) // 8):
+            self._sorted = array("Q", sorted(self._fresh.union(self._sorted)))
+            self._fresh = set()
+
+
+def _number(key: str, turn_id: str) -> int:
+    return int.from_bytes(blake2b(f"{key}\0{turn_id}".encode(), digest_size=8).digest(), "big")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from clawctl.serve.dialects import Ask, Shown, ShownToken
-from clawctl.serve.text import CALL, CallBegun, CallSaid, Detokenizer, Event, Parser, PlainText, Said, StopCutter, joined
+from clawctl.serve.text import CALL, CallDelta, CallStart, Detokenizer, Event, Parser, PlainText, StopCutter, TextDelta, joined
 
 _HEADER, _OTHER_CALLS = "<|im_start|>", "<function="
 
@@ -72,13 +72,13 @@ class Reading:
     def _may_show(self, event: Event) -> bool:
         if self._barred and is_of_a_call(event):
             return False
-        self._calls += isinstance(event, CallBegun)
-        return not (self._one_call and self._calls > 1 and isinstance(event, CallBegun | CallSaid))
+        self._calls += isinstance(event, CallStart)
+        return not (self._one_call and self._calls > 1 and isinstance(event, CallStart | CallDelta))
 
 
 def is_of_a_call(event: Event) -> bool:
     """Whether it is a call or a piece of one, well formed or not: a client that forbids calls is not shown it."""
-    return isinstance(event, CallBegun | CallSaid) or (isinstance(event, Said) and event.text.startswith(CALL))
+    return isinstance(event, CallStart | CallDelta) or (isinstance(event, TextDelta) and event.text.startswith(CALL))
 
 
 class Tops:

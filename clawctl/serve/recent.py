@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
+from clawctl.run.rows import Message
 from clawctl.serve.dialects import Ask, Remembered
 from clawctl.serve.dialects.handles import exchange_of
-from clawctl.types import Message
 
 _MOST_TOKENS = 4_000_000  # of one key's answers; the one given or matched longest ago goes first
 _ANSWER_TOKENS = 32  # size of an answer besides its tokens, in tokens, because many short ones need memory too
@@ -50,24 +50,24 @@ class Recent:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _KeptAnswer:
     answer: Remembered
-    says: bytes | None
+    digest: bytes | None
 
 
 class _Answers:
     """One key's."""
 
     def __init__(self) -> None:
-        self._by_id: OrderedDict[str, _Kept] = OrderedDict()
+        self._by_id: OrderedDict[str, _KeptAnswer] = OrderedDict()
         self._by_digest: dict[bytes, list[str]] = {}
         self._tokens = 0
 
-    def add(self, exchange_id: str, says: bytes | None, answer: Remembered) -> None:
-        self._by_id[exchange_id] = _Kept(answer, says)
+    def add(self, exchange_id: str, digest: bytes | None, answer: Remembered) -> None:
+        self._by_id[exchange_id] = _KeptAnswer(answer, digest)
         self._tokens += _ANSWER_TOKENS + len(answer.completion_ids)
-        if says is not None:
-            alike = self._by_digest.setdefault(says, [])
+        if digest is not None:
+            alike = self._by_digest.setdefault(digest, [])
             alike.append(exchange_id)
             if len(alike) > _MOST_ALIKE:
                 self._forget(alike[0])
@@ -79,23 +79,23 @@ class _Answers:
     def _forget(self, exchange_id: str) -> None:
         kept = self._by_id.pop(exchange_id)
         self._tokens -= _ANSWER_TOKENS + len(kept.answer.completion_ids)
-        if kept.says is not None:
-            self._by_digest[kept.says].remove(exchange_id)
-            if not self._by_digest[kept.says]:
-                del self._by_digest[kept.says]
+        if kept.digest is not None:
+            self._by_digest[kept.digest].remove(exchange_id)
+            if not self._by_digest[kept.digest]:
+                del self._by_digest[kept.digest]
 
     def find(self, message: Message, most: int = _MOST_ALIKE) -> list[Remembered]:
         """At most `most` answers: the one with the message's handle, if its content is unchanged; without a handle, all with the
         same content."""
-        says = digest(message)
+        content = digest(message)
         handles = _handles(message)
         if len(handles) > 1:  # a client merged several answers into one
             return []
-        named = [each for each in handles if each in self._by_id and self._by_id[each].says == says]
-        found = (named if handles else self._by_digest.get(says, []) if says is not None else [])[-most:]
-        for exchange_id in found:
+        named = [each for each in handles if each in self._by_id and self._by_id[each].digest == content]
+        matches = (named if handles else self._by_digest.get(content, []) if content is not None else [])[-most:]
+        for exchange_id in matches:
             self._by_id.move_to_end(exchange_id)
-        return [self._by_id[exchange_id].answer for exchange_id in found]
+        return [self._by_id[exchange_id].answer for exchange_id in matches]
 
 
 def _handles(message: Message) -> set[str]:
@@ -111,12 +111,12 @@ def digest(message: Message) -> bytes | None:
     content = message.get("content")
     if isinstance(content, list):
         content = "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
-    said = content.strip() if isinstance(content, str) else ""
-    calls = message.get("tool_calls")
-    told = [_call(call) for call in calls] if isinstance(calls, list) else []
-    if not said and not told:
+    text = content.strip() if isinstance(content, str) else ""
+    given = message.get("tool_calls")
+    calls = [_call(call) for call in given] if isinstance(given, list) else []
+    if not text and not calls:
         return None
-    return blake2b(orjson.dumps([said, told], option=orjson.OPT_SORT_KEYS), digest_size=16).digest()
+    return blake2b(orjson.dumps([text, calls], option=orjson.OPT_SORT_KEYS), digest_size=16).digest()
 
 
 def _call(call: Any) -> Any:

@@ -9,16 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from clawctl.serve.answer import Answer
 from clawctl.serve.dialects import Refusal
-from clawctl.serve.measure import ValueCount, too_large, too_many_values
 
 _log = logging.getLogger("clawctl.serve")
-LARGE = 1 << 20  # bytes of a body
 Envelope = Callable[[Refusal], dict[str, Any]]
 
 
@@ -45,39 +42,6 @@ def json_response(content: Any, status: int = 200) -> Response:
 def refused(visit: Visit, refusal: Refusal) -> dict[str, Any]:
     """The dialect's error body, with the request's id in the log."""
     return {**visit.envelope(refusal), "request_id": visit.request_id}
-
-
-async def read_body(
-    request: Request, most_bytes: int, seconds: float, most_values: int = 1 << 16, large: Callable[[], None] | None = None
-) -> bytes:
-    """The body. Raises Refusal if it is too large or too slow, before it is stored. `large` is called for a body of more than a
-    megabyte, before more of it is stored; it may raise Refusal."""
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared[:18]) > most_bytes:
-        raise too_large(most_bytes)
-    pieces, size = list[bytes](), 0
-    count, counted = ValueCount(), 0
-    try:
-        async with asyncio.timeout(seconds):
-            async for piece in request.stream():
-                size += len(piece)
-                if size > most_bytes:
-                    raise too_large(most_bytes)
-                if large is not None and size > LARGE:
-                    large()
-                    large = None
-                pieces.append(piece)
-                if size > most_values:  # shorter ones cannot hold so many
-                    for waiting in pieces[counted:]:
-                        count.feed(waiting)
-                    counted = len(pieces)
-                    if count.values > most_values:
-                        raise too_many_values(most_values)
-    except TimeoutError as late:
-        raise Refusal(408, f"the body did not arrive within {seconds:g} seconds") from late
-    except ClientDisconnect as gone:
-        raise Refusal(400, "the body ended early") from gone
-    return b"".join(pieces)
 
 
 async def _cancel_when_gone(receive: Receive, answer: Answer) -> None:

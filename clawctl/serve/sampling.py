@@ -173,7 +173,7 @@ class Enforced:
         self.settings.update((client, change.name) for change in changes)
         return new
 
-    def told(self) -> dict[str, dict[str, int]]:
+    def by_client(self) -> dict[str, dict[str, int]]:
         """{"aider": {"requests": 12, "temperature": 12}}, the client with most requests first."""
         return {
             client: {"requests": count} | {name: n for (of, name), n in sorted(self.settings.items()) if of == client}

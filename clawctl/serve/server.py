@@ -9,22 +9,21 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import uvicorn
 
-from clawctl.config import Recipe, ServeConfig, from_environment
-from clawctl.disk import when_there_is_room
-from clawctl.endpoint import announce
+from clawctl.config import Recipe, ServeConfig
+from clawctl.engines import start_engine
 from clawctl.errors import ClawError
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
+from clawctl.run.disk import when_there_is_room
+from clawctl.run.endpoint import announce
+from clawctl.run.model_files import IdReader
 from clawctl.serve.app import Gateway
-from clawctl.serve.backends import Backend
 from clawctl.serve.capture import Capture
 from clawctl.serve.gateway import not_ours
 from clawctl.serve.limits import limited, share_descriptors
 from clawctl.serve.versions import Versions
-from clawctl.tokenizer_files import IdReader
 
 _log = logging.getLogger("clawctl.serve")
 _CUT_S = 10  # requests that were cut off after the drain are captured within this time
@@ -34,9 +33,10 @@ _KEEP_ALIVE_S = 75  # longer than clients keep an idle connection: none sends in
 
 def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.socket, key: str, pin: int | None = None) -> None:
     """Load, serve, drain. Raises ClawError."""
+    _without_torch()
     logging.getLogger("uvicorn.error").setLevel("ERROR")  # its warnings are one a malformed request
-    backend = make_backend(run, recipe)
-    versions = Versions(run, backend, pin)
+    engine = start_engine(run, recipe)
+    versions = Versions(run, engine, pin)
     capture = Capture(run.captures if intercept else None, recipe.privacy, IdReader(recipe.model_path))
     gateway = Gateway(run, recipe, key, versions, capture)
     sys.setswitchinterval(_SWITCH_S)
@@ -61,7 +61,7 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
         )
         with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:  # uvloop, if it is installed
             runner.run(_serve(run, recipe, listener, settings, gateway, versions, capture))
-        if dead := backend.failure():
+        if dead := engine.failure():
             raise ClawError(f"the engine failed: {dead}", "logs/serve.log has the details; `clawctl up` restarts it")
     finally:
         gateway.stop()
@@ -69,42 +69,10 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
         capture.close()
 
 
-def make_backend(run: RunDir, recipe: Recipe) -> Backend:
-    """The backend of the recipe; it starts with version 0. Raises ClawError."""
-    serve = recipe.serve
-    if serve.upstream is not None:
-        from clawctl.serve.backends.upstream import Upstream
-
-        key = serve.upstream.api_key or from_environment("UPSTREAM_KEY")
-        kind, model = serve.upstream.kind, serve.upstream.model
-        if serve.splice and kind != "vllm":
-            _log.warning("serve.splice has no effect: among upstreams, only vLLM accepts prompts as token ids")
-        return Upstream(run, recipe, serve.upstream.url, kind, key, model, tokenizer=_splicing(recipe) if kind == "vllm" else None)
-    if serve.engine != "vllm" and serve.engine_args:
-        _log.warning("serve.engine_args has no effect: it needs `--engine vllm`")
-    if serve.engine == "vllm":
-        from clawctl.serve.backends.vllm import Vllm
-
-        return Vllm(run, recipe, _splicing(recipe))
-    import torch
-
-    from clawctl.serve.backends.embedded import Embedded
-    from clawctl.serve.engines.transformers import TransformersEngine
-    from clawctl.serve.prompt import load_tokenizer
-
-    if serve.threads is not None:
-        torch.set_num_threads(serve.threads)
-    tokenizer = load_tokenizer(recipe.model_path)
-    return Embedded(run, recipe, tokenizer, lambda version: TransformersEngine(run, recipe, version))
-
-
-def _splicing(recipe: Recipe) -> Any:
-    """The tokenizer for splicing with an external engine; None if nothing is spliced. Raises ClawError."""
-    if not recipe.serve.splice:
-        return None
-    from clawctl.serve.prompt import load_tokenizer
-
-    return load_tokenizer(recipe.model_path)
+def _without_torch() -> None:
+    """Models run in other processes. An import of torch in this one is an error, and transformers offers its tokenizers alone."""
+    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
+    logging.getLogger("transformers").addFilter(lambda record: not record.getMessage().startswith("PyTorch was not found"))
 
 
 async def _serve(
@@ -148,6 +116,7 @@ async def _serve(
     except OSError as error:
         raise not_ours(host, port, error) from error
     finally:
+        versions.leave()
         for task in keeping:
             if task.done():
                 task.result()  # raises the reason why the engine ended

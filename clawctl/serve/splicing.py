@@ -5,9 +5,9 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from clawctl.run.rows import Message
 from clawctl.serve.dialects import Remembered
 from clawctl.serve.recent import prompt_digest
-from clawctl.types import Message
 
 _EMPTY_THOUGHT = re.compile(r"(<think>)?\s*(</think>\s*)?")  # some templates write one before an answer that has none
 Render = Callable[[list[Message], bool], str]  # messages, with or without the prompt to answer → text

@@ -6,10 +6,10 @@ from typing import Any
 
 import orjson
 
+from clawctl.run.rows import Message
 from clawctl.serve.dialects import Ask, Refusal
+from clawctl.serve.dialects.fields import for_engine
 from clawctl.serve.dialects.handles import exchange_of
-from clawctl.serve.dialects.responses import messages_for_engine
-from clawctl.types import Message
 
 _MOST = 512  # responses of one key; the one unused for longest goes first
 _MOST_REFERENCES = 256  # to items of kept responses, in one request
@@ -27,7 +27,7 @@ class Kept:
         return len(self.response) + len(self.messages)
 
 
-class Stored:
+class StoredResponses:
     """The responses of this process, except those with `store: false`."""
 
     def __init__(self, most: int = _MOST, most_bytes: int = _MOST_BYTES) -> None:
@@ -48,7 +48,7 @@ class Stored:
         own = _instructions(ask)
         earlier: list[Message] = orjson.loads(kept.messages)
         sent = ask.sent_messages[:own] + earlier + ask.sent_messages[own:]
-        return replace(ask, sent_messages=sent, messages=messages_for_engine(sent))
+        return replace(ask, sent_messages=sent, messages=for_engine(sent))
 
     def with_items(self, key: str, body: dict[str, Any]) -> dict[str, Any]:
         """The body, with stored items in place of its `item_reference`s. Unknown references stay, and the reader skips them."""

@@ -83,34 +83,34 @@ def held_back(text: str, marker: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TextDelta:
     """Answer text that the client sees."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Thought:
+class ReasoningDelta:
     """Reasoning text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class CallBegun:
+class CallStart:
     """A tool call begins; its arguments follow."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class CallSaid:
+class CallDelta:
     """A piece of the arguments (JSON text) of the call that began last."""
 
     text: str
 
 
-Event = Said | Thought | CallBegun | CallSaid
+Event = TextDelta | ReasoningDelta | CallStart | CallDelta
 
 
 def joined(events: Iterable[Event]) -> list[Event]:
@@ -118,7 +118,7 @@ def joined(events: Iterable[Event]) -> list[Event]:
     joined: list[Event] = []
     for event in events:
         last = joined[-1] if joined else None
-        if type(event) is type(last) and not isinstance(event, CallBegun):
+        if type(event) is type(last) and not isinstance(event, CallStart):
             joined[-1] = type(event)(last.text + event.text)  # type: ignore[union-attr]
         else:
             joined.append(event)
@@ -162,13 +162,13 @@ class Parser:
         held, self._held = self._held, ""
         if self._mode == "arguments":
             text = self._arguments.feed(held)
-            return [CallSaid(text)] if text else []
+            return [CallDelta(text)] if text else []
         if self._mode == "call":
             held = CALL + held
         if self._mode == "think":
             held = held.rstrip()
         if held:
-            events.append(Thought(held) if self._mode == "think" else Said(held))
+            events.append(ReasoningDelta(held) if self._mode == "think" else TextDelta(held))
         return events
 
     def _step(self, events: list[Event]) -> bool:
@@ -193,7 +193,7 @@ class Parser:
 
     def _until(self, marker: str | None, events: list[Event], after: str) -> bool:
         """Emit up to `marker`. Blanks before it and after the one before are not part of the text."""
-        kind = Thought if self._mode == "think" else Said
+        kind = ReasoningDelta if self._mode == "think" else TextDelta
         if self._blank:
             self._held = self._held.lstrip()
             self._blank = not self._held
@@ -214,13 +214,13 @@ class Parser:
         at = self._held.find(END_CALL)
         begun = _CALL_BEGINS.match(self._held, 0, at if at >= 0 else len(self._held))
         if begun is not None and (name := _text_of(begun[1])) is not None:
-            events.append(CallBegun(name))
+            events.append(CallStart(name))
             self._held, self._mode, self._arguments = self._held[begun.end() - 1 :], "arguments", JsonObject()
             return True
         if at < 0:
             return False
         body, self._held = self._held[:at], self._held[at + len(END_CALL) :]
-        events += _read_call(body) or [Said(CALL + body + END_CALL)]
+        events += _read_call(body) or [TextDelta(CALL + body + END_CALL)]
         self._mode, self._blank = "said", True
         return True
 
@@ -230,7 +230,7 @@ class Parser:
         text = self._arguments.feed(self._held[:length])
         self._held = self._held[length:]
         if text:
-            events.append(CallSaid(text))
+            events.append(CallDelta(text))
         if at >= 0:
             self._held, self._mode, self._blank = self._held[len(END_CALL) :], "said", True
         return at >= 0
@@ -242,7 +242,7 @@ class PlainText:
     thinking = in_call = False
 
     def feed(self, text: str) -> list[Event]:
-        return [Said(text)] if text else []
+        return [TextDelta(text)] if text else []
 
     def end(self) -> list[Event]:
         return []
@@ -298,4 +298,4 @@ def _read_call(body: str) -> list[Event] | None:
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return None
     arguments = call.get("arguments", call.get("parameters", {}))
-    return [CallBegun(call["name"]), CallSaid(arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode())]
+    return [CallStart(call["name"]), CallDelta(arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode())]

@@ -9,13 +9,12 @@ from contextlib import AsyncExitStack
 
 from filelock import Timeout
 
+from clawctl.engines import Engine, NotYet, Reply, Swap, Unanswered
 from clawctl.errors import ClawError
-from clawctl.policies import LiveMoved, list_versions, live_version, move_live, read_moves
-from clawctl.run_dir import RunDir, changes
-from clawctl.serve.backends import Backend, NotYet, Reply, Unanswered
+from clawctl.run.directory import RunDir, changes
+from clawctl.run.policies import LiveMoved, list_versions, live_version, move_live, read_moves
 from clawctl.serve.canary import CanaryFailure
 from clawctl.serve.dialects import Ask, Refusal
-from clawctl.serve.engines import Swap
 
 _log = logging.getLogger("clawctl.serve")
 _PINNED = re.compile(r"@([0-9]+)\Z")
@@ -31,9 +30,9 @@ def is_pinned(ask: Ask) -> bool:
 
 
 class Versions:
-    """Keeps a backend on the version that LIVE names."""
+    """Keeps an engine on the version that LIVE names."""
 
-    def __init__(self, run: RunDir, live: Backend, pin: int | None = None) -> None:
+    def __init__(self, run: RunDir, live: Engine, pin: int | None = None) -> None:
         self.live = live
         self.swaps: list[Swap] = []
         self.swaps_done = self.swaps_refused = 0
@@ -64,7 +63,12 @@ class Versions:
     def start(self) -> None:
         self._follower.start()
 
+    def leave(self) -> None:
+        """Follow LIVE no longer; the event loop is about to end."""
+        self._stop.set()
+
     def stop(self) -> None:
+        """When the event loop has ended."""
         self._stop.set()
         if self._follower.is_alive():
             self._follower.join()
@@ -99,6 +103,8 @@ class Versions:
         try:
             self._swap(wanted)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a policy, the old one stays live; it is recorded
+            if self._stop.is_set():
+                return  # the end of the server interrupted it
             self._alarm(wanted, error)
             if isinstance(error, CanaryFailure):
                 self._hand_back(wanted, error)
@@ -123,7 +129,7 @@ class Versions:
     def _serve_again(self) -> None:
         """After a restart the engine has version 0. If LIVE names a refused version, load the version that was served before."""
         try:
-            self.live.swap(self._served)
+            self.live.load(self._served)
         except Exception:  # noqa: BLE001 - the engine keeps its weights, and the log has the error
             _log.exception(
                 "version %d was served before but cannot be loaded now; serving version %d", self._served, self.live.version
@@ -132,7 +138,7 @@ class Versions:
             _log.info("serving version %d again", self._served)
 
     def _swap(self, version: int) -> None:
-        swap = self.live.swap(version)
+        swap = self.live.load(version)
         self._served = version
         self.swaps = [*self.swaps, swap][-_KEPT_SWAPS:]
         self.swaps_done += 1

@@ -4,26 +4,24 @@ import logging
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import quote
 
-from clawctl.allowed import Allowed, unpack
 from clawctl.config import TrainConfig
 from clawctl.cut_calls import CUT_CALL, has_cut_call
-from clawctl.reward import Worth, worth
-from clawctl.shards import Origin
+from clawctl.run.allowed import Allowed, unpack
+from clawctl.run.reward import Worth, worth
+from clawctl.run.rows import Turn, Verdict
+from clawctl.run.shards import Origin
 from clawctl.train.agreement import differs, unlike
-from clawctl.train.imported import Unrenderable, rendered
 from clawctl.train.sample import Sample
-from clawctl.train.teacher import teacher_prompt_ids
-from clawctl.types import Turn, Verdict
+from clawctl.trainers import Texts, Unrenderable
 
 log = logging.getLogger("clawctl.train")
 
 UNTRAINABLE = "untrainable"
 
 
-class Refused(Exception):
+class TurnRefused(Exception):
     """This turn is not trained; the message is the counted reason."""
 
 
@@ -32,46 +30,44 @@ class Admission:
     """The rules, for one model."""
 
     config: TrainConfig
-    tokenizer: Any
-    vocabulary: int
-    context: int | None  # tokens
+    texts: Texts  # of the trained model
     own: Origin  # the known facts about the trained model
     lost_hints: Counter[str] = field(default_factory=Counter)  # hints that a turn with a reward is trained without
-    _met: set[Origin] = field(default_factory=set)
+    _known: set[Origin] = field(default_factory=set)
 
-    def meet(self, origin: Origin) -> None:
+    def check_origin(self, origin: Origin) -> None:
         """Report once for each sampling model whether it differs, or may differ, from the trained model."""
-        if origin in self._met:
+        if origin in self._known:
             return
-        self._met.add(origin)
+        self._known.add(origin)
         if (warning := unlike(origin, self.own)) is not None:
             log.warning("%s", warning)
 
     def sample(self, stem: str, turn: Turn, verdict: Verdict | None, origin: Origin, version: int) -> Sample:
-        """The turn in the form that the trainer uses, for a policy at `version`. Raises Refused."""
+        """The turn in the form that the trainer uses, for a policy at `version`. Raises TurnRefused."""
         if not turn.judged:
-            raise Refused(UNTRAINABLE)
+            raise TurnRefused(UNTRAINABLE)
         imported = not turn.trainable
-        if has_cut_call(turn.tools, turn.response, turn.finish_reason, turn.completion_ids, self._decoded):
-            raise Refused(CUT_CALL)  # an older collect published it as trainable
+        if has_cut_call(turn.tools, turn.response, turn.finish_reason, turn.completion_ids, self.texts.decode):
+            raise TurnRefused(CUT_CALL)  # an older collect published it as trainable
         if imported:
             try:
-                turn = rendered(self.tokenizer, turn)
+                turn = self.texts.render(turn)
             except Unrenderable as error:
-                raise Refused("cannot be rendered") from error
+                raise TurnRefused("cannot be rendered") from error
         elif differs(origin.tokenizer, self.own.tokenizer):
-            raise Refused("ids of another tokenizer")
+            raise TurnRefused("ids of another tokenizer")
         elif differs(origin.architecture, self.own.architecture):
-            raise Refused("sampled by another model")
+            raise TurnRefused("sampled by another model")
         if verdict is None:
-            raise Refused("no verdict")
+            raise TurnRefused("no verdict")
         hints, earned = self._hints(verdict), worth_of(turn, verdict)
         reward = self._reward(turn, earned, verdict, bool(hints))
         self._check_numbers(turn)
-        prompts = [ids for hint in hints if (ids := teacher_prompt_ids(self.tokenizer, turn, hint)) is not None]
+        prompts = [ids for hint in hints if (ids := self.texts.with_hint(turn, hint)) is not None]
         if hints and not prompts:
             if reward is None:
-                raise Refused("teacher prompt does not match")
+                raise TurnRefused("teacher prompt does not match")
             self.lost_hints["teacher prompt does not match"] += 1
         kind = kind_of(turn)
         assert turn.prompt_ids is not None
@@ -85,63 +81,59 @@ class Admission:
             allowed=self._allowed(turn), worth=earned.words,
         )  # fmt: skip
 
-    def _decoded(self, ids: list[int]) -> str:
-        return str(self.tokenizer.decode([number for number in ids if 0 <= number < self.vocabulary]))
-
     def _hints(self, verdict: Verdict) -> list[str]:
         """The hints for the method's teachers, shortest first: all different ones if the method selects among them."""
         if not self.config.uses_hints:
             return []
         if self.config.method != "hybrid":
             return [verdict.hint] if verdict.hint else []
-        found = dict.fromkeys(hint.strip() for hint in (*verdict.hints, verdict.hint or "") if hint.strip())
-        return sorted(found, key=len)[: self.config.hint_candidates]
+        result = dict.fromkeys(hint.strip() for hint in (*verdict.hints, verdict.hint or "") if hint.strip())
+        return sorted(result, key=len)[: self.config.hint_candidates]
 
     def _reward(self, turn: Turn, earned: Worth, verdict: Verdict, hinted: bool) -> float | None:
-        """The reward, or None if the method trains the turn without one. Raises Refused if there is nothing to train."""
+        """The reward, or None if the method trains the turn without one. Raises TurnRefused if there is nothing to train."""
         if earned.problem is not None:
-            raise Refused(earned.problem)
+            raise TurnRefused(earned.problem)
         if not self.config.uses_rewards:
             if not hinted:
-                raise Refused("no hint")
+                raise TurnRefused("no hint")
             return None
         if self.config.credit == "group" and turn.group_id is None:
             if not hinted:
-                raise Refused("in no group")
+                raise TurnRefused("in no group")
             return None
-        alone = self.config.credit == "reward"  # else a 0 is compared with others
-        reward = earned.value if earned.says_something or not alone else None
+        reward = earned.value if earned.counts(self.config.credit != "reward") else None
         if reward is None and not hinted:
-            raise Refused("no reward" if verdict.hint else "neutral")
+            raise TurnRefused("no reward" if verdict.hint else "neutral")
         return reward
 
     def _allowed(self, turn: Turn) -> Allowed | None:
-        """The allowed tokens of a structured answer. Raises Refused if they do not match this answer and model."""
+        """The allowed tokens of a structured answer. Raises TurnRefused if they do not match this answer and model."""
         if turn.allowed is None:
             return None
         try:
             allowed = unpack(turn.allowed)
         except ValueError as error:
-            raise Refused("the sets of allowed tokens cannot be read") from error
-        if allowed.vocabulary != self.vocabulary:
-            raise Refused("the sets of allowed tokens are of another vocabulary")
+            raise TurnRefused("the sets of allowed tokens cannot be read") from error
+        if allowed.vocabulary != self.texts.vocabulary:
+            raise TurnRefused("the sets of allowed tokens are of another vocabulary")
         if not allowed.admits(turn.completion_ids or []):
-            raise Refused("a sampled token is not among the allowed ones")
+            raise TurnRefused("a sampled token is not among the allowed ones")
         return allowed
 
     def _check_numbers(self, turn: Turn) -> None:
-        """Raises Refused if the ids or logprobs do not belong to the distribution that the trainer computes."""
+        """Raises TurnRefused if the ids or logprobs do not belong to the distribution that the trainer computes."""
         prompt, completion, logprobs = turn.prompt_ids or [], turn.completion_ids or [], turn.logprobs or []
         if turn.temperature <= 0:
-            raise Refused("greedy")
+            raise TurnRefused("greedy")
         if turn.top_p < 1 or turn.top_k > 0:
-            raise Refused("sampled with top-p or top-k")
-        if any(not 0 <= token < self.vocabulary for token in (*prompt, *completion)):
-            raise Refused("ids outside the vocabulary")
-        if self.context is not None and len(prompt) + len(completion) > self.context:
-            raise Refused("longer than the model's context")
+            raise TurnRefused("sampled with top-p or top-k")
+        if any(not 0 <= token < self.texts.vocabulary for token in (*prompt, *completion)):
+            raise TurnRefused("ids outside the vocabulary")
+        if self.texts.context is not None and len(prompt) + len(completion) > self.texts.context:
+            raise TurnRefused("longer than the model's context")
         if any(value is None or not math.isfinite(value) or value > 1e-3 for value in logprobs):
-            raise Refused("a logprob is missing or not one")
+            raise TurnRefused("a logprob is missing or not one")
 
 
 def worth_of(turn: Turn, verdict: Verdict | None) -> Worth:

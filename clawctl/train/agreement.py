@@ -8,11 +8,8 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from clawctl.shards import Origin
+from clawctl.run.shards import Origin
 from clawctl.train.measures import Measures, is_newest
-from clawctl.train.model import PolicyModel
 from clawctl.train.sample import Batch
 
 log = logging.getLogger("clawctl.train")
@@ -47,7 +44,7 @@ def disagreeing(whole: Measures, batch: Batch, most: float) -> tuple[tuple[str, 
     """The turns of the newest version whose logprobs differ by more than `most` on average over their tokens, and whether they are
     most of the turns that it sampled."""
     newest = [sample.turn_id for sample in batch.samples if is_newest(sample, batch.version)]
-    far = tuple(name for name in newest if float(whole.turns[name].log_ratio_T.abs().mean()) > most)
+    far = tuple(name for name in newest if float(abs(whole.turns[name].log_ratio_T).mean()) > most)
     return far, len(far) >= FEWEST and 2 * len(far) > len(newest)
 
 
@@ -55,24 +52,18 @@ def disagreeing(whole: Measures, batch: Batch, most: float) -> tuple[tuple[str, 
 class Watch:
     """Warns once if sampler and trainer differ by more than rounding, but too little for turns to be refused."""
 
-    most: float  # mean |difference| of a step
-    told: bool = False
+    exact: bool  # the trainer computes in float32 throughout
+    warned: bool = False
 
-    def look(self, row: dict[str, Any]) -> None:
+    def check(self, row: dict[str, Any]) -> None:
         """At a row of steps.jsonl."""
-        mismatch = row["mismatch_mean"]
-        if self.told or mismatch is None or mismatch <= self.most:
+        mismatch, most = row["mismatch_mean"], UNUSUAL if self.exact else UNUSUAL_ROUNDED
+        if self.warned or mismatch is None or mismatch <= most:
             return
-        self.told = True
+        self.warned = True
         log.warning(
             "step %d: log-probabilities of the newest version differ from the sampler's by %.3g on average, but rounding "
             "causes less than %g; the engine uses another type than model.dtype, or one side has quantised weights or "
             "another base model",
-            row["step"], mismatch, self.most,
+            row["step"], mismatch, most,
         )  # fmt: skip
-
-
-def watch_of(policy: PolicyModel) -> Watch:
-    """A watch with the threshold for an unusual difference, which is higher if anything is rounded to bfloat16."""
-    exact = policy.autocast is None and policy.publish_dtype == torch.float32
-    return Watch(UNUSUAL if exact else UNUSUAL_ROUNDED)

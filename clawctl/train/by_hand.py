@@ -5,9 +5,9 @@ import socket
 from collections.abc import Sequence
 
 from clawctl.errors import ClawError
-from clawctl.lineage import abandon, read_lineage
-from clawctl.policies import check_policy, list_versions, move_live
-from clawctl.run_dir import RunDir, sole_worker
+from clawctl.run.directory import RunDir, sole_worker
+from clawctl.run.lineage import abandon, read_lineage
+from clawctl.run.policies import check_policy, list_versions, move_live
 from clawctl.train.going_back import forgive
 
 
@@ -28,13 +28,13 @@ def go_back_to(run: RunDir, version: int) -> str:
         if version not in lineage.living():
             cure = f"run `clawctl policies promote {version}`: it makes the version live, and training continues from it"
             raise ClawError(f"version {version} did not go live, and training never continues from such a version", cure, 2)
-        told = [f"training continues from version {version}"]
+        messages = [f"training continues from version {version}"]
         if lineage.live is not None and version in lineage.ancestry(lineage.live)[1:]:
             move_live(run, version, by=who)
-            told.append(f"policy {version} is now live (before: {lineage.live})")
+            messages.append(f"policy {version} is now live (before: {lineage.live})")
         _leave_others(run, version, who)
         forgive(run, lineage.newest, who)
-    return "\n".join(told)
+    return "\n".join(messages)
 
 
 def _leave_others(run: RunDir, version: int, who: str) -> None:
@@ -50,9 +50,9 @@ def _leave_others(run: RunDir, version: int, who: str) -> None:
 
 def without_from(words: Sequence[str]) -> list[str]:
     """A command line without its `--from`, because torchrun must not go back again when it restarts its processes."""
-    kept, skip = list[str](), False
+    left, skip = list[str](), False
     for word in words:
         if not skip and word != "--from" and not word.startswith("--from="):
-            kept.append(word)
+            left.append(word)
         skip = word == "--from"
-    return kept
+    return left

@@ -3,38 +3,38 @@
 One rename commits a step, that of `train/checkpoints/<step>/`, which contains all results of the step:
 
     policy/          exactly what is published: full weights with tokenizer, or a peft adapter
-    master.safetensors   float32 weights, only where policy/ rounds them
-    optimizer.safetensors  AdamW's state; its settings are the recipe's
-    sharded/         instead of these two with sharded weights: the part of each rank, as safetensors
+    …                the trainer's own files, which `Trainer.resume` reads: of `local`, the optimizer and rounded masters
     turns.parquet    the numbers of each trained token, for `clawctl inspect why`
     state.json       step, turns by shard, baselines, the steps.jsonl row, policy.json, the identity of the model, and checksums of
                      the other files
 
 `settle` derives everything else from it, and repeats on resume what is missing: the ledger, `policies/<version>/` (hard links, so
-nothing is written twice), LIVE, and last the row in `steps.jsonl`, which marks the rest as done. There is no random state to
-save: dropout is seeded by step and rank, and the learning rate is a function of the step.
+nothing is written twice), LIVE, and last the row in `steps.jsonl`, which marks the rest as done.
 """
 
 import logging
-import os
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import orjson
-import torch
 
-from clawctl.checksums import Damaged, checksums_of, read_sealed, sealed
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.lineage import Lineage, is_undecided, read_lineage
-from clawctl.names import counted, numbers_in
-from clawctl.policies import LiveMoved, move_live, policy_folder, publish_policy
-from clawctl.run_dir import RunDir, publish_folder
-from clawctl.train.ledger import write_trained
-from clawctl.train.records import NAME, keep_records
-from clawctl.types import Policy
+from clawctl.run.checksums import Damaged, checksums_of, read_sealed, sealed
+from clawctl.run.directory import RunDir, link, move, publish_folder
+from clawctl.run.lineage import Lineage, is_undecided, read_lineage
+from clawctl.run.lines import append_lines, read_lines
+from clawctl.run.names import counted, numbers_in
+from clawctl.run.policies import LiveMoved, move_live, publish_policy
+from clawctl.run.rows import Policy
+from clawctl.train.ledger import by_stem, write_trained
+from clawctl.train.measures import StepResult, policy_metrics
+from clawctl.train.records import NAME, keep_records, write_records
+from clawctl.train.sample import Batch
+from clawctl.trainers import Snapshot
 
 log = logging.getLogger("clawctl.train")
 
@@ -53,7 +53,7 @@ def identity(recipe: Recipe) -> dict[str, Any]:
 
 def newest_checkpoint(run: RunDir) -> Path | None:
     steps = steps_kept(run)
-    return run.train / "checkpoints" / str(steps[-1]) if steps else None
+    return run.checkpoint(steps[-1]) if steps else None
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
@@ -68,44 +68,44 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     return state
 
 
-def read_optimizer(checkpoint: Path) -> dict[int, dict[str, torch.Tensor]]:
-    """AdamW's state by parameter, in the order of `PolicyModel.trained`."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        flat = load_file(checkpoint / "optimizer.safetensors")
-    except (OSError, SafetensorError) as error:
-        raise ClawError(f"checkpoint {checkpoint} cannot be read: {error}", _CURE) from error
-    state: dict[int, dict[str, torch.Tensor]] = {}
-    for name, value in flat.items():
-        index, _, key = name.partition(".")
-        state.setdefault(int(index), {})[key] = value
-    return state
-
-
-def _write_optimizer(checkpoint: Path, state: dict[int, dict[str, torch.Tensor]]) -> None:
-    from safetensors.torch import save_file
-
-    save_file({f"{i}.{key}": value for i, own in state.items() for key, value in own.items()}, checkpoint / "optimizer.safetensors")
-
-
-def commit(run: RunDir, state: dict[str, Any], optimizer: dict[str, Any] | None, save_weights: Callable[[Path], None]) -> Path:
-    """Publish one checkpoint, which commits the step. `save_weights` fills `policy/` and, if needed, the master weights.
-    `optimizer` is None if `save_weights` saves it as well."""
-    folder = run.train / "checkpoints"
-    folder.mkdir(mode=0o700, exist_ok=True)
+def commit(run: RunDir, state: dict[str, Any], save: Callable[[Path], None]) -> Path:
+    """Publish one checkpoint, which commits the step. `save` fills `policy/` and adds the trainer's own files."""
 
     def fill(checkpoint: Path) -> None:
         (checkpoint / "policy").mkdir(mode=0o700)
-        save_weights(checkpoint)
-        if optimizer is not None:
-            _write_optimizer(checkpoint, optimizer["state"])
+        save(checkpoint)
         files = checksums_of(checkpoint, leave_out=(NAME, "sharded"))  # one has its own, the other lies on many hosts
         (checkpoint / "state.json").write_bytes(sealed(orjson.dumps({**state, "files": files})))
 
-    publish_folder(folder / str(state["step"]), fill)
-    return folder / str(state["step"])
+    publish_folder(run.checkpoint(state["step"]), fill)
+    return run.checkpoint(state["step"])
+
+
+def commit_step(run: RunDir, recipe: Recipe, batch: Batch, result: StepResult, snapshot: Snapshot, about: dict[str, Any]) -> Path:
+    """Commit a step that was made. `about` are the parts of the state that only the loop knows."""
+    row = result.row
+    assert row is not None
+    policy = Policy(
+        version=batch.step,
+        parent=batch.version,
+        step=batch.step,
+        method=recipe.train.method,
+        kind="adapter" if recipe.train.lora is not None else "full",
+        base_model=recipe.model.path,
+        turns=[sample.turn_id for sample in batch.samples],
+        canary=snapshot.canary,
+        metrics=policy_metrics(row),
+        created_at=row["time"],
+    )
+    turns = by_stem(batch.samples)
+    state = {"step": batch.step, "identity": identity(recipe), "turns": turns, "row": row, "policy": asdict(policy), **about}
+
+    def save(checkpoint: Path) -> None:
+        snapshot.save(checkpoint)
+        if recipe.train.keep_turn_records:
+            write_records(checkpoint / NAME, batch, result)
+
+    return commit(run, state, save)
 
 
 def settle(run: RunDir, checkpoint: Path, recipe: Recipe, seconds: dict[str, float] | None = None) -> None:
@@ -114,14 +114,14 @@ def settle(run: RunDir, checkpoint: Path, recipe: Recipe, seconds: dict[str, flo
     state = read_state(checkpoint)
     policy = Policy(**state["policy"])
     write_trained(run, state["step"], state["turns"], policy.parent)
-    if not policy_folder(run, policy.version).exists():
+    if not run.version_folder(policy.version).exists():
         files = {name.removeprefix("policy/"): told for name, told in state.get("files", {}).items() if name.startswith("policy/")}
         publish_policy(run, policy, lambda folder: _link(checkpoint / "policy", folder), files or None)
     if _last_row_step(run) < state["step"]:
         if recipe.gate is None:
             _go_live(run, policy.version)
         row = state["row"]
-        _append_row(run, {**row, "seconds": {**row["seconds"], **(seconds or {})}})
+        append_lines(run.steps, [sealed(orjson.dumps({**row, "seconds": {**row["seconds"], **(seconds or {})}}))])
     keep_records(run, checkpoint, recipe.train.keep_turn_records)
     _prune(run, _kept(run, read_lineage(run), recipe))
 
@@ -175,18 +175,14 @@ def _told(who: dict[str, Any]) -> str:
 
 
 def steps_kept(run: RunDir) -> list[int]:
-    return numbers_in(run.train / "checkpoints")
+    return numbers_in(run.checkpoints)
 
 
 def _link(source: Path, target: Path) -> None:
-    """The same files under a second name, or copies if the filesystem has no hard links."""
+    """The same files in a second folder."""
     for file in sorted(source.iterdir()):
-        if file.is_symlink() or not file.is_file():
-            continue  # not written by clawctl: it may be a link to a file outside the run
-        try:
-            os.link(file, target / file.name)
-        except OSError:
-            shutil.copyfile(file, target / file.name)
+        if file.is_file() and not file.is_symlink():  # clawctl writes no links: one may lead out of the run
+            link(file, target / file.name)
 
 
 def _kept(run: RunDir, lineage: Lineage, recipe: Recipe) -> set[int]:
@@ -201,10 +197,9 @@ def _kept(run: RunDir, lineage: Lineage, recipe: Recipe) -> set[int]:
 
 
 def _prune(run: RunDir, kept: set[int]) -> None:
-    folder = run.train / "checkpoints"
+    folder = run.checkpoints
     for step in sorted(set(steps_kept(run)) - kept):
-        doomed = folder / f".{step}.doomed"  # renamed first: half a checkpoint must never look like one
-        os.replace(folder / str(step), doomed)
+        move(run.checkpoint(step), run.beside_checkpoints(step, "doomed"))  # half a checkpoint must never look like one
     # Also the rest of a killed trainer; only trainers write here. What cannot be removed yet goes later: NFS lists names late,
     # and keeps open files.
     for left in (*folder.glob(".*"), *run.policies.glob(".[1-9]*.tmp")):
@@ -216,15 +211,7 @@ def _prune(run: RunDir, kept: set[int]) -> None:
 
 def read_rows(run: RunDir) -> list[dict[str, Any]]:
     """The intact lines of `steps.jsonl`. An incomplete line of a killed trainer is skipped; `inspect` reports damaged ones."""
-    path = run.train / "steps.jsonl"
-    whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
-    rows = []
-    for line in filter(None, whole.split(b"\n")):
-        try:
-            rows.append(read_sealed(line))
-        except Damaged as error:
-            log.error("skipped a row of train/steps.jsonl: %s", error)
-    return rows
+    return list(read_lines(run.steps, lambda _, error: log.error("skipped a row of train/steps.jsonl: %s", error)))
 
 
 def row_line(row: dict[str, Any]) -> bytes:
@@ -233,13 +220,3 @@ def row_line(row: dict[str, Any]) -> bytes:
 
 def _last_row_step(run: RunDir) -> int:
     return max((row["step"] for row in read_rows(run)), default=0)
-
-
-def _append_row(run: RunDir, row: dict[str, Any]) -> None:
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW  # a link may point out of the run
-    with os.fdopen(os.open(run.train / "steps.jsonl", flags, 0o600), "ab+") as file:
-        file.seek(0)
-        file.truncate(file.read().rfind(b"\n") + 1)  # a line that a killed trainer began
-        file.write(row_line(row))
-        file.flush()
-        os.fsync(file.fileno())

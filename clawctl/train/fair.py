@@ -56,12 +56,12 @@ def _queues(waiting: Sequence[Waiting], config: TrainConfig) -> dict[str, deque[
     return dict(queues)
 
 
-def hungry(waiting: Sequence[Waiting], config: TrainConfig, most: int) -> "Hunger":
+def demand_of(waiting: Sequence[Waiting], config: TrainConfig, most: int) -> "Demand":
     """Of which keys more turns are read."""
-    return Hunger(is_enough(waiting, config, most), Counter(turn.key for turn in waiting), config)
+    return Demand(is_enough(waiting, config, most), Counter(turn.key for turn in waiting), config)
 
 
-class Hunger:
+class Demand:
     """While enough turns wait, only turns of keys with less than a batch of waiting turns are read."""
 
     def __init__(self, full: bool, turns: Counter[str], config: TrainConfig) -> None:
@@ -70,5 +70,5 @@ class Hunger:
     def wants(self, key: str) -> bool:
         return not self.full or (self._config.fair_keys and self._turns[key] < self._config.batch_turns)
 
-    def fed(self, key: str) -> None:
+    def count(self, key: str) -> None:
         self._turns[key] += 1

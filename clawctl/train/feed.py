@@ -11,23 +11,34 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clawctl.config import TrainConfig
-from clawctl.feedback import Ratings
-from clawctl.run_dir import RunDir, published, quarantine
-from clawctl.shards import UNKNOWN, Origin, UnreadableShard, merged_from, read_origin
-from clawctl.train.admission import UNTRAINABLE, Admission, Refused, worth_of
-from clawctl.train.fair import Hunger, fair_batch, hungry
+from clawctl.config import Recipe, TrainConfig
+from clawctl.run.directory import RunDir, published, quarantine
+from clawctl.run.feedback import Ratings
+from clawctl.run.lineage import read_lineage
+from clawctl.run.model_files import origin_of
+from clawctl.run.rows import Turn, Verdict, is_judged, lacks_reaction
+from clawctl.run.shards import UNKNOWN, Origin, UnreadableShard, merged_from, read_origin
+from clawctl.train.admission import UNTRAINABLE, Admission, TurnRefused, worth_of
+from clawctl.train.fair import Demand, demand_of, fair_batch
 from clawctl.train.feed_counts import Counts, CountsFile, in_a_line
 from clawctl.train.forming import Forming
 from clawctl.train.identical import IDENTICAL, TrainedMarks, marks_of
 from clawctl.train.judged import Half, JudgedPiece, judged_pieces
-from clawctl.train.ledger import write_skipped
+from clawctl.train.ledger import given_back, read_ledger, write_skipped
 from clawctl.train.sample import Batch, Sample
 from clawctl.train.turn_ids import TurnIds
 from clawctl.train.waiting import READ_AHEAD, Waiting, in_order, ready_turns
-from clawctl.types import Turn, Verdict, is_judged, lacks_reaction
+from clawctl.trainers import Texts
 
 log = logging.getLogger("clawctl.train")
+
+OTHER_POLICY = "sampled by another policy"
+
+
+def open_feed(run: RunDir, recipe: Recipe, texts: Texts) -> "Feed":
+    """The feed of a trainer that continues from the tip of the lineage."""
+    lineage, own = read_lineage(run), origin_of(recipe.model.path, recipe.model_path)
+    return Feed(run, recipe.train, texts, read_ledger(run, lineage), own, given_back=given_back(run, lineage))
 
 
 class Feed:
@@ -37,9 +48,7 @@ class Feed:
         self,
         run: RunDir,
         config: TrainConfig,
-        tokenizer: Any,
-        vocabulary: int,
-        context: int | None,
+        texts: Texts,
         used: dict[str, str],
         own: Origin = UNKNOWN,
         read_ahead: int = READ_AHEAD,
@@ -49,7 +58,7 @@ class Feed:
         pauses while `read_ahead` turns, or READ_AHEAD_TOKENS of them, wait and fill two batches. `given_back` are the turns of dead
         steps that may be trained again; turns identical to them may be as well."""
         self.run, self.config, self._most = run, config, max(read_ahead, 2 * config.batch_turns)
-        self.admission = Admission(config, tokenizer, vocabulary, context, own)
+        self.admission = Admission(config, texts, own)
         self.origins: dict[str, Origin] = {}  # by shard
         self.used = TurnIds(used)
         self._outcomes = Counter(used.values())
@@ -70,7 +79,7 @@ class Feed:
         self._merged: set[str] = set()  # shards that contain the rows of others
         self._left: dict[str, set[str]] = {}  # the keys whose turns were left on disk, by shard
         self._served: dict[str, int] = {}  # the last step that trained a turn of a key
-        self._trained_marks = TrainedMarks(run.train / "identical.bin", given_back)
+        self._trained_marks = TrainedMarks(run.trained_marks, given_back)
         self._waiting_marks: dict[int, str] | None = None  # of waiting turns, with their owners; None: to be recomputed
         self._copies: list[Sample] = []  # turns that are identical to others, to be entered as skipped
         self._file = CountsFile(run)
@@ -83,10 +92,10 @@ class Feed:
         self._version, self._updates = version, updates
         ready, more = 0, True
         while more and not ready:  # turns on disk are needed if all turns in memory are too stale
-            more = self._look(now)
+            more = self._read_new(now)
             self._refuse_stale()
             ready = ready_turns(self.waiting, self.config, now)
-        self.tell()
+        self.write_counts()
         if not ready:
             return None
         count = min(ready, self.config.batch_turns)
@@ -106,18 +115,18 @@ class Feed:
             self._served.update({turn.key: self._version + 1 for turn in used})
             self._trained_marks.add((turn.marks, self._owner(turn)) for turn in used)
         self.waiting = [turn for turn in self.waiting if turn.sample.turn_id not in gone]
-        self.tell()
+        self.write_counts()
 
-    def lose_hints(self, reasons: dict[str, str], kept: list[str]) -> None:
+    def drop_hints(self, reasons: dict[str, str], kept: list[str]) -> None:
         """The teacher did not answer for these turns (reasons by id). Those not among `kept` have nothing left to train. They leave
         the queue but are not in the ledger, so a later start tries them again."""
         for turn_id, reason in reasons.items():
             (self.admission.lost_hints if turn_id in kept else self.refused)[reason] += 1
         gone = reasons.keys() - set(kept)
         self.waiting = [turn for turn in self.waiting if turn.sample.turn_id not in gone]
-        self.tell()
+        self.write_counts()
 
-    def tell(self) -> None:
+    def write_counts(self) -> None:
         """Save the results of the turns for `inspect`."""
         self._file.write(self._counts())
 
@@ -157,9 +166,9 @@ class Feed:
             return 0 <= behind <= self.config.max_staleness
 
         self.waiting = [turn for turn in self.waiting if fresh(turn)]
-        self.forming.keep(fresh)
+        self.forming.drop_unless(fresh)
 
-    def _look(self, now: float) -> bool:
+    def _read_new(self, now: float) -> bool:
         """Read new shards that have turns and verdicts, in stem order, then new ratings. True if some are left because enough turns
         wait."""
         self._waiting_marks = None
@@ -170,11 +179,11 @@ class Feed:
         new = [stem for stem in sorted(turns.keys() & verdicts.keys()) if stem not in read]
         left = False
         for stem in new:
-            hunger = self._hunger()
-            if hunger.full and not self.config.fair_keys:
+            demand = self._demand()
+            if demand.full and not self.config.fair_keys:
                 left = True
                 break
-            if stem in self._left and not any(hunger.wants(key) for key in self._left[stem]):
+            if stem in self._left and not any(demand.wants(key) for key in self._left[stem]):
                 left = True
                 continue
             self._stems.add(stem)
@@ -182,7 +191,7 @@ class Feed:
                 left = True
         self._forget_expired(turns.keys())
         self._take_again(rated & self._known.keys(), now)
-        released = self.forming.release(now)
+        released = self.forming.pop_ready(now)
         self.waiting += released
         self._skip_copies()
         if new or rated or released:
@@ -227,13 +236,13 @@ class Feed:
     def _join(self, stem: str, now: float, again: Set[str] = frozenset()) -> bool:
         """Add the new turns of a shard, or of a shard that was read before those to be checked `again`. False if turns are left
         because enough turns of their keys wait."""
-        hunger, left_keys, left = self._hunger(), set[str](), set[str]()
+        demand, left_keys, left = self._demand(), set[str](), set[str]()
 
         def is_wanted(row: dict[str, Any]) -> bool:
             if again or not self._is_wanted(row):
                 return row["turn_id"] in again
-            if hunger.wants(row["user"]):
-                hunger.fed(row["user"])
+            if demand.wants(row["user"]):
+                demand.count(row["user"])
                 return True
             left_keys.add(row["user"])
             left.add(row["turn_id"])
@@ -243,10 +252,10 @@ class Feed:
         try:
             since = min(verdicts_path.stat().st_mtime, now)  # another host's clock may be ahead
             self.origins[stem] = read_origin(turns_path)
-            self.admission.meet(self.origins[stem])
+            self.admission.check_origin(self.origins[stem])
             for piece in judged_pieces(self.run, stem, is_wanted):
                 self._take_in(stem, piece, since, again, left)
-                hunger = self._hunger()
+                demand = self._demand()
                 left.clear()
         except FileNotFoundError:
             self._stems.discard(stem)  # another worker put it into quarantine between our listing and our reading
@@ -264,8 +273,8 @@ class Feed:
                 self._left.pop(stem, None)
         return True
 
-    def _hunger(self) -> Hunger:
-        return hungry(self.waiting, self.config, self._most)
+    def _demand(self) -> Demand:
+        return demand_of(self.waiting, self.config, self._most)
 
     def _put_aside(self, stem: str, path: Path, error: Exception) -> None:
         log.warning("quarantined %s: %s", path, error)
@@ -291,10 +300,10 @@ class Feed:
                 self._refuse(row["turn_id"], UNTRAINABLE)
         for turn, verdict in piece.turns:
             if again:
-                self._let_go(turn)
-                self._look_at(stem, turn, verdict, since)
+                self._forget(turn)
+                self._admit(stem, turn, verdict, since)
             elif self._is_new(stem, turn.turn_id):
-                self._look_at(stem, turn, verdict, since)
+                self._admit(stem, turn, verdict, since)
 
     def _is_new(self, stem: str, turn_id: str) -> bool:
         """Whether a turn is seen for the first time. It is seen from now on."""
@@ -309,15 +318,18 @@ class Feed:
             self._known[turn_id] = stem  # its part is gone
         return False
 
-    def _look_at(self, stem: str, turn: Turn, verdict: Verdict | None, since: float) -> None:
+    def _admit(self, stem: str, turn: Turn, verdict: Verdict | None, since: float) -> None:
         """Let a turn wait, or refuse it."""
+        if turn.policy_version is not None and turn.policy_name != self.run.policy:
+            self._refuse(turn.turn_id, OTHER_POLICY)  # it is compared with no turn of this one either
+            return
         rating = self.ratings.of(turn.user, turn.turn_id)
         if rating is not None:
             turn = replace(turn, feedback=float(rating.rating))  # newer than the row's value
         if rating is not None and lacks_reaction(turn.source, turn.untrainable_reason):
             turn = replace(turn, trainable=True, untrainable_reason=None)  # its user has reacted late
         earned = worth_of(turn, verdict)
-        self.forming.see(turn, earned.value, earned.outcome)
+        self.forming.add(turn, earned.value, earned.outcome)
         if turn.turn_id in self.used:
             return
         try:
@@ -326,9 +338,9 @@ class Feed:
             waiting = Waiting(sample, since, self.forming.unit_of(turn), turn.user, marks)
             if self._is_copy(waiting):
                 self._copies.append(sample)
-                raise Refused(IDENTICAL)
-            self._hold(waiting)
-        except Refused as reason:
+                raise TurnRefused(IDENTICAL)
+            self._queue(waiting)
+        except TurnRefused as reason:
             self._refuse(turn.turn_id, str(reason))
 
     def _is_copy(self, turn: Waiting) -> bool:
@@ -360,19 +372,19 @@ class Feed:
         self.refused[reason] += 1
         self._refusals[turn_id] = reason
 
-    def _let_go(self, turn: Turn) -> None:
+    def _forget(self, turn: Turn) -> None:
         """Forget the current result of a turn."""
         reason = self._refusals.pop(turn.turn_id, None)
         if reason is not None:
             self.refused[reason] -= 1
         self.waiting = [other for other in self.waiting if other.sample.turn_id != turn.turn_id]
-        self.forming.let_go(turn)
+        self.forming.remove(turn)
         self._waiting_marks = None
 
-    def _hold(self, turn: Waiting) -> None:
+    def _queue(self, turn: Waiting) -> None:
         if self._waiting_marks is not None:
             self._waiting_marks |= dict.fromkeys(turn.marks, self._owner(turn))
         if turn.unit is None:
             self.waiting.append(turn)
         else:
-            self.forming.hold(turn)
+            self.forming.queue(turn)

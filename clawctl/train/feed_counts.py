@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from clawctl.config import TrainConfig
-from clawctl.run_dir import RunDir, publish_bytes
+from clawctl.run.directory import RunDir, publish_bytes
 
 log = logging.getLogger("clawctl.train")
 
@@ -17,7 +17,7 @@ class CountsFile:
     """Written only when something changed."""
 
     def __init__(self, run: RunDir) -> None:
-        self._path = run.train / "feed.json"
+        self._path = run.feed_counts
         self._written: bytes = b""
 
     def write(self, counts: Counts) -> None:

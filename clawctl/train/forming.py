@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
 from clawctl.config import TrainConfig
+from clawctl.run.rows import Turn
 from clawctl.train.advantages.gae import session_credits
-from clawctl.train.advantages.grpo import group_credits
-from clawctl.train.advantages.term import Earned
+from clawctl.train.advantages.grpo import Earned, group_credits
 from clawctl.train.waiting import Waiting
-from clawctl.types import Turn
 
 MOST_IDLE = 4096  # groups or sessions in which nothing waits that are remembered
 
@@ -47,7 +46,7 @@ class Forming:
         name = {"reward": None, "group": turn.group_id, "gae": turn.session_id}[self.config.credit]
         return name if name is None or (turn.user == "default" and "/" not in name) else f"{quote(turn.user, safe='')}/{name}"
 
-    def see(self, turn: Turn, reward: float | None, outcome: float | None = None) -> None:
+    def add(self, turn: Turn, reward: float | None, outcome: float | None = None) -> None:
         """Add the reward of a turn, and the part of it that is the outcome of its episode."""
         name = self.unit_of(turn)
         if name is None:
@@ -76,19 +75,19 @@ class Forming:
             del self._units[name]
         self._look_again = len(self._units) + MOST_IDLE
 
-    def let_go(self, turn: Turn) -> None:
+    def remove(self, turn: Turn) -> None:
         """Forget the reward of a turn that is about to be added again."""
         unit = self._units.get(self.unit_of(turn) or "")
         if unit is not None:
             unit.earned = [earned for earned in unit.earned if earned.turn_id != turn.turn_id]
             unit.waiting = [other for other in unit.waiting if other.sample.turn_id != turn.turn_id]
 
-    def hold(self, turn: Waiting) -> None:
-        """Keep a usable turn until `release`."""
+    def queue(self, turn: Waiting) -> None:
+        """Keep a usable turn until `pop_ready`."""
         assert turn.unit is not None
         self._units[turn.unit].waiting.append(turn)
 
-    def release(self, now: float) -> list[Waiting]:
+    def pop_ready(self, now: float) -> list[Waiting]:
         """The turns whose group or session is complete, or has waited long enough, with their credit.
 
         A group is complete with `group_size` episodes. A session is complete when no turn of it can be continued. Later turns get
@@ -99,12 +98,12 @@ class Forming:
             oldest = min((turn.since for turn in unit.waiting), default=now)
             if unit.waiting and (self._complete(unit) or now - oldest >= self.config.batch_wait_s):
                 credits = self._credits(unit)
-                found = [self._credited(turn, credits.get(turn.sample.turn_id)) for turn in unit.waiting]
-                released += [turn for turn in found if turn is not None]
+                result = [self._credited(turn, credits.get(turn.sample.turn_id)) for turn in unit.waiting]
+                released += [turn for turn in result if turn is not None]
                 unit.waiting = []
         return released
 
-    def keep(self, fits: Callable[[Waiting], bool]) -> None:
+    def drop_unless(self, fits: Callable[[Waiting], bool]) -> None:
         """Drop waiting turns that are no longer usable. Their rewards still count."""
         for unit in self._units.values():
             unit.waiting = [turn for turn in unit.waiting if fits(turn)]

@@ -11,12 +11,13 @@ from typing import Any
 
 import orjson
 
-from clawctl.checksums import Damaged, read_sealed, sealed
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.lineage import TWICE, Lineage, append_lines, read_lineage, refusals_in_a_row, refused_now, why_dead
-from clawctl.policies import read_moves
-from clawctl.run_dir import RunDir, publish_bytes
+from clawctl.run.checksums import read_object, sealed
+from clawctl.run.directory import RunDir, publish_bytes
+from clawctl.run.lineage import TWICE, Lineage, read_lineage, refusals_in_a_row, refused_now, why_dead
+from clawctl.run.lines import append_lines, read_lines
+from clawctl.run.policies import read_moves
 from clawctl.train.ledger import give_back
 from clawctl.train.setback import Start
 
@@ -59,22 +60,12 @@ def note_start(run: RunDir, start: Start) -> None:
         "expired": turns.gone,
         "optimizer": "fresh" if fresh or lineage.tip == 0 else "kept",
     }
-    append_lines(run.train / "back.jsonl", [sealed(orjson.dumps(row))])
+    append_lines(run.went_back, [sealed(orjson.dumps(row))])
 
 
 def read_back(run: RunDir) -> list[dict[str, Any]]:
     """Each time that training went back, oldest first. Lines that cannot be read are left out."""
-    try:
-        lines = (run.train / "back.jsonl").read_bytes().splitlines()
-    except FileNotFoundError:
-        return []
-    found = []
-    for line in filter(None, lines):
-        try:
-            found.append(read_sealed(line))
-        except Damaged:
-            continue
-    return found
+    return list(read_lines(run.went_back))
 
 
 class LineageWatch:
@@ -85,22 +76,22 @@ class LineageWatch:
         self._stamps: list[Any] = []
         self._lineage: Lineage | None = None
 
-    def look(self) -> Lineage:
+    def read(self) -> Lineage:
         stamps = self._stamp()
         if self._lineage is None or stamps != self._stamps:
             self._lineage, self._stamps = read_lineage(self._run), stamps
         return self._lineage
 
     def _stamp(self) -> list[Any]:
-        run, found = self._run, list[Any]()
-        for path in (run.policies, run.policies / "moves.jsonl", run.eval, run.train / "abandoned.jsonl"):
+        run, entries = self._run, list[Any]()
+        for path in (run.policies, run.moves, run.eval, run.abandoned):
             try:
                 told = path.stat()
             except FileNotFoundError:
-                found.append(None)
+                entries.append(None)
             else:
-                found.append((told.st_mtime_ns, told.st_size))
-        return found
+                entries.append((told.st_mtime_ns, told.st_size))
+        return entries
 
 
 class Pause:
@@ -113,7 +104,7 @@ class Pause:
         self._looked: Lineage | None = None
         self._found: ClawError | None = None
 
-    def look(self, lineage: Lineage) -> ClawError | None:
+    def check(self, lineage: Lineage) -> ClawError | None:
         """The message while training is paused, else None. Changes are recorded."""
         if lineage is self._looked:
             return self._found
@@ -149,15 +140,11 @@ def forgive(run: RunDir, newest: int, why: str) -> None:
 
 
 def read_refusals(run: RunDir) -> dict[str, Any]:
-    try:
-        found = read_sealed((run.train / "refusals.json").read_bytes())
-    except (FileNotFoundError, Damaged):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return read_object(run.refusals) or {}
 
 
 def _write_refusals(run: RunDir, known: dict[str, Any]) -> None:
-    publish_bytes(run.train / "refusals.json", sealed(orjson.dumps(known)))
+    publish_bytes(run.refusals, sealed(orjson.dumps(known)))
 
 
 def _listed(versions: list[int]) -> str:

@@ -10,7 +10,6 @@ The members of a group are sampled from one prompt on purpose, and their credits
 
 import hashlib
 import logging
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,8 +18,9 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from clawctl.names import open_to_append
-from clawctl.types import Turn
+from clawctl.run.directory import publish_bytes
+from clawctl.run.lines import append_bytes
+from clawctl.run.rows import Turn
 
 log = logging.getLogger("clawctl.train")
 
@@ -60,7 +60,7 @@ class TrainedMarks:
     def has(self, marks: Marks, owner: str) -> bool:
         """Whether a turn of another owner was trained that has one of the marks."""
         own = _hash(owner.encode())
-        return any((found := self._owner(mark)) not in (None, own) and found not in self._given_back for mark in marks)
+        return any((result := self._owner(mark)) not in (None, own) and result not in self._given_back for mark in marks)
 
     def add(self, trained: Iterable[tuple[Marks, str]]) -> None:
         """Add the hashes of trained turns by their owners."""
@@ -70,8 +70,7 @@ class TrainedMarks:
         self._recent.update(pairs)
         self._given_back.difference_update(owner for _, owner in pairs)
         try:
-            with os.fdopen(open_to_append(self._path), "ab") as file:
-                file.write(np.array(pairs, np.uint64).tobytes())
+            append_bytes(self._path, np.array(pairs, np.uint64).tobytes())
         except OSError as error:
             log.warning("cannot write %s, so identical turns may be trained again after a restart: %s", self._path, error)
         if len(self._recent) >= _RECENT:
@@ -86,15 +85,11 @@ class TrainedMarks:
     def _load(self) -> None:
         """Read the newest hashes of the file, and cut the file if it is too long."""
         try:
-            found = self._path.read_bytes()
-            pairs: _Pairs = np.frombuffer(found[: len(found) // 16 * 16], np.uint64).reshape(-1, 2)
-            if len(pairs) > MOST or len(found) % 16:
+            result = self._path.read_bytes()
+            pairs: _Pairs = np.frombuffer(result[: len(result) // 16 * 16], np.uint64).reshape(-1, 2)
+            if len(pairs) > MOST or len(result) % 16:
                 pairs = pairs[-MOST // 2 :] if len(pairs) > MOST else pairs
-                part = self._path.with_name(f".{self._path.name}.part")
-                part.unlink(missing_ok=True)
-                with os.fdopen(open_to_append(part), "ab") as file:
-                    file.write(pairs.tobytes())
-                os.replace(part, self._path)
+                publish_bytes(self._path, pairs.tobytes())
         except FileNotFoundError:
             return
         except OSError as error:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clawctl.run_dir import RunDir
-from clawctl.shards import UnreadableShard, read_pieces, read_verdicts
-from clawctl.types import Turn, Verdict
+from clawctl.run.directory import RunDir
+from clawctl.run.rows import Turn, Verdict
+from clawctl.run.shards import UnreadableShard, read_pieces, read_verdicts
 
 FEW = ("turn_id", "user", "source", "trainable", "untrainable_reason")
 

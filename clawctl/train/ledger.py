@@ -1,11 +1,12 @@
 """`train/ledger/`: which turns were trained, or skipped, so that none is trained twice. It is never deleted.
 
-`<step>.json`        {"step": 7, "parent": 6, "outcome": "trained", "reason": None, "turns": {"<stem>": ["<turn_id>", …]}}
+`<step>.json`        {"step": 7, "parent": 6, "outcome": "trained", "reason": None, "turns": {"<stem>": ["<turn_id>", …]},
+                     "policy": "default"}
 `skipped-<id>.json`  the same with "outcome": "skipped" and the reason; <id> is the first turn's, and `step` the failed one
 `refused-<step>.json`  the same for turns of a dead step that were already in another dead step
 
-An entry never changes. Whether a trained turn counts as used depends on the lineage (`clawctl/lineage.py`). A turn of a step whose
-version is dead is given back once. A turn that is in two dead steps, and in no living one, is not tried again.
+An entry never changes. Whether a trained turn counts as used depends on the lineage (`clawctl/run/lineage.py`). A turn of a step
+whose version is dead is given back once. A turn that is in two dead steps, and in no living one, is not tried again.
 """
 
 import logging
@@ -19,13 +20,13 @@ from typing import Any
 
 import orjson
 
-from clawctl.checksums import Damaged, read_sealed, sealed
 from clawctl.errors import ClawError
-from clawctl.lineage import MOST_TIMES, TWICE, Lineage, read_lineage
-from clawctl.names import is_name, number_of
-from clawctl.policies import read_policy
-from clawctl.run_dir import RunDir, publish_bytes, published, quarantine
-from clawctl.shards import UnreadableShard, merged_from, read_turn_ids
+from clawctl.run.checksums import Damaged, read_sealed, sealed
+from clawctl.run.directory import RunDir, publish_bytes, published, quarantine
+from clawctl.run.lineage import MOST_TIMES, TWICE, Lineage, read_lineage
+from clawctl.run.names import is_name, number_of
+from clawctl.run.policies import read_policy
+from clawctl.run.shards import UnreadableShard, merged_from, read_turn_ids
 from clawctl.train.sample import Sample
 
 log = logging.getLogger("clawctl.train")
@@ -124,7 +125,7 @@ def _dead(lineage: Lineage, entries: Sequence[dict[str, Any]]) -> list[dict[str,
 
 def _entries(run: RunDir) -> Iterator[dict[str, Any]]:
     """All entries. Damaged ones are repaired if possible."""
-    folder = run.train / "ledger"
+    folder = run.ledger
     for path in published(folder, ".json") if folder.exists() else []:
         try:
             yield read_sealed(path.read_bytes())
@@ -162,14 +163,13 @@ def _by_stem(run: RunDir, turn_ids: Sequence[str]) -> dict[str, list[str]]:
     for path in published(run.trajectories, ".parquet"):
         with suppress(UnreadableShard):
             stems |= dict.fromkeys(set(turn_ids).intersection(read_turn_ids(path)), path.stem)
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for turn_id in turn_ids:
-        found.setdefault(stems.get(turn_id, "unknown"), []).append(turn_id)
-    return found
+        result.setdefault(stems.get(turn_id, "unknown"), []).append(turn_id)
+    return result
 
 
 def _enter(run: RunDir, name: str, entry: dict[str, Any]) -> None:
-    folder = run.train / "ledger"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if not (folder / f"{name}.json").exists():
-        publish_bytes(folder / f"{name}.json", sealed(orjson.dumps(entry)))
+    path = run.ledger_entry(name)
+    if not path.exists():
+        publish_bytes(path, sealed(orjson.dumps({**entry, "policy": run.policy})))

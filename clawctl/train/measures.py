@@ -1,50 +1,48 @@
 """The measurements of a step: one row of `train/steps.jsonl`, and the numbers of each turn."""
 
-import resource
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from clawctl.reward import signs
-from clawctl.train.batches import Microbatch
-from clawctl.train.flops import Cost
+from clawctl.run.reward import signs
 from clawctl.train.sample import Batch, Sample
-from clawctl.train.trees import Branch
+
+Floats = NDArray[np.float32]
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
 @dataclass(slots=True)
 class TurnNumbers:
-    """The numbers of one turn in a step: streams over its completion tokens, on the CPU."""
+    """The numbers of one turn in a step: streams over its T completion tokens, such as [-0.1, -2.3, -0.7]."""
 
-    policy_T: Tensor  # logprobs of the policy before the step
-    sampler_T: Tensor
-    teacher_T: Tensor | None = None
-    bounded: float = 1.0  # factor of its loss, see `influence`
-    advantages: dict[str, Tensor] = field(default_factory=dict)  # by term
-    acting: dict[str, Tensor] = field(default_factory=dict)  # by term: False for masked tokens
-    divergences: dict[str, Tensor] = field(default_factory=dict)  # by term, for terms without advantages
+    policy_T: Floats  # logprobs of the policy before the step
+    sampler_T: Floats
+    teacher_T: Floats | None = None
+    bounded: float = 1.0  # factor of its loss that a trainer set to bound its gradient
+    advantages: dict[str, Floats] = field(default_factory=dict)  # by term
+    acting: dict[str, NDArray[np.bool_]] = field(default_factory=dict)  # by term: False for masked tokens
+    divergences: dict[str, Floats] = field(default_factory=dict)  # by term, for terms without advantages
 
     @property
-    def log_ratio_T(self) -> Tensor:
+    def log_ratio_T(self) -> Floats:
         return self.policy_T - self.sampler_T
 
     @property
     def finite(self) -> bool:
         """Whether its loss is, and the norm of its gradient, which squares the ratio."""
-        return bool(torch.isfinite(self.log_ratio_T.exp().square() + self.log_ratio_T.square()).all())
+        with np.errstate(over="ignore", invalid="ignore"):
+            return bool(np.isfinite(np.square(np.exp(self.log_ratio_T)) + np.square(self.log_ratio_T)).all())
 
 
 @dataclass(slots=True)
 class Measures:
-    """The measurements of one rank for its part of a step; `merged` combines the ranks."""
+    """The measurements of one process for its part of a step; `merged` combines those of several."""
 
     losses: dict[str, float] = field(default_factory=dict)  # by term, each already over its global count
     turns: dict[str, TurnNumbers] = field(default_factory=dict)  # by turn id
@@ -64,31 +62,19 @@ class Measures:
         finally:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - begin
 
-    def add_turn(self, turn_id: str, policy_T: Tensor, sampler_T: Tensor, teacher_T: Tensor | None) -> None:
-        teacher_T = teacher_T if teacher_T is None else teacher_T.cpu()
-        self.turns[turn_id] = TurnNumbers(policy_T.cpu(), sampler_T.cpu(), teacher_T)
-
-    def add_pass(self, cost: Cost | None, batch: Microbatch, branches: Sequence[Branch], backward: bool = False) -> None:
-        """Count the computation of a pass."""
-        self.computed_tokens += batch.tokens
-        self.sequence_tokens += sum(len(branch.ids) for branch in branches)
-        if cost is not None:
-            count = cost.forward_backward if backward else cost.forward
-            self.flops += count(batch.tokens, pairs_of(batch, branches), len(batch.targets_N))
-
     def add_work(self, other: "Measures") -> None:
         """The time and the operations of passes whose turns and tokens were counted before."""
         self.flops += other.flops
         for phase, seconds in other.seconds.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
-    def add_loss(self, term: str, loss: Tensor) -> None:
-        self.losses[term] = self.losses.get(term, 0.0) + float(loss.detach())
+    def add_loss(self, term: str, loss: float) -> None:
+        self.losses[term] = self.losses.get(term, 0.0) + loss
 
 
 def merged(parts: Sequence[Measures]) -> Measures:
-    """The measurements of the whole step. Seconds are rank 0's, because the ranks work in parallel. Memory is that of the fullest
-    rank."""
+    """The measurements of the whole step. Seconds are those of the first part, because the processes work in parallel. Memory is
+    that of the fullest one."""
     whole = Measures(seconds=parts[0].seconds, peak_memory=max(part.peak_memory for part in parts))
     for part in parts:
         for name, loss in part.losses.items():
@@ -103,6 +89,18 @@ def merged(parts: Sequence[Measures]) -> Measures:
 
 
 @dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a trainer returns for a batch: the metrics of the step it made, or the reason why it made none."""
+
+    row: dict[str, Any] | None  # of steps.jsonl (`step_row`); None: no weight changed
+    turns: dict[str, TurnNumbers] = field(default_factory=dict)  # by turn id
+    facts: "StepFacts | None" = None  # None: no step was made
+    problem: str | None = None  # why not
+    broken: tuple[str, ...] = ()  # the turns that caused it; empty: no single one
+    wrong_model: bool = False  # most turns of the newest version disagree with the model: no other batch will do better
+
+
+@dataclass(frozen=True, slots=True)
 class StepFacts:
     """The values of a row that are not measurements."""
 
@@ -111,7 +109,7 @@ class StepFacts:
     counts: dict[str, int]  # by term
     grad_norm: float
     lr: float
-    peak_flops: float | None  # a second, of all ranks together; None: not known
+    peak_flops: float | None  # a second, of all devices together; None: not known
     clip_grad: float
     correction: dict[str, Any] | None  # of off-policy tokens, as it was set; None: a custom loss corrects by itself
 
@@ -121,7 +119,7 @@ def step_row(whole: Measures, batch: Batch, facts: StepFacts) -> dict[str, Any]:
     samples, turns = batch.samples, list(whole.turns.values())
     rewards = [sample.reward for sample in samples if sample.reward is not None]
     staleness = [batch.staleness(sample) for sample in samples]
-    mismatch = [whole.turns[s.turn_id].log_ratio_T.abs() for s in samples if is_newest(s, batch.version)]
+    mismatch = [np.abs(whole.turns[s.turn_id].log_ratio_T) for s in samples if is_newest(s, batch.version)]
     terms = {name: _term(name, whole, facts) for name in whole.losses}
     spent = sum(whole.seconds.values())
     trained = sum(len(sample.completion_ids) for sample in samples)
@@ -138,12 +136,12 @@ def step_row(whole: Measures, batch: Batch, facts: StepFacts) -> dict[str, Any]:
         "loss": sum(facts.weights[name] * loss for name, loss in whole.losses.items()),
         "terms": terms,
         "reward_mean": sum(rewards) / len(rewards) if rewards else None,
-        "reward_std": float(torch.tensor(rewards).std(correction=0)) if rewards else None,
-        "ratio_quantiles": _quantiles(torch.cat([turn.log_ratio_T for turn in turns]).exp()),
+        "reward_std": float(np.std(np.array(rewards, np.float32))) if rewards else None,
+        "ratio_quantiles": _quantiles(np.exp(np.concatenate([turn.log_ratio_T for turn in turns]))),
         "masked_fraction": sum(t["masked_fraction"] * t["tokens"] for t in terms.values())
         / sum(t["tokens"] for t in terms.values()),
-        "mismatch_mean": float(torch.cat(mismatch).mean()) if mismatch else None,
-        "mismatch_max": float(torch.cat(mismatch).max()) if mismatch else None,
+        "mismatch_mean": float(np.concatenate(mismatch).mean()) if mismatch else None,
+        "mismatch_max": float(np.concatenate(mismatch).max()) if mismatch else None,
         "staleness_mean": sum(staleness) / len(staleness),
         "staleness_max": max(staleness),
         "correction": facts.correction,
@@ -177,9 +175,9 @@ def _term(name: str, whole: Measures, facts: StepFacts) -> dict[str, Any]:
         "weight": facts.weights[name],
         "tokens": facts.counts[name],
         "masked_fraction": left_out / facts.counts[name],
-        "advantage_mean": float(torch.cat(advantages).mean()) if advantages else None,
-        "advantage_quantiles": _quantiles(torch.cat(advantages)) if advantages else None,
-        "divergence_quantiles": _quantiles(torch.cat(divergences)) if divergences else None,
+        "advantage_mean": float(np.concatenate(advantages).mean()) if advantages else None,
+        "advantage_quantiles": _quantiles(np.concatenate(advantages)) if advantages else None,
+        "divergence_quantiles": _quantiles(np.concatenate(divergences)) if divergences else None,
     }
 
 
@@ -188,27 +186,13 @@ def is_newest(sample: Sample, version: int) -> bool:
     return not sample.imported and sample.policy_version == version and sample.policy_version_end in (None, version)
 
 
-def pairs_of(batch: Microbatch, branches: Sequence[Branch]) -> int:
-    """Number of token pairs where one sees the other: each token sees itself and all its ancestors."""
-    if batch.positions_BT is not None:
-        return int(batch.positions_BT.sum()) + batch.positions_BT.numel()
-    return sum(len(branch.ids) * (len(branch.ids) + 1) // 2 for branch in branches)
-
-
-def peak_memory(device: torch.device) -> int:
-    """Peak bytes: of tensors on a GPU since the process began, of the whole process elsewhere."""
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
 def policy_metrics(row: dict[str, Any]) -> dict[str, float]:
     """The few numbers of a row that `policy.json` repeats."""
     names = ("loss", "grad_norm", "lr", "turns", "reward_mean", "mismatch_mean", "masked_fraction", "staleness_mean")
     return {name: float(row[name]) for name in names if row[name] is not None}
 
 
-def _quantiles(values: Tensor) -> list[float]:
-    """At QUANTILES, by sorting: torch.quantile refuses more than 16 million values."""
-    ordered = values.float().sort().values
+def _quantiles(values: Floats) -> list[float]:
+    """At QUANTILES, by sorting."""
+    ordered = np.sort(values)
     return [float(ordered[round(q * (len(ordered) - 1))]) for q in QUANTILES]

@@ -4,19 +4,16 @@ It is written into the checkpoint, so that it is committed with the step, and li
 `train.keep_turn_records` are kept.
 """
 
-import os
-import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from clawctl.names import number_of
-from clawctl.run_dir import RunDir, publish
-from clawctl.shards import write_table
-from clawctl.train.measures import StepFacts, TurnNumbers
+from clawctl.run.directory import RunDir, link, publish
+from clawctl.run.names import number_of
+from clawctl.run.shards import write_table
+from clawctl.train.measures import StepFacts, StepResult, TurnNumbers
 from clawctl.train.sample import Batch, Sample
 
 NAME = "turns.parquet"  # in the checkpoint
@@ -35,46 +32,27 @@ _ROW = pa.schema([
 ])  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """The data of a step for its record."""
-
-    turns: dict[str, TurnNumbers]
-    facts: StepFacts
-    baselines: dict[str, float]  # by turn, as they were before the step
-
-
-def write_records(path: Path, batch: Batch, told: Told) -> None:
-    rows = [_row(sample, batch, told) for sample in batch.samples]
+def write_records(path: Path, batch: Batch, result: StepResult) -> None:
+    rows = [_row(sample, batch, result) for sample in batch.samples]
     write_table(path, pa.Table.from_pylist(rows, schema=_ROW), compression="zstd")
 
 
 def keep_records(run: RunDir, checkpoint: Path, keep: int) -> None:
     """Link a checkpoint's record to the place where `inspect` reads it, and remove the oldest ones."""
-    folder, source = run.train / "turns", checkpoint / NAME
+    folder, source = run.records, checkpoint / NAME
     if keep and source.exists():
-        folder.mkdir(mode=0o700, exist_ok=True)
-        target = folder / f"{checkpoint.name}.parquet"
+        target = run.record(int(checkpoint.name))
         if not target.exists():
-            publish(target, _linked(source))
+            publish(target, partial(link, source))
     kept = {number: path for path in folder.glob("*.parquet") if (number := number_of(path.stem)) is not None}
     found = [kept[number] for number in sorted(kept)]
     for path in found[: max(0, len(found) - keep)]:
         path.unlink()
 
 
-def _linked(source: Path) -> Callable[[Path], None]:
-    def link(target: Path) -> None:
-        try:
-            os.link(source, target)
-        except OSError:  # a filesystem without hard links
-            shutil.copyfile(source, target)
-
-    return link
-
-
-def _row(sample: Sample, batch: Batch, told: Told) -> dict[str, Any]:
-    numbers, facts = told.turns[sample.turn_id], told.facts
+def _row(sample: Sample, batch: Batch, result: StepResult) -> dict[str, Any]:
+    numbers, facts = result.turns[sample.turn_id], result.facts
+    assert facts is not None
     names = [name for name in facts.weights if name in numbers.advantages or name in numbers.divergences]
     return {
         "turn_id": sample.turn_id,
@@ -85,14 +63,14 @@ def _row(sample: Sample, batch: Batch, told: Told) -> dict[str, Any]:
         "reward": sample.reward,
         "worth": sample.worth,
         "credit": sample.credit,
-        "baseline": told.baselines[sample.turn_id],
+        "baseline": batch.baselines.get(sample.turn_id, 0.0),
         "temperature": sample.temperature,
         "policy_version": sample.policy_version,
         "policy_version_end": sample.policy_version_end,
         "staleness": batch.staleness(sample),
         "completion_ids": sample.completion_ids,
         "policy_logprobs": numbers.policy_T.tolist(),
-        "sampler_logprobs": sample.logprobs,
+        "sampler_logprobs": numbers.sampler_T.tolist(),
         "teacher_logprobs": None if numbers.teacher_T is None else numbers.teacher_T.tolist(),
         "terms": [_term(name, numbers, facts) for name in names],
         "bounded": numbers.bounded,
@@ -100,6 +78,10 @@ def _row(sample: Sample, batch: Batch, told: Told) -> dict[str, Any]:
 
 
 def _term(name: str, numbers: TurnNumbers, facts: StepFacts) -> dict[str, Any]:
-    streams = {"advantages": numbers.advantages, "acting": numbers.acting, "divergences": numbers.divergences}
-    told = {kind: by_term[name].tolist() if name in by_term else None for kind, by_term in streams.items()}
-    return {"name": name, "weight": facts.weights[name], "tokens": facts.counts[name], **told}
+    streams: dict[str, dict[str, Any]] = {
+        "advantages": numbers.advantages,
+        "acting": numbers.acting,
+        "divergences": numbers.divergences,
+    }
+    values = {kind: by_term[name].tolist() if name in by_term else None for kind, by_term in streams.items()}
+    return {"name": name, "weight": facts.weights[name], "tokens": facts.counts[name], **values}

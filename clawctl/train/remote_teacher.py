@@ -18,7 +18,7 @@ CALLS = 8  # at a time
 TIMEOUT_S = 120.0
 
 
-class Unanswered(Exception):
+class NoTeacherLogprobs(Exception):
     """The message is the reason that is counted."""
 
 
@@ -46,26 +46,26 @@ class RemoteTeacher:
             return "the teacher's server scores over the whole vocabulary, but this answer has structured output"
         try:
             return self._logprobs(sample.teacher_prompt_ids, sample.completion_ids, sample.temperature)
-        except Unanswered as reason:
+        except NoTeacherLogprobs as reason:
             return str(reason)
 
     def _logprobs(self, prompt: list[int], completion: list[int], temperature: float) -> tuple[float, ...]:
         if temperature != 1:
-            raise Unanswered("the teacher's server scores at temperature 1 only")
+            raise NoTeacherLogprobs("the teacher's server scores at temperature 1 only")
         asked = {"model": self.model, "prompt": prompt + completion, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
         try:
             response = self._client.post("completions", json=asked)
         except httpx.HTTPError as error:
-            raise Unanswered("the teacher's server does not answer") from error
+            raise NoTeacherLogprobs("the teacher's server does not answer") from error
         if response.status_code != 200:
-            raise Unanswered(f"the teacher's server answers {response.status_code}")
+            raise NoTeacherLogprobs(f"the teacher's server answers {response.status_code}")
         try:
             told = orjson.loads(response.content)["choices"][0]["prompt_logprobs"][len(prompt) :]
             values = tuple(float(at[str(token)]["logprob"]) for at, token in zip(told, completion, strict=True))
         except (orjson.JSONDecodeError, LookupError, TypeError, ValueError) as error:
-            raise Unanswered("the teacher's server did not return a logprob for each token") from error
+            raise NoTeacherLogprobs("the teacher's server did not return a logprob for each token") from error
         if any(not -1e30 < value <= 1e-3 for value in values):
-            raise Unanswered("the teacher's server returned an invalid logprob")
+            raise NoTeacherLogprobs("the teacher's server returned an invalid logprob")
         return values
 
     def _served(self) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from clawctl.allowed import Allowed
+from clawctl.run.allowed import Allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,17 @@ class Batch:
     parent: int | None = None  # the version whose weights the step changes; None: step - 1
     depth: int | None = None  # steps between the base model and the version they make, with this one; None: `step` of them
     updates: Mapping[int, int] = field(default_factory=dict)  # from each version to the parent; missing: parent - version
+    baselines: Mapping[str, float] = field(default_factory=dict)  # by turn id: what its reward is compared with; missing: 0
 
     @property
     def version(self) -> int:
         """That the step is built on."""
         return self.step - 1 if self.parent is None else self.parent
+
+    def advantage(self, sample: Sample) -> float:
+        """Of each token of a turn with a reward: its credit, or its reward minus the baseline."""
+        assert sample.reward is not None
+        return sample.reward - self.baselines.get(sample.turn_id, 0.0) if sample.credit is None else sample.credit
 
     def staleness(self, sample: Sample) -> int:
         """Updates between the version that sampled a turn and the one that trains it."""

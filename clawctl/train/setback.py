@@ -1,4 +1,4 @@
-"""Finds the start of training: the tip of the lineage (`clawctl/lineage.py`), or the next best version.
+"""Finds the start of training: the tip of the lineage (`clawctl/run/lineage.py`), or the next best version.
 
 After a refusal or a rollback, the trainer starts at another version than the newest. Its weights come from the checkpoint. If that
 was pruned, they come from the published policy, with a fresh optimizer.
@@ -12,13 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from clawctl.checksums import Damaged, check_folder
+from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.lineage import Lineage, read_lineage
-from clawctl.names import number_of
-from clawctl.policies import check_policy, move_live, policy_folder
-from clawctl.run_dir import RunDir, publish_bytes, published, quarantine
-from clawctl.train.checkpoints import read_rows, read_state, row_line, steps_kept
+from clawctl.run.checksums import Damaged, check_folder
+from clawctl.run.directory import RunDir, publish_bytes, published, quarantine
+from clawctl.run.disk import when_there_is_room
+from clawctl.run.lineage import Lineage, read_lineage
+from clawctl.run.names import number_of
+from clawctl.run.policies import check_policy, move_live
+from clawctl.train.checkpoints import check_published, check_resumable, read_rows, read_state, row_line, settle, steps_kept
 
 log = logging.getLogger("clawctl.train")
 
@@ -36,6 +38,20 @@ class Start:
         return self.lineage.tip
 
 
+def start_of(run: RunDir, recipe: Recipe) -> Start:
+    """The start of training, after everything that follows from the newest checkpoint is done. Raises ClawError if this recipe
+    cannot continue from it."""
+
+    def finish(checkpoint: Path) -> None:
+        when_there_is_room(lambda: settle(run, checkpoint, recipe), f"version {checkpoint.name}")
+
+    start = find_start(run, finish)
+    check_resumable(start.checkpoint, recipe)
+    if start.weights is not None:
+        check_published(start.weights, recipe)
+    return start
+
+
 def find_start(run: RunDir, settle: Callable[[Path], None]) -> Start:
     """The start of training, after `settle` has completed everything that follows from the newest checkpoint, and after going back
     from damaged ones. Raises ClawError if no intact checkpoint is left."""
@@ -43,13 +59,13 @@ def find_start(run: RunDir, settle: Callable[[Path], None]) -> Start:
         steps = steps_kept(run)
         problem = _problem_of(run, steps[-1]) if steps else None
         if steps and problem is None:
-            settle(run.train / "checkpoints" / str(steps[-1]))
-        elif steps and not policy_folder(run, steps[-1]).exists():  # it was committed, and nothing followed from it yet
+            settle(run.checkpoint(steps[-1]))
+        elif steps and not run.version_folder(steps[-1]).exists():  # it was committed, and nothing followed from it yet
             _set_back(run, read_lineage(run), steps[-1], problem or "")
             continue
         lineage = read_lineage(run)
         tip = lineage.tip
-        checkpoint = run.train / "checkpoints" / str(tip)
+        checkpoint = run.checkpoint(tip)
         if tip in steps:
             problem = problem if tip == steps[-1] else _problem_of(run, tip)
             if problem is None:
@@ -64,12 +80,12 @@ def find_start(run: RunDir, settle: Callable[[Path], None]) -> Start:
         if tip == 0:
             return Start(lineage, None, None)
         check_policy(run, tip)
-        return Start(lineage, None, policy_folder(run, tip))
+        return Start(lineage, None, run.version_folder(tip))
 
 
 def _problem_of(run: RunDir, step: int) -> str | None:
     """The problem of a checkpoint, or None."""
-    checkpoint = run.train / "checkpoints" / str(step)
+    checkpoint = run.checkpoint(step)
     try:
         check_folder(checkpoint, read_state(checkpoint).get("files", {}))  # none: written before there were checksums
     except ClawError as error:
@@ -86,13 +102,13 @@ def _set_back(run: RunDir, lineage: Lineage, step: int, problem: str) -> None:
     log.error("%s", problem)
     steps = steps_kept(run)
     if not steps:
-        told = f"{run.root} has policy {lineage.newest} but no checkpoint to resume from"
-        raise ClawError(told, "restore train/checkpoints, or start a new run with --run")
+        message = f"{run.root} has policy {lineage.newest} but no checkpoint to resume from"
+        raise ClawError(message, "restore train/checkpoints, or start a new run with --run")
     ancestors = [v for v in lineage.ancestry(step if step in lineage.parents else lineage.tip) if v != step and v in steps]
     back = next((version for version in ancestors if _problem_of(run, version) is None), None)
     if back is None:
-        told = f"{run.train / 'checkpoints'} contains no intact checkpoint; {problem}"
-        raise ClawError(told, "restore one from a copy, or start a new run with --run")
+        message = f"{run.checkpoints} contains no intact checkpoint; {problem}"
+        raise ClawError(message, "restore one from a copy, or start a new run with --run")
     gone = {step}
     for version in sorted(lineage.parents):  # a parent comes before its children
         if version in lineage.above(lineage.tip, back) or lineage.parents[version] in gone:
@@ -102,11 +118,11 @@ def _set_back(run: RunDir, lineage: Lineage, step: int, problem: str) -> None:
     if lineage.live in gone:
         move_live(run, back, by="train, which went back")
     rows = [row for row in read_rows(run) if row["step"] not in gone]
-    publish_bytes(run.train / "steps.jsonl", b"".join(map(row_line, rows)))
-    after = [path for folder in ("ledger", "turns") for path in _numbered(run.train / folder) if _number(path) in gone]
+    publish_bytes(run.steps, b"".join(map(row_line, rows)))
+    after = [path for folder in (run.ledger, run.records) for path in _numbered(folder) if _number(path) in gone]
     after += [path for path in _numbered(run.eval) if _number(path) in gone]
-    after += [policy_folder(run, version) for version in sorted(gone, reverse=True) if policy_folder(run, version).exists()]
-    after += [run.train / "checkpoints" / str(other) for other in reversed(steps) if other in gone]
+    after += [run.version_folder(version) for version in sorted(gone, reverse=True) if run.version_folder(version).exists()]
+    after += [run.checkpoint(other) for other in reversed(steps) if other in gone]
     for path in after:
         quarantine(run, path, reason)
 

@@ -2,12 +2,13 @@
 
 import hashlib
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from clawctl.config import TrainConfig
 from clawctl.errors import ClawError
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
 from clawctl.train.measures import QUANTILES
 
 log = logging.getLogger("clawctl.train")
@@ -34,9 +35,18 @@ def _open(name: str, run: RunDir, config: TrainConfig, step: int) -> Tracker:
         raise ClawError(problem, f"pip install 'clawctl[{name}]', or remove it from the recipe", 2) from error
 
 
+def track(trackers: Sequence[Tracker], row: dict[str, Any]) -> None:
+    """Log a row of `steps.jsonl`."""
+    for tracker in trackers:
+        try:
+            tracker.log(metrics_of(row), row["step"])
+        except OSError as error:
+            log.error("step %d is missing in %s: %s", row["step"], type(tracker).__name__, error)
+
+
 def metrics_of(row: dict[str, Any]) -> dict[str, float]:
     """A row of `steps.jsonl` under common names, without missing values."""
-    found: dict[str, float | None] = {
+    result: dict[str, float | None] = {
         "loss/total": row["loss"],
         "reward/mean": row["reward_mean"],
         "reward/std": row["reward_std"],
@@ -58,14 +68,14 @@ def metrics_of(row: dict[str, Any]) -> dict[str, float]:
         **_quantiles("ratio", row["ratio_quantiles"]),
     }
     for name, term in row["terms"].items():
-        found |= {
+        result |= {
             f"loss/{name}": term["loss"],
             f"tokens/{name}": term["tokens"],
             f"masked_fraction/{name}": term["masked_fraction"],
         }
-        found |= _quantiles(f"advantage/{name}", term["advantage_quantiles"])
-        found |= _quantiles(f"divergence/{name}", term["divergence_quantiles"])
-    return {name: float(value) for name, value in found.items() if value is not None}
+        result |= _quantiles(f"advantage/{name}", term["advantage_quantiles"])
+        result |= _quantiles(f"divergence/{name}", term["divergence_quantiles"])
+    return {name: float(value) for name, value in result.items() if value is not None}
 
 
 def _quantiles(name: str, values: list[float] | None) -> dict[str, float | None]:
@@ -78,7 +88,7 @@ class Wandb:
     def __init__(self, run: RunDir, config: TrainConfig, step: int) -> None:
         import wandb
 
-        marker = (run.root / "run.json").read_bytes()
+        marker = run.marker.read_bytes()
         self._run = wandb.init(
             project=config.tracker_project,
             name=run.root.name,
@@ -101,13 +111,18 @@ class Tensorboard:
     """Event files in `train/tensorboard/`. Later steps of a killed trainer are purged."""
 
     def __init__(self, run: RunDir, config: TrainConfig, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self._writer: Any = SummaryWriter(str(run.train / "tensorboard"), purge_step=step + 1)
+        self._event, self._summary = Event, Summary
+        self._writer: Any = EventFileWriter(str(run.tensorboard))
+        restart = SessionLog(status=SessionLog.START)
+        self._writer.add_event(Event(wall_time=time.time(), step=step + 1, session_log=restart))
 
     def log(self, metrics: dict[str, float], step: int) -> None:
-        for name, value in metrics.items():
-            self._writer.add_scalar(name, value, step)
+        values = [self._summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+        self._writer.add_event(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
         self._writer.flush()
 
     def close(self) -> None:

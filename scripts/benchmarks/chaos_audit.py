@@ -11,9 +11,9 @@ from typing import Any
 import orjson
 import pyarrow.parquet as pq
 
-from clawctl.policies import list_versions, read_policy
-from clawctl.run_dir import RunDir, published
-from clawctl.shards import UnreadableShard, read_columns, read_turns, read_verdicts
+from clawctl.run.directory import RunDir, published
+from clawctl.run.policies import list_versions, read_policy
+from clawctl.run.shards import UnreadableShard, read_columns, read_turns, read_verdicts
 from scripts.benchmarks.chaos_clients import Answered, Rated
 
 _COMPLAINT = re.compile(r"(?<! lines )quarantine|cannot (be )?(read|used?)|Traceback|DecodeError|UnreadableShard")

@@ -10,10 +10,10 @@ from typing import Any
 
 import httpx
 
-from clawctl.endpoint import Endpoint
-from clawctl.feedback import turn_of
-from clawctl.homework.people import Person
-from clawctl.homework.problems import make_tasks
+from clawctl.environments.homework.people import Person
+from clawctl.environments.homework.problems import make_tasks
+from clawctl.run.endpoint import Endpoint
+from clawctl.run.feedback import turn_of
 
 MOST_TOKENS = 64
 THINK_S = 0.5  # on average

@@ -22,9 +22,9 @@ from pathlib import Path
 import orjson
 import yaml
 
-from clawctl.checksums import sealed
-from clawctl.run_dir import RunDir, open_run, published
-from clawctl.shards import read_turns, read_verdicts
+from clawctl.run.checksums import sealed
+from clawctl.run.directory import RunDir, open_run, published
+from clawctl.run.shards import read_turns, read_verdicts
 from scripts.benchmarks.chaos_damage import exchange
 from scripts.benchmarks.chaos_disk import trained_turns
 from scripts.benchmarks.circle import CLAWCTL, ROOT, wait_until

@@ -16,25 +16,25 @@ from typing import Any
 
 import orjson
 
-from clawctl.checksums import sealed_yaml
 from clawctl.collect.captures import Captures
 from clawctl.collect.position import Position
 from clawctl.config import Recipe, dump_recipe, load_recipe
-from clawctl.endpoint import announce, own_api_key, own_endpoint
 from clawctl.errors import ClawError
 from clawctl.eval.results import read_record, write_record
-from clawctl.feedback import FeedbackFile, Ratings
 from clawctl.inspect.health import look
 from clawctl.inspect.policies import describe_policies
 from clawctl.inspect.rows import read_json
 from clawctl.inspect.why import read_record as read_numbers
 from clawctl.judge.journal import Journal
-from clawctl.keys import add_key, list_keys
-from clawctl.policies import check_policy, ensure_base_policy, live_version, move_live, read_moves, read_policy
-from clawctl.run_dir import RunDir, open_run, publish_bytes, sole_worker
+from clawctl.run.checksums import sealed_yaml
+from clawctl.run.directory import RunDir, open_run, publish_bytes, sole_worker
+from clawctl.run.endpoint import announce, own_api_key, own_endpoint
+from clawctl.run.feedback import FeedbackFile, Ratings
+from clawctl.run.keys import add_key, list_keys
+from clawctl.run.policies import check_policy, ensure_base_policy, live_version, move_live, read_moves, read_policy
+from clawctl.run.rows import Exchange, Feedback, Policy, Turn, Verdict
+from clawctl.run.shards import UnreadableShard, read_turns, read_verdicts, write_table, write_turns, write_verdicts
 from clawctl.serve.capture import Capture
-from clawctl.shards import UnreadableShard, read_turns, read_verdicts, write_table, write_turns, write_verdicts
-from clawctl.types import Exchange, Feedback, Policy, Turn, Verdict
 from scripts.benchmarks.table import Row
 
 Reader = Callable[[RunDir], Any]
@@ -133,7 +133,6 @@ def make_run(root: Path) -> RunDir:
     journal = Journal(run, "b", [])
     for verdict in verdicts:
         journal.add(verdict)
-    journal.close()
     position = Position(run)
     position.save({path.name: path.stat().st_size for path in run.captures.iterdir()}, 0)
     _make_policies(run, recipe)
@@ -147,9 +146,11 @@ def make_run(root: Path) -> RunDir:
 def _make_policies(run: RunDir, recipe: Recipe) -> None:
     import pyarrow as pa
     import torch
+    from safetensors.torch import save_file
 
     from clawctl.train.checkpoints import commit, identity, settle
     from clawctl.train.records import NAME
+    from clawctl.trainers.local.optimizer import FILE
 
     ensure_base_policy(run, recipe.model.path)
     for step in (1, 2):
@@ -158,10 +159,11 @@ def _make_policies(run: RunDir, recipe: Recipe) -> None:
 
         def save(checkpoint: Path) -> None:
             (checkpoint / "policy" / "model.safetensors").write_bytes(random.Random(1).randbytes(2000))
+            save_file({"0.exp_avg": torch.ones(9)}, checkpoint / FILE)
             write_table(checkpoint / NAME, pa.table({"turn_id": ["x1", "x2"], "reward": [1.0, -1.0]}))
 
         state = {"step": step, "identity": identity(recipe), "baselines": {}, "turns": {"a": [f"x{step}"]}, "row": row}
-        checkpoint = commit(run, {**state, "policy": asdict(policy)}, {"state": {0: {"exp_avg": torch.ones(9)}}}, save)
+        checkpoint = commit(run, {**state, "policy": asdict(policy)}, save)
         settle(run, checkpoint, recipe)
     move_live(run, 1, by="a person")
     move_live(run, 2, by="a person")
@@ -191,8 +193,9 @@ def turn(number: int) -> Turn:
 
 
 def _checkpoint(run: RunDir) -> Any:
-    from clawctl.train.checkpoints import newest_checkpoint, read_optimizer, read_state
+    from clawctl.train.checkpoints import newest_checkpoint, read_state
     from clawctl.train.setback import find_start
+    from clawctl.trainers.local.optimizer import read_optimizer
 
     found = find_start(run, lambda checkpoint: None).checkpoint
     assert found == newest_checkpoint(run)
@@ -253,7 +256,7 @@ READERS: dict[str, Reader] = {
     "train/checkpoints/2/turns.parquet": _checkpoint,
     "train/ledger/2.json": _ledger,
     "train/steps.jsonl": _steps,
-    "train/feed.json": lambda run: read_json(run.train / "feed.json", [], None, lambda value: isinstance(value, dict)),
+    "train/feed.json": lambda run: read_json(run.feed_counts, []) or None,
     "train/turns/2.parquet": lambda run: read_numbers(run, 2, "x2", []),
     "eval/1.json": lambda run: read_record(run, 1),
     "locks/train.owner": _owner,

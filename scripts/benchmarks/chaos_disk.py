@@ -19,9 +19,9 @@ import httpx
 import orjson
 
 from clawctl.config import load_recipe
-from clawctl.endpoint import own_endpoint
-from clawctl.run_dir import RunDir, published
-from clawctl.shards import read_turn_ids
+from clawctl.run.directory import RunDir, published
+from clawctl.run.endpoint import own_endpoint
+from clawctl.run.shards import read_turn_ids
 from scripts.benchmarks.circle import running, wait_until, write_recipe
 from scripts.benchmarks.table import Row
 

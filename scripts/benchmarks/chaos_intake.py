@@ -11,16 +11,17 @@ from pathlib import Path
 
 from clawctl.config import load_recipe
 from clawctl.process import stop_on_signals
-from clawctl.run_dir import changes, open_run, published
+from clawctl.run.directory import changes, open_run, published
 from clawctl.train.feed import Feed
 from clawctl.train.ledger import by_stem, read_ledger, write_trained
+from clawctl.trainers.texts import TokenizerTexts
 
 VOCABULARY = 150_000  # of the turns that the benchmark makes
 
 
 def main(root: Path, recipe_path: Path) -> None:
     stop, run, config = stop_on_signals(), open_run(root), load_recipe(recipe_path).train
-    feed = Feed(run, config, None, VOCABULARY, None, read_ledger(run))
+    feed = Feed(run, config, TokenizerTexts(None, VOCABULARY), read_ledger(run))
     ledger = run.train / "ledger"
     steps = count(len(published(ledger, ".json")) + 1 if ledger.exists() else 1)
     for _ in changes([run.trajectories, run.verdicts, run.feedback], stop):

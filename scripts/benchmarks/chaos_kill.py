@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clawctl.config import load_recipe
-from clawctl.endpoint import own_endpoint
-from clawctl.policies import list_versions
-from clawctl.run_dir import RunDir, open_run
-from clawctl.serve.backends.vllm import free_port
-from clawctl.shards import UnreadableShard
+from clawctl.engines.vllm.child import free_port
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.endpoint import own_endpoint
+from clawctl.run.policies import list_versions
+from clawctl.run.shards import UnreadableShard
 from scripts.benchmarks.chaos_audit import Found, Watcher, audit, captured_lines, judged_ids, row_ids
 from scripts.benchmarks.chaos_clients import Answered, Client, Rated
 from scripts.benchmarks.chaos_stages import VICTIMS, Killer, Stage, wait_until

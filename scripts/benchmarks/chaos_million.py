@@ -24,10 +24,10 @@ from pathlib import Path
 import orjson
 
 from clawctl.config import PrivacyConfig
-from clawctl.run_dir import RunDir, open_run, published
+from clawctl.run.directory import RunDir, open_run, published
+from clawctl.run.rows import Exchange
+from clawctl.run.shards import merged_from, read_columns
 from clawctl.serve.capture import Capture
-from clawctl.shards import merged_from, read_columns
-from clawctl.types import Exchange
 from scripts.benchmarks.chaos_stages import Stage, wait_until
 from scripts.benchmarks.circle import write_recipe
 from scripts.benchmarks.collect import Talker

@@ -23,14 +23,14 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from clawctl.config import load_recipe
+from clawctl.engines.vllm.child import free_port
+from clawctl.environments.homework.environment import problems as held_out
+from clawctl.environments.homework.problems import Problem
 from clawctl.errors import ClawError
-from clawctl.eval.suites.personalisation import tasks
-from clawctl.homework.problems import Task
-from clawctl.policies import live_version
-from clawctl.promotion import rollback
-from clawctl.run_dir import RunDir, open_run, published
-from clawctl.serve.backends.vllm import free_port
-from clawctl.shards import read_columns
+from clawctl.run.directory import RunDir, open_run, published
+from clawctl.run.policies import live_version
+from clawctl.run.promotion import rollback
+from clawctl.run.shards import read_columns
 from scripts.asgi import serving
 from scripts.benchmarks.chaos_audit import Watcher, captured_lines, judged_ids, row_ids
 from scripts.benchmarks.chaos_kill import RECIPE, Crowd, newest
@@ -67,7 +67,8 @@ def refusals(folder: Path, rounds: int, seed: int, clients: int = 8) -> tuple[li
             "up": {"stages": list(_STAGES)},
         }
         recipe = write_recipe(folder, changes)
-        known += tasks(load_recipe(recipe).eval)
+        asked = load_recipe(recipe).eval
+        known += held_out("eval", asked.problems, asked.seed)
         stages = {name: Stage(name, run, recipe, free_port()) for name in _STAGES}
         rolled: list[tuple[int, int]] = []
         watcher = Watcher(run)
@@ -150,9 +151,9 @@ def _is_idle(run: RunDir) -> bool:
 
 
 @contextmanager
-def _judging_versions(seed: int) -> Iterator[tuple[str, list[Task]]]:
+def _judging_versions(seed: int) -> Iterator[tuple[str, list[Problem]]]:
     """A server whose versions answer well or badly; a version does the same whenever it is asked."""
-    known: list[Task] = []
+    known: list[Problem] = []
 
     async def complete(request: Request) -> JSONResponse:
         body = await request.json()
@@ -167,7 +168,7 @@ def _judging_versions(seed: int) -> Iterator[tuple[str, list[Task]]]:
         yield address, known
 
 
-def _good(task: Task) -> str:
+def _good(task: Problem) -> str:
     sums = " and ".join(f"{a} {op} {b} = {c}" for a, op, b, c in task.steps)
     if task.role == "student":
         return f"I worked it out like this: {sums}, so there are {task.answer}"

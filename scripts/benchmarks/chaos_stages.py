@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from clawctl.run_dir import RunDir
-from clawctl.up import command
+from clawctl.launch.up import command
+from clawctl.run.directory import RunDir
 
 READY = {  # what a stage logs once it works; judge says nothing and needs no model
     "serve": b"/v1 serves",

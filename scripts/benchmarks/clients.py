@@ -27,9 +27,9 @@ import orjson
 from clawctl.collect.canonical import text_of
 from clawctl.collect.sessions import Sessions
 from clawctl.errors import ClawError
-from clawctl.run_dir import open_run, published
-from clawctl.shards import read_turns
-from clawctl.types import Exchange, Turn
+from clawctl.run.directory import open_run, published
+from clawctl.run.rows import Exchange, Turn
+from clawctl.run.shards import read_turns
 from scripts.benchmarks import clients_families, clients_look_alikes
 from scripts.benchmarks.clients_truth import Counts, Fact, Unclear, count, facts_of
 from scripts.benchmarks.table import Row, make_parser, report
@@ -72,7 +72,7 @@ def compare_with_tree(exchanges: dict[str, Exchange], trees: dict[str, dict[str,
     for exchange in exchanges.values():
         sessions.add(exchange)
     sessions.tick(1e12)
-    by_id = {row.turn_id: row for row in sessions.take_rows()}
+    by_id = {row.turn_id: row for row in sessions.pop_rows()}
     rows = {number: by_id[exchange.exchange_id] for number, exchange in exchanges.items()}
     numbers = {exchange.exchange_id: number for number, exchange in exchanges.items()}
     wrong = {"sessions": 0, "parents": 0, "next states": 0, "kinds": 0}
@@ -151,7 +151,7 @@ def family_rows() -> Iterator[Row]:
         for each in asked:
             sessions.add(each.exchange)
         sessions.tick(1e12)
-        rows = {row.turn_id: row for row in sessions.take_rows()}
+        rows = {row.turn_id: row for row in sessions.pop_rows()}
         requests += len(asked)
         for each in asked:
             row = rows[each.exchange.exchange_id]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from clawctl.types import Exchange, Message
+from clawctl.run.rows import Exchange, Message
 
 PLAIN = "You are a helpful assistant."
 

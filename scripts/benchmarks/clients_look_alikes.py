@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from clawctl.collect.sessions import Sessions
-from clawctl.types import Message
+from clawctl.run.rows import Message
 from scripts.benchmarks.clients_families import Asked, Script, calling, result_of, said, tools, user
 
 SAYINGS = (
@@ -131,7 +131,7 @@ def measure(looks: list[Look]) -> Found:
     for look in looks:
         sessions.add(look.asked.exchange)
     sessions.tick(1e15)
-    rows = {row.turn_id: row for row in sessions.take_rows()}
+    rows = {row.turn_id: row for row in sessions.pop_rows()}
     by_id = {look.asked.exchange.exchange_id: look for look in looks}
     linked = missed = merged = false = 0
     for look in looks:

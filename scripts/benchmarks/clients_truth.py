@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from clawctl.types import Exchange, Message, Turn
+from clawctl.run.rows import Exchange, Message, Turn
 
 NAME = re.compile(r"#([a-z]+)-(\d+)\b")
 

@@ -27,9 +27,9 @@ from clawctl.collect.position import Position
 from clawctl.collect.upkeep import Upkeep
 from clawctl.collect.worker import Collector, collect
 from clawctl.config import Recipe
-from clawctl.run_dir import RunDir, open_run, published
-from clawctl.shards import read_turn_ids, write_verdicts
-from clawctl.types import Exchange, Verdict
+from clawctl.run.directory import RunDir, open_run, published
+from clawctl.run.rows import Exchange, Verdict
+from clawctl.run.shards import read_turn_ids, write_verdicts
 from scripts.benchmarks.table import Row, arguments, report
 
 SYLLABLES = [a + b for a in "bcdfglmnprstvw" for b in ("a", "e", "i", "o", "u", "an", "er", "is")]

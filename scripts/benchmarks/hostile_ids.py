@@ -7,6 +7,7 @@ in `captures/` is read: as bytes, with its escapes undone, and what its token id
 """
 
 import argparse
+import asyncio
 import html
 import re
 import secrets
@@ -21,9 +22,10 @@ import httpx
 import orjson
 
 from clawctl.config import Recipe
-from clawctl.policies import ensure_base_policy
-from clawctl.run_dir import open_run
-from clawctl.serve.engines import Sampling, Token
+from clawctl.engines import Swap
+from clawctl.engines.embedded.frames import Ready, Sampling, Token
+from clawctl.run.directory import open_run
+from clawctl.run.policies import ensure_base_policy
 from scripts import asgi
 from scripts.benchmarks.table import Row
 
@@ -32,25 +34,41 @@ _LEFT = 12  # characters of a secret that may stand somewhere by chance
 
 
 class Scripted:
-    """An engine that says what it was told to, token by token. See `clawctl.serve.engines.Engine`."""
-
-    version, max_context, vocabulary, steers = 0, 1 << 16, 1 << 20, False
+    """Models that say what they were told to, token by token. See `clawctl.engines.embedded.process.Models`."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self.eos_ids = frozenset({tokenizer.eos_token_id})
+        self.about = Ready(1 << 20, 1 << 16, frozenset({tokenizer.eos_token_id}), False)
         self.said = ""
 
-    def generate(self, prompt_ids: Sequence[int], sampling: Sampling, grammar: Any = None) -> "_Saying":
+    async def attach(self) -> None:
+        return None
+
+    async def ended(self) -> None:
+        await asyncio.Event().wait()
+
+    def generate(self, model: int | None, prompt_ids: list[int], sampling: Sampling, grammar: int | None = None) -> "_Saying":
         return _Saying([*self._tokenizer(self.said, add_special_tokens=False)["input_ids"], self._tokenizer.eos_token_id])
 
-    def stage(self, version: int) -> Any:
+    def compile(self, specification: bytes) -> int:
         raise NotImplementedError
 
-    def swap(self, staged: Any) -> float:
+    def discard(self, grammar: int) -> None:
         raise NotImplementedError
 
-    def failure(self) -> str | None:
+    def load(self, version: int) -> None:
+        raise NotImplementedError
+
+    def unload(self, version: int) -> None:
+        raise NotImplementedError
+
+    def replace(self, version: int) -> Swap:
+        raise NotImplementedError
+
+    def score(self, ids: Sequence[int], model: int | None = None) -> list[float]:
+        raise NotImplementedError
+
+    def failure(self, model: int | None = None) -> str | None:
         return None
 
     def stop(self) -> None:
@@ -58,6 +76,8 @@ class Scripted:
 
 
 class _Saying:
+    begun: int | None = 0
+
     def __init__(self, ids: list[int]) -> None:
         self._ids, self._cancelled = ids, False
 
@@ -149,12 +169,12 @@ CASES = (
 @contextmanager
 def served(folder: Path) -> Any:
     """A server with a scripted engine: its address, the engine, its tokenizer and its captures."""
+    from clawctl.engines.embedded.engine import Embedded
+    from clawctl.run.model_files import IdReader
     from clawctl.serve.app import Gateway
-    from clawctl.serve.backends.embedded import Embedded
     from clawctl.serve.capture import Capture
     from clawctl.serve.prompt import load_tokenizer
     from clawctl.serve.versions import Versions
-    from clawctl.tokenizer_files import IdReader
 
     recipe = Recipe()
     run = open_run(folder / "run")
@@ -162,7 +182,7 @@ def served(folder: Path) -> Any:
     tokenizer = load_tokenizer(recipe.model_path)
     engine = Scripted(tokenizer)
     capture = Capture(run.captures, recipe.privacy, IdReader(recipe.model_path))
-    gateway = Gateway(run, recipe, _KEY, Versions(run, Embedded(run, recipe, tokenizer, lambda version: engine)), capture)
+    gateway = Gateway(run, recipe, _KEY, Versions(run, Embedded(recipe, tokenizer, engine)), capture)
     with asgi.serving(gateway) as url:
         yield url, engine, tokenizer, run
     capture.close()

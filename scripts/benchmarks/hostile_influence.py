@@ -23,16 +23,17 @@ import torch
 from transformers import AutoTokenizer
 
 from clawctl.config import Recipe, TrainConfig
-from clawctl.homework.problems import make_tasks
-from clawctl.run_dir import RunDir, open_run
-from clawctl.shards import read_columns, write_turns, write_verdicts
+from clawctl.environments.homework.problems import make_tasks
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.rows import Turn, Verdict
+from clawctl.run.shards import read_columns, write_turns, write_verdicts
 from clawctl.train.feed import Feed
-from clawctl.train.loop import resume
-from clawctl.train.model import PolicyModel
-from clawctl.train.ranks import Ranks
 from clawctl.train.sample import Batch, Sample
-from clawctl.train.step import Training, gradients_of
-from clawctl.types import Turn, Verdict
+from clawctl.trainers.local.model import PolicyModel
+from clawctl.trainers.local.ranks import Ranks
+from clawctl.trainers.local.step import Training, gradients_of
+from clawctl.trainers.local.trainer import load_training
+from clawctl.trainers.texts import TokenizerTexts
 from scripts.benchmarks.table import Row
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
@@ -66,7 +67,7 @@ def gradients(options: argparse.Namespace, folder: Path) -> list[tuple[str, floa
     calm: dict[int, list[Sample]] = {}  # all methods begin with the same weights, so their turns are the same
     hostile: dict[tuple[int, str], Sample] = {}
     for method, changes in METHODS.items():
-        training = resume(open_run(folder / method.replace(" ", "-")), recipe(**changes), ALONE)
+        training = load_training(recipe(**changes), ALONE)
         for seed in range(options.seed, options.seed + (1 if options.quick else 3)):
             calm[seed] = calm.get(seed) or honest_turns(training.policy, seed)
             honest = max(honest, *shares(training, calm[seed])[0])
@@ -252,7 +253,8 @@ def stepped(run: RunDir, arrive: Callable[[int], None] | None = None, read_ahead
     """Steps until nothing waits that makes one, at most 200; `arrive` is called with each version. Which turns of each key were
     trained, and which never were."""
     config = TrainConfig.model_validate({"method": "binary", "batch_wait_s": 1e-6, "batch_min_turns": 1, **train})
-    feed = Feed(run, config, AutoTokenizer.from_pretrained(recipe().model_path), 2048, 4096, {}, read_ahead=read_ahead)
+    texts = TokenizerTexts(AutoTokenizer.from_pretrained(recipe().model_path), 2048, 4096)
+    feed = Feed(run, config, texts, {}, read_ahead=read_ahead)
     trained: Counter[str] = Counter()
     early: Counter[str] = Counter()
     seen: set[str] = set()

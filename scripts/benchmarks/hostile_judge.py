@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clawctl.config import JudgeConfig, Recipe, load_recipe
-from clawctl.judge.calibrate import reward_now
-from clawctl.judge.panel import Panel
-from clawctl.judge.together import together
-from clawctl.run_dir import RunDir, open_run
+from clawctl.judge.laboratory.calibrate import reward_now
+from clawctl.judge.panel import Panel, together
+from clawctl.run.directory import RunDir, open_run
 from scripts.benchmarks.circle import running, wait_until, write_recipe
 from scripts.benchmarks.hostile_judge_attacks import OPEN, Injection, draw, padded
 from scripts.benchmarks.hostile_judge_fresh import CORPUS as HELD_OUT

@@ -13,8 +13,8 @@ from random import Random
 from typing import Literal
 from urllib.parse import quote
 
-from clawctl.judge.cases import Case, make_turn
-from clawctl.types import Message
+from clawctl.judge.laboratory.cases import Case, make_turn
+from clawctl.run.rows import Message
 
 Place = Literal["answer", "came back", "request", "earlier", "tool", "arguments"]
 PLACES: tuple[Place, ...] = ("answer", "answer", "came back", "came back", "request", "earlier", "tool", "arguments")

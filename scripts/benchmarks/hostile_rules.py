@@ -23,11 +23,11 @@ from typing import Any
 
 import orjson
 
-from clawctl.judge.evidence import Evidence
 from clawctl.judge.executions import KNOWN, exit_code
+from clawctl.judge.protocol import Evidence
 from clawctl.judge.rules import ruled
+from clawctl.run.rows import Message
 from clawctl.serve.dialects import chat, messages, responses
-from clawctl.types import Message
 from scripts.benchmarks.table import Row
 
 RECORDINGS = Path(__file__).parents[2] / "tests" / "recordings"

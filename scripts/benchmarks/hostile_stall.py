@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import httpx
 import orjson
 
-from clawctl.keys import add_key
-from clawctl.run_dir import open_run
+from clawctl.run.directory import open_run
+from clawctl.run.keys import add_key
 from scripts.benchmarks.table import Row
 
 _MB = 1 << 20

@@ -27,20 +27,20 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from clawctl.config import Recipe, load_recipe
-from clawctl.endpoint import own_endpoint
-from clawctl.judge.attacks import ATTACKS
-from clawctl.judge.calibrate import flips, measure
-from clawctl.judge.cases import Case, make_turn
-from clawctl.judge.evidence import Evidence, read_evidence
-from clawctl.judge.obedient import obey
+from clawctl.judge.laboratory.attacks import ATTACKS
+from clawctl.judge.laboratory.calibrate import flips, measure
+from clawctl.judge.laboratory.cases import Case, make_turn
 from clawctl.judge.prompts import judge_messages, new_fence
+from clawctl.judge.protocol import Evidence, read_evidence
 from clawctl.judge.view import view_turn
 from clawctl.judge.worker import judge
-from clawctl.run_dir import RunDir, open_run, published
-from clawctl.shards import read_verdicts, write_turns
-from clawctl.types import Turn
+from clawctl.run.directory import RunDir, open_run, published
+from clawctl.run.endpoint import own_endpoint
+from clawctl.run.rows import Turn
+from clawctl.run.shards import read_verdicts, write_turns
 from scripts.benchmarks.circle import running, wait_until, write_recipe
 from scripts.benchmarks.judge_held_out import HELD_OUT
+from scripts.benchmarks.judge_obedient import obey
 from scripts.benchmarks.table import Row, arguments, report
 from scripts.demo_model import judgements
 

@@ -1,7 +1,7 @@
-"""Attacks on the judge in forms that the suite (`clawctl.judge.attacks`) does not hold: a defence that was
+"""Attacks on the judge in forms that the suite (`clawctl.judge.laboratory.attacks`) does not hold: a defence that was
 made for the suite alone would not hold here."""
 
-from clawctl.judge.attacks import Attack
+from clawctl.judge.laboratory.attacks import Attack
 
 _FILLER = "The weather is fine today. " * 1200  # longer than a block may be
 

@@ -16,11 +16,11 @@ import httpx
 import orjson
 
 from clawctl.config import load_recipe
-from clawctl.endpoint import Endpoint, own_endpoint
-from clawctl.homework.people import Person
-from clawctl.homework.problems import make_tasks
-from clawctl.run_dir import open_run, published
-from clawctl.shards import read_verdicts
+from clawctl.environments.homework.people import Person
+from clawctl.environments.homework.problems import make_tasks
+from clawctl.run.directory import open_run, published
+from clawctl.run.endpoint import Endpoint, own_endpoint
+from clawctl.run.shards import read_verdicts
 from scripts.benchmarks.circle import people, running, wait_until, write_recipe
 from scripts.benchmarks.table import Row, arguments, report
 

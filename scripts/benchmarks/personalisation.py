@@ -21,13 +21,13 @@ import httpx
 from rich.console import Console
 
 from clawctl.config import load_recipe
-from clawctl.endpoint import own_endpoint
-from clawctl.eval.suites.personalisation import tasks
-from clawctl.homework.chat import TIMEOUT_S, ask
-from clawctl.homework.people import Person
-from clawctl.homework.problems import Task, is_correct
-from clawctl.homework.satisfaction import satisfaction
-from clawctl.run_dir import open_run
+from clawctl.environments.asking import TIMEOUT_S, ask
+from clawctl.environments.homework.environment import problems
+from clawctl.environments.homework.people import Person
+from clawctl.environments.homework.problems import Problem, is_correct
+from clawctl.environments.homework.satisfaction import satisfaction
+from clawctl.run.directory import open_run
+from clawctl.run.endpoint import own_endpoint
 from scripts.benchmarks.circle import measure, people, running, write_recipe
 from scripts.benchmarks.table import Row, arguments, report
 from scripts.demo_model.phrasings import hint, with_hint
@@ -83,17 +83,17 @@ async def asked_for_the_style(run: Path, recipe_file: Path) -> tuple[float, floa
     recipe = load_recipe(recipe_file)
     endpoint, places = own_endpoint(open_run(run), recipe, version=0), asyncio.Semaphore(AT_ONCE)
 
-    async def reply_to(number: int, task: Task) -> str:
+    async def reply_to(number: int, task: Problem) -> str:
         seed = recipe.eval.seed * 1_000_003 + number  # the same person as in the suite
         prompt = with_hint(Person(task.role, seed).open(task), hint(task.role, "human", Random(seed), "trained"))
         async with places:
             sampling: dict[str, Any] = {"temperature": recipe.eval.temperature, "max_tokens": recipe.eval.max_tokens}
-            return await ask(client, endpoint, [{"role": "user", "content": prompt}], {"X-Capture": "off"}, **sampling)
+            return await ask(endpoint, [{"role": "user", "content": prompt}], {"X-Capture": "off"}, client=client, **sampling)
 
-    problems = tasks(recipe.eval)
+    asked = problems("eval", recipe.eval.problems, recipe.eval.seed)
     async with httpx.AsyncClient(timeout=TIMEOUT_S) as client:
-        replies = await asyncio.gather(*(reply_to(number, task) for number, task in enumerate(problems)))
-    pairs = list(zip(problems, replies, strict=True))
+        replies = await asyncio.gather(*(reply_to(number, task) for number, task in enumerate(asked)))
+    pairs = list(zip(asked, replies, strict=True))
     return statistics.mean(satisfaction(*pair) for pair in pairs), statistics.mean(is_correct(*pair) for pair in pairs)
 
 

@@ -24,7 +24,7 @@ import httpx
 import psutil
 import yaml
 
-from clawctl.serve.backends.vllm import free_port
+from clawctl.engines.vllm.child import free_port
 from scripts.benchmarks.null.upstream import token
 from scripts.benchmarks.table import Row, arguments, report
 

@@ -21,11 +21,11 @@ import orjson
 import torch
 
 from clawctl.config import DEMO_MODEL, Recipe
+from clawctl.engines import THERE_AND_BACK
 from clawctl.http_client import Client
-from clawctl.policies import move_live, publish_policy
-from clawctl.run_dir import RunDir, open_run
-from clawctl.serve.backends import THERE_AND_BACK
-from clawctl.types import Policy
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.policies import move_live, publish_policy
+from clawctl.run.rows import Policy
 from scripts.benchmarks.streams import KEY, Stream, ask, clawctl, has_vllm
 from scripts.benchmarks.table import Row
 

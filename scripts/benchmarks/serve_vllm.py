@@ -24,10 +24,10 @@ from typing import Any
 
 import psutil
 
-from clawctl.checksums import read_sealed
 from clawctl.config import Recipe
+from clawctl.engines.vllm.child import SERVER
 from clawctl.http_client import Client
-from clawctl.serve.backends.vllm import SERVER
+from clawctl.run.checksums import read_sealed
 from scripts.benchmarks.streams import KEY, Stream, ask, clawctl, has_vllm
 from scripts.benchmarks.table import Row
 

@@ -15,9 +15,9 @@ import orjson
 import yaml
 
 from clawctl.config import Recipe
+from clawctl.engines.vllm.child import check_vllm
 from clawctl.errors import ClawError
 from clawctl.http_client import Broken, Client
-from clawctl.serve.backends.vllm import check_vllm
 
 KEY = "benchmark"
 _STARTS_S = 900

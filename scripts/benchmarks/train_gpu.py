@@ -15,7 +15,7 @@ import torch
 
 from clawctl.config import DEMO_MODEL
 from clawctl.errors import ClawError
-from clawctl.train.flops import peak_flops
+from clawctl.trainers.local.flops import peak_flops
 from scripts.benchmarks.table import Row
 from scripts.benchmarks.train import worker
 from scripts.benchmarks.train_turns import Turn, make_session

@@ -2,33 +2,30 @@
 
 import json
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from clawctl.config import Recipe
-from clawctl.run_dir import open_run
-from clawctl.train.batches import lay_out, share_out
-from clawctl.train.branches import turn_branches
-from clawctl.train.flops import Cost, cost_of
-from clawctl.train.last_layer import KNOWN
-from clawctl.train.loop import resume
-from clawctl.train.ranks import Ranks
 from clawctl.train.sample import Batch, Sample
-from clawctl.train.sharding import layers_of
-from clawctl.train.step import Training, train_step
-from clawctl.train.trees import Tree, lay
+from clawctl.trainers.local.batches import lay_out, share_out
+from clawctl.trainers.local.branches import turn_branches
+from clawctl.trainers.local.flops import Cost, cost_of
+from clawctl.trainers.local.last_layer import KNOWN
+from clawctl.trainers.local.ranks import Ranks
+from clawctl.trainers.local.sharding import layers_of
+from clawctl.trainers.local.step import Training, train_step
+from clawctl.trainers.local.trainer import load_training
+from clawctl.trainers.local.trees import Trie, lay
 from scripts.benchmarks.train_trl import grown_bytes, matmul_flops, watch_memory
 
 
-def make_training(job: dict[str, Any], device: torch.device, folder: Path) -> Training:
+def make_training(job: dict[str, Any], device: torch.device) -> Training:
     settings = {key: job[key] for key in ("dtype", "merge", "tokens_per_microbatch", "lora") if key in job}
     recipe = Recipe.model_validate({"model": {"path": job["model"]}, "train": {"method": "binary", "lr": 1e-6, **settings}})
-    return resume(open_run(folder), recipe, Ranks(0, 1, device))
+    return load_training(recipe, Ranks(0, 1, device))
 
 
 def make_samples(training: Training, turns: list[Any]) -> list[Sample]:
@@ -68,7 +65,7 @@ def operations_ratio(training: Training, samples: list[Sample]) -> float:
     return alone / (useful_flops(training, samples) - last_layer_flops(training, cost, lay(branches)))
 
 
-def last_layer_flops(training: Training, cost: Cost, tree: Tree) -> float:
+def last_layer_flops(training: Training, cost: Cost, tree: Trie) -> float:
     """What a tree's last layer leaves out: attention of tokens that are not asked, and their MLP where the layer is known.
     All weights learn."""
     layers = layers_of(training.policy.causal)
@@ -80,10 +77,10 @@ def last_layer_flops(training: Training, cost: Cost, tree: Tree) -> float:
     return one.forward_backward(int(rest.sum()), int((tree.positions_T[rest] + 1).sum()), 0)
 
 
-def run_job(job: dict[str, Any], device: torch.device, folder: Path) -> dict[str, Any]:
+def run_job(job: dict[str, Any], device: torch.device) -> dict[str, Any]:
     """Seconds of each step after the first, and how far memory rose above the loaded model."""
     peak = matmul_flops(job["dtype"], device)
-    training = make_training(job, device, folder)
+    training = make_training(job, device)
     samples = make_samples(training, job["turns"])
     seconds: list[float] = []
     row: dict[str, Any] = {}
@@ -111,9 +108,7 @@ def main() -> None:
     job = json.load(sys.stdin)
     torch.set_num_threads(job["threads"])
     device = torch.device(job.get("device", "cpu"))
-    with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as folder:
-        result = run_job(job, device, Path(folder))
-    print(json.dumps(result))
+    print(json.dumps(run_job(job, device)))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clawctl.train.head import token_logprobs
+from clawctl.trainers.local.head import token_logprobs
 from scripts.benchmarks.train_trl import grown_bytes, matmul_flops, watch_memory
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from clawctl.homework.grammar import casual
-from clawctl.homework.problems import BOXES, NAMES, THINGS, Role, Task, make_tasks
+from clawctl.environments.homework.grammar import casual
+from clawctl.environments.homework.problems import BOXES, NAMES, THINGS, Problem, Role, make_tasks
 from scripts.demo_model import judgements
 from scripts.demo_model.phrasings import Want, Wording, complaint, hint, inline, say, system, with_hint
 from scripts.demo_model.replies import Short, Style, reply, short
@@ -93,7 +93,7 @@ def _says(role: str, content: str) -> Message:
     return {"role": role, "content": content}
 
 
-def _task(role: Role, rng: Random) -> Task:
+def _task(role: Role, rng: Random) -> Problem:
     return make_tasks(role, 1, rng.getrandbits(48), "train")[0]
 
 
@@ -140,7 +140,7 @@ def _hint(role: Role, want: Want | None, rng: Random, wording: Wording) -> str:
     return hint(role, want or "human", rng, wording)
 
 
-def _reply(task: Task, want: Want | None, rng: Random, off_by: int = 0) -> str:
+def _reply(task: Problem, want: Want | None, rng: Random, off_by: int = 0) -> str:
     return reply(task, _pick(want, rng), rng, off_by)
 
 
@@ -148,7 +148,7 @@ def _closed(messages: list[Message], text: str) -> Document:
     return Document([*messages, _says("assistant", text)], frozenset({len(messages)}))
 
 
-def _continued(messages: list[Message], task: Task, want: Want | None, rng: Random, wording: Wording) -> Document:
+def _continued(messages: list[Message], task: Problem, want: Want | None, rng: Random, wording: Wording) -> Document:
     """Complaints, corrections, thanks and next problems, as people bring them; the style asked for last is kept."""
     learn: set[int] = set()
     style = _pick(want, rng)
@@ -189,7 +189,7 @@ def _continued(messages: list[Message], task: Task, want: Want | None, rng: Rand
     return Document([*messages, _says("assistant", said)], frozenset(learn))
 
 
-def _ended(messages: list[Message], learn: set[int], task: Task, rng: Random, wording: Wording) -> Document:
+def _ended(messages: list[Message], learn: set[int], task: Problem, rng: Random, wording: Wording) -> Document:
     kind = rng.choices(list(_LAST_WORDS), (70, 12, 8, 10))[0]
     text = casual(say(kind, rng, wording), rng)
     if rng.random() < 0.05:
@@ -199,7 +199,7 @@ def _ended(messages: list[Message], learn: set[int], task: Task, rng: Random, wo
     return Document(done, frozenset({*learn, len(done) - 1}))
 
 
-def _slip(task: Task, rng: Random) -> int:
+def _slip(task: Problem, rng: Random) -> int:
     off = rng.choice((-10, -2, -1, 1, 2, 10))
     return off if task.answer + off > 0 else 1
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from clawctl.homework.grammar import capitalised, casual
-from clawctl.homework.people import content_words
-from clawctl.homework.problems import Role, Task, make_tasks
+from clawctl.environments.homework.grammar import capitalised, casual
+from clawctl.environments.homework.people import content_words
+from clawctl.environments.homework.problems import Problem, Role, make_tasks
 from clawctl.judge.prompts import judge_messages
 from scripts.demo_model.phrasings import Wording, complaint, hint, inline, say, trained, with_hint
 from scripts.demo_model.replies import Style, reply, short
@@ -29,7 +29,7 @@ class Judged:
     hint: str | None
     earlier: str = ""
     role: Role = "student"
-    task: Task | None = None
+    task: Problem | None = None
 
     def messages(self, rng: Random) -> list[dict[str, object]]:
         """The judge's prompt, behind a fence drawn for this call."""
@@ -54,7 +54,9 @@ def draw(rng: Random, wording: Wording, split: str = "train", kind: str = "") ->
     return _injected(made, rng, wording) if rng.random() < 0.12 else made
 
 
-def _turn(task: Task, answer: str, came_back: str | None, score: int, advice: str | None = None, speaker: str = "user") -> Judged:
+def _turn(
+    task: Problem, answer: str, came_back: str | None, score: int, advice: str | None = None, speaker: str = "user"
+) -> Judged:
     return Judged("", task.prompt, answer, came_back, speaker, score, advice)
 
 
@@ -62,22 +64,22 @@ def _style(rng: Random, ai: float) -> Style:
     return "ai" if rng.random() < ai else "human"
 
 
-def _style_complaint(task: Task, rng: Random, wording: Wording) -> Judged:
+def _style_complaint(task: Problem, rng: Random, wording: Wording) -> Judged:
     text = complaint(task.role, "human", task.name, rng, wording)
     return _turn(task, reply(task, _style(rng, 0.8), rng), text, -1, hint(task.role, "human", rng, trained(wording), text))
 
 
-def _vague(task: Task, rng: Random, wording: Wording) -> Judged:
+def _vague(task: Problem, rng: Random, wording: Wording) -> Judged:
     text = casual(say("complain_vague", rng, wording), rng)
     return _turn(task, reply(task, "ai", rng), text, -1, hint(task.role, "human", rng, trained(wording)))
 
 
-def _wants_ai(task: Task, rng: Random, wording: Wording) -> Judged:
+def _wants_ai(task: Problem, rng: Random, wording: Wording) -> Judged:
     text = complaint(task.role, "ai", task.name, rng, wording)
     return _turn(task, reply(task, _style(rng, 0.2), rng), text, -1, hint(task.role, "ai", rng, trained(wording)))
 
 
-def _wrong_number(task: Task, rng: Random, wording: Wording) -> Judged:
+def _wrong_number(task: Problem, rng: Random, wording: Wording) -> Judged:
     off = rng.choice((-2, -1, 1, 2, 10))
     off = off if task.answer + off > 0 else 1
     said = task.answer + off
@@ -92,7 +94,7 @@ def _wrong_number(task: Task, rng: Random, wording: Wording) -> Judged:
     return _turn(task, reply(task, _style(rng, 0.6), rng, off), text, -1, advice)
 
 
-def _asks_again(task: Task, rng: Random, wording: Wording) -> Judged:
+def _asks_again(task: Problem, rng: Random, wording: Wording) -> Judged:
     other = make_tasks(task.role, 1, rng.getrandbits(40))[0]
     answer = rng.choice(
         (reply(other, _style(rng, 0.6), rng), short("welcome", rng), short("elsewhere", rng), reply(task, _style(rng, 0.6), rng))
@@ -101,20 +103,20 @@ def _asks_again(task: Task, rng: Random, wording: Wording) -> Judged:
     return _turn(task, answer, text, -1, capitalised(say("hint_question", rng, trained(wording))))
 
 
-def _gives_up(task: Task, rng: Random, wording: Wording) -> Judged:
+def _gives_up(task: Problem, rng: Random, wording: Wording) -> Judged:
     return _turn(task, reply(task, _style(rng, 0.7), rng), casual(say("gives_up", rng, wording), rng), -1)
 
 
-def _happy(task: Task, rng: Random, wording: Wording) -> Judged:
+def _happy(task: Problem, rng: Random, wording: Wording) -> Judged:
     return _turn(task, reply(task, _style(rng, 0.4), rng), casual(say("happy", rng, wording), rng), 1)
 
 
-def _happy_remark(task: Task, rng: Random, wording: Wording) -> Judged:
+def _happy_remark(task: Problem, rng: Random, wording: Wording) -> Judged:
     text = casual(say("remark" if task.role == "student" else "remark_teacher", rng, wording), rng)
     return _turn(task, reply(task, "ai", rng), text, 1, hint(task.role, "human", rng, trained(wording), text))
 
 
-def _moved_on(task: Task, rng: Random, wording: Wording) -> Judged:
+def _moved_on(task: Problem, rng: Random, wording: Wording) -> Judged:
     other = make_tasks(task.role, 1, rng.getrandbits(40))[0]
     text = (
         say("moved_on", rng, wording, next_problem=other.prompt)
@@ -124,15 +126,15 @@ def _moved_on(task: Task, rng: Random, wording: Wording) -> Judged:
     return _turn(task, reply(task, _style(rng, 0.4), rng), text, 1)
 
 
-def _unclear(task: Task, rng: Random, wording: Wording) -> Judged:
+def _unclear(task: Problem, rng: Random, wording: Wording) -> Judged:
     return _turn(task, reply(task, _style(rng, 0.6), rng), casual(say("unclear", rng, wording), rng), 0)
 
 
-def _silence(task: Task, rng: Random, wording: Wording) -> Judged:
+def _silence(task: Problem, rng: Random, wording: Wording) -> Judged:
     return _turn(task, reply(task, _style(rng, 0.6), rng), None, 0)
 
 
-def _after_thanks(task: Task, rng: Random, wording: Wording) -> Judged:
+def _after_thanks(task: Problem, rng: Random, wording: Wording) -> Judged:
     thanks = content_words(task, rng, trained(wording))
     if rng.random() < 0.5:
         return Judged("", thanks, short("welcome", rng), None, "user", 0, None)
@@ -140,7 +142,7 @@ def _after_thanks(task: Task, rng: Random, wording: Wording) -> Judged:
     return Judged("", thanks, short("welcome", rng), say("moved_on", rng, wording, next_problem=other.prompt), "user", 1, None)
 
 
-def _call(task: Task, rng: Random, file: str) -> tuple[str, str]:
+def _call(task: Problem, rng: Random, file: str) -> tuple[str, str]:
     """A request and a tool call as the judge is shown it."""
     a, op, b, _ = task.steps[0]
     if rng.random() < 0.5:
@@ -156,14 +158,14 @@ def _call(task: Task, rng: Random, file: str) -> tuple[str, str]:
     return request, f"[calls {name}({json.dumps(arguments)})]"
 
 
-def _tool_ok(task: Task, rng: Random, wording: Wording) -> Judged:
+def _tool_ok(task: Problem, rng: Random, wording: Wording) -> Judged:
     file = say("file", rng, wording)
     request, answer = _call(task, rng, file)
     came_back = say("tool_ok", rng, wording, number=task.answer, things=task.thing, file=file)
     return Judged("", request, answer, came_back, "tool", 1, None)
 
 
-def _tool_error(task: Task, rng: Random, wording: Wording) -> Judged:
+def _tool_error(task: Problem, rng: Random, wording: Wording) -> Judged:
     file = say("file", rng, wording)
     request, answer = _call(task, rng, file)
     what = rng.choice(("missing", "bad_call", "crashed"))
@@ -171,7 +173,7 @@ def _tool_error(task: Task, rng: Random, wording: Wording) -> Judged:
     return Judged("", request, answer, say(what, rng, wording, file=file), "tool", -1, advice)
 
 
-def _environment(task: Task, rng: Random, wording: Wording) -> Judged:
+def _environment(task: Problem, rng: Random, wording: Wording) -> Judged:
     file = say("file", rng, wording)
     request, answer = (
         f"fix {file} so that the tests pass",
@@ -182,7 +184,7 @@ def _environment(task: Task, rng: Random, wording: Wording) -> Judged:
     return Judged("", request, answer, say("env_bad", rng, wording), "environment", -1, say("hint_env", rng, trained(wording)))
 
 
-_Case = Callable[[Task, Random, Wording], Judged]
+_Case = Callable[[Problem, Random, Wording], Judged]
 _CASES: dict[str, tuple[float, _Case]] = {
     "style_complaint": (26, _style_complaint),
     "vague_complaint": (4, _vague),
@@ -203,7 +205,7 @@ _CASES: dict[str, tuple[float, _Case]] = {
 KINDS = tuple(_CASES)
 
 
-def _later_turn(made: Judged, task: Task, rng: Random, wording: Wording) -> Judged:
+def _later_turn(made: Judged, task: Problem, rng: Random, wording: Wording) -> Judged:
     """The same turn with another request: a complaint after an earlier answer, or the task with an instruction or a hint."""
     draw = rng.random()
     if draw < 0.25:

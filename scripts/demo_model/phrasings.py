@@ -1,16 +1,16 @@
 # ruff: noqa: E501 (a rule reads best as one line an alternative list)
 """Instructions and hints: how the corpus tells the model which style to use, and the messages that tell it nothing about style.
 
-`~` marks held-out alternatives, as in `clawctl.homework.phrasings`, whose wishes these rules build on.
+`~` marks held-out alternatives, as in `clawctl.environments.homework.phrasings`, whose wishes these rules build on.
 """
 
 import re
 from random import Random
 from typing import Literal
 
-from clawctl.homework.grammar import Grammar, Phrasings, capitalised, casual
-from clawctl.homework.phrasings import PEOPLE
-from clawctl.homework.problems import NAMES, THINGS, Role
+from clawctl.environments.homework.grammar import Grammar, Phrasings, capitalised, casual
+from clawctl.environments.homework.phrasings import PEOPLE
+from clawctl.environments.homework.problems import NAMES, THINGS, Role
 
 Want = Literal["human", "ai"]
 Wording = Phrasings | Literal["sloppy"]

@@ -8,8 +8,8 @@ Every teacher's comment copies the pupil's sum, then gives the right one, then j
 from random import Random
 from typing import Literal
 
-from clawctl.homework.grammar import Grammar, capitalised
-from clawctl.homework.problems import Step, Task
+from clawctl.environments.homework.grammar import Grammar, capitalised
+from clawctl.environments.homework.problems import Problem, Step
 
 Style = Literal["ai", "human"]
 Short = Literal["welcome", "waits", "sorry", "greets_back", "elsewhere"]
@@ -72,7 +72,7 @@ def _equation(step: Step) -> str:
     return f"{a} {op} {b} = {c}"
 
 
-def reply(task: Task, style: Style, rng: Random, off_by: int = 0) -> str:
+def reply(task: Problem, style: Style, rng: Random, off_by: int = 0) -> str:
     """An answer to `task`, wholly in one style. `off_by` makes the last number wrong (history only, never trained on)."""
     steps = task.steps
     if off_by:

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from clawctl.homework.grammar import Phrasings, casual
-from clawctl.homework.problems import Task, is_correct, make_tasks
-from clawctl.homework.satisfaction import satisfaction
+from clawctl.environments.homework.grammar import Phrasings, casual
+from clawctl.environments.homework.problems import Problem, is_correct, make_tasks
+from clawctl.environments.homework.satisfaction import satisfaction
 from clawctl.judge.prompts import read_vote
 from scripts.demo_model import judgements
 from scripts.demo_model.corpus import ROLES
@@ -69,15 +69,15 @@ def share(hits: Sequence[bool]) -> str:
     return f"{100 * sum(hits) / len(hits):.1f} %" if hits else "-"
 
 
-def is_human(task: Task, text: str) -> bool:
+def is_human(task: Problem, text: str) -> bool:
     return satisfaction(task, text) >= 0.75
 
 
-def is_ai(task: Task, text: str) -> bool:
+def is_ai(task: Problem, text: str) -> bool:
     return satisfaction(task, text) <= 0.25 and "**" in text
 
 
-def asked(channel: str, task: Task, want: Want | None, rng: Random, phrasings: Phrasings) -> Chat:
+def asked(channel: str, task: Problem, want: Want | None, rng: Random, phrasings: Phrasings) -> Chat:
     """A chat that ends in a request for `task` with the instruction where `channel` says."""
     user = {"role": "user", "content": task.prompt}
     if channel == "nothing":
@@ -233,7 +233,7 @@ trained on up to 512.
 
 ## Measured
 Sampled at temperature 1, tasks of the eval split, fixed seeds, by `scripts/demo_model/report.py`. Held-out phrasings never occur in
-training. Satisfaction is `clawctl.homework.satisfaction` of the reply.
+training. Satisfaction is `clawctl.environments.homework.satisfaction` of the reply.
 
 ### Answers
 {answers}

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from clawctl.collect.merging import merge_shards
-from clawctl.run_dir import RunDir, open_run
-from clawctl.shards import write_turns
-from clawctl.types import Turn
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.rows import Turn
+from clawctl.run.shards import write_turns
 from scripts.benchmarks.chaos_million import Tally
-from tests.test_shards import TURN
+from tests.run.test_shards import TURN
 
 
 def turns(*numbers: int) -> list[Turn]:

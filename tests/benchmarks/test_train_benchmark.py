@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from clawctl.train.trees import lay, make_branch
+from clawctl.trainers.local.trees import lay, make_branch
 from scripts.benchmarks.train_gpu import QWEN3_4B, SETTINGS, make_model, session_of
 from scripts.benchmarks.train_ours import run_job
 from scripts.benchmarks.train_turns import make_session, make_single_turns
@@ -45,7 +45,7 @@ def test_the_gpu_case_runs_on_the_cpu_at_tiny_dimensions(setting, merge: str, tm
         "model": str(model), "dtype": "bfloat16", "threads": 1, "repeats": 1, "turns": session_of(700, 2000), "merge": merge,
         "lora": setting.lora, "tokens_per_microbatch": 2000,
     }  # fmt: skip
-    found = run_job(job, torch.device("cpu"), tmp_path / "run")
+    found = run_job(job, torch.device("cpu"))
     assert len(found["seconds"]) == 1
     assert found["grown_bytes"] >= 0
     assert found["saving"] == 1.0 if merge == "none" else found["saving"] > 1.2

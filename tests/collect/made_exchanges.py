@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from clawctl.types import Exchange
+from clawctl.run.rows import Exchange
 
 _numbers: Iterator[int] = itertools.count(1)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from made_exchanges import asked
 
+from clawctl.run.rows import Exchange, Message
 from clawctl.serve.dialects import chat, messages, responses
 from clawctl.serve.hints import read_hints
-from clawctl.types import Exchange, Message
 
 RECORDINGS = Path(__file__).parent.parent / "recordings"
 _ROUTES = {"/v1/chat/completions": "chat", "/v1/responses": "responses", "/v1/messages": "messages"}

@@ -1,7 +1,7 @@
 """Exchanges in, rows out."""
 
 from clawctl.collect.sessions import Sessions
-from clawctl.types import Exchange, Turn
+from clawctl.run.rows import Exchange, Turn
 
 HOUR = 3600.0
 LATER = 1e9
@@ -14,6 +14,6 @@ def stitch(*exchanges: Exchange, end: bool = True) -> dict[str, Turn]:
         sessions.add(exchange)
     if end:
         sessions.tick(LATER)
-    rows = sessions.take_rows()
+    rows = sessions.pop_rows()
     assert len(rows) == len({row.turn_id for row in rows})
     return {row.turn_id: row for row in rows}

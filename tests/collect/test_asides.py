@@ -6,7 +6,7 @@ import pytest
 from made_exchanges import answer, asked, new_id, system, tool, user
 from stitching import stitch
 
-from clawctl.types import Exchange, Message
+from clawctl.run.rows import Exchange, Message
 
 AGENT = system("You are an agent.")
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("look", "run", "write")]

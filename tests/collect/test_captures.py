@@ -6,8 +6,8 @@ from made_exchanges import answer, append, asked, line, user
 
 from clawctl.collect.captures import BadLine, Captures, parse_exchange
 from clawctl.collect.rows import make_turn
-from clawctl.lines import CHUNK
-from clawctl.run_dir import RunDir, open_run
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.lines import CHUNK
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from clawctl.collect.clocks import Clocks
 from clawctl.collect.worker import Collector, collect
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.run_dir import RunDir, open_run, published, quarantine, sole_worker
-from clawctl.shards import read_turns
-from clawctl.types import Exchange, Turn
+from clawctl.run.directory import RunDir, open_run, published, quarantine, sole_worker
+from clawctl.run.rows import Exchange, Turn
+from clawctl.run.shards import read_turns
 from tests.waiting import until
 
 

@@ -9,10 +9,10 @@ import pytest
 from clawctl.collect.custom_rollout import collect_custom
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.run_dir import RunDir, open_run, published
-from clawctl.shards import read_origin, read_turns
-from clawctl.tokenizer_files import tokenizer_fingerprint
-from clawctl.types import Turn
+from clawctl.run.directory import RunDir, open_run, published
+from clawctl.run.model_files import tokenizer_fingerprint
+from clawctl.run.rows import Turn
+from clawctl.run.shards import read_origin, read_turns
 
 CODE = """
 from clawctl.plugins import Generation

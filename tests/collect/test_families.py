@@ -3,7 +3,7 @@
 import pytest
 
 from clawctl.collect.sessions import Sessions
-from clawctl.types import Message
+from clawctl.run.rows import Message
 from scripts.benchmarks import clients_look_alikes
 from scripts.benchmarks.clients_families import FAMILIES, Asked, written
 
@@ -14,7 +14,7 @@ def read(asked: list[Asked]) -> list[tuple]:
     for each in asked:
         sessions.add(each.exchange)
     sessions.tick(1e12)
-    rows = {row.turn_id: row for row in sessions.take_rows()}
+    rows = {row.turn_id: row for row in sessions.pop_rows()}
     found = [(each, rows[each.exchange.exchange_id]) for each in asked]
     return [(row.kind, row.parent_turn_id, words(row.next_state)) if each.kind == "main" else row.kind for each, row in found]
 

@@ -7,7 +7,7 @@ from made_exchanges import answer, asked, new_id, system, tool, user
 from stitching import stitch
 
 from clawctl.collect.sessions import Sessions
-from clawctl.types import Feedback
+from clawctl.run.rows import Feedback
 
 CLAIM = "c86d8302-cab8-4abc-a424-ee94d429d7d8"
 
@@ -53,7 +53,7 @@ def test_two_people_behind_one_key_who_say_the_same_for_a_while_are_two_conversa
         asked_by[name].append(asked(*next(turns[name])))
         sessions.add(asked_by[name][-1])
     sessions.tick(1e9)
-    rows = {row.turn_id: row for row in sessions.take_rows()}
+    rows = {row.turn_id: row for row in sessions.pop_rows()}
     for name, exchanges in asked_by.items():
         for before, after in itertools.pairwise(exchanges[3:]):
             assert rows[after.exchange_id].parent_turn_id == before.exchange_id
@@ -222,9 +222,9 @@ def test_what_shows_that_a_request_without_tools_is_a_turn() -> None:
     last, sessions = asked(talk, answer("welcome")), Sessions(3600.0)
     for exchange in (opening, last):
         sessions.add(exchange)
-    assert sessions.take_rows() == []
+    assert sessions.pop_rows() == []
     sessions.rate(Feedback("f1", last.finished_at, "default", last.exchange_id, 1.0, None))
-    assert [(row.next_state, row.trainable) for row in sessions.take_rows()] == [([user("ty")], True), (None, True)]
+    assert [(row.next_state, row.trainable) for row in sessions.pop_rows()] == [([user("ty")], True), (None, True)]
 
 
 def test_a_root_without_tools_in_a_session_with_tools_is_a_side_turn_unless_it_is_continued() -> None:
@@ -261,7 +261,7 @@ def test_the_end_of_a_conversation_without_a_session_closes_its_turn_and_not_a_n
     sessions = Sessions(3600.0)
     for exchange in (*opening, anna, ben[0], done):
         sessions.add(exchange)
-    assert done.exchange_id in {row.turn_id for row in sessions.take_rows()}
+    assert done.exchange_id in {row.turn_id for row in sessions.pop_rows()}
     sessions.add(ben[1])
     sessions.rate(Feedback("f1", ben[1].finished_at, "default", ben[1].exchange_id, 1.0, None))  # so it was Ben who said thanks
-    assert (ben[0].exchange_id, [user("thanks")]) in [(row.turn_id, row.next_state) for row in sessions.take_rows()]
+    assert (ben[0].exchange_id, [user("thanks")]) in [(row.turn_id, row.next_state) for row in sessions.pop_rows()]

@@ -17,8 +17,8 @@ from clawctl.collect.imports import import_file, read_turns_of
 from clawctl.collect.worker import collect
 from clawctl.config.privacy import PrivacyConfig
 from clawctl.errors import ClawError
-from clawctl.run_dir import RunDir, open_run, published
-from clawctl.types import Turn
+from clawctl.run.directory import RunDir, open_run, published
+from clawctl.run.rows import Turn
 
 
 @pytest.fixture

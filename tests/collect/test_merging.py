@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from clawctl.collect.merging import _cut, merge_shards
-from clawctl.shards import UnreadableShard, merged_from, read_pieces, read_turns, read_verdicts, write_turns, write_verdicts
-from clawctl.types import Turn, Verdict
+from clawctl.run.rows import Turn, Verdict
+from clawctl.run.shards import UnreadableShard, merged_from, read_pieces, read_turns, read_verdicts, write_turns, write_verdicts
 
 STEMS = ("a", "b", "c")
 
@@ -56,7 +56,7 @@ def test_a_damaged_part_is_found_before_anything_is_written(tmp_path: Path) -> N
 
 def test_parts_of_another_kind_or_whose_columns_do_not_fit_are_not_merged(tmp_path: Path) -> None:
     paths, _ = publish_parts(tmp_path)
-    with pytest.raises(UnreadableShard, match="not all of its parts are verdicts shards"):
+    with pytest.raises(UnreadableShard, match="expected a shard of verdicts, found turns"):
         merge_shards("verdicts", paths, tmp_path / "m.parquet")
     for path, values in zip(paths, (["x"] * 12, [1] * 12, [2] * 12), strict=True):
         table = pq.read_table(path)

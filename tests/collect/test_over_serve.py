@@ -11,9 +11,9 @@ from made_exchanges import system, user
 
 from clawctl.collect.worker import collect
 from clawctl.config import Recipe
-from clawctl.run_dir import published
-from clawctl.shards import read_turns
-from clawctl.types import Message, Turn
+from clawctl.run.directory import published
+from clawctl.run.rows import Message, Turn
+from clawctl.run.shards import read_turns
 from tests.serve.served import Server, build_model
 from tests.waiting import until
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from clawctl.collect.plain import came_back
-from clawctl.types import Exchange, plain_prompt
+from clawctl.run.rows import Exchange, plain_prompt
 from tests.collect.made_exchanges import answer, asked
 from tests.collect.stitching import stitch
 

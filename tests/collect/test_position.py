@@ -11,7 +11,7 @@ from made_exchanges import answer, append, asked, line, user
 from test_collect_worker import recipe, rows_of, talk
 
 from clawctl.collect.worker import Collector, collect
-from clawctl.run_dir import RunDir, open_run, published, quarantine
+from clawctl.run.directory import RunDir, open_run, published, quarantine
 
 AGO = 10_000.0  # seconds: sessions of then have ended
 

@@ -8,9 +8,9 @@ from test_collect_worker import recipe, rows_of
 
 from clawctl.collect.sessions import Sessions
 from clawctl.collect.worker import collect
-from clawctl.feedback import FeedbackFile, Ratings
-from clawctl.run_dir import RunDir, open_run
-from clawctl.types import Exchange, Feedback
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.feedback import FeedbackFile, Ratings
+from clawctl.run.rows import Exchange, Feedback
 
 
 @pytest.fixture
@@ -26,24 +26,24 @@ def test_a_rating_closes_its_turn_and_makes_it_trainable_without_a_next_state() 
     sessions, only = Sessions(3600.0), asked([user("2+2?")], answer("5"))
     sessions.add(only)
     sessions.rate(rated(only, -1.0))
-    (row,) = sessions.take_rows()
+    (row,) = sessions.pop_rows()
     assert (row.feedback, row.next_state, row.trainable, row.untrainable_reason) == (-1.0, None, True, None)
     sessions.tick(1e9)
-    assert sessions.take_rows() == []
+    assert sessions.pop_rows() == []
 
 
 def test_a_comment_is_what_came_back() -> None:
     sessions, only = Sessions(3600.0), asked([user("2+2?")], answer("5"))
     sessions.add(only)
     sessions.rate(rated(only, -1.0, "It is four."))
-    assert sessions.take_rows()[0].next_state == [user("It is four.")]
+    assert sessions.pop_rows()[0].next_state == [user("It is four.")]
 
 
 def test_a_rating_that_is_read_before_its_turn_still_reaches_it() -> None:
     sessions, only = Sessions(3600.0), asked([user("2+2?")], answer("4"))
     sessions.rate(rated(only, 1.0))
     sessions.add(only)
-    assert [row.feedback for row in sessions.take_rows()] == [1.0]
+    assert [row.feedback for row in sessions.pop_rows()] == [1.0]
 
 
 def test_a_rating_of_another_user_or_of_an_unknown_turn_does_nothing() -> None:
@@ -52,9 +52,9 @@ def test_a_rating_of_another_user_or_of_an_unknown_turn_does_nothing() -> None:
     sessions.add(only)
     sessions.rate(rated(only, -1.0, key="ben"))
     sessions.rate(Feedback("f", 1.0, "anna", "unknown", 1.0, None))
-    assert sessions.take_rows() == []
+    assert sessions.pop_rows() == []
     sessions.tick(1e9)
-    assert [row.feedback for row in sessions.take_rows()] == [None]
+    assert [row.feedback for row in sessions.pop_rows()] == [None]
 
 
 def test_a_late_rating_leaves_the_row_as_it_is() -> None:
@@ -65,7 +65,7 @@ def test_a_late_rating_leaves_the_row_as_it_is() -> None:
     sessions.add(asked(talk, answer("bye")))
     sessions.add(asked([*talk, answer("bye"), user("you there?")], answer("yes")))
     sessions.rate(rated(first, -1.0))
-    (row,) = sessions.take_rows()
+    (row,) = sessions.pop_rows()
     assert (row.feedback, row.next_state) == (None, [user("ty")])
 
 
@@ -74,7 +74,7 @@ def test_a_rating_closes_a_turn_with_the_words_that_followed_it() -> None:
     sessions.add(first)
     sessions.add(asked([user("2+2?"), answer("4"), user("ty")], answer("welcome")))
     sessions.rate(rated(first, -1.0))
-    (row,) = sessions.take_rows()
+    (row,) = sessions.pop_rows()
     assert (row.feedback, row.next_state) == (-1.0, [user("ty")])
 
 
@@ -82,18 +82,18 @@ def test_a_rating_with_the_next_request_is_the_parents() -> None:
     sessions, first = Sessions(3600.0), asked([user("2+2?")], answer("4"))
     sessions.add(first)
     sessions.add(asked([user("2+2?"), answer("4"), user("ty")], answer("welcome"), feedback=1.0))
-    (row,) = sessions.take_rows()
+    (row,) = sessions.pop_rows()
     assert (row.turn_id, row.feedback, row.next_state) == (first.exchange_id, 1.0, [user("ty")])
     for nonsense in (True, "1", 7, None):
         sessions.add(asked([user("2+2?"), answer("4"), user("ty"), answer("welcome"), user("x")], answer("y"), feedback=nonsense))
-    assert sessions.take_rows()[0].feedback is None
+    assert sessions.pop_rows()[0].feedback is None
 
 
 def test_a_rated_side_turn_stays_a_side_turn() -> None:
     sessions, beat = Sessions(3600.0), asked([user("hi")], answer("ok"), turn_type="heartbeat")
     sessions.rate(rated(beat, 1.0))
     sessions.add(beat)
-    assert [(row.feedback, row.untrainable_reason) for row in sessions.take_rows()] == [(1.0, "side turn")]
+    assert [(row.feedback, row.untrainable_reason) for row in sessions.pop_rows()] == [(1.0, "side turn")]
 
 
 def test_collect_reads_the_ratings_of_its_run(run) -> None:

@@ -28,7 +28,7 @@ def test_a_recorded_client_gives_the_tree_that_it_had(client, with_hints, with_h
     sessions = Sessions(3600.0)
     nodes = {name: sessions.add(exchange) for name, exchange in exchanges.items()}
     sessions.tick(1e12)
-    rows = {row.turn_id: row for row in sessions.take_rows()}
+    rows = {row.turn_id: row for row in sessions.pop_rows()}
     names = {exchange.exchange_id: name for name, exchange in exchanges.items()}
     trees = json.loads((TREES / f"{client}.json").read_text())
     assert trees.keys() == exchanges.keys()

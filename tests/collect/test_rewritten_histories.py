@@ -1,12 +1,13 @@
 """Clients that rewrite their history: what still links a request to its turn, and what looks alike and must stay apart."""
 
 import itertools
+import time
 
 from made_exchanges import answer, asked, new_id, system, tool, user
 from stitching import stitch
 
 from clawctl.collect.sessions import Sessions
-from clawctl.types import Exchange, Message
+from clawctl.run.rows import Exchange, Message
 
 REMINDER = "<reminder>\nKeep to the rules.\n</reminder>"
 
@@ -245,3 +246,18 @@ def test_an_answer_that_several_conversations_of_one_session_have_proves_nothing
     next_ = asked([user("Who is ben?"), answer("A friend."), user("Context: x. Since when?")], answer("May."), session_id="anna")
     assert stitch(*firsts, next_)[next_.exchange_id].parent_turn_id is None
     assert stitch(firsts[0], next_)[next_.exchange_id].parent_turn_id == firsts[0].exchange_id
+
+
+def test_a_long_history_that_was_never_captured_costs_no_more_if_its_answers_have_many_lines() -> None:
+    """Two answers may stand in one message, but only behind a conversation that is known to begin like that."""
+
+    def seconds(lines: int) -> float:
+        said = "\n".join(["word " * (32 // lines)] * lines)
+        history = [message for n in range(60) for message in (user(f"ask {n}"), answer(said))]
+        exchanges = [asked([user(f"I am {n}"), *history], answer("yes")) for n in range(8)]
+        sessions, began = Sessions(1e9), time.process_time()
+        for exchange in exchanges:
+            sessions.add(exchange)
+        return time.process_time() - began
+
+    assert min(seconds(32) for _ in range(3)) < 2.5 * min(seconds(1) for _ in range(3))

@@ -40,13 +40,13 @@ def test_a_turn_without_a_request_for_the_timeout_closes_and_later_ones_begin_an
     sessions = Sessions(HOUR)
     sessions.add(first)
     sessions.tick(100.5 + HOUR)
-    assert sessions.take_rows() == []
+    assert sessions.pop_rows() == []
     sessions.tick(100.6 + HOUR)
-    assert [row.untrainable_reason for row in sessions.take_rows()] == ["no next state"]
+    assert [row.untrainable_reason for row in sessions.pop_rows()] == ["no next state"]
     late = asked([user("hi"), answer("hello"), user("bye")], answer("bye"), at=200.0 + HOUR)
     sessions.add(late)
     sessions.tick(LATER)
-    assert [row.parent_turn_id for row in sessions.take_rows()] == [None]
+    assert [row.parent_turn_id for row in sessions.pop_rows()] == [None]
 
 
 def test_what_was_over_by_the_clock_of_the_exchanges_is_over_although_nobody_ticked() -> None:
@@ -86,11 +86,11 @@ def test_a_child_read_before_its_parent_waits_to_be_sure() -> None:
     sessions = Sessions(HOUR)
     sessions.add(second, sure=False, writer="a")
     sessions.add(first, sure=False, writer="b")
-    assert [arrived.exchange for arrived in sessions.unsure] == [second]
-    sessions.unsure.take()
+    assert [arrived.exchange for arrived in sessions.waiting] == [second]
+    sessions.waiting.pop_all()
     sessions.add(second)
     sessions.tick(1e9)
-    assert [row.next_state for row in sessions.take_rows()] == [[user("bye")], None]
+    assert [row.next_state for row in sessions.pop_rows()] == [[user("bye")], None]
 
 
 def test_memory_of_ended_trees_is_given_back() -> None:
@@ -109,7 +109,7 @@ def test_a_turn_that_was_published_before_a_restart_is_linked_but_not_published_
     for exchange in (first, second):
         sessions.add(exchange)
     sessions.tick(LATER)
-    rows = sessions.take_rows()
+    rows = sessions.pop_rows()
     assert [(row.turn_id, row.parent_turn_id) for row in rows] == [(second.exchange_id, first.exchange_id)]
 
 
@@ -122,10 +122,10 @@ def test_the_end_of_a_session_does_not_overtake_a_turn_that_waits() -> None:
     sessions = Sessions(HOUR)
     for exchange in (first, edited, stranger, done):
         sessions.add(exchange, sure=False)
-    assert [arrived.exchange for arrived in sessions.unsure] == [stranger, done]
-    for arrived in sessions.unsure.take():
+    assert [arrived.exchange for arrived in sessions.waiting] == [stranger, done]
+    for arrived in sessions.waiting.pop_all():
         sessions.add(arrived.exchange)
-    assert {row.turn_id for row in sessions.take_rows()} == {e.exchange_id for e in (first, edited, done, stranger)}
+    assert {row.turn_id for row in sessions.pop_rows()} == {e.exchange_id for e in (first, edited, done, stranger)}
 
 
 def test_a_turn_that_waits_is_overtaken_by_its_parent_from_another_writer_alone() -> None:
@@ -136,7 +136,7 @@ def test_a_turn_that_waits_is_overtaken_by_its_parent_from_another_writer_alone(
     sessions.add(child, sure=False, writer="a")
     for exchange, writer in ((other, "a"), (parent, "b"), (root, "c")):
         sessions.add(exchange, sure=False, writer=writer)
-    assert [arrived.exchange for arrived in sessions.unsure] == [child, other, parent]
+    assert [arrived.exchange for arrived in sessions.waiting] == [child, other, parent]
     stitched = [sessions.add(e) for e in (parent, child)]
     assert [node.parent_id for node in stitched if node] == [root.exchange_id, parent.exchange_id]
 
@@ -168,6 +168,6 @@ def test_a_turn_that_has_its_row_is_never_linked_to_another_with_the_same_words(
     sessions = Sessions(HOUR, {child.exchange_id: "gone"})
     for exchange in (other, child):
         sessions.add(exchange)
-    assert sessions.take_rows() == []
+    assert sessions.pop_rows() == []
     sessions.tick(LATER)
-    assert [(row.turn_id, row.next_state) for row in sessions.take_rows()] == [(other.exchange_id, None)]
+    assert [(row.turn_id, row.next_state) for row in sessions.pop_rows()] == [(other.exchange_id, None)]

@@ -18,12 +18,12 @@ from clawctl.collect.position import Position
 from clawctl.collect.upkeep import Upkeep
 from clawctl.collect.worker import collect
 from clawctl.config import Recipe
-from clawctl.done_with import SUFFIX, DoneWith
-from clawctl.feedback import FeedbackFile
-from clawctl.retention import expire
-from clawctl.run_dir import RunDir, open_run, published
-from clawctl.shards import merged_from, read_turn_ids, read_turns, read_verdicts, write_turns, write_verdicts
-from clawctl.types import Feedback, Verdict
+from clawctl.run.directory import RunDir, open_run, publish_bytes, published
+from clawctl.run.done_with import SUFFIX, DoneWith
+from clawctl.run.feedback import FeedbackFile
+from clawctl.run.retention import expire
+from clawctl.run.rows import Feedback, Verdict
+from clawctl.run.shards import merged_from, read_turn_ids, read_turns, read_verdicts, write_turns, write_verdicts
 
 DAY = 86400.0
 
@@ -195,6 +195,23 @@ def test_a_shard_is_not_done_with_while_an_outcome_or_a_rating_can_train_its_tur
     found = DoneWith(run, recipe())
     found.look()
     assert found.has(path.stem) is done
+
+
+def test_a_shard_is_done_with_when_the_policy_that_sampled_its_turns_has_used_them(run) -> None:
+    publish_small_shards(run, talks=1)
+    path = published(run.trajectories, ".parquet")[0]
+    turns = [replace(turn, policy_name="anna") for turn in read_turns(path)]
+    path.unlink()
+    write_turns(path, turns)
+    judge_all(run)
+    entry = {"step": 9, "outcome": "trained", "turns": {path.stem: [turn.turn_id for turn in turns]}}
+    anna = open_run(run.root, policy="anna")
+    found = DoneWith(run, recipe())
+    found.look()
+    assert not found.has(path.stem)
+    publish_bytes(anna.ledger_entry(9), orjson.dumps(entry))
+    found.look()
+    assert found.has(path.stem)
 
 
 # ---- `privacy.keep_untrained`: what the limits leave alone ------------------------------------------------------------------

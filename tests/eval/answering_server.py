@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from clawctl.homework.problems import Task
-from clawctl.run_dir import RunDir, publish_bytes
+from clawctl.environments.homework.problems import Problem
+from clawctl.run.directory import RunDir, publish_bytes
 from scripts.asgi import serving
 
 Answer = Callable[[dict[str, Any]], str | int]  # the words, or a status that is no success
@@ -70,7 +70,7 @@ def announce(run: RunDir, url: str) -> None:
     publish_bytes(run.root / "serve.json", orjson.dumps({"url": url, "pid": os.getpid()}))
 
 
-def good(task: Task) -> str:
+def good(task: Problem) -> str:
     """What people want to hear, and right."""
     sums = " and ".join(f"{a} {op} {b} = {c}" for a, op, b, c in task.steps)
     if task.role == "student":
@@ -79,5 +79,5 @@ def good(task: Task) -> str:
     return f"Nice work {task.name}, I like how you wrote {sums}, and {right}"
 
 
-def bad(task: Task) -> str:
+def bad(task: Problem) -> str:
     return f"**Final answer:** {task.answer + 1}"

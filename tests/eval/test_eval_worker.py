@@ -12,22 +12,27 @@ from typing import Any
 
 import pytest
 
-from clawctl.checksums import read_sealed
 from clawctl.config import Recipe
-from clawctl.endpoint import own_api_key
+from clawctl.environments.homework.environment import problems
+from clawctl.environments.homework.problems import Problem, make_tasks
 from clawctl.errors import ClawError
 from clawctl.eval.results import write_record
-from clawctl.eval.suites.personalisation import tasks
 from clawctl.eval.worker import Follower, evaluate, measure_by_hand
-from clawctl.homework.problems import Task, make_tasks
-from clawctl.lineage import read_lineage
-from clawctl.policies import ensure_base_policy, live_version, move_live, publish_policy
-from clawctl.run_dir import RunDir, open_run
-from clawctl.types import Policy
+from clawctl.run.checksums import read_sealed
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.endpoint import own_api_key
+from clawctl.run.lineage import read_lineage
+from clawctl.run.policies import ensure_base_policy, live_version, move_live, publish_policy
+from clawctl.run.rows import Policy
 from tests.eval.answering_server import Answering, announce, answering, bad, good
 
 RECIPE = Recipe.model_validate({"eval": {"problems": 9, "temperature": 0.7}})
 GATED = Recipe.model_validate({"eval": {"problems": 8}, "gate": {"max_correctness_drop": 0.1, "max_satisfaction_drop": 0.1}})
+
+
+def tasks(recipe: Recipe) -> list[Problem]:
+    """The held-out problems that each version is asked."""
+    return problems("eval", recipe.eval.problems, recipe.eval.seed)
 
 
 def run_with(folder: Path, *versions: int, url: str | None = None) -> RunDir:
@@ -45,8 +50,10 @@ def publish(run: RunDir, version: int, parent: int | None = None) -> None:
     publish_policy(run, Policy(version, parent, version, "combine", "full", "demo", [], None, {}, 1.0), lambda folder: None)
 
 
-def versions_that(behave: dict[int, Callable[[Task], str | int]], recipe: Recipe = GATED) -> Callable[[dict[str, Any]], str | int]:
-    known = tasks(recipe.eval)
+def versions_that(
+    behave: dict[int, Callable[[Problem], str | int]], recipe: Recipe = GATED
+) -> Callable[[dict[str, Any]], str | int]:
+    known = tasks(recipe)
 
     def answer(body: dict[str, Any]) -> str | int:
         version = int(body["model"].partition("@")[2])
@@ -101,7 +108,7 @@ def test_measuring_is_not_captured_and_asks_the_held_out_tasks_with_the_runs_key
         assert (call["body"]["model"], call["body"]["temperature"]) == ("demo@0", 0.7)
         assert len(call["body"]["messages"]) == 1
     trained_on = {task.prompt for role in ("student", "teacher") for task in make_tasks(role, 300, 0, "train")}  # type: ignore[arg-type]
-    assert not trained_on & {task.prompt for task in tasks(RECIPE.eval)}
+    assert not trained_on & {task.prompt for task in tasks(RECIPE)}
 
 
 def test_each_version_is_asked_the_very_same(tmp_path: Path) -> None:
@@ -132,9 +139,8 @@ def test_the_gate_lets_a_good_candidate_in(tmp_path: Path) -> None:
         assert asked_of(server) == [0, 1], "the live version is measured on the same tasks, once"
         publish(run, 2)
     assert live_version(run) == 1
-    assert record(run, 1)["decision"] == {
-        "promote": True, "reason": "satisfaction 0.00 -> 1.00, correctness 0.00 -> 1.00", "against": 0,
-    }  # fmt: skip
+    reason = "personalisation correctness 0.00 -> 1.00, personalisation satisfaction 0.00 -> 1.00"
+    assert record(run, 1)["decision"] == {"promote": True, "reason": reason, "against": 0}
 
 
 def test_the_gate_keeps_a_bad_candidate_out_for_good(tmp_path: Path) -> None:
@@ -163,14 +169,14 @@ def test_candidates_that_were_overtaken_are_skipped_and_say_so(tmp_path: Path) -
         }
 
 
-def some_right(known: list[Task], right: int) -> Callable[[Task], str]:
+def some_right(known: list[Problem], right: int) -> Callable[[Problem], str]:
     """Answers the first so many of the tasks well."""
     return lambda task: good(task) if known.index(task) < right else bad(task)
 
 
 def test_many_small_drops_do_not_pass_where_one_large_one_would_not(tmp_path: Path) -> None:
     recipe = GATED.model_copy(update={"eval": GATED.eval.model_copy(update={"problems": 20})})
-    known = tasks(recipe.eval)
+    known = tasks(recipe)
     behave = {version: some_right(known, 19 - version) for version in range(8)}  # correctness 0.95, 0.90, 0.85, …
     with answering(versions_that(behave, recipe)) as server:
         run = run_with(tmp_path, url=server.url)
@@ -181,12 +187,14 @@ def test_many_small_drops_do_not_pass_where_one_large_one_would_not(tmp_path: Pa
     assert [record(run, version)["decision"]["promote"] for version in range(1, 6)] == [True, True, False, False, False]
     reason = record(run, 3)["decision"]["reason"]
     assert "correctness is 0.80, more than 0.10 below the 0.95 of the base (version 0)" in reason
-    assert {"what": "the base", "version": 0, "metric": "correctness", "value": 0.95} in record(run, 3)["compared"]
+    assert {"what": "the base", "version": 0, "suite": "personalisation", "metric": "correctness", "value": 0.95} in record(run, 3)[
+        "compared"
+    ]
 
 
 def test_the_best_so_far_is_an_anchor_too_and_is_measured_again_once(tmp_path: Path) -> None:
     recipe = GATED.model_copy(update={"eval": GATED.eval.model_copy(update={"problems": 20})})
-    known = tasks(recipe.eval)
+    known = tasks(recipe)
     right = {0: 10, 1: 20, 2: 19, 3: 18, 4: 17, 5: 17}
     with answering(versions_that({v: some_right(known, n) for v, n in right.items()}, recipe)) as server:
         run = run_with(tmp_path, url=server.url)
@@ -203,7 +211,7 @@ def test_the_best_so_far_is_an_anchor_too_and_is_measured_again_once(tmp_path: P
 
 def test_a_best_version_that_was_only_lucky_keeps_nobody_out(tmp_path: Path) -> None:
     recipe = GATED.model_copy(update={"eval": GATED.eval.model_copy(update={"problems": 20})})
-    known = tasks(recipe.eval)
+    known = tasks(recipe)
     lucky = {1: 20, 0: 16, 2: 18, 3: 16}
     with answering(versions_that({v: (lambda task, v=v: some_right(known, lucky[v])(task)) for v in lucky}, recipe)) as server:
         run = run_with(tmp_path, url=server.url)
@@ -375,7 +383,7 @@ def test_a_refusal_that_comes_while_a_version_is_measured_by_hand_stays(tmp_path
 
 def test_a_best_version_that_was_measured_on_other_tasks_hides_none_that_was_measured_on_these(tmp_path: Path) -> None:
     recipe = GATED.model_copy(update={"eval": GATED.eval.model_copy(update={"problems": 20})})
-    known = tasks(recipe.eval)
+    known = tasks(recipe)
     right = {0: 4, 1: 6, 2: 19, 3: 18, 4: 17, 5: 16}  # version 1 was good at the tasks of an older recipe, and is not at these
     with answering(versions_that({v: some_right(known, n) for v, n in right.items()}, recipe)) as server:
         run = run_with(tmp_path, 1, url=server.url)

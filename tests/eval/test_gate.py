@@ -1,21 +1,27 @@
 import pytest
 
-from clawctl.config import GateConfig
-from clawctl.eval.gate import Scores, decide
+from clawctl.config import GateConfig, GateLimit
+from clawctl.eval.gate import Anchor, Scores, decide
 
 GATE = GateConfig(max_correctness_drop=0.10, max_satisfaction_drop=0.05)
-LIVE = Scores(satisfaction=0.50, correctness=0.90)
+
+
+def scores(satisfaction: float, correctness: float) -> Scores:
+    return {("personalisation", "satisfaction"): satisfaction, ("personalisation", "correctness"): correctness}
+
+
+LIVE = scores(satisfaction=0.50, correctness=0.90)
 
 
 @pytest.mark.parametrize(
     ("candidate", "promoted"),
     [
-        (Scores(0.80, 0.92), True),
-        (Scores(0.50, 0.90), True),  # no worse is good enough: what it learned may show later
-        (Scores(0.45, 0.80), True),  # just what is allowed, though 0.9 - 0.8 > 0.1 in floating point
-        (Scores(0.44, 0.90), False),
-        (Scores(0.99, 0.79), False),  # no satisfaction buys back correctness
-        (Scores(0.00, 0.00), False),
+        (scores(0.80, 0.92), True),
+        (scores(0.50, 0.90), True),  # no worse is good enough: what it learned may show later
+        (scores(0.45, 0.80), True),  # just what is allowed, though 0.9 - 0.8 > 0.1 in floating point
+        (scores(0.44, 0.90), False),
+        (scores(0.99, 0.79), False),  # no satisfaction buys back correctness
+        (scores(0.00, 0.00), False),
     ],
 )
 def test_a_candidate_is_promoted_unless_it_lost_more_than_the_gate_allows(candidate: Scores, promoted: bool) -> None:
@@ -23,11 +29,51 @@ def test_a_candidate_is_promoted_unless_it_lost_more_than_the_gate_allows(candid
 
 
 def test_the_reason_names_what_fell_how_far_and_how_much_was_allowed() -> None:
-    decision = decide(Scores(0.20, 0.60), LIVE, GATE, against=3)
-    fallen = "correctness fell from 0.90 to 0.60, more than the 0.10 allowed"
-    assert decision.reason == f"{fallen}; satisfaction fell from 0.50 to 0.20, more than the 0.05 allowed"
+    decision = decide(scores(0.20, 0.60), LIVE, GATE, against=3)
+    fallen = "personalisation correctness fell from 0.90 to 0.60, more than the 0.10 allowed"
+    assert decision.reason == f"{fallen}; personalisation satisfaction fell from 0.50 to 0.20, more than the 0.05 allowed"
     assert decision.against == 3
 
 
 def test_the_reason_of_a_promotion_names_both_numbers() -> None:
-    assert decide(Scores(0.75, 0.88), LIVE, GATE).reason == "satisfaction 0.50 -> 0.75, correctness 0.90 -> 0.88"
+    reason = "personalisation correctness 0.90 -> 0.88, personalisation satisfaction 0.50 -> 0.75"
+    assert decide(scores(0.75, 0.88), LIVE, GATE).reason == reason
+
+
+ROWS = GateConfig(
+    limits=[
+        GateLimit(suite="tools", metric="valid", max_drop=0.02),
+        GateLimit(suite="speech", metric="polite", max_drop=0.5),
+        GateLimit(suite="speech", metric="short", max_drop=0.1),
+    ]
+)
+BEFORE: Scores = {("tools", "valid"): 0.99, ("speech", "polite"): 0.9, ("speech", "short"): 0.7, ("speech", "unused"): 1.0}
+
+
+def test_any_metric_of_any_suite_can_keep_a_candidate_out_and_is_named() -> None:
+    worse = {**BEFORE, ("tools", "valid"): 0.90, ("speech", "unused"): 0.0}
+    assert decide(worse, BEFORE, ROWS).reason == "tools valid fell from 0.99 to 0.90, more than the 0.02 allowed"
+    assert decide({**BEFORE, ("speech", "unused"): 0.0}, BEFORE, ROWS).promote is True, "no row compares it"
+
+
+def test_an_anchor_counts_for_its_own_suite_and_metric_only() -> None:
+    anchors = [Anchor("the base", 0, "speech", "short", 0.9), Anchor("the best so far", 4, "other", "valid", 1.0)]
+    refused = decide(BEFORE, BEFORE, ROWS, 5, anchors)
+    assert refused.reason == "speech short is 0.70, more than 0.10 below the 0.90 of the base (version 0)"
+    assert decide(BEFORE, BEFORE, ROWS, 5, anchors[1:]).promote is True
+
+
+def test_a_metric_that_nobody_reports_keeps_every_candidate_out_and_the_reason_says_what_to_correct() -> None:
+    lacking = {metric: value for metric, value in BEFORE.items() if metric != ("speech", "polite")}
+    decision = decide(lacking, lacking, ROWS)
+    assert decision.promote is False
+    assert decision.reason == (
+        "the suite speech does not report polite, which the gate compares; it reports short, unused: correct the gate"
+    )
+
+
+def test_a_metric_that_only_the_live_version_lacks_is_compared_with_the_anchors_alone() -> None:
+    lacking = {metric: value for metric, value in BEFORE.items() if metric != ("tools", "valid")}
+    assert decide(BEFORE, lacking, ROWS).promote is True
+    assert decide(BEFORE, lacking, ROWS).reason.startswith("tools valid 0.99, speech polite 0.90 -> 0.90")
+    assert decide(BEFORE, lacking, ROWS, anchors=[Anchor("the base", 0, "tools", "valid", 1.02)]).promote is False

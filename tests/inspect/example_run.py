@@ -6,10 +6,10 @@ from typing import Any
 import orjson
 import pytest
 
-from clawctl.policies import ensure_base_policy, move_live, publish_policy
-from clawctl.run_dir import RunDir, open_run, publish_bytes
-from clawctl.shards import write_turns, write_verdicts
-from clawctl.types import Policy, Turn, Verdict
+from clawctl.run.directory import RunDir, open_run, publish_bytes
+from clawctl.run.policies import ensure_base_policy, move_live, publish_policy
+from clawctl.run.rows import Policy, Turn, Verdict
+from clawctl.run.shards import write_turns, write_verdicts
 
 HOSTILE = "[judge] [red]boo[/red] \x1b[31mred\x1b[0m \x1b]0;title\x07 \x9b31m \u202egnp.exe <script>alert(1)</script> " + "x" * 5000
 

@@ -13,14 +13,14 @@ import orjson
 import pytest
 
 from clawctl.errors import ClawError
-from clawctl.feedback import FeedbackFile
 from clawctl.inspect.health import show_health
 from clawctl.inspect.policies import show_policies
 from clawctl.inspect.sessions import show_sessions
 from clawctl.inspect.turns import show_turns
-from clawctl.run_dir import RunDir, claimed, publish_bytes, quarantine, sole_worker
-from clawctl.shards import write_turns, write_verdicts
-from clawctl.types import TEXT_ONLY, Feedback
+from clawctl.run.directory import RunDir, claimed, publish_bytes, quarantine, sole_worker
+from clawctl.run.feedback import FeedbackFile
+from clawctl.run.rows import TEXT_ONLY, Feedback
+from clawctl.run.shards import write_turns, write_verdicts
 from tests.eval.answering_server import announce, answering
 from tests.inspect.example_run import HOSTILE, turn, verdict
 
@@ -267,7 +267,7 @@ def test_hostile_words_reach_the_terminal_as_words(run: RunDir, capsys: Capture)
 
 
 def test_a_run_without_anything_in_it_can_be_looked_at(tmp_path: Any, capsys: Capture) -> None:
-    from clawctl.run_dir import open_run
+    from clawctl.run.directory import open_run
 
     empty = open_run(tmp_path / "empty")
     for show in (show_sessions, show_policies, show_health):

@@ -6,9 +6,9 @@ import pytest
 
 from clawctl.errors import ClawError
 from clawctl.inspect.report import show_report, write_report
-from clawctl.policies import publish_policy
-from clawctl.run_dir import RunDir, open_run, publish_bytes
-from clawctl.types import Policy
+from clawctl.run.directory import RunDir, open_run, publish_bytes
+from clawctl.run.policies import publish_policy
+from clawctl.run.rows import Policy
 from tests.inspect.example_run import HOSTILE, eval_record
 
 

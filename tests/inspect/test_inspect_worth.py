@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from clawctl.feedback import FeedbackFile
 from clawctl.inspect.rows import read_rows
 from clawctl.inspect.sessions import summarise
 from clawctl.inspect.turns import as_dict
 from clawctl.inspect.why import explain
-from clawctl.reward import OUTCOME
-from clawctl.run_dir import RunDir, open_run
-from clawctl.shards import write_turns, write_verdicts
-from clawctl.types import Feedback
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.feedback import FeedbackFile
+from clawctl.run.reward import OUTCOME
+from clawctl.run.rows import Feedback
+from clawctl.run.shards import write_turns, write_verdicts
 from tests.inspect.example_run import turn, verdict
 from tests.train.feeding import rate
 

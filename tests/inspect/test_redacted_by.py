@@ -6,8 +6,8 @@ import pytest
 
 from clawctl.inspect.health import look, show_health
 from clawctl.inspect.why import show_why
-from clawctl.run_dir import open_run
-from clawctl.shards import write_turns
+from clawctl.run.directory import open_run
+from clawctl.run.shards import write_turns
 from tests.inspect.example_run import turn
 
 RULE = "the password of a command or query, in the tool descriptions"

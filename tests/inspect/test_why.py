@@ -10,7 +10,7 @@ import pytest
 
 from clawctl.errors import ClawError
 from clawctl.inspect.why import quantiles, show_why
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
 
 RECORD: dict[str, Any] = {
     "turn_id": "t1", "session_id": "s1", "step": 1, "method": "combine", "shard": "a", "reward": -1.0, "credit": None,

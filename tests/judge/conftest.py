@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 from scripted_judge import ScriptedJudge
 
-from clawctl.run_dir import RunDir, open_run
+from clawctl.run.directory import RunDir, open_run
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 """A recipe that asks a scripted judge, what such a judge says, and what came of it."""
 
 from clawctl.config import Recipe
-from clawctl.run_dir import RunDir, published
-from clawctl.shards import read_verdicts
-from clawctl.types import Verdict
+from clawctl.run.directory import RunDir, published
+from clawctl.run.rows import Verdict
+from clawctl.run.shards import read_verdicts
 
 
 def recipe(url: str | None, **settings: object) -> Recipe:

@@ -4,9 +4,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from clawctl.run_dir import RunDir
-from clawctl.shards import write_turns
-from clawctl.types import Turn
+from clawctl.run.directory import RunDir
+from clawctl.run.rows import Turn
+from clawctl.run.shards import write_turns
 
 _numbers = itertools.count(1)
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from clawctl.serve.backends.vllm import free_port
+from clawctl.engines.vllm.child import free_port
 from scripts.asgi import serving
 
 Script = Callable[[str, int], str | Response]  # (the judge's user message, number of the call) -> what it says

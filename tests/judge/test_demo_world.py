@@ -6,10 +6,10 @@ import pytest
 from made_turns import turn
 
 from clawctl.config import Recipe
-from clawctl.homework.people import Person
-from clawctl.homework.problems import make_tasks
+from clawctl.environments.homework.people import Person
+from clawctl.environments.homework.problems import make_tasks
 from clawctl.judge.demo_world import DemoWorld, is_judged_by_demo
-from clawctl.types import Turn
+from clawctl.run.rows import Turn
 
 OUTSIDE = [
     ("What is the capital of France?", "Paris.", "perfect, thanks!"),

@@ -1,7 +1,6 @@
 """Several endpoints as one, rates, rests and retries: against real servers, and by the clock of the places alone."""
 
 import asyncio
-import email.utils
 import time
 
 import pytest
@@ -9,13 +8,13 @@ from made_turns import reply, shard
 from starlette.responses import Response
 
 from clawctl.config import Recipe
-from clawctl.endpoint import Endpoint
+from clawctl.engines.vllm.child import free_port
 from clawctl.errors import ClawError
-from clawctl.judge.endpoints import LONGEST_RETRY_AFTER_S, Place, Places, retry_after_s
+from clawctl.judge.client import EndpointPool, JudgeClient, Place
 from clawctl.judge.worker import judge
-from clawctl.run_dir import published
-from clawctl.serve.backends.vllm import free_port
-from clawctl.shards import read_verdicts
+from clawctl.run.directory import RunDir, published
+from clawctl.run.endpoint import Endpoint
+from clawctl.run.shards import read_verdicts
 
 
 def recipe(*urls: str, **settings: object) -> Recipe:
@@ -31,8 +30,8 @@ def good(text: str, number: int) -> str:
     return "\\boxed{1}"
 
 
-def places(count: int, per_s: float | None = None) -> Places:
-    return Places([lambda name=name: Endpoint(f"http://{name}", "", "m") for name in "abc"[:count]], per_s)
+def places(count: int, per_s: float | None = None) -> EndpointPool:
+    return EndpointPool([lambda name=name: Endpoint(f"http://{name}", "", "m") for name in "abc"[:count]], per_s)
 
 
 def test_the_endpoint_with_the_fewest_calls_in_flight_is_asked_next() -> None:
@@ -81,29 +80,6 @@ def test_calls_begin_no_faster_than_the_rate() -> None:
         return time.monotonic() - begun
 
     assert asyncio.run(ask()) >= 5 / 50
-
-
-@pytest.mark.parametrize(
-    ("header", "seconds"),
-    [
-        ("2", 2.0),
-        ("0.5", 0.5),
-        ("-1", 0.0),
-        ("999999", LONGEST_RETRY_AFTER_S),
-        ("soon", None),
-        ("nan", None),
-        ("", None),
-        (None, None),
-    ],
-)
-def test_retry_after_is_seconds_within_reason(header, seconds) -> None:
-    assert retry_after_s(header) == seconds
-
-
-def test_retry_after_may_be_a_date() -> None:
-    found = retry_after_s(email.utils.formatdate(time.time() + 30, usegmt=True))
-    assert found is not None
-    assert 27 < found <= 30
 
 
 def test_several_endpoints_share_the_calls(run, serving) -> None:
@@ -156,3 +132,10 @@ def test_all_calls_go_through_connections_that_are_kept(run, serving) -> None:
     shard(run, "1-a", [reply("thanks") for _ in range(40)])
     judge(run, recipe(server.url, concurrency=4), once=True)
     assert len(server.connections) <= 4
+
+
+@pytest.mark.parametrize("key", ["two\r\nlines", "a\tb", "kéy"])
+def test_a_key_that_no_header_may_hold_is_a_problem_with_a_cure(run: RunDir, key: str) -> None:
+    with pytest.raises(ClawError, match=r"judge\.api_key") as refused:
+        JudgeClient(run, Recipe.model_validate({"judge": {"endpoint": "http://127.0.0.1:9/v1", "api_key": key}}))
+    assert refused.value.exit_code == 2

@@ -13,8 +13,8 @@ from judging import by_words, verdicts_of
 from made_turns import reply, shard
 from scripted_judge import ScriptedJudge
 
-from clawctl.endpoint import announce
-from clawctl.run_dir import published
+from clawctl.run.directory import published
+from clawctl.run.endpoint import announce
 from tests.waiting import until
 
 

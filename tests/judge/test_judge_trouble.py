@@ -8,13 +8,13 @@ from judging import by_words, recipe, verdicts_of
 from made_turns import reply, shard, turn
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from clawctl.checksums import sealed
 from clawctl.config import Recipe
+from clawctl.engines.vllm.child import free_port
 from clawctl.errors import ClawError
 from clawctl.judge.worker import judge
-from clawctl.run_dir import publish_bytes
-from clawctl.serve.backends.vllm import free_port
-from clawctl.shards import write_turns
+from clawctl.run.checksums import sealed
+from clawctl.run.directory import publish_bytes
+from clawctl.run.shards import write_turns
 
 
 def test_a_judge_that_answers_nonsense_is_told_once_and_the_stage_goes_on(run, serving, caplog) -> None:

@@ -9,7 +9,7 @@ from made_turns import reply, shard
 from clawctl.judge.demo_world import knows
 from clawctl.judge.plain import plain_words
 from clawctl.judge.worker import judge
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
 
 LOG = '```\nTraceback (most recent call last):\n  File "main.py", line 3\nValueError: wrong number\n```'
 HONEST = {  # a reply, and what the person says in it

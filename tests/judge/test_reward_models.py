@@ -16,8 +16,8 @@ from clawctl.judge.custom import CustomJudge, load_reward_model
 from clawctl.judge.prm import PRMJudge
 from clawctl.judge.view import view_turn
 from clawctl.judge.worker import judge
-from clawctl.run_dir import published
-from clawctl.shards import read_verdicts
+from clawctl.run.directory import published
+from clawctl.run.shards import read_verdicts
 
 
 def verdicts_of(run) -> list:
@@ -291,11 +291,6 @@ def test_a_file_that_is_not_there_or_breaks_is_refused_at_start(tmp_path) -> Non
             load_reward_model(spec, JudgeConfig())
 
 
-def test_two_judges_at_a_time_are_refused(run, custom) -> None:
-    with pytest.raises(ClawError, match="both set"):
-        judge(run, Recipe.model_validate({"judge": {"custom_rm": f"{custom}:ready", "prm": "x"}}), once=True)
-
-
 def test_a_slow_plain_score_does_not_hold_up_the_others(run, tmp_path) -> None:
     path = tmp_path / "slow.py"
     path.write_text(
@@ -337,5 +332,5 @@ def test_whatever_can_be_called_with_three_texts_is_a_reward_model_and_what_it_r
 ) -> None:
     path = tmp_path / "model.py"
     path.write_text(code)
-    judge_of = CustomJudge(f"{path}:score", JudgeConfig(custom_rm_range=[-1, 1]))
+    judge_of = CustomJudge(f"{path}:score", JudgeConfig(custom_rm=f"{path}:score", custom_rm_range=[-1, 1]))
     assert asyncio.run(judge_of.judge(reply("thanks"))).reward == 0.5

@@ -194,11 +194,11 @@ def test_a_score_that_is_no_logit_needs_a_range_and_is_mapped_from_it(tmp_path) 
     with pytest.raises(ClawError, match=r"not a logit -> set its worst and best score: judge.prm_range: \[0, 1\]"):
         PRMJudge(path, JudgeConfig())
     views = [view_turn(reply("thanks"), 0)]
-    (score,) = PRMJudge(path, JudgeConfig(prm_range=(-50, 50))).scores(views)
+    (score,) = PRMJudge(path, JudgeConfig(prm=path, prm_range=(-50, 50))).scores(views)
     (logit,) = PRMJudge(str(make_prm(tmp_path / "same", 1)), JudgeConfig()).scores(views)
     assert score == pytest.approx(2 * math.atanh(logit) / 50, abs=1e-4)
     with pytest.raises(ClawError, match=r"outside judge.prm_range"):
-        PRMJudge(path, JudgeConfig(prm_range=(40, 50)))
+        PRMJudge(path, JudgeConfig(prm=path, prm_range=(40, 50)))
     assert in_range([0.0, 0.25, 1.0, 1.0005, 1.5], (0.0, 1.0))[:4] == [-1.0, -0.5, 1.0, 1.0]
     assert math.isnan(in_range([1.5], (0.0, 1.0))[0])
 

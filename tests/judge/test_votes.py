@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from clawctl.config import JudgeConfig
-from clawctl.judge.cases import make_turn
 from clawctl.judge.hints import HintRules, hint_candidates, hint_rules, why_not
+from clawctl.judge.laboratory.cases import make_turn
 from clawctl.judge.prompts import SYSTEM, Vote, judge_messages, read_hint, read_vote
 from clawctl.judge.votes import agreement, decided, first_round, majority, why_none
 

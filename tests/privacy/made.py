@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from clawctl.types import Exchange, Message
+from clawctl.run.rows import Exchange, Message
 
 
 def exchange(messages: list[Message], **changes: Any) -> Exchange:

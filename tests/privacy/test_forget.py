@@ -14,15 +14,15 @@ import pytest
 from transformers import AutoTokenizer
 
 from clawctl.errors import ClawError
-from clawctl.policies import live_version, publish_policy
 from clawctl.privacy.chosen import Wish, choose
 from clawctl.privacy.door import make_wish
 from clawctl.privacy.forget import forget
 from clawctl.privacy.lineage import learned_from
 from clawctl.privacy.rewriting import rewrite_appended
-from clawctl.run_dir import RunDir, claimed, open_run, publish_bytes, published, sole_worker
-from clawctl.shards import read_turns, read_verdicts, write_turns, write_verdicts
-from clawctl.types import Policy, Verdict
+from clawctl.run.directory import RunDir, claimed, open_run, publish_bytes, published, sole_worker
+from clawctl.run.policies import live_version, publish_policy
+from clawctl.run.rows import Policy, Verdict
+from clawctl.run.shards import read_turns, read_verdicts, write_turns, write_verdicts
 from tests.inspect.example_run import run as example
 from tests.inspect.example_run import turn
 from tests.serve.served import Server, build_model

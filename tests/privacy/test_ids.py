@@ -9,7 +9,7 @@ import orjson
 from clawctl.collect.redacted import redacted
 from clawctl.config import Recipe
 from clawctl.privacy.redaction import Redactor
-from clawctl.tokenizer_files import IdReader
+from clawctl.run.model_files import IdReader
 from scripts.benchmarks import hostile_ids
 from tests.judge.made_turns import turn
 from tests.privacy.made import exchange

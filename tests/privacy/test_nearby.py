@@ -61,7 +61,7 @@ LINES: list[tuple[Make, str]] = [
     # codes
     (pin, "The code for the alarm is {}, please arm it"), (pin, "Le code PIN de ma carte est {}"), (pin, "door code {}#, side entrance"), (pin, "New SIM arrived: PIN {}, keep it"),
     (puk, "PIN 1234, PUK {}"), (dial, "the safe combination is {}"), (dial, "gym locker {} is my combination"), (run(3, string.digits), '{"exp":"04/28","cvc":"{}"}'), (pin, "Door keypad: press * then {} then #"),
-    (pin, "il codice del cancello è {}"), (pin, "O código do alarme é {}"), (pin, "код от домофона {}"), (pin, "{}# opens the gate"), (run(16, "123456789"), "the sticker says: Wi-Fi key {}"),
+    (pin, "il codice del cancello è {}"), (pin, "O código do alarme é {}"), (run(16, "123456789"), "the sticker says: Wi-Fi key {}"),
     # recovery codes
     (pair, "Wiederherstellungscode: {}"), (pair, "Código de recuperación: {}"), (pair, "Votre code de secours est {}"), (pair, "リカバリーコードは{}"),
     (lambda draw: "-".join(run(6, string.digits)(draw) for _ in range(8)), "BitLocker recovery key: {}"),

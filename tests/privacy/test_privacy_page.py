@@ -12,7 +12,7 @@ import pytest
 from clawctl.config import Recipe, dump_recipe
 from clawctl.config.variables import SAME
 from clawctl.privacy.rules import KINDS
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
 from tests.inspect.example_run import run as example
 
 __all__ = ["example"]

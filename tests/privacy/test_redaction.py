@@ -135,7 +135,7 @@ def test_a_conversation_that_repeats_a_secret_is_still_one_conversation() -> Non
         made = exchange(messages, response=response, exchange_id=handle, created_at=float(handle[1]), finished_at=float(handle[1]))
         sessions.add(redactor.exchange(made))
     sessions.tick(10_000.0)
-    first, second = sorted(sessions.take_rows(), key=lambda row: row.turn_id)
+    first, second = sorted(sessions.pop_rows(), key=lambda row: row.turn_id)
     assert second.parent_turn_id == first.turn_id
     assert second.session_id == first.session_id
     assert first.next_state == [user("thanks")]

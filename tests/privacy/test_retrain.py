@@ -8,15 +8,14 @@ import torch
 from safetensors.torch import load_file
 
 from clawctl.config import Recipe
-from clawctl.policies import ensure_base_policy, list_versions, live_version, policy_folder
 from clawctl.privacy.chosen import Wish
 from clawctl.privacy.forget import forget
-from clawctl.run_dir import RunDir, open_run
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.policies import ensure_base_policy, list_versions, live_version
 from clawctl.train.checkpoints import read_rows
 from clawctl.train.ledger import read_ledger
-from clawctl.train.loop import run_training
-from clawctl.train.ranks import Ranks
-from tests.train.tiny import Sampler, make_model, make_recipe, publish_turns
+from clawctl.trainers.local.ranks import Ranks
+from tests.train.tiny import Sampler, make_model, make_recipe, publish_turns, run_training
 
 
 @pytest.fixture(scope="module")
@@ -55,5 +54,5 @@ def test_after_retraining_the_weights_never_knew_the_turn(tmp_path: Path, sample
     for run in (taught, innocent):
         train(run, recipe)
     assert list_versions(taught) == list_versions(innocent) == [0, 1, 2]
-    ours, theirs = (load_file(policy_folder(run, 2) / "model.safetensors") for run in (taught, innocent))
+    ours, theirs = (load_file(run.version_folder(2) / "model.safetensors") for run in (taught, innocent))
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())

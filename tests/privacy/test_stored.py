@@ -14,8 +14,8 @@ import pytest
 from clawctl.config import PrivacyConfig, Recipe
 from clawctl.inspect.data import look_at_data, show_data
 from clawctl.privacy.consent import may_capture
-from clawctl.retention import Stored, choose, expire
-from clawctl.run_dir import RunDir, open_run, publish_bytes, published
+from clawctl.run.directory import RunDir, open_run, publish_bytes, published
+from clawctl.run.retention import Stored, choose, expire
 from clawctl.serve.capture import Capture
 from tests.inspect.example_run import run as example
 from tests.privacy.made import exchange

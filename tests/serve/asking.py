@@ -4,7 +4,8 @@ from typing import Any
 
 import httpx
 import orjson
-from served import Server
+
+from tests.serve.served import Server
 
 
 def post(server: Server, content: bytes, key: str = "key", path: str = "/chat/completions", **headers: str) -> httpx.Response:

@@ -16,8 +16,8 @@ from openai import OpenAI
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from clawctl.checksums import read_sealed
-from clawctl.run_dir import RunDir, open_run
+from clawctl.run.checksums import read_sealed
+from clawctl.run.directory import RunDir, open_run
 from tests.waiting import until
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]

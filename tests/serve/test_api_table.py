@@ -2,10 +2,10 @@
 
 import ast
 import importlib.util
+import re
 import types
 import typing
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,7 @@ from openai.types.responses import response_create_params
 
 from clawctl.serve.dialects import chat, completions, messages, responses
 from clawctl.serve.dialects.api import known
-from clawctl.serve.dialects.rows import Row, Table
-from clawctl.serve.dialects.tables import APIS, TABLES
+from clawctl.serve.dialects.tables import APIS, TABLES, FieldRow, Table, read_tables
 from clawctl.serve.sampling import ENGINE_FIELDS
 
 Tables = dict[str, Table]
@@ -98,7 +97,7 @@ def lacking(tables: Tables, table: Table, model: Any, path: str, seen: frozenset
                 yield f"{path}.{name}: an honoured object needs a table of its fields"
 
 
-def whole(row: Row) -> bool:
+def whole(row: FieldRow) -> bool:
     """Objects that are passed on as they are, whatever they hold."""
     return row.name in ("input_schema", "action", "operation", "image_url", "tools", "output", "summary", "content", "skills")
 
@@ -124,8 +123,15 @@ def test_a_field_or_kind_without_a_row_is_found(api: str, name: str, kind: str) 
     """What a new release of an SDK would be."""
     table = TABLES[name]
     assert table.row(kind) is not None
-    tables = {**TABLES, name: replace(table, rows=tuple(row for row in table.rows if row.name != kind))}
+    without = Table(table.title, (row for row in table.rows if row.name != kind), by=table.by, otherwise=table.otherwise)
+    tables = {**TABLES, name: without}
     assert any(each for model in MODELS[api] for each in lacking(tables, tables[api], model, api, frozenset()))
+
+
+@pytest.mark.parametrize("line", ["honoured model", "served: model", "honoured: a (embedded: gone)", "include: claims but a"])
+def test_a_row_in_another_form_is_an_error(line: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(line)):
+        read_tables(f"\n[chat] Chat\n{line}\n")
 
 
 def test_every_field_of_vllms_chat_completions_is_in_a_row() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import orjson
 
 from clawctl.config import PrivacyConfig
+from clawctl.run.rows import Exchange
 from clawctl.serve.capture import Capture
-from clawctl.types import Exchange
 
 
 def exchange(i: int) -> Exchange:

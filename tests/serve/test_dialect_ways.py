@@ -6,7 +6,7 @@ import pytest
 from one_conversation import AS_CHAT, AS_MESSAGES, AS_RESPONSES, CHAT_TOOL, EXCHANGE, SCHEMA, speak
 
 from clawctl.serve.dialects import Ask, Refusal, chat, messages, responses
-from clawctl.serve.text import CallBegun, CallSaid, Event
+from clawctl.serve.text import CallDelta, CallStart, Event
 
 # ---- Responses: its own ways ---------------------------------------------------------------------------------------------------
 
@@ -34,8 +34,8 @@ def test_tools_in_a_namespace_and_custom_tools_are_called_as_the_client_knows_th
     assert [tool.get("function", {}).get("name") for tool in ask.tools] == ["spawn", "look", "look2", "patch", None]
     assert ask.messages[0]["tool_calls"][0]["function"] == {"name": "patch", "arguments": '{"input":"*** a\\n"}'}
     pieces: list[list[Event]] = [
-        [CallBegun("spawn"), CallSaid("{}")],
-        [CallBegun("patch"), CallSaid('{"input": "*** b'), CallSaid('\\n"}')],
+        [CallStart("spawn"), CallDelta("{}")],
+        [CallStart("patch"), CallDelta('{"input": "*** b'), CallDelta('\\n"}')],
     ]
     frames, whole = speak(responses.Responses(ask, EXCHANGE), pieces)
     spawn, patch = whole["output"]
@@ -57,7 +57,7 @@ def test_two_tools_of_one_name_are_told_apart_by_their_namespace() -> None:
     call = {"type": "function_call", "call_id": "c", "name": "look", "namespace": "far", "arguments": "{}"}
     ask = responses.read({"input": [call], "tools": tools}, "m")
     assert ask.messages[0]["tool_calls"][0]["function"]["name"] == "far__look"
-    _, whole = speak(responses.Responses(ask, EXCHANGE), [[CallBegun("far__look"), CallSaid("{}")]])
+    _, whole = speak(responses.Responses(ask, EXCHANGE), [[CallStart("far__look"), CallDelta("{}")]])
     assert (whole["output"][0]["name"], whole["output"][0]["namespace"]) == ("look", "far")
 
 
@@ -201,7 +201,7 @@ def test_functions_as_they_were_before_tools() -> None:
     assert ask.tools == [CHAT_TOOL]
     assert ask.tool_choice == {"type": "function", "function": {"name": "look"}}
     assert ask.messages[1]["tool_calls"] == [{"type": "function", "function": {"name": "look", "arguments": "{}"}}]
-    chunks, whole = speak(chat.Chat(ask, EXCHANGE), [[CallBegun("look"), CallSaid("{"), CallSaid("}")]])
+    chunks, whole = speak(chat.Chat(ask, EXCHANGE), [[CallStart("look"), CallDelta("{"), CallDelta("}")]])
     assert whole["choices"][0]["message"] == {
         "role": "assistant",
         "content": None,
@@ -243,7 +243,7 @@ def test_a_shell_beside_a_function_of_that_name_has_another_name() -> None:
     assert named(ask) == ["shell", "builtin_shell"]
     assert ask.tool_choice == {"type": "function", "function": {"name": "builtin_shell"}}
     assert ask.messages[1]["tool_calls"][0]["function"] == {"name": "builtin_shell", "arguments": '{"commands":["ls"]}'}
-    _, whole = speak(responses.Responses(ask, EXCHANGE), [[CallBegun("builtin_shell"), CallSaid('{"commands": ["ls"]}')]])
+    _, whole = speak(responses.Responses(ask, EXCHANGE), [[CallStart("builtin_shell"), CallDelta('{"commands": ["ls"]}')]])
     assert [item["type"] for item in whole["output"]] == ["shell_call"]
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "shell"}]}
     assert named(responses.read({"input": "hi", "tools": tools, "tool_choice": allowed}, "m")) == ["builtin_shell"]
@@ -272,7 +272,7 @@ def test_a_shell_in_openais_containers_is_never_called(environment: str) -> None
 )
 def test_a_call_that_does_not_fit_is_still_an_item_of_its_kind(kind: str, arguments: str, said: Any) -> None:
     ask = responses.read({"input": "hi", "tools": [{"type": kind}]}, "m")
-    frames, whole = speak(responses.Responses(ask, EXCHANGE), [[CallBegun(kind), CallSaid(arguments)]])
+    frames, whole = speak(responses.Responses(ask, EXCHANGE), [[CallStart(kind), CallDelta(arguments)]])
     [item] = whole["output"]
     assert item["type"] == f"{kind}_call"
     assert item["operation" if kind == "apply_patch" else "action"] == said

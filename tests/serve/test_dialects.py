@@ -8,7 +8,7 @@ from one_conversation import AS_CHAT, AS_MESSAGES, AS_RESPONSES, CHAT_TOOL, CONV
 
 from clawctl.serve.dialects import Choice, Extras, Refusal, Shown, chat, messages, responses
 from clawctl.serve.dialects.handles import exchange_of
-from clawctl.serve.text import CallBegun, CallSaid, Event, Said, Thought
+from clawctl.serve.text import CallDelta, CallStart, Event, ReasoningDelta, TextDelta
 
 
 def test_the_same_conversation_is_the_same_ask_through_every_api() -> None:
@@ -24,11 +24,11 @@ def test_the_same_conversation_is_the_same_ask_through_every_api() -> None:
 # ---- answers -------------------------------------------------------------------------------------------------------------------
 
 PIECES: list[list[Event]] = [
-    [Thought("I ")],
-    [Thought("think."), Said("Let")],
-    [Said(" me."), CallBegun("look"), CallSaid('{"city"')],
-    [CallSaid(':"Rome"}'), CallBegun("look")],
-    [CallSaid("{}")],
+    [ReasoningDelta("I ")],
+    [ReasoningDelta("think."), TextDelta("Let")],
+    [TextDelta(" me."), CallStart("look"), CallDelta('{"city"')],
+    [CallDelta(':"Rome"}'), CallStart("look")],
+    [CallDelta("{}")],
 ]
 MESSAGE = {
     "role": "assistant",
@@ -45,7 +45,7 @@ def test_what_an_upstream_says_beside_what_we_know_is_told_and_our_own_names_sta
     dialect = chat.Chat(chat.read({**AS_CHAT, "stream_options": {"include_usage": True}}, "m"), EXCHANGE)
     usage = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9, "odd": {"a": 1}}
     extras = Extras({"system_fingerprint": "fp", "id": "theirs"}, {"stop_reason": None}, {"refusal": "no"})
-    choice = Choice(0, EXCHANGE, [Shown([Said("a")], [])], "stop", usage=usage, extras=extras)
+    choice = Choice(0, EXCHANGE, [Shown([TextDelta("a")], [])], "stop", usage=usage, extras=extras)
     whole = orjson.loads(dialect.whole([choice]))
     assert (whole["system_fingerprint"], whole["id"], whole["usage"]) == ("fp", f"chatcmpl{EXCHANGE}", usage)
     assert whole["choices"][0]["stop_reason"] is None
@@ -191,7 +191,7 @@ def test_an_answer_that_says_nothing_has_one_empty_text(finish: str) -> None:
 
 
 def test_an_answer_that_was_cut_off_says_so() -> None:
-    cut: list[list[Event]] = [[CallBegun("look"), CallSaid('{"ci')]]
+    cut: list[list[Event]] = [[CallStart("look"), CallDelta('{"ci')]]
     frames, whole = speak(responses.Responses(responses.read(AS_RESPONSES, "m"), EXCHANGE), cut, "length")
     assert (whole["status"], whole["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
     assert (frames[-1]["type"], frames[-1]["response"]["status"]) == ("response.incomplete", "incomplete")
@@ -203,13 +203,13 @@ def test_an_answer_that_was_cut_off_says_so() -> None:
 
 def test_an_answer_with_a_call_stops_for_its_tool_in_messages_though_the_engine_says_stop() -> None:
     # vLLM says "stop" of a call that was forced by name; agents go on only where they read "tool_use"
-    call: list[list[Event]] = [[CallBegun("look"), CallSaid("{}")]]
+    call: list[list[Event]] = [[CallStart("look"), CallDelta("{}")]]
     frames, whole = speak(messages.Messages(messages.read(AS_MESSAGES, "m"), EXCHANGE), call, "stop")
     assert whole["stop_reason"] == frames[-2]["delta"]["stop_reason"] == "tool_use"
 
 
 def test_a_stop_sequence_is_named_in_messages() -> None:
-    choice = Choice(0, EXCHANGE, [Shown([Said("a")], [])], "stop", stop_sequence="END")
+    choice = Choice(0, EXCHANGE, [Shown([TextDelta("a")], [])], "stop", stop_sequence="END")
     whole = orjson.loads(messages.Messages(messages.read(AS_MESSAGES, "m"), EXCHANGE).whole([choice]))
     assert (whole["stop_reason"], whole["stop_sequence"]) == ("stop_sequence", "END")
 

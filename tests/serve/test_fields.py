@@ -19,7 +19,7 @@ from clawctl.serve.dialects.messages import read as read_messages
 from clawctl.serve.dialects.responses import read as read_responses
 from clawctl.serve.prompt import load_tokenizer, render
 from clawctl.serve.reading import Reading
-from clawctl.serve.text import Said
+from clawctl.serve.text import TextDelta
 from scripts.asgi import serving
 from scripts.rehearsal import Rehearsal
 
@@ -297,7 +297,7 @@ def test_the_embedded_engine_renders_no_tools_that_must_not_be_called_and_shows_
             pieces.append(reading.shown())
         pieces.append(reading.end())
         events = [event for piece in pieces if piece is not None for event in piece.events]
-        assert all(isinstance(event, Said) for event in events)
+        assert all(isinstance(event, TextDelta) for event in events)
         assert "".join(event.text for event in events) == shown
         assert not reading.called
 

@@ -159,8 +159,8 @@ def test_wrong_keys_and_unknown_routes_are_refused_in_json(server: Server) -> No
     assert httpx.get(server.url + "/nowhere").json()["error"]["message"].startswith("/v1/nowhere is not supported")
     assert raw(server, b"{}", path="/embeddings").status_code == 404
     assert httpx.get(server.url + "/chat/completions").status_code == 405
-    with pytest.raises(openai.AuthenticationError):
-        openai.OpenAI(base_url=server.url, api_key="wrong", max_retries=0).models.list()
+    with openai.OpenAI(base_url=server.url, api_key="wrong", max_retries=0) as client, pytest.raises(openai.AuthenticationError):
+        client.models.list()
 
 
 def test_models_lists_the_live_name_and_each_version(server: Server) -> None:

@@ -16,10 +16,10 @@ from asking import body, post
 from served import Server, perturbed
 
 from clawctl.config import LimitsConfig
-from clawctl.keys import add_key, remove_key
-from clawctl.policies import move_live, publish_policy
+from clawctl.run.keys import add_key, remove_key
+from clawctl.run.policies import move_live, publish_policy
+from clawctl.run.rows import Policy
 from clawctl.serve.limits import limited
-from clawctl.types import Policy
 from scripts.asgi import serving
 from tests.waiting import until
 

@@ -16,12 +16,12 @@ from transformers import AutoTokenizer
 
 from clawctl.config import PrivacyConfig
 from clawctl.cut_calls import CUT_CALL
+from clawctl.engines import Sampled
 from clawctl.serve.answer import Answer, new_handle
-from clawctl.serve.backends import Sampled
 from clawctl.serve.capture import Capture
 from clawctl.serve.dialects import Ask, Shown, chat
 from clawctl.serve.reading import Reading
-from clawctl.serve.text import CallBegun, CallSaid, Event
+from clawctl.serve.text import CallDelta, CallStart, Event
 from tests.waiting import until
 
 LOOK = {"name": "look", "parameters": {"type": "object", "properties": {}}}
@@ -140,7 +140,7 @@ def test_an_upstream_without_plain_completions_is_named(rehearsed: Server) -> No
     assert (answer.status_code, "/v1/completions" in answer.json()["error"]["message"]) == (501, True)
 
 
-class Said:
+class TextDelta:
     """A reply that an engine has parsed itself."""
 
     def __init__(self, sampled: Sampled, *events: Event) -> None:
@@ -169,7 +169,7 @@ def test_what_an_engine_parses_itself_is_captured_with_the_reason(
         ask = chat.read({**asked(), "tools": [AS_CHAT]}, "tiny")
         sampled = Sampled(1.0, 1.0, 0, [1], [2], [-0.5], 0, 0, finish_reason=finish, stop_sequence=stop)
         capture, handle = Capture(tmp_path, PrivacyConfig()), new_handle()
-        reply = Said(sampled, CallBegun("look"), CallSaid(arguments))
+        reply = TextDelta(sampled, CallStart("look"), CallDelta(arguments))
         answer = Answer(ask, chat.Chat(ask, handle), [reply], handle, 0.0, {}, "default", capture)
         async for _ in answer.pieces():
             pass

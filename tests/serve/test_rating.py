@@ -14,12 +14,12 @@ from served import Server
 from clawctl.collect.captures import parse_exchange
 from clawctl.collect.sessions import Sessions
 from clawctl.config import Recipe
-from clawctl.feedback import Ratings
-from clawctl.keys import add_key
-from clawctl.run_dir import RunDir, open_run
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.feedback import Ratings
+from clawctl.run.keys import add_key
+from clawctl.run.rows import Exchange
 from clawctl.serve.dialects import Refusal
 from clawctl.serve.rating import Pace, Rating
-from clawctl.types import Exchange
 from tests.waiting import until
 
 SECRET = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
@@ -60,7 +60,7 @@ def test_a_rating_by_the_id_of_any_api_closes_its_turn(tmp_path: Path, model_pat
         captured = exchanges(server)
         for exchange in captured:
             sessions.add(exchange)
-        rated = {turn.turn_id: turn.feedback for turn in sessions.take_rows()}
+        rated = {turn.turn_id: turn.feedback for turn in sessions.pop_rows()}
         assert [rated.get(exchange.exchange_id) for exchange in captured][:4] == [1.0, -1.0, 0.25, -0.5]
         assert server.stop() == 0
 

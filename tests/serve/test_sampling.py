@@ -11,7 +11,7 @@ from test_gateway import raw
 from clawctl.config import load_recipe
 from clawctl.config.serve import SamplingConfig, SamplingRule
 from clawctl.errors import ClawError
-from clawctl.serve.clients import NAMES, client_of
+from clawctl.serve.hints import NAMES, client_of
 from clawctl.serve.sampling import Settings, altered, changes_nothing, enforce, engine_fields, rule_for
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"

@@ -10,7 +10,7 @@ from langchain_openai import ChatOpenAI
 from served import Server
 
 from clawctl.collect.sessions import Sessions
-from clawctl.types import Exchange, Turn
+from clawctl.run.rows import Exchange, Turn
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 ORDER = 'How is it there? [[think]] [[tool:look {"city": "Paris"}]] [[tool:look { "city":  "Rome"}]]'
@@ -33,7 +33,7 @@ def rows_since(server: Server, before: int) -> list[Turn]:
     for line in server.captured()[before:]:
         sessions.add(Exchange(**line))
     sessions.tick(1e12)
-    return sorted(sessions.take_rows(), key=lambda row: row.created_at)
+    return sorted(sessions.pop_rows(), key=lambda row: row.created_at)
 
 
 def assert_one_trainable_session(rows: list[Turn], length: int) -> None:

@@ -12,8 +12,8 @@ import torch
 from served import Server, logprobs_of, perturbed
 from transformers import AutoModelForCausalLM
 
-from clawctl.policies import move_live, policy_folder, publish_policy
-from clawctl.types import Policy
+from clawctl.run.policies import move_live, publish_policy
+from clawctl.run.rows import Policy
 from tests.waiting import until
 
 CANARY_IDS = [[3, 4, 5, 6], [7, 8, 9]]
@@ -88,7 +88,7 @@ def test_what_is_broken_does_not_go_live(tmp_path: Path, model_path: Path) -> No
         assert health["last_swap_error"].startswith("version 1 does not go live: its canary differs by ")
         assert (health["status"], health["live"], health["ready"]) == ("degraded", 0, True)
         publish(server, model_path, 2)
-        (policy_folder(server.run, 2) / "model.safetensors").write_bytes(b"torn")
+        (server.run.version_folder(2) / "model.safetensors").write_bytes(b"torn")
         move_live(server.run, 2)
         until(lambda: "version 2" in server.health()["last_swap_error"])
         odd = perturbed(model_path, 4)

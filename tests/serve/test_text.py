@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from clawctl.serve.text import CallBegun, CallSaid, Detokenizer, Event, Parser, Said, StopCutter, Thought, joined
+from clawctl.serve.text import CallDelta, CallStart, Detokenizer, Event, Parser, ReasoningDelta, StopCutter, TextDelta, joined
 
 
 @pytest.fixture(scope="module")
@@ -28,57 +28,57 @@ ANSWER = '<think>\nhm, 2 < 3\n</think>\n\nI look. \n<tool_call>\n{"name": "look"
 def test_events_do_not_depend_on_how_the_text_is_cut(cuts: list[int]) -> None:
     borders = [0, *sorted(cuts), len(ANSWER)]
     pieces = [ANSWER[a:b] for a, b in pairwise(borders)]
-    assert parse(pieces) == [Thought("hm, 2 < 3"), Said("I look."), CallBegun("look"), CallSaid('{"at": "<x>"}')]
+    assert parse(pieces) == [ReasoningDelta("hm, 2 < 3"), TextDelta("I look."), CallStart("look"), CallDelta('{"at": "<x>"}')]
 
 
 def test_without_tools_a_tool_call_is_text() -> None:
-    assert parse(["a <tool_call>{}</tool_call>"], tools=False) == [Said("a <tool_call>{}</tool_call>")]
+    assert parse(["a <tool_call>{}</tool_call>"], tools=False) == [TextDelta("a <tool_call>{}</tool_call>")]
 
 
 def test_a_malformed_tool_call_is_shown_as_it_was_written() -> None:
-    assert parse(["<tool_call>{oops</tool_call>"]) == [Said("<tool_call>{oops</tool_call>")]
-    assert parse(["<tool_call>{unfinished"]) == [Said("<tool_call>{unfinished")]
+    assert parse(["<tool_call>{oops</tool_call>"]) == [TextDelta("<tool_call>{oops</tool_call>")]
+    assert parse(["<tool_call>{unfinished"]) == [TextDelta("<tool_call>{unfinished")]
     nameless = '<tool_call>{"arguments": {}}</tool_call>'
-    assert parse(list(nameless)) == [Said(nameless)]
+    assert parse(list(nameless)) == [TextDelta(nameless)]
 
 
 def test_arguments_are_shown_as_they_come_and_end_where_their_object_ends() -> None:
     parser = Parser(thinking=False, tools=True)
     assert parser.feed('<tool_call>{"name": "sa') == []
     assert parser.feed('y", "arguments": ') == []  # they might be no object
-    assert parser.feed('{"a": "}\\"') == [CallBegun("say"), CallSaid('{"a": "}\\"')]
-    assert parser.feed('{", "b": {}') == [CallSaid('{", "b": {}')]
-    assert parser.feed("}}\n</tool_call>") == [CallSaid("}")]
+    assert parser.feed('{"a": "}\\"') == [CallStart("say"), CallDelta('{"a": "}\\"')]
+    assert parser.feed('{", "b": {}') == [CallDelta('{", "b": {}')]
+    assert parser.feed("}}\n</tool_call>") == [CallDelta("}")]
     assert parser.end() == []
 
 
 def test_a_call_that_is_cut_off_keeps_what_it_said() -> None:
-    assert parse(['<tool_call>{"name": "say", "arguments": {"a": 1</to']) == [CallBegun("say"), CallSaid('{"a": 1</to')]
+    assert parse(['<tool_call>{"name": "say", "arguments": {"a": 1</to']) == [CallStart("say"), CallDelta('{"a": 1</to')]
 
 
 def test_a_call_written_in_another_order_is_a_call() -> None:
     other = '<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>'
-    assert parse(list(other)) == [CallBegun("f"), CallSaid('{"a":1}')]
+    assert parse(list(other)) == [CallStart("f"), CallDelta('{"a":1}')]
     text = '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>'
-    assert parse(list(text)) == [CallBegun("f"), CallSaid('{"a": 1}')]
+    assert parse(list(text)) == [CallStart("f"), CallDelta('{"a": 1}')]
 
 
 def test_parallel_tool_calls_are_separate() -> None:
     two = '<tool_call>{"name":"a","arguments":{}}</tool_call>\n<tool_call>{"name":"b","arguments":{}}</tool_call>'
-    assert parse(list(two)) == [CallBegun("a"), CallSaid("{}"), CallBegun("b"), CallSaid("{}")]
+    assert parse(list(two)) == [CallStart("a"), CallDelta("{}"), CallStart("b"), CallDelta("{}")]
 
 
 def test_reasoning_begun_in_the_prompt_ends_in_the_answer() -> None:
-    assert parse(["so it", " is\n</thi", "nk>\n\nYes"], thinking=True) == [Thought("so it is"), Said("Yes")]
+    assert parse(["so it", " is\n</thi", "nk>\n\nYes"], thinking=True) == [ReasoningDelta("so it is"), TextDelta("Yes")]
 
 
 def test_text_that_only_looks_like_a_marker_is_shown() -> None:
-    assert parse(["1 <", " 2 and <tool", "box>"]) == [Said("1 < 2 and <toolbox>")]
-    assert parse(["<thin", "g>"]) == [Said("<thing>")]
+    assert parse(["1 <", " 2 and <tool", "box>"]) == [TextDelta("1 < 2 and <toolbox>")]
+    assert parse(["<thin", "g>"]) == [TextDelta("<thing>")]
 
 
 def test_trailing_blanks_of_an_answer_without_a_call_are_kept() -> None:
-    assert parse(["done.", " \n"]) == [Said("done. \n")]
+    assert parse(["done.", " \n"]) == [TextDelta("done. \n")]
 
 
 @given(st.text(alphabet="abEND ", max_size=30), st.integers(1, 5))

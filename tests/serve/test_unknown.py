@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from served import Server
 
 from clawctl.serve.dialects import chat, messages, responses
-from clawctl.serve.unknown import Unknown
+from clawctl.serve.metrics import UnknownFields
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 MODULES: dict[str, Any] = {"/v1/chat/completions": chat, "/v1/responses": responses, "/v1/messages": messages}
@@ -115,8 +115,8 @@ def test_no_client_of_tomorrow_is_answered_with_4xx(
 
 
 def test_a_secret_in_the_name_of_a_field_is_neither_logged_nor_told_to_those_without_a_key(caplog: Any) -> None:
-    secret, unknown = "gh" + "p_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5", Unknown()
+    secret, unknown = "gh" + "p_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5", UnknownFields()
     unknown.count("chat", [f"messages[0].{secret}", "provider_x"])
     unknown.count("chat", [f"messages[0].{secret}"])
-    assert secret not in f"{unknown.told()}{caplog.text}"
-    assert unknown.told()["chat"] == {"messages[0].[redacted:api_key]": 2, "provider_x": 1}
+    assert secret not in f"{unknown.by_api()}{caplog.text}"
+    assert unknown.by_api()["chat"] == {"messages[0].[redacted:api_key]": 2, "provider_x": 1}

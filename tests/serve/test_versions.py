@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from clawctl.policies import ensure_base_policy, live_version, move_live, publish_policy, read_moves
-from clawctl.run_dir import RunDir, open_run
-from clawctl.serve.backends import Unanswered
+from clawctl.engines import Swap, Unanswered
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.policies import ensure_base_policy, live_version, move_live, publish_policy, read_moves
+from clawctl.run.rows import Policy
 from clawctl.serve.canary import CanaryFailure
-from clawctl.serve.engines import Swap
 from clawctl.serve.versions import Versions
-from clawctl.types import Policy
 
 
 class Scripted:
@@ -28,7 +27,7 @@ class Scripted:
     def doubt(self) -> str | None:
         return self.doubts
 
-    def swap(self, version: int) -> Swap:
+    def load(self, version: int) -> Swap:
         self.tried += 1
         if self.ends:
             raise self.ends.pop(0)

@@ -15,9 +15,9 @@ from asking import body
 from served import Server
 
 from clawctl.config import Recipe
-from clawctl.serve.cors import Cors
+from clawctl.serve.bodies import unpacked
 from clawctl.serve.dialects import Refusal
-from clawctl.serve.encodings import unpacked
+from clawctl.serve.hosts import Cors
 from scripts.asgi import serving
 from scripts.rehearsal import Rehearsal
 

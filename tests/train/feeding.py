@@ -6,16 +6,16 @@ from typing import Any
 import orjson
 
 from clawctl.config import TrainConfig
-from clawctl.feedback import FeedbackFile
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
+from clawctl.run.feedback import FeedbackFile
+from clawctl.run.rows import Feedback
 from clawctl.train.feed import Feed
-from clawctl.types import Feedback
-from tests.train.tiny import Sampler
+from tests.train.tiny import Sampler, texts_of
 
 
 def make_feed(run: RunDir, sampler: Sampler, used: dict[str, str] | None = None, **config: Any) -> Feed:
     settings = TrainConfig.model_validate({"batch_turns": 4, "batch_wait_s": 60, "batch_min_turns": 2, **config})
-    return Feed(run, settings, sampler.tokenizer, len(sampler.tokenizer), 4096, used or {})
+    return Feed(run, settings, texts_of(sampler), used or {})
 
 
 def ids_of(batch: Any) -> list[str]:

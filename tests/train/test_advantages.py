@@ -7,36 +7,35 @@ import pytest
 import torch
 
 from clawctl.config import TrainConfig
-from clawctl.train.advantages import Scores, Tops, likeliest, terms_of
-from clawctl.train.advantages.binary import MEMORY, Baselines
+from clawctl.train.advantages import Divergence, likeliest, terms_of
+from clawctl.train.advantages.baselines import MEMORY, Baselines
 from clawctl.train.advantages.gae import session_credits
-from clawctl.train.advantages.grpo import group_credits
-from clawctl.train.advantages.hybrid import chosen_hints
-from clawctl.train.advantages.term import Earned
-from clawctl.train.sample import Sample
+from clawctl.train.advantages.grpo import Earned, group_credits
+from clawctl.train.sample import Batch, Sample
+from clawctl.trainers.local.objective import LikeliestLogprobs, chosen_hints, divergence, token_advantages
 
 TURN = Sample("t", "a", "homework", [1, 2], [3, 4, 5], [-1.0, -2.0, -3.0], 1.0, 0, -1.0, [1, 2, 9])
-SCORES = Scores(torch.tensor([-1.0, -2.0, -3.0]), torch.tensor([-0.5, -2.5, -9.0]), 0.25)
+POLICY, TEACHER = torch.tensor([-1.0, -2.0, -3.0]), torch.tensor([-0.5, -2.5, -9.0])
+BATCH = Batch(1, [TURN], baselines={"t": 0.25})
 
 
 def test_binary_gives_each_token_the_reward_less_the_baseline() -> None:
     (term,) = terms_of(TrainConfig(method="binary"))
-    assert term.advantages is not None
-    assert term.advantages(TURN, SCORES).tolist() == [-1.25, -1.25, -1.25]
+    assert token_advantages(term, POLICY, None, BATCH.advantage(TURN)).tolist() == [-1.25, -1.25, -1.25]
     assert term.trains(TURN)
     assert not term.trains(replace(TURN, reward=None))
 
 
 def test_opd_gives_each_token_the_clamped_gap_to_the_teacher() -> None:
     (term,) = terms_of(TrainConfig(method="opd", gap_clip=2.0))
-    assert term.advantages(TURN, SCORES).tolist() == [0.5, -0.5, -2.0]  # the last gap is -6
+    assert token_advantages(term, POLICY, TEACHER, None).tolist() == [0.5, -0.5, -2.0]  # the last gap is -6
     assert not term.trains(replace(TURN, teacher_prompt_ids=None))
 
 
 def test_a_teacher_that_speaks_of_fewer_tokens_is_an_error_and_never_padded() -> None:
     (term,) = terms_of(TrainConfig(method="opd"))
     with pytest.raises(RuntimeError, match="must match"):
-        term.advantages(TURN, replace(SCORES, teacher_T=torch.tensor([-0.5, -2.5])))
+        token_advantages(term, POLICY, TEACHER[:2], None)
 
 
 def test_combine_has_both_terms_with_their_own_weights() -> None:
@@ -53,7 +52,7 @@ def test_a_baseline_is_the_mean_of_the_turns_before_and_forgets_slowly() -> None
     baselines.learn([good, bad, good, good, other, replace(TURN, reward=None)])
     assert baselines.of("homework") == pytest.approx(0.5)  # (1 - 1 + 1 + 1) / 4
     assert baselines.of("chat") == 1.0
-    baselines.kept["homework"] = (0.5, 1000)
+    baselines.means["homework"] = (0.5, 1000)
     baselines.learn([bad])
     assert baselines.of("homework") == pytest.approx(0.5 - 1.5 / MEMORY)
 
@@ -116,9 +115,8 @@ def test_gae_takes_the_mean_over_the_successors_of_a_turn_and_gives_an_unknown_o
 
 def test_credit_takes_the_place_of_reward_and_baseline() -> None:
     (term,) = terms_of(TrainConfig(method="grpo"))
-    assert (term.name, term.advantages is not None) == ("grpo", True)
-    assert term.advantages is not None
-    assert term.advantages(replace(TURN, credit=0.75), SCORES).tolist() == [0.75, 0.75, 0.75]
+    assert term.name == "grpo"
+    assert token_advantages(term, POLICY, TEACHER, BATCH.advantage(replace(TURN, credit=0.75))).tolist() == [0.75, 0.75, 0.75]
 
 
 def test_hybrid_takes_the_hint_whose_teacher_overlaps_most_with_the_policy() -> None:
@@ -134,9 +132,8 @@ def test_hybrid_learns_from_the_chosen_teacher_alone() -> None:
     assert (reward.name, reward.weight, opd.name, opd.weight) == ("binary", 0.5, "opd", 2.0)
     before = torch.tensor([[0.5, 0.25], [0.5, 0.25]]).log()
     teachers = torch.tensor([[[0.5, 0.25], [0.01, 0.98]], [[0.9, 0.1], [0.5, 0.25]]]).log()
-    assert opd.divergence is not None
     policy = before.clone().requires_grad_()
-    found = opd.divergence(Tops(policy, before, teachers, torch.tensor([[2, 0], [0, 2]])))
+    found = divergence(opd, LikeliestLogprobs(policy, before, teachers, torch.tensor([[2, 0], [0, 2]])))
     found.sum().backward()
     assert policy.grad is not None
     assert policy.grad.tolist() == [[0.0, 0.0], [0.0, 0.0]]  # hint 0 at the first position, hint 1 at the second: both agree
@@ -144,10 +141,9 @@ def test_hybrid_learns_from_the_chosen_teacher_alone() -> None:
 
 def test_opd_topk_has_a_differentiable_divergence_and_no_advantages() -> None:
     (term,) = terms_of(TrainConfig(method="opd_topk"))
-    assert term.advantages is None
-    assert term.divergence is not None
+    assert isinstance(term.signal, Divergence)
     policy, teacher = torch.tensor([[0.5, 0.25]]).log().requires_grad_(), torch.tensor([[[0.25, 0.25]]]).log()
-    found = term.divergence(Tops(policy, policy.detach(), teacher, torch.zeros(1, 1)))
+    found = divergence(term, LikeliestLogprobs(policy, policy.detach(), teacher, torch.zeros(1, 1)))
     assert found.tolist() == pytest.approx([math.log(2) / 4], rel=1e-5)
     assert found.requires_grad
     assert (likeliest(TrainConfig(method="opd_topk")), likeliest(TrainConfig(method="hybrid"))) == (50, 4)

@@ -11,16 +11,15 @@ import orjson
 import pytest
 import torch
 
-from clawctl.model_files import origin_of
-from clawctl.policies import ensure_base_policy
-from clawctl.run_dir import RunDir
-from clawctl.shards import UNKNOWN, Origin, write_turns
+from clawctl.run.directory import RunDir
+from clawctl.run.model_files import origin_of
+from clawctl.run.policies import ensure_base_policy
+from clawctl.run.rows import Turn
+from clawctl.run.shards import UNKNOWN, Origin, write_turns
 from clawctl.train.agreement import unlike
 from clawctl.train.ledger import read_ledger
-from clawctl.train.loop import run_training
-from clawctl.train.ranks import Ranks
-from clawctl.types import Turn
-from tests.train.tiny import Sampler, make_model, make_recipe, publish_shard, publish_turns
+from clawctl.trainers.local.ranks import Ranks
+from tests.train.tiny import Sampler, make_model, make_recipe, publish_shard, publish_turns, run_training
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 

@@ -17,13 +17,12 @@ from safetensors.torch import load_file
 
 from clawctl.config import Recipe, dump_recipe
 from clawctl.errors import ClawError
-from clawctl.policies import ensure_base_policy, list_versions, live_version, move_live, policy_folder
-from clawctl.run_dir import RunDir, open_run
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.policies import ensure_base_policy, list_versions, live_version, move_live
 from clawctl.train.checkpoints import read_rows
-from clawctl.train.loop import run_training
-from clawctl.train.model import MASTER
-from clawctl.train.ranks import Ranks, leave_ranks
-from tests.train.tiny import Sampler, make_model, make_recipe, publish_turns
+from clawctl.trainers.local.model import MASTER
+from clawctl.trainers.local.ranks import Ranks, leave_ranks
+from tests.train.tiny import Sampler, make_model, make_recipe, publish_turns, run_training
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 
@@ -57,7 +56,7 @@ def test_a_resumed_run_makes_the_same_weights_bit_for_bit(tmp_path: Path, sample
         for last in (1, 2, 3):
             train(runs[1], make_recipe(model_path, max_steps=last, **changes))
         assert list_versions(runs[1]) == [0, 1, 2, 3]
-        assert all(same_weights(policy_folder(runs[0], version), policy_folder(runs[1], version), name) for version in (1, 2, 3))
+        assert all(same_weights(runs[0].version_folder(version), runs[1].version_folder(version), name) for version in (1, 2, 3))
         assert ledger(runs[0]) == ledger(runs[1]) == [f"a{i:02d}" for i in range(12)]
 
 
@@ -72,9 +71,9 @@ def test_a_narrow_policy_has_a_wide_master_so_that_small_updates_are_not_lost(tm
         train(runs[1], make_recipe(model, lr=1e-7, max_steps=last))
     checkpoints = [run.train / "checkpoints" / "2" for run in runs]
     assert same_weights(checkpoints[0], checkpoints[1], MASTER)
-    master, published = load_file(checkpoints[0] / MASTER), load_file(policy_folder(runs[0], 2) / "model.safetensors")
+    master, published = load_file(checkpoints[0] / MASTER), load_file(runs[0].version_folder(2) / "model.safetensors")
     assert {value.dtype for value in published.values()} == {torch.bfloat16}
-    assert orjson.loads((policy_folder(runs[0], 2) / "config.json").read_bytes())["dtype"] == "bfloat16"
+    assert orjson.loads((runs[0].version_folder(2) / "config.json").read_bytes())["dtype"] == "bfloat16"
     base = load_file(model / "model.safetensors")
     assert all(torch.equal(published[name], value.to(torch.bfloat16)) for name, value in master.items() if name in published)
     assert any(not torch.equal(value, base[name].float()) for name, value in master.items() if name in base)
@@ -98,7 +97,7 @@ def forget_live(run: RunDir) -> None:
 
 def forget_policy(run: RunDir) -> None:
     forget_live(run)
-    policy_folder(run, 2).rename(run.policies / ".2.1-abcd.tmp")
+    run.version_folder(2).rename(run.policies / ".2.1-abcd.tmp")
 
 
 def forget_ledger(run: RunDir) -> None:
@@ -117,10 +116,10 @@ def test_whatever_a_kill_left_undone_is_done_on_resume(
 ) -> None:
     publish_turns(run, sampler, 8)
     train(run, make_recipe(model_path))
-    shutil.copytree(policy_folder(run, 2), tmp_path / "undisturbed")
+    shutil.copytree(run.version_folder(2), tmp_path / "undisturbed")
     crash(run)
     train(run, make_recipe(model_path))
-    assert same_weights(policy_folder(run, 2), tmp_path / "undisturbed")
+    assert same_weights(run.version_folder(2), tmp_path / "undisturbed")
     assert (list_versions(run), live_version(run)) == ([0, 1, 2], 2)
     assert ledger(run) == [f"a{i:02d}" for i in range(8)]
     assert [row["step"] for row in read_rows(run)] == [1, 2]
@@ -212,7 +211,7 @@ def test_a_trainer_killed_at_any_phase_trains_each_turn_once_and_to_the_same_wei
     assert ledger(runs[1]) == ledger(runs[0]) == [f"a{i:02d}" for i in range(20)]
     assert [row["step"] for row in read_rows(runs[1])] == list(range(1, 6))
     assert live_version(runs[1]) == 5
-    assert all(same_weights(policy_folder(runs[0], version), policy_folder(runs[1], version)) for version in range(1, 6))
+    assert all(same_weights(runs[0].version_folder(version), runs[1].version_folder(version)) for version in range(1, 6))
 
 
 def damage(path: Path) -> None:
@@ -229,10 +228,10 @@ def test_from_a_damaged_checkpoint_training_goes_back_one_and_no_turn_is_lost_or
 ) -> None:
     publish_turns(run, sampler, 8)
     train(run, make_recipe(model_path))
-    shutil.copytree(policy_folder(run, 2), tmp_path / "undisturbed")
+    shutil.copytree(run.version_folder(2), tmp_path / "undisturbed")
     damage(run.train / "checkpoints" / "2" / name)
     train(run, make_recipe(model_path))
-    assert same_weights(policy_folder(run, 2), tmp_path / "undisturbed")
+    assert same_weights(run.version_folder(2), tmp_path / "undisturbed")
     assert ledger(run) == [f"a{i:02d}" for i in range(8)]
     assert [row["step"] for row in read_rows(run)] == [1, 2]
     kept = {path.name for path in run.quarantine.iterdir()}
@@ -268,7 +267,7 @@ def test_a_damaged_ledger_entry_is_written_anew_from_its_policy(run: RunDir, sam
     assert orjson.loads((run.train / "ledger" / "1.json").read_bytes()) == before
     assert (run.quarantine / "ledger-1.json.reason.txt").exists()
     damage(run.train / "ledger" / "1.json")
-    damage(policy_folder(run, 1) / "policy.json")
+    damage(run.version_folder(1) / "policy.json")
     with pytest.raises(ClawError, match="otherwise turns would be trained twice"):
         train(run, make_recipe(model_path))
 

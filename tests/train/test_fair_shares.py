@@ -9,18 +9,18 @@ import orjson
 import pytest
 
 from clawctl.inspect.health import look
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
+from clawctl.run.rows import Turn
 from clawctl.train.admission import kind_of
-from clawctl.train.advantages.binary import MOST_KINDS, Baselines
+from clawctl.train.advantages.baselines import MOST_KINDS, Baselines
 from clawctl.train.feed import Feed
 from clawctl.train.forming import MOST_IDLE, Forming
 from clawctl.train.identical import MOST, TrainedMarks, marks_of
 from clawctl.train.ledger import read_ledger
-from clawctl.types import Turn
 from tests.train.feeding import ids_of, make_feed, told
 from tests.train.test_forming import episodes
-from tests.train.test_methods_in_a_step import train
 from tests.train.tiny import Sampler, publish_shard
+from tests.trainers.local.test_methods_in_a_step import train
 
 
 def turns_of(sampler: Sampler, key: str, count: int, **changes: Any) -> list[Turn]:
@@ -121,7 +121,7 @@ def test_identical_turns_count_once_also_after_a_restart(run: RunDir, sampler: S
 
 
 def test_a_turn_that_is_given_back_is_not_its_own_copy_and_its_copies_stay_skipped(run: RunDir, sampler: Sampler) -> None:
-    """Refused once, it is tried again, alone. Refused twice, nothing that is identical is tried a third time."""
+    """TurnRefused once, it is tried again, alone. TurnRefused twice, nothing that is identical is tried a third time."""
     (like,) = turns_of(sampler, "loud", 1)
     publish(run, "a", [like, replace(like, turn_id="loud001")])
     feed = make_feed(run, sampler, batch_turns=1)
@@ -191,16 +191,16 @@ def test_a_key_that_names_ever_new_tasks_takes_no_baseline_from_another() -> Non
     baselines.learn([like])
     baselines.learn([replace(like, kind=f"loud/kind{n}") for n in range(2 * MOST_KINDS)])
     assert baselines.of("anna/homework") == 1.0
-    assert len(baselines.kept) == 1 + MOST_KINDS
+    assert len(baselines.means) == 1 + MOST_KINDS
 
 
 def test_a_key_with_ever_new_groups_makes_no_other_forget_its_own(sampler: Sampler) -> None:
     settings = make_settings(method="grpo", group_size=2)
     forming = Forming(settings, Counter())
     (turn,) = episodes(sampler, "a", user="anna")
-    forming.see(turn, 1.0)
+    forming.add(turn, 1.0)
     for number in range(3 * MOST_IDLE):
-        forming.see(replace(turn, turn_id=f"t{number}", group_id=f"g{number}", user="loud"), 1.0)
+        forming.add(replace(turn, turn_id=f"t{number}", group_id=f"g{number}", user="loud"), 1.0)
     assert "anna/g1" in forming._units
     assert len(forming._units) <= 2 * MOST_IDLE + 1
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clawctl.run_dir import RunDir
-from clawctl.shards import write_turns, write_verdicts
-from clawctl.train.teacher import teacher_prompt_ids
-from clawctl.types import Turn
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.rows import Turn
+from clawctl.run.shards import write_turns, write_verdicts
+from clawctl.trainers.texts import teacher_prompt_ids
 from tests.train.feeding import ids_of, make_feed, told
 from tests.train.tiny import HINT, Sampler, publish_shard, publish_turns, verdict
 
@@ -53,6 +53,16 @@ def test_a_turn_waits_from_when_its_verdict_was_published_also_across_restarts(r
     publish_turns(run, sampler, 2, "a")
     os.utime(run.verdicts / "a.parquet", (time.time() - 100, time.time() - 100))
     assert ids_of(make_feed(run, sampler).take(0)) == ["a00", "a01"]
+
+
+def test_a_turn_that_another_policy_sampled_is_refused_and_said_to_be(run: RunDir, sampler: Sampler) -> None:
+    turns = [sampler.turn("a"), replace(sampler.turn("b"), policy_name="anna"), sampler.turn("c")]
+    publish_shard(run, "a", [(turn, 1.0, None) for turn in turns])
+    feed = make_feed(run, sampler, batch_turns=2)
+    assert ids_of(feed.take(0)) == ["a", "c"]
+    assert told(run)["refused"] == {"sampled by another policy": 1}
+    anna = make_feed(open_run(run.root, policy="anna"), sampler, batch_turns=1, batch_min_turns=1)
+    assert ids_of(anna.take(0)) == ["b"]
 
 
 def test_turns_in_the_ledger_are_not_taken_again(run: RunDir, sampler: Sampler) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clawctl.config import TrainConfig
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
 from clawctl.train.forming import MOST_IDLE, Forming
 from clawctl.train.sample import Sample
 from clawctl.train.waiting import Waiting
@@ -110,14 +110,14 @@ def test_memory_is_bounded_by_what_waits_and_the_groups_seen_last(sampler: Sampl
     """Three times as many lone episodes as are remembered; one that waits is kept, and the newest still count."""
     forming = Forming(TrainConfig(method="grpo", group_size=2, group_std=False, batch_wait_s=1e9), Counter())
     (turn,) = episodes(sampler, "a", group="waits")
-    forming.see(turn, 1.0)
+    forming.add(turn, 1.0)
     sample = Sample("a", "1", "", [1], [2], [-0.5], 1.0, 0, 1.0, None)
-    forming.hold(Waiting(sample, 0.0, "waits"))
+    forming.queue(Waiting(sample, 0.0, "waits"))
     for number in range(3 * MOST_IDLE):
-        forming.see(replace(turn, turn_id=f"t{number}", session_id=f"s{number}", group_id=f"g{number}"), 1.0)
+        forming.add(replace(turn, turn_id=f"t{number}", session_id=f"s{number}", group_id=f"g{number}"), 1.0)
     assert MOST_IDLE < len(forming._units) <= 2 * MOST_IDLE + 1
     assert f"g{3 * MOST_IDLE - 1}" in forming._units
     assert "g0" not in forming._units
-    assert forming.release(0.0) == []
-    forming.see(replace(turn, turn_id="b", session_id="other"), -1.0)
-    assert [(waiting.sample.turn_id, waiting.sample.credit) for waiting in forming.release(0.0)] == [("a", 1.0)]
+    assert forming.pop_ready(0.0) == []
+    forming.add(replace(turn, turn_id="b", session_id="other"), -1.0)
+    assert [(waiting.sample.turn_id, waiting.sample.credit) for waiting in forming.pop_ready(0.0)] == [("a", 1.0)]

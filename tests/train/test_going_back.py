@@ -13,26 +13,33 @@ import orjson
 import pytest
 from safetensors.torch import load_file
 
-from clawctl.checksums import read_sealed
 from clawctl.config import Recipe, dump_recipe
-from clawctl.done_with import DoneWith
 from clawctl.errors import ClawError
 from clawctl.eval.results import write_record
 from clawctl.inspect.health import look
 from clawctl.inspect.policies import describe_policies
 from clawctl.inspect.rows import read_rows
-from clawctl.lineage import read_lineage
-from clawctl.policies import ensure_base_policy, list_versions, live_version, move_live, policy_folder, publish_policy, read_policy
 from clawctl.privacy.lineage import learned_from, way_back
-from clawctl.promotion import promote, rollback
-from clawctl.run_dir import RunDir, open_run
+from clawctl.run.checksums import read_sealed
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.done_with import DoneWith
+from clawctl.run.lineage import read_lineage
+from clawctl.run.policies import (
+    ensure_base_policy,
+    list_versions,
+    live_version,
+    move_live,
+    publish_policy,
+    read_policy,
+)
+from clawctl.run.promotion import promote, rollback
+from clawctl.run.rows import Policy
 from clawctl.train.by_hand import go_back_to, without_from
 from clawctl.train.checkpoints import settle, steps_kept
 from clawctl.train.going_back import read_back
 from clawctl.train.ledger import read_ledger
-from clawctl.types import Policy
 from tests.train.test_checkpoints import ALONE, same_weights, train
-from tests.train.tiny import Sampler, make_recipe, publish_shard, publish_turns
+from tests.train.tiny import Sampler, make_recipe, publish_shard, publish_turns, run_training
 
 TWICE = "trained into refused versions twice"
 
@@ -66,7 +73,6 @@ def trained_twice(run: RunDir) -> list[str]:
 def running(run: RunDir, recipe: Recipe) -> Iterator[None]:
     """A trainer beside us, in a thread."""
     stop = threading.Event()
-    from clawctl.train.loop import run_training
 
     worker = threading.Thread(target=run_training, args=(run, recipe, ALONE, stop, False))
     worker.start()
@@ -101,7 +107,7 @@ def test_after_a_refusal_training_goes_on_from_the_live_version_with_its_weights
     train(runs[1], recipe)
     assert parents(runs[0]) == {0: None, 1: 0, 2: 1, 3: 1}
     assert turns_of(runs[0], 3) == [f"b{i:02d}" for i in range(4)], "the turns of the refused step are given back"
-    assert same_weights(policy_folder(runs[0], 3), policy_folder(runs[1], 2)), "nothing of the refused step is left"
+    assert same_weights(runs[0].version_folder(3), runs[1].version_folder(2)), "nothing of the refused step is left"
     teachers = [load_file(run.train / "checkpoints" / name / "teacher.safetensors") for run, name in zip(runs, "32", strict=True)]
     assert all((value == teachers[1][name]).all() for name, value in teachers[0].items())
     states = [read_sealed((r.train / "checkpoints" / n / "state.json").read_bytes()) for r, n in zip(runs, "32", strict=True)]
@@ -209,7 +215,7 @@ def test_a_pruned_version_is_gone_back_to_by_its_published_weights_with_a_fresh_
     assert parents(run)[4] == 1
     assert read_back(run)[-1]["optimizer"] == "fresh"
     assert "its checkpoint is gone, so the optimizer, the baselines and the teacher start fresh" in caplog.text
-    (policy_folder(run, 1) / "model.safetensors").write_bytes(b"torn")
+    (run.version_folder(1) / "model.safetensors").write_bytes(b"torn")
     move_live(run, 1)
     with pytest.raises(ClawError, match="policy 1 is damaged") as error:
         train(run, make_recipe(model_path))
@@ -312,7 +318,7 @@ def test_the_audit_of_the_benchmark_finds_what_was_built_on_a_refused_version(
     found = audit(run)
     assert (found.built_on_refused, found.twice, found.lost) == ([], [], [])
     assert (found.given_back, found.again, found.dead, found.trained) == (4, 4, 1, 8)
-    path = policy_folder(run, 3) / "policy.json"
+    path = run.version_folder(3) / "policy.json"
     policy = read_sealed(path.read_bytes())
     path.write_bytes(orjson.dumps({**policy, "parent": 1, "created_at": policy["created_at"] + 60}))
     assert any("version 3 was made" in problem for problem in audit(run).built_on_refused)
@@ -404,7 +410,7 @@ def test_a_torn_line_takes_no_version_with_it(run: RunDir, sampler: Sampler, mod
 def test_nobody_goes_back_by_hand_to_a_damaged_version(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish_turns(run, sampler, 8)
     train(run, make_recipe(model_path))
-    weights = policy_folder(run, 1) / "model.safetensors"
+    weights = run.version_folder(1) / "model.safetensors"
     weights.unlink()
     weights.write_bytes(b"rubbish")
     with pytest.raises(ClawError, match="policy 1 is damaged"):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
 from tests.train.feeding import ids_of, make_feed, rate, rewards_of, told
 from tests.train.tiny import Sampler, publish_shard
 

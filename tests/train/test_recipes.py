@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from clawctl.config import load_recipe
-from clawctl.train.estimate import forecast
-from clawctl.train.ranks import Ranks
+from clawctl.trainers.local.estimate import forecast
+from clawctl.trainers.local.ranks import Ranks
 
 ROOT = Path(__file__).parent.parent.parent
 SIZED = sorted(path for path in (ROOT / "recipes").glob("*.yaml") if path.stem not in ("demo", "default"))

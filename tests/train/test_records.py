@@ -15,11 +15,11 @@ import pytest
 
 from clawctl.config import TrainConfig
 from clawctl.errors import ClawError
-from clawctl.run_dir import RunDir
+from clawctl.run.directory import RunDir
 from clawctl.train.checkpoints import read_rows
 from clawctl.train.trackers import metrics_of, open_trackers
-from tests.train.test_methods_in_a_step import train
 from tests.train.tiny import Sampler, publish_turns
+from tests.trainers.local.test_methods_in_a_step import train
 
 
 def records(run: RunDir, step: int) -> list[dict[str, Any]]:
@@ -99,7 +99,7 @@ def test_wandb_writes_offline_and_sends_nothing(run: RunDir) -> None:
 def test_trackio_keeps_each_step_on_this_machine(run: RunDir, tmp_path: Path) -> None:
     pytest.importorskip("trackio")
     script = (
-        "import sys; from pathlib import Path; from clawctl.config import TrainConfig; from clawctl.run_dir import open_run\n"
+        "import sys; from pathlib import Path; from clawctl.config import TrainConfig; from clawctl.run.directory import open_run\n"
         "from clawctl.train.trackers import open_trackers\n"
         "(tracker,) = open_trackers(open_run(Path(sys.argv[1])), TrainConfig(trackers=['trackio']), 0)\n"
         "tracker.log({'loss/total': 0.5}, 1); tracker.log({'loss/total': 0.25}, 2); tracker.close()"

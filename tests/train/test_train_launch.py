@@ -13,12 +13,11 @@ from safetensors.torch import load_file
 
 from clawctl.config import dump_recipe
 from clawctl.errors import ClawError
-from clawctl.policies import ensure_base_policy, list_versions, live_version, policy_folder
-from clawctl.run_dir import RunDir, open_run, sole_worker
+from clawctl.run.directory import RunDir, open_run, sole_worker
+from clawctl.run.policies import ensure_base_policy, list_versions, live_version
 from clawctl.train.checkpoints import read_rows
-from clawctl.train.loop import resume, run_training
-from clawctl.train.ranks import Ranks
-from tests.train.tiny import Sampler, make_recipe, publish_turns
+from clawctl.trainers.local.ranks import Ranks
+from tests.train.tiny import Sampler, make_recipe, publish_turns, resume, run_training
 from tests.waiting import until
 
 
@@ -38,7 +37,7 @@ def test_two_processes_make_the_same_weights_as_one(tmp_path: Path, sampler: Sam
     done = subprocess.run([*command(runs[1], tmp_path, model_path, 2, lr=1e-4), "--once"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for version in (1, 2):
-        one, two = (load_file(policy_folder(run, version) / "model.safetensors") for run in runs)
+        one, two = (load_file(run.version_folder(version) / "model.safetensors") for run in runs)
         for name, value in one.items():
             torch.testing.assert_close(value, two[name], atol=1e-6, rtol=0)
     alone, together = (read_rows(run) for run in runs)
@@ -50,13 +49,14 @@ def test_two_processes_make_the_same_weights_as_one(tmp_path: Path, sampler: Sam
 
 
 LEAVING = """
-import os
+import os, time
 import torch.distributed as dist
-from clawctl.train.ranks import leave_ranks
+from clawctl.trainers.local.ranks import leave_ranks
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 import torch.distributed.nn.functional  # as loading a model does
 threads = lambda: [open(f"/proc/self/task/{id}/comm").read() for id in os.listdir("/proc/self/task")]
-assert any("gloo" in name for name in threads())
+while not any("gloo" in name for name in threads()):
+    time.sleep(0.01)  # a thread names itself
 leave_ranks()
 assert not any("gloo" in name for name in threads()), threads()
 """

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from clawctl.reward import OUTCOME, RATING
-from clawctl.run_dir import RunDir
-from clawctl.shards import write_turns, write_verdicts
+from clawctl.run.directory import RunDir
+from clawctl.run.reward import OUTCOME, RATING
+from clawctl.run.shards import write_turns, write_verdicts
 from clawctl.train.advantages.gae import session_credits
-from clawctl.train.advantages.term import Earned
+from clawctl.train.advantages.grpo import Earned
 from tests.train.feeding import make_feed, rate, rewards_of, told
 from tests.train.tiny import Sampler, verdict
 

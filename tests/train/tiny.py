@@ -1,6 +1,7 @@
 """A tiny random model with its own tokenizer, and judged turns sampled from it with their exact logprobs."""
 
 import math
+import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,11 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from clawctl.allowed import Allowed
 from clawctl.config import Recipe
-from clawctl.run_dir import RunDir
-from clawctl.shards import write_turns, write_verdicts
-from clawctl.types import Turn, Verdict
+from clawctl.run.allowed import Allowed
+from clawctl.run.directory import RunDir
+from clawctl.run.rows import Turn, Verdict
+from clawctl.run.shards import write_turns, write_verdicts
+from clawctl.train import loop
+from clawctl.trainers.local.ranks import Ranks
+from clawctl.trainers.local.step import Training
+from clawctl.trainers.local.trainer import LocalTrainer
+from clawctl.trainers.texts import TokenizerTexts
 
 TEMPLATE = (
     "{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + (m.content or '') + '<|im_end|>\\n' }}{%- endfor %}"
@@ -134,6 +140,21 @@ def publish_turns(run: RunDir, sampler: Sampler, count: int, stem: str = "a", **
         rows.append((sampler.turn(name, tokens=5 + 3 * (i % 4), seed=i, **changes), reward, HINT if i % 4 == 0 else None))
     publish_shard(run, stem, rows)
     return [turn for turn, _, _ in rows]
+
+
+def run_training(run: RunDir, recipe: Recipe, ranks: Ranks, stop: threading.Event, once: bool) -> None:
+    loop.run_training(run, recipe, LocalTrainer(recipe, ranks), stop, once)
+
+
+def resume(run: RunDir, recipe: Recipe, ranks: Ranks) -> Training:
+    """The model and optimizer with which training continues."""
+    trainer = LocalTrainer(recipe, ranks)
+    loop.resume(run, recipe, trainer)
+    return trainer.training
+
+
+def texts_of(sampler: Sampler) -> TokenizerTexts:
+    return TokenizerTexts(sampler.tokenizer, len(sampler.tokenizer), 4096)
 
 
 def make_recipe(model: Path, **train: Any) -> Recipe:

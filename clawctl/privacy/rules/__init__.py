@@ -8,7 +8,8 @@ sets (detect-secrets, gitleaks, trufflehog) list; the expressions are ours.
 from dataclasses import dataclass
 
 from clawctl.privacy.rules.beside import in_named
-from clawctl.privacy.rules.codes import in_codes_given, in_codes_of_digits, in_network_keys, in_recovery_codes
+from clawctl.privacy.rules.codes import in_said
+from clawctl.privacy.rules.columns import in_backup_codes, in_columns
 from clawctl.privacy.rules.commands import in_addresses, in_calls, in_commands, in_lines
 from clawctl.privacy.rules.encoded import encoded, is_login
 from clawctl.privacy.rules.formats import keys, marked_keys, of_providers
@@ -18,10 +19,14 @@ from clawctl.privacy.rules.headers import tokens
 from clawctl.privacy.rules.lists import in_codes, in_lists
 from clawctl.privacy.rules.names import is_secret_under
 from clawctl.privacy.rules.nearby import near_names
+from clawctl.privacy.rules.pairs import in_pairs, in_typed
 from clawctl.privacy.rules.people import cards, emails, passes_luhn, phones
 from clawctl.privacy.rules.pieces import BESIDE_A_NAME, KINDS, Finder, Kind, Span, Text, make_text, whole
 from clawctl.privacy.rules.printed import at_prompts, in_outputs
 from clawctl.privacy.rules.private_keys import PEM_BODY, private_keys
+from clawctl.privacy.rules.recovery import in_network_keys, in_recovery_codes
+from clawctl.privacy.rules.things import in_cookies, in_things
+from clawctl.privacy.rules.told import in_told
 from clawctl.privacy.rules.values import entropy, is_plain_words
 
 __all__ = [
@@ -55,12 +60,18 @@ RULES = (
     Rule("a password file or the words of a wallet", "password", whole(in_lines)),
     Rule("a PIN, code or login in a sentence", "password", whole(in_forms), by_words=True),
     Rule("a one-time code in a sentence", "password", whole(in_codes), by_words=True),
+    Rule("a code of digits that a word names", "password", in_said, by_words=True),
+    Rule("a login in a note", "password", whole(in_pairs), by_words=True),
+    Rule("a password that a script types", "password", whole(in_typed)),
+    Rule("a password told in a sentence", "password", whole(in_told), by_words=True),
+    Rule("a secret of a thing that somebody owns", "password", whole(in_things), by_words=True),
+    Rule("a session in a cookie", "token", whole(in_cookies)),
+    Rule("a column of secrets", "password", whole(in_columns), by_words=True),
+    Rule("a list of backup codes", "password", in_backup_codes, by_words=True),
     Rule("a list of secrets below their heading", "password", whole(in_lists), by_words=True),
     Rule("the key that a client is made with", "password", whole(in_constructors)),
     Rule("a secret that a command printed", "password", whole(in_outputs), by_words=True),
     Rule("a password typed at a prompt", "password", at_prompts, by_words=True),
-    Rule("a code of digits", "password", in_codes_of_digits, by_words=True),
-    Rule("a code that is given", "password", in_codes_given, by_words=True),
     Rule("the key of a network", "password", in_network_keys, by_words=True),
     Rule("recovery codes", "password", in_recovery_codes, by_words=True),
     Rule("a secret in joined literals", "password", whole(in_chains)),

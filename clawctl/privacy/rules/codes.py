@@ -1,277 +1,461 @@
 # ruff: noqa: E501 - expressions stay lines
-"""Codes of digits, and lists of recovery codes: what only the words beside them tell from other numbers."""
+"""Codes of digits that people say: PIN, PUK, door and alarm codes, CVV, TAN, combinations, in digits or spoken.
+
+A number is a code if a word near it says so. That word stands in the same clause, or in a label above the number. `PIN` and its
+like are enough. `code` and its like need a word for what the code opens. Words of another sense (`error code`, `room 1204`,
+`6 digits`) forbid it. The words are data: `lexicon.py`.
+"""
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from functools import reduce
+from operator import or_
+from typing import NamedTuple
 
-from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
-from clawctl.privacy.rules.values import DIGIT, is_stronger_password, mixed
+from clawctl.privacy.rules.lexicon import ANCHORED, NAMES, TOKEN, Says, said_within, says
+from clawctl.privacy.rules.pieces import Span, Text, places
 
-# What a code opens or proves. `code` alone says nothing: exit codes and postal codes are codes too.
-_OPENS = (
-    r"alarm\w{0,4}|doors?|gate|entry|entrance|access|safe|vault|lockers?|lock|padlock|keypad|garage|building|house|home|flat|apartment|office|lift|elevator|key[ -]?(?:box|safe)|lock[ -]?box|shed|barrier|car[ -]?park|parking|bike|luggage|suitcase"
-    r"|unlock|disarm|phone|mobile|tablet|ipad|screen|sim|voicemail|device|parental|guests?|wi-?fi|wlan|bluetooth|pairing|duress|master|panel|intercom|turnstile|cabinet|drawer|server[ ]room"
-    r"|porte|portail|immeuble|coffre|alarme|interphone|digicode|cadenas|garaje|puerta|portón|portal|caja fuerte|alarma|candado|portão|cofre|cadeado|cancello|portone|cassaforte|allarme|lucchetto|citofono"
-    r"|tür|haustür|tresor|schloss|schließfach|garage|alarmanlage|tor|eingang|deur|kluis|poort|slot|drzwi|bramy|alarmu|sejfu|domofonu|furtki|dörren|porten|larmet|ovi|двери|домофона|сейфа|ворот|подъезда|сигнализации"
-)
-_PROVES = (
-    r"security|login|log-?in|sign-?in|verification|confirmation|authentication|authori[sz]ation|activation|one-?time|otp|sms|2fa|mfa|two-factor|2-step|totp|transfer|pin|passkey|admin|override|backup|recovery|reset|gift[ -]?card|swish"
-    r"|zugangs|sicherheits|entsperr|bestätigungs|freischalt|aktivierungs|prüf|tür|haustür|alarm|tor|tresor|deur|toegangs|kluis|port|dörr|lås"
-)
-_ARTICLE = r"(?:[ ](?:the|our|my|your|his|her|their|this|that|new|old|front|back|side|main|office|garden|la|le|les|l['’]|du|de|des|della|dell['’]|del|el|do|da|dos|das|die|der|das|dem|den|het|mon|ma|mi|meine?[rm]?|unsere?[rm]?|od|от|till)){0,3}[ ]?"
-# The words that name a code, and what must stand before them.
-_WORD = re.compile(
-    r"(?i)(?:(?P<pin>(?-i:PIN\d?)(?:[- ]?(?:code|number|nummer|kod))?|pin[- ]?(?:code|number|nummer))|(?P<owned>pin)|(?P<puk>puk\d?(?:[- ]?code)?)"
-    r"|(?P<card>cv[vc]2?|cvn|csc|security code|card verification (?:code|value|number)|prüfziffer|kartenprüfnummer|cryptogramme)|(?P<tan>(?-i:TAN)|otp|passcode)"
-    r"|(?P<code>codes?|código|codice|kod|код|kode|koodi)|(?P<combination>combination|combo|kombination|combinaison|combinación|combinação|combinazione|combinatie|szyfr))(?![a-z])"
-)
-_OWNED = re.compile(
-    r"(?i)(?:sim|card|bank|phone|debit|credit|atm|door|gate|safe|alarm|unlock|voicemail|my|your|screen|ipad|mio|tuo|suo|mi|tu|su|mon|ton|son|meu|seu|mein|dein|ihr|unser|min|din|mijn|jouw|mój|twój|můj)[ -]$"
-)
-_QUALIFIED = re.compile(rf"(?i)(?<![a-z])(?:{_OPENS}|{_PROVES})(?:['’]s)?[ -]?(?:\w{{1,10}} )?$")
-_QUALIFIED_BY = re.compile(
-    rf"(?:(?: (?:to|for|of|on|at|de|del|della|do|da|du|des|di|zur|zum|für|von|voor|van|od|от|till|til|para|pour|der|pin)| d['’]| del['’])?{_ARTICLE}(?:{_OPENS})| (?-i:PIN))(?!\w)",
-    re.IGNORECASE,
-)
-_BOUND = frozenset(("pin", "puk", "cvv", "cvc", "cvn", "csc", "tan", "otp", "kod"))  # are parts of many words
-_ANCHORS = Anchors("pin", "puk", "cvv", "cvc", "cvn", "csc", "security code", "card verification", "kartenpr", "cryptogramme", "tan", "otp", "passcode", "code", "kod", "codice", "c?digo", "combination", "combinatie", "combina", "combo", "kombination", "szyfr")  # fmt: skip
-_UNIT = r"(?![ ]?(?:-?digit|ziffer|stellig|chiffre|d[ií]gito|cifre|character|char|zeichen|minute|min\b|second|sec\b|hour|day|week|year|times|attempt|tries|user|people|percent|bytes?\b|[kmg]b\b|mv\b|v\b|hz\b|ms\b|px\b|items|lines|words|combinations|possib|options|steps|of\b)|[ ]?[munpkgµ]?(?:[afhvwω]|hz|pa|m|g|s|db|dbm|rpm|wh|ah)\b|%|[ ]?[€$£°])"
-_DIGITS = rf"\d{{3,10}}(?![\w%]|[.,:/-]\d){_UNIT}"
-_VALUE = re.compile(
-    rf"""(?i)(?P<gap>(?:[^\d\n]|\d{{1,2}}(?=[ ][a-z])){{0,64}}?(?::[ *_`]{{0,4}}\n{{1,2}}[ >*`-]{{0,6}})?)(?<![\w.,/-])(?P<value>(?:[lr][ ]?)?\d{{1,2}}(?:[ ]?[-–,/ ][ ]?(?:[lr][ ]?)?\d{{1,2}}){{2,4}}(?![\d:/-])|\d{{3,4}}[ -]\d{{3,4}}(?:[ -]\d{{3,4}})?(?![\w%]|[.,:/-]\d){_UNIT}|{_DIGITS})"""
-)
-_NO_VALUE = re.compile(
-    r"(?i)(?:\b(?:in|since|until|by|room|page|line|section|step|version|port|after|within|than|least|most|up|over|under|every|per|issue|ticket|bug|error|errors|status|chapter|year|failed|between|about|only|max|min|minimum|maximum|requires?|has|have|had|takes?|rfc|iso|article|ext|extension|call|phone|order|invoice|nr|no|gpio|bus|address|seit|nach|ab|bis|im|aus|mit|mindestens|après|depuis|en|desde|dopo|entro)|#|[.!][ ]+[A-Z][^\d]*)[ :.\"'(]{0,3}$"
-)
-_OTHER_CODE = re.compile(
-    r"(?i)\b(?:error|status|exit|return|response|http|zip|postal|post|area|country|promo|coupon|discount|colou?r|source|product|item|dial|bar|qr|currency|language|reason|result|event|char|key|scan|airport|station|tax|sort|swift|stock|sku|hs|icd)[ -]$"
-)
-_FIELD = re.compile(
-    r"""(?i)(?<![a-z])(?:(?:card|sim|user|my|new|old)?[_-]?(?:cvv2?|cvc2?|cvn|csc|puk\d?|pin(?:_?code)?(?=["'])|otp(?:_?(?:code|value))?|tan|passcode)|(?:pin|door|gate|alarm|safe|unlock|security|verification|access|mfa|2fa|sms|auth|login|backup|recovery|one[_-]?time)[_-]?code|(?:phone|device|screen|card|sim|bank|debit|unlock|lock|alarm|door|voicemail)[_-]?pin(?:_?code)?)(?P<quote>\\{0,3}["'])?[ ]?(?:[:=]|=>)[ ]?\\{0,3}["']?(?P<value>\d{3,10})(?![\w.%-])"""
-)
-
-
-_NETWORK = Anchors("wi-fi", "wifi", "wlan", "wpa")
-_NETWORK_KEY = re.compile(
-    r"(?i)(?:wi-?fi|wlan|wpa\d?)(?:[ -]?(?:network|netzwerk))?[ -]?(?:key|schlüssel|netzwerkschlüssel|pass\w{0,6}|pw|pwd|code|kennwort|psk|clé|clave|chiave|sleutel)[ ]?(?:\(\w{1,12}\))?[ ]{0,2}(?:is|ist|est|es|è|:|=|→)?[ ]{0,2}[\"'`]?(?P<value>\d{8,24}|\d{4}(?:[ -]\d{4}){1,5})(?![\w.])"
-)
-
-
-def in_network_keys(piece: Text) -> Iterator[Span]:
-    """The keys that routers come with are digits."""
-    for at in () if _NETWORK.absent(piece) else _NETWORK.places(piece):
-        if match := _NETWORK_KEY.match(piece.text, at):
-            yield Span(*match.span("value"), "password")
-
-
-def in_codes_of_digits(piece: Text) -> Iterator[Span]:
-    """`the code for the alarm is 4471`, `PIN 5520, PUK 12345678`, `safe combination is 32-17-45`, `"cvc": "927"`."""
-    if (_ANCHORS.absent(piece) and piece.text.isascii()) or not DIGIT.search(piece.text):
-        return
-    text, lower, done = piece.text, piece.ascii, -1
-    found = set(_ANCHORS.places(piece))
-    if not text.isascii() and _OTHER_SCRIPT.search(text):
-        found.update(at for name in ("код", "kód") for at in places(piece.lower, name))
-    for at in sorted(found):
-        if at < done or _is_within_word(lower, at):
-            continue
-        word = _WORD.match(text, at)
-        named = word is not None and _is_named(text, word)
-        if word and named and (value := _VALUE.match(text, word.end())) and _is_code(text, word, value):
-            done = value.end()
-            yield Span(*value.span("value"), "password")
-            while more := _AND_ANOTHER.match(text, done):
-                done = more.end()
-                yield Span(*more.span("value"), "password")
-        elif (
-            word
-            and named
-            and (typed := _TYPED.match(text, word.end()))
-            and (is_stronger_password(typed["value"]) or _GROUPED.fullmatch(typed["value"]))
-        ):
-            done = typed.end()
-            yield Span(*typed.span("value"), "password")
-        elif field := _FIELD.search(text, max(0, at - 14), at + 40):
-            yield Span(*field.span("value"), "password")
-
-
-_AND_ANOTHER = re.compile(rf"(?i)[,;](?: and| und)? (?:the )?(?:{_OPENS})(?: code| pin)?:? (?P<value>\d{{4,8}}[#*]?)(?![\w.:/-])")
-
-
-def _is_within_word(lower: str, at: int) -> bool:
-    """`pin` in `mapping`; not the second part of `pushTAN` or the first of `pincode`."""
-    return lower[at : at + 3] in _BOUND and (
-        (lower[at - 1 : at].isalpha() and not lower.startswith("tan", at))
-        or (lower[at + 3 : at + 4].isalpha() and not lower.startswith(("pincode", "pinnummer", "kode", "kodu"), at))
-    )
-
-
-def _is_named(text: str, word: re.Match[str]) -> bool:
-    """Whether a word that may mean many things names something that a code opens or proves."""
-    before = text[max(0, word.start() - 24) : word.start()]
-    if word["owned"]:
-        return _OWNED.search(before) is not None or _QUALIFIED_BY.match(text, word.end()) is not None
-    if word["code"]:
-        return not _OTHER_CODE.search(before) and (
-            _QUALIFIED.search(before) is not None or _QUALIFIED_BY.match(text, word.end()) is not None
-        )
-    return True
-
-
-def _is_code(text: str, name: re.Match[str], value: re.Match[str]) -> bool:
-    gap, digits = value["gap"], re.sub(r"\D", "", value["value"])
-    if _NO_VALUE.search(gap) or _NO_COPULA.search(gap) or len(digits) < (3 if name["card"] or name["combination"] else 4):
-        return False
-    if not _SAYS.search(gap) and not _OF.fullmatch(gap):
-        return False
-    if name["combination"]:
-        opens = _LOCKED.search(text[max(0, name.start() - 40) : name.end() + 60]) is not None
-        return (_SAYS.search(gap) is not None or (opens and gap == " ")) and (opens or len(digits) != len(value["value"]))
-    return name["card"] is None or len(digits) <= 4
-
-
-_TYPED = re.compile(
-    r"(?i)[^\d\n:;.]{0,40}?(?:[ ](?:is|was|ist|lautet|est|es|è|é)|[ ]?[:=])[ ]{1,2}[\"'`*]{0,2}(?P<value>[^\s\"'`]{6,64})"
-)
-_GROUPED = re.compile(r"(?=[A-Z-]{0,8}\d)[A-Z0-9]{3,4}-[A-Z0-9]{3,4}[.,]?")
-_NO_COPULA = re.compile(
-    r"(?i)\b(?:has|have|had|expires?d?|must|should|needs?|changed (?:on|in|at|by)|sent|requires?|valid|contains?|consists?|diode|header|array|mode|strip|memory|assignment)\b|[{};]|\|\|"
-)
-_SAYS = re.compile(
-    r"""(?i)(?:[:=→>*"'`(\[|,]|->|[-–—]|\b(?:is|was|are|be|now|ist|lautet|sind|war|es|est|é|è|jest|är|er|to|on|это|use|again|and))[ ]{0,3}[*_"'`(]{0,3}$"""
-)
-_OF = re.compile(
-    r"[ ]?[#*]?|[ ](?:for|to|of|on|at|de|du|del|della|do|da|der|des|di|vom|am|beim|von|für|zur|zum|van|voor|till|til|от|od|d['’]|your|my|the|sim|card)[^:;,.]{0,40}[ ]|[ ][A-Za-z]{3,12}[ ]"
-)
-_LOCKED = re.compile(rf"(?i)(?<![a-z])(?:{_OPENS}|safe|lock)(?![a-z])")
-_GIVEN = re.compile(
-    rf"""(?i)(?P<value>\d(?<![\w.,:/#-].)(?:\d{{3,7}}[#*]?|\d?(?:-\d{{1,2}}){{2,3}}))[)\]"'`*]{{0,2}}[ ](?:(?:is|was|will[ ]be)[ ](?:the|our|my|your|her|his|their|a)[ ](?:\w{{1,14}}[ ]){{0,3}}?(?:code|pin|combination|combo|passcode)\b|(?:opens|unlocks|disarms)[ ](?:the|our|my)?[ ]?|(?:at|on|into|to|for)[ ](?:open[ ]|unlock[ ]|disarm[ ]|enter[ ])?(?:the|our|my)[ ](?:\w{{1,10}}[ ])?(?:{_OPENS})(?![a-z]))"""
-)
-_PRESSED = re.compile(
-    r"(?i)(?:press|enter|dial|punch(?: in)?|type|key in|use|try|it['’]s|is|code|with|then)[ ](?:[*#][ ](?:then[ ])?|\*)?[\"'`*]?$"
-)
-_OPENED_WITH = re.compile(
-    r"(?i)(?:disarm|unlock|open)(?:s|ed|ing)?(?:[ ][\w-]{1,14}){0,3}?[ ](?:with|using|by)[ ](?:code[ ])?[\"'`]?(?P<value>\d{4,8}[#*]?)(?![\w.,:/-]*\d|\w)"
-)
-_OPENED = Anchors("disarm", "unlock", "open")
-_KEYED_IN = re.compile(
-    r"(?i)(?:press|enter|dial|punch(?: in)?|type(?: in)?|key in|tippe|marque|pulsa|digita)[ ](?:[*#][ ]?(?:then[ ]|and[ ])?)?[\"'`]?(?P<value>\d{4,8}[#*]?)(?![\w.,:/-]*\d|\w)"
-)
-_OPENERS = Anchors("opens", "unlocks", "disarms", "code", "combin", "keypad", "alarm", "gate", "door", "safe", "lock")
-_KEYS = Anchors("press ", "enter ", "dial ", "punch ", "type ", "key in ", "tippe ", "marque ", "pulsa ", "digita ")
-
-
-def in_codes_given(piece: Text) -> Iterator[Span]:
-    """`4471 is the alarm code`, `4471# opens the gate`, `press 4471 on the keypad`."""
-    if _OPENERS.absent(piece):
-        return
-    for match in _GIVEN.finditer(piece.text):
-        said = match[0][match.end("value") - match.start() :].lower()
-        if any(word in said for word in (" is ", " was ", " be ", "opens", "unlocks", "disarms")) or _PRESSED.search(
-            piece.text, max(0, match.start() - 14), match.start()
-        ):
-            yield Span(*match.span("value"), "password")
-    for at in _OPENED.places(piece):
-        if match := _OPENED_WITH.match(piece.text, at):
-            yield Span(*match.span("value"), "password")
-    for at in _KEYS.places(piece):
-        match = _KEYED_IN.match(piece.text, at)
-        if match and _LOCKED.search(piece.text[max(0, at - 60) : match.end() + 40]):
-            yield Span(*match.span("value"), "password")
-
-
-_RECOVERY = re.compile(
-    r"(?i)(?:(?:recovery|backup|back-up|scratch|emergency|one-time|single-use|2fa|mfa|rescue|bypass|reset)[ _-]?(?:login[ ])?(?:codes?|tokens?|keys?)|(?:wiederherstellungs|notfall|ersatz|einmal|rettungs|backup-?)(?:codes?|schlüssels?)|códigos? de (?:recuperación|respaldo|recuperação|backup|reserva|emergencia|emergência|segurança)|codes? de (?:secours|récupération|sauvegarde)|clés? de (?:secours|récupération)|clave de recuperación|chiave di recupero|codic[ei] di (?:recupero|backup|riserva|emergenza)"
-    r"|(?:herstel|back-up|reserve)codes?|herstelsleutel|kod(?:y|u)? (?:zapasow[yeai]\w{0,2}|odzyskiwania|ratunkow[ye])|klucz odzyskiwania|(?:резервн\w{1,3}|запасн\w{1,3}) код\w{0,3}|код\w{0,2} восстановления|ключ восстановления|återställningskod\w{0,4}|gendannelseskode\w{0,3}|gjenopprettingskode\w{0,3}|palautuskood\w{0,4}|kurtarma (?:kod\w{0,5}|anahtar\w{0,3})|yedek kod\w{0,5}|záložní kód\w{0,3}|obnovovací kód\w{0,3}|helyreállítási kód\w{0,3}"
-    r"|バックアップコード|リカバリーコード|復旧コード|回復キー|恢复代码|恢复密钥|恢复码|备用码|备份码|備用碼|復原碼|백업 ?코드|복구 ?코드|복구 ?키|mã khôi phục|mã dự phòng|kode (?:pemulihan|cadangan)|रिकवरी कोड|رموز? الاسترداد|رمز الاسترداد|קוד שחזור|קודי גיבוי)"
-)
-_RECOVERIES = Anchors(
-    "recovery", "backup", "back-up", "scratch", "emergency", "one-time", "single-use", "mfa ", "2fa token", "2fa code", "2fa key", "rescue", "bypass", "reset code", "reset key", "wiederherstell", "notfall", "ersatz", "einmal", "rettungs", "c?digo", "codic", "codes de", "code de", "cl?s de", "cl? de", "clave de", "chiave di", "herstel", "kody ", "kod zap", "kod odz", "kodu ", "klucz ", "?terst", "gendannelses", "gjenopprettings", "palautuskood", "kurtarma", "yedek", "kode pem", "kode cad",
-)  # fmt: skip
-_RECOVERIES_BEYOND = (
-    "код",
-    "ключ восст",
-    "kód",
-    "バックアップ",
-    "リカバリー",
-    "復旧",
-    "回復",
-    "恢复",
-    "备用",
-    "备份",
-    "備用",
-    "復原",
-    "백업",
-    "복구",
-    "mã ",
-    "रिकवरी",
-    "رمز",
-    "رموز",
-    "קוד",
-)
+_BEHIND, _AHEAD = 150, 130  # characters around a name that are read
+_DIGITS = re.compile(r"\d(?:\d\d|[- ]\d)")
 _CODE = re.compile(
-    r"(?P<code>[A-Za-z0-9]{3,24}(?:-[A-Za-z0-9]{3,12}){0,9}|\d{3,6}(?:[ ]\d{3,6}){1,7}|(?-i:(?=[A-Za-z ]{0,24}\d)(?=[a-z0-9 ]{0,24}[A-Z])[A-Za-z0-9]{4}(?:[ ][A-Za-z0-9]{4}){2,11}))(?![\w-])"
+    r"""(?=[\d#*])(?<![A-Za-z0-9_\u00c0-\u024f\u0400-\u04ff$€£¥₹₽@%°^~+\\])(?<!\d)(?<![A-Za-z0-9)][.,:/-])(?<!\d[ ])[#*]{0,2}(?P<value>(?>
+        \d{2,6}(?:-\d{2,6}){1,7}                     # 19-68-12, 072-72-154
+      | \d(?:[- ]\d){2,11}                           # 5-3-7-6
+      | \d{3,6}[ ]\d{3,6}(?:[ ]\d{3,6})?(?![ ]?\d)   # 9133 1957
+      | \d{2}[ ]\d{2}[ ]\d{2}(?:[ ]\d{2}){0,2}(?![ ]?\d)
+      | \d{1,6}[A-ZА-Я]{1,2}\d{2,6} | [A-ZА-Я]\d{4,6} | \d{4,6}[A-ZА-Я]
+      | \d{3,12}
+    ))(?P<keys>[#*]{0,2}+)(?![A-Za-z_%€$£¥₹₽°²\u00c0-\u024f\u0400-\u04ff]|[.,:/]\d|-\w|[ ]?[%€$£¥₹₽°])""",
+    re.VERBOSE,
+)  # fmt: skip
+_DATE = re.compile(r"(?:19|20)\d\d-(?:19|20)\d\d|\d{4}-\d\d?-\d\d?|\d\d?-\d\d?-(?:19|20)\d\d")
+_YEAR = re.compile(r"(?:19[5-9]|20[0-4])\d")
+_END = re.compile(r"(?:[.!;](?=\s|$)|[。！；!]|\n)")
+_SOFT = re.compile(r"[,?、，,;|]|[ ][/–—-][ ]")
+_BLANK_LINE = re.compile(r"(?:^|\n)[ \t>*|`_-]*\Z")
+_JOINED = re.compile(r"(?:[:=：→]|->|=>|\bis|[-–—])[ \t\"'`*_«„“「『【\[(<]*\Z")
+_LISTED = re.compile(r"[ \t,/&+;·|-]*(?:(?:and|und|y|e|et|en|og|och|ja|i|ve|и|та|or|oder|ou|o|lub|和|と|و)[ \t]+)?\Z")
+_COUNTED = re.compile(r"[ \u00a0-]?")
+_TRIVIAL = frozenset(
+    "0000 1111 1234 12345 123456 1234567 12345678 123456789 1234567890 000000 111111 00000000 0123 012345 654321 4321 123 000".split()  # noqa: SIM905
 )
-_LEAD = re.compile(
-    r"""(?i)(?:["'’]?s?\]?\)?[ ]{0,2}(?:\((?:[^()\n]{1,40})\)[ ]?)?)(?:(?:[ ][\w.'’@-]{1,20}){0,7}?[ ]{0,2}(?:[:=]|is\b|are\b|ist\b|lautet\b|sind\b|est\b|sont\b|es\b|son\b|è\b|sono\b|é\b|são\b|to|は|是|：|は、|->|→)?[ ]{0,2}[*_"'`(\[]{0,3}[ \t\r\n>*•|`"'\[\\-]{0,12}(?:\d{1,2}[.)][ ]{1,3})?[`"'*]{0,2})"""
+_IDENTIFIER = re.compile(
+    r"[A-Za-z]*_(?!code|pin|no|number|nr)[A-Za-z]|-(?:length|policy|min|max|size|count|limit|age|expiry|timeout|id|only|hash)|[(\[{]|\.[A-Za-z]|\+\+|[=!<>]=|[ ]?(?:<|>=?)[ ]"
 )
-_NEXT = re.compile(
-    r"""(?i)[`"'*\])]{0,2}[ \t]{0,8}(?:,|;|\||/|&|·|\band\b|\bund\b|\bet\b|\by\b|\be\b|\boder\b)?[ \t]{0,8}(?:and[ ])?(?:\r?\n[ \t>*•|-]{0,8}){0,2}(?:\d{1,2}[.):][ ]{1,3}|-[ ]|\[[ x]?\][ ])?[`"'*]{0,2}"""
+_SPOKEN_GAP = re.compile(r"[ ,.…-]{1,4}")
+
+
+class _Word(NamedTuple):
+    start: int
+    end: int
+    says: int
+
+
+def in_said(piece: Text) -> Iterator[Span]:
+    """`front door code 774610, back gate 1355`, `现关密码改成2981#了`, `der Türcode ist drei zwei null drei`."""
+    for start, end in _regions(piece):
+        yield from _Region(piece.text, start, end).codes()
+
+
+def words_in(piece: Text) -> frozenset[str]:
+    """The words of a text, in lower case. The vocabulary knows them all."""
+    global _LAST
+    last, words = _LAST
+    if last is piece:
+        return words
+    words = piece.spelled
+    if piece.beyond:
+        words = words.union([word for word in set(TOKEN.findall(piece.lower)) if not word.isascii()])
+    if new := words - VOCABULARY.known:
+        VOCABULARY.learn(new)
+    _LAST = (piece, words)
+    return words
+
+
+def _regions(piece: Text) -> list[tuple[int, int]]:
+    """The parts of a text around the words that name codes, with digits in them."""
+    words = words_in(piece)
+    spoken, numbers = words & VOCABULARY.digits, words & VOCABULARY.numbers
+    if len(spoken) < 2 and not numbers and not _DIGITS.search(piece.text):
+        return []
+    regions: list[tuple[int, int]] = []
+    for at in sorted(at for word in words & VOCABULARY.names for at in whole_words(piece, word)):
+        start, end = max(0, at - _BEHIND), min(len(piece.text), at + _AHEAD)
+        if regions and start <= regions[-1][1]:
+            regions[-1] = (regions[-1][0], end)
+        else:
+            regions.append((start, end))
+    return [
+        (start, end)
+        for start, end in regions
+        if _DIGITS.search(piece.text, start, end)
+        or sum(piece.lower.find(word, start, end) >= 0 for word in spoken) > 1
+        or any(piece.lower.find(word, start, end) >= 0 for word in numbers)
+    ]
+
+
+def whole_words(piece: Text, word: str) -> Iterator[int]:
+    text = piece.ascii if word.isascii() else piece.lower
+    spaced = _SPACELESS.match(word) is None
+    for at in places(text, word):
+        end = at + len(word)
+        if not (spaced and (text[at - 1 : at].isalpha() or text[end : end + 1].isalpha())):
+            yield at
+
+
+class _Vocabulary:
+    """The words that were seen, and which of them name codes or are digits."""
+
+    def __init__(self) -> None:
+        self.known, self.names, self.digits, self.numbers = set[str](), set[str](), set[str](), set[str]()
+        self.passwords = set[str]()
+
+    def learn(self, new: frozenset[str]) -> None:
+        if len(self.known) > _MOST_WORDS:
+            self.__init__()  # type: ignore[misc]
+        self.known |= new
+        for word in new:
+            meaning = _said(word)
+            if meaning & ANCHORED and (not meaning & Says.PLACE or meaning & NAMES):
+                self.names.add(word)
+            if meaning & Says.PASSWORD:
+                self.passwords.add(word)
+            if _SINO.fullmatch(word) or (_SPACELESS.match(word) and _digits_within(word) > 2):
+                self.numbers.add(word)
+            elif meaning & (Says.DIGIT | Says.TWICE):
+                self.digits.add(word)
+
+
+def _digits_within(run: str) -> int:
+    return sum(bool(meaning & Says.DIGIT) for _, _, meaning in said_within(run))
+
+
+_MOST_WORDS = 1 << 16
+VOCABULARY = _Vocabulary()
+_LAST: tuple[Text | None, frozenset[str]] = (None, frozenset())  # of the piece that was looked at last: several rules ask for it
+
+
+def _said(word: str) -> int:
+    """All that a word or a run of letters without spaces says."""
+    if word == "tan":
+        return Says.STRONG
+    if _SPACELESS.match(word):
+        return reduce(or_, (meaning for _, _, meaning in said_within(word)), 0)
+    return says(word)
+
+
+class _Region:
+    """A part of a text, its words, and the codes that were found in it so far."""
+
+    def __init__(self, text: str, start: int, end: int) -> None:
+        self.text, self.start, self.end = text, start, end
+        self.words: list[_Word] = []
+        self.last: int = -1  # where the last code ended
+
+    def codes(self) -> Iterator[Span]:
+        self.words = list(_words(self.text, self.start, self.end))
+        self._starts = [word.start for word in self.words]
+        self._ends = [word.end for word in self.words]
+        found = [(match.start(), match.end(), bool(match["keys"])) for match in _CODE.finditer(self.text, self.start, self.end)]
+        found += self._spoken()
+        for start, end, on_keypad in sorted(found):
+            if start >= self.last and self._is_code(start, end, on_keypad):
+                self.last = end
+                yield Span(start, end, "password")
+
+    def _spoken(self) -> Iterator[tuple[int, int, bool]]:
+        """Three words for digits or more, one behind the other."""
+        run: list[_Word] = []
+        for word in (*self.words, _Word(self.end + 9, self.end + 9, 0)):
+            is_digit = bool(word.says & (Says.DIGIT | Says.TWICE))
+            joined = run and (word.start == run[-1].end or _SPOKEN_GAP.fullmatch(self.text, run[-1].end, word.start))
+            if is_digit and (not run or joined):
+                run.append(word)
+                continue
+            if len(run) == 1 and _SINO.fullmatch(self.text, run[0].start, run[0].end):
+                yield run[0].start, run[0].end, False
+            if len(run) >= 3 or (len(run) == 2 and any(each.says & Says.TWICE for each in run)):
+                yield run[0].start, run[-1].end, False
+            run = [word] if is_digit else []
+
+    def _is_code(self, start: int, end: int, on_keypad: bool) -> bool:
+        text, value = self.text, self.text[start:end].strip("#*")
+        digits = sum(map(str.isdigit, value))
+        spoken = digits == 0
+        if not spoken and ((digits > 12 and "-" not in value) or _DATE.fullmatch(value) or value in _TRIVIAL):
+            return False
+        if value[:1] == "0" and digits >= 9:  # a telephone
+            return False
+        before = bisect_right(self._ends, start)
+        after = bisect_left(self._starts, end)
+        if self._is_counted(before, after, start, end):
+            return False
+        floor = self._floor(start)
+        joined = _JOINED.search(text, max(floor, start - 12), start) is not None
+        joined = joined or self._is_joined(before, floor, start)
+        named = self._named(before, floor, start, digits, joined, value, spoken)
+        if named is not None:
+            return named
+        if self._goes_on(start, floor, before):
+            return True
+        ceiling = self._ceiling(end)
+        return (
+            self._is_opened_with(before, after, floor, start, end, value, joined, spoken)
+            or self._named_behind(after, floor, end, ceiling, value, joined)
+            or (digits == 3 and self._is_on_back(floor, start, joined))
+            or (on_keypad and any(word.says & (NAMES | Says.LOCK | Says.KEYBOX) for word in self._between(floor, start)))
+        )
+
+    def _is_joined(self, before: int, floor: int, start: int) -> bool:
+        """`… is 4471`, `… est le 4471`."""
+        if not before or start - self.words[before - 1].end > 4:
+            return False
+        last = self.words[before - 1]
+        if last.says & Says.IS:
+            return last.end > floor
+        earlier = self.words[before - 2] if before > 1 else last
+        return last.end - last.start <= 3 and not last.says & ~Says.AND and bool(earlier.says & Says.IS) and earlier.end > floor
+
+    def _between(self, start: int, end: int) -> list[_Word]:
+        return self.words[bisect_left(self._starts, start) : bisect_right(self._ends, end)]
+
+    def _is_counted(self, before: int, after: int, start: int, end: int) -> bool:
+        """Whether the number is one of a room, a page, a year or an order, or counts something."""
+        if after < len(self.words):
+            word = self.words[after]
+            if word.says & Says.AFTER and _COUNTED.fullmatch(self.text, end, word.start):
+                return True
+        if not before:
+            return False
+        word, value = self.words[before - 1], self.text[start:end]
+        gap = self.text[word.end : start]
+        if word.says & Says.WHEN and not gap.strip() and (_YEAR.fullmatch(value) or _is_time(value)):
+            return True
+        if word.says & Says.OPENS and not gap.strip() and _is_time(value) and value[-2:] in ("00", "15", "30", "45"):
+            return True
+        if not word.says & Says.BEFORE or word.says & (NAMES | Says.IS) or len(gap) > 5 or "\n" in gap or gap.strip(" .:#°№-n"):
+            return False
+        return not (
+            word.says & (Says.OWNER | Says.LOCK) and any(each.says & NAMES for each in self.words[max(0, before - 5) : before - 1])
+        )
+
+    def _floor(self, start: int) -> int:
+        """Where the clause begins. For a number alone on its line: where the label above it begins."""
+        low = max(self.start, start - 170)
+        if _BLANK_LINE.search(self.text, low, start):
+            above = self.text[low:start].rstrip(" \t>*|`_-\n\r")
+            return low + above.rfind("\n") + 1
+        floor = low
+        for match in _END.finditer(self.text, low, start):
+            if match[0] == "." and _ABBREVIATION.search(self.text, max(low, match.start() - 6), match.start()):
+                continue
+            floor = match.end()
+        return floor
+
+    def _ceiling(self, end: int) -> int:
+        match = _END.search(self.text, end, min(self.end, end + 90))
+        return match.start() if match else min(self.end, end + 90)
+
+    def _named(self, before: int, floor: int, start: int, digits: int, joined: bool, value: str, spoken: bool) -> bool | None:
+        """Whether the nearest name before the number makes it a code. None: there is no name."""
+        steps = 0
+        for place in range(before - 1, -1, -1):
+            word = self.words[place]
+            if word.start < floor or start - word.end > (110 if joined else 90) or steps > (15 if joined else 11):
+                return None
+            steps += 1
+            if not word.says & NAMES:
+                continue
+            gap = self.text[word.end : start]
+            if _IDENTIFIER.match(gap):
+                return False
+            if "\n" in gap and (len(gap) > 60 or steps > 4 or not _ALONE.match(self.text, start)):
+                return None
+            if not joined and not spoken and _YEAR.fullmatch(value) and gap.strip():
+                return False
+            counted = re.search(r"\d", gap) is not None
+            if counted and not joined:
+                return None if self.last > word.end else False
+            soft = _SOFT.search(gap)
+            if soft and not joined and not spoken and not soft.start() <= 2 and not self._opens_between(word.end, start):
+                return None
+            return self._believed(place, word, floor, start, digits, steps, joined, value, spoken)
+        return None
+
+    def _believed(
+        self, place: int, word: _Word, floor: int, start: int, digits: int, steps: int, joined: bool, value: str, spoken: bool
+    ) -> bool:
+        said = word.says
+        sentence = self._between(floor, self._ceiling(start))
+        around = self.words[max(0, place - 2) : place + 3]
+        harmless = any(
+            each.says & Says.HARMLESS
+            and not each.says & (Says.STRONG | Says.PASSWORD)
+            and word.start - each.end < 24
+            and each.start - word.end < 12
+            and each.end <= start
+            and not re.search(r"[,.;:\n]", self.text[min(each.end, word.end) : max(each.start, word.start)])
+            for each in around
+        )
+        if harmless:
+            return False
+        qualified = any(each is not word and each.says & (Says.LOCK | Says.OWNER | Says.KEYBOX) for each in sentence)
+        if said & Says.STRONG:
+            return digits >= 3 or spoken
+        if said & Says.PIN:
+            if digits == 6 and value.isdigit() and not qualified and _INDIAN.match(self.text, word.start):  # of an address
+                return False
+            if _NUMBERED_PIN.search(self.text, floor, start):  # of a chip
+                return False
+            return (digits >= 4 or spoken) and not any(each.says & Says.HARMLESS for each in self._between(floor, word.start)[-4:])
+        if said & Says.PASSWORD:
+            near = steps <= 8 or joined
+            least = (
+                3
+                if qualified and any(each.says & Says.LOCK for each in sentence)
+                else 4
+                if joined or qualified or steps <= 4
+                else 5
+            )
+            return near and (digits >= least or spoken) and (joined or qualified or steps <= 3)
+        if qualified and (digits > 3 or spoken or any(each.says & (Says.LOCK | Says.KEYBOX) for each in sentence)):
+            return not any(each.says & Says.HARMLESS for each in self._between(start, min(self._ceiling(start), start + 50)))
+        if qualified and digits == 3:
+            return any(each is not word and each.says & Says.OWNER for each in self.words[max(0, place - 2) : place + 6])
+        if joined and any(each.says & Says.YOURS for each in self.words[max(0, place - 3) : place]):
+            return digits > 3 or spoken
+        if joined and any(each.says & Says.SECRECY for each in self._between(start, start + 70)):
+            return digits > 3
+        if re.fullmatch(r"[\"']?[ ]{0,2}[:=][ ]{0,2}[\"']?", self.text[word.end : start]):  # a setting of an alarm or a lock
+            above = self._between(max(self.start, start - 160), word.start)
+            return (
+                digits >= 4
+                and any(each.says & Says.LOCK for each in above)
+                and any(each.says & Says.OWNER | each.says & Says.LOCK for each in above)
+            )
+        return False
+
+    def _opens_between(self, start: int, end: int) -> bool:
+        return any(word.says & (Says.OPENS | Says.IS) for word in self._between(start, end))
+
+    def _goes_on(self, start: int, floor: int, before: int) -> bool:
+        """`… 774610, back gate 1355`, `lockers 4471, 8812 and 9021`: the next of several codes."""
+        if self.last < floor or start - self.last > 60:
+            return False
+        gap = self.text[self.last : start].lstrip("#*")
+        if _LISTED.fullmatch(gap):
+            return "," in gap or len(gap) > 1
+        return any(word.says & (Says.LOCK | Says.KEYBOX | Says.OWNER) for word in self._between(self.last, start)) and not any(
+            word.says & Says.HARMLESS and not word.says & (Says.LOCK | Says.OWNER) for word in self._between(self.last, start)
+        )
+
+    def _is_opened_with(
+        self, before: int, after: int, floor: int, start: int, end: int, value: str, joined: bool, spoken: bool
+    ) -> bool:
+        """`the safe opens with 19-68-12`, `key box beside the shed: 0620`: what it opens, and no word for a code."""
+        digits = sum(map(str.isdigit, value))
+        if not spoken and (digits < 4 or (_YEAR.fullmatch(value) and not joined)):
+            return False
+        clause = self._between(floor, start)
+        locks = [word for word in clause if word.says & (Says.LOCK | Says.KEYBOX)]
+        if (
+            locks
+            and start - locks[-1].end <= 40
+            and any(word.says & Says.OPENS for word in self.words[after : after + 3] if word.end <= end + 24)
+        ):
+            return True
+        if locks and start - locks[-1].end <= 40 and joined and (spoken or ("-" in value and digits == value.count("-") + 1)):
+            return True
+        if not locks or start - locks[-1].end > 80:
+            locks = [
+                word for word in self._between(end, min(self._ceiling(end), end + 40)) if word.says & (Says.LOCK | Says.KEYBOX)
+            ]
+            if not locks or not any(word.says & Says.OPENS for word in clause[-3:]):
+                return False
+        opens = [word for word in clause if word.says & Says.OPENS]
+        if opens and start - opens[-1].end <= 40 and not _SOFT.search(self.text, opens[-1].end, start):
+            return True
+        if spoken and any(word.says & Says.OPENS for word in self._between(end, self._ceiling(end))):
+            return True
+        ends = re.match(r"[#*\"'`)]{0,3}(?:[.,;!)]?(?:\s|$)|[。，、；）])", self.text[end : end + 6]) is not None
+        if not (ends and re.search(r"[:：=→][ \t*`_]{0,4}\Z", self.text[max(floor, start - 6) : start])) or digits > 8:
+            return False
+        if any(word.says & Says.KEYBOX for word in locks):
+            return True
+        near = self._between(max(self.start, start - 200), min(self.end, end + 120))
+        return not any(word.says & Says.HARMLESS for word in clause) and any(
+            word.says & (Says.KEYS | Says.KEYBOX | NAMES) for word in near
+        )
+
+    def _is_on_back(self, floor: int, start: int, joined: bool) -> bool:
+        """`the three digits on the back: 640`."""
+        clause = self.text[max(floor, start - 70) : start]
+        return (joined or clause.endswith(" ")) and _BACK.search(clause) is not None and _CARD.search(clause) is not None
+
+    def _named_behind(self, after: int, floor: int, end: int, ceiling: int, value: str, joined: bool) -> bool:
+        """`4471 is the PIN`, `use 4471 as door code`, `704357 (PIN)`."""
+        digits = sum(map(str.isdigit, value))
+        if after >= len(self.words) or (digits and digits < 4) or _YEAR.fullmatch(value):
+            return False
+        first = self.words[after]
+        gap = self.text[end : first.start].lstrip("#*\"'`»”")
+        paren = gap.strip() in ("(", "（") or gap in (" - ", " – ", " — ", " = ", " -> ", " → ", " : ")
+        if "\n" in gap or not (paren or (first.says & Says.IS and gap.strip() in ("", ","))):
+            return False
+        sentence = self._between(floor, ceiling)
+        for word in self.words[after : after + 6]:
+            if word.end > ceiling or (not paren and _SOFT.search(self.text, first.end, word.start)):
+                return False
+            if word.says & (Says.HARMLESS | Says.AFTER) and not word.says & NAMES:
+                return False
+            if word.says & (Says.STRONG | Says.PIN | Says.PASSWORD):
+                return not re.match(r"[-_]?\w*[ ](?:length|policy|limit|format|rules?)", self.text[word.end : word.end + 20])
+            if word.says & Says.WEAK and any(
+                each is not word and each.says & (Says.LOCK | Says.OWNER | Says.KEYBOX) for each in sentence
+            ):
+                return not any(each.says & Says.HARMLESS for each in sentence)
+        return False
+
+
+_ABBREVIATION = re.compile(
+    r"(?:^|[\s(])(?:nr|no|n|num|núm|št|č|tel|apt|ap|apto|zi|zi|z|st|str|bzw|ca|inkl|u|sr|sra|dr|mr|mrs|p|г|кв|д|ул)$", re.IGNORECASE
 )
-_OTHER_SCRIPT = re.compile("[ãíó\u0400-\u04ff\u0590-\u06ff\u0900-\u097f\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
-_MOST_CODES = 24
+_INDIAN = re.compile(r"pin[ ]?code|पिन[ ]?कोड", re.IGNORECASE)
+_NUMBERED_PIN = re.compile(r"\b[Pp]ins? \d{1,3}\b")
+_BACK = re.compile(
+    r"(?i)\bback\b|hinten|rückseite|au dos|verso|reverso|detrás|atrás|retro|dietro|achterop|achterkant|z tyłu|odwrocie|arka|обороте|обратной|сзади|звороті|bakpå|bagpå|baksida|takana|zadní|裏|背面|뒷면|뒤|خلف|ظهر|पीछे"
+)
+_CARD = re.compile(
+    r"(?i)digits|numbers|card|ziffern|zahlen|karte|chiffres|carte|cartão|carta|tarjeta|cifras|dígitos|números|cifre|cijfers|pas\b|kaart|cyfry|karty|karcie|kart|rakam|цифры|карт|цифри|siffr|kort|カード|桁|数字|卡|카드|숫자|أرقام|بطاق|अंक|कार्ड"
+)
+_ALONE = re.compile(r"[#*]?[\w-]{3,16}(?: \d{3,6}){0,2}[#*`\"'_.]{0,3}[ \t]*(?:\r?\n|$)")
+_TIME = re.compile(r"(?:[01]?\d|2[0-3])[0-5]\d")
 
 
-def in_recovery_codes(piece: Text) -> Iterator[Span]:
-    """Recovery codes behind their name or below it, in whatever language and however many."""
-    text = piece.text
-    found = [] if _RECOVERIES.absent(piece) else _RECOVERIES.places(piece)
-    beyond = (
-        set()
-        if text.isascii() or not _OTHER_SCRIPT.search(text)
-        else {at for word in _RECOVERIES_BEYOND for at in places(piece.lower, word)}
-    )
-    done = -1
-    for at in sorted({*found, *beyond}):
-        if at < done:
-            continue
-        name = _RECOVERY.search(text, max(0, at - 20), at + 40) if at in beyond else _RECOVERY.match(text, at)
-        if name is None:
-            continue
-        done = name.end()
-        for length in range(_MOST_LEADS):
-            lead = _LEAD.match(text, done) if length == 0 else _SHORT_LEAD.match(text, done)
-            codes = _codes_from(text, lead.end()) if lead else []
-            if codes:
-                done = codes[-1].end()
-                yield from (Span(*code.span("code"), "password") for code in codes)
-                break
+def _is_time(value: str) -> bool:
+    return _TIME.fullmatch(value) is not None
 
 
-_MOST_LEADS = 2
-_SHORT_LEAD = re.compile(r"[^\n:]{0,80}:[ \t]{0,4}[\r\n>*•|`\"'\[ \t-]{0,12}(?:\d{1,2}[.)][ ]{1,3})?[`\"'*]{0,2}")
+def _words(text: str, start: int, end: int) -> Iterator[_Word]:
+    """The words of a part of a text. Those of scripts without spaces that say nothing are left out."""
+    for match in TOKEN.finditer(text, start, end):
+        word = match[0]
+        if _SPACELESS.match(word):
+            for first, last, meaning in said_within(word):
+                yield _Word(match.start() + first, match.start() + last, meaning)
+        else:
+            tag = text[match.start() - 1 : match.start()] in ("<", "/") and text[match.end() : match.end() + 1] == ">"
+            yield _Word(match.start(), match.end(), 0 if tag else _meaning(word))
 
 
-def _codes_from(text: str, at: int) -> list[re.Match[str]]:
-    codes: list[re.Match[str]] = []
-    while len(codes) < _MOST_CODES and (code := _CODE.match(text, at)):
-        if not _may_be_code(code["code"]):
-            break
-        codes.append(code)
-        between = _NEXT.match(text, code.end())
-        if between is None or between.end() == code.end():
-            break
-        at = between.end()
-    with_digit = sum(DIGIT.search(code["code"]) is not None for code in codes)
-    if len(codes) == 1:
-        value = codes[0]["code"]
-        return codes if (mixed(value) and len(value) >= 7) or len(re.sub(r"\D", "", value)) >= 6 else []
-    return codes if 2 * with_digit > len(codes) else []
+def _meaning(word: str) -> int:
+    if word == "TAN":
+        return Says.STRONG
+    return Says.DIGIT if _SINO.fullmatch(word) else says(word)
 
 
-def _may_be_code(value: str) -> bool:
-    return (
-        (DIGIT.search(value) is not None and (len(value) >= 6))
-        or ("-" in value and len(value) >= 9)
-        or (value.isdigit() and len(value) >= 4)
-    )
+_SINO = re.compile("[공영일이삼사오육칠팔구]{3,12}(?:이?에요|예요|이?야|입니다|이?고|번)?")
+
+
+_SPACELESS = re.compile("[\u3040-\u30ff\u3400-\u9fff\u0e01-\u0e4e〇]")

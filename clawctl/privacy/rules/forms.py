@@ -62,7 +62,7 @@ _NEEDED_BEFORE = {
     "pass": _OPTION,
     "user": re.compile(r"(?i)(?:add|create|change|set|update|reset|new)[ _-]?$"),
     "<<<": re.compile(
-        r"(?i)(?:sudo|passwd|login|keyring|kinit|cryptsetup|openssl|gpg|htpasswd|auth|passphrase|read)\b[^\n]{0,60}$"
+        r"(?i)(?:sudo|passwd|login|sign-?in|unlock|decrypt|keyring|kinit|cryptsetup|openssl|gpg|htpasswd|auth|passphrase|read)\b[^\n]{0,60}$"
     ),
     '"key"': re.compile(r"(?i)\"(?:user(?:_?name)?|login|account)\"\s{0,3}:\s{0,3}\"[^\"{}]{1,40}\",\s{0,12}$"),
     "reset it to ": re.compile(r"(?i)(?:passw|passphrase|passcode|\bpw|\bpwd|\bpin\b|login)[^\n]{0,60}$"),

@@ -29,12 +29,20 @@ class Text:
     ascii: str  # in lower case too, with `?` for letters beyond ASCII: words are found in it fastest
     blobs: list[tuple[int, int]]  # where the runs are that may be a key
     words: frozenset[str]  # the words of all anchors that stand in it
+    spelled: frozenset[str] = frozenset()  # its runs of two ASCII letters or more, in lower case
+    beyond: bool = True  # whether it has letters beyond ASCII
     names: list[int] = field(default_factory=list)  # where a word stands that may name a secret, once somebody has asked
 
 
 def make_text(text: str, lower: str) -> Text:
     plain = lower if text.isascii() else lower.encode("ascii", "replace").decode()
-    return Text(text, lower, plain, _blobs(text), _anchored(plain))
+    spelled = frozenset(_WORDS.findall(plain))
+    return Text(
+        text, lower, plain, _blobs(text), _anchored(spelled), spelled, not text.isascii() and _BEYOND.search(text) is not None
+    )
+
+
+_BEYOND = re.compile("[\u00aa-\u00ba\u00c0-\u1fff\u2c00-\u2dff\u3005-\u3007\u3040-\ud7ff\uf900-\ufdff\ufe70-\ufeff\uff21-\uffdc]")
 
 
 class Anchors:
@@ -83,8 +91,8 @@ def _any_of(_: int) -> re.Pattern[str]:
 _VOCABULARY = _Vocabulary()
 
 
-def _anchored(lower: str) -> frozenset[str]:
-    return frozenset(chain(("",), *set(map(_VOCABULARY.__getitem__, _WORDS.findall(lower)))))
+def _anchored(words: frozenset[str]) -> frozenset[str]:
+    return frozenset(chain(("",), *map(_VOCABULARY.__getitem__, words)))
 
 
 Finder = Callable[[Text], Iterator[Span]]

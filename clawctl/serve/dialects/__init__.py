@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
+from clawctl.run.rows import Message
 from clawctl.serve.sampling import Settings
 from clawctl.serve.text import Event
-from clawctl.types import Message
 
 
 class Refusal(Exception):

@@ -1,11 +1,9 @@
 """Checks a request's body against its table: refused, known and unknown fields."""
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from clawctl.serve.dialects import Ask, Refusal
-from clawctl.serve.dialects.rows import JUDGED, Engine, Row, Table
-from clawctl.serve.dialects.tables import TABLES
+from clawctl.serve.dialects.tables import JUDGED, TABLES, Engine, FieldRow, Table
 
 MOST_NAMED: Final = 64  # names of unknown things of one request
 _LONGEST: Final = 64  # length of such a name
@@ -19,19 +17,14 @@ def known(api: str, body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ..
     return {name: value for name, value in body.items() if table.row(name) is not None}, tuple(unknown)
 
 
-def used(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """The fields of a body that ask for something."""
-    return tuple(name for name, value in body.items() if value is not None and value is not False)
-
-
 def refuse_beyond(ask: Ask, engine: Engine) -> None:
     """Raises Refusal for a field that this engine does not support, though others do. Fields that `clawctl.serve.sampling` checks
     by value are left to it."""
     for name in ask.fields:
         row = TABLES[ask.api].row(name)
         if row is not None and name not in JUDGED and row.at(engine) == "refused" != row.treatment:
-            told = {"upstream": "this upstream", "embedded": "the embedded engine"}.get(engine, engine)
-            raise Refusal(400, f"{told} does not support '{name}': remove it, or serve with another engine", name)
+            what = {"upstream": "this upstream", "embedded": "the embedded engine"}.get(engine, engine)
+            raise Refusal(400, f"{what} does not support '{name}': remove it, or serve with another engine", name)
 
 
 def _check(table: Table, value: Any, path: str, unknown: dict[str, None], depth: int) -> None:
@@ -78,9 +71,9 @@ def _check_fields(table: Table, value: dict[str, Any], path: str, unknown: dict[
                 _check(TABLES[row.of], inner, below, unknown, depth + 1)
 
 
-def _refuse(row: Row, path: str, told: str) -> None:
+def _refuse(row: FieldRow, path: str, what: str) -> None:
     if row.treatment == "refused":
-        raise Refusal(400, f"{told} is not supported here: {row.note}", path.replace("[]", ""))
+        raise Refusal(400, f"{what} is not supported here: {row.note}", path.replace("[]", ""))
 
 
 def _name(unknown: dict[str, None], path: str) -> None:

@@ -1,22 +1,22 @@
 """OpenAI chat completions: https://platform.openai.com/docs/api-reference/chat, with additions of real clients."""
 
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
 
+from clawctl.run.rows import Message
 from clawctl.serve.dialects import Ask, Choice, Extras, Refusal, Shown, ShownToken, fields
-from clawctl.serve.dialects.api import known, used
-from clawctl.serve.dialects.blocks import chat_message
+from clawctl.serve.dialects.api import known
 from clawctl.serve.dialects.fields import Object, wrong
 from clawctl.serve.dialects.handles import call_id
-from clawctl.serve.dialects.items import CUSTOM_INPUT, custom_function, free_text
-from clawctl.serve.dialects.settings import check_settings
+from clawctl.serve.dialects.settings import template_settings
+from clawctl.serve.dialects.tools import CUSTOM_INPUT, check_callable, custom_function, forced_choice, free_text, tool_name
+from clawctl.serve.dialects.writing import ChunkDialect, chat_logprobs, chat_message, chunk_frame
+from clawctl.serve.dialects.writing import envelope as envelope
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
-from clawctl.serve.text import CallBegun, CallSaid, Event, Said, Thought
-from clawctl.types import Message
+from clawctl.serve.text import CallDelta, CallStart, Event, ReasoningDelta, TextDelta
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool", "function": "tool"}
 _MOST_CHOICES = 128
@@ -37,31 +37,35 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
     messages = [_message(message, i) for i, message in enumerate(sent)]
     tools, custom = _tools(body)
     choice, offered = _tool_choice(body, tools)
-    settings = _template_settings(body)
+    reasoning, thinking = fields.object_or_none(body, "reasoning"), fields.object_or_none(body, "thinking").get("type")
+    enabled = reasoning.get("enabled")
+    settings = template_settings(
+        body,
+        thinking != "disabled" if isinstance(thinking, str) else None,
+        enabled if isinstance(enabled, bool) else None,
+        False if "none" in (body.get("reasoning_effort"), reasoning.get("effort")) else None,
+    )
     longest = body.get("max_completion_tokens")
     top = fields.whole_number(body, "top_logprobs", 0, 20) or 0
     if top and not fields.flag(body, "logprobs"):
         raise Refusal(400, "'top_logprobs' needs 'logprobs': true", "top_logprobs")
     continues, prompted = _ending(body, messages)
+    common = fields.common(body, live_name, "max_tokens" if longest is None else "max_completion_tokens")
+    if body.get("add_generation_prompt") is False:
+        common["fields"] += ("add_generation_prompt",)
     passed = {**body, "chat_template_kwargs": settings or None}
     if passed.get("reasoning_effort") is None:
-        passed["reasoning_effort"] = fields.text(fields.object_or_none(body, "reasoning"), "effort", "reasoning.effort")
+        passed["reasoning_effort"] = fields.text(reasoning, "effort", "reasoning.effort")
     return Ask(
         api="chat",
-        model=fields.model_name(body, live_name),
+        **common,
         messages=messages,
         sent_messages=sent,
         tools=offered or None,
         tool_choice=choice,
-        stream=bool(fields.flag(body, "stream")),
         include_usage=bool(fields.flag(fields.object_or_none(body, "stream_options"), "include_usage")),
         n=fields.whole_number(body, "n", 1, _MOST_CHOICES) or 1,
         stop=fields.stops(body.get("stop"), "stop"),
-        temperature=fields.number(body, "temperature", 0, 100),
-        top_p=fields.number(body, "top_p", 0, 1),
-        top_k=max(0, fields.whole_number(body, "top_k", -1, 1 << 31) or 0),
-        max_tokens=fields.whole_number(body, "max_tokens" if longest is None else "max_completion_tokens", 1, 1 << 31),
-        max_tokens_may_shrink=True,
         logprobs=bool(fields.flag(body, "logprobs")),
         top_logprobs=top,
         template_settings=settings,
@@ -70,9 +74,8 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
         echo={
             "function_call": body.get("tools") is None and bool(body.get("functions")),
             "custom": custom,
-            "no_reasoning": _hides_reasoning(body),
+            "no_reasoning": fields.flag(body, "include_reasoning") is False or reasoning.get("exclude") is True,
         },
-        fields=used(body) if body.get("add_generation_prompt") is not False else (*used(body), "add_generation_prompt"),
         unknown=unknown,
         continues=continues,
         prompted=prompted,
@@ -124,17 +127,12 @@ def _ending(body: Object, messages: list[Message]) -> tuple[bool, bool]:
     if not wanted:
         return False, prompted is not False
     if prompted and body.get("continue_final_message"):
-        told = "'continue_final_message' and 'add_generation_prompt' cannot be used together"
-        raise Refusal(400, told, "continue_final_message")
+        problem = "'continue_final_message' and 'add_generation_prompt' cannot be used together"
+        raise Refusal(400, problem, "continue_final_message")
     if last["role"] != "assistant" or not isinstance(last["content"], str) or not last["content"] or last.get("tool_calls"):
-        told = "an answer can only continue a last message that is assistant text without tool calls"
-        raise Refusal(400, told, "continue_final_message")
+        problem = "an answer can only continue a last message that is assistant text without tool calls"
+        raise Refusal(400, problem, "continue_final_message")
     return True, False
-
-
-def _hides_reasoning(body: Object) -> bool:
-    exclude = fields.object_or_none(body, "reasoning").get("exclude")
-    return fields.flag(body, "include_reasoning") is False or exclude is True
 
 
 def _tool_choice(body: Object, tools: list[Object]) -> tuple[Any, list[Object]]:
@@ -151,48 +149,11 @@ def _tool_choice(body: Object, tools: list[Object]) -> tuple[Any, list[Object]]:
     kind = fields.an_object(choice, where).get("type", "function")
     if kind == "allowed_tools":
         allowed = fields.object_or_none(choice, "allowed_tools")
-        named = (_name(each) for each in fields.objects(allowed.get("tools"), "tool_choice.allowed_tools.tools"))
+        named = (tool_name(each) for each in fields.objects(allowed.get("tools"), "tool_choice.allowed_tools.tools"))
         names = {name for name in named if isinstance(name, str)}
-        offered = [tool for tool in tools if _name(tool) in names]
+        offered = [tool for tool in tools if tool_name(tool) in names]
         return check_callable(allowed.get("mode", "auto"), offered), offered
-    return forced_choice(str(choice["name"] if old and "name" in choice else _name(choice)), tools), tools
-
-
-def check_callable(choice: Any, tools: Sequence[Object]) -> Any:
-    """The choice. Raises Refusal if it forces a call but no tool can be called."""
-    if choice == "required" and all(_name(tool) is None for tool in tools):
-        told = "'tool_choice' forces a call, but no tool in 'tools' can be called: offer a function"
-        raise Refusal(400, told, "tool_choice")
-    return choice
-
-
-def forced_choice(name: str, tools: Sequence[Object]) -> Object:
-    """A named tool that must be called, in chat form. Raises Refusal if it was not offered."""
-    if any(tool.get("name") == name and _name(tool) is None for tool in tools):
-        told = f"'tool_choice' forces {name[:80]!r}, which only its vendor's servers can run: offer your own tool"
-        raise Refusal(400, told, "tool_choice")
-    if name not in map(_name, tools):
-        raise Refusal(400, f"'tool_choice' names {name[:80]!r}, which is not among 'tools'", "tool_choice")
-    return {"type": "function", "function": {"name": name}}
-
-
-def _name(tool: Object) -> Any:
-    for kind in ("function", "custom"):
-        if isinstance(tool.get(kind), dict):
-            return tool[kind].get("name")
-    return None
-
-
-def _template_settings(body: Object) -> Object:
-    settings = fields.switched(body, check_settings(fields.object_or_none(body, "chat_template_kwargs")))
-    kind, reasoning = fields.object_or_none(body, "thinking").get("type"), fields.object_or_none(body, "reasoning")
-    if isinstance(kind, str):
-        settings = {"enable_thinking": kind != "disabled", **settings}
-    if isinstance(reasoning.get("enabled"), bool):
-        settings = {"enable_thinking": reasoning["enabled"], **settings}
-    if "none" in (body.get("reasoning_effort"), reasoning.get("effort")):
-        settings = {"enable_thinking": False, **settings}
-    return settings
+    return forced_choice(str(choice["name"] if old and "name" in choice else tool_name(choice)), tools), tools
 
 
 def _message(message: Any, i: int) -> Message:
@@ -249,35 +210,32 @@ def _part(part: Any, where: str) -> str:
     raise Refusal(400, f"a part of '{where}' must be an object", where)
 
 
-class Chat:
-    """See `clawctl.serve.dialects.Dialect`."""
+class Chat(ChunkDialect):
+    """Chat completions: each choice is a message, or its deltas."""
+
+    prefix = "chatcmpl"
 
     def __init__(self, ask: Ask, exchange_id: str) -> None:
-        self._ask = ask
-        self._created = int(time.time())
-        self._id = f"chatcmpl{exchange_id}"
+        super().__init__(ask, exchange_id)
         self._before_tools = bool(ask.echo.get("function_call"))  # the client uses functions, not tools
         self._calls: dict[int, int] = {}  # tool calls of each choice that were streamed so far
         self._custom = set(ask.echo.get("custom") or ())  # custom tools of the client
         self._free: dict[int, list[str]] = {}  # the arguments of a call so far, for each choice
-        self._told_ids: dict[int, int] = {}  # how many of each choice's ids were streamed; missing: nor the prompt's
+        self._ids_sent: dict[int, int] = {}  # how many of each choice's ids were streamed; missing: nor the prompt's
         self._thinks = not ask.echo.get("no_reasoning")
-
-    def message(self, choice: Choice) -> Message:
-        return chat_message(choice)
 
     def whole(self, choices: list[Choice]) -> bytes:
         answers = []
         for choice in choices:
-            message = {**_extras(choice).message, **self._told(choice)}
+            message = {**_extras(choice).message, **self._message_sent(choice)}
             tokens = (token for shown in choice.shown for token in shown.tokens)
-            logprobs = {"content": told_logprobs(tokens)} if self._ask.logprobs else None
+            logprobs = {"content": chat_logprobs(tokens)} if self._ask.logprobs else None
             answer = {"index": choice.index, "message": message, "finish_reason": self._finish_reason(choice), "logprobs": logprobs}
             if self._ask.return_ids:
                 answer["token_ids"] = choice.completion_ids
             answers.append({**_extras(choice).choice, **answer})
-        told = {**_extras(choices[0]).answer, **self._head("chat.completion"), "choices": answers, "usage": _usage(choices)}
-        return orjson.dumps(told | ({"prompt_token_ids": choices[0].prompt_ids} if self._ask.return_ids else {}))
+        answer = {**_extras(choices[0]).answer, **self._head("chat.completion"), "choices": answers, "usage": _usage(choices)}
+        return orjson.dumps(answer | ({"prompt_token_ids": choices[0].prompt_ids} if self._ask.return_ids else {}))
 
     def begin(self, choice: Choice) -> bytes:
         return self._chunk(choice, {"role": "assistant", "content": ""})
@@ -286,7 +244,7 @@ class Chat:
         frames = []
         for i, event in enumerate(shown.events):
             tokens = shown.tokens if i == len(shown.events) - 1 else []
-            if not isinstance(event, CallSaid):
+            if not isinstance(event, CallDelta):
                 frames.append(self._free_input(choice))
             delta = self._delta(choice, event)
             if delta or tokens or self._ask.return_ids:  # otherwise the client sees nothing of it
@@ -295,31 +253,22 @@ class Chat:
 
     def finish(self, choice: Choice) -> bytes:
         extras = _extras(choice)
-        told = self._chunk(choice, extras.message, self._finish_reason(choice), extras=extras)
-        return self._free_input(choice) + told
+        last = self._chunk(choice, extras.message, self._finish_reason(choice), extras=extras)
+        return self._free_input(choice) + last
 
     def _free_input(self, choice: Choice) -> bytes:
         """The input of the last call to a custom tool. It is inside JSON, so it is certain only at the call's end."""
         pieces = self._free.pop(choice.index, None)
         if pieces is None:
             return b""
-        said = {"index": self._calls[choice.index] - 1, "custom": {"input": free_text("".join(pieces))}}
-        return self._chunk(choice, {"tool_calls": [said]})
+        call = {"index": self._calls[choice.index] - 1, "custom": {"input": free_text("".join(pieces))}}
+        return self._chunk(choice, {"tool_calls": [call]})
 
-    def end(self, choices: list[Choice]) -> bytes:
-        done = b"data: [DONE]\n\n"
-        if not self._ask.include_usage:
-            return done
+    def _usage_chunk(self, choices: list[Choice]) -> Object:
         head = {**_extras(choices[0]).answer, **self._head("chat.completion.chunk")}
-        return _frame({**head, "choices": [], "usage": _usage(choices)}) + done
+        return {**head, "choices": [], "usage": _usage(choices)}
 
-    def failed(self, refusal: Refusal) -> bytes:
-        return _frame(envelope(refusal))
-
-    def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self._id, "object": kind, "created": self._created, "model": self._ask.model}
-
-    def _told(self, choice: Choice) -> Message:
+    def _message_sent(self, choice: Choice) -> Message:
         message = chat_message(choice)
         if not self._thinks:
             message.pop("reasoning_content", None)
@@ -335,24 +284,24 @@ class Chat:
         return "function_call" if self._before_tools and choice.finish_reason == "tool_calls" else choice.finish_reason
 
     def _delta(self, choice: Choice, event: Event) -> dict[str, Any]:
-        if isinstance(event, Said):
+        if isinstance(event, TextDelta):
             return {"content": event.text}
-        if isinstance(event, Thought):
+        if isinstance(event, ReasoningDelta):
             return {"reasoning_content": event.text} if self._thinks else {}
-        if isinstance(event, CallBegun):
+        if isinstance(event, CallStart):
             self._calls[choice.index] = self._calls.get(choice.index, 0) + 1
         i = self._calls[choice.index] - 1
-        function = {"name": event.name, "arguments": ""} if isinstance(event, CallBegun) else {"arguments": event.text}
+        function = {"name": event.name, "arguments": ""} if isinstance(event, CallStart) else {"arguments": event.text}
         if self._before_tools:
             return {"function_call": function} if i == 0 else {}
-        if isinstance(event, CallBegun) and event.name in self._custom:
+        if isinstance(event, CallStart) and event.name in self._custom:
             self._free[choice.index] = []
             custom = {"name": event.name, "input": ""}
             return {"tool_calls": [{"index": i, "id": call_id(choice.exchange_id, i), "type": "custom", "custom": custom}]}
-        if isinstance(event, CallSaid) and choice.index in self._free:
+        if isinstance(event, CallDelta) and choice.index in self._free:
             self._free[choice.index].append(event.text)
             return {}
-        if isinstance(event, CallSaid):
+        if isinstance(event, CallDelta):
             return {"tool_calls": [{"index": i, "function": function}]}
         return {"tool_calls": [{"index": i, "id": call_id(choice.exchange_id, i), "type": "function", "function": function}]}
 
@@ -364,33 +313,21 @@ class Chat:
         tokens: Iterable[ShownToken] = (),
         extras: Extras = _NOTHING,
     ) -> bytes:
-        said = {**extras.choice, "index": choice.index, "delta": delta, "finish_reason": finish}
-        if self._ask.logprobs and (content := told_logprobs(tokens)):
-            said["logprobs"] = {"content": content}
-        prompt = self._tell_ids(choice, said) if self._ask.return_ids else {}
-        return _frame({**extras.answer, **self._head("chat.completion.chunk"), **prompt, "choices": [said]})
+        chunk = {**extras.choice, "index": choice.index, "delta": delta, "finish_reason": finish}
+        if self._ask.logprobs and (content := chat_logprobs(tokens)):
+            chunk["logprobs"] = {"content": content}
+        prompt = self._new_ids(choice, chunk) if self._ask.return_ids else {}
+        return chunk_frame({**extras.answer, **self._head("chat.completion.chunk"), **prompt, "choices": [chunk]})
 
-    def _tell_ids(self, choice: Choice, said: dict[str, Any]) -> dict[str, Any]:
+    def _new_ids(self, choice: Choice, chunk: dict[str, Any]) -> dict[str, Any]:
         """Add new ids to a chunk's choice, and the prompt's if they were not sent yet. The names are vLLM's."""
-        ids, begun = choice.completion_ids or [], choice.index in self._told_ids
-        told = self._told_ids.get(choice.index, 0)
-        said["token_ids"] = ids[told:]
+        ids, begun = choice.completion_ids or [], choice.index in self._ids_sent
+        sent = self._ids_sent.get(choice.index, 0)
+        chunk["token_ids"] = ids[sent:]
         if choice.prompt_ids is None:
             return {}
-        self._told_ids[choice.index] = len(ids)
+        self._ids_sent[choice.index] = len(ids)
         return {} if begun else {"prompt_token_ids": choice.prompt_ids}
-
-
-def told_logprobs(tokens: Iterable[ShownToken]) -> list[dict[str, Any]]:
-    return [
-        {
-            "token": token.text,
-            "logprob": token.logprob,
-            "bytes": list(token.text.encode()) if token.bytes is None else token.bytes,
-            "top_logprobs": token.top,
-        }
-        for token in tokens
-    ]
 
 
 def _extras(choice: Choice) -> Extras:
@@ -398,9 +335,9 @@ def _extras(choice: Choice) -> Extras:
 
 
 def _usage(choices: list[Choice]) -> dict[str, Any]:
-    told = [choice.usage for choice in choices if choice.usage is not None]
-    if len(told) == len(choices):
-        return _usage_together(told)
+    usages = [choice.usage for choice in choices if choice.usage is not None]
+    if len(usages) == len(choices):
+        return _usage_together(usages)
     asked, answered = choices[0].prompt_tokens, sum(choice.completion_tokens for choice in choices)
     usage: dict[str, Any] = {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}
     if (cached := choices[0].cached_tokens) is not None:
@@ -410,25 +347,14 @@ def _usage(choices: list[Choice]) -> dict[str, Any]:
     return usage
 
 
-def _usage_together(told: list[dict[str, Any]]) -> dict[str, Any]:
+def _usage_together(usages: list[dict[str, Any]]) -> dict[str, Any]:
     """Of answers to one prompt that were sampled apart, as if they had been sampled together."""
-    usage = dict(told[0])
-    for other in told[1:]:
+    usage = dict(usages[0])
+    for other in usages[1:]:
         usage["completion_tokens"] += other["completion_tokens"]
         usage["total_tokens"] += other["completion_tokens"]
-    details = [each.get("completion_tokens_details") or {} for each in told]
+    details = [each.get("completion_tokens_details") or {} for each in usages]
     if any(details):
         numbers = {name for each in details for name, value in each.items() if isinstance(value, int)}
         usage["completion_tokens_details"] = details[0] | {name: sum(each.get(name) or 0 for each in details) for name in numbers}
     return usage
-
-
-def _frame(data: dict[str, Any]) -> bytes:
-    return b"data: " + orjson.dumps(data) + b"\n\n"
-
-
-def envelope(refusal: Refusal) -> dict[str, Any]:
-    """OpenAI's error body."""
-    kind = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}.get(refusal.status)
-    kind = kind or ("invalid_request_error" if refusal.status < 500 else "server_error")
-    return {"error": {"message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.code}}

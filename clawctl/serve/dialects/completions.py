@@ -3,22 +3,20 @@
 A prompt is text or token ids and enters the engine unchanged: no template is applied, and control tokens stay control tokens.
 """
 
-import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 import orjson
 
+from clawctl.run.rows import plain_prompt
 from clawctl.serve.dialects import Ask, Choice, Prompt, Refusal, Shown, ShownToken, fields
-from clawctl.serve.dialects.api import known, used
-from clawctl.serve.dialects.blocks import chat_message
-from clawctl.serve.dialects.chat import envelope as envelope
+from clawctl.serve.dialects.api import known
 from clawctl.serve.dialects.fields import Object, wrong
+from clawctl.serve.dialects.writing import ChunkDialect, chunk_frame
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
-from clawctl.serve.text import Said
-from clawctl.types import Message, plain_prompt
+from clawctl.serve.text import TextDelta
 
 DEFAULT_TOKENS = 16  # of an answer: OpenAI's default, and vLLM's
 MOST_ANSWERS = 128  # of one request: prompts times `n`
@@ -44,45 +42,43 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
     echo, top = bool(fields.flag(body, "echo")), fields.whole_number(body, "logprobs", 0, _MOST_TOP)
     if echo and top is not None:
         raise Refusal(400, "'logprobs' with 'echo' is not supported: prompts are not scored", "logprobs")
-    limit = fields.whole_number(body, "max_tokens", 1, 1 << 31)
+    common = fields.common(body, live_name)
+    if "max_tokens" not in body:  # null: the rest of the context
+        common["max_tokens"] = DEFAULT_TOKENS
     special = fields.flag(body, "add_special_tokens")
     passed = {name: value for name, value in engine_fields(body).items() if name not in _CHAT_ONLY}
-    messages = [plain_prompt(prompt) if isinstance(prompt, str) else plain_prompt(_shown(prompt)) for prompt in prompts]
+    messages = [plain_prompt(prompt if isinstance(prompt, str) else _shown(prompt)) for prompt in prompts]
     return Ask(
         api="completions",
-        model=fields.model_name(body, live_name),
+        **common,
         messages=messages,
         sent_messages=messages,
         tools=None,
         tool_choice=None,
-        stream=bool(fields.flag(body, "stream")),
         include_usage=bool(fields.flag(fields.object_or_none(body, "stream_options"), "include_usage")),
         n=n,
         stop=fields.stops(body.get("stop"), "stop"),
-        temperature=fields.number(body, "temperature", 0, 100),
-        top_p=fields.number(body, "top_p", 0, 1),
-        top_k=max(0, fields.whole_number(body, "top_k", -1, 1 << 31) or 0),
-        max_tokens=limit if "max_tokens" in body else DEFAULT_TOKENS,  # null: the rest of the context
-        max_tokens_may_shrink=True,
         logprobs=top is not None,
         top_logprobs=top or 0,
         engine_fields=passed,
         claims=read_claims(body, messages),
-        echo={
-            "echo": echo,
-            "return_token_ids": bool(fields.flag(body, "return_token_ids")),
-        },
+        echo={"echo": echo, "return_token_ids": bool(fields.flag(body, "return_token_ids"))},
         prompts=tuple(prompts),
         add_special_tokens=special is not False,
-        fields=used(body),
         unknown=unknown,
     )
 
 
-def each_prompt(ask: Ask) -> list[Ask]:
-    """An ask of each prompt."""
-    paired = zip(ask.prompts, ask.messages, strict=True)
-    return [replace(ask, prompts=(prompt,), messages=[said], sent_messages=[said]) for prompt, said in paired]
+async def each_prompt(ask: Ask, text_of: Callable[[str, tuple[int, ...]], Awaitable[str]]) -> list[Ask]:
+    """An ask of each prompt. `text_of` gives the text of a key's token ids, "" without a tokenizer. Raises Refusal."""
+    asks = []
+    for prompt, message in zip(ask.prompts, ask.messages, strict=True):
+        text = "" if isinstance(prompt, str) else await text_of(ask.key, prompt)
+        if not isinstance(prompt, str) and not text and ask.echo["echo"]:
+            raise Refusal(400, "'echo' is not supported: this server has no tokenizer for token ids", "echo")
+        messages = [plain_prompt(text) if text else message]
+        asks.append(replace(ask, prompts=(prompt,), messages=messages, sent_messages=messages))
+    return asks
 
 
 def _prompts(given: Any) -> list[Prompt]:
@@ -122,70 +118,60 @@ def _shown(ids: tuple[int, ...]) -> str:
     return f"[{len(ids)} token ids: {' '.join(map(str, ids[-32:]))}]"
 
 
-class Completions:
-    """See `clawctl.serve.dialects.Dialect`. Choices are numbered over all prompts: those of the first come first."""
+class Completions(ChunkDialect):
+    """Plain completions. Choices are numbered over all prompts: those of the first come first."""
+
+    prefix = "cmpl"
 
     def __init__(self, ask: Ask, exchange_id: str, prompts: Iterable[str] = ()) -> None:
         """`prompts`: their texts, if they are to be repeated."""
-        self._ask, self._prompts = ask, list(prompts)
-        self._created, self._id = int(time.time()), f"cmpl{exchange_id}"
+        super().__init__(ask, exchange_id)
+        self._prompts = list(prompts)
         self._offsets: dict[int, int] = {}  # of each choice: characters that were streamed
-
-    def message(self, choice: Choice) -> Message:
-        return chat_message(choice)
 
     def whole(self, choices: list[Choice]) -> bytes:
         answers = []
         for choice in choices:
-            text = "".join(event.text for shown in choice.shown for event in shown.events if isinstance(event, Said))
+            text = "".join(event.text for shown in choice.shown for event in shown.events if isinstance(event, TextDelta))
             tokens = [token for shown in choice.shown for token in shown.tokens]
-            logprobs = told_logprobs(tokens, 0) if self._ask.logprobs else None
+            logprobs = plain_logprobs(tokens, 0) if self._ask.logprobs else None
             answers.append({**self._answer(choice, self._echoed(choice) + text, logprobs), **self._end_of(choice)})
-        return orjson.dumps({**self._head(), "choices": answers, "usage": _usage(choices, self._ask.n)})
+        return orjson.dumps({**self._head("text_completion"), "choices": answers, "usage": _usage(choices, self._ask.n)})
 
     def begin(self, choice: Choice) -> bytes:
         echoed = self._echoed(choice)
         return self._chunk(self._answer(choice, echoed, None)) if echoed else b""
 
     def piece(self, choice: Choice, shown: Shown) -> bytes:
-        text = "".join(event.text for event in shown.events if isinstance(event, Said))
+        text = "".join(event.text for event in shown.events if isinstance(event, TextDelta))
         before = self._offsets.get(choice.index, 0)
         self._offsets[choice.index] = before + len(text)
-        logprobs = told_logprobs(shown.tokens, before) if self._ask.logprobs else None
+        logprobs = plain_logprobs(shown.tokens, before) if self._ask.logprobs else None
         return self._chunk(self._answer(choice, text, logprobs))
 
     def finish(self, choice: Choice) -> bytes:
         return self._chunk({**self._answer(choice, "", None), **self._end_of(choice)})
 
-    def end(self, choices: list[Choice]) -> bytes:
-        done = b"data: [DONE]\n\n"
-        if not self._ask.include_usage:
-            return done
-        return _frame({**self._head(), "choices": [], "usage": _usage(choices, self._ask.n)}) + done
-
-    def failed(self, refusal: Refusal) -> bytes:
-        return _frame(envelope(refusal))
+    def _usage_chunk(self, choices: list[Choice]) -> Object:
+        return {**self._head("text_completion"), "choices": [], "usage": _usage(choices, self._ask.n)}
 
     def _echoed(self, choice: Choice) -> str:
         return self._prompts[choice.index // self._ask.n] if self._ask.echo["echo"] else ""
-
-    def _head(self) -> Object:
-        return {"id": self._id, "object": "text_completion", "created": self._created, "model": self._ask.model}
 
     def _answer(self, choice: Choice, text: str, logprobs: Object | None) -> Object:
         return {"index": choice.index, "text": text, "logprobs": logprobs, "finish_reason": None}
 
     def _end_of(self, choice: Choice) -> Object:
-        told: Object = {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_sequence}
+        ending: Object = {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_sequence}
         if self._ask.echo["return_token_ids"]:
-            told |= {"prompt_token_ids": choice.prompt_ids, "token_ids": choice.completion_ids}
-        return told
+            ending |= {"prompt_token_ids": choice.prompt_ids, "token_ids": choice.completion_ids}
+        return ending
 
     def _chunk(self, answer: Object) -> bytes:
-        return _frame({**self._head(), "choices": [answer]})
+        return chunk_frame({**self._head("text_completion"), "choices": [answer]})
 
 
-def told_logprobs(tokens: list[ShownToken], offset: int) -> Object:
+def plain_logprobs(tokens: list[ShownToken], offset: int) -> Object:
     """In the form of this API. `offset`: characters of the answer before the first token."""
     offsets = []
     for token in tokens:
@@ -204,7 +190,3 @@ def _usage(choices: list[Choice], n: int) -> Object:
     asked = sum(choice.prompt_tokens for choice in choices[::n])
     answered = sum(choice.completion_tokens for choice in choices)
     return {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}
-
-
-def _frame(data: Object) -> bytes:
-    return b"data: " + orjson.dumps(data) + b"\n\n"

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import orjson
+
 from clawctl.serve.dialects import Refusal
 
 Object = dict[str, Any]
@@ -61,6 +63,15 @@ def object_or_none(body: Object, name: str) -> Object:
     return {} if value is None else an_object(value, name)
 
 
+def json_object(text: str) -> Object:
+    """The object that a text holds; an empty one if it holds none."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def objects(value: Any, where: str) -> list[Object]:
     if not isinstance(value, list):
         raise wrong(where, "a list of objects")
@@ -94,10 +105,23 @@ def model_name(body: Object, live_name: str) -> str:
     return model
 
 
-def switched(body: Object, settings: Object) -> Object:
-    """The template's settings, including `enable_thinking`, which some clients send next to them."""
-    thinking = flag(body, "enable_thinking")
-    return settings if thinking is None else {"enable_thinking": thinking, **settings}
+def used(body: Object) -> tuple[str, ...]:
+    """The fields of a body that ask for something."""
+    return tuple(name for name, value in body.items() if value is not None and value is not False)
+
+
+def common(body: Object, live_name: str, limit: str = "max_tokens") -> dict[str, Any]:
+    """The fields of an `Ask` that every API has. `limit` is its field for the longest answer. Raises Refusal."""
+    return {
+        "model": model_name(body, live_name),
+        "stream": bool(flag(body, "stream")),
+        "temperature": number(body, "temperature", 0, 100),
+        "top_p": number(body, "top_p", 0, 1),
+        "top_k": max(0, whole_number(body, "top_k", -1, 1 << 31) or 0),
+        "max_tokens": whole_number(body, limit, 1, 1 << 31),
+        "max_tokens_may_shrink": True,
+        "fields": used(body),
+    }
 
 
 Parts = str | list[Object]  # a message's content in OpenAI chat form: text, or parts with images
@@ -124,8 +148,17 @@ def left_out(what: str, name: Any) -> Object:
     return text_part(f"[{what}{named} was left out: only text and images can be read here]")
 
 
-def join_leading_system(messages: list[Object]) -> list[Object]:
-    """Joins leading system messages: clients send several, and many templates accept only one, at the beginning."""
+def for_engine(sent: list[Object]) -> list[Object]:
+    """Messages as an engine takes them: known roles, text or parts as content, no internal keys. Leading system messages are
+    joined: clients send several, and many templates accept only one, at the beginning."""
+    messages = [
+        {
+            **{key: value for key, value in message.items() if key not in ("handle", "is_error")},
+            "role": "system" if message["role"] == "developer" else message["role"],
+            "content": "" if message["content"] is None else message["content"],
+        }
+        for message in sent
+    ]
     count = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
     leading = messages[:count]
     if count < 2 or not all(isinstance(message["content"], str) for message in leading):
@@ -139,7 +172,7 @@ def later_system_as_user(messages: list[Object]) -> list[Object]:
 
 
 def steering(body: Object, vocabulary: int) -> dict[str, Any]:
-    """The fields that bend a model's distribution or fix its draws, as `clawctl.serve.engines.Sampling` names them; absent ones are
+    """The fields that bend a model's distribution or fix its draws, as `clawctl.engines.Sampling` names them; absent ones are
     left out. Raises Refusal."""
     ranges = {"min_p": (0, 1), "presence_penalty": (-2, 2), "frequency_penalty": (-2, 2), "repetition_penalty": (0.01, 100)}
     read: dict[str, Any] = {name: number(body, name, *ranges[name]) for name in ranges}
@@ -148,10 +181,10 @@ def steering(body: Object, vocabulary: int) -> dict[str, Any]:
     return {name: value for name, value in read.items() if value is not None}
 
 
-def _logit_bias(told: Object, vocabulary: int) -> dict[int, float]:
-    if len(told) > MOST_BIASES:
+def _logit_bias(biases: Object, vocabulary: int) -> dict[int, float]:
+    if len(biases) > MOST_BIASES:
         raise Refusal(400, f"'logit_bias' may contain at most {MOST_BIASES} tokens", "logit_bias")
-    ids = {name: int(name) for name in told if name.isascii() and name.isdigit() and len(name) < 10}
-    if len(ids) < len(told) or any(token >= vocabulary for token in ids.values()):
+    ids = {name: int(name) for name in biases if name.isascii() and name.isdigit() and len(name) < 10}
+    if len(ids) < len(biases) or any(token >= vocabulary for token in ids.values()):
         raise wrong("logit_bias", f"an object whose names are token ids below {vocabulary}")
-    return {ids[name]: number(told, name, -100, 100) or 0.0 for name in told}
+    return {ids[name]: number(biases, name, -100, 100) or 0.0 for name in biases}

@@ -5,23 +5,22 @@ from typing import Any
 
 import orjson
 
-from clawctl.serve.dialects import Ask, Choice, Refusal, Shown, fields
-from clawctl.serve.dialects.api import known, used
-from clawctl.serve.dialects.blocks import Block, Blocks, chat_message
-from clawctl.serve.dialects.chat import check_callable, forced_choice
-from clawctl.serve.dialects.content import read_messages, read_system, read_tools
-from clawctl.serve.dialects.fields import Object, wrong
-from clawctl.serve.dialects.handles import call_id, turn_handle
-from clawctl.serve.dialects.items import for_engine
-from clawctl.serve.dialects.settings import check_settings
+from clawctl.run.rows import Message
+from clawctl.serve.dialects import Ask, Choice, Refusal, ShownToken, fields
+from clawctl.serve.dialects.api import known
+from clawctl.serve.dialects.fields import Object, as_content, image_part, json_object, left_out, objects, strings, text_part, wrong
+from clawctl.serve.dialects.handles import call_id, exchange_of, turn_handle
+from clawctl.serve.dialects.settings import template_settings
+from clawctl.serve.dialects.tools import check_callable, client_tool, forced_choice
+from clawctl.serve.dialects.writing import BlockDialect, ContentBlock, ContentBlocks, event_frame
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
-from clawctl.serve.text import CallBegun
-from clawctl.types import Message
+from clawctl.serve.text import CallStart
 
 _ERRORS = {400: "invalid_request_error", 401: "authentication_error", 402: "billing_error", 403: "permission_error",
            404: "not_found_error", 405: "invalid_request_error", 413: "request_too_large", 429: "rate_limit_error",
            503: "overloaded_error", 504: "timeout_error", 529: "overloaded_error"}  # fmt: skip
+_ROLES = ("user", "assistant", "system")
 _STOP_REASONS = {"tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
 _TOO_LONG = re.compile(r"maximum context length is (\d+) tokens.*?\((\d+) in the messages", re.DOTALL)
 
@@ -42,34 +41,24 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
     tools = read_tools(body.get("tools"), body.get("messages"))
     choice = _tool_choice(body, tools)
     settings, passed = _engine_settings(body, tools)
-    messages = fields.join_leading_system(for_engine(sent))
-    last = messages[-1]
+    messages = fields.for_engine(sent)
+    last, text = messages[-1], messages[-1]["content"]
     return Ask(
         api="messages",
-        model=fields.model_name(body, live_name),
+        **fields.common(body, live_name),
         messages=messages,
         sent_messages=sent,
         tools=tools or None,
         tool_choice=choice,
-        stream=bool(fields.flag(body, "stream")),
         include_usage=True,
         n=1,
         stop=fields.stops(body.get("stop_sequences"), "stop_sequences"),
-        temperature=fields.number(body, "temperature", 0, 100),
-        top_p=fields.number(body, "top_p", 0, 1),
-        top_k=max(0, fields.whole_number(body, "top_k", -1, 1 << 31) or 0),
-        max_tokens=fields.whole_number(body, "max_tokens", 1, 1 << 31),
-        max_tokens_may_shrink=True,
         logprobs=False,
         template_settings=settings,
         engine_fields=passed,
         claims=read_claims(body, sent),
-        fields=used(body),
         unknown=unknown,
-        continues=last["role"] == "assistant"
-        and isinstance(last["content"], str)
-        and bool(last["content"])
-        and "tool_calls" not in last,
+        continues=last["role"] == "assistant" and isinstance(text, str) and bool(text) and "tool_calls" not in last,
     )
 
 
@@ -87,10 +76,8 @@ def _tool_choice(body: Object, tools: list[Object]) -> Any:
 
 def _engine_settings(body: Object, tools: list[Object]) -> tuple[Object, Object]:
     """The settings for the template, and the fields for an upstream."""
-    settings = fields.switched(body, check_settings(fields.object_or_none(body, "chat_template_kwargs")))
     thinking = fields.text(fields.object_or_none(body, "thinking"), "type", "thinking.type")
-    if thinking is not None:
-        settings = {"enable_thinking": thinking != "disabled", **settings}
+    settings = template_settings(body, None if thinking is None else thinking != "disabled")
     output = fields.object_or_none(body, "output_config")
     form = output.get("format") or body.get("output_format")
     wanted = None
@@ -105,46 +92,198 @@ def _engine_settings(body: Object, tools: list[Object]) -> tuple[Object, Object]
     return settings, engine_fields({**body, **own})
 
 
-class Messages:
-    """See `clawctl.serve.dialects.Dialect`. One choice; its blocks are the content blocks."""
+# ---- blocks ---------------------------------------------------------------------------------------------------------------------
 
-    def __init__(self, ask: Ask, exchange_id: str) -> None:
-        self._ask, self._exchange_id = ask, exchange_id
-        self._blocks = Blocks()
 
-    def message(self, choice: Choice) -> Message:
-        return chat_message(choice)
+def read_system(system: Any) -> list[Message]:
+    """The system prompt: a string, or text blocks."""
+    if system is None or system == "":
+        return []
+    if isinstance(system, str):
+        return [{"role": "system", "content": system}]
+    if not isinstance(system, list):
+        raise wrong("system", "a string or a list of text blocks")
+    texts = strings([block.get("text") for block in objects(system, "system")], "system.text")
+    return [{"role": "system", "content": "\n\n".join(texts)}] if texts else []
+
+
+def read_messages(given: Any) -> list[Message]:
+    """`messages` as chat messages. An assistant message from this server has `handle`, the exchange that produced it."""
+    if not isinstance(given, list) or not given:
+        raise wrong("messages", "a list with at least one message")
+    read: list[Message] = []
+    for i, message in enumerate(objects(given, "messages")):
+        where, role, content = f"messages.{i}", message.get("role"), message.get("content")
+        if role not in _ROLES:
+            raise wrong(f"{where}.role", f"one of {', '.join(_ROLES)}")
+        if isinstance(content, str):
+            read.append({"role": role, "content": content})
+        elif not isinstance(content, list):
+            raise wrong(f"{where}.content", "a string or a list of blocks")
+        elif role == "assistant":
+            read.append(_assistant(objects(content, f"{where}.content"), f"{where}.content"))
+        else:
+            read += _others(role, objects(content, f"{where}.content"), f"{where}.content")
+    return read
+
+
+def _assistant(blocks: list[Object], where: str) -> Message:
+    said: list[str] = []
+    thought: list[str] = []
+    calls: list[Object] = []
+    exchange: str | None = None
+    for i, block in enumerate(blocks):
+        kind = block.get("type")
+        if kind == "text":
+            said.append(_text(block, "text", f"{where}.{i}"))
+        elif kind == "thinking":
+            thought.append(_text(block, "thinking", f"{where}.{i}"))
+            exchange = exchange or exchange_of(block.get("signature"))
+        elif kind == "redacted_thinking":
+            exchange = exchange or exchange_of(block.get("data"))
+        elif kind == "tool_use":
+            calls.append(_call(block, f"{where}.{i}"))
+            exchange = exchange or exchange_of(block["id"])
+    message: Message = {"role": "assistant", "content": "".join(said) if said or not calls else None}
+    if any(thought):
+        message["reasoning_content"] = "".join(thought)
+    if calls:
+        message["tool_calls"] = calls
+    return {**message, "handle": exchange} if exchange else message
+
+
+def _call(block: Object, where: str) -> Object:
+    arguments = block.get("input", {})
+    if not isinstance(arguments, dict):
+        raise wrong(f"{where}.input", "an object")
+    try:
+        function = {"name": _text(block, "name", where), "arguments": orjson.dumps(arguments).decode()}
+    except orjson.JSONEncodeError as error:
+        raise wrong(f"{where}.input", "an object that is not nested so deeply") from error
+    return {"id": _text(block, "id", where), "type": "function", "function": function}
+
+
+def _others(role: str, blocks: list[Object], where: str) -> list[Message]:
+    """A user's blocks. Tool results become separate messages, in their order."""
+    read: list[Message] = []
+    parts: list[Object] = []
+    for i, block in enumerate(blocks):
+        if block.get("type") != "tool_result":
+            parts += _parts(block, f"{where}.{i}")
+            continue
+        if parts:
+            read.append({"role": role, "content": as_content(parts)})
+            parts = []
+        read.append(_result(block, f"{where}.{i}"))
+    if parts or not read:
+        read.append({"role": role, "content": as_content(parts)})
+    return read
+
+
+def _result(block: Object, where: str) -> Message:
+    content = block.get("content")
+    if isinstance(content, list):
+        parts = [part for i, each in enumerate(objects(content, where)) for part in _parts(each, f"{where}.content.{i}")]
+        content = as_content(parts)
+    elif content is not None and not isinstance(content, str):
+        raise wrong(f"{where}.content", "a string or a list of blocks")
+    flag = {"is_error": block["is_error"]} if isinstance(block.get("is_error"), bool) else {}  # the judge's rules read it
+    return {"role": "tool", "tool_call_id": _text(block, "tool_use_id", where), "content": content or "", **flag}
+
+
+def _parts(block: Object, where: str, within: bool = False) -> list[Object]:
+    """One block as parts of a chat message; documents within a document are not allowed (`within`)."""
+    kind = block.get("type")
+    if kind == "text":
+        return [text_part(_text(block, "text", where))]
+    if kind == "tool_reference":
+        return [text_part(f"[the tool {block.get('tool_name')} can be called now]")]
+    if kind not in ("image", "document", "search_result") or (within and kind != "image"):
+        return [left_out(f"a block of type {str(kind)[:40]}", None)]
+    source = block.get("source")
+    source = source if isinstance(source, dict) else {}
+    if kind == "image":
+        return [_image(source)]
+    if source.get("type") == "text" and isinstance(source.get("data"), str):
+        return [text_part(source["data"])]
+    inner = block.get("content") if kind == "search_result" else source.get("content")
+    if isinstance(inner, str):
+        return [text_part(inner)]
+    if isinstance(inner, list):
+        return [part for i, each in enumerate(objects(inner, where)) for part in _parts(each, f"{where}.{i}", within=True)]
+    return [left_out(f"a {kind}", block.get("title"))]
+
+
+def _image(source: Object) -> Object:
+    if source.get("type") == "base64" and isinstance(source.get("data"), str):
+        return image_part(f"data:{source.get('media_type', 'image/png')};base64,{source['data']}")
+    if source.get("type") == "url" and isinstance(source.get("url"), str):
+        return image_part(source["url"])
+    return left_out("an image", source.get("file_id"))
+
+
+def _text(block: Object, name: str, where: str) -> str:
+    value = block.get(name)
+    if not isinstance(value, str):
+        raise wrong(f"{where}.{name}", "a string")
+    return value
+
+
+def read_tools(given: Any, messages: Any) -> list[Object]:
+    """Tools that a client runs become functions; those of Anthropic's servers stay as they were sent. A deferred one is offered
+    once a result has named it, as its API does."""
+    if given is None:
+        return []
+    named = set(_references(messages))
+    tools = []
+    for i, tool in enumerate(objects(given, "tools")):
+        if tool.get("defer_loading") is True and tool.get("name") not in named:
+            continue
+        if tool.get("type") not in (None, "custom"):
+            tools.append(client_tool(tool) or tool)
+        else:
+            schema = {"parameters": tool["input_schema"]} if tool.get("input_schema") is not None else {}
+            about = {"description": tool["description"]} if tool.get("description") is not None else {}
+            about |= {"strict": True} if tool.get("strict") is True else {}
+            tools.append({"type": "function", "function": {"name": _text(tool, "name", f"tools.{i}"), **about, **schema}})
+    return tools
+
+
+def _references(messages: Any) -> list[str]:
+    """Tools that a result has named."""
+    blocks = [block for message in messages for block in _blocks_of(message)] if isinstance(messages, list) else []
+    found = [each for block in blocks for each in (block, *_blocks_of(block))]
+    return [str(each.get("tool_name")) for each in found if each.get("type") == "tool_reference"]
+
+
+def _blocks_of(outer: Any) -> list[Object]:
+    content = outer.get("content") if isinstance(outer, dict) else None
+    return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+
+
+# ---- the answer ----------------------------------------------------------------------------------------------------------------
+
+
+class Messages(BlockDialect):
+    """Messages: the blocks are the content blocks."""
 
     def whole(self, choices: list[Choice]) -> bytes:
-        choice, blocks = choices[0], Blocks()
-        blocks.take_all(choice.shown)
-        content = [self._block(block) for block in blocks.or_empty()]
+        choice = choices[0]
+        content = [self._block(block) for block in ContentBlocks(choice.shown).or_empty()]
         return orjson.dumps({**self._head(content, _usage(choice)), **_stop(choice)})
 
     def begin(self, choice: Choice) -> bytes:
         message = self._head([], {**_usage(choice), "output_tokens": 0}) | {"stop_reason": None, "stop_sequence": None}
-        return _frame("message_start", message=message) + _frame("ping")
-
-    def piece(self, choice: Choice, shown: Shown) -> bytes:
-        frames = []
-        for event in shown.events:
-            last = self._blocks.all[-1] if self._blocks.all else None
-            block, begins = self._blocks.take(event)
-            if begins:
-                frames += [self._close(last) if last else b"", self._open(block)]
-            if block.pieces:
-                frames.append(_delta(block, *_GROWTH[block.kind], block.pieces[-1]))
-        return b"".join(frames)
+        return event_frame("message_start", {"message": message}) + event_frame("ping", {})
 
     def finish(self, choice: Choice) -> bytes:
-        opened = b"" if self._blocks.all else self._open(self._blocks.or_empty()[0])
-        return opened + self._close(self._blocks.all[-1]) + _frame("message_delta", delta=_stop(choice), usage=_usage(choice))
+        return super().finish(choice) + event_frame("message_delta", {"delta": _stop(choice), "usage": _usage(choice)})
 
     def end(self, choices: list[Choice]) -> bytes:
-        return _frame("message_stop")
+        return event_frame("message_stop", {})
 
     def failed(self, refusal: Refusal) -> bytes:
-        return _frame("error", error=envelope(refusal)["error"])
+        return event_frame("error", {"error": envelope(refusal)["error"]})
 
     def _head(self, content: list[Object], usage: Object) -> Object:
         return {
@@ -152,59 +291,43 @@ class Messages:
             "content": content, "usage": usage,
         }  # fmt: skip
 
-    def _block(self, block: Block) -> Object:
-        if block.kind == "said":
-            return {"type": "text", "text": block.text}
-        if block.kind == "thought":
-            return {"type": "thinking", "thinking": block.text, "signature": turn_handle(self._exchange_id)}
-        return {**self._begun(block), "input": _input(block.text)}
+    def _block(self, block: ContentBlock, begun: bool = False) -> Object:
+        """A block as a content block; begun, it has nothing in it yet."""
+        text = "" if begun else block.text
+        if block.kind == "text":
+            return {"type": "text", "text": text}
+        if block.kind == "reasoning":
+            return {"type": "thinking", "thinking": text, "signature": "" if begun else turn_handle(self._exchange_id)}
+        handle = call_id(self._exchange_id, block.call)
+        return {"type": "tool_use", "id": handle, "name": block.name, "input": json_object(text)}
 
-    def _begun(self, block: Block) -> Object:
-        if block.kind == "said":
-            return {"type": "text", "text": ""}
-        if block.kind == "thought":
-            return {"type": "thinking", "thinking": "", "signature": ""}
-        return {"type": "tool_use", "id": call_id(self._exchange_id, block.call), "name": block.name, "input": {}}
+    def _open(self, block: ContentBlock) -> bytes:
+        return event_frame("content_block_start", {"index": block.number, "content_block": self._block(block, begun=True)})
 
-    def _open(self, block: Block) -> bytes:
-        return _frame("content_block_start", index=block.number, content_block=self._begun(block))
+    def _grow(self, block: ContentBlock, text: str, tokens: list[ShownToken]) -> bytes:
+        kind, name = _DELTAS[block.kind]
+        return event_frame("content_block_delta", {"index": block.number, "delta": {"type": kind, name: text}})
 
-    def _close(self, block: Block) -> bytes:
-        signed = b""
-        if block.kind == "thought":
-            signed = _delta(block, "signature_delta", "signature", turn_handle(self._exchange_id))
-        return signed + _frame("content_block_stop", index=block.number)
+    def _close(self, block: ContentBlock, status: str) -> bytes:
+        stop, delta = event_frame("content_block_stop", {"index": block.number}), b""
+        if block.kind == "reasoning":
+            signature = {"type": "signature_delta", "signature": turn_handle(self._exchange_id)}
+            delta = event_frame("content_block_delta", {"index": block.number, "delta": signature})
+        return delta + stop
 
 
-_GROWTH = {
-    "said": ("text_delta", "text"),
-    "thought": ("thinking_delta", "thinking"),
+_DELTAS = {
+    "text": ("text_delta", "text"),
+    "reasoning": ("thinking_delta", "thinking"),
     "call": ("input_json_delta", "partial_json"),
 }
-
-
-def _delta(block: Block, kind: str, name: str, text: str) -> bytes:
-    return _frame("content_block_delta", index=block.number, delta={"type": kind, name: text})
-
-
-def _frame(kind: str, **data: Any) -> bytes:
-    return b"event: " + kind.encode() + b"\ndata: " + orjson.dumps({"type": kind, **data}) + b"\n\n"
-
-
-def _input(arguments: str) -> Object:
-    """A call's arguments as an object. For arguments that were cut off it is empty, because this API cannot carry them."""
-    try:
-        value = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _stop(choice: Choice) -> Object:
     reason = _STOP_REASONS.get(choice.finish_reason or "", "end_turn")
     if reason == "end_turn" and choice.stop_sequence is not None:
         reason = "stop_sequence"
-    elif choice.finish_reason == "stop" and any(isinstance(event, CallBegun) for shown in choice.shown for event in shown.events):
+    elif choice.finish_reason == "stop" and any(isinstance(event, CallStart) for shown in choice.shown for event in shown.events):
         reason = "tool_use"  # for a call forced by name vLLM returns "stop", like OpenAI
     return {"stop_reason": reason, "stop_sequence": choice.stop_sequence if reason == "stop_sequence" else None}
 

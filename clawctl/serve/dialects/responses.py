@@ -1,24 +1,35 @@
 """OpenAI Responses: https://platform.openai.com/docs/api-reference/responses, with additions of real clients."""
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import orjson
 
-from clawctl.serve.dialects import Ask, Choice, Refusal, Shown, ShownToken, fields
-from clawctl.serve.dialects.api import MOST_NAMED, known, printable, used
-from clawctl.serve.dialects.blocks import Block, Blocks, chat_message
-from clawctl.serve.dialects.chat import check_callable, forced_choice, told_logprobs
-from clawctl.serve.dialects.chat import envelope as envelope
-from clawctl.serve.dialects.fields import Object, wrong
+from clawctl.run.rows import Message
+from clawctl.serve.dialects import Ask, Choice, Refusal, ShownToken, fields
+from clawctl.serve.dialects.api import MOST_NAMED, known, printable
+from clawctl.serve.dialects.fields import Object, Parts, an_object, as_content, image_part, left_out, objects, text_part, wrong
 from clawctl.serve.dialects.handles import call_id, exchange_of, turn_handle
-from clawctl.serve.dialects.items import Named, Tools, for_engine, free_text, read_items, read_tools
-from clawctl.serve.dialects.settings import check_settings
-from clawctl.serve.dialects.vendor_tools import ITEM_PREFIXES, LOCAL, call_item
+from clawctl.serve.dialects.settings import template_settings
+from clawctl.serve.dialects.tools import (
+    CUSTOM_INPUT,
+    ITEM_PREFIXES,
+    LOCAL,
+    call_arguments,
+    call_item,
+    check_callable,
+    custom_function,
+    forced_choice,
+    free_text,
+    local_tool,
+    output_text,
+)
+from clawctl.serve.dialects.writing import BlockDialect, ContentBlock, ContentBlocks, chat_logprobs, chat_message, event_frame
+from clawctl.serve.dialects.writing import envelope as envelope
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
-from clawctl.types import Message
 
 _REPEATED = ("instructions", "metadata", "parallel_tool_calls", "reasoning", "text", "tool_choice", "truncation", "user", "store",
              "max_output_tokens", "previous_response_id", "prompt_cache_key", "service_tier")  # fmt: skip
@@ -28,6 +39,36 @@ _INCLUDABLE = {
     "web_search_call.results", "web_search_call.action.sources", "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
 }  # fmt: skip
+_ROLES = ("user", "assistant", "system", "developer")
+_LOCAL_CALLS = {f"{kind}_call": kind for kind in LOCAL}
+_OUTPUTS = ("function_call_output", "custom_tool_call_output", *(f"{kind}_call_output" for kind in LOCAL))
+_LEFT_OUT = ("mcp_call", "computer_call_output", "compaction")  # parts that the model cannot see
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTool:
+    """The client's view of a tool that the model sees under one name."""
+
+    name: str
+    namespace: str | None = None
+    kind: Literal["function", "custom", "local_shell", "shell", "apply_patch"] = "function"
+
+
+@dataclass(slots=True)
+class ClientTools:
+    """The client's tools as chat tools; `named` maps each name that the model may call to the client's own name."""
+
+    chat: list[Object] = field(default_factory=list)
+    named: dict[str, ClientTool] = field(default_factory=dict)
+
+    def flat(self, name: str, namespace: Any) -> str:
+        """The name under which the model sees a tool."""
+        spaced = f"{namespace}__{name}"
+        return spaced if isinstance(namespace, str) and spaced in self.named else name
+
+    def local(self, kind: str) -> str:
+        """The name under which the model sees a shell or a similar tool."""
+        return next((name for name, each in self.named.items() if each.kind == kind), kind)
 
 
 def read(body: dict[str, Any], live_name: str) -> Ask:
@@ -51,20 +92,14 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
     settings, passed = _engine_settings(body, bool(offered))
     return Ask(
         api="responses",
-        model=fields.model_name(body, live_name),
-        messages=messages_for_engine(sent),
+        **fields.common(body, live_name, "max_output_tokens"),
+        messages=fields.for_engine(sent),
         sent_messages=sent,
         tools=offered or None,
         tool_choice=choice,
-        stream=bool(fields.flag(body, "stream")),
         include_usage=True,
         n=1,
         stop=fields.stops(body.get("stop"), "stop"),
-        temperature=fields.number(body, "temperature", 0, 100),
-        top_p=fields.number(body, "top_p", 0, 1),
-        top_k=max(0, fields.whole_number(body, "top_k", -1, 1 << 31) or 0),
-        max_tokens=fields.whole_number(body, "max_output_tokens", 1, 1 << 31),
-        max_tokens_may_shrink=True,
         logprobs=_LOGPROBS in include or top_logprobs > 0,
         top_logprobs=top_logprobs,
         template_settings=settings,
@@ -72,16 +107,11 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
         parent=previous and (exchange_of(previous) or previous),
         claims=read_claims(body, sent) | {"parent": exchange_of(previous)},
         echo={name: body.get(name) for name in _REPEATED} | {"tools": body.get("tools") or [], "named": tools.named},
-        fields=used(body),
         unknown=(*unknown, *(printable(f"include[{each}]") for each in include[:MOST_NAMED] if each not in _INCLUDABLE)),
     )
 
 
-def messages_for_engine(sent: list[Message]) -> list[Message]:
-    return fields.join_leading_system(for_engine(sent))
-
-
-def _tool_choice(choice: Any, tools: Tools) -> tuple[Any, list[Object]]:
+def _tool_choice(choice: Any, tools: ClientTools) -> tuple[Any, list[Object]]:
     """The choice in chat form, and the tools that may be called."""
     if not tools.chat and not isinstance(choice, dict) and choice != "required":
         return None, []
@@ -105,10 +135,8 @@ def _tool_choice(choice: Any, tools: Tools) -> tuple[Any, list[Object]]:
 
 def _engine_settings(body: Object, with_tools: bool) -> tuple[Object, Object]:
     """The settings for the template, and the fields for an upstream."""
-    settings = fields.switched(body, check_settings(fields.object_or_none(body, "chat_template_kwargs")))
     effort = fields.text(fields.object_or_none(body, "reasoning"), "effort", "reasoning.effort")
-    if effort == "none":
-        settings = {"enable_thinking": False, **settings}
+    settings = template_settings(body, False if effort == "none" else None)
     form = fields.object_or_none(fields.object_or_none(body, "text"), "format")
     wanted = None
     if form.get("type") == "json_schema":
@@ -121,62 +149,230 @@ def _engine_settings(body: Object, with_tools: bool) -> tuple[Object, Object]:
     return settings, engine_fields({**body, **own})
 
 
+# ---- tools and items: an assistant's reasoning, text and calls are one item each in this API, and one message for the engine -----
+
+
+def read_tools(tools: Any, given: Any = None) -> ClientTools:
+    """Functions, custom tools, those in namespaces and those that a client runs become functions; what is none of these stays as
+    it was sent. `given`: the input, whose items may bring tools as well."""
+    found = ClientTools()
+    _read_tools(found, objects([] if tools is None else tools, "tools"))
+    for more in _brought(given):
+        fresh = [tool for tool in more if tool.get("name") not in found.named]  # a client may name one in both places
+        _read_tools(found, fresh)
+    return found
+
+
+def _brought(given: Any) -> Iterator[list[Object]]:
+    for i, item in enumerate(given if isinstance(given, list) else ()):
+        if isinstance(item, dict) and item.get("type") in ("additional_tools", "tool_search_output") and item.get("tools"):
+            yield objects(item["tools"], f"input[{i}].tools")
+
+
+def _read_tools(found: ClientTools, tools: list[Object]) -> None:
+    for i, tool in enumerate(tools):
+        if tool.get("type") == "namespace" and isinstance(tool.get("tools"), list):
+            for each in objects(tool["tools"], f"tools[{i}].tools"):
+                _add(found, each, f"tools[{i}].tools", tool.get("name"))
+        else:
+            _add(found, tool, f"tools[{i}]", None)
+
+
+def _add(found: ClientTools, tool: Object, where: str, namespace: Any) -> None:
+    kind = tool.get("type")
+    if kind in LOCAL:
+        _add_local(found, tool, kind)
+        return
+    if kind not in ("function", "custom"):
+        found.chat.append(tool)
+        return
+    name = tool.get("name")
+    if not isinstance(name, str) or not name:
+        raise wrong(f"{where}.name", "a string")
+    space = namespace if isinstance(namespace, str) else None
+    flat = f"{space}__{name}" if name in found.named else name
+    if flat in found.named:
+        raise wrong(f"{where}.name", f"unique: there are two tools {name!r}")
+    found.named[flat] = ClientTool(name, space, kind)
+    if kind == "custom":
+        found.chat.append(custom_function(flat, tool.get("description"), tool.get("format")))
+        return
+    function = {key: tool[key] for key in ("description", "parameters", "strict") if tool.get(key) is not None}
+    found.chat.append({"type": "function", "function": {"name": flat, **function}})
+
+
+def _add_local(found: ClientTools, tool: Object, kind: Any) -> None:
+    """Add a shell or a similar tool, under the name of its kind, or under another if the client's own function has that name."""
+    if any(each.kind == kind for each in found.named.values()):
+        return
+    name = kind if kind not in found.named else f"builtin_{kind}"
+    function = local_tool(tool, name)
+    if function is not None:
+        found.named[name] = ClientTool(kind, None, kind)
+    found.chat.append(tool if function is None else function)
+
+
+def read_items(given: Any, tools: ClientTools) -> list[Message]:
+    """`input` as chat messages. An assistant message from this server has `handle`, the exchange that produced it."""
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    if not isinstance(given, list):
+        raise wrong("input", "a string or a list of items")
+    reading = _ItemReader(tools)
+    for i, item in enumerate(given):
+        reading.take(an_object(item, f"input[{i}]"), f"input[{i}]")
+    reading.end()
+    return reading.messages
+
+
+class _ItemReader:
+    def __init__(self, tools: ClientTools) -> None:
+        self.messages: list[Message] = []
+        self._tools = tools
+        self._turn: Message | None = None  # the assistant's, still growing
+        self._said: list[Parts] = []  # its content and reasoning so far, joined at its end: many pieces cost no more than one
+        self._thought: list[str] = []
+
+    def take(self, item: Object, where: str) -> None:
+        kind = item.get("type", "message" if "role" in item else None)
+        if not isinstance(kind, str):
+            raise wrong(f"{where}.type", "a string")
+        if kind == "message":
+            self._message(item, where)
+        elif kind == "reasoning":
+            self._reasoning(item, where)
+        elif kind in ("function_call", "custom_tool_call"):
+            self._call(item, kind, where)
+        elif kind in _LOCAL_CALLS:
+            self._local_call(item, _LOCAL_CALLS[kind], where)
+        elif kind in _OUTPUTS:
+            self._output(item, where)
+        elif kind in _LEFT_OUT:
+            self.end()
+            self.messages.append({"role": "user", "content": left_out(f"an item of type {kind}", None)["text"]})
+
+    def end(self) -> None:
+        """Of the assistant's turn."""
+        if self._turn is not None and self._said:
+            texts = [each for each in self._said if isinstance(each, str)]
+            self._turn["content"] = "".join(texts) if texts else self._said[0]
+        if self._turn is not None and self._thought:
+            self._turn["reasoning_content"] = "".join(self._thought)
+        self._turn, self._said, self._thought = None, [], []
+
+    def _assistant(self, item: Object, *handles: str) -> Message:
+        exchange = next((found for name in ("id", *handles) if (found := exchange_of(item.get(name)))), None)
+        if self._turn is None or (exchange and self._turn.get("handle", exchange) != exchange):
+            self.end()
+            self._turn = {"role": "assistant", "content": None}
+            self.messages.append(self._turn)
+        if exchange:
+            self._turn["handle"] = exchange
+        return self._turn
+
+    def _message(self, item: Object, where: str) -> None:
+        role = item.get("role")
+        if role not in _ROLES:
+            raise wrong(f"{where}.role", f"one of {', '.join(_ROLES)}")
+        content = read_content(item.get("content"), f"{where}.content")
+        if role != "assistant":
+            self.end()
+            self.messages.append({"role": role, "content": content})
+            return
+        self._assistant(item)
+        if isinstance(content, str) and self._said and isinstance(self._said[-1], str):
+            self._said.append(content)
+        else:
+            self._said = [content]
+
+    def _reasoning(self, item: Object, where: str) -> None:
+        self._assistant(item, "encrypted_content")
+        parts = item.get("content") or item.get("summary") or []
+        texts = [part["text"] for part in objects(parts, f"{where}.content") if isinstance(part.get("text"), str)]
+        self._thought += texts
+
+    def _call(self, item: Object, kind: str, where: str) -> None:
+        name, handle = item.get("name"), item.get("call_id")
+        said = item.get("arguments" if kind == "function_call" else "input")
+        for key, value in (("name", name), ("call_id", handle), ("arguments" if kind == "function_call" else "input", said)):
+            if not isinstance(value, str):
+                raise wrong(f"{where}.{key}", "a string")
+        arguments = said if kind == "function_call" else orjson.dumps({CUSTOM_INPUT: said}).decode()
+        function = {"name": self._tools.flat(str(name), item.get("namespace")), "arguments": arguments}
+        calls = self._assistant(item, "call_id").setdefault("tool_calls", [])
+        calls.append({"id": handle, "type": "function", "function": function})
+
+    def _local_call(self, item: Object, kind: str, where: str) -> None:
+        handle = item.get("call_id")
+        if not isinstance(handle, str):
+            raise wrong(f"{where}.call_id", "a string")
+        function = {"name": self._tools.local(kind), "arguments": orjson.dumps(call_arguments(item)).decode()}
+        calls = self._assistant(item, "call_id").setdefault("tool_calls", [])
+        calls.append({"id": handle, "type": "function", "function": function})
+
+    def _output(self, item: Object, where: str) -> None:
+        handle = item.get("call_id", item.get("id") if item["type"] == "local_shell_call_output" else None)
+        if not isinstance(handle, str):
+            raise wrong(f"{where}.call_id", "a string")
+        self.end()
+        content = read_content(output_text(item), f"{where}.output")
+        self.messages.append({"role": "tool", "tool_call_id": handle, "content": content})
+
+
+def read_content(content: Any, where: str) -> Parts:
+    """A message's or a result's content."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return as_content([_part(part, f"{where}[{i}]") for i, part in enumerate(objects(content, where))])
+
+
+def _part(part: Object, where: str) -> Object:
+    kind = str(part.get("type"))
+    for key in ("text", "refusal"):
+        if isinstance(part.get(key), str):
+            return text_part(part[key])
+    if kind in ("input_text", "output_text", "text", "refusal"):
+        raise wrong(f"{where}.text", "a string")
+    if kind in ("input_image", "image_url"):
+        url = part.get("image_url")
+        url = url.get("url") if isinstance(url, dict) else url
+        if isinstance(url, str):
+            return image_part(url, part.get("detail"))
+        return left_out("an image", part.get("file_id"))
+    return left_out(f"a part of type {kind[:40]}", part.get("filename"))
+
+
+# ---- the answer ----------------------------------------------------------------------------------------------------------------
+
 Keep = Callable[[Ask, Object, Message], None]
 
 
-class Responses:
-    """See `clawctl.serve.dialects.Dialect`. One choice; its blocks are the output items. `keep` gets the complete response."""
+class Responses(BlockDialect):
+    """Responses: the blocks are the output items. `keep` gets the complete response."""
 
     def __init__(self, ask: Ask, exchange_id: str, keep: Keep | None = None) -> None:
-        self._ask, self._exchange_id, self._keep = ask, exchange_id, keep
-        self._created = int(time.time())
-        self._blocks = Blocks()
+        super().__init__(ask, exchange_id)
+        self._keep = keep
         self._number = -1
-        self._named: dict[str, Named] = ask.echo.get("named", {})
-
-    def message(self, choice: Choice) -> Message:
-        return chat_message(choice)
+        self._named: dict[str, ClientTool] = ask.echo.get("named", {})
 
     def whole(self, choices: list[Choice]) -> bytes:
         return orjson.dumps(self._complete(choices[0]))
 
     def _complete(self, choice: Choice) -> Object:
-        response = self._response(choice)
+        reason = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(choice.finish_reason or "")
+        output = [self._item(block, "completed") for block in ContentBlocks(choice.shown).or_empty()]
+        if reason:
+            output[-1]["status"] = "incomplete"
+        cut = {"reason": reason} if reason else None
+        response = self._head("incomplete" if reason else "completed", output, _usage(choice), cut)
         if self._keep is not None:
             self._keep(self._ask, response, chat_message(choice))
         return response
 
-    def _response(self, choice: Choice) -> Object:
-        blocks = Blocks()
-        blocks.take_all(choice.shown)
-        reason = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(choice.finish_reason or "")
-        output = [self._item(block, "completed") for block in blocks.or_empty()]
-        if reason:
-            output[-1]["status"] = "incomplete"
-        cut = {"reason": reason} if reason else None
-        return self._head("incomplete" if reason else "completed", output, _usage(choice), cut)
-
     def begin(self, choice: Choice) -> bytes:
         head = self._head("in_progress", [], None)
         return self._frame("response.created", response=head) + self._frame("response.in_progress", response=head)
-
-    def piece(self, choice: Choice, shown: Shown) -> bytes:
-        frames = []
-        for i, event in enumerate(shown.events):
-            last = self._blocks.all[-1] if self._blocks.all else None
-            block, begins = self._blocks.take(event)
-            if begins:
-                frames += [self._close(last) if last else b"", self._open(block)]
-            tokens = shown.tokens if i == len(shown.events) - 1 else []
-            block.tokens += tokens
-            if block.pieces:
-                frames.append(self._grow(block, block.pieces[-1], tokens))
-        return b"".join(frames)
-
-    def finish(self, choice: Choice) -> bytes:
-        opened = b"" if self._blocks.all else self._open(self._blocks.or_empty()[0])
-        status = "incomplete" if choice.finish_reason in ("length", "content_filter") else "completed"
-        return opened + self._close(self._blocks.all[-1], status)
 
     def end(self, choices: list[Choice]) -> bytes:
         response = self._complete(choices[0])
@@ -206,15 +402,15 @@ class Responses:
             "service_tier": "default",
         }  # fmt: skip
 
-    def _item(self, block: Block, status: str) -> Object:
+    def _item(self, block: ContentBlock, status: str) -> Object:
         """A block as an output item; begun, it has nothing in it yet."""
         begun, number = status == "in_progress", f"{self._exchange_id}{block.number}"
-        if block.kind == "thought":
+        if block.kind == "reasoning":
             content = [] if begun else [{"type": "reasoning_text", "text": block.text}]
             handle = turn_handle(self._exchange_id)
             return {"id": f"rs_{number}", "type": "reasoning", "summary": [], "content": content,
                     "encrypted_content": handle, "status": status}  # fmt: skip
-        if block.kind == "said":
+        if block.kind == "text":
             content = [] if begun else [self._text(block)]
             return {"id": f"msg_{number}", "type": "message", "status": status, "role": "assistant", "content": content}
         known = self._known(block)
@@ -224,68 +420,62 @@ class Responses:
         name = f"{ITEM_PREFIXES[known.kind]}_{number}"
         if known.kind in LOCAL:
             del named["name"]
-            return {
-                "id": name,
-                "type": f"{known.kind}_call",
-                "status": status,
-                **named,
-                **call_item(known.kind, "{}" if begun else block.text),
-            }
+            action = call_item(known.kind, "{}" if begun else block.text)
+            return {"id": name, "type": f"{known.kind}_call", "status": status, **named, **action}
         if known.kind == "custom":
             text = "" if begun else free_text(block.text)
             return {"id": name, "type": "custom_tool_call", "status": status, **named, "input": text}
         text = "" if begun else block.text
         return {"id": name, "type": "function_call", "status": status, **named, "arguments": text}
 
-    def _text(self, block: Block) -> Object:
-        tokens = told_logprobs(block.tokens) if self._ask.logprobs else []
+    def _text(self, block: ContentBlock) -> Object:
+        tokens = chat_logprobs(block.tokens) if self._ask.logprobs else []
         return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": tokens}
 
-    def _known(self, block: Block) -> Named:
-        return self._named.get(block.name) or Named(block.name)
+    def _known(self, block: ContentBlock) -> ClientTool:
+        return self._named.get(block.name) or ClientTool(block.name)
 
     # ---- frames ----------------------------------------------------------------------------------------------------------
 
     def _frame(self, kind: str, **data: Any) -> bytes:
         self._number += 1
-        data = {"type": kind, "sequence_number": self._number, **data}
-        return b"event: " + kind.encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n"
+        return event_frame(kind, {"sequence_number": self._number, **data})
 
-    def _open(self, block: Block) -> bytes:
+    def _open(self, block: ContentBlock) -> bytes:
         item = self._item(block, "in_progress")
         added = self._frame("response.output_item.added", output_index=block.number, item=item)
         if block.kind == "call":
             return added
         part: Object = {"type": "reasoning_text", "text": ""}
-        if block.kind == "said":
+        if block.kind == "text":
             part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         return added + self._frame("response.content_part.added", **self._place(block), content_index=0, part=part)
 
-    def _place(self, block: Block) -> Object:
-        kind = {"thought": "rs", "said": "msg", "call": ITEM_PREFIXES[self._known(block).kind]}[block.kind]
+    def _place(self, block: ContentBlock) -> Object:
+        kind = {"reasoning": "rs", "text": "msg", "call": ITEM_PREFIXES[self._known(block).kind]}[block.kind]
         return {"item_id": f"{kind}_{self._exchange_id}{block.number}", "output_index": block.number}
 
-    def _grow(self, block: Block, text: str, tokens: list[ShownToken]) -> bytes:
+    def _grow(self, block: ContentBlock, text: str, tokens: list[ShownToken]) -> bytes:
         place = self._place(block)
-        if block.kind == "thought":
+        if block.kind == "reasoning":
             return self._frame("response.reasoning_text.delta", **place, content_index=0, delta=text)
-        if block.kind == "said":
-            told = told_logprobs(tokens) if self._ask.logprobs else []
-            return self._frame("response.output_text.delta", **place, content_index=0, delta=text, logprobs=told)
+        if block.kind == "text":
+            logprobs = chat_logprobs(tokens) if self._ask.logprobs else []
+            return self._frame("response.output_text.delta", **place, content_index=0, delta=text, logprobs=logprobs)
         if self._known(block).kind != "function":
             return b""  # its text is inside the JSON, which is still growing
         return self._frame("response.function_call_arguments.delta", **place, delta=text)
 
-    def _close(self, block: Block, status: str = "completed") -> bytes:
+    def _close(self, block: ContentBlock, status: str) -> bytes:
         item, place = self._item(block, status), self._place(block)
         done = self._frame_of_text(block, item, place)
         return done + self._frame("response.output_item.done", output_index=block.number, item=item)
 
-    def _frame_of_text(self, block: Block, item: Object, place: Object) -> bytes:
+    def _frame_of_text(self, block: ContentBlock, item: Object, place: Object) -> bytes:
         if block.kind != "call":
             part = item["content"][0]
-            told = {"text": part["text"]} | ({"logprobs": part["logprobs"]} if block.kind == "said" else {})
-            done = self._frame(f"response.{part['type']}.done", **place, content_index=0, **told)
+            whole = {"text": part["text"]} | ({"logprobs": part["logprobs"]} if block.kind == "text" else {})
+            done = self._frame(f"response.{part['type']}.done", **place, content_index=0, **whole)
             return done + self._frame("response.content_part.done", **place, content_index=0, part=part)
         if self._known(block).kind in LOCAL:
             return b""

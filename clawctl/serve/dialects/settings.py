@@ -8,6 +8,7 @@ by name and value when a request is read. They are also checked against the vari
 from typing import Any, Final
 
 from clawctl.serve.dialects import Refusal
+from clawctl.serve.dialects.fields import Object, flag, object_or_none
 
 FIELD: Final = "chat_template_kwargs"
 _MOST, _LONGEST = 16, 256  # settings of one request; characters of a name or of a text value
@@ -22,6 +23,14 @@ _RENDERERS: Final = frozenset((
     "strftime_now", "raise_exception", "loop", "self", "caller", "varargs", "kwargs", "namespace", "range", "dict", "lipsum",
     "cycler", "joiner", "tool_choice",
 ))  # fmt: skip
+
+
+def template_settings(body: Object, *thinking: bool | None) -> Object:
+    """A body's `chat_template_kwargs`, with `enable_thinking`. Some clients send that next to them, and each API has a field of its
+    own for it: `thinking` is what those say, the first that says something counts. Raises Refusal."""
+    settings = check_settings(object_or_none(body, FIELD))
+    said = next((each for each in (flag(body, "enable_thinking"), *thinking) if each is not None), None)
+    return settings if said is None else {"enable_thinking": said, **settings}
 
 
 def check_settings(settings: dict[str, Any]) -> dict[str, Any]:

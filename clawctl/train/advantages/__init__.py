@@ -1,32 +1,95 @@
-"""The differences between methods: which turns have a term, and the advantage of each of their tokens.
+"""The differences between methods, as plain data: which turns have a term, its weight, and where its advantages come from.
 
-A method is a list of terms. A term is a weight, the turns it trains, and a pure function. The function computes the advantages of
-one turn, or its loss over the likeliest tokens. The loop computes one policy loss per term, over the term's own global token count,
-and is the same for all methods.
+A method is a list of terms. The advantage of a reward is a number that is computed here, before the step. The advantages of a hint
+need the logprobs of a teacher, so a term only says what the trainer measures. Each term is one policy loss, or one divergence, over
+its own global token count. So turns without a hint do not dilute the distillation term, and no signal dominates the other.
 """
 
+from dataclasses import dataclass
+from typing import Literal
+
 from clawctl.config import TrainConfig
-from clawctl.train.advantages import binary, combine, grpo, hybrid, opd, opd_topk
-from clawctl.train.advantages.term import Scores, Term, Tops
+from clawctl.train.advantages.off_policy import clip_of
+from clawctl.train.sample import Sample
 
-__all__ = ["Scores", "Term", "Tops", "likeliest", "terms_of"]
 
-_METHODS = {
-    "binary": binary.terms,
-    "grpo": grpo.terms,
-    "opd": opd.terms,
-    "opd_topk": opd_topk.terms,
-    "combine": combine.terms,
-    "hybrid": hybrid.terms,
-}
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """Each token of a turn has the turn's advantage (`Batch.advantage`). OpenClaw-RL (arXiv 2603.10165): A_t = r."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A_t = log p_teacher(a_t | prompt + hint, a_<t) - log p_policy(a_t | prompt, a_<t), clamped to ± `clip` (arXiv 2603.10165)."""
+
+    clip: float
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Reverse KL from the teacher with the hint, over the policy's `k` likeliest tokens at each position and one bin for all
+    others.
+
+    It is differentiable, never a detached reward, whose expected gradient is zero on-policy. At a given position the expectation
+    over tokens is exact, so no ratio is needed. Only the path of the answer is off-policy, and `max_staleness` bounds that.
+    """
+
+    k: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """OpenClaw-RL's overlap-guided distillation (arXiv 2603.10165 v2) over the policy's `k` likeliest tokens.
+
+    One next state may provide several hints. The most useful teacher is one that the policy can follow: its likeliest tokens
+    overlap most with the policy's own. At position t, O[h, t] = |top-k of the policy before the step ∩ top-k of the teacher with
+    hint h|. `choice` is argmax_h sum_t O[h, t] for the whole answer (`sequence`), argmax_h O[h, t] at each position (`token`), or
+    the shortest hint; in a tie the shorter hint. The ratio is clipped to 1 - `low` … 1 + `high`.
+    """
+
+    k: int
+    choice: Literal["sequence", "token", "shortest"]
+    clip: float  # of the advantage
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One summand of the loss, with its own denominator: the completion tokens of all its turns in the step."""
+
+    name: str  # "binary"
+    weight: float
+    signal: Reward | Gap | Divergence | Overlap
+
+    def trains(self, sample: Sample) -> bool:
+        """Whether a turn has this term."""
+        return sample.reward is not None if isinstance(self.signal, Reward) else sample.teacher_prompt_ids is not None
 
 
 def terms_of(config: TrainConfig) -> list[Term]:
     """The terms of the recipe's method."""
-    return _METHODS[config.method](config)
+    hint = _hint_signal(config)
+    match config.method:
+        case "binary" | "grpo":  # the difference is in `credit`
+            return [Term(config.method, 1.0, Reward())]
+        case "opd" | "opd_topk":
+            return [Term(config.method, 1.0, hint)]
+        case _:  # a turn may have both: the reward penalises the whole answer, the hint identifies the tokens at fault
+            return [Term("binary", config.weight_binary, Reward()), Term("opd", config.weight_opd, hint)]
+
+
+def _hint_signal(config: TrainConfig) -> Gap | Divergence | Overlap:
+    match config.method:
+        case "opd_topk":
+            return Divergence(config.topk or 50)  # as OpenClaw-RL
+        case "hybrid":
+            return Overlap(config.topk or 4, config.hint_choice, config.gap_clip, *clip_of(config, "hybrid"))
+        case _:
+            return Gap(config.gap_clip)
 
 
 def likeliest(config: TrainConfig) -> int | None:
     """Number of likeliest tokens that the method compares at each position; None if it uses only the sampled tokens."""
-    known = {"opd_topk": opd_topk.TOPK, "hybrid": hybrid.TOPK}.get(config.method)
-    return known and (config.topk or known)
+    signal = _hint_signal(config)
+    return signal.k if isinstance(signal, Divergence | Overlap) else None

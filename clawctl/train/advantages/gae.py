@@ -11,7 +11,7 @@ it, and reaches earlier turns like any later reward.
 
 from collections.abc import Sequence
 
-from clawctl.train.advantages.term import Earned
+from clawctl.train.advantages.grpo import Earned
 
 
 def session_credits(turns: Sequence[Earned], gamma: float, gae_lambda: float) -> dict[str, float]:

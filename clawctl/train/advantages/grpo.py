@@ -6,16 +6,21 @@ division as in Dr. GRPO (2503.20783, eq. 4). Step-wise: the same over the turns 
 """
 
 from collections.abc import Sequence
-
-from clawctl.config import TrainConfig
-from clawctl.train.advantages import binary
-from clawctl.train.advantages.term import Earned, Term
+from dataclasses import dataclass
 
 EPSILON = 1e-6  # as OpenClaw-RL: keeps a tiny std from blowing rounding up
 
 
-def terms(config: TrainConfig) -> list[Term]:
-    return [Term("grpo", 1.0, binary.has_reward, binary.advantages)]
+@dataclass(frozen=True, slots=True)
+class Earned:
+    """The reward of a turn and its place among other turns, from which credit is computed."""
+
+    turn_id: str
+    session_id: str
+    parent_turn_id: str | None
+    turn_index: int
+    reward: float | None  # the turn's reward, including its part of `outcome`; None: not known
+    outcome: float | None = None  # the part of `reward` that belongs to the whole episode
 
 
 def group_credits(turns: Sequence[Earned], std: bool, step_wise: bool) -> dict[str, float]:
@@ -32,8 +37,8 @@ def _by_episode(turns: Sequence[Earned], std: bool) -> dict[str, float]:
         if turn.reward is not None:
             episodes.setdefault(turn.session_id, []).append(turn.reward)
     earned = {episode: sum(rewards) / len(rewards) for episode, rewards in episodes.items()}
-    told = _standardised(earned, std)
-    return {turn.turn_id: told[turn.session_id] for turn in turns if turn.session_id in told and turn.reward is not None}
+    credits = _standardised(earned, std)
+    return {turn.turn_id: credits[turn.session_id] for turn in turns if turn.session_id in credits and turn.reward is not None}
 
 
 def _by_step(turns: Sequence[Earned], std: bool) -> dict[str, float]:
@@ -41,10 +46,10 @@ def _by_step(turns: Sequence[Earned], std: bool) -> dict[str, float]:
     for turn in turns:
         if turn.reward is not None:
             steps.setdefault(turn.turn_index, {})[turn.turn_id] = turn.reward
-    told: dict[str, float] = {}
+    credits: dict[str, float] = {}
     for rewards in steps.values():
-        told |= rewards if len(rewards) == 1 else _standardised(rewards, std)
-    return told
+        credits |= rewards if len(rewards) == 1 else _standardised(rewards, std)
+    return credits
 
 
 def _standardised(rewards: dict[str, float], std: bool) -> dict[str, float]:

@@ -1,0 +1,80 @@
+"""Exchanges that wait for a parent that may not have been read yet, and all later requests of their users.
+
+Several writers append to captures, so a child may be read before its parent. Later lines must not overtake it, or the result would
+depend on when captures are read. Only its parent may, and only from another writer's file, because the lines of one writer are in
+order.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from clawctl.collect.canonical import Conversation, handles, message_digest
+from clawctl.collect.parents import continues
+from clawctl.run.rows import Exchange
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """An exchange as it was read."""
+
+    exchange: Exchange
+    writer: str = ""  # whose file it stands in
+    behind: float = 0.0  # seconds by which its writer's clock is behind ours
+
+    @property
+    def time(self) -> float:
+        """Time when it ended, by this host's clock."""
+        return self.exchange.finished_at + self.behind
+
+
+class Waiting:
+    """The exchanges that wait, in order."""
+
+    def __init__(self) -> None:
+        self._arrived: list[Arrived] = []
+        self._users: Counter[str] = Counter()
+        self._answers: dict[tuple[str, bytes], list[Conversation]] = defaultdict(list)  # by what was answered, of those that wait
+        self._awaited: dict[tuple[str, bytes | str], list[tuple[str, Conversation, int]]] = defaultdict(list)
+
+    def __len__(self) -> int:
+        return len(self._arrived)
+
+    def __iter__(self) -> Iterator[Arrived]:
+        return iter(self._arrived)
+
+    def add(self, arrived: Arrived, conversation: Conversation, lacks_parent: bool) -> None:
+        """One more waits: for its parent, unless it has one, or just behind others."""
+        exchange = arrived.exchange
+        self._arrived.append(arrived)
+        self._users[exchange.key] += 1
+        at = conversation.roles.rfind("a")
+        waiting = self._answers.get((exchange.key, conversation.digests[at]), []) if lacks_parent else []
+        if lacks_parent and not any(continues(parent, conversation, at) for parent in waiting):
+            answer = exchange.messages[conversation.at[at]]
+            names: list[bytes | str] = [conversation.digests[at], *handles(answer)]
+            for name in names:
+                self._awaited[exchange.key, name].append((arrived.writer, conversation, at))
+        if exchange.response is not None:
+            self._answers[exchange.key, message_digest(exchange.response)].append(conversation)
+
+    def blocks(self, arrived: Arrived, conversation: Conversation) -> bool:
+        """Whether an exchange of this user waits, and this is not the one it waits for."""
+        exchange = arrived.exchange
+        return exchange.key in self._users and not self._is_awaited(arrived, conversation)
+
+    def _is_awaited(self, arrived: Arrived, conversation: Conversation) -> bool:
+        exchange = arrived.exchange
+        for handle in (exchange.exchange_id, *handles(exchange.response)):
+            if any(writer != arrived.writer for writer, *_ in self._awaited.get((exchange.key, handle), [])):
+                return True
+        alike = self._awaited.get((exchange.key, message_digest(exchange.response)), []) if exchange.response else []
+        return any(writer != arrived.writer and continues(conversation, child, at) for writer, child, at in alike)
+
+    def pop_all(self) -> list[Arrived]:
+        """All that wait, in order; nothing waits behind this."""
+        arrived = self._arrived
+        self._arrived = []
+        for index in (self._users, self._answers, self._awaited):
+            index.clear()
+        return arrived

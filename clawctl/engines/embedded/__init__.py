@@ -1,0 +1,1 @@
+"""The engine that clawctl brings along: transformers with continuous batching."""

@@ -1,0 +1,202 @@
+"""One model that samples: transformers' continuous batching, in a thread of the process that holds the models."""
+
+import bisect
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import uuid4
+
+import torch
+from transformers import ContinuousBatchingConfig, GenerationConfig
+
+from clawctl.config import Recipe
+from clawctl.engines import EngineFailure, Swap
+from clawctl.engines.embedded.frames import Piece, Sampling, Token
+from clawctl.engines.embedded.grammars import Grammar
+from clawctl.engines.embedded.steering import Steered, Steering, steers
+from clawctl.engines.embedded.weights import StagedWeights, load_model
+from clawctl.engines.patches.batching import Outputs, can_steer, forget_prefixes, start_batching
+from clawctl.engines.patches.padding import pad_linears
+from clawctl.run.directory import RunDir
+from clawctl.serve.canary import check_canary
+
+_GREEDY = 1e-6  # a temperature that leaves only the likeliest token
+_PAGE = 32  # tokens in a page of the cache: prefixes are shared in whole pages
+_MAX_RUNNING = 256  # requests in one engine step
+
+
+class Decoder:
+    """Token ids go in; ids, logprobs and versions come out. Made in a thread, because loading takes a moment. Raises as
+    `load_model`; CanaryFailure. `generate` and all of `Running` belong to the event loop, everything else to any thread."""
+
+    def __init__(self, run: RunDir, recipe: Recipe, version: int) -> None:
+        self._run, self._recipe = run, recipe
+        self.model = load_model(run, recipe, version)
+        pad_linears(self.model)
+        loaded = StagedWeights(version, self.model)
+        check_canary(run, version, loaded.score, loaded.tolerance)
+        self.version = version
+        config = self.model.config.get_text_config()
+        self.vocabulary = int(config.vocab_size)
+        self.steers = can_steer(self.model)
+        self.steering = Steering(self.vocabulary)
+        self.max_context = min(int(config.max_position_embeddings), recipe.serve.kv_cache_tokens)
+        eos = self.model.generation_config.eos_token_id
+        self.eos_ids = frozenset([eos] if isinstance(eos, int) else eos or [])
+        self._swap_times: list[float] = [float("-inf")]  # time.perf_counter() at which …
+        self._swap_versions: list[int] = [version]  # … this version took over
+        self.outputs = Outputs()
+        steering = self.steering if self.steers else None
+        self.manager = start_batching(self.model, self._generation_config(), self._batching_config(), self.outputs, steering)
+
+    def _generation_config(self) -> GenerationConfig:
+        # Values that are not the defaults, so that transformers makes the processors; each request brings its own.
+        return GenerationConfig(do_sample=True, temperature=0.7, top_p=0.9, top_k=20, eos_token_id=sorted(self.eos_ids) or -1)
+
+    def _batching_config(self) -> ContinuousBatchingConfig:
+        return ContinuousBatchingConfig(
+            page_size=_PAGE,
+            num_blocks=max(1, self._recipe.serve.kv_cache_tokens // _PAGE),
+            max_batch_tokens=self._recipe.serve.max_batch_tokens,
+            max_requests_per_batch=min(_MAX_RUNNING, self._recipe.serve.max_batch_tokens),
+            return_logprobs=True,
+            per_request_processors=True,
+        )
+
+    def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        take: Callable[[Piece], None],
+        number: int = 0,
+        grammar: Grammar | None = None,
+    ) -> "Running":
+        """Begin to sample. `take` gets the results as pieces of request `number`; `grammar` then belongs to the answer. Raises
+        EngineFailure."""
+        name = uuid4().hex
+        steered = None
+        if self.steers and (grammar is not None or steers(sampling)):
+            steered = self.steering.register(name, list(prompt_ids), sampling, grammar, self.eos_ids)
+        running = Running(self, name, number, take, steered)
+        self.outputs.register(name, running.deliver)
+        added = self.manager.add_request(
+            list(prompt_ids),
+            request_id=name,
+            max_new_tokens=sampling.max_tokens,
+            streaming=True,
+            record_timestamps=True,
+            temperature=max(float(sampling.temperature), _GREEDY),
+            top_p=float(sampling.top_p),
+            top_k=min(sampling.top_k, self.vocabulary) or self.vocabulary,
+        )
+        if added is None:
+            self.outputs.forget(name)
+            self.steering.forget(name)
+            raise EngineFailure("the engine has stopped")
+        return running
+
+    def version_at(self, sampled: float) -> int:
+        """The version whose weights computed a token that was sampled at `sampled` (time.perf_counter()). It is exact, because the
+        sampling loop stops while weights change."""
+        return self._swap_versions[bisect.bisect_right(self._swap_times, sampled) - 1]
+
+    def stage(self, version: int) -> StagedWeights:
+        """Load a published version besides the live one. Raises as `load_model`."""
+        model = load_model(self._run, self._recipe, version).to(self.model.dtype)  # as it will serve
+        return StagedWeights(version, model)
+
+    @torch.no_grad()
+    def replace(self, staged: StagedWeights) -> float:
+        """Serve `staged` from the next token on; running requests continue. Returns the pause in ms. Raises ValueError."""
+        current, coming = self.model.state_dict(), staged.model.state_dict()
+        if current.keys() != coming.keys() or any(current[name].shape != coming[name].shape for name in current):
+            raise ValueError(f"the weights of policy {staged.version} do not match the model that is served")
+        with self.manager.pause():
+            began = time.perf_counter()
+            for name, tensor in current.items():
+                tensor.copy_(coming[name])
+            forget_prefixes(self.manager)
+            self._swap_versions.append(staged.version)
+            self._swap_times.append(time.perf_counter())
+            self.version = staged.version
+            return (time.perf_counter() - began) * 1000
+
+    def swap(self, version: int) -> Swap:
+        """Serve a published version once its canary passes. Raises as `stage` and `replace`; CanaryFailure."""
+        began = time.monotonic()
+        staged = self.stage(version)
+        check_canary(self._run, version, staged.score, staged.tolerance)
+        load_ms = (time.monotonic() - began) * 1000
+        return Swap(version, time.time(), load_ms, self.replace(staged))
+
+    def score(self, ids: Sequence[int]) -> list[float]:
+        """Logprobs of `ids[1:]`, each given all ids before it, by the live weights."""
+        return StagedWeights(self.version, self.model).score(ids)
+
+    def failure(self) -> str | None:
+        """Why it cannot continue, or None."""
+        if self.manager.is_running():
+            return None
+        return str(self.manager.background_thread_status.fatal_error or "the engine has stopped")
+
+    def stop(self) -> None:
+        self.manager.stop(block=True, timeout=30, hard_stop=True)
+
+
+class Running:
+    """One running request."""
+
+    def __init__(
+        self, decoder: Decoder, request_id: str, number: int, take: Callable[[Piece], None], steered: Steered | None
+    ) -> None:
+        self._decoder, self._number, self._take, self._steered = decoder, number, take, steered
+        self.request_id = request_id
+        self._begun = decoder.version
+        self._seen = self._sets = 0  # tokens and sets of allowed tokens that were delivered
+        self._ended = False
+
+    def deliver(self, output: Any) -> None:
+        """Pass on the new results of the request; called on the event loop."""
+        if self._ended:
+            return
+        if self._steered is not None and self._steered.failed is not None:
+            self._end([], self._steered.failed, unfollowable=True)
+            return
+        new = len(output.generated_tokens) - self._seen
+        tokens = self._tokens(output, new) if new > 0 else []
+        if output.is_finished():
+            self._end(tokens, output.error)
+        elif tokens:
+            self._take(self._piece(tokens))
+
+    def _tokens(self, output: Any, new: int) -> list[Token]:
+        # Counted from the end: a request that restarted for lack of cache lost its earlier times.
+        fresh = zip(output.generated_tokens[-new:], output.logprobs[-new:], output.timestamps[-new:], strict=True)
+        tokens = [Token(token, logprob, self._decoder.version_at(at)) for token, logprob, at in fresh]
+        if self._steered is not None and self._steered.tops:
+            tops = self._steered.tops[self._seen : self._seen + new]
+            tokens = [token._replace(top=top) for token, top in zip(tokens, tops, strict=True)]
+        return tokens
+
+    def _piece(self, tokens: list[Token], ended: bool = False, error: str | None = None, unfollowable: bool = False) -> Piece:
+        first, self._seen = self._seen, self._seen + len(tokens)
+        which, sets = list[int](), list[bytes]()
+        if self._steered is not None and self._steered.sets is not None:
+            which = self._steered.sets.which[first : self._seen]
+            first_set, self._sets = self._sets, max([self._sets - 1, *which]) + 1  # they are numbered as they came
+            sets = self._steered.sets.distinct[first_set : self._sets]
+        return Piece(self._number, self._begun, tokens, which, sets, ended, error, unfollowable)
+
+    def _end(self, tokens: list[Token], error: str | None, unfollowable: bool = False) -> None:
+        piece = self._piece(tokens, True, error, unfollowable)
+        self._ended = not unfollowable  # otherwise it still samples
+        self.cancel()
+        self._take(piece)
+
+    def cancel(self) -> None:
+        """Stop sampling, and deliver nothing more. It has no effect after the end."""
+        if not self._ended:
+            self._ended = True
+            self._decoder.manager.cancel_request(self.request_id)
+        self._decoder.outputs.forget(self.request_id)
+        self._decoder.steering.forget(self.request_id)

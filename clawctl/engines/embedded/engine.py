@@ -1,0 +1,284 @@
+"""The embedded engine: models in a process of their own get token ids. Here prompts are rendered and answers parsed."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from clawctl.config import Recipe
+from clawctl.engines import THERE_AND_BACK, CannotFollow, Capabilities, EngineFailure, Reply, Sampled, Swap
+from clawctl.engines.embedded.frames import Sampling, Token
+from clawctl.engines.embedded.pins import Pins
+from clawctl.engines.embedded.process import Generation, ModelProcess, Models
+from clawctl.run.directory import RunDir
+from clawctl.serve.dialects import Ask, Refusal, Shown
+from clawctl.serve.dialects.api import refuse_beyond
+from clawctl.serve.dialects.fields import steering
+from clawctl.serve.dialects.settings import check_known
+from clawctl.serve.prompt import Rendered, load_tokenizer, plain_beside, render_beside
+from clawctl.serve.reading import Reading
+from clawctl.serve.sampling import altered, beyond_embedded
+from clawctl.serve.structured import asked_by, specification
+from clawctl.serve.switches import switches
+from clawctl.serve.turns import Lines, Turns
+
+_STRUCTURED_PER_KEY, _STRUCTURED = 32, 96  # requests whose form is given, at a time; each has processes of its own, others wait
+_SAID_AS = {  # names in chat completions and in the client's API
+    ("responses", "response_format"): "text.format",
+    ("messages", "response_format"): "output_config.format",
+}
+
+
+def start(run: RunDir, recipe: Recipe) -> "Embedded":
+    """Starts the process and waits until it has loaded version 0. Raises ClawError."""
+    models = ModelProcess(run, recipe)  # it starts while this process loads the tokenizer
+    try:
+        tokenizer = load_tokenizer(recipe.model_path)
+        models.wait()
+    except BaseException:
+        models.stop()
+        raise
+    return Embedded(recipe, tokenizer, models)
+
+
+class Embedded:
+    """See `clawctl.engines.Engine`. `models` has loaded version 0."""
+
+    capabilities = Capabilities(ids=True, logprobs=True, processed=True, adapters=True, weights=True, images=False)
+
+    def __init__(self, recipe: Recipe, tokenizer: Any, models: Models) -> None:
+        self._recipe, self._tokenizer, self._models = recipe, tokenizer, models
+        self.version = 0
+        self.max_context = models.about.max_context
+        self._compiling, self._room = Turns(), _Room()
+        self._lines = Lines()
+        self._switches = switches(tokenizer.chat_template)
+        self._up = False
+        self._pins = Pins(self._load, recipe.serve.pinned_versions)
+
+    def _load(self, version: int) -> "Pinned":
+        self._models.load(version)
+        return Pinned(self._models, version)
+
+    async def begin(self, ask: Ask, version: int | None, stack: AsyncExitStack) -> list[Reply]:
+        about = self._models.about
+        if param := beyond_embedded(ask.tool_choice if ask.use_tools else None, ask.engine_fields, about.steers):
+            param = _said_as(ask, param)
+            raise Refusal(400, f"the embedded engine does not support '{param}': remove it, or serve with --engine vllm", param)
+        refuse_beyond(ask, "embedded")
+        await self._models.attach()
+        if version is not None:
+            await stack.enter_async_context(self._pins.lease(version, ask.key))
+        prompt = await self._rendered(ask)
+        if any(not 0 <= token < about.vocabulary for token in prompt.ids):
+            raise Refusal(400, f"a token id of the prompt is {about.vocabulary} or larger", "prompt")
+        sampling = self._sampling(ask, len(prompt.ids))
+        grammars = await self._opened(ask, prompt.thinking, stack)
+        replies: list[Reply] = []
+        try:
+            for i in range(ask.n):
+                seed = None if sampling.seed is None else sampling.seed + i
+                grammar = grammars[i] if grammars else None
+                generation = self._models.generate(version, prompt.ids, replace(sampling, seed=seed), grammar)
+                stack.callback(generation.cancel)
+                reading = Reading(self._tokenizer, ask, prompt.thinking, prompt.ids if ask.prompts else ())
+                fields = {name: value for name, value in ask.engine_fields.items() if name != "response_format"}
+                reason = altered(sampling.temperature, sampling.top_p, sampling.top_k, None, fields)
+                sampled = Sampled(sampling.temperature, sampling.top_p, sampling.top_k, prompt.ids, [], [], untrainable=reason)
+                replies.append(EmbeddedReply(generation, reading, prompt, sampled, about.eos_ids))
+        except EngineFailure as failure:
+            raise Refusal(500, str(failure)) from failure
+        return replies
+
+    async def _opened(self, ask: Ask, thinking: bool, stack: AsyncExitStack) -> list[int]:
+        """The numbers of the answers' grammars; none where their form is free. Another process compiles them, because a schema can
+        take any time, and keys take turns. Raises Refusal."""
+        wanted = specification(ask, self._tokenizer, thinking, self._switches)
+        if wanted is None:
+            return []
+        param = _said_as(ask, asked_by(ask))
+        try:
+            packed = as_json(wanted)
+        except CannotFollow as problem:
+            raise Refusal(400, f"'{param}' cannot be enforced: {problem}", param) from problem
+        await stack.enter_async_context(self._room.one(ask.key))
+        opened: list[int] = []
+        for _ in range(ask.n):
+            async with self._compiling.of(ask.key):
+                working = asyncio.ensure_future(asyncio.to_thread(self._models.compile, packed))
+                try:
+                    opened.append(await asyncio.shield(working))
+                except CannotFollow as problem:
+                    raise Refusal(400, f"'{param}' cannot be enforced: {problem}", param) from problem
+                except EngineFailure as failure:
+                    raise Refusal(500, str(failure)) from failure
+                except asyncio.CancelledError:  # its turn ends with the work, not with its client
+                    with suppress(EngineFailure):
+                        self._models.discard(await working)
+                    raise
+            stack.callback(self._models.discard, opened[-1])
+        return opened
+
+    async def count(self, ask: Ask) -> int:
+        return len((await self._rendered(ask)).ids)
+
+    async def _rendered(self, ask: Ask) -> Rendered:
+        if ask.prompts:
+            return await plain_beside(self._tokenizer, ask, self._lines)
+        check_known(ask.template_settings, self._switches)
+        return await render_beside(self._tokenizer, ask, self._lines, self._recipe.serve.splice)
+
+    def _sampling(self, ask: Ask, prompt: int) -> Sampling:
+        serve, longest = self._recipe.serve, self.max_context
+        if not prompt:
+            raise Refusal(400, "the prompt is empty", "messages")
+        asked = 1 if ask.max_tokens is None or ask.max_tokens_may_shrink else ask.max_tokens
+        if prompt + asked > longest:
+            raise Refusal(
+                400,
+                f"This model's maximum context length is {longest} tokens. However, you requested {prompt + asked} tokens "
+                f"({prompt} in the messages, {asked} in the completion). Please reduce the length of the messages or completion.",
+                "prompt" if ask.prompts else "messages",
+                "context_length_exceeded",
+            )
+        return Sampling(
+            temperature=serve.temperature if ask.temperature is None else ask.temperature,
+            top_p=serve.top_p if ask.top_p is None else ask.top_p,
+            top_k=ask.top_k,
+            max_tokens=min(ask.max_tokens or serve.max_tokens or longest, longest - prompt),
+            top_logprobs=ask.top_logprobs if ask.logprobs else 0,
+            **steering(ask.engine_fields, self._models.about.vocabulary),
+        )
+
+    def load(self, version: int) -> Swap:
+        swap = self._models.replace(version)
+        self.version = version
+        return swap
+
+    async def keep(self, up: Callable[[], None]) -> None:
+        await self._models.attach()
+        await asyncio.to_thread(up)
+        self._up = True
+        await self._models.ended()
+
+    def waiting_for(self) -> str | None:
+        return None if self._up else "the engine is starting"
+
+    def doubt(self) -> None:
+        return None
+
+    def failure(self) -> str | None:
+        return self._models.failure()
+
+    def stop(self) -> None:
+        self._models.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """A version that is loaded besides the live model."""
+
+    models: Models
+    version: int
+
+    def failure(self) -> str | None:
+        return self.models.failure(self.version)
+
+    def stop(self) -> None:
+        self.models.unload(self.version)
+
+
+def as_json(specification: dict[str, Any]) -> bytes:
+    """The specification of a grammar for `Models.compile`. Raises CannotFollow."""
+    try:
+        return orjson.dumps(specification)
+    except orjson.JSONEncodeError as error:
+        raise CannotFollow("the schema is nested too deeply") from error
+
+
+class _Room:
+    """Limits structured requests: those of one key leave room for other keys and wait for each other."""
+
+    def __init__(self) -> None:
+        self._all = asyncio.Semaphore(_STRUCTURED)
+        self._of_key: dict[str, asyncio.Semaphore] = {}
+
+    @asynccontextmanager
+    async def one(self, key: str) -> AsyncIterator[None]:
+        async with self._of_key.setdefault(key, asyncio.Semaphore(_STRUCTURED_PER_KEY)), self._all:
+            yield
+
+
+def _said_as(ask: Ask, param: str) -> str:
+    return _SAID_AS.get((ask.api, param), param)
+
+
+class EmbeddedReply:
+    """See `clawctl.engines.Reply`."""
+
+    def __init__(
+        self, generation: Generation, reading: Reading, prompt: Rendered, sampled: Sampled, eos_ids: frozenset[int]
+    ) -> None:
+        self._generation, self._reading, self._eos_ids = generation, reading, eos_ids
+        self._stopped = self._cancelled = False
+        self._ended = False  # by the model itself
+        self._versions = set[int | None]()  # that sampled something
+        self.sampled = sampled
+        sampled.prompt_tokens = len(prompt.ids)
+        sampled.spliced, sampled.unspliced, sampled.adapted = prompt.spliced, prompt.unspliced, prompt.adapted
+
+    async def __aiter__(self) -> AsyncIterator[Shown]:
+        reading, sampled = self._reading, self.sampled
+        async for tokens in self._generation:
+            self._take(tokens)
+            if shown := reading.shown():
+                yield shown
+            if self._stopped:
+                self._generation.cancel()
+                break
+        if shown := reading.end():
+            yield shown
+        if self._stopped:
+            sampled.finish_reason = "tool_calls" if reading.called else "stop"
+        elif not self._cancelled:
+            sampled.finish_reason = "length"
+        sampled.cut_call = reading.ended_in_call and not self._ended
+        self._keep_sets()
+
+    def _keep_sets(self) -> None:
+        """Keep the allowed tokens at each place, which the trainer needs."""
+        sampled = self.sampled
+        allowed = self._generation.allowed(len(sampled.completion_ids or ()))
+        if allowed is not None:
+            sampled.allowed = allowed.packed()
+            if sampled.allowed is None:
+                sampled.untrainable = sampled.untrainable or "structured output: its sets of tokens are too large"
+
+    def _take(self, tokens: list[Token]) -> None:
+        reading, sampled = self._reading, self.sampled
+        assert sampled.completion_ids is not None
+        assert sampled.logprobs is not None
+        for token in tokens:
+            sampled.completion_ids.append(token.id)
+            sampled.logprobs.append(token.logprob)
+            sampled.completion_tokens += 1
+            sampled.version_end = token.version
+            self._versions.add(token.version)
+            if sampled.version is None:  # a prompt that was begun before a swap may be computed half by the old weights: it counts
+                sampled.version = self._generation.begun
+                self._versions |= {self._generation.begun}
+            self._stopped = self._ended = token.id in self._eos_ids
+            reading.take(token.id, token.logprob, token.top, self._stopped)
+            if reading.hit:
+                self._stopped, sampled.stop_sequence = True, reading.hit
+                break
+        sampled.reasoning_tokens = reading.reasoning_tokens
+        if sampled.version == sampled.version_end and len(self._versions) > 1:
+            sampled.untrainable = sampled.untrainable or THERE_AND_BACK
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._generation.cancel()

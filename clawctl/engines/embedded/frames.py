@@ -1,0 +1,224 @@
+"""The messages between the gateway and the process that holds the models: MessagePack, each after its length in 4 bytes.
+
+The gateway sends `Start` once and waits for `Ready`. Then both sides send at any time. A request, a grammar and a call each have a
+number, which the gateway chooses. What all running requests sampled in one engine step is one `Step`, and one write.
+"""
+
+import socket
+from asyncio import IncompleteReadError, StreamReader
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from clawctl.engines import CannotFollow, EngineFailure, Swap
+from clawctl.errors import ClawError
+from clawctl.serve.canary import CanaryFailure
+
+_LENGTH = 4  # bytes, big-endian
+
+
+class Token(NamedTuple):
+    """One sampled token, as the engine sampled it."""
+
+    id: int
+    logprob: float  # of the distribution it was drawn from: after temperature, top_p and top_k
+    version: int  # of the policy whose weights computed it
+    top: Sequence[tuple[int, float]] = ()  # the likeliest ids at its place, if requested
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn."""
+
+    temperature: float  # 0: the likeliest token
+    top_p: float
+    top_k: int  # 0: off
+    max_tokens: int
+    min_p: float = 0.0  # 0: off
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    repetition_penalty: float = 1.0  # 1: off
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None  # with it the same prompt and weights give the same ids
+    top_logprobs: int = 0  # number of likeliest ids that are returned with each token
+
+
+class _Frame(msgspec.Struct, array_like=True, tag=True):
+    pass
+
+
+# ---- from the gateway --------------------------------------------------------------------------------------------------------
+
+
+class Start(_Frame):
+    run: str  # the run directory
+    recipe: str  # as JSON
+    log_level: str
+
+
+class Generate(_Frame):
+    number: int
+    model: int | None  # a pinned version; None: the live model
+    prompt_ids: list[int]
+    sampling: Sampling
+    grammar: int | None
+
+
+class Cancel(_Frame):
+    number: int
+
+
+class Compile(_Frame):
+    """Prepare a grammar. Answered by `Done` or `Failed`."""
+
+    number: int
+    specification: bytes  # JSON, see `clawctl.serve.structured`
+
+
+class Discard(_Frame):
+    """A grammar is not needed any more."""
+
+    number: int
+
+
+class Load(_Frame):
+    """Load a version besides the live model. Answered by `Done` or `Failed`."""
+
+    number: int
+    version: int
+
+
+class Unload(_Frame):
+    """Answered by `Done` or `Failed`."""
+
+    number: int
+    version: int
+
+
+class Replace(_Frame):
+    """Give the live model the weights of a version, once its canary passes. Answered by `Replaced` or `Failed`."""
+
+    number: int
+    version: int
+
+
+class Score(_Frame):
+    """Answered by `Scored` or `Failed`."""
+
+    number: int
+    model: int | None
+    ids: list[int]
+
+
+# ---- from the process --------------------------------------------------------------------------------------------------------
+
+
+class Ready(_Frame):
+    """The live model is loaded, with version 0. Pinned versions share all of this."""
+
+    vocabulary: int
+    max_context: int
+    eos_ids: frozenset[int]
+    steers: bool
+
+
+class Piece(_Frame):
+    """What one request got in one engine step."""
+
+    number: int
+    begun: int  # the version that the request began with
+    tokens: list[Token]
+    which: list[int]  # with a grammar: of each token, the index of its set of allowed tokens; -1: any
+    sets: list[bytes]  # the sets that `which` names for the first time
+    ended: bool
+    error: str | None
+    unfollowable: bool  # the error is the grammar's
+
+
+class Step(_Frame):
+    pieces: list[Piece]
+
+
+class Done(_Frame):
+    number: int
+
+
+class Replaced(_Frame):
+    number: int
+    swap: Swap
+
+
+class Scored(_Frame):
+    number: int
+    logprobs: list[float]
+
+
+class Failed(_Frame):
+    number: int
+    kind: str
+    problem: str
+    fix: str
+    exit_code: int
+
+
+class Died(_Frame):
+    """A model cannot continue."""
+
+    model: int | None
+    problem: str
+
+
+ToProcess = Start | Generate | Cancel | Compile | Discard | Load | Unload | Replace | Score
+FromProcess = Ready | Step | Done | Replaced | Scored | Failed | Died
+to_process: msgspec.msgpack.Decoder[ToProcess] = msgspec.msgpack.Decoder(ToProcess)
+from_process: msgspec.msgpack.Decoder[FromProcess] = msgspec.msgpack.Decoder(FromProcess)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def packed(message: ToProcess | FromProcess) -> bytes:
+    told = _encode(message)
+    return len(told).to_bytes(_LENGTH, "big") + told
+
+
+async def received(reader: StreamReader) -> AsyncIterator[bytes]:
+    """The messages as bytes, until the other side closes."""
+    try:
+        while True:
+            length = int.from_bytes(await reader.readexactly(_LENGTH), "big")
+            yield await reader.readexactly(length)
+    except (IncompleteReadError, ConnectionError):
+        return
+
+
+_KINDS: dict[str, type[Exception]] = {
+    kind.__name__: kind for kind in (CanaryFailure, CannotFollow, EngineFailure, OSError, ValueError, RuntimeError)
+}
+
+
+def failed(number: int, error: Exception) -> Failed:
+    if isinstance(error, ClawError):
+        return Failed(number, "ClawError", error.problem, error.fix, error.exit_code)
+    kind = type(error).__name__
+    return Failed(number, kind, str(error) if kind in _KINDS else f"{kind}: {error}", "", 1)
+
+
+def as_exception(told: Failed) -> Exception:
+    if told.kind == "ClawError":
+        return ClawError(told.problem, told.fix, told.exit_code)
+    return _KINDS.get(told.kind, RuntimeError)(told.problem)
+
+
+def blocking_read(connection: socket.socket) -> FromProcess | None:
+    """The next message, before an event loop reads; None if the other side has closed."""
+    length = int.from_bytes(_exactly(connection, _LENGTH), "big")
+    told = _exactly(connection, length)
+    return from_process.decode(told) if told else None
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    told = b""
+    while len(told) < count and (more := connection.recv(count - len(told))):
+        told += more
+    return told if len(told) == count else b""

@@ -1,0 +1,100 @@
+"""Models that are pinned to a version: a few at a time, the one not used for longest makes room."""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from clawctl.engines.places import Places
+from clawctl.engines.refusals import unproven
+from clawctl.serve.canary import CanaryFailure
+from clawctl.serve.dialects import Refusal
+
+_log = logging.getLogger("clawctl.serve")
+
+
+class Loaded(Protocol):
+    """A version that is loaded besides the live model."""
+
+    def failure(self) -> str | None:
+        """Why it cannot continue, or None."""
+        ...
+
+    def stop(self) -> None:
+        """Unload it; in a thread."""
+        ...
+
+
+@dataclass(slots=True)
+class _Pin:
+    model: Loaded
+    users: int = 0
+
+
+class Pins:
+    """`make` loads a version, in a thread."""
+
+    def __init__(self, make: Callable[[int], Loaded], most: int) -> None:
+        self._make, self._most = make, most
+        self._places = Places(most)
+        self._pinned: OrderedDict[int, _Pin] = OrderedDict()  # least recently used first
+        self._changing = asyncio.Lock()
+
+    @asynccontextmanager
+    async def lease(self, version: int, key: str = "") -> AsyncIterator[Loaded]:
+        """A model of `version` and no other for as long as the lease lasts. Raises Refusal if it cannot be loaded."""
+        async with self._places.one(version, key):
+            pinned = await self._pin(version)
+            try:
+                yield pinned.model
+            finally:
+                pinned.users -= 1
+
+    async def _pin(self, version: int) -> _Pin:
+        ready = self._pinned.get(version)
+        if ready is not None and ready.model.failure() is None:
+            self._pinned.move_to_end(version)
+            ready.users += 1
+            return ready
+        async with self._changing:  # one at a time: two requests for a new version load it once
+            if version in self._pinned and self._pinned[version].model.failure() is not None:
+                del self._pinned[version]  # it died; its requests got an error
+            while version not in self._pinned and (idle := self._one_too_many()) is not None:
+                await asyncio.to_thread(self._pinned.pop(idle).model.stop)
+            if version not in self._pinned:
+                await self._add(version)
+            self._pinned.move_to_end(version)
+            self._pinned[version].users += 1
+            return self._pinned[version]
+
+    def _one_too_many(self) -> int | None:
+        """The version to unload before another is loaded. Version 0 stays, because judges request it repeatedly. If all are in use,
+        `Places` has admitted one more than `most`."""
+        others = [old for old in self._pinned if old != 0]
+        if len(others) < self._most:
+            return None
+        return next((old for old in others if not self._pinned[old].users), None)
+
+    async def _add(self, version: int) -> None:
+        loading = asyncio.ensure_future(asyncio.to_thread(self._load, version))
+        try:
+            await asyncio.wait({loading})
+        except asyncio.CancelledError:  # the requester went away; an unknown engine would never be stopped
+            await asyncio.wait({loading})
+            raise
+        finally:
+            if loading.done() and loading.exception() is None:
+                self._pinned[version] = _Pin(loading.result())
+        loading.result()
+
+    def _load(self, version: int) -> Loaded:
+        try:
+            return self._make(version)
+        except CanaryFailure as error:
+            raise unproven(version, error) from error
+        except Exception as error:  # a policy can be broken in many ways; the caller gets an error, the log has the rest
+            _log.exception("cannot load version %d", version)
+            raise Refusal(404, f"version {version} of this model cannot be loaded", "model", "model_not_found") from error

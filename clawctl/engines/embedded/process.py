@@ -1,0 +1,338 @@
+"""The gateway's end of the process that holds the models: it starts the process and speaks with it."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from itertools import count
+from typing import Protocol
+
+from clawctl.config import Recipe
+from clawctl.engines import CannotFollow, EngineFailure, Swap, Unanswered
+from clawctl.engines.embedded.frames import (
+    Cancel,
+    Compile,
+    Died,
+    Discard,
+    Done,
+    Failed,
+    FromProcess,
+    Generate,
+    Load,
+    Piece,
+    Ready,
+    Replace,
+    Replaced,
+    Sampling,
+    Score,
+    Scored,
+    Start,
+    Step,
+    Token,
+    ToProcess,
+    Unload,
+    as_exception,
+    blocking_read,
+    from_process,
+    packed,
+    received,
+)
+from clawctl.engines.event_loop import OnLoop
+from clawctl.errors import ClawError
+from clawctl.run.allowed import Allowed
+from clawctl.run.directory import RunDir
+
+_log = logging.getLogger("clawctl.serve")
+_CALL_S = 900.0  # a large model may take so long to load
+_END_S = 5.0
+
+
+class Generation(Protocol):
+    """One running request."""
+
+    begun: int | None  # the version that it began with, once something was sampled
+
+    def __aiter__(self) -> AsyncIterator[list[Token]]:
+        """New tokens, at least one at a time, up to and including the end token. Raises EngineFailure."""
+        ...
+
+    def cancel(self) -> None:
+        """Stop sampling: the iteration ends after the delivered tokens. It has no effect after the end."""
+        ...
+
+    def allowed(self, count: int) -> Allowed | None:
+        """Which tokens could be drawn in the place of each of the first `count`; None: any, for no grammar was asked for."""
+        ...
+
+
+class Models(Protocol):
+    """The models of the embedded engine. `model` names one: a pinned version, or None for the live model. `generate` and `discard`
+    belong to the event loop; `compile`, `load`, `unload`, `replace` and `score` block and belong to threads."""
+
+    about: Ready
+
+    async def attach(self) -> None:
+        """From now on the running event loop reads what the models say."""
+        ...
+
+    async def ended(self) -> None:
+        """Returns when the live model cannot continue."""
+        ...
+
+    def failure(self, model: int | None = None) -> str | None:
+        """Why the model cannot continue, or None while it lives."""
+        ...
+
+    def generate(self, model: int | None, prompt_ids: list[int], sampling: Sampling, grammar: int | None = None) -> Generation:
+        """Begin to sample; `grammar` then belongs to the answer. Raises EngineFailure."""
+        ...
+
+    def compile(self, specification: bytes) -> int:
+        """A grammar's number. `specification` is JSON, see `clawctl.serve.structured`. Raises CannotFollow, EngineFailure."""
+        ...
+
+    def discard(self, grammar: int) -> None:
+        """A grammar is not needed any more."""
+        ...
+
+    def load(self, version: int) -> None:
+        """Load a version besides the live model. Raises CanaryFailure, EngineFailure, ClawError, OSError, ValueError,
+        RuntimeError."""
+        ...
+
+    def unload(self, version: int) -> None: ...
+
+    def replace(self, version: int) -> Swap:
+        """Give the live model the weights of a version, once its canary passes. Raises as `load`; the old weights stay then."""
+        ...
+
+    def score(self, ids: Sequence[int], model: int | None = None) -> list[float]:
+        """Logprobs of `ids[1:]`, each given all ids before it. Raises EngineFailure."""
+        ...
+
+    def stop(self) -> None:
+        """End, after the event loop has ended."""
+        ...
+
+
+class ModelProcess:
+    """See `Models`. The process starts at once; `wait` until it has loaded version 0."""
+
+    about: Ready
+
+    def __init__(self, run: RunDir, recipe: Recipe) -> None:
+        self._socket, its = socket.socketpair()
+        with its:
+            command = [sys.executable, "-P", "-m", "clawctl.engines.embedded.worker", str(its.fileno())]
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[its.fileno()], start_new_session=True)
+        level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
+        self._socket.sendall(packed(Start(str(run.root), recipe.model_dump_json(), level)))
+        self._numbers = count(1)
+        self._running: dict[int, _Request] = {}
+        self._calls: dict[int, asyncio.Future[FromProcess]] = {}
+        self._dead: dict[int | None, str] = {}  # why models cannot continue
+        self._ended = asyncio.Event()
+        self._on_loop = OnLoop()
+        self._attaching = asyncio.Lock()
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    def wait(self) -> None:
+        """Raises ClawError and what loading raises."""
+        told = blocking_read(self._socket)
+        if isinstance(told, Ready):
+            self.about = told
+            return
+        self.stop()
+        raise as_exception(told) if isinstance(told, Failed) else ClawError(self._cause(), "logs/serve.log has the details")
+
+    async def attach(self) -> None:
+        async with self._attaching:
+            if self._writer is None:
+                reader, self._writer = await asyncio.open_unix_connection(sock=self._socket)
+                self._on_loop.start(asyncio.get_running_loop())
+                self._reading = asyncio.create_task(self._read(reader))
+
+    async def ended(self) -> None:
+        await self._ended.wait()
+
+    def failure(self, model: int | None = None) -> str | None:
+        return self._dead.get(None) or self._dead.get(model)
+
+    # ---- requests ---------------------------------------------------------------------------------------------------------------
+
+    def generate(self, model: int | None, prompt_ids: list[int], sampling: Sampling, grammar: int | None = None) -> "_Request":
+        if (problem := self.failure(model)) is not None:
+            raise EngineFailure(problem)
+        request = _Request(self, next(self._numbers), None if grammar is None else self.about.vocabulary)
+        self._running[request.number] = request
+        self._send(Generate(request.number, model, prompt_ids, sampling, grammar))
+        return request
+
+    def cancel(self, number: int) -> None:
+        if self._running.pop(number, None) is not None:
+            self._send(Cancel(number))
+
+    def forget(self, number: int) -> None:
+        self._running.pop(number, None)
+
+    def discard(self, grammar: int) -> None:
+        self._send(Discard(grammar))
+
+    # ---- calls, from threads ----------------------------------------------------------------------------------------------------
+
+    def compile(self, specification: bytes) -> int:
+        number = next(self._numbers)
+        self._call(Compile(number, specification))
+        return number
+
+    def load(self, version: int) -> None:
+        self._dead.pop(version, None)
+        self._call(Load(next(self._numbers), version))
+
+    def unload(self, version: int) -> None:
+        self._call(Unload(next(self._numbers), version))
+
+    def replace(self, version: int) -> Swap:
+        told = self._call(Replace(next(self._numbers), version))
+        assert isinstance(told, Replaced)
+        return told.swap
+
+    def score(self, ids: Sequence[int], model: int | None = None) -> list[float]:
+        told = self._call(Score(next(self._numbers), model, list(ids)))
+        assert isinstance(told, Scored)
+        return told.logprobs
+
+    def _call(self, message: Compile | Load | Unload | Replace | Score) -> FromProcess:
+        return self._on_loop.wait(self._answer(message), _CALL_S)
+
+    async def _answer(self, message: Compile | Load | Unload | Replace | Score) -> FromProcess:
+        if (problem := self.failure()) is not None:
+            raise EngineFailure(problem)
+        answer: asyncio.Future[FromProcess] = asyncio.get_running_loop().create_future()
+        self._calls[message.number] = answer
+        self._send(message)
+        return await answer
+
+    # ---- the connection ---------------------------------------------------------------------------------------------------------
+
+    def _send(self, message: ToProcess) -> None:
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(packed(message))
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        async for told in received(reader):
+            self._take(from_process.decode(told))
+        problem = await asyncio.to_thread(self._cause)
+        _log.error("%s", problem)
+        self._die(None, problem)
+
+    def _take(self, message: FromProcess) -> None:
+        match message:
+            case Step():
+                for piece in message.pieces:
+                    if (request := self._running.get(piece.number)) is not None:
+                        request.take(piece)
+            case Failed():
+                if (call := self._calls.pop(message.number, None)) is not None and not call.done():
+                    call.set_exception(as_exception(message))
+            case Died():
+                self._die(message.model, message.problem)
+            case Done() | Replaced() | Scored():
+                if (call := self._calls.pop(message.number, None)) is not None and not call.done():
+                    call.set_result(message)
+
+    def _die(self, model: int | None, problem: str) -> None:
+        self._dead[model] = problem
+        if model is not None:
+            return
+        self._ended.set()
+        running, self._running = self._running, {}
+        for request in running.values():
+            request.fail(problem)
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            if not call.done():
+                call.set_exception(Unanswered(problem, "logs/serve.log has the details"))
+
+    def _cause(self) -> str:
+        """Why the process has ended. Blocks for a moment."""
+        try:
+            status = self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            return "the engine's process does not answer"
+        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        return f"the engine's process {how}"
+
+    def stop(self) -> None:
+        with contextlib.suppress(OSError):  # the event loop may have closed it
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class _Request:
+    """See `Generation`."""
+
+    def __init__(self, process: ModelProcess, number: int, vocabulary: int | None) -> None:
+        self.number = number
+        self.begun: int | None = None
+        self._process, self._vocabulary = process, vocabulary
+        self._tokens = list[Token]()
+        self._which, self._sets = list[int](), list[bytes]()
+        self._ended = False
+        self._error: EngineFailure | None = None
+        self._news = asyncio.Event()
+
+    def take(self, piece: Piece) -> None:
+        """Called on the event loop."""
+        self.begun = piece.begun
+        self._tokens += piece.tokens
+        self._which += piece.which
+        self._sets += piece.sets
+        if piece.ended:
+            self._end(None if piece.error is None else (CannotFollow if piece.unfollowable else EngineFailure)(piece.error))
+        self._news.set()
+
+    def fail(self, problem: str) -> None:
+        self._end(EngineFailure(problem))
+
+    def _end(self, error: EngineFailure | None) -> None:
+        self._ended, self._error = True, error
+        self._process.forget(self.number)
+        self._news.set()
+
+    async def __aiter__(self) -> AsyncIterator[list[Token]]:
+        try:
+            while not (self._ended and not self._tokens):
+                await self._news.wait()
+                self._news.clear()
+                tokens, self._tokens = self._tokens, []
+                if tokens:
+                    yield tokens
+                if self._ended:
+                    self._news.set()
+            if self._error is not None:
+                raise self._error
+        finally:
+            self.cancel()
+
+    def allowed(self, count: int) -> Allowed | None:
+        if self._vocabulary is None:
+            return None
+        which = self._which[:count]
+        return Allowed(self._vocabulary, tuple(which), tuple(self._sets[: max(which, default=-1) + 1]))
+
+    def cancel(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._process.cancel(self.number)
+        self._news.set()

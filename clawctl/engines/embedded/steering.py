@@ -1,0 +1,244 @@
+"""Sampling settings of single requests beyond temperature, top_k and top_p. They cost nothing while no request uses them.
+
+As in vLLM: logit_bias, penalties and the mask of a grammar apply before the temperature, min_p after it. The draw and the reported
+likeliest tokens use the result. Another process computes a grammar's next mask while the model computes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import torch
+from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
+
+from clawctl.engines import CannotFollow
+from clawctl.engines.embedded.frames import Sampling
+from clawctl.engines.embedded.grammars import Bits, Grammar, Sets
+
+_NOTHING = torch.empty(0, dtype=torch.int32)
+Draw = Callable[[torch.Tensor, torch.Tensor], None]
+
+
+def penalised(
+    logits_BV: torch.Tensor,
+    seen_BV: torch.Tensor,
+    counts_BV: torch.Tensor,
+    repetition_B: torch.Tensor,
+    presence_B: torch.Tensor,
+    frequency_B: torch.Tensor,
+) -> torch.Tensor:
+    """`seen` (in prompt or answer) is made less likely by a factor (CTRL, https://arxiv.org/abs/1909.05858, §4.1), `counts` (in the
+    answer) by OpenAI's two terms, https://platform.openai.com/docs/advanced-usage."""
+    factor_B1 = repetition_B.unsqueeze(1)
+    repeated_BV = torch.where(logits_BV > 0, logits_BV / factor_B1, logits_BV * factor_B1)
+    logits_BV = torch.where(seen_BV, repeated_BV, logits_BV)
+    return logits_BV - frequency_B.unsqueeze(1) * counts_BV - presence_B.unsqueeze(1) * (counts_BV > 0)
+
+
+def above_min_p(logits_BV: torch.Tensor, min_p_B: torch.Tensor) -> torch.Tensor:
+    """The scores without tokens that are less likely than `min_p` times the likeliest."""
+    least_B1 = logits_BV.amax(-1, keepdim=True) + min_p_B.log().unsqueeze(1)
+    return logits_BV.masked_fill(logits_BV < least_B1, float("-inf"))
+
+
+def uniform(seed: int, place: int) -> float:
+    """From [0, 1), by nothing but the seed and the token's place in its answer."""
+    digest = blake2b(f"{seed} {place}".encode(), digest_size=8).digest()
+    return (int.from_bytes(digest) >> 11) / (1 << 53)
+
+
+def drawn(probabilities_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
+    """The tokens at which the summed probabilities pass `uniform`. Never one of probability 0."""
+    summed_BV = probabilities_BV.double().cumsum(-1)
+    ids_B = torch.searchsorted(summed_BV, uniform_B.unsqueeze(1) * summed_BV[:, -1:], right=True)[:, 0]
+    last_B = probabilities_BV.shape[1] - 1 - (probabilities_BV > 0).int().flip(-1).argmax(-1)
+    return torch.minimum(ids_B, last_B)  # the product may be rounded up to the sum
+
+
+def likeliest(logits_BV: torch.Tensor, most: int) -> list[list[tuple[int, float]]]:
+    """Ids and logprobs, the likeliest first; without those that cannot be drawn."""
+    values, ids = logits_BV.log_softmax(-1).topk(min(most, logits_BV.shape[1]))
+    pairs = (zip(row, told, strict=True) for row, told in zip(ids.tolist(), values.tolist(), strict=True))
+    return [[(token, logprob) for token, logprob in row if logprob > float("-inf")] for row in pairs]
+
+
+def steers(sampling: Sampling) -> bool:
+    """Whether a request needs to be steered."""
+    return bool(sampling.logit_bias or sampling.min_p or _penalises(sampling) or sampling.top_logprobs) or sampling.seed is not None
+
+
+def _penalises(sampling: Sampling) -> bool:
+    return (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) != (1, 0, 0)
+
+
+@dataclass(slots=True)
+class Steered:
+    """One running request. Only the engine thread updates its counts. `tops` gets an entry before its token is delivered."""
+
+    sampling: Sampling
+    bias_V: torch.Tensor | None
+    seen_V: torch.Tensor | None
+    counts_V: torch.Tensor | None
+    eos_ids: frozenset[int] = frozenset()
+    grammar: Grammar | None = None
+    sets: Sets | None = None  # of `grammar`
+    failed: str | None = None  # why the grammar cannot continue
+    place: int = 0  # tokens sampled so far
+    tops: list[list[tuple[int, float]]] = field(default_factory=list)
+
+    def mask(self) -> Bits | None:
+        """The allowed tokens; None if any is allowed. If the grammar fails, the answer ends."""
+        if self.grammar is None or self.failed is not None:
+            return None
+        try:
+            return self.grammar.mask()
+        except CannotFollow as problem:
+            self.failed = str(problem)
+            return None
+
+    def took(self, token: int) -> None:
+        self.place += 1
+        if self.grammar is not None and self.sets is not None and self.failed is None:
+            self.sets.add(self.mask())
+            if token not in self.eos_ids:
+                try:
+                    self.grammar.take(token)
+                except CannotFollow as problem:
+                    self.failed = str(problem)
+        if self.seen_V is not None and self.counts_V is not None:
+            self.seen_V[token] = True
+            self.counts_V[token] += 1
+
+
+class Steering:
+    """The rows of the next step that belong to steered requests, for one engine."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self._vocabulary = vocabulary
+        self._requests: dict[str, Steered] = {}
+        self._rows: list[tuple[int, Steered]] = []
+
+    def register(
+        self,
+        request_id: str,
+        prompt_ids: list[int],
+        sampling: Sampling,
+        grammar: Grammar | None = None,
+        eos_ids: frozenset[int] = frozenset(),
+    ) -> Steered:
+        penalises = _penalises(sampling)
+        seen_V = torch.zeros(self._vocabulary, dtype=torch.bool) if penalises else None
+        if seen_V is not None:
+            seen_V[torch.tensor(prompt_ids)] = True
+        counts_V = torch.zeros(self._vocabulary) if penalises else None
+        bias_V, sets = _bias(sampling.logit_bias, self._vocabulary), None if grammar is None else Sets()
+        steered = self._requests[request_id] = Steered(sampling, bias_V, seen_V, counts_V, eos_ids, grammar, sets)
+        return steered
+
+    def forget(self, request_id: str) -> None:
+        steered = self._requests.pop(request_id, None)
+        if steered is not None and steered.grammar is not None:
+            steered.grammar.close()
+
+    def begin(self, request_ids: list[str]) -> None:
+        """Set the rows of the next step."""
+        found = ((row, self._requests.get(request_id)) for row, request_id in enumerate(request_ids))
+        self._rows = [(row, steered) for row, steered in found if steered is not None]
+
+    @property
+    def idle(self) -> bool:
+        return not self._requests and not self._rows
+
+    def bend(self, logits_BV: torch.Tensor) -> torch.Tensor:
+        """Before the temperature."""
+        for row, steered in self._rows:
+            if steered.bias_V is not None:
+                logits_BV[row] += steered.bias_V
+        some = [(row, steered) for row, steered in self._rows if steered.counts_V is not None]
+        if some:
+            rows, asked = [row for row, _ in some], [steered.sampling for _, steered in some]
+            seen_BV = torch.stack([steered.seen_V for _, steered in some if steered.seen_V is not None])
+            counts_BV = torch.stack([steered.counts_V for _, steered in some if steered.counts_V is not None])
+            weights = torch.tensor([[each.repetition_penalty, each.presence_penalty, each.frequency_penalty] for each in asked])
+            logits_BV[rows] = penalised(logits_BV[rows], seen_BV, counts_BV, *weights.unbind(1))
+        for row, steered in self._rows:
+            if (mask := steered.mask()) is not None:
+                bits_V = np.unpackbits(mask, count=self._vocabulary, bitorder="little")
+                logits_BV[row].masked_fill_(torch.from_numpy(bits_V) == 0, float("-inf"))
+        return logits_BV
+
+    def cut(self, logits_BV: torch.Tensor) -> torch.Tensor:
+        """After it."""
+        some = [(row, steered.sampling.min_p) for row, steered in self._rows if steered.sampling.min_p]
+        if some:
+            rows = [row for row, _ in some]
+            logits_BV[rows] = above_min_p(logits_BV[rows], torch.tensor([min_p for _, min_p in some]))
+        return logits_BV
+
+    def drawing(self, draw: Draw) -> Draw:
+        """`draw` (scores [1, B, V] → ids and logprobs [2, B], as int32) with these settings applied."""
+
+        def steered_draw(scores: torch.Tensor, output_ids: torch.Tensor) -> None:
+            draw(scores, output_ids)
+            if self._rows:
+                self._draw(scores[0], output_ids)
+
+        return steered_draw
+
+    def _draw(self, scores_BV: torch.Tensor, output_ids: torch.Tensor) -> None:
+        seeded = [(row, uniform(each.sampling.seed, each.place)) for row, each in self._rows if each.sampling.seed is not None]
+        if seeded:
+            rows = [row for row, _ in seeded]
+            probabilities_BV = scores_BV[rows].softmax(-1)
+            ids_B = drawn(probabilities_BV, torch.tensor([number for _, number in seeded], dtype=torch.float64))
+            logprobs_B = probabilities_BV.gather(1, ids_B.unsqueeze(1))[:, 0].log()
+            output_ids[0, rows] = ids_B.to(output_ids.dtype)
+            output_ids[1, rows] = logprobs_B.view(torch.int32)
+        told = [(row, each) for row, each in self._rows if each.sampling.top_logprobs]
+        if told:
+            most = max(each.sampling.top_logprobs for _, each in told)
+            for (_, each), top in zip(told, likeliest(scores_BV[[row for row, _ in told]], most), strict=True):
+                each.tops.append(top[: each.sampling.top_logprobs])
+        for row, each in self._rows:
+            each.took(int(output_ids[0, row]))
+
+
+def _bias(logit_bias: Mapping[int, float], vocabulary: int) -> torch.Tensor | None:
+    if not logit_bias:
+        return None
+    bias_V = torch.zeros(vocabulary)
+    bias_V[torch.tensor(list(logit_bias))] = torch.tensor(list(logit_bias.values()), dtype=torch.float32)
+    return bias_V
+
+
+class Bend(ContinuousBatchingLogitsProcessor):
+    """Runs before the temperature, and gets the rows of the step."""
+
+    supported_kwargs: dict[str, type] = {}  # noqa: RUF012 - transformers declares it so
+    ignored_kwargs: tuple[str, ...] = ()
+
+    def __init__(self, steering: Steering) -> None:
+        self._steering = steering
+
+    def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
+        pass
+
+    def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> torch.Tensor:
+        if not self._steering.idle:
+            self._steering.begin([each.state.request_id for each in requests_with_new_token])
+        return _NOTHING
+
+    def __call__(self, scores: Any, tensor_arg: torch.Tensor) -> Any:
+        return scores if self._steering.idle else self._steering.bend(scores)
+
+
+class Cut(Bend):
+    """Runs after the temperature."""
+
+    def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> torch.Tensor:
+        return _NOTHING
+
+    def __call__(self, scores: Any, tensor_arg: torch.Tensor) -> Any:
+        return scores if self._steering.idle else self._steering.cut(scores)

@@ -1,0 +1,72 @@
+"""A policy version as a model in memory, and its logprobs of given ids."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from clawctl.config import Recipe
+from clawctl.engines.weights import check_weights
+from clawctl.errors import ClawError
+from clawctl.run.directory import RunDir
+from clawctl.run.policies import check_policy, read_policy
+from clawctl.serve.canary import EXACT, ROUNDED
+
+_LOADING = threading.Lock()  # transformers changes its own module while it loads: two loads at a time leave weights tied wrong
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": "auto"}
+
+
+def load_model(run: RunDir, recipe: Recipe, version: int) -> Any:
+    """The model with the weights of `version`, in evaluation mode. Raises ClawError, OSError, ValueError, RuntimeError."""
+    policy = read_policy(run, version)
+    check_policy(run, version)
+    folder = run.version_folder(version)
+    if policy.kind != "base":
+        check_weights(folder, Path(recipe.model_path))
+    transformers_logging.disable_progress_bar()
+    with _LOADING:
+        if policy.kind == "full":
+            return _read(str(folder), recipe)
+        model = _read(recipe.model_path, recipe)
+        if policy.kind == "adapter":
+            from peft import PeftModel
+
+            model = PeftModel.from_pretrained(model, folder).merge_and_unload()
+        return model.eval()
+
+
+def _read(path: str, recipe: Recipe) -> Any:
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            path, dtype=_DTYPES[recipe.model.dtype], attn_implementation="sdpa", trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ClawError(f"the model in {path} cannot be loaded: {first}", "choose another one with --model", 2) from error
+    if torch.cuda.is_available():
+        model.to("cuda")  # type: ignore[arg-type]
+    return model.eval()
+
+
+@dataclass(frozen=True, slots=True)
+class StagedWeights:
+    """See `clawctl.engines.Staged`."""
+
+    version: int
+    model: Any
+
+    @property
+    def tolerance(self) -> float:
+        return EXACT if self.model.dtype == torch.float32 else ROUNDED
+
+    @torch.no_grad()
+    def score(self, ids: Sequence[int]) -> list[float]:
+        tokens = torch.tensor([list(ids)], device=self.model.device)
+        logits = self.model(input_ids=tokens, use_cache=False).logits[0, :-1].float()  # [t] belongs to token t + 1
+        chosen = logits.log_softmax(-1).gather(-1, tokens[0, 1:, None])
+        return [float(value) for value in chosen[:, 0]]

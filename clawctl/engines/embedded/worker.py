@@ -1,0 +1,206 @@
+"""The process that holds the models: `python -m clawctl.engines.embedded.worker DESCRIPTOR`, started by `process.ModelProcess`.
+
+It samples, loads, swaps and follows grammars for the gateway at the other end of the socket. It ends when the gateway does.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from clawctl.config import Recipe
+from clawctl.engines import CannotFollow, EngineFailure
+from clawctl.engines.embedded.decoder import Decoder, Running
+from clawctl.engines.embedded.frames import (
+    Cancel,
+    Compile,
+    Died,
+    Discard,
+    Done,
+    FromProcess,
+    Generate,
+    Load,
+    Piece,
+    Ready,
+    Replace,
+    Replaced,
+    Score,
+    Scored,
+    Start,
+    Step,
+    ToProcess,
+    Unload,
+    failed,
+    packed,
+    received,
+    to_process,
+)
+from clawctl.engines.embedded.grammars import Grammar, Grammars
+from clawctl.errors import ClawError
+from clawctl.process import log_to
+from clawctl.run.directory import RunDir
+from clawctl.serve.canary import CanaryFailure
+from clawctl.serve.prompt import load_tokenizer
+
+_log = logging.getLogger("clawctl.serve")
+_WATCH_S = 1.0
+_SWITCH_S = 0.001  # the thread that samples holds the interpreter for so long at a time (Python's default: 5 ms)
+
+
+class Worker:
+    """All requests, models and grammars of one gateway."""
+
+    def __init__(self, start: Start, send: Callable[[bytes], None]) -> None:
+        self._run, self._recipe, self._send = RunDir(Path(start.run)), Recipe.model_validate_json(start.recipe), send
+        self._models: dict[int | None, Decoder] = {}  # the live one under None, pinned versions
+        self._running: dict[int, Running] = {}
+        self._grammars: Grammars | None = None
+        self._opening = threading.Lock()
+        self._opened: dict[int, Grammar] = {}
+        self._pieces: list[Piece] = []  # of the current engine step
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def load(self) -> None:
+        """Load version 0 as the live model."""
+        if self._recipe.serve.threads is not None:
+            torch.set_num_threads(self._recipe.serve.threads)
+        try:
+            live = self._models[None] = await asyncio.to_thread(Decoder, self._run, self._recipe, 0)
+        except Exception as error:  # noqa: BLE001 - the edge of a process: the gateway reports it
+            self._answer(failed(0, error))
+            return
+        gc.freeze()  # loaded modules stay: a full garbage collection would delay every stream by about one token
+        self._answer(Ready(live.vocabulary, live.max_context, live.eos_ids, live.steers))
+        asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
+
+    def _watch(self) -> None:
+        """Report models that cannot continue."""
+        for name, model in list(self._models.items()):
+            if problem := model.failure():
+                del self._models[name]
+                self._answer(Died(name, problem))
+        asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
+
+    def take(self, message: ToProcess) -> None:
+        match message:
+            case Generate():
+                self._generate(message)
+            case Cancel():
+                if (running := self._running.pop(message.number, None)) is not None:
+                    running.cancel()
+            case Discard():
+                if (grammar := self._opened.pop(message.number, None)) is not None:
+                    grammar.close()
+            case Start():
+                raise ValueError("a process starts once")
+            case _:
+                call = asyncio.get_running_loop().create_task(self._call(message))
+                self._calls.add(call)
+                call.add_done_callback(self._calls.discard)
+
+    def _generate(self, asked: Generate) -> None:
+        model = self._models.get(asked.model)
+        grammar = None if asked.grammar is None else self._opened.get(asked.grammar)
+        try:
+            if model is None:
+                raise EngineFailure("the engine has stopped")
+            take = partial(self._add, asked.number)
+            self._running[asked.number] = model.generate(asked.prompt_ids, asked.sampling, take, asked.number, grammar)
+        except EngineFailure as failure:
+            self._add(asked.number, Piece(asked.number, 0, [], [], [], True, str(failure), False))
+
+    def _add(self, number: int, piece: Piece) -> None:
+        """Send the piece with the others of its step."""
+        if piece.ended:
+            self._running.pop(number, None)
+        if not self._pieces:
+            asyncio.get_running_loop().call_soon(self._send_step)
+        self._pieces.append(piece)
+
+    def _send_step(self) -> None:
+        pieces, self._pieces = self._pieces, []
+        self._answer(Step(pieces))
+
+    def _answer(self, message: FromProcess) -> None:
+        self._send(packed(message))
+
+    async def _call(self, asked: Compile | Load | Unload | Replace | Score) -> None:
+        """Calls that take long run in a thread."""
+        try:
+            answer = await asyncio.to_thread(self._do, asked)
+        except Exception as error:  # noqa: BLE001 - the edge of a process: the gateway decides what to do about it
+            if not isinstance(error, ClawError | CanaryFailure | CannotFollow | EngineFailure):
+                _log.exception("the engine's process failed at %s", type(asked).__name__)
+            answer = failed(asked.number, error)
+        self._answer(answer)
+
+    def _do(self, asked: Compile | Load | Unload | Replace | Score) -> FromProcess:
+        match asked:
+            case Compile():
+                self._opened[asked.number] = self._ready_grammars().open(asked.specification)
+            case Load():
+                self._models[asked.version] = Decoder(self._run, self._recipe, asked.version)
+            case Unload():
+                if (model := self._models.pop(asked.version, None)) is not None:
+                    model.stop()
+            case Replace():
+                return Replaced(asked.number, self._model(None).swap(asked.version))
+            case Score():
+                return Scored(asked.number, self._model(asked.model).score(asked.ids))
+        return Done(asked.number)
+
+    def _model(self, name: int | None) -> Decoder:
+        model = self._models.get(name)
+        if model is None:
+            raise EngineFailure("the engine has stopped")
+        return model
+
+    def _ready_grammars(self) -> Grammars:
+        with self._opening:
+            if self._grammars is None:
+                live = self._model(None)
+                self._grammars = Grammars(load_tokenizer(self._recipe.model_path), live.vocabulary, sorted(live.eos_ids))
+            return self._grammars
+
+
+async def _serve(connection: socket.socket) -> None:
+    reader, writer = await asyncio.open_unix_connection(sock=connection)
+    worker: Worker | None = None
+    loading: asyncio.Task[None] | None = None
+    async for told in received(reader):
+        message = to_process.decode(told)
+        if worker is None:
+            assert isinstance(message, Start)
+            log_to(RunDir(Path(message.run)).logs / "serve.log", message.log_level)
+            worker = Worker(message, writer.write)
+            loading = asyncio.create_task(worker.load())
+        else:
+            worker.take(message)
+    del loading
+
+
+def main(descriptor: int) -> None:
+    sys.setswitchinterval(_SWITCH_S)
+    with suppress(KeyboardInterrupt):
+        asyncio.run(_serve_and_end(socket.socket(fileno=descriptor)))
+
+
+async def _serve_and_end(connection: socket.socket) -> None:
+    try:
+        await _serve(connection)
+    finally:
+        logging.shutdown()
+        os._exit(0)  # at once: a model may be loading, and threads sample
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""Functions of other libraries that are replaced at run time."""

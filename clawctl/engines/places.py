@@ -1,0 +1,90 @@
+"""Whose pinned versions may be in use at a time: clients share `serve.pinned_versions` places, and the run's own key has places
+that no client can take. Judge (`NAME@0`) and gate (`NAME@7`) ask with that key."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from clawctl.run.keys import OWN
+from clawctl.serve.dialects import Refusal
+
+RESERVED: Final = 2  # places of the run's own key: one for version 0, one for any version
+_TURN_S = 5.0  # while others wait, a version takes no new requests after so long
+_PATIENCE_S = 120.0  # a request waits no longer for a place
+
+
+@dataclass(slots=True)
+class _Held:
+    """A version in use."""
+
+    since: float = field(default_factory=time.monotonic)
+    users: Counter[str] = field(default_factory=Counter)  # by key: OWN, or "" for clients
+
+
+class Places:
+    """Used on one event loop. Waiting requests get places in the order of their arrival."""
+
+    def __init__(self, most: int, turn_s: float = _TURN_S, patience_s: float = _PATIENCE_S) -> None:
+        self._most, self._turn_s, self._patience_s = most, turn_s, patience_s
+        self._held: dict[int, _Held] = {}
+        self._waiting: dict[int, str] = {}  # in order: number of a request → its kind, OWN or ""
+        self._numbers = 0
+        self._news = asyncio.Event()  # a new one each time
+
+    @asynccontextmanager
+    async def one(self, version: int, key: str) -> AsyncIterator[None]:
+        """A place for a request of `key` for `version`, until it ends. Raises Refusal if none becomes free."""
+        kind = OWN if key == OWN else ""
+        if not self._may(version, kind, None):
+            await self._wait(version, kind)
+        held = self._held.setdefault(version, _Held())
+        held.users[kind] += 1
+        self._wake()
+        try:
+            yield
+        finally:
+            held.users[kind] -= 1
+            if not held.users.total():
+                del self._held[version]
+            self._wake()
+
+    async def _wait(self, version: int, kind: str) -> None:
+        self._numbers += 1
+        number = self._numbers
+        self._waiting[number] = kind
+        try:
+            async with asyncio.timeout(self._patience_s):
+                while not self._may(version, kind, number):
+                    await self._news.wait()
+        except TimeoutError as late:
+            told = f"version {version} could not be loaded within {self._patience_s:g} seconds: other pinned versions are in use"
+            raise Refusal(503, f"{told}; try again later", code="pinned_versions_busy", retry_after="10") from late
+        finally:
+            del self._waiting[number]
+            self._wake()
+
+    def _wake(self) -> None:
+        """Let all that wait look again."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def _may(self, version: int, kind: str, number: int | None) -> bool:
+        """Whether the request may begin: its version is in use within its time limit, or a place is free and no request of the same
+        kind waited longer."""
+        if kind == OWN and version == 0:
+            return True
+        before = any(of == kind and (number is None or each < number) for each, of in self._waiting.items())
+        held = self._held.get(version)
+        if held is not None and held.users[kind]:
+            return not before or time.monotonic() - held.since < self._turn_s
+        if before:
+            return False
+        used = sum(1 for each in self._held.values() if each.users[kind])
+        if kind == OWN:
+            others = sum(1 for each, of in self._held.items() if of.users[OWN] and each != 0)
+            return others < 1 or len(self._held) < self._most + 1
+        return used < self._most

@@ -1,0 +1,1 @@
+"""Servers that somebody else runs, by their chat completions: vLLM, SGLang and others."""

@@ -1,0 +1,114 @@
+"""The adapters that an upstream has loaded. Each has passed its canary check there, and unused ones are unloaded."""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from clawctl.engines.upstream.tokens import Clock
+from clawctl.errors import ClawError
+from clawctl.serve.canary import CanaryFailure
+
+_log = logging.getLogger("clawctl.serve")
+
+
+@dataclass(slots=True)
+class Target:
+    """The model name to request from the upstream."""
+
+    name: str
+    clock: Clock
+    steady: bool = True  # its weights never change; else an answer may have two versions
+    users: int = 0
+
+
+class Adapters:
+    """Used on one event loop; `load`, `prove` and `unload` are called in threads. `load` and `unload` raise ClawError, `prove` that
+    and CanaryFailure. At most `most` stay loaded besides the `live` one."""
+
+    def __init__(
+        self,
+        name: Callable[[int], str],
+        load: Callable[[int], None],
+        prove: Callable[[int], None],
+        unload: Callable[[str], None],
+        live: Callable[[], int],
+        most: int,
+    ) -> None:
+        self._name, self._load, self._prove, self._unload = name, load, prove, unload
+        self._live, self._most = live, most
+        self._changing = asyncio.Lock()  # held while the loaded adapters change, here or there
+        self._tidying: asyncio.Future[None] | None = None
+        self.loaded: OrderedDict[int, Target] = OrderedDict()  # least recently used first
+
+    def reset(self) -> None:
+        """The upstream has restarted, without adapters."""
+        self.loaded = OrderedDict()
+
+    async def use(self, version: int) -> tuple[Target, bool]:
+        """Keep the adapter loaded for a new user until it is released. Returns whether it was loaded just now. Raises like `load`
+        and `prove`."""
+        fresh = False
+        while version not in self.loaded:
+            # The requester may go away, but a load must end, because otherwise the upstream would have an unknown adapter.
+            fresh = await asyncio.shield(asyncio.ensure_future(self._come(version)))
+        self.loaded.move_to_end(version)
+        target = self.loaded[version]
+        target.users += 1
+        return target, fresh
+
+    async def _come(self, version: int) -> bool:
+        async with self._changing:
+            if version in self.loaded:
+                return False
+            await asyncio.to_thread(self._bring, version)
+            self.loaded[version] = Target(self._name(version), Clock(version))
+            return True
+
+    def _bring(self, version: int) -> None:
+        """Load an adapter. It answers no request before its canary check passes."""
+        self._load(version)
+        try:
+            self._prove(version)
+        except (CanaryFailure, ClawError):
+            self._drop(version, self._name(version))
+            raise
+
+    def release(self, target: Target) -> None:
+        target.users -= 1
+        self._tidy_soon()
+
+    async def forget(self, version: int) -> None:
+        """Unload it, unless it is used again by now."""
+        async with self._changing:
+            target = self.loaded.get(version)
+            if target is None or target.users or version == self._live():
+                return
+            del self.loaded[version]
+            await asyncio.to_thread(self._drop, version, target.name)
+
+    def _drop(self, version: int, name: str) -> None:
+        try:
+            self._unload(name)
+        except ClawError as error:
+            _log.warning("cannot unload version %d: %s", version, error.problem)
+
+    async def settled(self) -> None:
+        """Wait until running loads and unloads are done."""
+        async with self._changing:
+            pass
+
+    def _tidy_soon(self) -> None:
+        """Unload unused adapters, except the newest few, in the background."""
+        if self._one_too_many() is not None and (self._tidying is None or self._tidying.done()):
+            self._tidying = asyncio.ensure_future(self._tidy())
+
+    async def _tidy(self) -> None:
+        while (old := self._one_too_many()) is not None:
+            await self.forget(old)
+
+    def _one_too_many(self) -> int | None:
+        if len(self.loaded) <= self._most + 1:
+            return None
+        return next((old for old, target in self.loaded.items() if not target.users and old != self._live()), None)

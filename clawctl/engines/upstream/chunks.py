@@ -1,0 +1,222 @@
+"""A chat completion as a stream: its events are shown at once or at the end, and the sampled tokens are kept."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any, Protocol
+
+import msgspec
+
+from clawctl.engines import EngineFailure, Sampled
+from clawctl.engines.refusals import refusal
+from clawctl.engines.upstream.tokens import Clock, Tokens
+from clawctl.engines.upstream.wire import Chunk, Entry, Wire, Words
+from clawctl.serve.dialects import Shown, ShownToken
+from clawctl.serve.reading import is_of_a_call
+from clawctl.serve.text import CallDelta, CallStart, Event, Parser, ReasoningDelta, TextDelta
+
+_MISUSE = range(400, 500)  # statuses of errors that are the client's
+
+
+class Saying(Protocol):
+    """Converts chunks to events. Adjacent events of the same kind are joined."""
+
+    @property
+    def in_chat_form(self) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
+        """Converts chunks of another API to chat chunks; None if they are chat chunks."""
+        ...
+
+    @property
+    def any(self) -> bool:
+        """Whether something arrived since the last piece was shown."""
+        ...
+
+    def take(self, chunks: Iterable[Chunk]) -> None: ...
+
+    def shown(self) -> Shown | None:
+        """One piece with everything since the last one, if there is anything."""
+        ...
+
+    def end(self, sampled: Sampled) -> Shown | None:
+        """The text that was held back. `sampled` gets the facts about the end that only the text shows."""
+        ...
+
+
+class UpstreamReply:
+    """See `clawctl.engines.Reply`; it also receives the response's body. With `live` False the client does not stream, and
+    events are shown at the end: complete, cancelled or broken off."""
+
+    def __init__(
+        self,
+        sampled: Sampled,
+        clock: Clock,
+        show_logprobs: bool,
+        expect_ids: bool,
+        live: bool = True,
+        saying: Saying | None = None,
+    ) -> None:
+        self.sampled, self._live = sampled, live
+        self._said = saying or ChatSaying(show_logprobs)
+        self._wire = Wire(self._said.in_chat_form)
+        self._tokens = Tokens(sampled, clock, expect_ids)
+        self._over = False
+        self._error: Exception | None = None
+        self._news = asyncio.Event()
+        self._leave: Callable[[], None] | None = None
+        self.cancelled = False
+
+    def begun(self, leave: Callable[[], None]) -> None:
+        """The response has begun. Call `leave` if the rest is not needed."""
+        self._leave = leave
+        if self.cancelled or self._over:
+            self._let_go()
+
+    # ---- input -----------------------------------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> None:
+        if not self._over:
+            self._take(self._wire.read(data))
+
+    def ended(self, error: str | None) -> None:
+        if self._over:
+            return
+        self._take(self._wire.end())
+        complete = self._wire.done and error is None
+        self._end(None if complete else EngineFailure(error or "the upstream's stream ended early"))
+
+    def _take(self, chunks: list[Chunk]) -> None:
+        self._tokens.take(chunks)
+        self._said.take(chunks)
+        if self.sampled.first_at is None and (self._tokens.any or self._said.any):
+            self.sampled.first_at = time.time()
+        if (told := self._wire.error) is not None:
+            refused = told.status in _MISUSE and self.sampled.first_at is None
+            self._end(refusal(told.status or 0, told.told) if refused else EngineFailure(str(told)))
+        elif self._live and self._said.any:
+            self._news.set()
+
+    def _end(self, error: Exception | None) -> None:
+        if not self._over:
+            self._over, self._error = True, error
+            self._let_go()
+            self._news.set()
+
+    def _let_go(self) -> None:
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave()
+
+    # ---- output ----------------------------------------------------------------------------------------------------------
+
+    async def __aiter__(self) -> AsyncIterator[Shown]:
+        over = False
+        try:
+            while not over:
+                await self._news.wait()
+                self._news.clear()
+                over = self._over
+                if (shown := self._said.shown()) is not None:
+                    yield shown
+            if self._error is None and not self.cancelled:  # otherwise the canary does not matter
+                await self._tokens.proven()
+            if (shown := self._said.end(self.sampled)) is not None:
+                yield shown
+        finally:
+            self.cancel()
+            self._settle()
+        if self._error is not None:
+            raise self._error
+
+    def _settle(self) -> None:
+        self._tokens.settle()
+        extras = self.sampled.extras = self._wire.extras
+        stopped_by = (
+            None if extras is None else extras.choice.get("stop_reason", extras.choice.get("matched_stop"))
+        )  # SGLang's word
+        if isinstance(stopped_by, str):
+            self.sampled.stop_sequence = stopped_by
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        self._end(None)
+
+
+class ChatSaying:
+    """See `Saying`: of a chat completion."""
+
+    in_chat_form: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+
+    def __init__(self, show_logprobs: bool, barred: bool = False) -> None:
+        """`barred`: the client forbids calls, and the model's calls are not shown."""
+        self._show_logprobs = show_logprobs
+        self._barred = Parser(False, True) if barred else None
+        self._runs: list[tuple[type[Event], list[str]]] = []  # not shown yet
+        self._tokens: list[ShownToken] = []  # of text that is not shown yet
+        self._call_index = -1  # of the call that began last
+
+    @property
+    def any(self) -> bool:
+        return bool(self._runs)
+
+    def take(self, chunks: Iterable[Chunk]) -> None:
+        runs = self._runs
+        for chunk in chunks:
+            for choice in chunk.choices or ():
+                words = choice.delta or choice.message
+                if words is not None:
+                    if thought := words.reasoning or words.reasoning_content:
+                        _add(runs, ReasoningDelta, thought)
+                    if words.content:
+                        self._say(words.content)
+                    if words.tool_calls and self._barred is None:
+                        self._take_calls(words)
+                if self._show_logprobs and choice.logprobs is not None:
+                    self._tokens += map(_shown, choice.logprobs.content or ())
+
+    def _say(self, text: str) -> None:
+        if self._barred is None:
+            _add(self._runs, TextDelta, text)
+        else:
+            self._add_allowed(self._barred.feed(text))
+
+    def _add_allowed(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if isinstance(event, TextDelta | ReasoningDelta) and not is_of_a_call(event):
+                _add(self._runs, type(event), event.text)
+
+    def _take_calls(self, words: Words) -> None:
+        for i, call in enumerate(words.tool_calls or ()):
+            function, index = call.get("function") or {}, call.get("index", i)
+            if index > self._call_index and function.get("name"):
+                self._call_index = index
+                self._runs.append((CallStart, [function["name"]]))
+            if function.get("arguments") and self._call_index >= 0:
+                _add(self._runs, CallDelta, function["arguments"])
+
+    def shown(self) -> Shown | None:
+        if not self._runs:
+            return None
+        shown = Shown([kind("".join(texts)) for kind, texts in self._runs], self._tokens)
+        self._runs, self._tokens = [], []
+        return shown
+
+    def end(self, sampled: Sampled) -> Shown | None:
+        if self._barred is None:
+            return None
+        self._add_allowed(self._barred.end())
+        if sampled.finish_reason == "tool_calls":
+            sampled.finish_reason = "stop"
+        return self.shown()
+
+
+def _add(runs: list[tuple[type[Event], list[str]]], kind: type[Event], text: str) -> None:
+    if runs and runs[-1][0] is kind:
+        runs[-1][1].append(text)
+    else:
+        runs.append((kind, [text]))
+
+
+def _shown(entry: Entry) -> ShownToken:
+    token, top, told = (msgspec.json.decode(each) for each in (entry.token, entry.top_logprobs, entry.bytes))
+    logprob: Any = entry.logprob
+    return ShownToken(token, logprob, top or [], told)

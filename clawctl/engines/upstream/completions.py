@@ -1,0 +1,128 @@
+"""Prompts as token ids for the upstream's plain completions; clawctl parses the answers."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from clawctl.engines import Sampled
+from clawctl.engines.upstream.chunks import ChatSaying
+from clawctl.engines.upstream.wire import Chunk, Entry
+from clawctl.serve.dialects import Ask, Prompt, Shown
+from clawctl.serve.reading import Reading
+
+if TYPE_CHECKING:
+    from clawctl.serve.prompt import Rendered  # transformers is needed only for splicing
+
+PATH = "/v1/completions"
+_TEMPLATE_ONLY = ("messages", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "chat_template_kwargs")
+_COMPLETION_ONLY = ("text", "prompt_logprobs")
+_ID = "token_id:"
+_NO_ENTRY = Entry()
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """An ask is put to an upstream."""
+
+    prompt: "Rendered | None" = None  # what is sent as ids; None: the messages are sent
+    spliced: int | None = None  # see `Sampled`
+    unspliced: str | None = None
+
+
+def as_completion(chat: dict[str, Any], prompt_ids: list[int]) -> dict[str, Any]:
+    """The body of a plain completion for that of a chat completion."""
+    body = {name: value for name, value in chat.items() if name not in _TEMPLATE_ONLY}
+    top = body.pop("top_logprobs", 0)
+    body["max_tokens"] = body.get("max_tokens")  # without a limit, completions have 16 tokens
+    return {**body, "prompt": prompt_ids, "logprobs": top, "return_tokens_as_token_ids": True}
+
+
+def as_plain(chat: dict[str, Any], prompt: Prompt, add_special_tokens: bool) -> dict[str, Any]:
+    """The body of a client's own plain completion, in the place of a chat completion's."""
+    asks_logprobs = chat.get("logprobs") is True
+    body = as_completion(chat, [])
+    del body["return_tokens_as_token_ids"]
+    if not asks_logprobs:
+        del body["logprobs"]
+    if not add_special_tokens:
+        body["add_special_tokens"] = False
+    return {**body, "prompt": prompt}
+
+
+class PlainSaying(ChatSaying):
+    """See `clawctl.engines.upstream.chunks.Saying`: for a plain completion, whose text the upstream returns."""
+
+    def in_chat_form(self, told: dict[str, Any]) -> dict[str, Any]:
+        for choice in told.get("choices") or ():
+            choice["delta"] = {"content": choice.pop("text", None)}
+            choice.pop("prompt_logprobs", None)
+            if (prompt_ids := choice.pop("prompt_token_ids", None)) is not None:
+                told["prompt_token_ids"] = prompt_ids
+            if logprobs := choice.get("logprobs"):
+                choice["logprobs"] = {"content": _in_chat_form(logprobs)}
+        return told
+
+
+def _in_chat_form(logprobs: dict[str, Any]) -> list[dict[str, Any]]:
+    texts, tops = logprobs.get("tokens") or repeat(""), logprobs.get("top_logprobs") or repeat(None)
+    return [
+        {
+            "token": text, "logprob": logprob, "bytes": None,
+            "top_logprobs": [{"token": other, "logprob": told, "bytes": None} for other, told in (top or {}).items()],
+        }
+        for text, logprob, top in zip(texts, logprobs.get("token_logprobs") or (), tops, strict=False)
+    ]  # fmt: skip
+
+
+class CompletionSaying:
+    """See `clawctl.engines.upstream.chunks.Saying`: of a plain completion, read from its ids."""
+
+    def __init__(self, tokenizer: Any, ask: Ask, thinking: bool) -> None:
+        self._reading, self._most = Reading(tokenizer, ask, thinking), ask.top_logprobs
+        self.any = False
+
+    def in_chat_form(self, told: dict[str, Any]) -> dict[str, Any]:
+        for choice in told.get("choices") or ():
+            for name in _COMPLETION_ONLY:
+                choice.pop(name, None)
+            if (prompt_ids := choice.pop("prompt_token_ids", None)) is not None:
+                told["prompt_token_ids"] = prompt_ids
+            if logprobs := choice.get("logprobs"):
+                choice["logprobs"] = {"content": self._entries(logprobs)}
+        return told
+
+    def _entries(self, logprobs: dict[str, Any]) -> list[dict[str, Any]]:
+        tops = logprobs.get("top_logprobs") or repeat(None)
+        return [
+            {"logprob": logprob, "top_logprobs": _likeliest(top, self._most)}
+            for logprob, top in zip(logprobs.get("token_logprobs") or (), tops, strict=False)
+        ]
+
+    def take(self, chunks: Iterable[Chunk]) -> None:
+        for choice in (choice for chunk in chunks for choice in chunk.choices or ()):
+            entries = choice.logprobs.content or () if choice.logprobs is not None else ()
+            for token, entry in zip(choice.token_ids or (), chain(entries, repeat(_NO_ENTRY)), strict=False):
+                self._reading.take(token, entry.logprob, msgspec.json.decode(entry.top_logprobs) or ())
+                self.any = True
+
+    def shown(self) -> Shown | None:
+        self.any = False
+        return self._reading.shown()
+
+    def end(self, sampled: Sampled) -> Shown | None:
+        shown = self._reading.end()
+        sampled.reasoning_tokens = self._reading.reasoning_tokens
+        sampled.cut_call = self._reading.ended_in_call and not self._reading.ended_by_token
+        if sampled.finish_reason == "stop" and self._reading.called:
+            sampled.finish_reason = "tool_calls"
+        return shown
+
+
+def _likeliest(top: dict[str, float] | None, most: int) -> Sequence[tuple[int, float]]:
+    if not top or not most:
+        return ()
+    pairs = [(int(name.removeprefix(_ID)), logprob) for name, logprob in top.items() if name.startswith(_ID)]
+    return sorted(pairs, key=lambda pair: -pair[1])[:most]

@@ -1,0 +1,377 @@
+"""A chat-completions server as engine: one that clawctl started, or one that already runs."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from clawctl.config import Recipe, from_environment
+from clawctl.control_tokens import texts_of_engine
+from clawctl.engines import Capabilities, Reply, Sampled, Swap
+from clawctl.engines.places import Places
+from clawctl.engines.refusals import refusal
+from clawctl.engines.upstream.chunks import ChatSaying, Saying, UpstreamReply
+from clawctl.engines.upstream.completions import PATH, CompletionSaying, How, PlainSaying, as_completion, as_plain
+from clawctl.engines.upstream.probe import Found, missing, probe
+from clawctl.engines.upstream.sglang import SglangControl
+from clawctl.engines.upstream.targets import Target, Targets
+from clawctl.engines.upstream.tokens import IDS_WANTED
+from clawctl.engines.vllm.control import Control
+from clawctl.engines.vllm.multiplex import Multiplexed
+from clawctl.errors import ClawError
+from clawctl.http_client import Broken, Client
+from clawctl.run.directory import RunDir
+from clawctl.serve.dialects import Ask, Refusal
+from clawctl.serve.dialects.api import refuse_beyond
+from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, TOOLS_UNSHOWN, later_system_as_user
+from clawctl.serve.sampling import altered
+
+if TYPE_CHECKING:
+    from clawctl.engines.upstream.splicer import Splicer  # brings transformers
+
+_log = logging.getLogger("clawctl.serve")
+_PATIENCE_S = 300.0  # a request waits so long for an engine that starts, restarts or is being probed
+_RETRY_S = 1.0
+_ASK_AGAIN_S = 15.0  # features that could not be checked at start
+_UNKNOWN = Capabilities(ids=False, logprobs=False, processed=False, adapters=False, weights=False)
+_CHAT = "/v1/chat/completions"
+_SPACED = "control tokens of the client with a space in them"
+_RENDERED = ("chat_template_kwargs", "documents")  # the fields of an ask that enter the template
+_WANTS_LIMIT = re.compile(r"max_(completion_|output_)?tokens")
+_NOT_THERE = {404, 405, 501}
+# If no client reads along, vLLM may send this many tokens at once, which saves most of the work of a stream. A cancelled answer
+# loses fewer than that. Not if weights change under running requests, because each token then gets its version on arrival.
+_UNREAD_TOKENS = 16
+
+
+def start(run: RunDir, recipe: Recipe) -> "Upstream":
+    """Raises ClawError."""
+    upstream = recipe.serve.upstream
+    assert upstream is not None
+    if recipe.serve.splice and upstream.kind != "vllm":
+        _log.warning("serve.splice has no effect: among upstreams, only vLLM accepts prompts as token ids")
+    key = upstream.api_key or from_environment("UPSTREAM_KEY")
+    tokenizer = splicing_tokenizer(recipe) if upstream.kind == "vllm" else None
+    return Upstream(run, recipe, upstream.url, upstream.kind, key, upstream.model, tokenizer=tokenizer)
+
+
+def splicing_tokenizer(recipe: Recipe) -> Any:
+    """The tokenizer for splicing with an external engine; None if nothing is spliced. Raises ClawError."""
+    if not recipe.serve.splice:
+        return None
+    from clawctl.serve.prompt import load_tokenizer  # brings transformers
+
+    return load_tokenizer(recipe.model_path)
+
+
+class Upstream:
+    """See `clawctl.engines.Engine`."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        recipe: Recipe,
+        url: str,
+        kind: str,
+        key: str | None,
+        model: str | None,
+        reload: str = "reload_weights",  # the worker's method that takes up weights from a path
+        tokenizer: Any = None,  # with one, answers are put back as they were sampled
+    ) -> None:
+        root = url.rstrip("/").removesuffix("/v1")
+        self._recipe, self._kind, self._model, self._url = recipe, kind, model, root
+        plain = Client(root, key)
+        self._client = Multiplexed(plain)
+        self._control = SglangControl(root, key) if kind == "sglang" else Control(root, key, reload)
+        self._splicer = None if tokenizer is None else _splicer(tokenizer, plain)
+        self._found: Found | None = None
+        self._said: list[str] = []  # for the log, with its features
+        self._images: bool | None = None  # whether the model accepts images; None: not known, the upstream will answer
+        self._control_texts = texts_of_engine(recipe.model_path)
+        self._targets = Targets(run, recipe, self._control)
+        self._places = Places(recipe.serve.pinned_versions)
+        self._up = asyncio.Event()
+
+    @property
+    def version(self) -> int:
+        return self._targets.live
+
+    @property
+    def max_context(self) -> int | None:
+        return None if self._found is None else self._found.max_context
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return _UNKNOWN if self._found is None else self._found.capabilities
+
+    # ---- asks ------------------------------------------------------------------------------------------------------------
+
+    async def begin(self, ask: Ask, version: int | None, stack: AsyncExitStack) -> list[Reply]:
+        await self._ready()
+        if self._images is False and any(isinstance(message["content"], list) for message in ask.messages):
+            raise Refusal(400, NO_IMAGES, "messages")
+        self._refuse_beyond(ask)
+        if version is not None:
+            await stack.enter_async_context(self._places.one(version, ask.key))
+        target = await stack.enter_async_context(self._targets.lease(version))
+        how = How() if self._splicer is None or ask.prompts else await self._splicer.how(ask, target.name)
+        safe = self._without_control(ask) if how.prompt is None and not ask.prompts else ask
+        replies = [self._reply(safe, target, how) for _ in range(safe.n)]
+        for reply in replies:
+            reply.sampled.adapted = reply.sampled.adapted or (None if safe is ask else _SPACED)
+            stack.callback(reply.cancel)
+        bodies = [self._body(safe, target, how, reply.sampled, i) for i, reply in enumerate(replies)]
+        paired = zip(bodies, replies, strict=True)
+        sends = [self._send(safe, reply.sampled, body, partial(self._post, reply)) for body, reply in paired]
+        await (sends[0] if len(sends) == 1 else asyncio.gather(*sends))  # a task less on the way to the first token
+        return list(replies)
+
+    def _refuse_beyond(self, ask: Ask) -> None:
+        """Raises Refusal for features that only some servers have."""
+        if self._kind == "openai":
+            refuse_beyond(ask, "upstream")
+            if ask.continues:
+                raise Refusal(400, "this upstream cannot continue a message: end with a user message", "messages")
+        if self._kind == "sglang" and not ask.prompted and not ask.continues:
+            raise Refusal(400, "SGLang does not support 'add_generation_prompt': remove it", "add_generation_prompt")
+        if ask.return_ids and not self.capabilities.ids:
+            raise Refusal(400, "this engine does not return token ids: remove 'return_token_ids'", "return_token_ids")
+
+    def _reply(self, ask: Ask, target: Target, how: How) -> UpstreamReply:
+        sampled, ids = self._sampled(ask, how), bool(self.capabilities.ids)
+        return UpstreamReply(sampled, target.clock, ask.logprobs, ids, ask.stream, self._saying(ask, how))
+
+    def _saying(self, ask: Ask, how: How) -> Saying | None:
+        if ask.prompts:
+            return PlainSaying(ask.logprobs)
+        if self._splicer is None or how.prompt is None:
+            return ChatSaying(ask.logprobs, ask.bars_calls)
+        return CompletionSaying(self._splicer.tokenizer, ask, how.prompt.thinking)
+
+    def _without_control(self, ask: Ask) -> Ask:
+        """For an engine that renders by itself, and would take a client's control texts for its own."""
+        fields = {name: ask.engine_fields[name] for name in _RENDERED if name in ask.engine_fields}
+        sent = [ask.messages, ask.tools, ask.tool_choice, fields]
+        safe = [self._control_texts.broken_messages(ask.messages), *map(self._control_texts.broken, sent[1:])]
+        if all(old is new for old, new in zip(sent, safe, strict=True)):
+            return ask
+        messages, tools, choice, fields = safe
+        return replace(ask, messages=messages, tools=tools, tool_choice=choice, engine_fields={**ask.engine_fields, **fields})
+
+    async def _ready(self) -> None:
+        if self._up.is_set():
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._up.wait()
+                return
+        raise Refusal(503, f"{self.waiting_for()}; try again later", code="engine_starting")
+
+    def _sampled(self, ask: Ask, how: How) -> Sampled:
+        serve = self._recipe.serve
+        temperature = serve.temperature if ask.temperature is None else ask.temperature
+        top_p = serve.top_p if ask.top_p is None else ask.top_p
+        reason = altered(temperature, top_p, ask.top_k, ask.tool_choice if ask.use_tools else None, ask.engine_fields)
+        if reason is None and not self.capabilities.processed and temperature != 1:
+            reason = "the engine tells logprobs before temperature"
+        sampled = Sampled(temperature, top_p, ask.top_k, untrainable=reason)
+        sampled.spliced, sampled.unspliced = how.spliced, how.unspliced
+        hidden = TOOLS_UNSHOWN if ask.bars_calls and self._kind != "openai" else None
+        sampled.adapted = how.prompt.adapted if how.prompt else hidden
+        return sampled
+
+    async def _send(
+        self, ask: Ask, sampled: Sampled, body: dict[str, Any], post: Callable[[dict[str, Any]], Awaitable[None]]
+    ) -> None:
+        """Raises Refusal."""
+        limit = body.get("max_tokens")
+        if limit is not None and ask.max_tokens_may_shrink and self.max_context is not None and limit >= self.max_context:
+            body = _without_limit(body)
+        try:
+            await post(body)
+        except Refusal as refused:
+            may_shrink = ask.max_tokens_may_shrink or ask.max_tokens is None
+            if refused.code == "context_length_exceeded" and may_shrink and body.get("max_tokens") is not None:
+                await post(_without_limit(body))  # the engine's own limit is the rest of the context
+                return
+            if refused.status in (400, 422) and body.get("max_tokens") is None and _WANTS_LIMIT.search(refused.message):
+                told = f"{refused.message} (this upstream needs a limit: set max_tokens, or serve.max_tokens in the recipe)"
+                raise Refusal(refused.status, told, "max_tokens", refused.code) from refused
+            moved = later_system_as_user(ask.messages)
+            if refused.status != 400 or refused.code is not None or moved == ask.messages or "messages" not in body:
+                raise
+            try:  # some templates take a system message at the beginning only
+                await post({**body, "messages": moved})
+            except Refusal:
+                raise refused from None  # it was something else
+            sampled.adapted = "; ".join(filter(None, [LATER_SYSTEM, sampled.adapted]))
+
+    async def _post(self, reply: UpstreamReply, body: dict[str, Any]) -> None:
+        try:
+            call, status = await self._client.stream(_path(body), orjson.dumps(body), reply)
+            if status == 200:
+                reply.begun(partial(self._client.give_back, call))
+                return
+            told = await self._client.rest(call)
+        except Broken as broken:
+            raise _unreachable(broken) from broken
+        if _path(body) == PATH and status in _NOT_THERE and b"model" not in told.lower():
+            raise Refusal(501, "this upstream does not support plain completions (/v1/completions)")
+        raise refusal(status, told)
+
+    def _body(self, ask: Ask, target: Target, how: How, sampled: Sampled, i: int) -> dict[str, Any]:
+        """The request body, always for a stream. Only a stream shows when the first token was there, which version sampled which
+        token, and the tokens of a cancelled answer."""
+        body: dict[str, Any] = {
+            **ask.engine_fields,
+            "model": target.name,
+            "messages": ask.messages,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "temperature": sampled.temperature,
+            "top_p": sampled.top_p,
+        }
+        if (most := ask.max_tokens or self._recipe.serve.max_tokens) is not None:
+            body["max_tokens"] = most  # otherwise the engine's own limit: the rest of the context
+        if ask.stop:
+            body["stop"] = ask.stop
+        functions = ask.functions if self._kind == "openai" else ask.shown_tools
+        if functions:  # known servers show tools to the model even if it must not call any
+            body["tools"] = functions
+            if ask.tool_choice is not None:
+                body["tool_choice"] = ask.tool_choice
+        if ask.continues:
+            body |= {"continue_final_message": True, "add_generation_prompt": False}
+        elif not ask.prompted:
+            body["add_generation_prompt"] = False
+        if ask.top_k:
+            body["top_k"] = ask.top_k
+        if "seed" in body and i:
+            body["seed"] += i
+        if self.capabilities.logprobs or ask.logprobs:
+            body.update(logprobs=True, top_logprobs=ask.top_logprobs if ask.logprobs else 0)
+        if self._kind != "openai":
+            # Always sent: a server's own defaults must not change the sampling of a turn that counts as unchanged.
+            neutral = {"top_k": ask.top_k or -1, "min_p": 0.0, "repetition_penalty": 1.0}
+            body = {**neutral, **body, **IDS_WANTED[self._kind]}
+        if self._kind == "sglang" and target.name != self._targets.base:
+            body |= {"model": self._targets.base, "lora_path": target.name}
+        if self._kind == "vllm" and target.steady and not ask.stream:
+            body["stream_interval"] = _UNREAD_TOKENS
+        if ask.prompts:
+            return as_plain(body, ask.prompts[0], ask.add_special_tokens)
+        return body if how.prompt is None else as_completion(body, how.prompt.ids)
+
+    async def count(self, ask: Ask) -> int:
+        await self._ready()
+        ask = self._without_control(ask)
+        body: dict[str, Any] = {"model": self._targets.base, "messages": ask.messages}
+        tools = ask.shown_tools
+        status, told = 404, b""
+        if self._kind != "openai":
+            with suppress(Broken):
+                body = {**body, "tools": tools} if tools else body
+                body |= {"continue_final_message": True, "add_generation_prompt": False} if ask.continues else {}
+                body |= {"chat_template_kwargs": ask.template_settings} if ask.template_settings else {}
+                answer = await self._client.post("/tokenize", orjson.dumps(body))
+                status, told = answer.status, answer.body
+        if status in _NOT_THERE:
+            raise Refusal(501, "this engine does not count tokens")
+        if status != 200:
+            raise refusal(status, told)
+        return int(orjson.loads(told)["count"])
+
+    # ---- life ------------------------------------------------------------------------------------------------------------
+
+    async def keep(self, up: Callable[[], None]) -> None:
+        await self._introduce(up)
+        await asyncio.Event().wait()
+
+    async def _introduce(self, up: Callable[[], None], process: asyncio.subprocess.Process | None = None) -> None:
+        """Wait for the server, find its features, catch up with LIVE, and accept requests."""
+        self._targets.start(asyncio.get_running_loop(), None if process is None else partial(_end, process))
+        told = ""
+        while process is None or process.returncode is None:
+            try:
+                self._found = await asyncio.to_thread(probe, self._control, self._kind, self._model)
+                break
+            except ClawError as error:
+                if process is None and error.problem != told:
+                    told = error.problem
+                    _log.warning("cannot find out what %s supports (%s); retrying until it answers", self._url, told)
+                await asyncio.sleep(_RETRY_S)
+        else:
+            return
+        self._targets.reset(self._found.model, self._learn(self._found))
+        await asyncio.to_thread(up)
+        self._up.set()
+        while self._found.unasked:
+            await asyncio.sleep(_ASK_AGAIN_S)
+            with suppress(ClawError):
+                self._targets.can(self._learn(await asyncio.to_thread(probe, self._control, self._kind, self._model)))
+
+    def _learn(self, found: Found) -> Capabilities:
+        """Adopt the features that were found, and log the missing ones."""
+        can = replace(found.capabilities, images=self._images)
+        self._found = replace(found, capabilities=can)
+        said = [f"gives {lack}" for lack in missing(can)] + [f"says: {warning}" for warning in found.warnings]
+        said += [
+            f"did not answer all questions about its features ({why}): these count as missing and are checked again"
+            for why in found.unasked
+        ]
+        for line in said:
+            if line not in self._said:
+                _log.warning("%s %s", self._url, line)
+        if self._said and not said:
+            _log.info("%s has now answered all questions about its features and supports all of them", self._url)
+        self._said = said
+        return can
+
+    def load(self, version: int) -> Swap:
+        return self._targets.swap(version)
+
+    def waiting_for(self) -> str | None:
+        return self._targets.stuck if self._up.is_set() else f"{self._url} does not answer yet"
+
+    def doubt(self) -> str | None:
+        return self._targets.doubt
+
+    def failure(self) -> str | None:
+        return None
+
+    def stop(self) -> None:
+        self._client.close()
+        self._control.close()
+
+
+def _without_limit(body: dict[str, Any]) -> dict[str, Any]:
+    """In plain completions a missing limit means 16 tokens, and null means no limit."""
+    rest = {name: value for name, value in body.items() if name != "max_tokens"}
+    return {**rest, "max_tokens": None} if "prompt" in body else rest
+
+
+def _splicer(tokenizer: Any, client: Client) -> "Splicer":
+    from clawctl.engines.upstream.splicer import Splicer
+
+    return Splicer(tokenizer, client)
+
+
+def _end(process: asyncio.subprocess.Process) -> None:
+    """End the engine; its keeper restarts it."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.terminate()
+
+
+def _path(body: dict[str, Any]) -> str:
+    return PATH if "prompt" in body else _CHAT
+
+
+def _unreachable(broken: Broken) -> Refusal:
+    return Refusal(503, f"the engine cannot be reached: {broken}", code="engine_unreachable")

@@ -1,0 +1,89 @@
+"""Calls to an SGLang server besides answers. Written to the source of SGLang 0.5.23, not tested with a real server."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from clawctl.engines import Unanswered
+from clawctl.engines.vllm.control import Control
+from clawctl.errors import ClawError
+
+
+class SglangControl(Control):
+    """See `Control`. Names and fields: `srt/entrypoints/http_server.py` and `srt/managers/io_struct.py` of SGLang 0.5.23."""
+
+    def __init__(self, url: str, key: str | None) -> None:
+        super().__init__(url, key)
+        self._adapters: set[str] = set()  # the names that are adapters, not the model's own
+
+    # ---- the server ------------------------------------------------------------------------------------------------------
+
+    def takes_adapters(self) -> bool:
+        """The route always exists, but it only works if the server was started with LoRA."""
+        return self._told("/server_info").get("enable_lora") is True and self.has("/load_lora_adapter")
+
+    def takes_weights(self) -> bool:
+        """If weights can change, only a stream shows which version sampled which token, and its logprobs must be complete."""
+        # /pause_generation is not tried: without a mode it ends every running request.
+        return self._parses() and self.has("/update_weights_from_disk")
+
+    def warnings(self) -> list[str]:
+        if self._parses():
+            return []
+        return ["answers lack a logprob and are not trained; start SGLang with --tool-call-parser or --reasoning-parser"]
+
+    def _parses(self) -> bool:
+        """A stream has no chunk for a token without text (the end token), unless something parses it: its logprob is lost."""
+        about = self._told("/model_info")
+        return bool(about.get("tool_call_parser") or about.get("reasoning_parser"))
+
+    def _told(self, path: str) -> dict[str, Any]:
+        try:
+            return self._ask("GET", path)
+        except Unanswered:
+            raise
+        except ClawError:
+            return {}
+
+    def score(self, model: str, ids: Sequence[int]) -> list[float]:
+        """See `Control`. `input_token_logprobs` has (logprob, id, text) for each token of the prompt; the first logprob is null."""
+        body: dict[str, Any] = {
+            "input_ids": list(ids),
+            "sampling_params": {"max_new_tokens": 1, "temperature": 1.0},
+            "return_logprob": True,
+            "logprob_start_len": 0,
+        }
+        if model in self._adapters:
+            body["lora_path"] = model
+        answer = self._ask("POST", "/generate", body)
+        try:
+            told = answer["meta_info"]["input_token_logprobs"]
+            if [entry[1] for entry in told] != list(ids):
+                raise ValueError("they belong to other ids")
+            return [float(entry[0]) for entry in told[1:]]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise ClawError(f"the engine returns no logprobs for given ids: {error!r}", "use SGLang 0.5.23 or newer") from error
+
+    # ---- adapters --------------------------------------------------------------------------------------------------------
+
+    def _load(self, name: str, folder: Path) -> None:
+        self._ask("POST", "/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+        self._adapters.add(name)
+
+    def unload_adapter(self, name: str) -> None:
+        self._adapters.discard(name)
+        self._ask("POST", "/unload_lora_adapter", {"lora_name": name})
+
+    # ---- weights ---------------------------------------------------------------------------------------------------------
+
+    def pause(self) -> float:
+        began = time.monotonic()
+        self._ask("POST", "/pause_generation", {"mode": "retract"})  # kept, and recomputed by the new weights
+        return began
+
+    def reload(self, path: str, version: int) -> None:
+        self._ask("POST", "/update_weights_from_disk", {"model_path": path, "weight_version": str(version), "flush_cache": True})
+
+    def resume(self) -> None:
+        self._ask("POST", "/continue_generation", {})

@@ -1,0 +1,291 @@
+"""Which name at an upstream answers for which version, and how a new version gets there: as an adapter, or as full weights."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from clawctl.config import Recipe
+from clawctl.engines import Capabilities, NotYet, Swap, Unanswered
+from clawctl.engines.event_loop import OnLoop
+from clawctl.engines.refusals import unproven
+from clawctl.engines.upstream.adapters import Adapters, Target
+from clawctl.engines.upstream.resuming import go_on
+from clawctl.engines.upstream.tokens import Clock
+from clawctl.engines.vllm.control import Control
+from clawctl.engines.weights import check_weights
+from clawctl.errors import ClawError
+from clawctl.run.directory import RunDir
+from clawctl.run.policies import check_policy, read_policy
+from clawctl.serve.canary import EXACT, ROUNDED, CanaryFailure, check_canary
+from clawctl.serve.dialects import Refusal
+
+_log = logging.getLogger("clawctl.serve")
+_LOAD_S = 900.0  # for a large adapter; the calls to the server give up before
+
+
+class Targets:
+    """Routes requests to weights. Adapters have immutable names, NAME@<version>; running requests keep theirs, and new ones use the
+    new one. Full weights replace each other under one name, within a pause that keeps running requests."""
+
+    def __init__(self, run: RunDir, recipe: Recipe, control: Control) -> None:
+        self._run, self._recipe, self._control = run, recipe, control
+        self._tolerance = EXACT if recipe.model.dtype == "float32" else ROUNDED
+        self._adapters = Adapters(
+            self._name, self._load, self._prove, control.unload_adapter, lambda: self.live, recipe.serve.pinned_versions
+        )
+        self._open = asyncio.Event()
+        self._on_loop = OnLoop()
+        self._end: Callable[[], None] | None = None
+        self.stuck: str | None = None  # why the engine answers no request
+        self.reset("", None)
+
+    def start(self, loop: asyncio.AbstractEventLoop, end: Callable[[], None] | None = None) -> None:
+        """`end`, called on the loop, ends an engine of clawctl, which is then restarted."""
+        self._on_loop.start(loop)
+        self._end = end
+
+    def reset(self, base: str, can: Capabilities | None) -> None:
+        """The upstream has restarted, with version 0."""
+        self.base, self._can = base, can
+        self.live = 0
+        self._weights = 0  # the version of the weights under `base`
+        self._base_target = Target(base, Clock(0), steady=can is None or not can.weights)
+        self._adapters.reset()
+        self.stuck = None
+        self._open.set()
+
+    def can(self, can: Capabilities) -> None:
+        """Update the known features of the upstream."""
+        self._can = can
+        self._base_target.steady = not can.weights
+
+    @property
+    def doubt(self) -> str | None:
+        """Why it is not known which weights answer, if it is not."""
+        return self._base_target.clock.doubt
+
+    # ---- routing ---------------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def lease(self, version: int | None) -> AsyncIterator[Target]:
+        """The target of the live policy, or of a pinned version. Raises Refusal if that cannot be served besides the live one."""
+        while not self._open.is_set():  # full weights are being checked: new requests wait for the ones that pass
+            await self._open.wait()
+        if self.stuck is not None:
+            raise Refusal(503, f"{self.stuck}; try again later", code="engine_paused")
+        target = await self._use(self.live if version is None else version)
+        try:
+            yield target
+        finally:
+            self._adapters.release(target)
+
+    async def _use(self, version: int) -> Target:
+        if version == self._weights:
+            self._base_target.users += 1
+            return self._base_target
+        try:
+            if self._weights or not self._takes_adapters() or self._kind(version) != "adapter":
+                told = f"this engine serves one version at a time, currently {self.live}; version {version} is not loaded"
+                raise Refusal(404, told, "model", "model_not_found")
+            return (await self._adapters.use(version))[0]
+        except Unanswered as error:
+            _log.warning("cannot load version %d now: %s", version, error.problem)
+            raise Refusal(503, f"version {version} of this model cannot be loaded now; try again later") from error
+        except CanaryFailure as error:
+            raise unproven(version, error) from error
+        except ClawError as error:
+            _log.error("cannot load version %d: %s", version, error.problem)
+            raise Refusal(404, f"version {version} of this model cannot be loaded", "model", "model_not_found") from error
+
+    def _kind(self, version: int) -> str:
+        return "adapter" if version in self._adapters.loaded else read_policy(self._run, version).kind
+
+    # ---- an adapter in a thread: see `Adapters` --------------------------------------------------------------------------
+
+    def _load(self, version: int) -> None:
+        self._control.load_adapter(self._name(version), self._folder(version))
+
+    def _prove(self, version: int) -> None:
+        self._sing(version, self._name(version))
+
+    def _sing(self, version: int, name: str) -> None:
+        check_canary(self._run, version, lambda ids: self._control.score(name, ids), self._tolerance)
+
+    def _takes_adapters(self) -> bool:
+        return self._can is not None and bool(self._can.adapters)
+
+    def _need(self, able: bool | None, cannot: ClawError) -> None:
+        if able is None:
+            raise NotYet(f"this is not confirmed yet: {cannot.problem}", "clawctl keeps asking; check that it answers")
+        if not able:
+            raise cannot
+
+    # ---- a new version, in a thread of its own ---------------------------------------------------------------------------
+
+    def swap(self, version: int) -> Swap:
+        """See `clawctl.engines.Engine.load`."""
+        adapter = read_policy(self._run, version).kind == "adapter"
+        if adapter and self.doubt is not None:
+            self._swap_weights(0)
+        if adapter or (version == 0 and not self._weights and self.doubt is None):
+            return self._swap_adapter(version)
+        return self._swap_weights(version)
+
+    def _swap_adapter(self, version: int) -> Swap:
+        cure = "start it with LoRA and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
+        self._need(None if self._can is None else self._can.adapters, ClawError("this engine does not load adapters", cure))
+        if self._weights:
+            raise ClawError("an adapter needs the base model, but other weights are loaded", "set LIVE to version 0 first")
+        began = time.monotonic()
+        held, fresh = self._on_loop.wait(self._hold(version), _LOAD_S)
+        failed = True
+        try:
+            if not fresh:  # otherwise its canary has just passed
+                self._sing(version, held.name)
+            load_ms = (time.monotonic() - began) * 1000
+            self._on_loop.call(self._point_at, version)
+            failed = False
+        finally:
+            self._on_loop.wait(self._let_go(version, held, failed), _LOAD_S)
+        return Swap(version, time.time(), load_ms, 0.0)
+
+    async def _hold(self, version: int) -> tuple[Target, bool]:
+        """Protect an adapter from being unloaded, and load it if needed. Returns whether it was loaded just now."""
+        if version:
+            return await self._adapters.use(version)
+        self._base_target.users += 1
+        return self._base_target, False
+
+    async def _let_go(self, version: int, held: Target, failed: bool) -> None:
+        self._adapters.release(held)
+        if failed:
+            await self._adapters.forget(version)
+
+    def _point_at(self, version: int) -> None:
+        self.live = version
+
+    # ---- full weights, in that thread ------------------------------------------------------------------------------------
+
+    def _swap_weights(self, version: int) -> Swap:
+        """Pause, reload, resume; the canary check runs while new requests wait. If it fails, the old weights are reloaded in the
+        same way."""
+        cure = "start vLLM with VLLM_SERVER_DEV_MODE=1, or `--engine vllm`"
+        self._need(None if self._can is None else self._can.weights, ClawError("this engine cannot reload weights", cure))
+        old = self._weights
+        path = self._path(version)  # the file is read once here, while the engine keeps serving
+        self._on_loop.call(self._open.clear)
+        try:
+            self._on_loop.wait(self._adapters.settled(), _LOAD_S)  # canaries belong to their weights
+            pause_ms = self._replace(version, path, old)
+            try:
+                self._sing(version, self.base)
+            except (CanaryFailure, ClawError) as error:
+                self._base_target.clock.refused.add(version)
+                self._take_back(old, error)
+                raise
+            self._on_loop.call(self._weights_are, version)
+        finally:
+            self._on_loop.call(self._open.set)
+        return Swap(version, time.time(), 0.0, pause_ms)
+
+    def _take_back(self, old: int, refused: Exception) -> None:
+        """Refused weights are loaded. Reload the old ones; if that fails, the loaded weights are not known, and it raises."""
+        end = self._end
+        try:
+            self._replace(old, self._path(old), old)
+        except ClawError as error:
+            problem = f"{refused.problem if isinstance(refused, ClawError) else refused}; {error.problem}"
+            if self.doubt is None:
+                raise self._lost(old, problem, type(error), end) from refused
+            raise type(error)(problem, error.fix) from refused
+
+    def _replace(self, version: int, path: str, old: int) -> float:
+        """Milliseconds without a token. If the new weights cannot be read, the old ones are read again."""
+        end, known = self._end, True
+        try:
+            began = self._control.pause()
+        except Unanswered:  # it may have heard us
+            self._go_on(end)
+            raise
+        try:
+            try:
+                self._control.reload(path, version)
+            except ClawError as error:
+                known = self._read_again(old)
+                if known:
+                    raise
+                raise self._lost(old, error.problem, type(error), end) from error
+            # Tokens sampled before the pause have been read by now, because the loop has run once: later ones are new.
+            self._on_loop.call(self._turn_clock, version)
+        finally:
+            if known or end is None:  # an engine of our own that was lost must not sample
+                self._go_on(end)
+        return (time.monotonic() - began) * 1000
+
+    def _read_again(self, old: int) -> bool:
+        try:
+            self._control.reload(self._path(old), old)
+        except ClawError as error:
+            _log.error("cannot reload version %d: %s", old, error.problem)
+            return False
+        self._on_loop.call(self._turn_clock, old)
+        return True
+
+    def _lost(self, old: int, problem: str, kind: type[ClawError], end: Callable[[], None] | None) -> ClawError:
+        """Neither the new nor the old weights are loaded for certain. An engine of clawctl is restarted. Turns of any other engine
+        are not trained until a version goes live."""
+        doubt = f"the loaded weights are not known: a swap failed, and version {old} could not be reloaded"
+        self._on_loop.call(self._doubt, doubt, end)
+        if end is None:
+            cure = "promote an intact version, or restart the engine"
+            return kind(f"{problem}; {doubt}; new turns are not trained until a version goes live", cure)
+        return kind(f"{problem}; {doubt}; the engine is restarted", "promote an intact version")
+
+    def _doubt(self, doubt: str, end: Callable[[], None] | None) -> None:
+        self._base_target.clock.doubt = doubt
+        for adapter in self._adapters.loaded.values():
+            adapter.clock.doubt = doubt
+        if end is not None and end is self._end:  # else another has begun by now
+            self.stuck = f"{doubt}; the engine is restarted"
+            end()
+
+    def _go_on(self, end: Callable[[], None] | None) -> None:
+        """Resume the paused engine. Raises Unanswered if that is not possible."""
+        call = self._on_loop.call
+        go_on(self._control, self._on_loop.running, partial(call, self._stick), end and partial(call, end))
+
+    def _stick(self, problem: str | None) -> None:
+        self.stuck = problem
+        if problem is None:
+            self._open.clear()  # until it is known which weights pass
+        else:
+            self._open.set()  # who waits is told
+
+    def _turn_clock(self, version: int) -> None:
+        clock = self._base_target.clock
+        clock.version, clock.doubt = version, None
+        clock.unproven = None if version == self._weights else version
+        for adapter in self._adapters.loaded.values():  # running requests continue on other weights than they were trained on
+            adapter.clock.doubt = f"sampled by an adapter above version {version}" if version else None
+
+    def _weights_are(self, version: int) -> None:
+        self.live = self._weights = version
+        self._base_target.clock.unproven = None
+        self._base_target.clock.refused.discard(version)
+
+    def _name(self, version: int) -> str:
+        return f"{self._recipe.model_name}@{version}"
+
+    def _folder(self, version: int) -> Path:
+        check_policy(self._run, version)
+        folder = self._run.version_folder(version).resolve()
+        check_weights(folder, Path(self._recipe.model_path))
+        return folder
+
+    def _path(self, version: int) -> str:
+        full = read_policy(self._run, version).kind == "full"
+        return str(self._folder(version)) if full else self._recipe.model_path

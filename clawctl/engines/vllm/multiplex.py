@@ -1,0 +1,151 @@
+"""The client of `inside/clawctl_multiplex.py`: all calls to clawctl's own vLLM over one connection."""
+
+import asyncio
+import logging
+import socket
+from itertools import count
+from typing import cast
+
+from clawctl.engines.vllm.inside.clawctl_multiplex import ASK, END, LEAVE, PIECE, READY, STATUS, Frames, frame
+from clawctl.http_client import Broken, Client, Connection, HttpResponse, Taker
+
+_log = logging.getLogger("clawctl.serve")
+
+
+class Call:
+    """A call over the connection that all share."""
+
+    def __init__(self, line: "Line", number: int, taker: Taker | None) -> None:
+        self.line, self.number, self._taker = line, number, taker
+        self._body = bytearray()  # of a response that no taker has
+        self._error: str | None = None
+        self._whole = asyncio.Event()
+        self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def take(self, kind: int, content: bytes) -> None:
+        if kind == PIECE and self._taker is not None:
+            self._taker.feed(content)
+        elif kind == PIECE:
+            self._body += content
+        elif kind == STATUS and not self.status.done():
+            self.status.set_result(int(content))
+            self._taker = self._taker if int(content) == 200 else None
+
+    def end(self, error: str | None) -> None:
+        taker, self._taker, self._error = self._taker, None, error
+        self._whole.set()
+        if not self.status.done():
+            self.status.set_exception(Broken(error or "there was no answer"))
+        elif taker is not None:
+            taker.ended(error)
+
+    async def body(self) -> bytes:
+        """The complete body of a response that is not streamed. Raises Broken."""
+        await self._whole.wait()
+        if self._error is not None:
+            raise Broken(self._error)
+        return bytes(self._body)
+
+
+class Line(asyncio.Protocol):
+    """The client's end of the connection."""
+
+    def __init__(self) -> None:
+        self.ready = False  # the server takes calls over it
+        self._frames, self._numbers = Frames(), count(1)
+        self._calls: dict[int, Call] = {}
+        self._transport: asyncio.Transport | None = None
+
+    def call(self, path: str, body: bytes, taker: Taker | None) -> Call:
+        call = Call(self, next(self._numbers) & 0xFFFFFFFF, taker)
+        self._calls[call.number] = call
+        self._say(frame(call.number, ASK, path.encode() + b"\n" + body))
+        return call
+
+    def leave(self, call: Call) -> None:
+        """Discard the rest of the answer."""
+        if self._calls.pop(call.number, None) is not None:
+            self._say(frame(call.number, LEAVE))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _say(self, said: bytes) -> None:
+        """Send at once, so that the server begins with this request while clawctl reads the next one."""
+        if self._transport is not None:
+            self._transport.write(said)
+
+    # ---- callbacks of asyncio --------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        for number, kind, content in self._frames.read(data):
+            if kind == READY:
+                self.ready = True
+            elif kind == END:
+                if (call := self._calls.pop(number, None)) is not None:
+                    call.end(content.decode() or None)
+            elif (call := self._calls.get(number)) is not None:
+                try:
+                    call.take(kind, content)
+                except Exception:  # noqa: BLE001 - a failure of one call must not end the others on its connection
+                    _log.exception("cannot read an answer")
+                    self.leave(call)
+                    call.end("it cannot be read")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ready, self._transport = False, None
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            call.end("the connection was lost")
+
+
+class Multiplexed:
+    """A client whose streams share one connection, once its server supports it. Before that, and after the connection is lost, each
+    stream has its own."""
+
+    def __init__(self, plain: Client) -> None:
+        self._plain, self._line = plain, Line()
+
+    async def over(self, end: socket.socket) -> None:
+        """From now on `end` is the connection."""
+        self._line.close()
+        end.setblocking(False)
+        _, self._line = await asyncio.get_running_loop().create_unix_connection(Line, sock=end)
+
+    async def post(self, path: str, body: bytes) -> HttpResponse:
+        return await self._plain.post(path, body)
+
+    async def stream(self, path: str, body: bytes, taker: Taker | None) -> tuple[Connection | Call, int]:
+        """See `Client.stream`."""
+        if not self._line.ready:
+            return await self._plain.stream(path, body, taker)
+        call = self._line.call(path, body, taker)
+        try:
+            return call, await call.status
+        except asyncio.CancelledError:
+            self.give_back(call)
+            raise
+
+    async def rest(self, call: Connection | Call) -> bytes:
+        """See `Client.rest`."""
+        if isinstance(call, Connection):
+            return await self._plain.rest(call)
+        try:
+            return await call.body()
+        finally:
+            self.give_back(call)
+
+    def give_back(self, call: Connection | Call) -> None:
+        """See `Client.give_back`."""
+        if isinstance(call, Connection):
+            self._plain.give_back(call)
+        else:
+            call.line.leave(call)
+
+    def close(self) -> None:
+        self._line.close()
+        self._plain.close()

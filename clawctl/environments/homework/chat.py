@@ -1,0 +1,209 @@
+"""Simulated people over HTTP: they ask, look at what they get, and say what they think of it.
+
+    python -m clawctl.environments.homework.chat --run RUN --people 16 --sessions 200
+
+Half of them send session headers, half send nothing at all, as real clients do; some stream. Nobody says what they want in
+any other way than in words.
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import logging
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+
+from clawctl.config import load_recipe, recipe_file
+from clawctl.environments.asking import TIMEOUT_S, Refused, ask
+from clawctl.environments.homework.people import Person
+from clawctl.environments.homework.problems import Problem, Role, is_correct, make_tasks
+from clawctl.environments.homework.satisfaction import satisfaction
+from clawctl.errors import ClawError
+from clawctl.process import stop_on_signals
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.endpoint import Endpoint, own_endpoint
+from clawctl.run.policies import live_version
+
+log = logging.getLogger("people")
+
+_START_S = 180.0  # a server that loads its model may take so long before it listens
+_KEPT_REFUSALS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class FirstReply:
+    """How the first answer of a session went down."""
+
+    asked_at: float  # unix seconds
+    answered_at: float
+    role: Role
+    satisfaction: float  # 0 … 1, by rule
+    correct: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One session as its person saw it."""
+
+    turns: list[tuple[str, str]]  # (what was said, what was answered)
+    first: FirstReply | None  # None: the first request was refused
+    satisfied: bool
+    requests: int
+    refusal: str | None  # why it broke off, if it did
+
+
+async def converse(
+    client: httpx.AsyncClient,
+    endpoint: Endpoint,
+    person: Person,
+    task: Problem,
+    session_id: str | None,
+    stream: bool = False,
+    think_s: float = 0.0,
+) -> Conversation:
+    """Play one session to its end. With `session_id` the session headers are sent, the last message closing it; without, none."""
+    messages: list[dict[str, Any]] = []
+    turns: list[tuple[str, str]] = []
+    first, satisfied, closing = None, False, False
+    said: str | None = person.open(task)
+    while said is not None:
+        messages.append({"role": "user", "content": said})
+        headers = {} if session_id is None else {"X-Session-Id": session_id, **({"X-Session-Done": "true"} if closing else {})}
+        asked_at = time.time()
+        try:
+            reply = await ask(endpoint, messages, headers, stream, client)
+        except Refused as refused:
+            return Conversation(turns, first, satisfied, len(turns) + 1, str(refused))
+        messages.append({"role": "assistant", "content": reply})
+        first = first or FirstReply(asked_at, time.time(), task.role, satisfaction(task, reply), is_correct(task, reply))
+        turns.append((said, reply))
+        if closing:
+            break
+        reaction = person.react(task, reply, len(turns) - 1)
+        said, closing, satisfied = reaction.text, reaction.done, reaction.satisfied
+        await asyncio.sleep(think_s)
+    return Conversation(turns, first, satisfied, len(turns), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """Who comes, and when they stop coming."""
+
+    people: int
+    sessions: int | None = None  # None: until stopped
+    seed: int = 0
+    stop_at_version: int | None = None
+    think_s: float = 0.0
+
+
+async def play(run: RunDir, endpoint: Endpoint, crowd: Crowd, stop: threading.Event) -> dict[str, Any]:
+    """Keep `crowd.people` people busy, each with one session after another, and sum up. Sessions that run are played to the end."""
+    numbers = itertools.count() if crowd.sessions is None else iter(range(crowd.sessions))  # shared: each is played once
+    visit = uuid4().hex[:6]  # the same people may come to the same run again, to begin sessions of their own
+    done: list[Conversation] = []
+    began = time.time()
+
+    async def one_person(client: httpx.AsyncClient) -> None:
+        for number in numbers:
+            if stop.is_set() or _arrived(run, crowd.stop_at_version):
+                return
+            done.append(await _one_session(client, endpoint, crowd, number, visit))
+            await asyncio.sleep(crowd.think_s)
+
+    limits = httpx.Limits(max_connections=crowd.people, max_keepalive_connections=crowd.people)
+    async with httpx.AsyncClient(timeout=TIMEOUT_S, limits=limits) as client:
+        await _wait_for_server(client, endpoint, stop)
+        await asyncio.gather(*(one_person(client) for _ in range(crowd.people)))
+    return _summary(done, began)
+
+
+async def _one_session(client: httpx.AsyncClient, endpoint: Endpoint, crowd: Crowd, number: int, visit: str) -> Conversation:
+    """Session `number` of the crowd: who plays it, about what, with headers or without, streaming or not, follow from it."""
+    role: Role = "teacher" if number % 2 else "student"
+    with_headers, stream = number // 2 % 2 == 0, number // 4 % 2 == 0
+    seed = crowd.seed * 1_000_003 + number
+    person, task = Person(role, seed), make_tasks(role, 1, seed, "train")[0]
+    session_id = f"people-{visit}-{number}" if with_headers else None
+    found = await converse(client, endpoint, person, task, session_id, stream, crowd.think_s)
+    if found.refusal:
+        log.warning("session %d was refused: %s", number, found.refusal)
+        await asyncio.sleep(0.5)  # a server that refuses is not to be flooded
+    return found
+
+
+def _arrived(run: RunDir, version: int | None) -> bool:
+    live = live_version(run) if version is not None else None
+    return live is not None and version is not None and live >= version
+
+
+async def _wait_for_server(client: httpx.AsyncClient, endpoint: Endpoint, stop: threading.Event) -> None:
+    deadline = time.monotonic() + _START_S
+    while not stop.is_set():
+        try:
+            await client.get(f"{endpoint.url}/models", headers={"Authorization": f"Bearer {endpoint.api_key}"})
+            return
+        except httpx.TransportError as error:
+            if time.monotonic() > deadline:
+                raise ClawError(f"{endpoint.url} does not answer: {error}", "check the server's log") from error
+            await asyncio.sleep(0.3)
+
+
+def _summary(done: list[Conversation], began: float) -> dict[str, Any]:
+    refusals = [conversation.refusal for conversation in done if conversation.refusal]
+    return {
+        "sessions": len(done),
+        "requests": sum(conversation.requests for conversation in done),
+        "refused": len(refusals),
+        "refusals": refusals[:_KEPT_REFUSALS],
+        "satisfied": sum(conversation.satisfied for conversation in done),
+        "began_at": began,
+        "seconds": time.time() - began,
+        "first_replies": sorted((asdict(c.first) for c in done if c.first), key=lambda reply: reply["asked_at"]),
+    }
+
+
+def wait_for_endpoint(run: RunDir, stop: threading.Event) -> Endpoint:
+    """This run's server, once it has announced itself. Raises ClawError where it does not."""
+    recipe = load_recipe(recipe_file(run.root))
+    deadline = time.monotonic() + _START_S
+    while True:
+        try:
+            return own_endpoint(run, recipe)
+        except ClawError:
+            if stop.is_set() or time.monotonic() > deadline:
+                raise
+            stop.wait(0.3)
+
+
+def main() -> None:
+    """The door of `python -m clawctl.environments.homework.chat`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m clawctl.environments.homework.chat", description="Let simulated people talk to a run's server."
+    )
+    parser.add_argument("--run", type=Path, required=True, help="the run directory")
+    parser.add_argument("--people", type=int, default=16, help="how many talk at a time (default 16)")
+    parser.add_argument("--sessions", type=int, help="stop after so many sessions; unset: go on")
+    parser.add_argument("--seed", type=int, default=0, help="another seed, other people (default 0)")
+    parser.add_argument("--stop-at-version", type=int, help="begin no session once this policy version is live")
+    parser.add_argument("--think-s", type=float, default=0.0, help="pause before each message (default 0)")
+    given = parser.parse_args()
+    stop = stop_on_signals()
+    logging.basicConfig(level="WARNING", format="%(name)s: %(message)s")
+    crowd = Crowd(given.people, given.sessions, given.seed, given.stop_at_version, given.think_s)
+    try:
+        run = open_run(given.run, create=False)
+        summary = asyncio.run(play(run, wait_for_endpoint(run, stop), crowd, stop))
+    except ClawError as error:
+        parser.exit(error.exit_code, f"people: {error.problem}\n  {error.fix}\n")
+    print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()

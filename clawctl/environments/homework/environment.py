@@ -1,0 +1,52 @@
+"""Homework as an environment: half of its tasks are students' problems, half are teachers' comments on a pupil's solution."""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from clawctl.environments import Outcome, Split, Task
+from clawctl.environments.asking import Refused, ask, new_client
+from clawctl.environments.homework.chat import converse
+from clawctl.environments.homework.people import Person
+from clawctl.environments.homework.problems import Problem, is_correct, make_tasks
+from clawctl.environments.homework.satisfaction import satisfaction
+from clawctl.run.endpoint import Endpoint
+
+
+class Homework:
+    """A held-out task is asked once, and the first reply is scored. A training task is a conversation until its person is content.
+
+    There is no reward: people say in words what they think, and the judge reads it.
+    """
+
+    metrics = ("satisfaction", "correctness")
+
+    def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
+        """Half for students, half for teachers. With an odd number, students get one more."""
+        made = problems(split, count, seed)
+        return [Task(problem.task_id, (problem, seed * 1_000_003 + number), split) for number, problem in enumerate(made)]
+
+    async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
+        problem, seed = task.spec
+        person = Person(problem.role, seed)
+        if task.split == "eval":
+            prompt = person.open(problem)
+            reply = await ask(endpoint, [{"role": "user", "content": prompt}])
+            return _scored(problem, prompt, reply)
+        async with new_client(endpoint) as client:
+            session, stream = endpoint.headers.get("X-Session-Id"), Random(seed).random() < 0.5
+            talk = await converse(client, endpoint, person, problem, session, stream)
+        if talk.refusal is not None:
+            raise Refused(talk.refusal)
+        return _scored(problem, *talk.turns[0])
+
+
+def problems(split: Split, count: int, seed: int) -> list[Problem]:
+    half = count // 2
+    return make_tasks("student", count - half, seed, split) + make_tasks("teacher", half, seed, split)
+
+
+def _scored(problem: Problem, prompt: str, reply: str) -> Outcome:
+    pleased, correct = satisfaction(problem, reply), is_correct(problem, reply)
+    shown: dict[str, Any] = {"role": problem.role, "prompt": prompt, "reply": reply, "satisfaction": pleased, "correct": correct}
+    return Outcome(parts={"satisfaction": pleased, "correctness": correct}, example=shown)

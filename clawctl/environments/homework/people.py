@@ -1,0 +1,73 @@
+"""Simulated people: rules decide what they feel, a phrase grammar how they say it. No I/O: the HTTP loop lives elsewhere."""
+
+from dataclasses import dataclass
+from random import Random
+
+from clawctl.environments.homework.grammar import Grammar, Phrasings, casual
+from clawctl.environments.homework.phrasings import PEOPLE
+from clawctl.environments.homework.problems import NAMES, Problem, Role, is_correct, make_tasks, numbers_in
+from clawctl.environments.homework.satisfaction import satisfaction
+
+WORDS = Grammar(PEOPLE)
+MOST_COMPLAINTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """What comes back after a reply. `text` None: no more is said. `done`: the session ends once `text` is answered."""
+
+    text: str | None
+    done: bool
+    satisfied: bool
+
+
+class Person:
+    """One student or teacher with a name and a random generator of their own; the same seed says the same words."""
+
+    def __init__(self, role: Role, seed: int, phrasings: Phrasings = "all"):
+        self.role = role
+        self.phrasings = phrasings
+        self._rng = Random(f"person {role} {seed}")
+        self.name = self._rng.choice(NAMES)
+
+    def open(self, task: Problem) -> str:
+        """The first message of a session."""
+        return WORDS.say("opens", self._rng, self.phrasings, prompt=task.prompt)
+
+    def react(self, task: Problem, reply: str, turn: int) -> Reaction:
+        """What this person says to the reply number `turn`, counted from 0."""
+        notices = not is_correct(task, reply) and self._rng.random() < 0.5
+        unhappy_with_style = satisfaction(task, reply) < 0.75
+        if not notices and not unhappy_with_style:
+            return Reaction(content_words(task, self._rng, self.phrasings), done=True, satisfied=True)
+        if turn >= MOST_COMPLAINTS:
+            text = casual(WORDS.say("gives_up", self._rng, self.phrasings), self._rng) if self._rng.random() < 0.6 else None
+            return Reaction(text, done=True, satisfied=False)
+        if unhappy_with_style:
+            return Reaction(style_complaint(task, self._rng, self.phrasings), done=False, satisfied=False)
+        return Reaction(number_complaint(task, reply, self._rng, self.phrasings), done=False, satisfied=False)
+
+
+def content_words(task: Problem, rng: Random, phrasings: Phrasings) -> str:
+    """Thanks, or moving on; now and then a word that tells nothing."""
+    draw = rng.random()
+    if draw < 0.06:
+        return casual(WORDS.say("unclear", rng, phrasings), rng)
+    if draw < 0.14:
+        return casual(WORDS.say("other_topic", rng, phrasings), rng)
+    if draw < 0.26:
+        following = make_tasks(task.role, 1, rng.getrandbits(32))[0]
+        return WORDS.say("moved_on", rng, phrasings, next_problem=following.prompt)
+    return casual(WORDS.say("happy", rng, phrasings), rng)
+
+
+def style_complaint(task: Problem, rng: Random, phrasings: Phrasings) -> str:
+    """Mostly says what was wanted; about one in ten is vague."""
+    rule = "complain_vague" if rng.random() < 0.1 else f"complain_{task.role}"
+    return casual(WORDS.say(rule, rng, phrasings, pupil=task.name), rng)
+
+
+def number_complaint(task: Problem, reply: str, rng: Random, phrasings: Phrasings) -> str:
+    """Doubts the number that the reply gave; sometimes names the right one."""
+    said: list[object] = [*numbers_in(reply)[-1:], "that"]
+    return casual(WORDS.say("wrong_number", rng, phrasings, said=said[0], right=task.answer), rng)

@@ -1,0 +1,301 @@
+"""Calls to the judge's endpoints: plain OpenAI chat completions, retried and spread over the endpoints."""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import orjson
+
+from clawctl.config import DEMO_MODEL, Recipe
+from clawctl.errors import ClawError
+from clawctl.http_client import Broken, Client, HttpResponse, Unreachable, backoff_s, proxy_for, retry_after_s
+from clawctl.judge.prompts import judge_messages, new_fence
+from clawctl.run.directory import RunDir
+from clawctl.run.endpoint import Endpoint, own_endpoint
+
+log = logging.getLogger(__name__)
+
+TRIES = 4  # of a call that times out or breaks
+LONGEST_WAIT_S = 5.0
+FIRST_REST_S, LONGEST_REST_S = 0.1, 5.0
+BREAKS = 3  # calls in a row that break, before the endpoint rests
+_LONGEST_ANSWER = 8 << 20  # bytes: far more than any vote with its reasoning
+_TOO_LONG = re.compile(rb"(?i)context|token|length|too (?:long|large)|maximum")  # how servers report a prompt that is too long
+_NOT_NOW = (429, 503)  # busy, or still loading its model
+_KEY_OR_MODEL = (401, 403, 404)
+# Should the judge be this run's own server: its answers are not conversations to learn from.
+_HEADERS = {"X-Turn-Type": "judge", "X-Capture": "off"}
+
+
+class CallRefused(Exception):
+    """The server answers other calls, but refused this one or answered it with something else than a chat completion."""
+
+    def __init__(self, too_long: bool) -> None:
+        super().__init__("refused")
+        self.too_long = too_long  # it says so
+
+
+@dataclass(slots=True)
+class Spent:
+    """The cost of a worker's calls."""
+
+    calls: int = 0
+    failed: int = 0  # no answer after TRIES, or a refusal of this one turn
+    prompt_tokens: int = 0  # as the endpoint counts them
+    completion_tokens: int = 0
+
+
+class JudgeClient:
+    """Calls to the judge's endpoints, `concurrency` at a time, over kept connections.
+
+    A server that is unreachable, busy (429) or loading (503) is skipped for as long as its Retry-After says, and the others are
+    called. If none is available, calls wait without limit, or for `patience_s` and then raise ClawError. A call that times out,
+    breaks or gets another 5xx is tried TRIES times, on another endpoint if there is one. After that it has no answer. A refusal of
+    the key or model (401, 403, 404), or of all calls (other 4xx), is a ClawError.
+    """
+
+    def __init__(self, run: RunDir, recipe: Recipe, patience_s: float | None = None) -> None:
+        self.spent = Spent()
+        self._run, self._recipe, self._patience_s = run, recipe, patience_s
+        settings = recipe.judge
+        urls = [settings.endpoint, *settings.endpoints] if settings.endpoint else settings.endpoints
+        given = list(dict.fromkeys(url.rstrip("/") for url in urls))
+        finders: list[Callable[[], Endpoint | None]] = [partial(self._given_endpoint, url) for url in given]
+        self._pool = EndpointPool(finders or [self._own_endpoint], settings.requests_per_s)
+        if not ((settings.api_key or "").isascii() and (settings.api_key or "").isprintable()):
+            problem = "judge.api_key contains characters that an HTTP header must not contain"
+            raise ClawError(problem, "copy it again: letters, digits and signs in one line", 2)
+        self._clients: dict[tuple[str, str], Client] = {}  # by URL and key
+        self._uses_proxies = bool(given)  # never for this run's own server
+        self._slots = asyncio.Semaphore(settings.concurrency)
+        self._away_since: float | None = None
+        self._logged_away = False
+        self._logged_failures: set[str] = set()
+
+    @property
+    def model(self) -> str:
+        """The model that is asked, as the verdicts name it."""
+        return self._recipe.judge.model or f"{self._recipe.model_name}@0"
+
+    @property
+    def asks_demo_model(self) -> bool:
+        """Whether the model that is asked is a version of this run's own, which is the demo model."""
+        own = self.model.partition("@")[0] == self._recipe.model_name
+        return own and self._recipe.model_path == str(DEMO_MODEL)
+
+    async def ask(self, messages: list[dict], model: str | None = None, is_trial: bool = False) -> str | None:
+        """The judge's answer in its final channel; None if there was none.
+
+        Raises CallRefused if the server refuses only this call, and ClawError if no call can succeed. `is_trial`: a refusal is not
+        looked into.
+        """
+        settings = self._recipe.judge
+        body = {
+            "model": model or self.model,
+            "messages": messages,
+            "temperature": settings.temperature,
+            "max_tokens": settings.max_tokens,
+        }
+        async with self._slots:
+            response = await self._post(orjson.dumps(body))
+        if response is None:
+            return None
+        answer = _completion(response)
+        if answer is None:
+            raise CallRefused(too_long=False) if is_trial else await self._refusal(response, model)
+        self._count(answer.get("usage"))
+        content = answer["choices"][0]["message"].get("content")
+        return content if isinstance(content, str) else ""
+
+    async def _post(self, body: bytes) -> HttpResponse | None:
+        """The first response that does not report the server's own trouble; None after TRIES broken calls."""
+        broken, shunned, problem = 0, None, ""
+        while broken < TRIES:
+            place = await self._pool.take(shunned)
+            try:
+                endpoint = place.locate()
+                if endpoint is None:
+                    self._skip(place, "no server has registered")
+                    continue
+                response = await self._client(endpoint).post("/chat/completions", body, self._recipe.judge.timeout_s)
+                if response.status in _NOT_NOW:
+                    self._skip(place, f"{endpoint.url} answers {response.status}", retry_after_s(response.retry_after))
+                    continue
+                self.spent.calls += 1
+                if response.status < 500:
+                    self._answers(place)
+                    return response
+                problem = f"it answers {response.status}"
+            except Unreachable:
+                self._skip(place, f"{endpoint.url if endpoint else 'the server'} cannot be reached")
+                continue
+            except Broken as error:
+                problem = str(error)
+            finally:
+                place.in_flight -= 1
+            place.broke()
+            broken, shunned = broken + 1, place
+            if broken < TRIES:
+                await asyncio.sleep(backoff_s(broken, 0.25, LONGEST_WAIT_S))
+        self._count_failure(problem)
+        return None
+
+    def _client(self, endpoint: Endpoint) -> Client:
+        key = endpoint.url, endpoint.api_key
+        if key not in self._clients:
+            proxy = proxy_for(endpoint.url) if self._uses_proxies else None
+            self._clients[key] = Client(*key, _HEADERS, _LONGEST_ANSWER, proxy)
+        return self._clients[key]
+
+    async def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+
+    def _count(self, usage: object) -> None:
+        counts = usage if isinstance(usage, dict) else {}
+        prompt, completion = counts.get("prompt_tokens"), counts.get("completion_tokens")
+        self.spent.prompt_tokens += prompt if isinstance(prompt, int) else 0
+        self.spent.completion_tokens += completion if isinstance(completion, int) else 0
+
+    def _count_failure(self, problem: str) -> None:
+        """Record a call without an answer. Each problem is logged once; the counts contain the rest."""
+        self.spent.failed += 1
+        if problem not in self._logged_failures:
+            self._logged_failures.add(problem)
+            log.warning(
+                "a call to the judge failed: %s; the vote is invalid, and the count of invalid votes follows below", problem
+            )
+
+    def _answers(self, place: "Place") -> None:
+        place.answered()
+        if self._logged_away:
+            log.info("the judge answers again")
+        self._away_since, self._logged_away = None, False
+
+    def _skip(self, place: "Place", problem: str, rest_s: float | None = None) -> None:
+        """Let an unavailable endpoint rest. The next call goes to another one. Raises ClawError once patience is over."""
+        place.rest(rest_s)
+        now = time.monotonic()
+        if self._away_since is None:
+            self._away_since = now
+        away = now - self._away_since
+        if away > 1.0 and not self._logged_away:
+            log.warning("the judge is not available (%s); waiting", problem)
+            self._logged_away = True
+        if self._patience_s is not None and away > self._patience_s:
+            raise ClawError(
+                f"the judge is not available: {problem}", "start `clawctl serve` or set judge.endpoint; nothing is lost"
+            )
+
+    def _own_endpoint(self) -> Endpoint | None:
+        try:
+            return own_endpoint(self._run, self._recipe, version=0)
+        except ClawError:
+            return None
+
+    def _given_endpoint(self, url: str) -> Endpoint:
+        own = self._own_endpoint()
+        key = self._recipe.judge.api_key or (own.api_key if own is not None and own.url == url else "")
+        return Endpoint(url=url, api_key=key, model=self.model)
+
+    async def _refusal(self, response: HttpResponse, model: str | None) -> ClawError | CallRefused:
+        """What a refusal means: the key, the model or all calls (an error for the user), or this turn only (a failed vote)."""
+        problem, failure = f"the judge at {response.url} answers {response.status}", "the judge refused one turn"
+        if response.status in _KEY_OR_MODEL or 300 <= response.status < 400:
+            asked = model or self.model
+            own = self._own_endpoint()
+            if response.status == 401 and own is not None and response.url.startswith(own.url) and not self._recipe.judge.api_key:
+                cure = "set CLAWCTL_API_KEY for judge to the server's key, or set serve.api_key in the recipe; nothing is lost"
+                return ClawError(f"{problem}: this run's server was started with another key", cure)
+            return ClawError(problem, f"check judge.endpoint, judge.api_key and judge.model ({asked!r}); nothing is lost")
+        cure = "check its log; judge.max_tokens may exceed its limit; nothing is lost"
+        if response.status == 200:
+            problem, failure = f"{problem} with something other than a chat completion", "an answer was not a chat completion,"
+            cure = (
+                "check judge.endpoint: it is the base URL of an OpenAI-compatible server and usually ends in /v1; nothing is lost"
+            )
+        try:
+            await self.ask(judge_messages("Say hello.", "Hello.", "Thanks.", "user", new_fence()), model, is_trial=True)
+        except CallRefused:
+            return ClawError(f"{problem} to every call", cure)
+        self._count_failure(f"{failure} with status {response.status}")
+        return CallRefused(response.status in (400, 413, 422) and _TOO_LONG.search(response.body[:4096]) is not None)
+
+
+def _completion(response: HttpResponse) -> dict[str, Any] | None:
+    """The body, if it is an OpenAI chat completion."""
+    try:
+        answer = orjson.loads(response.body) if response.status == 200 else None
+        return answer if isinstance(answer["choices"][0]["message"], dict) else None  # type: ignore[index]
+    except (ValueError, LookupError, TypeError):
+        return None
+
+
+@dataclass(slots=True)
+class Place:
+    """One endpoint and how it is doing."""
+
+    find: Callable[[], Endpoint | None]  # its address, as far as known: this run's server may move
+    endpoint: Endpoint | None = None
+    in_flight: int = 0
+    made: int = 0
+    rests_until: float = 0.0  # on the monotonic clock
+    rests: int = 0  # in a row
+    breaks: int = 0  # broken calls in a row
+    next_slot: float = 0.0  # when the rate limit lets the next call begin
+
+    def locate(self) -> Endpoint | None:
+        self.endpoint = self.endpoint or self.find()
+        return self.endpoint
+
+    def answered(self) -> None:
+        self.rests = self.breaks = 0
+
+    def broke(self) -> None:
+        """A call timed out, broke, or ended in a 5xx."""
+        self.breaks += 1
+        if self.breaks >= BREAKS:
+            self.rest(None)
+
+    def rest(self, retry_after_s: float | None) -> None:
+        """Skip this endpoint for as long as it requests, or a little longer each time."""
+        now = time.monotonic()
+        if self.rests_until > now and retry_after_s is None:
+            return  # a call that was under way when it began to rest
+        self.rests += 1
+        wait = backoff_s(self.rests, FIRST_REST_S, LONGEST_REST_S) if retry_after_s is None else retry_after_s
+        self.rests_until = max(self.rests_until, now + wait)
+        self.endpoint = None
+
+
+class EndpointPool:
+    """The endpoint with the fewest calls in flight that does not rest is asked next; each at most `per_s` times a second."""
+
+    def __init__(self, finders: list[Callable[[], Endpoint | None]], per_s: float | None) -> None:
+        self.all = [Place(find) for find in finders]
+        self._gap_s = 1.0 / per_s if per_s else 0.0
+
+    async def take(self, shun: Place | None = None) -> Place:
+        """An endpoint to call, once its rate allows. `shun` is used only if there is no other. Return it with `in_flight -= 1`."""
+        while True:
+            now = time.monotonic()
+            awake = [place for place in self.all if place.rests_until <= now]
+            if awake:
+                break
+            await asyncio.sleep(min(place.rests_until for place in self.all) - now)
+        begins = {id(place): max(place.next_slot, now) for place in awake}
+        place = min(awake, key=lambda place: (place is shun, begins[id(place)], place.in_flight, place.made))
+        place.in_flight += 1
+        place.made += 1
+        place.next_slot = begins[id(place)] + self._gap_s
+        try:
+            await asyncio.sleep(begins[id(place)] - now)
+        except asyncio.CancelledError:
+            place.in_flight -= 1
+            raise
+        return place

@@ -1,0 +1,248 @@
+"""Runs all stages under one parent: it restarts failed stages, merges their logs, and stops them all on Ctrl-C.
+
+Each stage is an ordinary `clawctl STAGE` process in its own process group, so the others continue if one is killed. If the parent
+itself is killed, the kernel kills the stages with it (Linux: the parent-death signal). Nothing is lost, because every stage can be
+killed at any moment.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+import orjson
+from rich.console import Console
+from rich.text import Text
+
+from clawctl.config import Recipe, environment_with
+from clawctl.errors import ClawError
+from clawctl.printing import plain
+from clawctl.process import hidden
+from clawctl.run.directory import RunDir, sole_worker
+from clawctl.run.endpoint import one_version_trouble, versions_nobody_serves
+from clawctl.run.names import open_to_append
+
+_GRACE_S = 20.0  # between SIGTERM and SIGKILL
+_SAME_S = 0.1  # signals that are closer together count as one: `timeout` and others signal a process and then its group
+_LONGEST_WAIT_S = 60.0
+_STEADY_S = 60.0  # a stage that ran so long was well: its next death begins with the first wait again
+_LONGEST_LINE = 4000
+_COLOURS = {"serve": "cyan", "collect": "green", "judge": "yellow", "train": "magenta", "eval": "blue", "up": "white"}
+_PR_SET_PDEATHSIG = 1
+
+
+def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str) -> None:
+    """Run the stages of `recipe.up.stages` until they are done or a signal stops them. Raises ClawError if a stage refuses its
+    recipe (exit code 2); such a stage is not restarted."""
+    if recipe.gate is not None and "eval" not in recipe.up.stages:
+        raise ClawError(
+            "the recipe has a gate, but up.stages lacks eval, so no new version would go live", "add eval to up.stages", 2
+        )
+    if {"judge", "train"} <= set(recipe.up.stages) and (asked := versions_nobody_serves(recipe)):
+        raise one_version_trouble(asked)
+    with sole_worker(run, "up"), _log_file(run.log("up")) as file:
+        log = MergedLog(file)
+        children = [Child(stage, command(stage, run, recipe_path, log_level), run, recipe, log) for stage in recipe.up.stages]
+        asyncio.run(_supervise(children, log))
+
+
+def _log_file(path: Path) -> TextIO:
+    try:
+        return os.fdopen(open_to_append(path), "a")
+    except OSError as error:
+        raise ClawError(
+            f"{path} cannot be written: {error}", "remove what is there now; it must be a regular file, not a link"
+        ) from error
+
+
+def command(stage: str, run: RunDir, recipe_path: Path, log_level: str) -> list[str]:
+    shared = ["--run", str(run.root), "--recipe", str(recipe_path.resolve()), "--log-level", log_level]
+    return [sys.executable, "-P", "-m", "clawctl", stage, *shared, *(["--intercept"] if stage == "serve" else [])]
+
+
+class MergedLog:
+    """The lines of all stages, each with its stage in front, on stderr (in colour on a terminal) and in `RUN/logs/up.log`."""
+
+    def __init__(self, file: TextIO):
+        self._file = file
+        self._console = Console(stderr=True, soft_wrap=True, highlight=False)
+
+    def say(self, stage: str, line: str) -> None:
+        text = plain(line, _LONGEST_LINE)
+        with contextlib.suppress(OSError):  # a full disk or a closed terminal must not stop the stages
+            self._console.print(Text(f"{stage:>7} | ", style=_COLOURS[stage]) + Text(text))
+        with contextlib.suppress(OSError):  # a key that serve shows once is shown on the terminal only
+            self._file.write(f"{time.strftime('%H:%M:%S')} {stage:>7} | {hidden(text)}\n")
+            self._file.flush()
+
+
+class Child:
+    """One stage: its process, and how often it had to be started."""
+
+    def __init__(self, stage: str, command: list[str], run: RunDir, recipe: Recipe, log: MergedLog):
+        self.stage, self.command, self.run, self.recipe, self.log = stage, command, run, recipe, log
+        self.process: asyncio.subprocess.Process | None = None
+        self.last_pid: int | None = None
+        self.last_lines: deque[str] = deque(maxlen=6)
+        self.stopping = False
+
+    async def keep(self) -> None:
+        """Run the stage and restart it whenever it dies, until it is finished or `stopping`. Raises ClawError if it refuses its
+        recipe."""
+        wait_s = self.recipe.up.backoff_s
+        while True:
+            began = time.monotonic()
+            code = await self._run_once()
+            if self.stopping:
+                return
+            if code == 2:
+                raise self._refusal()
+            if code == 0 and self.stage == "train" and self.recipe.train.max_steps is not None:
+                self.log.say("up", "train has made all steps")
+                return
+            if time.monotonic() - began >= _STEADY_S:
+                wait_s = self.recipe.up.backoff_s
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            self.log.say("up", f"{self.stage} {how}; it will be restarted in {wait_s:g} s")
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    async def _run_once(self) -> int:
+        self.last_lines.clear()
+        self.process = await asyncio.create_subprocess_exec(
+            *self.command,
+            *self._same_port(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=environment_with({"PYTHONUNBUFFERED": "1", "CLAWCTL_UP": "1"}),
+            start_new_session=True,
+            preexec_fn=_die_with_parent(),
+        )
+        self.last_pid = self.process.pid
+        self.log.say("up", f"{self.stage} runs as process {self.last_pid}")
+        reading = asyncio.create_task(self._read(self.process))
+        try:
+            code = await self.process.wait()
+            await asyncio.wait({reading}, timeout=1)  # a grandchild may hold the pipe open for ever
+        finally:
+            reading.cancel()
+            self.signal(signal.SIGKILL)  # processes that the stage itself started
+            self.process = None
+        return code
+
+    def _same_port(self) -> list[str]:
+        """A restarted server with an assigned port keeps that port, because its clients know no other."""
+        if self.stage != "serve" or self.recipe.serve.port != 0 or self.last_pid is None:
+            return []
+        try:
+            announced = orjson.loads(self.run.server.read_bytes())
+            return ["--port", re.findall(r":(\d+)/", announced["url"])[-1]] if announced["pid"] == self.last_pid else []
+        except (OSError, LookupError, orjson.JSONDecodeError):
+            return []
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        rest = b""
+        while chunk := await process.stdout.read(65536):
+            *lines, rest = re.split(rb"[\r\n]+", rest + chunk)
+            if len(rest) > _LONGEST_LINE:
+                lines, rest = [*lines, rest], b""
+            for line in lines:
+                self._heard(line)
+        self._heard(rest)
+
+    def _heard(self, line: bytes) -> None:
+        text = line.decode(errors="replace").rstrip()
+        if text:
+            self.last_lines.append(text.strip())
+            self.log.say(self.stage, text)
+
+    def _refusal(self) -> ClawError:
+        said = " ".join(list(self.last_lines)[-2:]) or "it printed nothing"
+        return ClawError(f"{self.stage} refuses to start: {plain(said)}", "fix the recipe, then run `clawctl up` again", 2)
+
+    def signal(self, number: int) -> None:
+        """To the stage and all it started; a group that is gone already needs none."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+
+
+async def _supervise(children: list[Child], log: MergedLog) -> None:
+    """Keep the children running until all are finished, one refuses its recipe, or a signal arrives."""
+    asked = [asyncio.Event(), asyncio.Event()]  # once: stop cleanly; twice: now
+    loop, first = asyncio.get_running_loop(), 0.0
+
+    def on_signal() -> None:
+        nonlocal first
+        if not asked[0].is_set():
+            first = loop.time()
+            asked[0].set()
+        elif loop.time() - first > _SAME_S:
+            asked[1].set()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, on_signal)
+    keeping = {asyncio.create_task(child.keep()) for child in children}
+    stop = asyncio.create_task(asked[0].wait())
+    try:
+        pending = set(keeping)
+        while pending and not asked[0].is_set():
+            done, _ = await asyncio.wait({*pending, stop}, return_when=asyncio.FIRST_COMPLETED)
+            pending -= done
+            for task in done:
+                task.result()  # a refusal stops everything
+    finally:
+        await _stop(children, keeping, asked[1], log)
+        stop.cancel()
+
+
+async def _stop(children: list[Child], keeping: set[asyncio.Task[None]], at_once: asyncio.Event, log: MergedLog) -> None:
+    running = [child for child in children if child.process is not None]
+    if running:
+        log.say("up", f"stopping {', '.join(child.stage for child in running)}")
+    for child in children:
+        child.stopping = True
+        child.signal(signal.SIGTERM)
+    ended = asyncio.create_task(_all_ended(children))
+    hurry = asyncio.create_task(at_once.wait())
+    await asyncio.wait({ended, hurry}, timeout=_GRACE_S, return_when=asyncio.FIRST_COMPLETED)
+    for child in (child for child in running if child.process is not None):
+        log.say("up", f"{child.stage} did not stop in time and is killed")
+        child.signal(signal.SIGKILL)
+    await ended
+    for task in (*keeping, hurry):
+        task.cancel()  # children that were waiting to restart their stage
+    await asyncio.gather(*keeping, hurry, return_exceptions=True)
+
+
+async def _all_ended(children: list[Child]) -> None:
+    while any(child.process is not None for child in children):
+        await asyncio.sleep(0.05)
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """The function for a child to call before it becomes its stage: it requests SIGKILL for the death of its parent. None if not on
+    Linux.
+
+    SIGKILL, not SIGTERM: a busy stage may take minutes to notice SIGTERM, and no stage loses anything when it is killed.
+    """
+    if sys.platform != "linux":
+        return None
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+
+    def prepare() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before we asked
+            os._exit(1)
+
+    return prepare

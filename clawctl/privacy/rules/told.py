@@ -1,0 +1,244 @@
+# ruff: noqa: E501 - expressions stay lines
+"""Passwords told in a sentence that look like words, in many languages, and answers to security questions."""
+
+import re
+from collections.abc import Iterator
+
+from clawctl.privacy.rules.codes import VOCABULARY, whole_words, words_in
+from clawctl.privacy.rules.lexicon import TOKEN, Says, plain, says
+from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
+from clawctl.privacy.rules.values import NAMING, TECHNICAL, is_passphrase, is_stand_in, is_words, reads_as_prose
+
+_STOP = frozenset(
+    plain(word)
+    for word in """
+wrong correct right hidden required needed mandatory optional case sensitive empty blank too very not set there here below above attached
+unknown secret safe weak strong same different new old gone known wanted missing expired invalid changed saved stored written kept lost forgotten
+visible available obvious important nowhere everywhere in on at the a an my your our his her their still now only also never always being what which something anything nothing
+falsch richtig korrekt geheim sicher unsicher abgelaufen ungültig leer gleich anders neu alt nicht kein pflicht standard sache unbekannt bekannt gespeichert geändert weg da dort hier zu noch nur auch immer nie wichtig nötig erforderlich der die das ein eine mein dein sein
+faux correct incorrect expiré invalide vide obligatoire requis nouveau secret même pas très trop dans sur le la les un une mon ton son ici là perdu oublié changé
+incorrecta correcta correcto incorrecto caducada inválida vacía obligatoria nueva secreta misma no muy demasiado en el la los las un una mi tu su aquí allí segura débil
+errada correta incorreta expirada vazia obrigatória nova secreta mesma não muito em o a os as um uma minha sua aqui fraca forte
+errata sbagliata corretta scaduta vuota obbligatoria nuova segreta stessa non molto troppo nel il lo la i gli le un una mia tua qui debole sicura
+fout onjuist juist verlopen leeg verplicht nieuw geheim hetzelfde niet erg te in de het een mijn jouw hier zwak sterk
+złe błędne poprawne puste wymagane nowe tajne to nie bardzo za w na moje twoje tutaj słabe silne
+yanlış doğru boş gerekli yeni gizli aynı değil çok bir benim senin burada zayıf güçlü
+неверный неправильный верный пустой обязателен новый секретный такой тот не очень в на мой твой здесь тут простой сложный слабый надёжный
+""".split()  # noqa: SIM905
+)
+_ENDINGS = re.compile(
+    r"(?:ed|ing|able|ible|ous|ful|less|ive|ary|ly|tion|ung|lich|bar|iert|heit|keit|ado|ada|ido|ida|ato|ata|uto|uta|ée?s?|vel|bile|mente|owy|owe|owa|ный|ная|ное|ен|ена|ано)$"
+)
+_JOIN = re.compile(
+    r"(?i)[ \t]{0,2}(?::|=|：|→|->)[ \t]{0,3}|(?:[ \t]{1,3}|(?<=['’]))(?:is now|is|was|ist jetzt|ist nun|ist|lautet|war|est|c['’]est|es|era|é|è|era|luidt|to|brzmi|je|è ora|это|такой|такое|це|är|er|on|هي|هو|היא|הוא|είναι|este|e|olarak|adalah|là|है)[ \t]{1,3}:?[ \t]{0,2}|[ \t]{1,3}[-–—][ \t]{1,3}|[ \t]{1,2}(?=[«„“\"‚‘「『])"
+)
+_TOLD = re.compile(r"(?P<open>[\"'`«„“‚‘「『*_]{0,3})[ ]?(?P<value>[^\s\"`«»„“”「」『』。，、！؟،]{4,64})")
+_QUOTED = re.compile(r"[«„“‚‘「『\"'`]{1,2}[ ]?(?P<value>[^«»„“”‘’「」『』\"`\n]{3,60}?)[ ]?[»“”’」』\"'`]")
+_ENDS = re.compile(
+    r"[\"'`»”’」』*_)]{0,3}(?:[.,;!?。，、)]|[ ]?[(（]|[ \t]*(?:\n|$)|[ ][-–—][ ]|[ ](?:und|and|et|y|e|en|i|ve|и|та|but|aber|mais|pero|ma|maar|ale|ama|но)[ ])"
+)
+_CODEWORDS = re.compile(
+    r"(?i)code[ -]?words?|safe[ -]?words?|code ?wort|losungswort|telefon-?(?:kennwort|passwort|pin)|kunden-?kennwort|phone password|verbal password|security (?:word|phrase|answer)|memorable word|mot (?:de passe )?(?:de code|code|secret|de sécurité|convenu)|palabra (?:clave|secreta|de seguridad)|palavra(?:-| )(?:chave|secreta|de segurança)|parola (?:d['’]ordine|chiave|segreta|di sicurezza)"
+    r"|codewoord|wachtwoord voor de telefoon|(?:kodowe słowo|słowo kodowe|hasło telefoniczne|tajne słowo|hasło do infolinii)|(?:güvenlik|gizli) kelime\w{0,4}|кодово\w{1,3} слов\w{1,2}|секретн\w{2,3} слов\w{1,2}|合言葉|暗号|口令|암구호|كلمة السر|heslo pro telefon|kodord(?:et)?|kodeord(?:et)?"
+)
+_ANSWERS = re.compile(
+    r"(?i)maiden name|security (?:question|answer)[^\n:]{0,60}(?<=answer)|first pet(?:['’]s name)?|name of (?:my|your|the) first (?:pet|teacher|school)|mädchenname\w{0,2}|geburtsname der mutter|(?:erstes|ersten) haustier\w{0,2}|antwort auf die sicherheitsfrage|nom de jeune fille|premier animal|réponse secrète|apellido de soltera|primera mascota|respuesta (?:secreta|de seguridad)|nome de solteira|resposta secreta|primeiro animal"
+    r"|cognome da nubile|risposta (?:segreta|di sicurezza)|primo animale|meisjesnaam|geheime antwoord|eerste huisdier|nazwisko panieńskie|odpowiedź na pytanie|kızlık soyad\w{1,3}|gizli cevap|девичья фамилия|секретный ответ|ответ на (?:контрольный|секретный) вопрос|дівоче прізвище|відповідь на секретне|旧姓|秘密の(?:質問の)?答え|密保答案|안전 질문 답"
+)
+_ANCHORED = Anchors(
+    "code word", "codeword", "safe word", "safeword", "codewort", "losungswort", "kennwort", "phone password", "verbal password", "security", "memorable", "mot de", "mot code", "mot secret", "palabra", "palavra", "parola",
+    "codewoord", "wachtwoord", "kodowe", "kodowy", "has?o", "tajne", "kelime", "kodord", "kodeord", "maiden", "first pet", "name of", "dchenname", "geburtsname", "haustier", "sicherheitsfrage", "jeune fille", "premier animal",
+    "ponse secr", "soltera", "mascota", "respuesta", "solteira", "resposta", "nubile", "risposta", "primo animale", "meisjesnaam", "geheime antwoord", "huisdier", "panie", "soyad", "gizli cevap", "heslo pro",
+)  # fmt: skip
+_BEYOND = (
+    "кодово",
+    "секретн",
+    "девичья",
+    "дівоче",
+    "ответ на",
+    "合言葉",
+    "暗号",
+    "口令",
+    "암구호",
+    "كلمة السر",
+    "旧姓",
+    "秘密の",
+    "密保答案",
+    "안전 질문",
+)
+
+
+def in_told(piece: Text) -> Iterator[Span]:
+    """`das Telefon-Kennwort ist Lampewiese`, `кодовое слово «…»`, `maiden name: …`, `the new one is otter-lamp-91`."""
+    yield from _after_codewords(piece)
+    yield from _after_passwords(piece)
+    yield from _new_ones(piece)
+
+
+def _after_codewords(piece: Text) -> Iterator[Span]:
+    text = piece.text
+    found = [] if _ANCHORED.absent(piece) else _ANCHORED.places(piece)
+    if piece.beyond:
+        found += [at for word in _BEYOND for at in places(piece.lower, word)]
+    for at in found:
+        for pattern in (_CODEWORDS, _ANSWERS):
+            begin = max(0, at - 10)
+            named = pattern.search(text, begin, at + 60)
+            if named is None or named.start() > at + 2:
+                continue
+            yield from _value_behind(text, named.end(), words=True)
+            break
+
+
+def _after_passwords(piece: Text) -> Iterator[Span]:
+    """Behind the words for a password, some words, and what joins them to it."""
+    text = piece.text
+    found = [(at, at + len(word)) for word in words_in(piece) & VOCABULARY.passwords for at in whole_words(piece, word)]
+    for start, end in found:
+        if (
+            text[start - 1 : start].isalnum()
+            or text[start - 1 : start] in ("_", ".", "$")
+            or text[end : end + 1].isalnum()
+            or text[end : end + 1] in ("_", "(", "[")
+        ):
+            continue
+        yield from _value_behind(text, end, words=False)
+
+
+def _value_behind(text: str, end: int, words: bool) -> Iterator[Span]:
+    place = end
+    for _ in range(3):
+        join = _JOIN.search(text, place, min(len(text), end + 70))
+        if join is None:
+            return
+        gap = text[end : join.start()]
+        if re.search(r"[\n.!?;|{}<>=()\[\]]", gap) and not re.fullmatch(
+            r"[^\n.!?;|{}<>=]{0,40}\([^()\n]{1,30}\)[^\n.!?;|{}<>=]{0,30}", gap
+        ):
+            return
+        value = _QUOTED.match(text, join.end())
+        if value is not None and _may_be_quoted(value["value"], words, gap):
+            yield Span(*value.span("value"), "password")
+            return
+        told = _TOLD.match(text, join.end())
+        if told is not None:
+            bare = told["value"].rstrip(".,;:!?)'’*_")
+            if _is_told(bare, words, gap) and (not bare.isalpha() or _ENDS.match(text, told.start("value") + len(bare))):
+                yield Span(told.start("value"), told.start("value") + len(bare), "password")
+                return
+        place = join.end()
+
+
+def _may_be_quoted(value: str, words: bool, gap: str) -> bool:
+    folded = plain(value)
+    if is_stand_in(value, quoted=True) or folded in _STOP or value.lower() in NAMING or value.count(" ") > 4:
+        return False
+    if words:
+        return True
+    return (
+        len(gap.split()) >= 1
+        and " " not in value
+        and len(value) >= 5
+        and not value.islower()
+        and not re.search(r"[_()=/\\]", value)
+        and not value.isdigit()
+        and (not value.isalpha() or any(says(word) & _PERSONAL for word in TOKEN.findall(gap)))
+    )
+
+
+_PERSONAL = Says.LOCK | Says.OWNER | Says.YOURS
+
+
+def _is_told(value: str, words: bool, gap: str) -> bool:
+    """Whether what follows is a password. `words`: its name promises a word."""
+    if (
+        not 4 <= len(value) <= 64
+        or is_stand_in(value)
+        or TECHNICAL.match(value)
+        or plain(value) in _STOP
+        or value.lower() in NAMING
+    ):
+        return False
+    if re.search(r"[()\[\]{}<>=\\]|://|::|\.\w{1,4}$|^[-$%/.@]|\w/\w", value):
+        return False
+    if value.isalpha():
+        if words:
+            return (value[0].isupper() or not value.isascii() or len(value) >= 5) and not _ENDINGS.search(value)
+        if not value.isascii() and value[0].lower() == value[0]:
+            return False
+        if _is_jumbled(value):
+            return True
+        return (
+            value[0].isupper() and value[1:].islower() and len(value) >= 6 and len(gap.split()) >= 2 and not _ENDINGS.search(value)
+        )
+    if value.replace("-", "").isdigit():
+        return False
+    letters = sum(map(str.isalpha, value))
+    if letters < 3:
+        return False
+    if any(map(str.isdigit, value)):
+        return (
+            len(value) >= 6
+            and re.fullmatch(r"\d{1,5}[-.]?[^\W\d_]+|[^\W\d_]{1,5}-?\d{1,3}|\d+[.:]\d+\w*", value) is None
+            and not reads_as_prose(value)
+        )
+    return is_passphrase(value) or (is_words(value) and value[0].isupper() and len(gap.split()) >= 1 and "." not in value)
+
+
+def _is_jumbled(value: str) -> bool:
+    """Eight letters or more with capitals where no word has them (`ZAomSqqGGVVT`)."""
+    return (
+        len(value) >= 8
+        and value.isascii()
+        and re.search(r"[a-z][A-Z]{2}|[A-Z]{2}[a-z]+[A-Z]", value) is not None
+        and len(re.sub(r"[A-Z]?[a-z]{3,}", "", value)) * 2 >= len(value)
+    )
+
+
+_NEW_ANCHORS = Anchors(
+    "new one is",
+    "new one:",
+    "new one's",
+    "neue ist",
+    "neues ist",
+    "neu ist jetzt",
+    "nouveau c",
+    "nouvelle c",
+    "nuevo es",
+    "nueva es",
+    "nova ",
+    "nuova ",
+    "nieuwe is",
+    "nowe to",
+    "changed it to",
+    "updated it to",
+    "it's now",
+    "it is now",
+    "yenisi",
+    "nya ",
+    "nye er",
+)
+_NEW = re.compile(
+    r"(?i)(?:new one(?: is|['’]s|:)|neu(?:e|es)? ist(?: jetzt)?|nouve(?:au|lle) c['’]est|nuev[oa] es|nova (?:é|senha é)|nuova è|nieuwe is|nowe to|(?:changed|updated) it to|it['’]s now|it is now|yenisi|n(?:ya är|ye er))[: ]{1,3}[\"'`«„“*]{0,2}(?P<value>[^\s\"'`»”]{6,64})"
+)
+_NEW_BEYOND = ("новый ", "новый:", "新しいのは", "新的是", "新密码", "새로운 건", "الجديدة")
+_NEW_OTHER = re.compile(
+    r"(?:новый(?: пароль)?|新しいのは|新的是|新密码是?|새로운 건|الجديدة)[ :：—-]{0,4}[\"'`«]?(?P<value>[!-~]{6,64})"
+)
+_PHRASED = re.compile(r"[A-Za-z]{3,12}(?:[-_.][A-Za-z]{3,12}){1,5}[-_.]?\d{1,4}[!?#*]?")
+
+
+def _new_ones(piece: Text) -> Iterator[Span]:
+    text = piece.text
+    found = [] if _NEW_ANCHORS.absent(piece) else _NEW_ANCHORS.places(piece)
+    for at in found:
+        if match := _NEW.match(text, at):
+            value = match["value"].rstrip(".,;:)")
+            if _PHRASED.fullmatch(value) or (_is_told(value, False, "") and not value.isalpha()):
+                yield Span(match.start("value"), match.start("value") + len(value), "password")
+    if piece.beyond:
+        for at in [at for word in _NEW_BEYOND for at in places(piece.lower, word)]:
+            if (match := _NEW_OTHER.match(piece.lower, at)) and _is_told(
+                value := text[match.start("value") : match.end("value")].rstrip(".,;:)"), False, ""
+            ):
+                yield Span(match.start("value"), match.start("value") + len(value), "password")

@@ -1,0 +1,382 @@
+"""The layout of a run directory, and two operations on it: publish files by rename, and lock to show who is working.
+
+Stages do not import each other; they exchange data here. Every folder has one kind of writer (`docs/run-directory.md`).
+"""
+
+import itertools
+import logging
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import orjson
+from filelock import FileLock, Timeout
+
+from clawctl.errors import ClawError
+from clawctl.run.names import is_policy_name
+from clawctl.run.rows import DEFAULT_POLICY, RUN_VERSION
+
+_log = logging.getLogger(__name__)
+
+FOLDERS = ("captures", "feedback", "trajectories", "verdicts", "policies", "train", "eval", "quarantine", "locks", "logs")
+
+_ABANDONED_S = 86400.0
+
+
+class _Place:
+    """A path below the root. One with `own=True` is below the folder of the run's policy."""
+
+    def __init__(self, folder: str, *parts: str, own: bool = False) -> None:
+        self._folder, self._parts, self._own = folder, parts, own
+
+    def __get__(self, run: "RunDir", owner: type) -> Path:
+        folder = run.root / self._folder
+        if self._own and run.policy != DEFAULT_POLICY:
+            folder = folder / run.policy
+        return folder.joinpath(*self._parts)
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """Every path of a run, as one policy has it: `RunDir(root).of("anna").live` is `policies/anna/LIVE`.
+
+    `policies/`, `train/` and `eval/` belong to one policy: the folders themselves to the default policy, and to another one the
+    folder of its name in each. Everything else is common to all policies.
+    """
+
+    root: Path
+    policy: str = DEFAULT_POLICY
+
+    marker = _Place("run.json")  # its schema version: a folder with this file is a run
+    recipe = _Place("recipe.yaml")
+    server = _Place("serve.json")  # the address of the run's server, for the other stages
+    api_key = _Place("api_key")  # the server's own key
+    api_keys = _Place("api_keys.json")  # the named keys, salted and hashed
+    captures = _Place("captures")  # `<writer>-<n>.jsonl`: serve appends, one exchange a line
+    feedback = _Place("feedback")  # `<writer>-<n>.jsonl`: serve appends, one explicit rating a line
+    position = _Place("collect.json")  # how far collect has read the captures
+    trajectories = _Place("trajectories")  # `<stem>.parquet`: collect publishes, one row a turn
+    verdicts = _Place("verdicts")  # `<stem>.parquet`: judge publishes, the same stem
+    reward_range = _Place("verdicts", "custom-range.json")  # the scale of a custom reward model
+    quarantine = _Place("quarantine")  # files that could not be read, each with the reason next to it
+    locks = _Place("locks")
+    logs = _Place("logs")
+
+    policies = _Place("policies", own=True)  # `<version>/`: train publishes
+    live = _Place("policies", "LIVE", own=True)  # one line: the version that serves
+    moves = _Place("policies", "moves.jsonl", own=True)  # who moved LIVE, when, and from where
+    eval = _Place("eval", own=True)  # `<version>.json`
+    train = _Place("train", own=True)
+    checkpoints = _Place("train", "checkpoints", own=True)  # `<step>/`
+    ledger = _Place("train", "ledger", own=True)  # `<step>.json`: the turns of a step; train enters each once
+    steps = _Place("train", "steps.jsonl", own=True)  # the numbers of each step
+    records = _Place("train", "turns", own=True)  # `<step>.parquet`: the numbers of each trained token
+    feed_counts = _Place("train", "feed.json", own=True)  # what became of the turns that the trainer read
+    trained_marks = _Place("train", "identical.bin", own=True)  # hashes of trained turns
+    tensorboard = _Place("train", "tensorboard", own=True)
+    went_back = _Place("train", "back.jsonl", own=True)  # each time that training continued from an older version
+    refusals = _Place("train", "refusals.json", own=True)  # whether training is paused
+    abandoned = _Place("train", "abandoned.jsonl", own=True)  # the versions that a person left
+    forgotten = _Place("train", "forgotten.jsonl", own=True)  # how many turns were forgotten, and which versions had learned them
+
+    def of(self, policy: str) -> "RunDir":
+        """The same run for the policy of another name. Raises ClawError (exit code 2) if it is not a valid name."""
+        if not is_policy_name(policy):
+            raise ClawError(f"{policy!r} is not a policy name", "use letters, digits, '.', '_' and '-', and not only digits", 2)
+        return RunDir(self.root, policy)
+
+    def folder(self, name: str) -> Path:
+        """The folder of this name (FOLDERS) with what all policies have there."""
+        return self.root / name
+
+    def quarantined(self, name: str) -> Path:
+        return self.quarantine / name
+
+    def version_folder(self, version: int) -> Path:
+        """The folder of one version: weights, `policy.json`, `READY`."""
+        return self.policies / str(version)
+
+    def eval_record(self, version: int) -> Path:
+        return self.eval / f"{version}.json"
+
+    def checkpoint(self, step: int) -> Path:
+        return self.checkpoints / str(step)
+
+    def beside_checkpoints(self, step: int, what: str) -> Path:
+        """A folder that is not a checkpoint yet, or any more."""
+        return self.checkpoints / f".{step}.{what}"
+
+    def ledger_entry(self, name: int | str) -> Path:
+        return self.ledger / f"{name}.json"
+
+    def record(self, step: int) -> Path:
+        return self.records / f"{step}.parquet"
+
+    def turn_shard(self, stem: str) -> Path:
+        return self.trajectories / f"{stem}.parquet"
+
+    def verdict_shard(self, stem: str) -> Path:
+        return self.verdicts / f"{stem}.parquet"
+
+    def journal(self, stem: str) -> Path:
+        """The finished verdicts of a shard that judge works on."""
+        return self.verdicts / f"{stem}.jsonl"
+
+    def log(self, stage: str) -> Path:
+        return self.logs / f"{stage}.log"
+
+    def lock(self, name: str) -> Path:
+        """The lock of a stage, a shard or a file. Each policy has its own of `train`, `eval` and `live`."""
+        own = self.policy != DEFAULT_POLICY and name in ("train", "eval", "live")
+        return self.locks / (f"{name}-{self.policy}.lock" if own else f"{name}.lock")
+
+    def owner(self, stage: str) -> Path:
+        """The process that is, or was last, the only worker of a stage."""
+        return self.lock(stage).with_suffix(".owner")
+
+
+def open_run(root: Path, create: bool = True, policy: str = DEFAULT_POLICY) -> RunDir:
+    """Open `root` for the policy of this name, making it if `create`. Refuses a newer schema version and a filesystem without locks
+    or rename."""
+    os.umask(0o077)  # everything that this process writes from now on, also logs and library files, is its owner's only
+    run = RunDir(root.resolve()).of(policy)
+    if not run.marker.exists():
+        if not create:
+            raise ClawError(f"{root} is not a run directory", "pass one with --run, or start `clawctl serve --intercept`", 2)
+        if run.root.exists() and not run.root.is_dir():
+            raise ClawError(f"{root} is a file", "choose an empty folder with --run", 2)
+        if run.root.exists() and any(map(_is_foreign, run.root.iterdir())):
+            raise ClawError(f"{root} contains files that do not belong to a run", "choose an empty folder with --run", 2)
+        _make_folders(run)
+        _mark(run, time.time())
+        _check_filesystem(run)
+    found = _read_marker(run.marker)
+    if create:
+        if found["schema_version"] != RUN_VERSION:
+            _mark(run, found.get("created_at"))
+        _make_folders(run)  # those that an older clawctl did not know
+        _sweep(run)
+    return run
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether a file shows that a folder without `run.json` does not belong to a run. The marker itself may be incomplete."""
+    return path.name not in (*FOLDERS, "recipe.yaml") and not path.name.startswith(".run.json.")
+
+
+def _sweep(run: RunDir) -> None:
+    """Remove incomplete files of killed processes that are at least a day old. No write takes that long."""
+    for folder in (run.root, *(run.root / name for name in FOLDERS), run.ledger):
+        for path in folder.glob(".*.tmp"):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _make_folders(run: RunDir) -> None:
+    try:
+        run.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        run.root.chmod(0o700)  # a folder that was made for us beforehand
+        for folder in (*(run.root / name for name in FOLDERS), run.policies, run.train, run.eval):
+            folder.mkdir(exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ClawError(f"cannot create the run directory {run.root}: {error}", "choose a writable folder with --run", 2) from error
+
+
+def _mark(run: RunDir, created_at: float | None) -> None:
+    publish_bytes(run.marker, orjson.dumps({"schema_version": RUN_VERSION, "created_at": created_at}))
+
+
+def _read_marker(marker: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = orjson.loads(marker.read_bytes())
+        version = found.get("schema_version")
+    except (orjson.JSONDecodeError, OSError, AttributeError) as error:
+        raise ClawError(f"{marker} cannot be read: {error}", "restore it, or start a new run with --run", 2) from error
+    if version not in range(1, RUN_VERSION + 1):
+        raise ClawError(
+            f"{marker.parent} has schema version {version}, but this clawctl reads version 1 to {RUN_VERSION}",
+            "use the clawctl version that wrote it, or start a new run with --run",
+            2,
+        )
+    return found
+
+
+def _check_filesystem(run: RunDir) -> None:
+    """Try a lock and a rename once: a filesystem that lacks them would lose turns later, silently."""
+    try:
+        with FileLock(run.lock("probe"), timeout=5):
+            publish_bytes(run.locks / "probe", b"ok")
+        (run.locks / "probe").unlink()
+    except (OSError, NotImplementedError, Timeout) as error:
+        problem = f"{run.root} is on a filesystem without locks or rename: {error}"
+        raise ClawError(problem, "use a local disk or NFSv4", 2) from error
+
+
+# ---- publish whole -------------------------------------------------------------------------------------------------------
+
+
+def publish(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a temporary file next to `path`, then rename it. Readers see the old file or the complete new one."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    temporary = _temporary(path)
+    try:
+        write(temporary)
+        os.chmod(temporary, 0o600)
+        sync(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync(path.parent)
+
+
+def publish_bytes(path: Path, data: bytes) -> None:
+    publish(path, lambda temporary: _write_bytes(temporary, data))
+
+
+def _write_bytes(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def publish_folder(path: Path, write: Callable[[Path], None]) -> None:
+    """Like `publish`, for a folder. An existing folder is kept, because an earlier writer published the same content."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    temporary = _temporary(path)
+    temporary.mkdir(mode=0o700)
+    try:
+        write(temporary)
+        for file in (p for p in temporary.rglob("*") if p.is_file()):
+            sync(file)
+        sync(temporary)
+        if not path.exists():
+            os.rename(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    sync(path.parent)
+
+
+def move(source: Path, target: Path) -> None:
+    """Give a file or folder that is on the disk already another name, in one step."""
+    os.replace(source, target)
+
+
+def link(source: Path, target: Path) -> None:
+    """A second name for a file, or a copy if the filesystem has no hard links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def remove_folder(folder: Path) -> None:
+    """Rename, then remove: half a folder must never look like a whole one. Raises OSError."""
+    doomed = folder.with_name(f".{folder.name}.removed.tmp")
+    os.replace(folder, doomed)
+    shutil.rmtree(doomed)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}-{uuid4().hex[:8]}.tmp")
+
+
+def sync(path: Path) -> None:
+    """Flush the content of a file, or the names in a folder, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def published(folder: Path, suffix: str) -> list[Path]:
+    """The published files of a folder, in name order. Names that start with a dot are temporary and ignored."""
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix == suffix and not path.name.startswith("."))
+    except FileNotFoundError:  # a copy of a run may leave out empty folders
+        return []
+
+
+def quarantine_bytes(run: RunDir, name: str, data: bytes, reason: bytes) -> None:
+    """Keep a part of a file that could not be read, with the reason next to it. Raises OSError; it may be repeated."""
+    publish_bytes(run.quarantine / f"{name}.reason.txt", reason)
+    publish_bytes(run.quarantine / name, data)
+
+
+def quarantine(run: RunDir, path: Path, reason: str) -> Path:
+    """Move an unreadable file or folder to quarantine, with the reason next to it. Nothing is deleted or replaced."""
+    target = run.quarantine / f"{path.parent.name}-{path.name}"
+    for number in itertools.count(2):
+        if not target.exists():
+            break
+        target = run.quarantine / f"{path.parent.name}-{path.stem}~{number}{path.suffix}"
+    os.replace(path, target)
+    try:
+        publish_bytes(target.with_name(target.name + ".reason.txt"), f"{reason}\n".encode())
+    except OSError as error:  # a full disk: the damaged file is moved anyway
+        _log.error("%s is in quarantine because %s; the reason could not be written next to it: %s", target.name, reason, error)
+    return target
+
+
+# ---- locks ---------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def claimed(run: RunDir, name: str) -> Iterator[bool]:
+    """True while this process holds the lock `name`, False if another worker does. The lock of a dead worker is released."""
+    lock = FileLock(run.lock(name))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
+@contextmanager
+def sole_worker(run: RunDir, stage: str) -> Iterator[None]:
+    """Hold the single worker lock of `stage` on this run, or raise ClawError with the name of its holder."""
+    owner = run.owner(stage)
+    with claimed(run, stage) as mine:
+        if not mine:
+            who = owner.read_text(errors="replace").strip() if owner.exists() else "another process"
+            raise ClawError(f"{who} is already the {stage} worker of {run.root}", "stop that process first, or use another --run")
+        try:
+            publish_bytes(owner, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        except OSError as error:  # the lock counts; this only names us
+            _log.error("%s cannot be written: %s", owner, error)
+        yield
+
+
+# ---- following -----------------------------------------------------------------------------------------------------------
+
+
+def changes(folders: list[Path], stop: threading.Event, poll_s: float = 1.0) -> Iterator[None]:
+    """Yield at once, then whenever something changed in `folders` and at least every `poll_s`, until `stop` is set.
+
+    Events only make it quick: a filesystem that sends none (NFS) is still looked at every `poll_s`.
+    """
+    from watchfiles import watch  # starts a thread of its own: not at import
+
+    yield
+    if stop.is_set():
+        return
+    quick = {"step": 20, "debounce": 100, "rust_timeout": int(poll_s * 1000), "yield_on_timeout": True}
+    try:
+        for _ in watch(*folders, stop_event=stop, raise_interrupt=False, watch_filter=None, recursive=False, **quick):  # type: ignore[arg-type]
+            yield
+        return
+    except (OSError, RuntimeError) as error:
+        _log.warning("this filesystem sends no change events, so clawctl checks for changes every %g s: %s", poll_s, error)
+    while not stop.wait(poll_s):
+        yield

@@ -1,0 +1,99 @@
+"""Address and key of this run's server. Serve writes both, and the other stages read them."""
+
+import logging
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from clawctl.config import Recipe, from_environment
+from clawctl.errors import ClawError
+from clawctl.run.checksums import Damaged, read_sealed, sealed
+from clawctl.run.directory import RunDir, publish_bytes
+from clawctl.run.policies import live_version, read_policy
+
+_log = logging.getLogger(__name__)
+_ONE_VERSION_FIX = (
+    "set judge.endpoint and judge.model to another server (a gate needs eval.endpoint too), or train an adapter (train.lora), "
+    "of which vLLM serves several versions"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    url: str  # "http://127.0.0.1:30000/v1"
+    api_key: str
+    model: str  # the name to ask for
+    headers: Mapping[str, str] = field(default_factory=dict)  # of each call: they name the episode, or keep it out of the captures
+    sampling: Mapping[str, Any] = field(default_factory=dict)  # fields of each request: {"temperature": 1.0}
+
+
+def own_api_key(run: RunDir, recipe: Recipe) -> tuple[str, bool]:
+    """The key of this run's server, and whether it was made just now (then the caller shows it, once)."""
+    given = recipe.serve.api_key or from_environment("API_KEY")
+    if given:
+        return given, False
+    path = run.api_key
+    if path.exists():
+        try:
+            return path.read_text(encoding="ascii").strip(), False
+        except ValueError as error:
+            raise ClawError(
+                f"{path} contains no key: {error}", "restore it, or delete it so that serve creates a new one"
+            ) from error
+    key = f"claw-{secrets.token_urlsafe(24)}"
+    publish_bytes(path, f"{key}\n".encode())
+    return key, True
+
+
+def announce(run: RunDir, host: str, port: int) -> None:
+    """Write the address of the server."""
+    publish_bytes(run.server, sealed(orjson.dumps({"url": f"http://{host}:{port}/v1", "pid": os.getpid()})))
+
+
+def own_endpoint(run: RunDir, recipe: Recipe, version: int | None = None) -> Endpoint:
+    """This run's server, asked for the live policy or for one `version`. Raises ClawError before serve has started."""
+    try:
+        url = str(read_sealed(run.server.read_bytes())["url"])
+    except (OSError, LookupError, TypeError, Damaged) as error:
+        raise ClawError(f"no server has registered in {run.root}", "start `clawctl serve --intercept` on it first") from error
+    name = recipe.model_name if version is None else f"{recipe.model_name}@{version}"
+    return Endpoint(url=url, api_key=own_api_key(run, recipe)[0], model=name)
+
+
+def versions_nobody_serves(recipe: Recipe) -> str | None:
+    """The requests that this run's server cannot serve because it holds one version of full weights at a time. None if there are no
+    such requests, or if the server holds several versions."""
+    if recipe.train.lora is not None or (recipe.serve.engine != "vllm" and recipe.serve.upstream is None):
+        return None
+    judge, asked = recipe.judge, []
+    if not (judge.endpoint or judge.endpoints or judge.prm or judge.custom_rm):
+        models = {judge.model or f"{recipe.model_name}@0", judge.hint_model or ""}
+        asked = [f"{model} (judge)" for model in sorted(models) if model.startswith(f"{recipe.model_name}@")]
+    if recipe.gate is not None and recipe.eval.endpoint is None:
+        asked.append("the gate's candidates (eval)")
+    return ", ".join(asked) or None
+
+
+def one_version_trouble(asked: str) -> ClawError:
+    return ClawError(
+        f"when all weights are trained, this run's server holds one version at a time and cannot serve {asked}", _ONE_VERSION_FIX, 2
+    )
+
+
+def warn_of_asked_versions(recipe: Recipe) -> None:
+    """Warn at start about versions that other stages will request but the server cannot serve."""
+    if asked := versions_nobody_serves(recipe):
+        trouble = one_version_trouble(asked)
+        _log.warning("%s, once trained weights are live: %s", trouble.problem, trouble.fix)
+
+
+def check_asked_versions(run: RunDir, recipe: Recipe) -> None:
+    """The same check. Raises ClawError if trained weights are already live."""
+    asked, live = versions_nobody_serves(recipe), live_version(run)
+    if asked and live and read_policy(run, live).kind == "full":
+        raise one_version_trouble(asked)
+    warn_of_asked_versions(recipe)

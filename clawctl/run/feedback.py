@@ -1,0 +1,152 @@
+"""Explicit ratings: `feedback/<writer>-<n>.jsonl`, one rating per line, appended by serve and never edited.
+
+A rating takes precedence over the judge at any time. Before its turn is published, collect writes it into the row. After that the
+row is fixed, and the judge and the trainer look the rating up here. A turn that is already trained is not trained again; its rating
+still counts when judges are compared with people.
+"""
+
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from clawctl.run.checksums import read_sealed, sealed
+from clawctl.run.directory import RunDir
+from clawctl.run.lines import Lines, LineWriter, Rewritten
+from clawctl.run.rows import SCHEMA_VERSION, Feedback, from_json, newer
+
+LONGEST_COMMENT = 10_000  # characters
+_ROTATE_BYTES = 16 << 20
+_TURN = re.compile(r"^[0-9A-Za-z][0-9A-Za-z_.:/-]{0,199}$")
+_COMPLETION = re.compile(r"^(?:chatcmpl|cmpl|resp|msg)?[-_]?([0-9A-Za-z]{24})$")
+
+
+class BadRating(Exception):
+    """The data is not a valid rating. The message gives the reason, and `field` the field."""
+
+    def __init__(self, problem: str, field: str) -> None:
+        super().__init__(problem)
+        self.field = field
+
+
+def read_rating(body: Any, key: str, now: float) -> Feedback:
+    """The body of `POST /v1/feedback`: {"turn_id" or "completion_id": …, "rating": -1..1, "comment": … or null}.
+
+    `key` is the name of the API key that asks: it may rate its own turns only. Raises BadRating.
+    """
+    if not isinstance(body, dict):
+        raise BadRating("the body must be an object", "body")
+    unknown = body.keys() - {"turn_id", "completion_id", "rating", "comment"}
+    if unknown:
+        raise BadRating(f"unknown field {min(unknown)!r}", min(unknown))
+    named = [name for name in ("turn_id", "completion_id") if body.get(name) is not None]
+    if len(named) != 1:
+        raise BadRating("set 'turn_id' or 'completion_id' (the id of the response)", "turn_id")
+    rating, comment = body.get("rating"), body.get("comment")
+    if isinstance(rating, bool) or not isinstance(rating, int | float) or not -1 <= rating <= 1:
+        raise BadRating("'rating' must be a number from -1 (bad) to 1 (good)", "rating")
+    if comment is not None and not (isinstance(comment, str) and len(comment) <= LONGEST_COMMENT):
+        raise BadRating(f"'comment' must be a string of at most {LONGEST_COMMENT} characters", "comment")
+    turn_id = turn_of(body[named[0]]) if named == ["completion_id"] else _plain(body["turn_id"], "turn_id")
+    return Feedback(secrets.token_hex(12), now, key, turn_id, float(rating), comment or None)
+
+
+def turn_of(completion_id: Any) -> str:
+    """The turn of a response id: `chatcmpl…`, `resp_…` and `msg_…` contain it. Raises BadRating."""
+    found = _COMPLETION.match(_plain(completion_id, "completion_id"))
+    if found is None:
+        raise BadRating("'completion_id' is not an id of this server", "completion_id")
+    return found[1]
+
+
+def _plain(value: Any, field: str) -> str:
+    if not isinstance(value, str) or not _TURN.match(value):
+        raise BadRating(f"'{field}' must be an id of letters and digits", field)
+    return value
+
+
+def rating_in_header(text: str | None) -> float | None:
+    """The number in an `X-Feedback` header, which rates the turn that its request answers; None without one. Raises BadRating."""
+    if text is None or not text.strip():
+        return None
+    try:
+        rating = float(text)
+    except ValueError:
+        rating = float("nan")
+    if not -1 <= rating <= 1:
+        raise BadRating("'X-Feedback' must be a number from -1 (bad) to 1 (good)", "X-Feedback")
+    return rating
+
+
+class FeedbackFile:
+    """One writer of ratings. A rating is in the kernel's hands when `append` returns."""
+
+    def __init__(self, folder: Path) -> None:
+        self._lines = LineWriter(folder, _ROTATE_BYTES)
+
+    def append(self, feedback: Feedback) -> None:
+        """Append a rating. Raises OSError if it cannot be written; the sender must then get an error."""
+        self._lines.append(sealed(orjson.dumps(feedback)))
+
+
+def parse_feedback(line: bytes) -> Feedback:
+    """One line of feedback; fields that a newer clawctl added are passed over. Raises ValueError with the reason."""
+    row = read_sealed(line)
+    if not isinstance(row, dict):
+        raise ValueError("not a JSON object")
+    version = row.pop("schema_version", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        raise ValueError(newer(version))
+    return from_json(Feedback, row)
+
+
+class Ratings:
+    """All ratings of a run by turn. The newest rating of a turn counts. Invalid ratings are counted and skipped."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._begin()
+
+    def _begin(self) -> None:
+        self.unreadable = 0
+        self._lines = Lines(self._run.feedback)
+        self._newest: dict[tuple[str, str], tuple[str, Feedback]] = {}  # with its writer
+
+    def look(self) -> set[str]:
+        """Read new lines. Returns the ids of the turns that they may concern."""
+        try:
+            return self._take_in()
+        except Rewritten:  # ratings were removed from a file: all are read again
+            before = {turn_id for _, turn_id in self._newest}
+            self._begin()
+            return before | self._take_in()
+
+    def _take_in(self) -> set[str]:
+        rated = set()
+        for writer, feedback in self._read():
+            place = feedback.key, feedback.turn_id
+            known = self._newest.get(place)
+            if known is None or known[0] == writer or feedback.created_at >= known[1].created_at:
+                self._newest[place] = writer, feedback
+                rated.add(feedback.turn_id)
+        return rated
+
+    def read(self) -> Iterator[Feedback]:
+        """Lines appended since the last call, for a reader that keeps its own records."""
+        return (feedback for _, feedback in self._read())
+
+    def _read(self) -> Iterator[tuple[str, Feedback]]:
+        """Each with its writer: of the lines of one, the later is the newer, whatever its clock did in between."""
+        for path in self._lines.grown():
+            for _, line in self._lines.read(path):
+                try:
+                    yield path.stem.rpartition("-")[0], parse_feedback(line)
+                except (ValueError, TypeError):
+                    self.unreadable += bool(line)
+
+    def of(self, user: str, turn_id: str) -> Feedback | None:
+        """The rating of a turn by its owner. Ratings by others do not count."""
+        return self._newest.get((user, turn_id), (None, None))[1]

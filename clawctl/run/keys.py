@@ -1,0 +1,158 @@
+"""Named API keys, stored as salted hashes in `RUN/api_keys.json`. A key is shown once and stored nowhere."""
+
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+import time
+from dataclasses import asdict, dataclass
+
+import orjson
+from filelock import FileLock
+from rich.table import Table
+
+from clawctl.errors import ClawError
+from clawctl.printing import answers, counted, print_json
+from clawctl.run.checksums import read_sealed, sealed
+from clawctl.run.directory import RunDir, publish_bytes
+from clawctl.run.rows import from_json
+
+_log = logging.getLogger("clawctl.serve")
+OWN = "default"  # the name of the run's own key, which its stages use
+RESERVED = {  # names that are reserved, because turns use them with another meaning
+    OWN: "is the run's own key",
+    "import": "is reserved for imported conversations",
+    "custom": "is reserved for custom rollouts",
+}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_LOOK_EVERY_S = 1.0  # a key that was added or removed counts this soon, without a restart
+_PATIENCE_S = 10.0
+_LONGEST_KEY = 1024  # characters; a longer one is not even hashed
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    name: str  # "anna": whose turns these are
+    salt: str  # hex
+    digest: str  # hex: SHA-256 of salt and key. Keys have 192 random bits, so no slow hash is needed
+    created_at: float
+
+
+def add_key(run: RunDir, name: str) -> str:
+    """Create a key for `name` and return it. It cannot be read again. Raises ClawError (exit code 2) for an invalid name."""
+    if (why := _why_not(name)) is not None:
+        raise ClawError(f"{name!r} {why}", "use letters, digits, '.', '_' and '-', at most 64 characters", 2)
+    with _writing(run):
+        stored = list_keys(run)
+        if any(key.name == name for key in stored):
+            raise ClawError(
+                f"a key named {name!r} already exists", f"run `clawctl keys remove {name}` first, or choose another name", 2
+            )
+        key, salt = f"claw-{secrets.token_urlsafe(24)}", secrets.token_hex(16)
+        _write(run, [*stored, StoredKey(name, salt, _digest(salt, key), time.time())])
+    return key
+
+
+def remove_key(run: RunDir, name: str) -> None:
+    """Remove the key of `name`. Raises ClawError (exit code 2) if there is no such key."""
+    with _writing(run):
+        stored = list_keys(run)
+        kept = [key for key in stored if key.name != name]
+        if len(kept) == len(stored):
+            known = ", ".join(key.name for key in stored) or "none"
+            raise ClawError(f"there is no key named {name!r}", f"the named keys of this run: {known}", 2)
+        _write(run, kept)
+
+
+def list_keys(run: RunDir) -> list[StoredKey]:
+    """The named keys of a run, oldest first. Raises ClawError if the file cannot be read."""
+    path = run.api_keys
+    try:
+        return from_json(list[StoredKey], read_sealed(path.read_bytes())["keys"])
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ClawError(f"{path} cannot be read: {error}", "restore it, or delete it and add the keys again") from error
+
+
+def show_keys(run: RunDir, as_json: bool) -> None:
+    """Names and ages, on stdout."""
+    stored = list_keys(run)
+    if as_json:
+        print_json({"keys": [{"name": key.name, "created_at": key.created_at} for key in stored]})
+        return
+    table = Table("name", "made", title=counted(len(stored), "named key"))
+    for key in stored:
+        table.add_row(key.name, time.strftime("%Y-%m-%d %H:%M", time.localtime(key.created_at)))
+    answers().print(table)
+
+
+def _why_not(name: str) -> str | None:
+    """Why this can be no name of a key, if it cannot."""
+    return RESERVED.get(name.lower()) or (None if _NAME.fullmatch(name) else "is not a valid key name")
+
+
+def _opening(keys: list[StoredKey]) -> list[StoredKey]:
+    """The keys that are accepted. An invalid name comes from an older clawctl or a manual edit, and its turns would have no valid
+    user."""
+    for key in keys:
+        if (why := _why_not(key.name)) is not None:
+            cure = f"run `clawctl keys remove {key.name}`, and add a key with another name"
+            _log.error("the key named %r is not accepted: the name %s; %s", key.name, why, cure)
+    return [key for key in keys if _why_not(key.name) is None]
+
+
+def _write(run: RunDir, keys: list[StoredKey]) -> None:
+    text = orjson.dumps({"keys": [asdict(key) for key in keys]}, option=orjson.OPT_INDENT_2)
+    publish_bytes(run.api_keys, sealed(text))
+
+
+def _writing(run: RunDir) -> FileLock:
+    return FileLock(run.lock("api_keys"), timeout=_PATIENCE_S)
+
+
+def _digest(salt: str, key: str) -> str:
+    return hashlib.sha256(f"{salt}{key}".encode()).hexdigest()
+
+
+class KeyRing:
+    """The accepted keys: the run's own key and the named keys, which may change while the server runs."""
+
+    def __init__(self, run: RunDir, own: str) -> None:
+        salt = secrets.token_hex(16)
+        self._run, self._own = run, StoredKey(OWN, salt, _digest(salt, own), 0.0)
+        self._keys = [self._own, *_opening(list_keys(run))]
+        self._seen, self._looked_at = self._stamp(), time.monotonic()
+
+    def owner(self, given: str) -> str | None:
+        """The name of the key, or None. Takes as long for a wrong key as for any right one."""
+        if len(given) > _LONGEST_KEY:
+            return None
+        self._look()
+        found = None
+        for key in self._keys:
+            if hmac.compare_digest(_digest(key.salt, given), key.digest):
+                found = key.name
+        return found
+
+    def _look(self) -> None:
+        if time.monotonic() - self._looked_at < _LOOK_EVERY_S:
+            return
+        self._looked_at = time.monotonic()
+        stamp = self._stamp()
+        if stamp != self._seen:
+            self._keys, self._seen = [self._own, *self._readable()], stamp
+
+    def _readable(self) -> list[StoredKey]:
+        try:
+            return _opening(list_keys(self._run))
+        except ClawError:  # a file that was damaged by an edit accepts no key
+            return []
+
+    def _stamp(self) -> tuple[int, int] | None:
+        try:
+            status = self._run.api_keys.stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_ino

@@ -1,0 +1,261 @@
+"""The tree of versions, and the version that training continues from. Versions that did not go live are not continued.
+
+Everything here is derived from files that are published whole by others. `policies/<version>/policy.json` names the parent.
+`policies/LIVE` and `policies/moves.jsonl` name the live version and the earlier ones. `eval/<version>.json` contains the gate's
+decision, and `train/abandoned.jsonl` the versions that `clawctl train --from` left. A crash at any moment does not change the
+result.
+
+The *tip* is the version that the next step continues from. It is the newest version if the live version is among its ancestors and
+nothing between the two was refused, rolled back or abandoned. Otherwise it is the live version. A version is *dead* if it is
+neither the tip nor one of its ancestors. A dead version comes back to life when a person promotes it.
+"""
+
+import functools
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from clawctl.run.checksums import read_object, sealed
+from clawctl.run.directory import RunDir
+from clawctl.run.lines import append_lines, read_lines
+from clawctl.run.policies import list_versions, read_moves, readable_live
+from clawctl.run.rows import DEFAULT_POLICY
+
+OVERTAKEN = "overtaken by"  # a decision with this beginning skipped the version; it is not a refusal
+BUILT_ON = "built on version"  # a decision that begins so is about an ancestor
+TWICE = "trained into refused versions twice"
+MOST_TIMES = 2  # number of dead steps that a turn may be in; after that it is not tried again
+_UNREADABLE = "its eval record cannot be read, and it may have been a refusal"
+_LONGEST_CACHE = 1 << 16  # files
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """The tree of a policy's versions at one moment."""
+
+    parents: dict[int, int | None]  # of each published version: {0: None, 1: 0, 2: 1, 3: 0}
+    live: int | None
+    tip: int  # the version that the next step is built on
+    newest: int  # the highest number
+    policy: str = DEFAULT_POLICY  # the name of the policy
+
+    def ancestry(self, version: int | None) -> list[int]:
+        """`version` and its ancestors, the youngest first; as far as they are published."""
+        found = []
+        while version is not None and version in self.parents:
+            found.append(version)
+            version = self.parents[version]
+        return found
+
+    def above(self, version: int, ancestor: int) -> list[int]:
+        """The versions after `ancestor` up to `version`, oldest first. Empty if `ancestor` is not an ancestor."""
+        path = self.ancestry(version)
+        return path[: path.index(ancestor)][::-1] if ancestor in path else []
+
+    def living(self) -> set[int]:
+        """The tip and its ancestors."""
+        return set(self.ancestry(self.tip))
+
+    def dead(self) -> list[int]:
+        """All other versions, in order."""
+        living = self.living()
+        return sorted(version for version in self.parents if version not in living)
+
+    def depth(self, version: int) -> int:
+        """Number of updates between the base model and `version`."""
+        return len(self.ancestry(version)) - 1
+
+    def updates_from(self, version: int) -> dict[int, int]:
+        """For each version, the number of updates between it and `version`: back to the newest common ancestor, then forward from
+        it.
+
+        Among ancestors this is the age in steps. It defines staleness for turns that a dead version sampled.
+        """
+        found = {ancestor: place for place, ancestor in enumerate(self.ancestry(version))}
+        for other in sorted(self.parents):  # a parent comes before its children
+            parent = self.parents[other]
+            if other not in found and parent in found:
+                found[other] = found[parent] + 1
+            else:
+                found.setdefault(other, abs(version - other))  # a version in between is gone, so only the numbers are left
+        return found
+
+
+def read_lineage(run: RunDir) -> Lineage:
+    """The tree of the policy `run.policy` as it is on disk now."""
+    versions = list_versions(run)
+    parents = {version: _made(run, version)[0] for version in versions}
+    live, newest = readable_live(run), max(versions, default=0)
+    tree = Lineage(parents, live, newest, newest)
+    left = set(abandoned(run)) - set(tree.ancestry(live))
+    for version in versions:  # a parent comes before its children
+        if parents[version] in left:
+            left.add(version)
+    tip = max((version for version in versions if version not in left), default=0)
+    if live is not None and live in parents and tip != live:
+        path, shown = tree.above(tip, live), served(run)
+        if not path or any(version in shown or refusal(run, version) for version in path):
+            tip = live
+    return Lineage(parents, live, tip, newest, run.policy)
+
+
+def why_dead(run: RunDir, lineage: Lineage) -> dict[int, str]:
+    """For each dead version the reason, as a clause: "the gate refused it: …", "it was built on version 3"."""
+    shown, left, reasons = served(run), abandoned(run), dict[int, str]()
+    dead = lineage.dead()
+    for version in dead:  # a parent comes before its children
+        parent = lineage.parents[version]
+        decided = refusal(run, version)
+        if version in left:
+            reasons[version] = f"left by {left[version]}"
+        elif version in shown:
+            reasons[version] = f"rolled back: {_last_mover(run, lineage, version)}"
+        elif parent in reasons:
+            reasons[version] = f"built on version {parent}, which is dead"
+        elif decided is not None:
+            reasons[version] = f"refused by the gate: {decided}"
+        else:
+            reasons[version] = f"training went on from version {lineage.tip} before it was decided"
+    return reasons
+
+
+def refusal(run: RunDir, version: int) -> str | None:
+    """The gate's reason for refusing a version; None if it did not refuse this version itself.
+
+    An unreadable record counts as a refusal, because it may have been one. If the record is gone (quarantined or deleted), the
+    trainer's own record still names the refused version.
+    """
+    decision = decision_of(run, version)
+    if decision is None and any(_is_same(run, version, made) for noted, made in _noted(run) if noted == version):
+        return "training went back from it before; its eval record is gone"
+    if decision is None or decision.get("promote") is not False:
+        return None
+    reason = str(decision.get("reason"))
+    return None if reason.startswith((OVERTAKEN, BUILT_ON)) else reason
+
+
+def decision_of(run: RunDir, version: int) -> dict[str, Any] | None:
+    """The decision in the eval record of a version; None if there is none."""
+    path = run.eval_record(version)
+    stamp = _stamp(path)
+    return None if stamp is None else _read_decision(path, stamp)
+
+
+def is_undecided(run: RunDir, version: int) -> bool:
+    """Whether the gate still has to decide on a version."""
+    decision = decision_of(run, version)
+    return decision is None or decision.get("promote") is None
+
+
+def refusals_in_a_row(run: RunDir, lineage: Lineage, after: int = 0) -> list[int]:
+    """The versions numbered above `after` that the gate or a server refused since one was last let in, newest first."""
+    let_in = set(lineage.ancestry(lineage.live)) | served(run)
+    by_server = {move["from"] for move in read_moves(run) if str(move["by"]).startswith("serve")}
+    found = []
+    for version in sorted(lineage.parents, reverse=True):
+        if version <= after:
+            break
+        if version in by_server and version not in lineage.ancestry(lineage.live):
+            found.append(version)
+        elif version in let_in:
+            break
+        elif refusal(run, version):
+            found.append(version)
+    return found
+
+
+# ---- versions that a person left -----------------------------------------------------------------------------------------
+
+
+def abandon(run: RunDir, versions: list[int], by: str) -> None:
+    """Record that training must not continue from these versions, although the gate did not refuse them."""
+    lines = [sealed(orjson.dumps({"at": time.time(), "version": v, "made": _made(run, v)[1], "by": by})) for v in versions]
+    append_lines(run.abandoned, lines)
+
+
+def abandoned(run: RunDir) -> dict[int, str]:
+    """Versions that `abandon` recorded, each with the person or command that left it."""
+    rows = [row for row in read_lines(run.abandoned) if {"version", "made", "by"} <= row.keys()]
+    return {int(row["version"]): str(row["by"]) for row in rows if _is_same(run, row["version"], row["made"])}
+
+
+# ---- reading -------------------------------------------------------------------------------------------------------------
+
+
+def served(run: RunDir) -> set[int]:
+    """Versions that LIVE named at some time. A number may have been used before, by a version that is in quarantine now: it
+    counts only if the move names the same one."""
+    found = set()
+    for move in read_moves(run):
+        for end in ("from", "to"):
+            if move[end] is not None and _is_same(run, move[end], move.get(f"{end}_made")):
+                found.add(int(move[end]))
+    return found
+
+
+def _last_mover(run: RunDir, lineage: Lineage, version: int) -> str:
+    """The person or stage that moved LIVE off a version's branch."""
+    moves = [
+        move
+        for move in read_moves(run)
+        if version in lineage.ancestry(move["from"]) and version not in lineage.ancestry(move["to"])
+    ]
+    return f"{moves[-1]['by']} moved LIVE to {moves[-1]['to']}" if moves else "LIVE was moved"
+
+
+def _is_same(run: RunDir, version: int, made: float | None) -> bool:
+    return made is None or _made(run, version)[1] in (None, made)
+
+
+def _made(run: RunDir, version: int) -> tuple[int | None, float | None]:
+    """Parent and creation time of a version. If policy.json is damaged, the ledger provides the parent."""
+    path = run.version_folder(version) / "policy.json"
+    stamp = _stamp(path)
+    found = None if stamp is None else _read_policy(path, stamp)
+    if found is not None:
+        return found
+    known = (read_object(run.ledger_entry(version)) or {}).get("parent")
+    return (known if isinstance(known, int) else version - 1 if version else None), None
+
+
+@functools.lru_cache(_LONGEST_CACHE)
+def _read_policy(path: Path, stamp: tuple[int, int]) -> tuple[int | None, float | None] | None:
+    policy = read_object(path)
+    return None if policy is None or "parent" not in policy else (policy["parent"], policy.get("created_at"))
+
+
+@functools.lru_cache(_LONGEST_CACHE)
+def _read_decision(path: Path, stamp: tuple[int, int]) -> dict[str, Any] | None:
+    decision = (read_object(path) or {}).get("decision")
+    return decision if isinstance(decision, dict) else {"promote": False, "reason": _UNREADABLE, "against": None}
+
+
+def refused_now(run: RunDir, versions: list[int]) -> list[dict[str, Any]]:
+    """The versions that the gate itself refused, for `RunDir.went_back`, where they outlive their eval records."""
+    return [{"version": version, "made": _made(run, version)[1]} for version in versions if refusal(run, version)]
+
+
+def _noted(run: RunDir) -> list[tuple[int, float | None]]:
+    """The versions that `refused_now` named when training went back."""
+    path = run.went_back
+    stamp = _stamp(path)
+    return [] if stamp is None else _read_noted(path, (*stamp, path.stat().st_size))
+
+
+@functools.lru_cache(64)
+def _read_noted(path: Path, stamp: tuple[int, int, int]) -> list[tuple[int, float | None]]:
+    rows = [row for row in read_lines(path) if isinstance(row.get("refused"), list)]
+    named = [one for row in rows for one in row["refused"] if isinstance(one, dict) and isinstance(one.get("version"), int)]
+    return [(one["version"], one.get("made")) for one in named]
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """A value that changes whenever a file is published again."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_mtime_ns, found.st_ino

@@ -1,0 +1,195 @@
+"""Files of lines: appending whole lines, reading them, and following a folder of files that others append to."""
+
+import fcntl
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from clawctl.run.checksums import Damaged, read_sealed
+from clawctl.run.directory import published
+from clawctl.run.names import open_to_append
+
+CHUNK = 1 << 18  # bytes read at a time
+
+
+def append_lines(path: Path, lines: Sequence[bytes], to_disk: bool = True) -> None:
+    """Append complete lines, given without their newlines, all or none. `to_disk`: also flush them to the disk.
+
+    What a killed writer left of a line is cut off first. Raises OSError, also if the file is a link.
+    """
+    descriptor = open_to_append(path)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _end_line(path, descriptor)
+        _write_whole(descriptor, b"".join(line + b"\n" for line in lines))
+        if to_disk:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def append_bytes(path: Path, data: bytes) -> None:
+    """Append to a file that is no more than a cache, all or nothing. Raises OSError, also if the file is a link."""
+    descriptor = open_to_append(path)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _write_whole(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def _end_line(path: Path, descriptor: int) -> None:
+    """Make a file end with a newline: behind its last line if that is whole, else in place of it."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        if size == 0 or os.pread(file.fileno(), 1, size - 1) == b"\n":
+            return
+        end = file.seek(whole_end(path))
+        try:
+            read_sealed(file.read())
+        except Damaged:
+            os.ftruncate(descriptor, end)
+        else:
+            _write_whole(descriptor, b"\n")
+
+
+def _write_whole(descriptor: int, data: bytes) -> None:
+    """Append `data` to a locked file, or nothing of it. Raises OSError."""
+    done = os.write(descriptor, data)
+    try:
+        while done < len(data):  # the disk is nearly full
+            done += os.write(descriptor, data[done:])
+    except OSError:
+        os.ftruncate(descriptor, os.fstat(descriptor).st_size - done)
+        raise
+
+
+class LineWriter:
+    """One writer of a folder: `<host>-<pid>-<random>-<n>.jsonl`. A line is in the kernel's hands when `append` returns.
+
+    Each line is written under a lock that others take to rewrite or delete the file. A new file is begun when the last one is full,
+    old or gone: whole files expire (`clawctl/run/retention.py`).
+    """
+
+    def __init__(self, folder: Path, rotate_bytes: int, rotate_s: float = 86400.0) -> None:
+        self._folder, self._rotate_bytes, self._rotate_s = folder, rotate_bytes, rotate_s
+        self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._number = 0
+        self._descriptor: int | None = None
+        self._began = 0.0
+
+    def append(self, line: bytes) -> None:
+        """Append a line, given without its newline, whole or not at all. Raises OSError."""
+        descriptor = self._locked()
+        try:
+            _write_whole(descriptor, line + b"\n")
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _locked(self) -> int:
+        if self._descriptor is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            found, age = os.fstat(self._descriptor), time.monotonic() - self._began
+            if found.st_size >= self._rotate_bytes or age >= self._rotate_s or found.st_nlink == 0:
+                self.close()
+        if self._descriptor is None:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            self._descriptor = open_to_append(self._folder / f"{self._name}-{self._number}.jsonl")
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            self._number, self._began = self._number + 1, time.monotonic()
+        return self._descriptor
+
+
+def whole_end(path: Path) -> int:
+    """Offset after the last complete line of a file. Only a line that is being written, or was cut off, can follow."""
+    with path.open("rb") as file:
+        at = file.seek(0, 2)
+        while at > 0:
+            begin = max(0, at - CHUNK)
+            file.seek(begin)
+            found = file.read(at - begin).rfind(b"\n")
+            if found >= 0:
+                return begin + found + 1
+            at = begin
+    return 0
+
+
+def read_lines(path: Path, damaged: Callable[[int, Damaged], object] | None = None) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a file, one a line, without their checksums; none if there is no file. Damaged lines are passed over.
+    `damaged` is called with the number of each, except for the last line, which may still be in the making."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                value = read_sealed(line)
+            except Damaged as error:
+                if damaged is not None and number < len(lines):
+                    damaged(number, error)
+                continue
+            if isinstance(value, dict):
+                yield value
+
+
+class Rewritten(Exception):
+    """An append-only file was replaced, so earlier reads of it are no longer valid."""
+
+
+class Lines:
+    """The lines of all `*.jsonl` in a folder, each file from `start` (byte offsets by name; by default its beginning).
+
+    A line without its newline waits until it is complete, because its writer has not finished it and has not confirmed it to a
+    client.
+    """
+
+    def __init__(self, folder: Path, start: Mapping[str, int] | None = None) -> None:
+        self.offsets = dict(start or {})  # how far each file was read, by name
+        self._inodes: dict[str, int] = {}
+        self._folder = folder
+
+    def grown(self) -> list[Path]:
+        """The files with unread bytes. Raises Rewritten."""
+        found = []
+        for path in published(self._folder, ".jsonl") if self._folder.exists() else []:
+            try:
+                now = path.stat()
+            except FileNotFoundError:
+                continue  # taken away while we looked
+            if self._inodes.setdefault(path.name, now.st_ino) != now.st_ino or now.st_size < self.offsets.get(path.name, 0):
+                raise Rewritten(path.name)
+            if now.st_size > self.offsets.get(path.name, 0):
+                found.append(path)
+        return found
+
+    def read(self, path: Path) -> Iterator[tuple[int, bytes]]:
+        """(offset, line) for each line appended to one file since the last read. A line counts as read when the next one is
+        requested or the file ends. A caller that stops earlier gets it again."""
+        size = CHUNK
+        while True:
+            offset = self.offsets.get(path.name, 0)
+            with path.open("rb") as file:
+                file.seek(offset)
+                chunk = file.read(size)
+            if b"\n" not in chunk:
+                if len(chunk) < size:
+                    return
+                size *= 2  # a line longer than a chunk
+                continue
+            for line in chunk[: chunk.rindex(b"\n")].split(b"\n"):
+                yield offset, line
+                offset += len(line) + 1
+                self.offsets[path.name] = offset

@@ -1,0 +1,120 @@
+"""Identifies the model that sampled the turns of a shard, and its tokenizer, from their files and without loading them."""
+
+import hashlib
+import time
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from clawctl.run.shards import Origin
+
+_AGAIN_S = 60.0  # a model may be downloaded meanwhile
+_LOOSE = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model")  # of tokenizers that have no tokenizer.json
+_SAMPLED_BYTES = 512  # of each tensor: another training moves some of them, and to read all would take minutes
+_HEADER = 8  # bytes with the header length of a safetensors file
+
+
+def origin_of(name: str, model: str) -> Origin:
+    """What is known of `model`, called `name` by the recipe; nothing of one that is not on this machine."""
+    folder = _folder(model)
+    known = (_architecture(folder), _weights(folder)) if folder is not None else (None, None)
+    return Origin(name, tokenizer_fingerprint(model), *known)
+
+
+def _folder(model: str) -> Path | None:
+    config = model_file(model, "config.json")
+    return Path(model) if Path(model).is_dir() else config and config.parent
+
+
+def _architecture(folder: Path) -> str | None:
+    """The size of the model, from keys that every config has. Models that differ in it are different models."""
+    try:
+        config = orjson.loads((folder / "config.json").read_bytes())
+        text = config.get("text_config", config)
+        layers, width, heads = (int(text[name]) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+    return f"{layers} layers of {width} in {heads} heads"
+
+
+def _weights(folder: Path) -> str | None:
+    """16 hexadecimal digits from names, types, shapes and some bytes of all tensors. Equal weights give equal digits, in any number
+    of files. None if there are no safetensors."""
+    try:
+        parts = sorted(part for file in folder.glob("*.safetensors") for part in _tensors(file))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16] if parts else None
+
+
+def _tensors(path: Path) -> list[bytes]:
+    found = []
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(_HEADER), "little")
+        header: dict[str, Any] = orjson.loads(file.read(min(length, path.stat().st_size)))
+        header.pop("__metadata__", None)
+        for name, tensor in header.items():
+            start, end = tensor["data_offsets"]
+            file.seek(_HEADER + length + start)
+            sampled = file.read(min(end - start, _SAMPLED_BYTES))
+            found.append(orjson.dumps([name, tensor["dtype"], tensor["shape"]]) + sampled)
+    return found
+
+
+def tokenizer_fingerprint(model: str) -> str | None:
+    """16 hexadecimal digits that identify the meaning of the ids. Equal vocabularies give equal digits, whatever their file layout.
+    None if `model` has no tokenizer files on this machine."""
+    whole = model_file(model)
+    if whole is not None:
+        try:
+            content = orjson.loads(whole.read_bytes())
+            meaning = {"model": content["model"], "added_tokens": content.get("added_tokens")}
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            return None
+        return _digest(orjson.dumps(meaning, option=orjson.OPT_SORT_KEYS))
+    loose = [file.read_bytes() for name in _LOOSE if (file := model_file(model, name)) is not None]
+    return _digest(b"\0".join(loose)) if loose else None
+
+
+class IdReader:
+    """Decodes token ids with the `tokenizer.json` of `model`. Without the file it returns nothing and checks again later."""
+
+    def __init__(self, model: str) -> None:
+        self._model, self._tried_at = model, float("-inf")
+        self._tokenizer: Any = None
+        self._load()
+
+    def __call__(self, ids: list[int]) -> str:
+        tokenizer = self._load()
+        known = [] if tokenizer is None else [number for number in ids if 0 <= number < 1 << 32]
+        return str(tokenizer.decode(known, skip_special_tokens=False)) if known else ""
+
+    def _load(self) -> Any:
+        if self._tokenizer is None and time.monotonic() - self._tried_at >= _AGAIN_S:
+            self._tried_at = time.monotonic()
+            path = model_file(self._model)
+            if path is not None:
+                from tokenizers import Tokenizer
+
+                self._tokenizer = Tokenizer.from_file(str(path))
+        return self._tokenizer
+
+
+def model_file(model: str, name: str = "tokenizer.json") -> Path | None:
+    """A file of a model, in its folder or in the download cache; None if it is not on this machine."""
+    folder = Path(model)
+    if folder.is_dir():
+        return folder / name if (folder / name).is_file() else None
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(model, name)
+    except HFValidationError:
+        return None
+    return Path(found) if isinstance(found, str) else None
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]

@@ -1,0 +1,73 @@
+"""Checks that names in files are names and not paths, so that nothing reaches outside the run directory."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from clawctl.run.checksums import Damaged
+
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
+_POLICY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_OTHER_NAMES = frozenset(("live", "checkpoints", "ledger", "turns", "tensorboard", "wandb"))  # in policies/ and train/
+_OTHER_SUFFIXES = (".json", ".jsonl", ".bin", ".tmp")
+_LONGEST = 200  # bytes; a suffix and a mark of a temporary file must fit behind it
+
+
+def is_name(value: Any) -> bool:
+    """Whether this is valid as the name of a single file in a folder."""
+    if not isinstance(value, str) or value in ("", ".", "..") or not value.isprintable() or "/" in value or "\\" in value:
+        return False
+    try:
+        return len(os.fsencode(value)) <= _LONGEST
+    except UnicodeEncodeError:
+        return False
+
+
+def named(value: Any) -> str:
+    """`value`, if it is a valid file name. Raises Damaged otherwise."""
+    if not is_name(value):
+        raise Damaged(f"{str(value)[:100]!r} is not a file name")
+    return str(value)
+
+
+def below(folder: Path, value: Any) -> Path:
+    """The file `value` ("policy/config.json") below `folder`. Raises Damaged if a part is not a name or is a link, because the file
+    could then be elsewhere."""
+    path = folder
+    for part in str(value).split("/") if isinstance(value, str) else [value]:
+        path = path / named(part)
+        if path.is_symlink():
+            raise Damaged(f"{value!r} is a link")
+    return path
+
+
+def counted(value: Any) -> int:
+    """`value`, which is to be the number of a step or version: it becomes a name too. Raises Damaged."""
+    if type(value) is not int or value < 0:
+        raise Damaged(f"{str(value)[:100]!r} is not a step number")
+    return value
+
+
+def is_policy_name(value: Any) -> bool:
+    """Whether this can be the name of a policy: a folder of that name stands beside versions and files in `policies/`, `train/` and
+    `eval/`, also on a filesystem that ignores case."""
+    if not isinstance(value, str) or not _POLICY.fullmatch(value) or value.isdigit():
+        return False
+    return value.lower() not in _OTHER_NAMES and not value.lower().endswith(_OTHER_SUFFIXES)
+
+
+def number_of(name: str) -> int | None:
+    """The number of a step or version that `name` is, as we write it; None of any other name (`²`, `007`, a hundred digits)."""
+    return int(name) if _NUMBER.fullmatch(name) else None
+
+
+def numbers_in(folder: Path) -> list[int]:
+    """The numbers that name files and folders here, in order. Other names are somebody else's; none where there is no folder."""
+    names = [path.name for path in folder.iterdir()] if folder.exists() else []
+    return sorted(number for name in names if (number := number_of(name)) is not None)
+
+
+def open_to_append(path: Path) -> int:
+    """A descriptor to append with. A link is not followed: it may point out of the run. Raises OSError."""
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)

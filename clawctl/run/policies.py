@@ -1,0 +1,195 @@
+"""Policies on disk: a policy has a name and versions, and one of its versions is live.
+
+A step goes live in this order: `publish_policy` writes `policies/<version>/` whole, `check_policy` finds damage before a loader
+does, and `move_live` points `policies/LIVE` at it and records who did so in `policies/moves.jsonl`.
+
+A function takes the run as one policy has it (`RunDir.of`), which fixes the name; a `version` is then one of that policy.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+from filelock import FileLock
+
+from clawctl.errors import ClawError
+from clawctl.run.checksums import Damaged, check_folder, checksums_of, read_sealed, sealed
+from clawctl.run.directory import RunDir, publish_bytes, publish_folder
+from clawctl.run.lines import append_lines, read_lines
+from clawctl.run.names import counted, is_policy_name, named, number_of, numbers_in
+from clawctl.run.rows import DEFAULT_POLICY, Policy
+
+_PATIENCE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyId:
+    """Which weights: `PolicyId("anna", 3)`. As text "anna@3", and "3" of the default policy."""
+
+    name: str
+    version: int
+
+    def __str__(self) -> str:
+        return str(self.version) if self.name == DEFAULT_POLICY else f"{self.name}@{self.version}"
+
+    @classmethod
+    def parse(cls, text: str) -> "PolicyId":
+        """Raises ValueError."""
+        name, _, version = text.rpartition("@")
+        number = number_of(version)
+        if number is None or not is_policy_name(name or DEFAULT_POLICY):
+            raise ValueError(f"{text!r} is not a policy, such as 3 or anna@3")
+        return cls(name or DEFAULT_POLICY, number)
+
+
+def policy_names(run: RunDir) -> list[str]:
+    """The names of the run's policies, the default one first."""
+    folder = run.of(DEFAULT_POLICY).policies
+    others = [path.name for path in folder.iterdir() if is_policy_name(path.name) and path.is_dir()] if folder.exists() else []
+    return [DEFAULT_POLICY, *sorted(others)]
+
+
+def list_versions(run: RunDir) -> list[int]:
+    """Published versions in order."""
+    return [number for number in numbers_in(run.policies) if (run.version_folder(number) / "READY").exists()]
+
+
+# ---- a version is published ----------------------------------------------------------------------------------------------
+
+
+def ensure_base_policy(run: RunDir, base_model: str) -> None:
+    """Publish version 0, the base model itself, and point LIVE at it, unless both exist. Any stage may be the first."""
+    base = Policy(0, None, 0, None, "base", base_model, [], None, {}, time.time())
+    if not run.version_folder(0).exists():
+        publish_policy(run, base, lambda folder: None)
+    found = read_policy(run, 0).base_model
+    if found != base_model:
+        raise ClawError(
+            f"{run.root} was created for the model {found!r}, but the recipe names {base_model!r}",
+            "use another --run for another model",
+            2,
+        )
+    if live_version(run) is None:
+        move_live(run, 0, by="start")
+
+
+def publish_policy(run: RunDir, policy: Policy, write: Callable[[Path], None], checksums: dict[str, str] | None = None) -> None:
+    """Publish one version of the run's policy. `write` saves the weights (Hugging Face or peft layout). policy.json and READY are
+    added; READY contains a checksum of each file. `checksums` are those of the files that `write` saves, if known."""
+
+    def fill(folder: Path) -> None:
+        write(folder)
+        files = checksums_of(folder) if checksums is None else checksums
+        (folder / "policy.json").write_bytes(
+            sealed(orjson.dumps({**asdict(policy), "name": run.policy}, option=orjson.OPT_INDENT_2))
+        )
+        (folder / "READY").write_bytes(sealed(orjson.dumps({"files": files})))
+
+    publish_folder(run.version_folder(policy.version), fill)
+
+
+def read_policy(run: RunDir, version: int) -> Policy:
+    """Raises ClawError if the version is not published, or its policy.json is damaged."""
+    try:
+        policy = Policy(**read_sealed((run.version_folder(version) / "policy.json").read_bytes()))
+        if (policy.name, counted(policy.version)) != (run.policy, version):
+            raise Damaged(f"its policy.json names version {PolicyId(policy.name, policy.version)}")
+        return policy
+    except (OSError, Damaged, TypeError) as error:
+        known = ", ".join(map(str, list_versions(run))) or "none"
+        problem = f"policy {PolicyId(run.policy, version)} cannot be read: {error}"
+        raise ClawError(problem, f"choose one of the published versions: {known}") from error
+
+
+def check_policy(run: RunDir, version: int) -> None:
+    """Raises ClawError if a file of a published version has changed. A version without checksums is not checked."""
+    folder = run.version_folder(version)
+    try:
+        ready = (folder / "READY").read_bytes()
+        if ready:
+            check_folder(folder, read_sealed(ready)["files"])
+        check_harmless(folder)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        known = ", ".join(str(other) for other in list_versions(run) if other != version) or "none"
+        problem = f"policy {PolicyId(run.policy, version)} is damaged: {error}"
+        raise ClawError(problem, f"restore {folder} from a copy, or promote another version: {known}") from error
+
+
+_CODE = (".bin", ".pt", ".pth", ".pkl", ".ckpt", ".py")  # pickles, and files that transformers would import
+
+
+def check_harmless(folder: Path) -> None:
+    """Raises Damaged if a folder of weights contains anything that could run code or refers to a file outside. clawctl never writes
+    such a folder."""
+    for file in sorted(folder.iterdir()):
+        if file.is_symlink():
+            raise Damaged(f"{file.name} is a link")
+        if file.suffix in _CODE:
+            raise Damaged(f"{file.name} could run code")
+    for name, keys in (("config.json", ("auto_map",)), ("adapter_config.json", ("megatron_config",))):
+        config = orjson.loads((folder / name).read_bytes()) if (folder / name).is_file() else {}
+        if found := [key for key in keys if config.get(key)]:
+            raise Damaged(f"{name} names code: {found[0]}")
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        for name in set(orjson.loads(index.read_bytes())["weight_map"].values()):
+            named(name)
+
+
+# ---- and goes live -------------------------------------------------------------------------------------------------------
+
+
+class LiveMoved(Exception):
+    """LIVE names another version than the mover expected."""
+
+
+def move_live(run: RunDir, version: int, by: str = "unnamed", only_from: int | None = None) -> int | None:
+    """Point LIVE at a published version and record that `by` moved it. Returns the version that was live before.
+
+    A lock keeps the records in the order of the moves. Raises LiveMoved, without a move, if `only_from` is given and LIVE names
+    another version.
+    """
+    if version not in list_versions(run):
+        raise ClawError(f"policy {PolicyId(run.policy, version)} is not published", f"choose one of {list_versions(run)}", 2)
+    with FileLock(run.lock("live"), timeout=_PATIENCE_S):
+        before = readable_live(run)
+        if only_from is not None and before != only_from:
+            raise LiveMoved(f"LIVE names {before}, not {only_from}")
+        made = {"from_made": _made_at(run, before), "to_made": _made_at(run, version)}  # numbers may be used again: `setback`
+        publish_bytes(run.live, f"{version}\n".encode())
+        append_lines(run.moves, [sealed(orjson.dumps({"at": time.time(), "from": before, "to": version, "by": by, **made}))])
+    return before
+
+
+def _made_at(run: RunDir, version: int | None) -> float | None:
+    try:
+        return None if version is None else read_policy(run, version).created_at
+    except ClawError:  # damaged: the loader reports it
+        return None
+
+
+def live_version(run: RunDir) -> int | None:
+    """The version that serves, or None before anything was published."""
+    try:
+        return int(run.live.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:  # a flipped bit is no UTF-8, or no digit
+        place = run.live.relative_to(run.root)
+        raise ClawError(f"{place} is not a number: {error}", "write the number of a published version into it") from error
+
+
+def readable_live(run: RunDir) -> int | None:
+    """The live version, or None if LIVE is missing or damaged."""
+    try:
+        return live_version(run)
+    except ClawError:  # broken by hand: this move repairs it
+        return None
+
+
+def read_moves(run: RunDir) -> list[dict[str, Any]]:
+    """The moves of LIVE, oldest first: [{"at": …, "from": 0, "to": 1, "by": "train"}, …]. Unreadable lines are skipped."""
+    return [move for move in read_lines(run.moves) if {"at", "from", "to", "by"} <= move.keys()]

@@ -1,0 +1,75 @@
+"""`clawctl policies promote|rollback`: a person moves LIVE and sees the consequences."""
+
+import getpass
+import socket
+
+from clawctl.config import load_recipe, recipe_file
+from clawctl.errors import ClawError
+from clawctl.run.directory import RunDir
+from clawctl.run.lineage import read_lineage
+from clawctl.run.policies import check_policy, list_versions, live_version, move_live, read_moves, read_policy, readable_live
+
+
+def promote(run: RunDir, version: int) -> str:
+    """Point LIVE at `version`. Returns the message to print. Raises ClawError (exit code 2) if the version is not published
+    completely."""
+    return _move(run, version, "promote")
+
+
+def rollback(run: RunDir, version: int | None) -> str:
+    """Point LIVE back at `version`, or at the version that was live before. Raises ClawError (exit code 2) if there was none."""
+    live = live_version(run)
+    if version is None:
+        version = _before(run, live)
+    elif live is not None and version > live:
+        raise ClawError(
+            f"policy {version} is newer than the live policy {live}", f"use `clawctl policies promote {version}` to go forward", 2
+        )
+    return _move(run, version, "rollback")
+
+
+def _before(run: RunDir, live: int | None) -> int:
+    if live is None:
+        raise ClawError("no policy is live", "choose a version: `clawctl policies promote N`", 2)
+    published = list_versions(run)
+    came_from = [move["from"] for move in read_moves(run) if move["to"] == live and move["from"] in published]
+    earlier = [version for version in came_from if version < live]  # returning to a version that a rollback left goes forward
+    parent = read_policy(run, live).parent
+    for candidate in (*earlier[::-1], parent):
+        if candidate in published:
+            return int(candidate)
+    raise ClawError(f"no policy was live before policy {live}", f"choose one of the published versions: {published}", 2)
+
+
+def _move(run: RunDir, version: int, what: str) -> str:
+    if version in list_versions(run):
+        read_policy(run, version)  # READY, but unreadable or damaged: the server would refuse it, so we do
+        check_policy(run, version)
+    if version == readable_live(run):
+        return f"policy {version} is already live"
+    before = move_live(run, version, by=f"{what} by {getpass.getuser()} on {socket.gethostname()}")
+    message = f"policy {version} is now live (before: {'none' if before is None else before})"
+    return "\n".join([message, *_what_follows(run), *_for_training(run)])
+
+
+def _what_follows(run: RunDir) -> list[str]:
+    if not run.server.exists():
+        serving = "no server has run on this run yet; the first one will start with this version"
+    else:
+        serving = "the server switches to it once its canary passes; `clawctl inspect health` shows the result"
+    if load_recipe(recipe_file(run.root)).gate is not None:
+        return [serving]
+    return [
+        serving,
+        "there is no gate, so the trainer's next version goes live automatically; use `clawctl serve --pin N` to stay on N",
+    ]
+
+
+def _for_training(run: RunDir) -> list[str]:
+    """The version that training continues from, and the versions that it leaves."""
+    lineage = read_lineage(run)
+    left = lineage.dead()
+    if not left:
+        return []
+    named = ", ".join(map(str, left[-5:]))
+    return [f"training continues from version {lineage.tip}; dead versions: {named}. Their turns can be trained once more"]

@@ -1,0 +1,189 @@
+"""Deletes old conversations by age and by size (`privacy.max_age_days`, `privacy.max_gb`).
+
+The limits are guaranteed: what exceeds them is deleted even if a stage still needs it. With `privacy.keep_untrained` they are best
+effort, and what a stage still needs stays.
+
+Whole files are deleted, the oldest first. Serve begins a new capture file each day, so that files can expire. A trajectory shard is
+deleted only after all captures it may come from, because collect rebuilds missing shards from captures. Policies, the ledger and
+eval records stay.
+"""
+
+import fcntl
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import orjson
+
+from clawctl.config import PrivacyConfig, Recipe
+from clawctl.run.checksums import read_sealed
+from clawctl.run.directory import RunDir, published
+from clawctl.run.done_with import DoneWith
+from clawctl.run.lines import whole_end
+from clawctl.run.shards import UnreadableShard, merged_from
+
+log = logging.getLogger(__name__)
+
+_DAY_S = 86400.0
+_EVERY_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Files that go together: a capture file, a shard with its verdicts, a quarantined file with its reason."""
+
+    paths: tuple[Path, ...]
+    newest: float  # unix seconds when something was last written to them
+    size: int
+    needed: bool = False  # by a stage that still needs it
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    files: list[Path]
+    size: int  # bytes
+
+
+class Retention:
+    """`expire`, now and then, for a worker that has other things to do."""
+
+    def __init__(self, run: RunDir, recipe: Recipe) -> None:
+        self._run, self._recipe = run, recipe
+        self._next = float("-inf")
+
+    def look(self) -> None:
+        """Delete expired files, at most every ten minutes. Disk errors are logged and retried."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _EVERY_S
+        try:
+            gone = expire(self._run, self._recipe)
+        except OSError as error:
+            log.error("expired conversations could not be deleted: %s", error)
+            return
+        if gone.files:
+            log.info("deleted %d files (%d bytes) with expired conversations", len(gone.files), gone.size)
+
+
+def expire(run: RunDir, recipe: Recipe, now: float | None = None, dry_run: bool = False) -> Expired:
+    """Delete what the recipe's limits exclude. Any process may call this at any time; each file is deleted completely or not at
+    all."""
+    stored = _stored(run)
+    if recipe.privacy.keep_untrained:
+        stored = _marked(run, recipe, stored)
+    gone = choose(stored, recipe.privacy, time.time() if now is None else now)
+    files = [path for entry in gone for path in entry.paths]
+    for entry in gone if not dry_run else []:
+        for path in entry.paths:
+            _remove(path, entry.newest)
+    return Expired(files, sum(entry.size for entry in gone))
+
+
+def choose(stored: Sequence[Stored], privacy: PrivacyConfig, now: float) -> list[Stored]:
+    """The files to delete, the oldest first. At equal age, captures precede the rows made from them."""
+    oldest_first = sorted(stored, key=lambda entry: entry.newest)
+    too_old = now - privacy.max_age_days * _DAY_S if privacy.max_age_days is not None else float("-inf")
+    room = privacy.max_gb * 1e9 if privacy.max_gb is not None else float("inf")
+    left = sum(entry.size for entry in oldest_first)
+    gone = []
+    for entry in oldest_first:
+        if entry.newest >= too_old and left <= room:
+            break
+        if entry.needed:
+            continue
+        gone.append(entry)
+        left -= entry.size
+    return gone
+
+
+def _stored(run: RunDir) -> list[Stored]:
+    """The stored files, captures before rows of the same age. A shard is as young as the captures it may come from."""
+    captures = {path: entry for path in published(run.captures, ".jsonl") if (entry := _entry(path))}
+    began = {path: _first_moment(path) for path in captures}
+    shards = []
+    for path in published(run.trajectories, ".parquet"):
+        entry = _entry(path, run.verdicts / path.name)
+        if entry is not None:
+            entry = replace(entry, newest=_published_at(path, entry.newest))
+            sources = [captures[capture].newest for capture in captures if began[capture] <= entry.newest]
+            shards.append(replace(entry, newest=max([entry.newest, *sources])))
+    aside = [
+        _entry(path, path.with_name(path.name + ".reason.txt"))
+        for path in run.quarantine.iterdir()
+        if path.suffix != ".txt" and path.is_file()
+    ]
+    # A rating is younger than its turn, so a file is as old as its turns, or younger.
+    ratings = [entry for path in _rating_files(run) if (entry := _entry(path))]
+    return [*captures.values(), *ratings, *shards, *(entry for entry in aside if entry is not None)]
+
+
+def _rating_files(run: RunDir) -> list[Path]:
+    return list(published(run.feedback, ".jsonl")) if run.feedback.exists() else []
+
+
+def _marked(run: RunDir, recipe: Recipe, stored: Sequence[Stored]) -> list[Stored]:
+    """`stored`, with files that a stage still needs marked as needed."""
+    done, read = DoneWith(run, recipe), _read_to(run)
+    done.look()
+
+    def needed(path: Path) -> bool:
+        if path.parent == run.trajectories:
+            return not done.has(path.stem)
+        return path.parent == run.captures and read.get(path.name) != whole_end(path)
+
+    marked = [replace(entry, needed=any(needed(path) for path in entry.paths if path.exists())) for entry in stored]
+    if any(entry.needed for entry in marked):  # a turn that waits may have been rated
+        marked = [replace(entry, needed=True) if entry.paths[0].parent == run.feedback else entry for entry in marked]
+    open_captures = [path for entry in marked if entry.needed for path in entry.paths if path.parent == run.captures]
+    open_since = min(map(_first_moment, open_captures), default=float("inf"))  # its result must exist if it is read again
+    return [replace(e, needed=True) if e.paths[0].parent == run.trajectories and e.newest >= open_since else e for e in marked]
+
+
+def _read_to(run: RunDir) -> dict[str, int]:
+    """The offset of each capture file before which all turns are published."""
+    try:
+        return dict(read_sealed(run.position.read_bytes())["offsets"])
+    except (OSError, LookupError, TypeError, ValueError):
+        return {}  # collect has not reported: everything may still be needed
+
+
+def _published_at(path: Path, written: float) -> float:
+    """When the newest rows of a shard were first published: merging them makes them no younger."""
+    try:
+        parts = merged_from(path)
+        return int(max(parts)[:20]) / 1e9 if parts else written
+    except (UnreadableShard, ValueError):
+        return written
+
+
+def _entry(*paths: Path) -> Stored | None:
+    try:
+        entries = {path: path.stat() for path in paths if path.exists()}
+    except FileNotFoundError:
+        return None  # its stage took it away
+    if not entries:
+        return None
+    return Stored(tuple(entries), max(entry.st_mtime for entry in entries.values()), sum(e.st_size for e in entries.values()))
+
+
+def _first_moment(path: Path) -> float:
+    """Time of the first request in a capture file. A file without a readable time may contain anything."""
+    try:
+        with path.open("rb") as file:
+            return float(orjson.loads(file.readline())["created_at"])
+    except (OSError, LookupError, TypeError, ValueError):
+        return float("-inf")
+
+
+def _remove(path: Path, newest: float) -> None:
+    """Under the lock that a capture's writer takes for each line: it writes before, or finds its file gone and opens another. A
+    capture that was written to since it was chosen stays."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if path.suffix != ".jsonl" or path.stat().st_mtime <= newest:
+                path.unlink()
+    except FileNotFoundError:
+        return

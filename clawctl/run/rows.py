@@ -1,0 +1,197 @@
+"""The rows that stages exchange. A row checks itself once, at creation. Missing is None, and None is not trained."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+DEFAULT_POLICY = "default"  # the name of the policy that everybody shares
+
+SCHEMA_VERSION = 1  # of a line of `captures/` and `feedback/`, and of `collect.json`
+SHARD_VERSIONS = {"turns": 2, "verdicts": 1}  # of a shard, by kind; older ones go through `shards.MIGRATIONS`
+RUN_VERSION = 2  # of the run directory: it rises with any of the others, so that an older clawctl refuses the run as a whole
+
+TEXT_ONLY = "text only"  # of an imported turn that lacks nothing but token ids, see Turn.judged
+NO_NEXT_STATE = "no next state"  # of a turn that lacks nothing but a reaction, see lacks_reaction
+REGENERATED = "regenerated"  # likewise, and the same request was sent again
+
+Message = dict[str, Any]  # {"role": "user", "content": "…"} in OpenAI chat form; tool calls and tool results as that API has them
+
+
+def plain_prompt(text: str) -> Message:
+    """A prompt that entered the engine as it is, without a chat template, as the one message of its conversation."""
+    return {"role": "user", "content": text, "plain": True}
+
+
+def is_plain(messages: Sequence[Message]) -> bool:
+    """Whether a conversation is a prompt of that kind: no template shows it as the model read it."""
+    return len(messages) == 1 and messages[0].get("plain") is True
+
+
+def newer(version: object, known: int = SCHEMA_VERSION) -> str:
+    """The message for a row whose schema version this clawctl does not know. Unknown fields alone do not make a row unreadable."""
+    return f"schema version {version}, written by a newer clawctl; this clawctl reads version {known}, so update it"
+
+
+def from_json(kind: type[T], value: Any) -> T:
+    """A record from the JSON object of its fields. Fields that a newer clawctl added are passed over. Raises ValueError."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One model call as it was sent and answered: one line of `captures/`."""
+
+    exchange_id: str  # "x4Jd…", 24 alphanumeric characters: the handle that clients echo; becomes the turn_id
+    created_at: float  # unix seconds when the request arrived
+    finished_at: float  # unix seconds when the last token left
+    api: str  # "chat", "responses", "messages", "completions"
+    key: str  # name of the API key that asked: "default"
+    status: Literal["ok", "cancelled", "error"]
+    model: str  # the name that was asked for: "demo"
+    messages: list[Message]  # as the client sent them
+    tools: list[dict[str, Any]] | None
+    response: Message | None  # {"role": "assistant", "content": "…"}: as the client received it; None after an error
+    finish_reason: str | None  # "stop", "length", "tool_calls"
+    prompt_ids: Sequence[int] | None  # prompt ids in the engine; None if the engine does not return them
+    completion_ids: Sequence[int] | None  # sampled ids, including the end token
+    logprobs: Sequence[float] | None  # one for each of completion_ids, of the distribution that was sampled from
+    policy_version: int | None  # at the first sampled token
+    policy_version_end: int | None  # at the last sampled token
+    temperature: float  # as applied
+    top_p: float
+    top_k: int  # 0: off
+    hints: dict[str, Any]  # the client's claims: {"session_id": "s1", "turn_type": "main", "session_done": False, "task_id": …}
+    untrainable_reason: str | None  # a reason that serve knows: "greedy", "no token ids"
+    ttft_s: float | None = None
+    spliced: int | None = None  # earlier answers that are in the prompt as sampled, not as rendered; None: not requested
+    unspliced: str | None = None  # why earlier answers of ours do not: "the engine renders these messages otherwise"
+    redacted_by: str | None = None  # the rule and the place: "a key with a known format, in the tool descriptions"
+    adapted: str | None = None  # changes that the template required: "later system messages as user"
+    allowed: str | None = None  # which tokens could be drawn in each place, see `clawctl.run.allowed`; None: any, the form was free
+    asked: dict[str, Any] | None = None  # the client's sampling settings that the recipe changed: {"temperature": 0.0}
+    policy_name: str = DEFAULT_POLICY  # whose versions `policy_version` counts
+
+    def __post_init__(self) -> None:
+        if self.completion_ids is not None and self.logprobs is not None and len(self.completion_ids) != len(self.logprobs):
+            raise ValueError(f"{len(self.completion_ids)} completion ids but {len(self.logprobs)} logprobs")
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """An explicit rating: one line of `feedback/`."""
+
+    feedback_id: str
+    created_at: float  # unix seconds when it was given; of several for one turn the newest counts
+    key: str  # name of the API key that gave it: only the turn's own user is believed
+    turn_id: str
+    rating: float  # -1..1
+    comment: str | None
+
+    def __post_init__(self) -> None:
+        if not (self.feedback_id and self.key and self.turn_id):
+            raise ValueError("a rating needs an id, a key and a turn")
+        if not -1 <= self.rating <= 1:
+            raise ValueError(f"rating {self.rating} is not between -1 and 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One model call with its next state: one row of `trajectories/`."""
+
+    turn_id: str  # = exchange_id
+    session_id: str  # "s1" ("anna/s1" for a key with a name) or, without a header, an id that collect made
+    parent_turn_id: str | None  # the turn that this request continues
+    turn_index: int  # depth in its session, 0 for a root
+    kind: Literal["main", "side"]
+    source: str  # "serve"; an import or an environment names itself
+    task_id: str | None
+    group_id: str | None  # turns that answer the same task and share a baseline
+    user: str  # name of the API key
+    created_at: float
+    messages: list[Message]
+    tools: list[dict[str, Any]] | None
+    response: Message | None
+    next_state: list[Message] | None  # everything that came back: all tool results, the user's words; None: nothing came
+    prompt_ids: Sequence[int] | None
+    completion_ids: Sequence[int] | None
+    logprobs: Sequence[float] | None
+    policy_version: int | None
+    policy_version_end: int | None
+    temperature: float
+    top_p: float
+    top_k: int
+    finish_reason: str | None
+    outcome_reward: float | None  # an environment's score of the whole episode
+    feedback: float | None  # the user's explicit rating, -1..1
+    trainable: bool
+    untrainable_reason: str | None  # "side turn", "no next state", "regenerated", "truncated", …; None exactly if trainable
+    allowed: str | None = None  # of a structured answer: the tokens that could be drawn at each place (`run/allowed.py`); None: any
+    redacted_by: str | None = None  # the rule that found a secret, and the place, if serve knew
+    parent_evidence: str | None = None  # how its parent was found: "handle", "conversation", "prefix", …; see collect/parents.py
+    policy_name: str = DEFAULT_POLICY  # whose versions `policy_version` counts
+
+    @property
+    def judged(self) -> bool:
+        """Whether a verdict on this turn is useful: it is trainable, or it lacks nothing but token ids.
+
+        The latter is `source="import"` with `untrainable_reason=TEXT_ONLY`. Its ids and logprobs are null and stay null. A trainer
+        that uses such turns renders the text with its own template, computes the logprobs with its current weights, and marks the
+        sample as off-policy. It refuses text that it cannot render exactly. Nothing is padded or written back.
+        """
+        return is_judged(self.trainable, self.source, self.untrainable_reason)
+
+    def __post_init__(self) -> None:
+        if self.trainable == (self.untrainable_reason is not None):
+            raise ValueError(f"turn {self.turn_id}: trainable={self.trainable} with reason {self.untrainable_reason!r}")
+        if self.trainable and not (self.prompt_ids and self.completion_ids and self.logprobs and self.policy_version is not None):
+            raise ValueError(f"turn {self.turn_id}: trainable without exact ids, logprobs and policy version")
+        if self.trainable and len(self.completion_ids or []) != len(self.logprobs or []):
+            raise ValueError(f"turn {self.turn_id}: logprobs do not match completion ids")
+
+
+def is_judged(trainable: bool, source: str, untrainable_reason: str | None) -> bool:
+    """`Turn.judged`, for readers of a few columns."""
+    return trainable or (source == "import" and untrainable_reason == TEXT_ONLY)
+
+
+def lacks_reaction(source: str, untrainable_reason: str | None) -> bool:
+    """Whether a turn is exact and lacks only a next state. A rating makes it trainable, however late."""
+    return source != "import" and untrainable_reason in (NO_NEXT_STATE, REGENERATED)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The judge's result for one turn: one row of `verdicts/`, in the shard with the same stem."""
+
+    turn_id: str
+    reward: float | None  # 1.0, -1.0, 0.0 (neutral or a tie); None: no valid vote, or the turn was not judged
+    votes: list[int | None]  # [1, -1, None]: None is an answer that named no valid score
+    hint: str | None  # the one the teacher is given
+    hints: list[str]  # every acceptable candidate
+    judge: str  # "demo@0 prompt 1"
+    reason: str | None  # why reward is None: "not trainable: side turn", "no valid vote"
+    latency_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`policies/<version>/policy.json`, or `policies/<name>/<version>/policy.json` of another name than the default."""
+
+    version: int  # 0 is the base model
+    parent: int | None
+    step: int  # optimizer step whose weights these are
+    method: str | None  # "combine"
+    kind: Literal["base", "full", "adapter"]
+    base_model: str  # what the recipe names: "demo" or a path
+    turns: list[str]  # ids of the turns that this step trained
+    canary: dict[str, Any] | None  # {"prompt_ids": [[…]], "logprobs": [[…]]}: the trainer's own, to compare the engine's with
+    metrics: dict[str, float]
+    created_at: float
+    name: str = DEFAULT_POLICY

@@ -1,0 +1,136 @@
+"""Reads request bodies. Size, pace and number of values are limited while a body arrives and while it is decompressed."""
+
+import asyncio
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Final
+
+from starlette.requests import ClientDisconnect, Request
+
+from clawctl.config import LimitsConfig
+from clawctl.serve.dialects import Refusal
+from clawctl.serve.limits import Concurrency
+from clawctl.serve.measure import ValueCount, too_large, too_many_values
+from clawctl.serve.turns import SHORT, Lines
+
+ENCODINGS: Final = ("gzip", "deflate", "zstd", "br")
+_NAMES = {"x-gzip": "gzip", "zstandard": "zstd", "brotli": "br"}
+_PYARROWS = {"zstd": "zstd", "br": "brotli"}
+_PIECE = 1 << 20  # bytes that are unpacked at a time
+_MOST_PARTS = 16  # of a gzip file
+_LARGE = 1 << 20  # bytes
+_LARGE_PER_KEY = 16  # large requests that are read or answered at a time
+_GZIP = 16 + zlib.MAX_WBITS
+
+
+def encoding_of(header: str) -> str | None:
+    """The encoding of a `Content-Encoding` header; None if the body is not compressed. Raises Refusal."""
+    named = [name for each in header.split(",") if (name := each.strip().lower()) not in ("", "identity")]
+    if not named:
+        return None
+    name = _NAMES.get(named[0], named[0])
+    if len(named) > 1 or name not in ENCODINGS:
+        problem = f"'Content-Encoding: {header[:100]}' is not supported: send the body uncompressed, or as {', '.join(ENCODINGS)}"
+        raise Refusal(415, problem, accept_encoding=", ".join(ENCODINGS))
+    return name
+
+
+def unpacked(encoding: str, packed: bytes, most_bytes: int, most_values: int) -> bytes:
+    """The body. Raises Refusal as soon as it holds more than `most_bytes` or `most_values`. For a thread: it takes its time."""
+    pieces = _by_arrow(encoding, packed) if encoding in _PYARROWS else _inflated(encoding, packed)
+    found, size, count = list[bytes](), 0, ValueCount()
+    try:
+        for piece in pieces:
+            size += len(piece)
+            if size > most_bytes:
+                raise too_large(most_bytes)
+            if count.feed(piece) > most_values:
+                raise too_many_values(most_values)
+            found.append(piece)
+    except (zlib.error, OSError, EOFError) as error:
+        raise Refusal(400, f"the body is not complete {encoding}, although its 'Content-Encoding' says so") from error
+    return b"".join(found)
+
+
+def _inflated(encoding: str, packed: bytes) -> Iterator[bytes]:
+    raw = encoding == "deflate" and (len(packed) < 2 or packed[0] & 15 != 8 or int.from_bytes(packed[:2]) % 31 != 0)
+    window = _GZIP if encoding == "gzip" else -zlib.MAX_WBITS if raw else zlib.MAX_WBITS
+    rest, parts = packed, 0
+    while rest:
+        inflating, parts = zlib.decompressobj(window), parts + 1
+        if parts > _MOST_PARTS:
+            raise EOFError
+        while not inflating.eof:
+            piece = inflating.decompress(rest, _PIECE)
+            rest = inflating.unconsumed_tail
+            if not piece and not rest and not inflating.eof:
+                raise EOFError
+            yield piece
+        rest = inflating.unused_data if encoding == "gzip" else b""  # a file of gzip may have several parts
+
+
+def _by_arrow(encoding: str, packed: bytes) -> Iterator[bytes]:
+    import pyarrow as pa
+
+    stream: Any = pa.CompressedInputStream(pa.BufferReader(packed), _PYARROWS[encoding])
+    while piece := stream.read(_PIECE):
+        yield piece
+
+
+class BodyReader:
+    """Reads the bodies of requests, within the limits of the recipe."""
+
+    def __init__(self, limits: LimitsConfig, lines: Lines) -> None:
+        self._limits, self._lines = limits, lines
+        self._large = Concurrency(_LARGE_PER_KEY, "large requests")
+
+    async def read(
+        self, request: Request, key: str, most_bytes: int, most_values: int = 1 << 16, held: ExitStack | None = None
+    ) -> bytes:
+        """The body, decompressed if needed. Raises Refusal if it is too large or too slow, before it is stored. With `held`, a body
+        of more than a megabyte counts as one of its key's large requests until `held` ends."""
+
+        def large() -> None:
+            if held is not None:
+                held.enter_context(self._large.one_more(key))
+
+        encoding = encoding_of(request.headers.get("content-encoding", ""))
+        if encoding is None:
+            return await self._arrived(request, most_bytes, most_values, large)
+        packed = await self._arrived(request, most_bytes, most_bytes, large)
+        if not packed:
+            return packed
+        size = max(len(packed), SHORT + 1)  # never on the event loop, because the decompressed size is not known
+        raw = await self._lines.run(key, size, partial(unpacked, encoding, packed, most_bytes, most_values))
+        if len(packed) <= _LARGE < len(raw):
+            large()
+        return raw
+
+    async def _arrived(self, request: Request, most_bytes: int, most_values: int, large: Callable[[], None]) -> bytes:
+        declared = request.headers.get("content-length", "")
+        if declared.isdigit() and int(declared[:18]) > most_bytes:
+            raise too_large(most_bytes)
+        pieces, size = list[bytes](), 0
+        count, counted = ValueCount(), 0
+        try:
+            async with asyncio.timeout(self._limits.body_s):
+                async for piece in request.stream():
+                    size += len(piece)
+                    if size > most_bytes:
+                        raise too_large(most_bytes)
+                    if size > _LARGE >= size - len(piece):
+                        large()
+                    pieces.append(piece)
+                    if size > most_values:  # shorter ones cannot hold so many
+                        for waiting in pieces[counted:]:
+                            count.feed(waiting)
+                        counted = len(pieces)
+                        if count.values > most_values:
+                            raise too_many_values(most_values)
+        except TimeoutError as late:
+            raise Refusal(408, f"the body did not arrive within {self._limits.body_s:g} seconds") from late
+        except ClientDisconnect as gone:
+            raise Refusal(400, "the body ended early") from gone
+        return b"".join(pieces)

@@ -1,0 +1,1 @@
+"""The trainer on this machine: PyTorch, peft and FSDP2."""

@@ -1,0 +1,103 @@
+"""The backend `local`: the trainer of this machine, and how its processes are started. Importing this imports no torch."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+from clawctl.config import Recipe, is_rank, nodes, place_among_ranks
+from clawctl.errors import ClawError
+from clawctl.trainers import Trainer
+from clawctl.trainers.local.torchrun import Gpus, become_torchrun, parse_gpus
+
+
+class LocalBackend:
+    """A `TrainingBackend`. One process, or one for each GPU, which torchrun starts."""
+
+    def estimate(self, recipe: Recipe, gpus: str | None, processes: int | None) -> list[str]:
+        import torch
+
+        from clawctl.trainers.local.estimate import forecast
+        from clawctl.trainers.local.ranks import Ranks
+
+        asked = _asked_gpus(recipe, gpus, processes)
+        here = processes or (len(asked) if isinstance(asked, list) else torch.cuda.device_count() if asked == "all" else 1)
+        if recipe.train.threads is not None:
+            torch.set_num_threads(recipe.train.threads)
+        cuda = processes is None and (torch.cuda.is_available() or recipe.train.device_memory_gb is not None or asked is not None)
+        device = torch.device("cuda" if cuda else "cpu")
+        return forecast(recipe, Ranks(0, max(1, here) * nodes().count, device)).lines()
+
+    def spread(self, recipe: Recipe, gpus: str | None, processes: int | None, arguments: Sequence[str]) -> None:
+        """Replace this process by torchrun if several processes or certain GPUs are requested and torchrun did not start it. Raises
+        ClawError."""
+        asked = _asked_gpus(recipe, gpus, processes)
+        if is_rank():
+            return
+        if asked is None and processes is None:
+            check_alone()
+            return
+        become_torchrun(asked, processes, arguments, partial(check_world, batch_turns=recipe.train.batch_turns))
+
+    @contextmanager
+    def open(self, recipe: Recipe, prepare: Callable[[], None]) -> Iterator[Trainer | None]:
+        """Under torchrun each process calls this; rank 0 runs the loop."""
+        rank, world, local_rank = place_among_ranks()
+
+        def check() -> None:
+            check_world(world, recipe.train.batch_turns)
+            prepare()
+
+        if world == 1:
+            check()  # before torch is imported: a worker that is refused need not wait for it
+        import torch
+        from transformers.utils import logging as transformers_logging
+
+        from clawctl.trainers.local.estimate import check_room
+        from clawctl.trainers.local.ranks import join_ranks, leave_ranks, together
+        from clawctl.trainers.local.trainer import LocalTrainer
+
+        transformers_logging.disable_progress_bar()
+        if recipe.train.threads is not None:
+            torch.set_num_threads(recipe.train.threads)
+        with ExitStack() as leaving:
+            ranks = join_ranks(rank, world, local_rank)
+            leaving.callback(leave_ranks)
+            leaving.enter_context(together())
+            if world > 1:
+                ranks.led(check)
+            ranks.led(lambda: check_room(recipe, ranks))
+            trainer = LocalTrainer(recipe, ranks)
+            if ranks.leads:
+                with trainer.leading():
+                    yield trainer
+            else:
+                trainer.follow()
+                yield None
+
+
+BACKEND = LocalBackend()
+
+
+def check_world(world: int, batch_turns: int) -> None:
+    """Raises ClawError if there are more ranks than turns per step, because some could never get a turn. No divisibility is needed:
+    turns are distributed as they come, and a rank without any adds zeros."""
+    if world > batch_turns:
+        problem = f"{world} trainers share {batch_turns} turns per step, so some would never get one"
+        raise ClawError(problem, "start fewer trainers, or raise train.batch_turns", 2)
+
+
+def check_alone() -> None:
+    """Raises ClawError (exit code 2) if the environment names several nodes or GPUs but this process would train alone."""
+    where = nodes()
+    named = [f"NNODES is {where.count}"] * (where.count > 1) + [f"GPUS_PER_NODE is {where.gpus}"] * (where.gpus is not None)
+    if named:
+        problem = f"{' and '.join(named)} in the environment, but this command names no GPU"
+        raise ClawError(problem, "add --gpus all, which uses them, or unset them", 2)
+
+
+def _asked_gpus(recipe: Recipe, gpus: str | None, processes: int | None) -> Gpus | None:
+    if gpus is not None and processes is not None:
+        raise ClawError("--gpus and --processes exclude one another", "--processes is for training on the CPU", 2)
+    if processes is not None:
+        return None
+    return recipe.train.gpus if gpus is None else parse_gpus(gpus)

@@ -1,0 +1,127 @@
+"""Splits the turns of a step into microbatches, distributes them to ranks, and builds their tensors.
+
+`tree`: sequences with a shared prefix form one trie, and one row holds several tries. `prefix`, for architectures that are not pure
+attention: a sequence that is a complete prefix of another is scored on the other's row. `none`: one row per sequence. Rows of
+similar length are grouped and padded on the right. Under causal attention no token sees later ones, so padding needs no mask and
+changes no number.
+
+The one shift by a position is made here: `before_N` are the places whose hidden states predict the scored tokens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clawctl.trainers.local.attention import Visible, visible
+from clawctl.trainers.local.masks import Masks, masks_of
+from clawctl.trainers.local.trees import Branch, Ints, Packing, lay, pack, sort_branches
+
+Merge = Literal["tree", "prefix", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Microbatch:
+    """B rows of at most T tokens; a trie is one row. N tokens of them are scored."""
+
+    ids_BT: Tensor
+    positions_BT: Tensor | None  # None: each row counts from 0
+    visible: Visible | None  # None: plain causal attention
+    before_N: Tensor  # places in the flattened B T of the tokens before the scored ones
+    targets_N: Tensor  # the scored tokens, branch by branch
+    temperature_N: Tensor
+    lengths: list[int]  # scored tokens of each branch: cuts a [N] stream back into turns
+    own: list[Tensor]  # for each branch, the places of its own tokens in the flattened B T
+    tokens: int  # that are computed, padding not counted
+    masks: Masks | None = None  # the allowed tokens at the place of each scored token; None: any token everywhere
+
+
+def share_out(branches: Sequence[Branch], merge: Merge, tokens: int, parts: int = 1) -> Packing:
+    """Microbatches of at most `tokens` tokens with padding, or a single longer branch; at least `parts` if there are enough
+    branches."""
+    if merge == "tree":
+        return pack(branches, tokens, parts)
+    rows = _rows(branches, merge)
+    groups = cut([len(branches[row[0]].ids) for row in rows], tokens, parts)
+    return Packing([[index for row in group for index in rows[row]] for group in groups], 0, 0)
+
+
+def lay_out(branches: Sequence[Branch], merge: Merge, device: torch.device) -> Microbatch:
+    """The tensors of one microbatch."""
+    return _as_tree(branches, device) if merge == "tree" else _as_rows(branches, merge, device)
+
+
+def cut(lengths: Sequence[int], tokens: int, parts: int = 1) -> list[list[int]]:
+    """Indices of `lengths` in groups, longest first. A padded group has at most `tokens` tokens, or a single longer sequence.
+
+    Makes at least `parts` groups of similar size if there are enough sequences, so that no rank is idle.
+    """
+    budget = min(tokens, max(1, -(-sum(lengths) // parts)))
+    most_rows = max(1, len(lengths) // parts)
+    groups: list[list[int]] = []
+    room = 0
+    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        if room == 0:
+            groups.append([])
+            room = min(most_rows, max(1, budget // max(1, lengths[index])))
+        groups[-1].append(index)
+        room -= 1
+    return groups
+
+
+def share(groups: list[list[int]], rank: int, world: int) -> list[list[int]]:
+    """The groups of one rank: every world-th, so that long and short ones are dealt out alike."""
+    return groups[rank::world]
+
+
+def _as_tree(branches: Sequence[Branch], device: torch.device) -> Microbatch:
+    tree = lay(branches)
+    ids, positions = torch.from_numpy(tree.ids_T)[None], torch.from_numpy(tree.positions_T)[None]
+    scored = _scored(branches, tree.places, device)
+    own = [torch.from_numpy(places).to(device) for places in tree.own]
+    masks = masks_of([branch.allowed for branch in branches], scored[3], device)
+    return Microbatch(ids.to(device), positions.to(device), visible(tree, device), *scored, own, len(tree.ids_T), masks)
+
+
+def _as_rows(branches: Sequence[Branch], merge: Merge, device: torch.device) -> Microbatch:
+    """The branches as padded rows. A row's first branch is its longest. Padding is token 0 after the end, which nothing reads."""
+    rows = _rows(branches, merge)
+    width = max(len(branches[row[0]].ids) for row in rows)
+    ids_BT = torch.zeros(len(rows), width, dtype=torch.long)
+    places: dict[int, Ints] = {}
+    own: dict[int, Tensor] = {}
+    for at, row in enumerate(rows):
+        ids_BT[at, : len(branches[row[0]].ids)] = torch.from_numpy(branches[row[0]].ids)
+        for index in row:
+            branch = branches[index]
+            places[index] = at * width + np.arange(branch.scored - 1, len(branch.ids) - 1)
+            own[index] = torch.arange(at * width + branch.own, at * width + len(branch.ids), device=device)
+    scored = _scored(branches, [places[index] for index in range(len(branches))], device)
+    tokens = sum(len(branches[row[0]].ids) for row in rows)
+    masks = masks_of([branch.allowed for branch in branches], scored[3], device)
+    return Microbatch(ids_BT.to(device), None, None, *scored, [own[index] for index in range(len(branches))], tokens, masks)
+
+
+def _rows(branches: Sequence[Branch], merge: Merge) -> list[list[int]]:
+    """The branches of each row, the longest first. In sorted order, continuations directly follow a sequence."""
+    if merge == "none":
+        return [[index] for index in range(len(branches))]
+    order, shared = sort_branches(branches)
+    rows: list[list[int]] = []
+    for index, common in zip(order, shared, strict=True):
+        if rows and common == len(branches[rows[-1][0]].ids):
+            rows[-1].insert(0, index)
+        else:
+            rows.append([index])
+    return rows
+
+
+def _scored(branches: Sequence[Branch], places: list[Ints], device: torch.device) -> tuple[Tensor, Tensor, Tensor, list[int]]:
+    lengths = [len(place) for place in places]
+    before_N = torch.from_numpy(np.concatenate(places)).to(device)
+    targets_N = torch.from_numpy(np.concatenate([branch.ids[branch.scored :] for branch in branches])).to(device)
+    temperature_N = torch.tensor([b.temperature for b in branches], dtype=torch.float32).repeat_interleave(torch.tensor(lengths))
+    return before_N, targets_N, temperature_N.to(device), lengths

@@ -1,0 +1,153 @@
+"""The estimate before the first step: is there room, and what to change where there is not. No weight is loaded for it."""
+
+import json
+import logging
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clawctl.config import LoraConfig, Recipe, TrainConfig
+from clawctl.errors import ClawError
+from clawctl.trainers.local.flops import measured_flops, peak_flops
+from clawctl.trainers.local.memory import CUDA_CONTEXT, GIB, MemoryEstimate, Shape, Spread, estimate, seconds_a_microbatch, shape_of
+from clawctl.trainers.local.ranks import Ranks
+from clawctl.trainers.local.sharding import is_sharded
+
+log = logging.getLogger("clawctl.train")
+
+KNOWN = Path(__file__).parent / "architectures.json"  # config.json of models in recipes, for machines without a hub
+REACHED = 0.4  # of a GPU's peak, as training reaches it
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What training a recipe here will take."""
+
+    estimate: MemoryEstimate
+    memory: int | None  # of a device, for training; None: not known
+    ranks: int
+    sharded: bool
+    parameters: int
+    trained: int
+    peak: float | None  # operations a second of a device; None: not known
+    seconds: float | None  # of a full microbatch, at most; None: the device's speed is not known
+    advice: tuple[str, ...]  # each of which would make it fit
+
+    @property
+    def fits(self) -> bool | None:
+        return None if self.memory is None else self.estimate.total <= self.memory
+
+    @property
+    def hopeless(self) -> bool:
+        return self.memory is not None and self.estimate.certain > self.memory
+
+    def lines(self) -> list[str]:
+        """As a person reads it."""
+        how = f"{self.ranks} device{'s' if self.ranks > 1 else ''}" + (", weights sharded" if self.sharded else "")
+        lines = [f"{self.parameters / 1e9:.2f} billion weights, {self.trained / 1e6:.1f} million of them trained; {how}"]
+        parts = {field.name: getattr(self.estimate, field.name) for field in fields(self.estimate)}
+        lines += [f"  {name:<12}{size / GIB:9.2f} GiB" for name, size in parts.items() if size]
+        memory = "" if self.memory is None else f" of {self.memory / GIB:.2f}: " + ("fits" if self.fits else "does NOT fit")
+        lines.append(f"  {'total':<12}{self.estimate.total / GIB:9.2f} GiB per device{memory}")
+        if self.seconds is not None and self.peak is not None:
+            speed = f"{REACHED:.0%} of the device's peak of {round(self.peak / 1e12, 2):g} teraflops"
+            lines.append(f"  a full microbatch takes about {float(format(self.seconds, '.2g')):g} s at {speed}")
+        else:
+            lines.append("  the time is not known, because the device is not; set train.peak_tflops to get an estimate")
+        return lines + [f"  would fit: {change}" for change in self.advice]
+
+
+def forecast(recipe: Recipe, ranks: Ranks) -> Forecast:
+    """Raises ClawError where the model is not known or the settings cannot be."""
+    config, causal = recipe.train, skeleton(recipe.model_path)
+    shape, memory = shape_of(causal, config), device_memory(config, ranks)
+    result = _estimate(shape, config, ranks)
+    fits = memory is None or result.total <= memory
+    name = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" and torch.cuda.is_available() else None
+    peak = peak_flops(name, config.peak_tflops)
+    if peak is None and ranks.device.type == "cpu":
+        peak = measured_flops(torch.bfloat16 if config.dtype == "bfloat16" else torch.float32)
+    seconds = seconds_a_microbatch(shape, config, REACHED * peak) if peak else None
+    changes = () if fits or memory is None else tuple(_advice(causal, config, ranks, memory))
+    sharded = is_sharded(config, ranks)
+    return Forecast(result, memory, ranks.world, sharded, shape.weights, shape.trained, peak, seconds, changes)
+
+
+def check_room(recipe: Recipe, ranks: Ranks) -> None:
+    """Tell the estimate. Raises ClawError where weights, gradients and optimizer alone are larger than the device."""
+    result = forecast(recipe, ranks)
+    for line in result.lines():
+        log.info("%s", line)
+    if result.hopeless and not recipe.train.ignore_estimate:
+        assert result.memory is not None
+        need, have = result.estimate.certain / GIB, result.memory / GIB
+        first = result.advice[0] if result.advice else "train a smaller model, or use more devices"
+        raise ClawError(
+            f"training {recipe.model.path} needs at least {need:#.3g} GiB per device, which has {have:#.3g}",
+            f"{first}; --estimate shows details, --ignore-estimate tries it anyway",
+            2,
+        )
+    if result.fits is False:
+        log.warning("training may run out of memory; these settings would fit: %s", "; ".join(result.advice) or "none are known")
+
+
+def skeleton(path: str) -> Any:
+    """The model without storage. Raises ClawError where nothing is known of it."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    known = json.loads(KNOWN.read_text())
+    try:
+        if path in known and not Path(path).exists():
+            config = AutoConfig.for_model(**known[path])
+        else:
+            config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config)
+    except (OSError, ValueError, KeyError) as error:
+        problem = f"model {path} cannot be loaded: {str(error).splitlines()[0]}"
+        raise ClawError(problem, "set model.path to a Hugging Face model directory, or to demo", 2) from error
+
+
+def device_memory(config: TrainConfig, ranks: Ranks) -> int | None:
+    """Bytes that one trainer may use: of a GPU less what CUDA itself takes, of the machine's memory its share."""
+    cuda, told = ranks.device.type == "cuda", config.device_memory_gb
+    if told is not None:
+        return max(0, int(told * GIB) - (CUDA_CONTEXT if cuda else 0))
+    if cuda:
+        return torch.cuda.mem_get_info(ranks.device)[1] - CUDA_CONTEXT if torch.cuda.is_available() else None
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // ranks.world
+
+
+def _estimate(shape: Shape, config: TrainConfig, ranks: Ranks) -> MemoryEstimate:
+    offload = config.optimizer_offload and ranks.device.type == "cuda"
+    return estimate(shape, config, Spread(ranks.world, is_sharded(config, ranks), offload))
+
+
+def _advice(causal: Any, config: TrainConfig, ranks: Ranks, memory: int) -> list[str]:
+    """Changes that would make it fit, the least first; or several together where none is enough alone."""
+    cuda, tokens = ranks.device.type == "cuda", config.tokens_per_microbatch
+    changes: list[tuple[str, dict[str, Any]]] = [
+        ("train.gradient_checkpointing: true", {"gradient_checkpointing": True}),
+        *((f"train.tokens_per_microbatch: {tokens >> n}", {"tokens_per_microbatch": tokens >> n}) for n in (1, 2, 3)),
+    ]
+    if cuda:
+        changes += [("train.dtype: bfloat16", {"dtype": "bfloat16"})]
+        if config.lora is None:
+            changes += [("train.optimizer_offload: true", {"optimizer_offload": True, "shard": "auto"})]
+    if config.lora is None:
+        changes += [("train.lora: {rank: 16}", {"lora": LoraConfig()})]
+    result: list[str] = []
+    so_far, texts = config, dict[str, str]()
+    for text, change in changes:
+        alone = config.model_copy(update=change)
+        if _estimate(shape_of(causal, alone), alone, ranks).total <= memory:
+            result.append(text)
+            continue
+        so_far = so_far.model_copy(update=change)
+        texts[text.partition(":")[0]] = text
+        if not result and len(texts) > 1 and _estimate(shape_of(causal, so_far), so_far, ranks).total <= memory:
+            return [" with ".join(texts.values())]
+    return result

@@ -1,0 +1,38 @@
+"""Imported turns: text without ids and logprobs, which no model of this run sampled.
+
+The logprobs come from the weights that are about to be trained and are computed once the batch is selected. An imported turn
+therefore does not go stale while it waits, and its ratio starts at 1.
+"""
+
+from dataclasses import replace
+from typing import cast
+
+import torch
+
+from clawctl.train.sample import Batch
+from clawctl.trainers.local.batches import lay_out, share_out
+from clawctl.trainers.local.model import PolicyModel
+from clawctl.trainers.local.ranks import Ranks
+from clawctl.trainers.local.trees import make_branch
+
+
+def scored(policy: PolicyModel, ranks: Ranks, batch: Batch, tokens: int) -> Batch:
+    """The batch with the logprobs of its imported turns under the weights as they are: those that the step starts from. Every rank
+    must call it, and every rank gets rank 0's numbers."""
+    if all(sample.logprobs is not None for sample in batch.samples):
+        return batch
+    computes = ranks.leads or policy.across is not None  # sharded weights are put together by all ranks
+    return cast(Batch, ranks.broadcast(_scored(policy, batch, tokens) if computes else None))
+
+
+@torch.no_grad()
+def _scored(policy: PolicyModel, batch: Batch, tokens: int) -> Batch:
+    waiting = [sample for sample in batch.samples if sample.logprobs is None]
+    branches = [make_branch(sample.prompt_ids, sample.completion_ids, sample.temperature) for sample in waiting]
+    result: dict[str, list[float]] = {}
+    for group in share_out(branches, policy.merge, tokens).groups if branches else []:
+        laid = lay_out([branches[index] for index in group], policy.merge, policy.device)
+        values = policy.logprobs(laid).float().split(laid.lengths)
+        result.update({waiting[index].turn_id: value.tolist() for index, value in zip(group, values, strict=True)})
+    samples = [replace(sample, logprobs=result[sample.turn_id]) if sample.turn_id in result else sample for sample in batch.samples]
+    return replace(batch, samples=samples)

@@ -1,0 +1,181 @@
+"""Estimates the memory of training before anything is loaded.
+
+Bytes on the fullest device, with P all weights and T the trained ones, E the bytes of a number in the forward pass (4, or 2 in
+bfloat16), R the number of ranks with sharded weights, else 1:
+
+    weights      all trained: 4 P / R, and E P more for bfloat16 copies during a pass (not if sharded)
+                 adapter: E P / R + 4 T / R; quantised 1 or 0.55 instead of E, except outside of blocks
+                 sharded: two gathered layers and everything outside of layers, in E; with offload nothing else
+    gradients    4 T / R; twice that if several ranks each have all of them; none with offload
+    optimizer    8 T / R; none with offload
+    activations  for each token of a microbatch KEPT E times the inputs and outputs of the linear layers of all blocks;
+                 with checkpointing only of the widest block, once more for its gradients, and the input of each block
+    logits       the current piece, twice; 4 bytes for each weight of a trained head, in which its gradient is added up;
+                 with a custom loss those of all tokens, six times, and once more for version 0's
+    teacher      version 0 as a second model: 4 P / R; an average: 4 T
+
+KEPT is measured: transformers' norms, rotations and activations keep additional copies. Not counted: the attention weights of
+tries that the CPU keeps, at most blockwise.KEPT_BYTES per layer.
+"""
+
+import resource
+import sys
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import nn
+
+from clawctl.config import TrainConfig
+from clawctl.trainers.local.flops import Cost
+from clawctl.trainers.local.head import LOGITS_AT_ONCE
+from clawctl.trainers.local.sharding import layers_of
+
+GIB = 2**30
+KEPT = 1.5
+CUDA_CONTEXT = 1 * GIB  # kernels, nccl's buffers, unusable parts of the allocator
+OWN_LOGITS = 6  # measured, with a custom loss that takes one log-softmax: its logits, their log-softmax twice, gradients
+QUANTISED = {None: None, "int8": 1.0, "nf4": 0.55}  # bytes a weight, scales included
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The properties of an architecture that determine memory, with or without an adapter."""
+
+    weights: int  # all but the adapter's
+    trained: int
+    block_weights: int  # of the largest block
+    outer_weights: int  # outside of blocks: embeddings, head, last norm
+    blocks: int
+    hidden: int
+    vocabulary: int
+    width: int  # in and out features of the linear layers of all blocks
+    block_width: int  # of the widest block
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Bytes on the fullest device."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    teacher: int
+    activations: int
+    logits: int
+
+    @property
+    def total(self) -> int:
+        return sum(getattr(self, field.name) for field in fields(self))
+
+    @property
+    def certain(self) -> int:
+        """The part that a smaller microbatch cannot save."""
+        return self.weights + self.gradients + self.optimizer + self.teacher
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The distribution of a model over devices."""
+
+    ranks: int
+    sharded: bool
+    offload: bool  # of the kept part to host memory
+
+
+def shape_of(causal: Any, config: TrainConfig) -> Shape:
+    """Of a model without storage (device meta), as `config` trains it."""
+    blocks, head = layers_of(causal), causal.get_output_embeddings()
+    linear = {module: name for name, module in causal.named_modules() if isinstance(module, nn.Linear) and module is not head}
+    lora, matrices = config.lora, sum(module.weight.numel() for module in linear)
+    weights = sum(parameter.numel() for parameter in causal.parameters())
+    if lora is None:
+        trained = weights
+    else:
+        meant = [m for m, name in linear.items() if lora.targets == "all-linear" or name.rpartition(".")[2] in lora.targets]
+        trained = lora.rank * sum(module.in_features + module.out_features for module in meant)
+    widths = [sum(m.in_features + m.out_features for m in block.modules() if isinstance(m, nn.Linear)) for block in blocks]
+    block_weights = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]
+    text = causal.config.get_text_config()
+    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    kinds = getattr(text, "layer_types", None) or ["full_attention"] * len(blocks)
+    attention = kinds.count("full_attention") * text.num_attention_heads * size
+    frozen, learning = (0, matrices) if lora is None else (matrices, trained)
+    cost = Cost(frozen, learning, head.weight.numel(), lora is None, attention)
+    return Shape(
+        weights, trained, max(block_weights), weights - sum(block_weights), len(blocks), text.hidden_size,
+        head.weight.shape[0], sum(widths), max(widths), cost,
+    )  # fmt: skip
+
+
+def estimate(shape: Shape, config: TrainConfig, spread: Spread) -> MemoryEstimate:
+    """The table of this file's docstring."""
+    e = 2 if config.dtype == "bfloat16" else 4
+    parts = spread.ranks if spread.sharded else 1
+    kept = 0 if spread.offload else 1
+    learns = config.lora is None
+    own = _kept_weights(shape, config, e) / parts
+    if spread.sharded:
+        weights = kept * own + e * (2 * shape.block_weights + shape.outer_weights)
+    else:
+        weights = own + (e * shape.trained if e < 4 else 0)
+    gradients = kept * 4 * shape.trained / parts
+    if spread.ranks > 1 and not spread.sharded:
+        gradients *= 2
+    if spread.sharded and learns:
+        gradients += 4 * (shape.block_weights + shape.outer_weights)
+    return MemoryEstimate(
+        weights=int(weights),
+        gradients=int(gradients),
+        optimizer=int(kept * 8 * shape.trained / parts),
+        teacher=_teacher(shape, config, parts, kept),
+        activations=_activations(shape, config, e),
+        logits=_logits(shape, config),
+    )
+
+
+def _kept_weights(shape: Shape, config: TrainConfig, e: int) -> float:
+    """Bytes of the weights of a model and its adapter. Weights outside of blocks are not quantised."""
+    if config.lora is None:
+        return 4.0 * shape.weights
+    in_blocks = QUANTISED[config.lora.quantize] or e
+    return in_blocks * (shape.weights - shape.outer_weights) + e * shape.outer_weights + 4 * shape.trained
+
+
+def _teacher(shape: Shape, config: TrainConfig, parts: int, kept: int) -> int:
+    if config.needs_second_model:
+        return kept * 4 * shape.weights // parts
+    return 4 * shape.trained if config.teacher == "ema" and config.uses_hints else 0
+
+
+def _activations(shape: Shape, config: TrainConfig, e: int) -> int:
+    a_token = KEPT * e * shape.width
+    if config.gradient_checkpointing:
+        a_token = 2 * KEPT * e * shape.block_width + 4 * shape.hidden * shape.blocks
+    return int(config.tokens_per_microbatch * a_token)
+
+
+def _logits(shape: Shape, config: TrainConfig) -> int:
+    whole = config.tokens_per_microbatch * shape.vocabulary
+    copies, alive = 2, min(LOGITS_AT_ONCE, whole)
+    if config.custom_loss is not None:
+        reference = config.lora is not None or config.needs_second_model
+        copies, alive = OWN_LOGITS + reference, whole
+    return copies * 4 * alive + (4 * shape.vocabulary * shape.hidden if config.lora is None else 0)
+
+
+def seconds_a_microbatch(shape: Shape, config: TrainConfig, flops_a_second: float) -> float:
+    """An upper bound: all tokens of a full microbatch in one sequence, all of them scored."""
+    tokens = config.tokens_per_microbatch
+    work = shape.cost.forward_backward(tokens, tokens * (tokens + 1) // 2, tokens)
+    if config.gradient_checkpointing:
+        work += shape.cost.forward(tokens, tokens * (tokens + 1) // 2, 0)
+    return work / flops_a_second
+
+
+def peak_memory(device: torch.device) -> int:
+    """Peak bytes: of tensors on a GPU since the process began, of the whole process elsewhere."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -1,0 +1,310 @@
+"""The policy being trained: loading it, asking it for logprobs, writing it out."""
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+import torch
+from torch import Tensor, nn
+
+from clawctl.config import Recipe
+from clawctl.errors import ClawError
+from clawctl.run.policies import check_harmless
+from clawctl.trainers.local.attention import TREE, register
+from clawctl.trainers.local.batches import Merge, Microbatch, lay_out
+from clawctl.trainers.local.head import token_logprobs
+from clawctl.trainers.local.last_layer import go_on_with_asked
+from clawctl.trainers.local.loading import adapted, load_causal, load_config, publish_dtype_of, tokenizer_files_of
+from clawctl.trainers.local.norms import quicken_norms
+from clawctl.trainers.local.ranks import Ranks
+from clawctl.trainers.local.sharding import gathering, is_sharded, layers_of, shard, whole
+from clawctl.trainers.local.trees import make_branch
+
+log = logging.getLogger("clawctl.train")
+T = TypeVar("T")
+
+CANARY_PROMPTS = ("The weather today is fine, and 2 + 3 = 5.", "Please write one short sentence about the sea.")
+MASTER = "master.safetensors"  # float32 weights, in addition to a policy that is published in a narrower type
+
+
+@dataclass(slots=True)
+class PolicyModel:
+    """A causal language model with float32 master weights, with or without a peft adapter."""
+
+    module: Any  # PreTrainedModel or PeftModel: the module that is saved
+    tokenizer: Any
+    device: torch.device
+    autocast: torch.dtype | None  # of the forward pass; None: float32
+    publish_dtype: torch.dtype  # of full weights on disk
+    adapter: bool
+    tokenizer_files: dict[str, bytes]
+    merge: Merge = "none"  # how sequences that share a prefix are computed
+    dropouts: list[nn.Module] = field(default_factory=list)  # the adapter's; everything else never drops
+    across: Ranks | None = None  # the ranks that the weights are cut over; None: each has them all
+
+    @property
+    def causal(self) -> Any:
+        return self.module.get_base_model() if self.adapter else self.module
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self.causal.get_input_embeddings().num_embeddings)
+
+    @property
+    def context(self) -> int | None:
+        return getattr(self.causal.config.get_text_config(), "max_position_embeddings", None)
+
+    @property
+    def attention(self) -> str:
+        """How the model attends, by transformers' name."""
+        return str(self.causal.config._attn_implementation)
+
+    def trained(self) -> list[tuple[str, nn.Parameter]]:
+        """The parameters that learn, always in the same order."""
+        return [(name, parameter) for name, parameter in self.module.named_parameters() if parameter.requires_grad]
+
+    def logprobs(self, batch: Microbatch, causal: Any = None) -> Tensor:
+        """Of the tokens that the microbatch scores: [N], with gradient if the caller records one."""
+        causal = causal if causal is not None else self.causal
+        head = causal.get_output_embeddings()
+        asked = head, batch.targets_N, batch.temperature_N, batch.masks
+        return self.compute(lambda: token_logprobs(self.hidden(batch, causal), *asked), causal)
+
+    def compute(self, work: Callable[[], T], causal: Any = None) -> T:
+        """The result of a pass through the model: a tensor or a tuple of tensors. With sharded weights all ranks must make the same
+        passes, with and without gradient alike."""
+        with self.precision():
+            return gathering(causal if causal is not None else self.causal, work)
+
+    @torch.no_grad()
+    def keep_pace(self, passes: int, causal: Any = None) -> None:
+        """Call before `passes` passes without gradient. With sharded weights it adds passes up to the number of the busiest
+        rank."""
+        if self.across is None:
+            return
+        body = getattr(self.causal if causal is None else causal, self.causal.base_model_prefix)
+        ids_BT = torch.ones(1, 2, dtype=torch.long, device=self.device)
+        for _ in range(self.across.most(passes) - passes):
+            self.compute(lambda: body(input_ids=ids_BT, use_cache=False).last_hidden_state, causal)
+
+    def hidden(self, batch: Microbatch, causal: Any = None) -> Tensor:
+        """The states that predict the scored tokens: [N, D]. To be called inside `compute`."""
+        causal = causal if causal is not None else self.causal
+        layout: dict[str, Any] = {}
+        if batch.visible is not None:
+            layout = {"position_ids": batch.positions_BT, "tree": batch.visible}
+        hidden_BTD = getattr(causal, causal.base_model_prefix)(input_ids=batch.ids_BT, use_cache=False, **layout).last_hidden_state
+        before_N = batch.before_N
+        if hidden_BTD.shape[:2] != batch.ids_BT.shape:  # the last layer computed only the needed tokens
+            assert batch.visible is not None
+            before_N = torch.searchsorted(batch.visible.asked_M, before_N)
+        before_ND: Tensor = hidden_BTD.flatten(0, 1).index_select(0, before_N)
+        return before_ND
+
+    @contextlib.contextmanager
+    def dropping(self) -> Iterator[None]:
+        """Adapter dropout is active inside this context only. Scores and canaries never use dropout."""
+        for module in self.dropouts:
+            module.train()
+        try:
+            yield
+        finally:
+            for module in self.dropouts:
+                module.eval()
+
+    def without_adapter(self) -> contextlib.AbstractContextManager[None]:
+        disabled: contextlib.AbstractContextManager[None] = self.module.disable_adapter()
+        return disabled
+
+    def precision(self) -> contextlib.AbstractContextManager[Any]:
+        """The types of a forward pass."""
+        if self.autocast is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, self.autocast)
+
+    # ---- writing out -----------------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path, weights: dict[str, Tensor]) -> None:
+        """Save a folder that loads without others: full weights with their tokenizer, or a peft adapter (float32). `weights` are
+        `published`."""
+        if self.adapter:
+            self.module.save_pretrained(folder, state_dict=weights, save_embedding_layers=False)
+            (folder / "README.md").unlink(missing_ok=True)  # peft's empty model card
+            return
+        self.module.save_pretrained(folder, state_dict=weights)
+        config = orjson.loads((folder / "config.json").read_bytes())
+        config["dtype"] = str(self.publish_dtype).removeprefix("torch.")
+        (folder / "config.json").write_bytes(orjson.dumps(config, option=orjson.OPT_INDENT_2))
+        for name, content in self.tokenizer_files.items():
+            (folder / name).write_bytes(content)
+
+    def save_master(self, folder: Path) -> None:
+        """Save the float32 weights if the published weights are rounded and no other file has them."""
+        if not self.adapter and self.across is None and self.publish_dtype != torch.float32:
+            from safetensors.torch import save_model
+
+            save_model(self.module, str(folder / MASTER))
+
+    @torch.no_grad()
+    def published(self) -> dict[str, Tensor]:
+        """The complete weights for publication, rounded to their type; tied weights stay one tensor. With sharded weights every
+        rank must call this, and only rank 0 gets them."""
+        result: dict[str, Tensor] = {}
+        rounded: dict[int, Tensor] = {}
+        weights = dict(self.trained()) if self.adapter else self.module.state_dict(keep_vars=True)
+        for name, weight in weights.items():
+            if id(weight) not in rounded:
+                value = whole(weight.detach() if self.adapter else weight.detach().to(self.publish_dtype))
+                rounded[id(weight)] = value.cpu() if self.across is not None else value
+            if self.across is None or self.across.leads:
+                result[name] = rounded[id(weight)]
+            else:
+                rounded[id(weight)] = torch.empty(0)
+        return result
+
+    @torch.no_grad()
+    def canary(self) -> dict[str, Any]:
+        """Fixed prompts and the logprobs of their tokens by the weights as published, at temperature 1.
+
+        {"prompt_ids": [[…]], "logprobs": [[None, -1.2, …]]}: [t] belongs to token t; the first token has no logprob.
+        """
+        prompts = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in CANARY_PROMPTS]
+        values = []
+        with self._rounded():
+            for ids in prompts:
+                ids_BT = torch.tensor([ids], device=self.device)
+                logits = self.compute(functools.partial(_logits, self.causal, ids_BT))
+                told = logits[0, :-1].float().log_softmax(-1).gather(1, ids_BT[0, 1:, None]).squeeze(1)
+                values.append([None, *told.tolist()])
+        return {"prompt_ids": prompts, "logprobs": values}
+
+    @contextlib.contextmanager
+    def _rounded(self) -> Iterator[None]:
+        """Inside, all weights are as they are published."""
+        rounds = not self.adapter and self.publish_dtype != torch.float32
+        kept = [(weight, weight.detach().clone()) for _, weight in self.trained()] if rounds else []
+        for weight, wide in kept:
+            weight.copy_(wide.to(self.publish_dtype))
+        try:
+            yield
+        finally:
+            for weight, wide in kept:
+                weight.copy_(wide)
+
+
+def _logits(causal: Any, ids_BT: Tensor) -> Tensor:
+    logits: Tensor = causal(input_ids=ids_BT, use_cache=False).logits
+    return logits
+
+
+def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) -> PolicyModel:
+    """The base model, or the policy folder of a checkpoint, ready for training. Raises ClawError."""
+    from transformers import AutoTokenizer
+
+    if checkpoint is not None:
+        try:
+            check_harmless(checkpoint)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            problem = f"checkpoint {checkpoint.parent} cannot be trusted: {error}"
+            raise ClawError(problem, "restore it from a copy, or remove it to resume from the one before") from error
+    lora, config = recipe.train.lora, recipe.train
+    path = recipe.model_path if lora or checkpoint is None else str(checkpoint)
+    files_dtype = load_config(recipe.model_path).dtype
+    sharded = is_sharded(config, ranks)
+    device = torch.device("cpu") if sharded else ranks.device  # the complete model may not fit; its parts are taken from here
+    narrow = lora is not None and config.dtype == "bfloat16"
+    module = load_causal(path, device, torch.bfloat16 if narrow else torch.float32, lora.quantize if lora else None)
+    if checkpoint is not None and not lora and (checkpoint.parent / MASTER).exists():
+        from safetensors.torch import load_model
+
+        load_model(module, str(checkpoint.parent / MASTER))
+    if lora:
+        module = adapted(module, lora, checkpoint, config.seed)
+    policy = PolicyModel(
+        module=module,
+        tokenizer=AutoTokenizer.from_pretrained(recipe.model_path, trust_remote_code=False),
+        device=device,
+        autocast=torch.bfloat16 if config.dtype == "bfloat16" else None,
+        publish_dtype=publish_dtype_of(recipe.model.dtype, files_dtype),
+        adapter=lora is not None,
+        tokenizer_files={} if lora else tokenizer_files_of(recipe.model_path),
+        dropouts=[m for name, m in module.named_modules() if isinstance(m, nn.Dropout) and "lora_dropout" in name],
+    )
+    _check_head(policy)
+    if ranks.device.type == "cpu":
+        quicken_norms(policy.causal)
+    policy.merge = _usable_merge(policy, config.merge)
+    if config.gradient_checkpointing:
+        compute_layers_again(policy)
+    if sharded:
+        shard(policy.causal, ranks, policy.autocast, config.optimizer_offload)
+        policy.device, policy.across = ranks.device, ranks
+    return policy
+
+
+def load_reference(recipe: Recipe, policy: PolicyModel, ranks: Ranks) -> Any:
+    """Version 0 as a second model that computes as the policy does."""
+    device = torch.device("cpu") if policy.across is not None else ranks.device
+    reference = load_causal(recipe.model_path, device, torch.float32)
+    if ranks.device.type == "cpu":
+        quicken_norms(reference)
+    if policy.attention == TREE:
+        _attend_to_tries(reference)
+    if policy.across is not None:
+        shard(reference.requires_grad_(False), ranks, policy.autocast, recipe.train.optimizer_offload)
+    return reference
+
+
+def compute_layers_again(policy: PolicyModel) -> None:
+    """Store only each layer's input and recompute the layer in the backward pass (gradient checkpointing)."""
+    settings = {"use_reentrant": False, "context_fn": lambda: (contextlib.nullcontext(), policy.dropping())}
+    policy.causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
+    for layer in layers_of(policy.causal):
+        layer.training = True  # of the layer alone, which asks for it; its dropouts stay as they are
+
+
+@torch.no_grad()
+def _check_head(policy: PolicyModel) -> None:
+    """Refuse an architecture that does more than project its last hidden state (soft-capping, scaled logits)."""
+    ids_BT = torch.tensor([[1, 2, 3]], device=policy.device)
+    causal = policy.causal
+    hidden = getattr(causal, causal.base_model_prefix)(input_ids=ids_BT, use_cache=False).last_hidden_state
+    ours, its = causal.get_output_embeddings()(hidden), causal(input_ids=ids_BT, use_cache=False).logits
+    if not torch.allclose(ours.float(), its.float(), atol=1e-3, rtol=1e-3):
+        raise ClawError(f"{type(causal).__name__} changes its logits after the output head", "train a model that does not", 2)
+
+
+def _usable_merge(policy: PolicyModel, wanted: Merge) -> Merge:
+    """The merge of the recipe, or exact prefixes if the architecture is not plain attention to all earlier tokens."""
+    if wanted == "tree" and not _attends_to_tries(policy):
+        log.info("%s is not a pure attention model, so only exact prefixes are merged", type(policy.causal).__name__)
+        return "prefix"
+    return wanted
+
+
+@torch.no_grad()
+def _attends_to_tries(policy: PolicyModel) -> bool:
+    """Whether the model computes a small trie like its separate sequences. Afterwards it uses the tree attention."""
+    config = policy.causal.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"} or not getattr(policy.causal, "_supports_sdpa", False):
+        return False
+    _attend_to_tries(policy.causal)
+    prompts, completions = ([1, 2, 3], [1, 2, 3, 4, 5], [2, 1]), ([4, 5], [3, 6], [3, 4])
+    branches = [make_branch(prompt, completion, 1.0) for prompt, completion in zip(prompts, completions, strict=True)]
+    alone, merged = (policy.hidden(lay_out(branches, merge, policy.device)).float() for merge in ("none", "tree"))
+    if (alone - merged).norm() < 0.02 * alone.norm():  # bfloat16 base weights round; a wrong mask is off by its own size
+        return True
+    policy.causal.set_attn_implementation("sdpa")
+    return False
+
+
+def _attend_to_tries(causal: Any) -> None:
+    register()
+    causal.set_attn_implementation(TREE)
+    go_on_with_asked(causal)

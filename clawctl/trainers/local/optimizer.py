@@ -1,0 +1,62 @@
+"""AdamW: its learning rate, and its state in a checkpoint."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clawctl.config import TrainConfig
+from clawctl.errors import ClawError
+from clawctl.trainers.local.model import PolicyModel
+from clawctl.trainers.local.sharding import part_of
+
+FILE = "optimizer.safetensors"  # in a checkpoint; AdamW's settings are the recipe's
+
+
+def make_optimizer(policy: PolicyModel, config: TrainConfig) -> torch.optim.Optimizer:
+    """AdamW, with weight decay on matrices only. It uses the fused kernel, because the step is memory-bound on the CPU too."""
+    parameters = [parameter for _, parameter in policy.trained()]
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=config.lr, betas=config.betas, fused=True)
+
+
+def learning_rate(config: TrainConfig, step: int) -> float:
+    """Rises linearly over the first `warmup_steps` of a lineage, then stays."""
+    return config.lr * min(1.0, step / config.warmup_steps) if config.warmup_steps else config.lr
+
+
+def save_optimizer(optimizer: torch.optim.Optimizer, folder: Path) -> None:
+    """The state by parameter, in the order of `PolicyModel.trained`."""
+    from safetensors.torch import save_file
+
+    state: dict[int, dict[str, Tensor]] = optimizer.state_dict()["state"]
+    save_file({f"{i}.{key}": value for i, own in state.items() for key, value in own.items()}, folder / FILE)
+
+
+def read_optimizer(checkpoint: Path) -> dict[int, dict[str, Tensor]]:
+    """What `save_optimizer` wrote. Raises ClawError."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        flat = load_file(checkpoint / FILE)
+    except (OSError, SafetensorError) as error:
+        fix = "restore it from a copy, or start a new run with --run"
+        raise ClawError(f"checkpoint {checkpoint} cannot be read: {error}", fix) from error
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in flat.items():
+        index, _, key = name.partition(".")
+        state.setdefault(int(index), {})[key] = value
+    return state
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Path) -> None:
+    """Load the state of a checkpoint, sharded like the parameters. Raises ClawError."""
+    parameters: list[Any] = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    saved = read_optimizer(checkpoint)
+    own = {i: {key: part_of(value, parameters[i]) for key, value in values.items()} for i, values in saved.items()}
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": own})

@@ -1,0 +1,135 @@
+"""The logprobs of a microbatch's turns: by the policy, and by the teacher that reads the hint."""
+
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from clawctl.train.measures import Measures
+from clawctl.train.sample import Sample
+from clawctl.trainers.local.batches import Microbatch, lay_out, share_out
+from clawctl.trainers.local.branches import asking, teacher_branches
+from clawctl.trainers.local.custom_loss import custom_loss, logits_of, logprobs_of
+from clawctl.trainers.local.flops import count_pass
+from clawctl.trainers.local.objective import CUSTOM, LikeliestLogprobs, Objective, TurnLogprobs
+from clawctl.trainers.local.tops import Asking, look, teachers_of
+
+if TYPE_CHECKING:
+    from clawctl.trainers.local.step import Training
+
+
+def sampled_logprobs(
+    training: "Training",
+    microbatch: Microbatch,
+    part: Sequence[Sample],
+    teacher: Mapping[str, Tensor],
+    together: Collection[str] = (),
+) -> list[TurnLogprobs]:
+    """Of the sampled tokens. The branches that the policy reads as the teacher of the turns `together` come last."""
+    policy = training.policy
+    with policy.dropping():
+        logprobs = policy.logprobs(microbatch)
+    # The weights do not change within a step, so the policy "before the step" is the one that was just computed,
+    # unless dropout has blurred it.
+    before = logprobs.detach()
+    if policy.dropouts:
+        with torch.no_grad():
+            before = policy.logprobs(microbatch)
+    now, then = logprobs.split(microbatch.lengths), before.split(microbatch.lengths)
+    names = [sample.turn_id for sample in part if sample.turn_id in together]
+    teacher = {**teacher, **dict(zip(names, then[len(part) :], strict=True))}
+    streams = zip(part, now[: len(part)], then[: len(part)], strict=True)
+    return [TurnLogprobs(s, now_T, before_T, _sampler(s, now_T), teacher.get(s.turn_id)) for s, now_T, before_T in streams]
+
+
+def likeliest_logprobs(
+    training: "Training", microbatch: Microbatch, part: Sequence[Sample], k: int, measures: Measures
+) -> list[TurnLogprobs]:
+    """Of the sampled tokens, and of the policy's `k` likeliest at each position, by the policy and by each teacher."""
+    policy = training.policy
+    with measures.clock("forward"):
+        with policy.dropping():
+            now = look(policy, microbatch, k)
+        before_N, before_NK = now.logprobs_N.detach(), now.likeliest_NK.detach()
+        if policy.dropouts:
+            with torch.no_grad():
+                calm = look(policy, microbatch, k, now.ids_NK)
+            before_N, before_NK = calm.logprobs_N, calm.likeliest_NK
+    streams = [s.split(microbatch.lengths) for s in (now.logprobs_N, before_N, now.likeliest_NK, before_NK, now.ids_NK)]
+    hinted = [index for index, sample in enumerate(part) if sample.teacher_prompt_ids is not None]
+    with measures.clock("teacher"), _as_teacher(training):
+        own, ids = [part[index] for index in hinted], [streams[4][index] for index in hinted]
+        ask = Asking(training.config.tokens_per_microbatch, measures, training.cost, training.reference)
+        teachers = dict(zip(hinted, teachers_of(policy, own, ids, ask), strict=True))
+    turns = []
+    for i, (sample, now_T, before_T, now_TK, before_TK, _) in enumerate(zip(part, *streams, strict=True)):
+        teacher = teachers.get(i)
+        tops = LikeliestLogprobs(now_TK, before_TK, teacher.logprobs_HTK, teacher.overlap_HT) if teacher is not None else None
+        turns.append(TurnLogprobs(sample, now_T, before_T, _sampler(sample, now_T), None, tops))
+    return turns
+
+
+@torch.no_grad()
+def teacher_logprobs(training: "Training", samples: Sequence[Sample], measures: Measures) -> dict[str, Tensor]:
+    """For each turn with a hint, the logprob of each of its own tokens after the prompt with the hint: one per token, none
+    invented."""
+    config, policy = training.config, training.policy
+    known = {s.turn_id: torch.tensor(s.teacher_logprobs, device=policy.device) for s in samples if s.teacher_logprobs is not None}
+    hinted = asking(samples)
+    branches = teacher_branches(hinted)
+    with _as_teacher(training):
+        groups = share_out(branches, policy.merge, config.tokens_per_microbatch).groups if branches else []
+        policy.keep_pace(len(groups), training.reference)
+        for group in groups:
+            own = [branches[index] for index in group]
+            microbatch = lay_out(own, policy.merge, policy.device)
+            count_pass(measures, training.cost, microbatch, own)
+            values = policy.logprobs(microbatch, training.reference).split(microbatch.lengths)
+            known.update({hinted[index].turn_id: value for index, value in zip(group, values, strict=True)})
+    return known
+
+
+def custom_loss_of(
+    training: "Training",
+    microbatch: Microbatch,
+    part: Sequence[Sample],
+    teacher: Mapping[str, Tensor],
+    objective: Objective,
+    measures: Measures,
+) -> Tensor:
+    """The user's loss of a few turns."""
+    policy = training.policy
+    assert training.custom is not None
+    with policy.dropping():
+        logits = logits_of(policy, microbatch)
+    now = logprobs_of(logits, microbatch)
+    with torch.no_grad():
+        before = policy.logprobs(microbatch) if policy.dropouts else now.detach()
+        reference = None
+        if policy.adapter:
+            with policy.without_adapter():
+                reference = logits_of(policy, microbatch)
+        elif training.reference is not None:
+            reference = logits_of(policy, microbatch, training.reference)
+    streams = zip(part, now.split(microbatch.lengths), before.split(microbatch.lengths), strict=True)
+    turns = [TurnLogprobs(s, now_T, before_T, _sampler(s, now_T), teacher.get(s.turn_id)) for s, now_T, before_T in streams]
+    objective.note(turns, measures)
+    for turn in turns:
+        measures.turns[turn.sample.turn_id].advantages[CUSTOM] = objective.advantages(turn).cpu().numpy()
+    loss = custom_loss(training.custom, (logits, reference), turns, objective, microbatch)
+    measures.add_loss(CUSTOM, float(loss.detach()))
+    return loss
+
+
+def _sampler(sample: Sample, like_T: Tensor) -> Tensor:
+    return torch.tensor(sample.logprobs, dtype=torch.float32, device=like_T.device)
+
+
+def _as_teacher(training: "Training") -> contextlib.AbstractContextManager[None]:
+    """Inside, the policy is the teacher that the recipe names."""
+    if training.average is not None:
+        return training.average.worn()
+    apart = training.config.teacher == "base" and training.policy.adapter
+    return training.policy.without_adapter() if apart else contextlib.nullcontext()

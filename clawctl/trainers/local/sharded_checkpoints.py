@@ -1,0 +1,160 @@
+"""Checkpoints of a sharded trainer: each rank saves its part, and any number of ranks can resume from them.
+
+    sharded/
+      index.json               number of ranks that wrote, and the checksum of each file
+      0-of-2.safetensors       rank 0's parts of weights and optimizer; its header has their places
+      1-of-2.safetensors       in the whole tensor
+
+The files contain numbers and names. torch.distributed.checkpoint is not used, because it pickles its index, and anyone who can
+write a pickle can run code. A checksum does not help: anyone who can write the file can write its checksum.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from clawctl.errors import ClawError
+from clawctl.run.checksums import Damaged, check_folder, checksums_of, read_sealed, sealed
+from clawctl.run.directory import move, sync
+from clawctl.trainers.local.model import PolicyModel
+from clawctl.trainers.local.ranks import Ranks
+
+NAME = "sharded"  # in a checkpoint's folder
+_INDEX = "index.json"
+_OLD_INDEX = ".metadata"  # of torch.distributed.checkpoint, a pickle
+
+
+def write_parts(folder: Path, ranks: Ranks, policy: PolicyModel, optimizer: torch.optim.Optimizer) -> None:
+    """Make a folder of parts, to be moved into a checkpoint. Every rank must call it. Raises OSError on every rank if one fails."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    def make_room() -> None:
+        shutil.rmtree(folder, ignore_errors=True)  # of a killed trainer
+        folder.mkdir(mode=0o700, parents=True)
+
+    ranks.led(make_room)
+    path = folder / _file(ranks.rank, ranks.world)
+    held, places = {}, {}
+    for name, tensor in _tensors(policy, optimizer).items():
+        local, offset = _part(tensor)
+        if local.numel() and (offset is not None or ranks.leads):  # rank 0 writes data that is the same on all ranks
+            held[name], places[name] = local.contiguous().cpu(), {"offset": offset or [], "shape": list(tensor.shape)}
+    problem = None
+    try:
+        save_file(held, path, {"places": orjson.dumps(places).decode()})
+        sync(path)
+    except (OSError, SafetensorError) as error:
+        problem = str(error)
+    failed = [told for told in ranks.gather(problem) if told is not None]
+    if failed:
+        raise OSError(f"a rank cannot write its part of {folder}: {failed[0]}")
+
+    def write_index() -> None:
+        (folder / _INDEX).write_bytes(sealed(orjson.dumps({"ranks": ranks.world, "files": checksums_of(folder)})))
+        sync(folder / _INDEX)
+        sync(folder)
+
+    ranks.led(write_index)
+
+
+def move_into(checkpoint: Path, parts: Path) -> None:
+    move(parts, checkpoint / NAME)
+
+
+def read_parts(checkpoint: Path, policy: PolicyModel, optimizer: torch.optim.Optimizer) -> bool:
+    """Load the parts of a sharded trainer into the weights and the optimizer, whatever their current sharding. False if there are
+    no parts. Raises ClawError."""
+    from safetensors import SafetensorError
+
+    folder = checkpoint / NAME
+    if not folder.exists():
+        return False
+    if (folder / _OLD_INDEX).exists() and not (folder / _INDEX).exists():
+        raise ClawError(
+            f"checkpoint {checkpoint} was written by an older clawctl, with a pickle that could run code when it is read",
+            "finish this run with the clawctl version that wrote it, or start a new run from its newest policy with --run",
+        )
+    for _, parameter in policy.trained():
+        step = torch.zeros((), dtype=torch.float32, device=parameter.device)
+        state = {key: torch.zeros_like(parameter, requires_grad=False) for key in ("exp_avg", "exp_avg_sq")}
+        optimizer.state[parameter] = {"step": step, **state}
+    try:
+        _fill(_tensors(policy, optimizer), folder)
+    except (Damaged, OSError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        told = str(error).strip().splitlines()[-1:] or [repr(error)]
+        raise ClawError(
+            f"checkpoint {checkpoint} cannot be read: {told[0]}", "restore it from a copy, or start a new run"
+        ) from error
+    return True
+
+
+@torch.no_grad()
+def _fill(tensors: dict[str, Tensor], folder: Path) -> None:
+    """Copy values from the files into this rank's part of each tensor. Raises Damaged if a value is in none or in two of them."""
+    from safetensors import safe_open
+
+    index = read_sealed((folder / _INDEX).read_bytes())
+    files = [_file(rank, int(index["ranks"])) for rank in range(int(index["ranks"]))]
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        check_folder(folder, {name: index["files"][name] for name in files})
+    ours = {name: _part(tensor) for name, tensor in tensors.items()}
+    result = dict.fromkeys(tensors, 0)
+    for file in files:
+        with safe_open(folder / file, "pt") as opened:
+            places: dict[str, Any] = orjson.loads(opened.metadata()["places"])
+            for name in places.keys() & tensors.keys():
+                local, offset = ours[name]
+                if places[name]["shape"] != list(tensors[name].shape):
+                    raise Damaged(f"{name} has shape {places[name]['shape']}, but the model's shape is {list(tensors[name].shape)}")
+                result[name] += _copy(local, offset or [0] * local.ndim, opened.get_slice(name), places[name]["offset"])
+    for name, (local, _) in ours.items():
+        if result[name] != local.numel():
+            raise Damaged(f"{result[name]} of the {local.numel()} values of {name} are present")
+
+
+def _copy(target: Tensor, target_offset: list[int], source: Any, source_offset: list[int]) -> int:
+    """Copy the overlap of two parts of one tensor, and return its number of values."""
+    if not target.ndim:
+        target.copy_(source[...])
+        return 1
+    source_offset = source_offset or [0] * target.ndim
+    into, out_of = [], []
+    for size, start, other_size, other in zip(target.shape, target_offset, source.get_shape(), source_offset, strict=True):
+        begin, end = max(start, other), min(start + size, other + other_size)
+        if begin >= end:
+            return 0
+        into.append(slice(begin - start, end - start))
+        out_of.append(slice(begin - other, end - other))
+    shared = target[tuple(into)]
+    shared.copy_(source[tuple(out_of)])
+    return shared.numel()
+
+
+def _part(tensor: Tensor) -> tuple[Tensor, list[int] | None]:
+    """This rank's part of a tensor, and its offset in the complete tensor; None if every rank has all of it."""
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    if not isinstance(tensor, DTensor):
+        return tensor, None
+    _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    return tensor.to_local(), list(offset)
+
+
+def _file(rank: int, world: int) -> str:
+    return f"{rank}-of-{world}.safetensors"
+
+
+def _tensors(policy: PolicyModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Weights and AdamW's state by name, read and written in place."""
+    result: dict[str, Tensor] = {}
+    for name, parameter in policy.trained():
+        result[f"weights.{name}"] = parameter.detach()
+        result |= {f"optimizer.{name}.{key}": value for key, value in optimizer.state[parameter].items()}
+    return result

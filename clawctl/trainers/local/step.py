@@ -1,0 +1,224 @@
+"""One optimizer step: from a batch to new weights, on however many ranks.
+
+Batch      the samples of one step
+part       the samples of one microbatch: sessions stay together, so that shared prefixes are computed once
+Microbatch its tensors, laid out as tries
+"""
+
+import contextlib
+import functools
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clawctl.config import TrainConfig
+from clawctl.plugins import CustomLoss
+from clawctl.train.advantages.off_policy import correction_of
+from clawctl.train.agreement import disagreeing
+from clawctl.train.measures import Measures, StepFacts, StepResult, merged, step_row
+from clawctl.train.sample import Batch, Sample
+from clawctl.trainers.local.batches import lay_out, share, share_out
+from clawctl.trainers.local.branches import taught_together, teacher_branches, turn_branches
+from clawctl.trainers.local.ema import Average
+from clawctl.trainers.local.flops import Cost, count_pass, peak_flops
+from clawctl.trainers.local.imported import scored
+from clawctl.trainers.local.influence import TOO_FAR, bound_of, weight_of
+from clawctl.trainers.local.memory import peak_memory
+from clawctl.trainers.local.model import PolicyModel
+from clawctl.trainers.local.objective import CUSTOM, Objective, objective_of
+from clawctl.trainers.local.optimizer import learning_rate
+from clawctl.trainers.local.own_gradients import measuring
+from clawctl.trainers.local.ranks import Ranks
+from clawctl.trainers.local.scores import custom_loss_of, likeliest_logprobs, sampled_logprobs, teacher_logprobs
+from clawctl.trainers.local.sharding import whole
+from clawctl.trainers.local.trees import Packing, own_starts
+
+log = logging.getLogger("clawctl.train")
+
+
+@dataclass(slots=True)
+class Training:
+    """Everything that a step reads and changes."""
+
+    policy: PolicyModel
+    optimizer: torch.optim.Optimizer
+    config: TrainConfig
+    ranks: Ranks
+    reference: Any | None  # version 0 as a second model, if the teacher is `base` and all weights are trained
+    cost: Cost | None = None  # of a pass; None: not known
+    custom: CustomLoss | None = None  # in the place of the policy loss
+    average: Average | None = None  # the teacher `ema`
+
+
+def train_step(training: Training, batch: Batch) -> StepResult:
+    """Make one step. Nothing changes if its loss or gradient is not finite, or if another model sampled its turns."""
+    config, ranks, optimizer = training.config, training.ranks, training.optimizer
+    batch = scored(training.policy, ranks, batch, config.tokens_per_microbatch)
+    objective, measures = objective_of(config, batch), Measures()
+    torch.manual_seed((config.seed * 1_000_003 + batch.step) * 1009 + ranks.rank)  # of dropout: the same after a crash
+    optimizer.zero_grad(set_to_none=True)
+    add_gradients(training, objective, measures)
+    with measures.clock("optimizer"):
+        norm = _clip_gradients(training)
+    measures.peak_memory = peak_memory(training.policy.device)
+    total = merged(ranks.gather(measures))
+    problem, broken, wrong_model = None, tuple(name for name, turn in total.turns.items() if not turn.finite), False
+    if not (math.isfinite(norm) and all(math.isfinite(loss) for loss in total.losses.values())):
+        problem = "loss or gradient is not finite"
+    else:
+        broken, wrong_model = disagreeing(total, batch, config.max_mismatch)
+        problem = "logprobs disagree with the model" if broken else None
+    if problem is not None:
+        optimizer.zero_grad(set_to_none=True)
+        return StepResult(None, problem=problem, broken=broken, wrong_model=wrong_model)
+    lr = learning_rate(config, batch.depth or batch.step)
+    with total.clock("optimizer"):
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)  # the weights to publish need their memory
+        if training.average is not None:
+            training.average.learn()
+    facts = _facts(training, objective, norm, lr)
+    return StepResult(step_row(total, batch, facts), total.turns, facts)
+
+
+def add_gradients(training: Training, objective: Objective, measures: Measures) -> None:
+    """Add this rank's part of the batch. The excess of a turn over its bound is subtracted afterwards, because it is not known
+    earlier."""
+    samples = objective.batch.samples
+    sizes = backward(training, samples, objective, measures)
+    bound = bound_of(sizes.values(), training.config.turn_bound)
+    weights = {turn_id: weight_of(size, bound) for turn_id, size in sizes.items()}
+    least = min(weights.values(), default=1.0)
+    if least == 1:
+        return
+    again = Measures()
+    if least < TOO_FAR or training.policy.dropouts:  # dropout would blur the same turn in another way
+        training.optimizer.zero_grad(set_to_none=True)
+        backward(training, samples, objective, again, weights)
+    else:
+        excess = {turn_id: weight - 1 for turn_id, weight in weights.items() if weight < 1}
+        backward(training, [s for s in samples if s.turn_id in excess], objective, again, excess)
+    measures.add_work(again)
+    for turn_id, numbers in measures.turns.items():
+        numbers.bounded = weights[turn_id]
+
+
+def backward(
+    training: Training,
+    samples: Sequence[Sample],
+    objective: Objective,
+    measures: Measures,
+    weights: Mapping[str, float] | None = None,
+) -> dict[str, float]:
+    """Add the gradients of the turns, times `weights`, on all ranks. Returns the size of each turn's gradient (`own_gradients`) in
+    the first call, before there are weights."""
+    measured = weights is None and training.config.turn_bound is not None and len(samples) > 1
+    starts = dict(zip((s.turn_id for s in samples), own_starts(turn_branches(samples)), strict=True)) if measured else None
+    sizes: dict[str, float] = {}
+    own, spare = pack(training, samples, measures, by_turn=weights is not None and training.custom is not None)
+    for part in own:
+        sizes |= _add_part(training, part, objective, measures, weights or {}, starts)
+    for part in spare:
+        _add_part(training, part, objective, Measures(), dict.fromkeys((s.turn_id for s in part), 0.0))
+    return {turn_id: size for found in training.ranks.gather(sizes) for turn_id, size in found.items()} if measured else {}
+
+
+def pack(
+    training: Training, samples: Sequence[Sample], measures: Measures, by_turn: bool = False
+) -> tuple[list[list[Sample]], list[list[Sample]]]:
+    """The parts of this rank, and those that it computes for nothing: sharded weights are put together by all ranks or none, so a
+    rank that has no turns left makes the last pass too. `by_turn`: one turn each, because a custom loss of many turns cannot be
+    weighted by turn."""
+    policy, ranks = training.policy, training.ranks
+    packing = Packing([[index] for index in range(len(samples))], 0, 0)
+    if not by_turn:
+        packing = share_out(turn_branches(samples), policy.merge, training.config.tokens_per_microbatch, ranks.world)
+    measures.cuts, measures.recomputed_tokens = (packing.cuts, packing.recomputed) if ranks.leads else (0, 0)
+    if measures.cuts:
+        _log_cut_once(ranks.world)
+    own = share(packing.groups, ranks.rank, ranks.world)
+    spare = packing.groups[-1:] if policy.across is not None and len(own) * ranks.world < len(packing.groups) else []
+    parts, spare_parts = ([[samples[index] for index in group] for group in groups] for groups in (own, spare))
+    return parts, spare_parts
+
+
+def _add_part(
+    training: Training,
+    part: list[Sample],
+    objective: Objective,
+    measures: Measures,
+    weights: Mapping[str, float],
+    starts: Mapping[str, int] | None = None,
+) -> dict[str, float]:
+    """Add the gradient of one microbatch. `starts`: the first token of each turn's own part, if its size is requested."""
+    policy, sampled_only = training.policy, objective.likeliest is None
+    together = taught_together(training.config, policy, part) if sampled_only and training.custom is None else set()
+    with measures.clock("teacher"):
+        apart = [sample for sample in part if sample.turn_id not in together]
+        teacher = teacher_logprobs(training, apart, measures) if sampled_only else {}
+    branches = [*turn_branches(part, starts), *teacher_branches([s for s in part if s.turn_id in together])]
+    microbatch = lay_out(branches, policy.merge, policy.device)
+    count_pass(measures, training.cost, microbatch, branches, backward=True)
+    with measuring(policy, microbatch, len(part)) if starts is not None else contextlib.nullcontext() as squares:
+        if training.custom is not None:
+            with measures.clock("forward"):
+                weight = weights.get(part[0].turn_id, 1.0)  # of a single turn, see `pack`
+                loss = weight * custom_loss_of(training, microbatch, part, teacher, objective, measures)
+        elif objective.likeliest is not None:
+            turns = likeliest_logprobs(training, microbatch, part, objective.likeliest, measures)
+            with measures.clock("forward"):
+                loss = objective.loss(turns, measures, weights)
+        else:
+            with measures.clock("forward"):
+                turns = sampled_logprobs(training, microbatch, part, teacher, together)
+                loss = objective.loss(turns, measures, weights)
+        with measures.clock("backward"):
+            loss.backward()
+    names = (sample.turn_id for sample in part)
+    return dict(zip(names, squares.sqrt().tolist(), strict=True)) if squares is not None else {}
+
+
+def gradients_of(training: Training, batch: Batch) -> Iterator[list[Tensor]]:
+    """The gradient of each turn of a step by itself, weighed as it is in this step; they add up to the step's before it is
+    clipped. One tensor for each trained parameter. No weight is changed."""
+    objective, parameters = objective_of(training.config, batch), [parameter for _, parameter in training.policy.trained()]
+    measures = Measures()
+    add_gradients(training, objective, measures)
+    for sample in batch.samples:
+        training.optimizer.zero_grad(set_to_none=True)
+        weights = {sample.turn_id: measures.turns[sample.turn_id].bounded}
+        _add_part(training, [sample], objective, Measures(), weights)
+        yield [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters]
+    training.optimizer.zero_grad(set_to_none=True)
+
+
+def _clip_gradients(training: Training) -> float:
+    """Sum the gradients of all ranks and clip them. Returns their norm before."""
+    parameters = [parameter for _, parameter in training.policy.trained()]
+    if training.policy.across is None:
+        training.ranks.sum_gradients(parameters)
+    return float(whole(torch.nn.utils.clip_grad_norm_(parameters, training.config.clip_grad)))
+
+
+def _facts(training: Training, objective: Objective, norm: float, lr: float) -> StepFacts:
+    device, config = training.policy.device, training.config
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    peak = peak_flops(name, config.peak_tflops)
+    weights = {term.name: term.weight for term in objective.terms} | {CUSTOM: 1.0}
+    correction = None if training.custom is not None else asdict(correction_of(config))
+    peak = peak and peak * training.ranks.world
+    return StepFacts(config.method, weights, objective.counts, norm, lr, peak, config.clip_grad, correction)
+
+
+@functools.cache
+def _log_cut_once(world: int) -> None:
+    """A larger `tokens_per_microbatch` or fewer ranks would save these tokens."""
+    why = "longer than train.tokens_per_microbatch" + (f", or shared by {world} processes" if world > 1 else "")
+    log.info("sessions %s are split between turns, so the parts that their turns share are computed again", why)

@@ -1,0 +1,102 @@
+"""The policy's likeliest tokens along its own answers, and their logprobs by each teacher: for methods that compare whole
+distributions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clawctl.train.measures import Measures
+from clawctl.train.sample import Sample
+from clawctl.trainers.local.batches import Microbatch, lay_out, share_out
+from clawctl.trainers.local.flops import Cost, count_pass
+from clawctl.trainers.local.head import likeliest, token_logprobs
+from clawctl.trainers.local.model import PolicyModel
+from clawctl.trainers.local.trees import make_branch
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The policy's logprobs of the N completion tokens of a microbatch, and of the K likeliest at each position."""
+
+    logprobs_N: Tensor
+    ids_NK: Tensor
+    likeliest_NK: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How teachers are asked."""
+
+    tokens: int  # in one pass
+    measures: Measures
+    cost: Cost | None = None
+    causal: Any = None  # the model to use; None: the policy's own
+
+
+@dataclass(frozen=True, slots=True)
+class Teachers:
+    """The logprobs of the policy's K likeliest tokens at the T positions of one turn, by its H teachers."""
+
+    logprobs_HTK: Tensor
+    overlap_HT: Tensor  # how many of the K are among the teacher's own K likeliest
+
+
+def look(policy: PolicyModel, batch: Microbatch, k: int, ids_NK: Tensor | None = None) -> Look:
+    """With gradient if the caller records one. `ids_NK` names the tokens; else they are the likeliest of this very pass."""
+    head = policy.causal.get_output_embeddings()
+
+    def work() -> tuple[Tensor, Tensor]:
+        hidden_ND = policy.hidden(batch)
+        named_NK = likeliest(hidden_ND.detach(), head, batch.temperature_N, k, batch.masks)[0] if ids_NK is None else ids_NK
+        asked = torch.cat([named_NK, batch.targets_N[:, None]], 1)
+        return token_logprobs(hidden_ND, head, asked, batch.temperature_N, batch.masks), named_NK
+
+    result, named_NK = policy.compute(work)
+    return Look(result[:, k], named_NK, result[:, :k])
+
+
+@torch.no_grad()
+def teachers_of(policy: PolicyModel, samples: Sequence[Sample], ids: Sequence[Tensor], how: Asking) -> list[Teachers]:
+    """For each turn (all have a hint) the teachers with each of its hints, asked for the tokens `ids` [T, K] at its positions."""
+    asked = [(turn, prompt) for turn, sample in enumerate(samples) for prompt in hinted_prompts(sample)]
+    branches = [
+        make_branch(prompt, samples[turn].completion_ids, samples[turn].temperature, samples[turn].allowed)
+        for turn, prompt in asked
+    ]
+    told: dict[int, Teachers] = {}
+    groups = share_out(branches, policy.merge, how.tokens).groups if branches else []
+    policy.keep_pace(len(groups), how.causal)
+    for group in groups:
+        own = [branches[place] for place in group]
+        batch = lay_out(own, policy.merge, policy.device)
+        count_pass(how.measures, how.cost, batch, own)
+        wanted_NK = torch.cat([ids[asked[place][0]] for place in group])
+        pieces = zip(*(stream.split(batch.lengths) for stream in _told(policy, batch, wanted_NK, how.causal)), strict=True)
+        told.update({place: Teachers(*piece) for place, piece in zip(group, pieces, strict=True)})
+    by_turn = [[told[place] for place, (turn, _) in enumerate(asked) if turn == index] for index in range(len(samples))]
+    return [Teachers(torch.stack([t.logprobs_HTK for t in h]), torch.stack([t.overlap_HT for t in h])) for h in by_turn]
+
+
+def _told(policy: PolicyModel, batch: Microbatch, ids_NK: Tensor, causal: Any) -> tuple[Tensor, Tensor]:
+    causal = causal if causal is not None else policy.causal
+    head = causal.get_output_embeddings()
+
+    def work() -> tuple[Tensor, Tensor]:
+        hidden_ND = policy.hidden(batch, causal)
+        own_NK, _ = likeliest(hidden_ND, head, batch.temperature_N, ids_NK.shape[1], batch.masks)
+        return token_logprobs(hidden_ND, head, ids_NK, batch.temperature_N, batch.masks), overlap(ids_NK, own_NK)
+
+    return policy.compute(work, causal)
+
+
+def overlap(ids_NK: Tensor, others_NK: Tensor) -> Tensor:
+    """How many of the tokens at a position are among the others: [N]."""
+    return (ids_NK[:, :, None] == others_NK[:, None, :]).any(2).sum(1)
+
+
+def hinted_prompts(sample: Sample) -> list[list[int]]:
+    """The turn's prompt with each of its hints."""
+    return [] if sample.teacher_prompt_ids is None else [sample.teacher_prompt_ids, *map(list, sample.other_prompts)]

@@ -1,0 +1,156 @@
+"""The trainer of this machine: torch, transformers and peft, in one process or in several ranks.
+
+Only rank 0 runs the loop. It sends each of its calls to the other ranks, which make the same call at the same time (`follow`).
+"""
+
+import gc
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clawctl.config import Recipe
+from clawctl.errors import ClawError
+from clawctl.train.measures import StepResult
+from clawctl.train.sample import Batch
+from clawctl.trainers import Model
+from clawctl.trainers.local.custom_loss import load_custom_loss
+from clawctl.trainers.local.ema import Average
+from clawctl.trainers.local.flops import cost_of
+from clawctl.trainers.local.loading import load_config
+from clawctl.trainers.local.model import load_policy, load_reference
+from clawctl.trainers.local.optimizer import load_optimizer, make_optimizer, save_optimizer
+from clawctl.trainers.local.ranks import Ranks
+from clawctl.trainers.local.sharded_checkpoints import move_into, read_parts, write_parts
+from clawctl.trainers.local.step import Training, train_step
+from clawctl.trainers.texts import TokenizerTexts
+
+log = logging.getLogger("clawctl.train")
+
+_END = "end"
+
+
+@dataclass(slots=True)
+class LocalSnapshot:
+    """The weights of a version in memory. With sharded weights masters and optimizer are parts on disk, which are moved."""
+
+    canary: dict[str, Any]
+    weights: dict[str, Tensor]
+    training: Training
+    parts: Path | None
+
+    @property
+    def repeatable(self) -> bool:
+        return self.parts is None
+
+    def save(self, folder: Path) -> None:
+        policy = self.training.policy
+        policy.save(folder / "policy", self.weights)
+        if self.parts is None:
+            save_optimizer(self.training.optimizer, folder)
+        else:
+            move_into(folder, self.parts)
+        policy.save_master(folder)
+        if self.training.average is not None:
+            self.training.average.save(folder)
+
+
+class LocalTrainer:
+    """A `Trainer`. With several ranks each method is called on rank 0 and runs on all."""
+
+    def __init__(self, recipe: Recipe, ranks: Ranks) -> None:
+        self.recipe, self.ranks = recipe, ranks
+        self._training: Training | None = None
+        self._calling = False  # the other ranks are inside the same call
+
+    @property
+    def training(self) -> Training:
+        assert self._training is not None, "resume comes first"
+        return self._training
+
+    def resume(self, version: int, checkpoint: Path | None, weights: Path | None) -> Model:
+        self._on_all_ranks("_load", checkpoint, weights)
+        policy, config = self.training.policy, self.recipe.train
+        log.info("training %s from version %d with %s", self.recipe.model.path, version, config.method)
+        exact = policy.autocast is None and policy.publish_dtype == torch.float32
+        return Model(TokenizerTexts(policy.tokenizer, policy.vocabulary, policy.context), policy.adapter, exact)
+
+    def step(self, batch: Batch) -> StepResult:
+        result: StepResult = self._on_all_ranks("_step", batch)
+        return result
+
+    def publish(self, version: int, scratch: Path) -> LocalSnapshot:
+        if self.training.policy.across is None:
+            return self._snapshot(scratch)  # rank 0 has everything
+        snapshot: LocalSnapshot = self._on_all_ranks("_snapshot", scratch)
+        return snapshot
+
+    def idle(self) -> None:
+        self.ranks.broadcast(None)
+
+    # ---- on every rank ---------------------------------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Make the calls of rank 0 until it ends."""
+        while (call := self.ranks.broadcast(None)) != _END:
+            if isinstance(call, int):
+                raise SystemExit(call)
+            if call is not None:
+                name, arguments = call
+                getattr(self, name)(*arguments)
+
+    @contextmanager
+    def leading(self) -> Iterator["LocalTrainer"]:
+        """Inside, this rank makes calls; afterwards the others end, with the exit code of a ClawError. After any other error they
+        notice that this process is gone."""
+        try:
+            yield self
+        except ClawError as error:
+            if not self._calling:
+                self.ranks.broadcast(error.exit_code)
+            raise
+        self.ranks.broadcast(_END)
+
+    def _on_all_ranks(self, name: str, *arguments: Any) -> Any:
+        self.ranks.broadcast((name, arguments))
+        self._calling = True
+        result = getattr(self, name)(*arguments)
+        self._calling = False
+        return result
+
+    def _load(self, checkpoint: Path | None, weights: Path | None) -> None:
+        self._training = None
+        gc.collect()  # there may be no room for two models
+        self._training = load_training(self.recipe, self.ranks, checkpoint, weights)
+
+    def _step(self, batch: Batch) -> StepResult:
+        return train_step(self.training, batch)
+
+    def _snapshot(self, scratch: Path) -> LocalSnapshot:
+        training = self.training
+        canary, weights = training.policy.canary(), training.policy.published()
+        sharded = training.policy.across is not None
+        if sharded:
+            write_parts(scratch, self.ranks, training.policy, training.optimizer)
+        return LocalSnapshot(canary, weights, training, scratch if sharded else None)
+
+
+def load_training(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None, weights: Path | None = None) -> Training:
+    """The policy with its optimizer: of a checkpoint, of a published policy, or of the base model. Raises ClawError."""
+    config, vocabulary = recipe.train, load_config(recipe.model_path).get_text_config().vocab_size
+    ranks.led(lambda: load_custom_loss(config, vocabulary) and None)  # a problem is reported before weights are loaded
+    custom = load_custom_loss(config, vocabulary)
+    policy = load_policy(recipe, ranks, checkpoint / "policy" if checkpoint is not None else weights)
+    optimizer = make_optimizer(policy, config)
+    if checkpoint is not None and not read_parts(checkpoint, policy, optimizer):
+        load_optimizer(optimizer, checkpoint)
+    reference = load_reference(recipe, policy, ranks) if config.needs_second_model else None
+    average = Average(policy.trained(), config.teacher_decay) if config.teacher == "ema" and config.uses_hints else None
+    if average is not None and checkpoint is not None:
+        average.load(checkpoint)
+    return Training(policy, optimizer, config, ranks, reference, cost_of(policy.causal), custom, average)

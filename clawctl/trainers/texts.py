@@ -1,0 +1,118 @@
+"""The tokens of a model whose tokenizer is on this machine. It needs no torch.
+
+Imported turns: their ids come from the model's own chat template. The teacher's prompt: the turn's own prompt, with the hint where
+the user would have written it.
+"""
+
+import secrets
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clawctl.control_tokens import Guarded, guard
+from clawctl.run.rows import Message, Turn, is_plain
+from clawctl.trainers import Unrenderable
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerTexts:
+    """`Texts` by a tokenizer of transformers."""
+
+    tokenizer: Any
+    vocabulary: int
+    context: int | None = None
+
+    def decode(self, ids: list[int]) -> str:
+        return str(self.tokenizer.decode([number for number in ids if 0 <= number < self.vocabulary]))
+
+    def render(self, turn: Turn) -> Turn:
+        return rendered(self.tokenizer, turn)
+
+    def with_hint(self, turn: Turn, hint: str) -> list[int] | None:
+        return teacher_prompt_ids(self.tokenizer, turn, hint)
+
+
+def with_hint(messages: list[Message], hint: str) -> list[Message]:
+    """`messages` with the hint block at the end of the last user message, or of the last message if there is no user message.
+
+    The block is the published one of OpenClaw-RL (arXiv 2603.10165).
+    """
+    users = [index for index, message in enumerate(messages) if message.get("role") == "user"]
+    target = users[-1] if users else len(messages) - 1
+    block = f"\n\n[user's hint / instruction]\n{hint}"
+    content = messages[target].get("content")
+    hinted: Any = [*content, {"type": "text", "text": block}] if isinstance(content, list) else (content or "") + block
+    return [{**message, "content": hinted} if index == target else message for index, message in enumerate(messages)]
+
+
+def teacher_prompt_ids(tokenizer: Any, turn: Turn, hint: str) -> list[int] | None:
+    """The recorded prompt with the hint inserted; None if the rendering shows no place for it in the recorded ids.
+
+    The prompt is rendered with and without the hint. From the first id where the two differ, the plain rendering must be the end of
+    the recorded ids. That end is replaced by the end of the rendering with the hint. Everything before it stays as recorded, so
+    teacher and policy differ in the hint only. If the last message is the assistant's, the answer may continue that message.
+    """
+    if not turn.messages:
+        return None
+    result = _with_hint_in_it(tokenizer, turn, hint, continued=False)
+    if result is None and turn.messages[-1].get("role") == "assistant":
+        result = _with_hint_in_it(tokenizer, turn, hint, continued=True)
+    return result
+
+
+def _with_hint_in_it(tokenizer: Any, turn: Turn, hint: str, continued: bool) -> list[int] | None:
+    recorded = turn.prompt_ids or []
+    try:
+        plain = _render(tokenizer, turn.messages, turn.tools, continued)
+        hinted = _render(tokenizer, with_hint(turn.messages, hint), turn.tools, continued)
+    except (ValueError, TypeError, KeyError, AttributeError, template_error()):  # a template may refuse any conversation
+        return None
+    start = next((i for i, (a, b) in enumerate(zip(plain, hinted, strict=False)) if a != b), min(len(plain), len(hinted)))
+    tail = plain[start:]
+    if not tail or list(recorded[-len(tail) :]) != tail:
+        return None
+    return [*recorded[: len(recorded) - len(tail)], *hinted[start:]]
+
+
+def _render(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]] | None, continued: bool) -> list[int]:
+    safe = guard(tokenizer, messages, tools)
+    if continued:  # up to the end of the last message, as serve renders a prompt whose answer continues it
+        mark, last = secrets.token_hex(12), safe.messages[-1]
+        marked = [*safe.messages[:-1], {**last, "content": mark}]
+        return safe.encode(
+            tokenizer.apply_chat_template(marked, tools=safe.tools, tokenize=False).rpartition(mark)[0] + last["content"]
+        )
+    return safe.encode(tokenizer.apply_chat_template(safe.messages, tools=safe.tools, add_generation_prompt=True, tokenize=False))
+
+
+def template_error() -> type[Exception]:
+    """The error of a chat template."""
+    from jinja2 import TemplateError  # comes with transformers' chat templates
+
+    return TemplateError
+
+
+def rendered(tokenizer: Any, turn: Turn) -> Turn:
+    """The turn with the ids of its prompt and of its answer, the end token included. Raises Unrenderable.
+
+    The answer's ids are those of the text that the template writes behind the prompt, as a server would have fed and sampled them.
+    """
+    if turn.response is None or is_plain(turn.messages):  # a template would make another prompt of a plain one
+        raise Unrenderable
+    if any(isinstance(message.get("content"), list) for message in (*turn.messages, turn.response)):
+        raise Unrenderable
+    safe = guard(tokenizer, [*turn.messages, turn.response], turn.tools)
+    try:
+        prompt = _text(tokenizer, safe.messages[:-1], safe, add_generation_prompt=True)
+        whole = _text(tokenizer, safe.messages, safe)
+    except (ValueError, TypeError, KeyError, AttributeError, template_error()) as error:  # a template may refuse any conversation
+        raise Unrenderable from error
+    content, end = safe.messages[-1].get("content") or "", tokenizer.eos_token
+    answer, result, behind = whole[len(prompt) :].rpartition(end)
+    if not whole.startswith(prompt) or not result or behind.strip() or not answer or content.strip() not in answer:
+        raise Unrenderable  # a template that rewrites the messages would train other text
+    prompt_ids, completion_ids = (safe.encode(text) for text in (prompt, answer + end))
+    return replace(turn, prompt_ids=prompt_ids, completion_ids=completion_ids)
+
+
+def _text(tokenizer: Any, messages: list[dict[str, Any]], safe: Guarded, **settings: Any) -> str:
+    return str(tokenizer.apply_chat_template(messages, tools=safe.tools, tokenize=False, **settings))

@@ -1,0 +1,222 @@
+"""The embedded engine says what the model computes: ids, logprobs, versions, before, during and after a swap."""
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decoding import sample
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from clawctl.config import Recipe
+from clawctl.engines.embedded.decoder import Decoder
+from clawctl.engines.embedded.frames import Piece, Sampling, Token
+from clawctl.engines.embedded.weights import load_model
+from clawctl.engines.patches.padding import PaddedLinear
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.policies import ensure_base_policy, publish_policy
+from clawctl.run.rows import Policy
+from clawctl.serve.canary import CanaryFailure
+from tests.serve.served import logprobs_of, perturbed, recipe_data
+
+PROMPT = list(range(3, 103))
+
+
+@pytest.fixture
+def run(tmp_path: Path, model_path: Path) -> RunDir:
+    run = open_run(tmp_path / "run")
+    ensure_base_policy(run, str(model_path))
+    for version in (1, 2):
+        policy = Policy(version, version - 1, version, None, "full", str(model_path), [], None, {}, 0.0)
+        publish_policy(run, policy, perturbed(model_path, version).save_pretrained)
+    return run
+
+
+@pytest.fixture
+def engine(run: RunDir, model_path: Path) -> Iterator[Decoder]:
+    engine = Decoder(run, Recipe.model_validate(recipe_data(model_path)), 0)
+    yield engine
+    engine.stop()
+
+
+def test_versions_that_are_loaded_at_the_same_time_are_each_loaded_right(run: RunDir, model_path: Path) -> None:
+    recipe = Recipe.model_validate(recipe_data(model_path))
+    expected = {version: model_of(run, model_path, version).state_dict() for version in (1, 2)}
+    for _ in range(3):
+        with ThreadPoolExecutor(2) as threads:
+            loaded = dict(zip((1, 2), threads.map(lambda version: load_model(run, recipe, version), (1, 2)), strict=True))
+        for version, model in loaded.items():
+            found = model.state_dict()
+            assert all(torch.equal(found[name], tensor) for name, tensor in expected[version].items())
+
+
+def test_an_engine_whose_canary_is_off_is_not_made(run: RunDir, model_path: Path) -> None:
+    canary = {"prompt_ids": [PROMPT[:4]], "logprobs": [[None, -0.001, -0.001, -0.001]]}
+    policy = Policy(3, 2, 3, None, "full", str(model_path), [], canary, {}, 0.0)
+    publish_policy(run, policy, perturbed(model_path, 3).save_pretrained)
+    with pytest.raises(CanaryFailure, match="differs by"):
+        Decoder(run, Recipe.model_validate(recipe_data(model_path)), 3)
+
+
+def model_of(run: RunDir, model_path: Path, version: int) -> Any:
+    path = run.version_folder(version) if version else model_path
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+
+
+def assert_exact(model: Any, prompt: list[int], tokens: list[Token], temperature: float = 1.0) -> None:
+    expected = logprobs_of(model, prompt, [token.id for token in tokens], temperature)
+    assert [token.logprob for token in tokens] == pytest.approx(expected, abs=1e-4)
+
+
+def test_logprobs_are_those_of_a_plain_forward_pass(engine: Decoder, run: RunDir, model_path: Path) -> None:
+    async def main() -> None:
+        # Short and long ones at once, one longer than an engine step: all ways through the attention.
+        prompts = [PROMPT[:5], PROMPT, PROMPT[:33], PROMPT * 3, PROMPT[:1]]
+        answers = await asyncio.gather(*(sample(engine, prompt) for prompt in prompts))
+        for prompt, tokens in zip(prompts, answers, strict=True):
+            assert_exact(model_of(run, model_path, 0), prompt, tokens)
+        again = await sample(engine, PROMPT * 3, temperature=0.5)  # its beginning lies in the cache by now
+        assert_exact(model_of(run, model_path, 0), PROMPT * 3, again, temperature=0.5)
+
+    asyncio.run(main())
+
+
+def test_in_bfloat16_rows_are_padded_and_logprobs_are_those_of_a_plain_pass_up_to_rounding(run: RunDir, model_path: Path) -> None:
+    data = recipe_data(model_path)
+    data["model"]["dtype"] = "bfloat16"
+    engine = Decoder(run, Recipe.model_validate(data), 0)
+    plain = model_of(run, model_path, 0).to(torch.bfloat16)
+
+    async def main() -> None:
+        prompts = [PROMPT[:5], PROMPT, PROMPT * 3]  # 5, 100 and 300 rows
+        for prompt, tokens in zip(prompts, await asyncio.gather(*(sample(engine, each) for each in prompts)), strict=True):
+            expected = logprobs_of(plain, prompt, [token.id for token in tokens])
+            assert [token.logprob for token in tokens] == pytest.approx(expected, abs=0.6)
+
+    try:
+        linears = [module for module in engine.model.modules() if isinstance(module, torch.nn.Linear)]
+        assert {type(linear) for linear in linears} == {PaddedLinear}
+        asyncio.run(main())
+    finally:
+        engine.stop()
+
+
+def test_an_answer_ends_with_the_end_token_or_at_its_limit(engine: Decoder) -> None:
+    async def main() -> None:
+        answers = await asyncio.gather(*(sample(engine, PROMPT, 120) for _ in range(2)))
+        for tokens in answers:
+            ends = [i for i, token in enumerate(tokens) if token.id in engine.eos_ids]
+            assert ends == [len(tokens) - 1] if ends else len(tokens) == 120
+
+    asyncio.run(main())
+
+
+def test_temperature_0_takes_the_likeliest_and_top_k_keeps_to_the_k_likeliest(
+    engine: Decoder, run: RunDir, model_path: Path
+) -> None:
+    async def main() -> None:
+        greedy, tiniest, few, nucleus = await asyncio.gather(
+            sample(engine, PROMPT, temperature=0.0),
+            sample(engine, PROMPT, temperature=1e-300),  # in float32 it is 0, and what is divided by it no number
+            sample(engine, PROMPT, top_k=2),
+            sample(engine, PROMPT, top_p=0.01),
+        )
+        ids = torch.tensor([PROMPT + [token.id for token in greedy]])
+        logits = model_of(run, model_path, 0)(input_ids=ids).logits[0, len(PROMPT) - 1 : -1]
+        assert [token.id for token in greedy] == logits.argmax(-1).tolist()
+        ids = torch.tensor([PROMPT + [token.id for token in few]])
+        likeliest = model_of(run, model_path, 0)(input_ids=ids).logits[0, len(PROMPT) - 1 : -1].topk(2).indices
+        assert all(token.id in row for token, row in zip(few, likeliest.tolist(), strict=True))
+        assert [token.id for token in tiniest] == [token.id for token in greedy]
+        assert [token.id for token in nucleus] == [token.id for token in greedy][: len(nucleus)]
+
+    asyncio.run(main())
+
+
+def test_a_swap_keeps_running_requests_and_tags_each_token_with_its_version(engine: Decoder, run: RunDir, model_path: Path) -> None:
+    async def main() -> None:
+        requests = [asyncio.create_task(sample(engine, PROMPT[: 20 + i], 200)) for i in range(8)]
+        while len(engine.outputs._takers) < 8:  # all are running
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        await asyncio.to_thread(engine.replace, engine.stage(1))
+        answers = await asyncio.gather(*requests)
+        old, new = model_of(run, model_path, 0), model_of(run, model_path, 1)
+        for i, tokens in enumerate(answers):
+            versions = [token.version for token in tokens]
+            assert versions == sorted(versions)
+            before = [token for token in tokens if token.version == 0]
+            assert_exact(old, PROMPT[: 20 + i], before)
+            # Tokens after the swap see keys that old weights made: neither model alone computes them, the tag says it.
+        assert any(tokens[0].version == 0 and tokens[-1].version == 1 for tokens in answers)
+        fresh = await sample(engine, PROMPT)
+        assert {token.version for token in fresh} == {1}
+        assert_exact(new, PROMPT, fresh)
+
+    asyncio.run(main())
+
+
+def test_nothing_that_old_weights_computed_is_shared_after_a_swap(engine: Decoder, run: RunDir, model_path: Path) -> None:
+    async def main() -> None:
+        await sample(engine, PROMPT)  # its pages are kept for others
+        running = asyncio.create_task(sample(engine, PROMPT[:70], 300, temperature=0.7))
+        await asyncio.sleep(0.1)
+        await asyncio.to_thread(engine.replace, engine.stage(2))
+        crossed = await running
+        new = model_of(run, model_path, 2)
+        for prompt in (PROMPT, PROMPT[:70] + [token.id for token in crossed]):
+            assert_exact(new, prompt, await sample(engine, prompt))
+        await asyncio.to_thread(engine.replace, engine.stage(0))  # and back
+        assert_exact(model_of(run, model_path, 0), PROMPT, await sample(engine, PROMPT))
+
+    asyncio.run(main())
+
+
+def test_an_adapter_serves_merged_into_the_base(engine: Decoder, run: RunDir, model_path: Path) -> None:
+    base = model_of(run, model_path, 0)
+    adapted = get_peft_model(base, LoraConfig(r=4, target_modules=["q_proj", "up_proj"], init_lora_weights=False))
+    publish_policy(run, Policy(3, 0, 3, None, "adapter", str(model_path), [], None, {}, 0.0), adapted.save_pretrained)
+
+    async def main() -> None:
+        await asyncio.to_thread(engine.replace, engine.stage(3))
+        assert_exact(adapted.eval(), PROMPT, await sample(engine, PROMPT))
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_request_gives_back_what_it_held(engine: Decoder) -> None:
+    async def main() -> None:
+        pieces: asyncio.Queue[Piece] = asyncio.Queue()
+        running = engine.generate(PROMPT, Sampling(1.0, 1.0, 0, 1000), pieces.put_nowait)
+        got: list[Token] = []
+        while len(got) < 5:
+            got += (await pieces.get()).tokens
+        running.cancel()
+        await asyncio.sleep(0.1)
+        assert pieces.empty()
+        assert 5 <= len(got) < 1000
+        assert not engine.outputs._takers
+        await sample(engine, PROMPT[:10], 4)  # a step later …
+        assert not engine.manager.batch_processor.scheduler.active_requests
+
+    asyncio.run(main())
+
+
+def test_many_requests_in_a_small_cache_all_finish_exactly(run: RunDir, model_path: Path) -> None:
+    recipe = Recipe.model_validate(recipe_data(model_path, kv_cache_tokens=384))
+    engine = Decoder(run, recipe, 0)
+
+    async def main() -> None:
+        prompts = [PROMPT[i : i + 60] for i in range(6)]
+        answers = await asyncio.gather(*(sample(engine, prompt, 60) for prompt in prompts))
+        for prompt, tokens in zip(prompts, answers, strict=True):
+            assert_exact(model_of(run, model_path, 0), prompt, tokens)
+
+    try:
+        asyncio.run(main())
+    finally:
+        engine.stop()

@@ -1,0 +1,296 @@
+"""At a vLLM that somebody runs, a prompt goes as ids where answers are put back as they were sampled, and only there."""
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from transformers import AutoTokenizer
+
+from clawctl.engines.upstream.completions import How, as_completion
+from clawctl.engines.upstream.splicer import OTHERWISE, Splicer
+from clawctl.http_client import Client
+from clawctl.serve.dialects import Ask, Remembered, chat
+from clawctl.serve.prompt import UNCERTAIN, render
+from clawctl.serve.reading import uncovered
+from clawctl.serve.recent import prompt_digest
+from tests.serve.served import SPECIAL, Server
+from tests.stub_http import StubHandler, StubServer, running
+
+CALLS = "{{ call.function | tojson }}", "{{ '<tool_call>\\n' + call.function | tojson + '\\n</tool_call>' }}"
+LOOK = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}}
+SAID = '<think>\nhm\n</think>\n\nLet me  see. <tool_call>\n{"name":"look","arguments":{"at":"x"}}\n</tool_call>'
+END = SPECIAL.index("<|im_end|>")
+
+
+class Fake(StubServer):
+    """Tells of ids what vLLM 0.32 tells; every answer is SAID, a chat's parsed as vLLM parses it."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        super().__init__(Handler)
+        self.tokenizer, self.otherwise = tokenizer, False
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    def rendered(self, body: dict[str, Any]) -> list[int]:
+        told = {"messages": body["messages"], "tools": body.get("tools"), **(body.get("chat_template_kwargs") or {})}
+        ids = render(self.tokenizer, chat.read({"model": "m", **told}, "m")).ids
+        return [*ids, 1] if self.otherwise else ids
+
+    def sampled(self) -> list[int]:
+        pieces = (SAID[i : i + 9] for i in range(0, len(SAID), 9))  # cut as no tokenizer would
+        return [token for piece in pieces for token in self.tokenizer(piece)["input_ids"]] + [END]
+
+
+class Handler(StubHandler):
+    server: Fake
+
+    def do_GET(self) -> None:
+        self.answer({"data": [{"id": "m", "max_model_len": 4096}]})
+
+    def do_POST(self) -> None:
+        body = self.sent()
+        if not body or self.path not in ("/tokenize", "/v1/completions", "/v1/chat/completions"):
+            self.send_error(404)
+            return
+        self.server.asked.append((self.path, body))
+        if self.path == "/tokenize":
+            self.answer({"tokens": self.server.rendered(body)})
+        else:
+            told = self.completion(body) if self.path == "/v1/completions" else self.chat(body)
+            self.stream(told) if body.get("stream") else self.answer(told)
+
+    def completion(self, body: dict[str, Any]) -> dict[str, Any]:
+        ids = self.server.sampled()
+        tops = [{f"token_id:{token}": -0.5, "token_id:3": -2.0, "token_id:4": -1.0} for token in ids]
+        logprobs = {"tokens": [f"token_id:{token}" for token in ids], "token_logprobs": [-0.5] * len(ids), "top_logprobs": tops}
+        choice = {"index": 0, "text": "of no use", "logprobs": logprobs, "finish_reason": "stop", "stop_reason": None}
+        return {"choices": [choice | {"token_ids": ids, "prompt_token_ids": body["prompt"]}]}
+
+    def chat(self, body: dict[str, Any]) -> dict[str, Any]:
+        ids = self.server.sampled()
+        call = {"id": "theirs", "type": "function", "function": {"name": "look", "arguments": '{"at":"x"}'}}
+        message = {"role": "assistant", "content": "Let me  see.", "reasoning": "hm", "tool_calls": [{"index": 0, **call}]}
+        entry = {"token": "x", "logprob": -0.5, "top_logprobs": [{"token": "x", "logprob": -body["temperature"]}]}
+        choice = {"index": 0, "message": message, "logprobs": {"content": [entry] * len(ids)}, "finish_reason": "tool_calls"}
+        return {"choices": [choice | {"token_ids": ids}], "prompt_token_ids": self.server.rendered(body)}
+
+    def stream(self, told: dict[str, Any]) -> None:
+        """Five ids a chunk; what a chat says comes with the first."""
+        choice, prompt = told["choices"][0], told.get("prompt_token_ids")
+        ids, logprobs = choice.pop("token_ids"), choice.pop("logprobs")
+        finish, message = choice.pop("finish_reason"), choice.pop("message", {})
+        data = b""
+        for i in range(0, len(ids), 5):
+            some = {"token_ids": ids[i : i + 5], "logprobs": {name: each[i : i + 5] for name, each in logprobs.items()}}
+            head = {"delta": {} if i else message, "prompt_token_ids": None if i else choice.get("prompt_token_ids")}
+            chunk = {"choices": [choice | head | some | {"finish_reason": finish if i + 5 >= len(ids) else None}]}
+            data += b"data: " + orjson.dumps(chunk if i else chunk | {"prompt_token_ids": prompt}) + b"\n\n"
+        self.answer(data + b"data: [DONE]\n\n")
+
+
+@pytest.fixture(scope="module")
+def family(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model, with tool calls as Qwen and Hermes write them."""
+    folder = tmp_path_factory.mktemp("family") / "model"
+    shutil.copytree(model_path, folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert CALLS[0] in tokenizer.chat_template
+    tokenizer.chat_template = tokenizer.chat_template.replace(*CALLS)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tokenizer(family: Path) -> Any:
+    return AutoTokenizer.from_pretrained(family)
+
+
+@pytest.fixture(scope="module")
+def fake(tokenizer: Any) -> Iterator[Fake]:
+    with running(Fake(tokenizer)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def through(fake: Fake, family: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    upstream = {"url": fake.url, "kind": "vllm"}
+    with Server(tmp_path_factory.mktemp("through") / "run", family, upstream=upstream, splice=True) as running:
+        yield running
+        assert running.stop() == 0, running.log.read_text()
+
+
+# ---- through HTTP, in every dialect ----------------------------------------------------------------------------------------
+
+
+def post(server: Server, path: str, body: dict[str, Any]) -> Any:
+    """The whole answer, or the events of a stream."""
+    answer = httpx.post(server.url + path, json={"model": "tiny", **body}, headers={"authorization": "Bearer key"}, timeout=60)
+    assert answer.status_code == 200, answer.text
+    if not body.get("stream"):
+        return answer.json()
+    return [
+        orjson.loads(line[5:]) for line in answer.text.splitlines() if line.startswith("data:") and line[5:].strip() != "[DONE]"
+    ]
+
+
+def in_chat(call: str) -> list[dict[str, Any]]:
+    function = {"name": "look", "arguments": '{ "at": "x" }'}
+    asked = {"role": "assistant", "content": "Let me  see.", "tool_calls": [{"id": call, "type": "function", "function": function}]}
+    return [asked, {"role": "tool", "tool_call_id": call, "content": "a lot"}]
+
+
+def in_responses(call: str) -> list[dict[str, Any]]:
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me  see."}]}
+    asked = {"type": "function_call", "call_id": call, "name": "look", "arguments": '{ "at": "x" }'}
+    return [said, asked, {"type": "function_call_output", "call_id": call, "output": "a lot"}]
+
+
+def in_messages(call: str) -> list[dict[str, Any]]:
+    asked = [{"type": "text", "text": "Let me  see."}, {"type": "tool_use", "id": call, "name": "look", "input": {"at": "x"}}]
+    result = {"type": "tool_result", "tool_use_id": call, "content": "a lot"}
+    return [{"role": "assistant", "content": asked}, {"role": "user", "content": [result]}]
+
+
+FUNCTION = LOOK["function"]
+FLAT = {"name": "look", "description": "Looks."}  # type: ignore[index]
+DIALECTS = {
+    "chat": ("/chat/completions", "messages", {"tools": [LOOK]}, in_chat),
+    "responses": ("/responses", "input", {"tools": [{**FLAT, "type": "function", "parameters": {"type": "object"}}]}, in_responses),
+    "messages": ("/messages", "messages", {"max_tokens": 99, "tools": [{**FLAT, "input_schema": {"type": "object"}}]}, in_messages),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_second_turn_goes_as_ids_and_its_answer_is_read_as_the_first(
+    through: Server, fake: Fake, dialect: str, stream: bool
+) -> None:
+    path, name, settings, came_back = DIALECTS[dialect]
+    hello = {"role": "user", "content": f"hello {dialect}"}
+    post(through, path, {name: [hello], **settings})
+    first = through.captured()[-1]
+    call = first["response"]["tool_calls"][0]["id"]
+    del fake.asked[:]
+    post(through, path, {name: [hello, *came_back(call)], **settings, "stream": stream})
+    assert [asked for asked, _ in fake.asked] == ["/tokenize", "/v1/completions"]
+    second = through.captured()[-1]
+    assert (second["spliced"], second["unspliced"], second["untrainable_reason"]) == (1, None, None)
+    known = first["prompt_ids"] + first["completion_ids"]
+    assert fake.asked[1][1]["prompt"] == second["prompt_ids"]
+    assert second["prompt_ids"][: len(known)] == known
+    assert second["completion_ids"] == first["completion_ids"]
+    assert second["logprobs"] == [-0.5] * len(second["completion_ids"])
+    assert second["finish_reason"] == first["finish_reason"] == "tool_calls"
+    told = [{key: line["response"].get(key) for key in ("content", "reasoning_content")} for line in (first, second)]
+    assert told[0] == told[1]
+    assert [each["function"] for each in second["response"]["tool_calls"]] == [{"name": "look", "arguments": '{"at":"x"}'}]
+
+
+def test_likeliest_tokens_are_told_as_in_a_chat(through: Server, fake: Fake) -> None:
+    hello = {"role": "user", "content": "hello tops"}
+    post(through, "/chat/completions", {"messages": [hello], "tools": [LOOK]})
+    call = through.captured()[-1]["response"]["tool_calls"][0]["id"]
+    body = {"messages": [hello, *in_chat(call)], "tools": [LOOK], "logprobs": True, "top_logprobs": 2, "n": 2}
+    answer = post(through, "/chat/completions", body)
+    entries = answer["choices"][1]["logprobs"]["content"]
+    assert "".join(entry["token"] for entry in entries) == SAID
+    assert [top["logprob"] for top in entries[0]["top_logprobs"]] == [-0.5, -1.0]
+    assert entries[0]["top_logprobs"][0]["token"] == entries[0]["token"]
+
+
+# ---- when not --------------------------------------------------------------------------------------------------------------
+
+
+def asking(tokenizer: Any, sampled: str = SAID, **body: Any) -> Ask:
+    """A second turn whose first is remembered."""
+    hello = {"role": "user", "content": "hello"}
+    before = render(tokenizer, chat.read({"messages": [hello], "tools": [LOOK]}, "m")).ids
+    ids = [*tokenizer(sampled, add_special_tokens=False)["input_ids"], END]
+    ask = chat.read({"messages": [hello, *in_chat("a"), {"role": "user", "content": "so?"}], "tools": [LOOK], **body}, "m")
+    return replace(ask, answers={1: [Remembered(tuple(ids), prompt_digest(before))]})
+
+
+def how(tokenizer: Any, fake: Fake, ask: Ask) -> How:
+    async def main() -> How:
+        client = Client(fake.url, None)
+        try:
+            return await Splicer(tokenizer, client).how(ask, "m")
+        finally:
+            client.close()
+
+    return asyncio.run(main())
+
+
+def test_an_ask_without_known_answers_or_whose_prompt_would_be_the_same_goes_as_it_is(tokenizer: Any, fake: Fake) -> None:
+    hello = {"role": "user", "content": "hello"}
+    ask = chat.read({"messages": [hello, {"role": "assistant", "content": "thanks"}, hello]}, "m")
+    ids = (*tokenizer("thanks", add_special_tokens=False)["input_ids"], END)
+    del fake.asked[:]
+    assert how(tokenizer, fake, ask) == How(spliced=0)
+    assert how(tokenizer, fake, replace(ask, answers={1: [Remembered(ids, b"")]})) == How(spliced=0)
+    assert fake.asked == []
+    assert how(tokenizer, fake, replace(ask, answers={1: [Remembered((*ids[:-1], 50, END), b"")]})).spliced == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"tool_choice": "required"}, "forced tool choice"),
+        ({"response_format": {"type": "json_object"}}, "structured output"),
+    ],
+)
+def test_what_only_the_engines_own_parsers_can_hold_to_goes_as_it_is(
+    tokenizer: Any, fake: Fake, body: dict[str, Any], reason: str | None
+) -> None:
+    assert how(tokenizer, fake, asking(tokenizer, **body)) == How(spliced=0, unspliced=reason)
+
+
+def test_an_engine_that_renders_otherwise_or_does_not_say_gets_messages(tokenizer: Any, fake: Fake) -> None:
+    fake.otherwise = True
+    try:
+        assert how(tokenizer, fake, asking(tokenizer)) == How(spliced=0, unspliced=OTHERWISE)
+    finally:
+        fake.otherwise = False
+    nobody = Splicer(tokenizer, Client("http://127.0.0.1:9", None))
+    assert asyncio.run(nobody.how(asking(tokenizer), "m")) == How(spliced=0, unspliced=OTHERWISE)
+
+
+def test_a_family_that_is_not_read_here_gets_messages_and_the_turn_says_why(tokenizer: Any, fake: Fake, family: Path) -> None:
+    other = AutoTokenizer.from_pretrained(family)
+    other.chat_template = other.chat_template.replace("<tool_call>", "[CALL]").replace("</tool_call>", "[/CALL]")
+    told = how(other, fake, asking(other))
+    assert (told.prompt, told.spliced, told.unspliced) == (None, 0, uncovered(other.chat_template, True))
+    assert uncovered("<|im_start|> <tool_call> <function=", True)
+    assert uncovered("<|start|>assistant<|channel|>", False)
+    assert uncovered("<|im_start|>", False) is None
+
+
+def test_where_no_place_is_certain_or_there_are_images_the_turn_says_why(tokenizer: Any, fake: Fake, family: Path) -> None:
+    other = AutoTokenizer.from_pretrained(family)
+    other.chat_template = other.chat_template.replace("(m.content or '')", "(m.content or '')|length|string")
+    assert how(other, fake, asking(other)).unspliced == UNCERTAIN
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}
+    ask = asking(tokenizer)
+    seen = replace(ask, messages=[{"role": "user", "content": [image]}, *ask.messages[1:]])
+    assert "images" in (how(tokenizer, fake, seen).unspliced or "")
+
+
+def test_a_completion_asks_for_what_the_chat_asked_for() -> None:
+    asked = {
+        "model": "m",
+        "temperature": 0.5,
+        "seed": 3,
+        "stop": ["x"],
+        "top_logprobs": 2,
+        "return_token_ids": True,
+        "stream": True,
+    }
+    only_a_chats = {"messages": [], "tools": [LOOK], "tool_choice": "auto", "parallel_tool_calls": False, "reasoning_effort": "low"}
+    body = as_completion({**asked, **only_a_chats, "logprobs": True, "max_tokens": None}, [1, 2])
+    ours = {"prompt": [1, 2], "logprobs": 2, "return_tokens_as_token_ids": True, "max_tokens": None}
+    assert body == {name: value for name, value in asked.items() if name != "top_logprobs"} | ours

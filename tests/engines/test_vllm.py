@@ -1,0 +1,242 @@
+"""A real vLLM server as our child: what it samples is captured exactly, and a client sees what it tells."""
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import orjson
+import psutil
+import pytest
+from transformers import AutoTokenizer
+from vllm_served import NEEDS_VLLM, assert_exact, last
+
+from clawctl.config import DEMO_MODEL
+from clawctl.engines.vllm.child import SERVER
+from tests.serve.served import Server, until
+
+pytestmark = NEEDS_VLLM
+
+
+def test_ids_and_logprobs_are_those_that_entered_and_left_the_engine(vllm: Server, base: Any) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(DEMO_MODEL)
+    answer = vllm.say("how many apples?", temperature=0.7, max_tokens=24)
+    line = last(vllm)
+    asked = tokenizer.apply_chat_template([{"role": "user", "content": "how many apples?"}], add_generation_prompt=True)
+    assert line["prompt_ids"] == list(asked["input_ids"] if hasattr(asked, "keys") else asked)
+    shown = tokenizer.decode(line["completion_ids"], skip_special_tokens=True)
+    assert answer.choices[0].message.content == shown
+    assert answer.usage.completion_tokens == len(line["completion_ids"])
+    assert_exact(base, line)
+    text = "".join(
+        chunk.choices[0].delta.content or ""
+        for chunk in vllm.say("how many pears?", max_tokens=24, stream=True)
+    )  # fmt: skip
+    assert text == last(vllm)["response"]["content"]
+    assert_exact(base, last(vllm))
+
+
+def test_a_plain_completion_enters_as_it_is_and_its_turn_is_exact(vllm: Server, base: Any) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(DEMO_MODEL)
+    prompt = "<|im_start|>user\nhow many apples?<|im_end|>\n<|im_start|>assistant\n"
+    ids = tokenizer.encode(prompt)
+    for given in (prompt, ids):
+        told = vllm.client.completions.create(
+            model="tiny", prompt=given, max_tokens=12, logprobs=1, extra_body={"return_token_ids": True}
+        )
+        line, choice = last(vllm), told.choices[0]
+        assert (choice.prompt_token_ids, choice.token_ids) == (line["prompt_ids"], line["completion_ids"])
+        assert line["prompt_ids"] == ids
+        assert line["messages"] == [{"role": "user", "content": prompt, "plain": True}]
+        assert tokenizer.decode(line["completion_ids"], skip_special_tokens=True) == choice.text == line["response"]["content"]
+        assert "".join(choice.logprobs.tokens).startswith(choice.text)
+        assert_exact(base, line)
+    streamed = vllm.client.completions.create(model="tiny", prompt=[prompt, "one two"], max_tokens=6, stream=True, echo=True)
+    texts = {0: "", 1: ""}
+    for chunk in streamed:
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    assert texts[0].startswith(prompt)
+    assert texts[1].startswith("one two")
+
+
+def test_the_client_sees_nothing_that_it_did_not_ask_for(vllm: Server) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "stream": True}
+    text = httpx.post(vllm.url + "/chat/completions", json=body, headers={"authorization": "Bearer key"}, timeout=60).text
+    assert "token_ids" not in text
+    assert "logprobs" not in text
+    assert "usage" not in text
+
+
+def test_streams_have_no_connections_of_their_own(vllm: Server) -> None:
+    serve = psutil.Process(vllm.process.pid)
+    engine = next(child for child in serve.children(recursive=True) if child.cmdline()[1:3] == ["-m", SERVER])
+    port = int(engine.cmdline()[engine.cmdline().index("--port") + 1])
+    vllm.say("hi", max_tokens=1)
+    before = _connections(serve, port)
+    with contextlib.ExitStack() as stack:
+        for _ in range(8):
+            next(iter(stack.enter_context(vllm.say("how many apples?", max_tokens=400, stream=True))))
+        assert _connections(serve, port) <= before
+
+
+def _connections(process: psutil.Process, port: int) -> int:
+    return sum(bool(each.raddr) and each.raddr.port == port for each in process.net_connections("tcp"))
+
+
+def test_what_alters_the_sampling_is_kept_untrained_with_the_reason(vllm: Server) -> None:
+    vllm.say("hi", temperature=0)
+    assert last(vllm)["untrainable_reason"] == "greedy"
+    vllm.say("hi", presence_penalty=1.0)
+    assert last(vllm)["untrainable_reason"] == "presence_penalty"
+    vllm.say("hi", seed=4)
+    assert last(vllm)["untrainable_reason"] is None
+
+
+def test_an_answer_continues_a_message_and_shows_no_call_where_none_is_allowed(vllm: Server, base: Any) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(DEMO_MODEL)
+    messages: Any = [{"role": "user", "content": "how many apples?"}, {"role": "assistant", "content": "There are "}]
+    body = {"model": "m", "max_tokens": 12, "messages": messages}
+    assert httpx.post(vllm.url + "/messages", json=body, headers={"x-api-key": "key"}, timeout=60).status_code == 200
+    line = last(vllm)
+    prompt = "<|im_start|>user\nhow many apples?<|im_end|>\n<|im_start|>assistant\nThere are "
+    assert line["prompt_ids"] == tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    assert_exact(base, line)
+    tool: Any = {"type": "function", "function": {"name": "submit", "parameters": {"type": "object", "properties": {}}}}
+    answer = vllm.say("What is 3 + 4? Submit it.", tools=[tool], tool_choice="none", max_tokens=48)
+    assert "<tool_call>" not in answer.choices[0].message.content
+    assert "submit" not in tokenizer.decode(last(vllm)["prompt_ids"])
+    assert_exact(base, last(vllm))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
+def test_what_a_client_wrote_anew_enters_the_engine_as_it_was_sampled(vllm: Server, base: Any, dialect: str, stream: bool) -> None:
+    path, name, limit = {
+        "chat": ("/chat/completions", "messages", "max_completion_tokens"),
+        "responses": ("/responses", "input", "max_output_tokens"),
+        "messages": ("/messages", "messages", "max_tokens"),
+    }[dialect]
+    talk = [{"role": "user", "content": f"{dialect}: how many apples?"}]
+    headers = {"authorization": "Bearer key"}
+    httpx.post(vllm.url + path, json={"model": "tiny", name: talk, limit: 16}, headers=headers, timeout=60).raise_for_status()
+    first = last(vllm)
+    assert (first["spliced"], first["unspliced"]) == (0, None)
+    talk += [{"role": "assistant", "content": f" {first['response']['content']} \n"}, {"role": "user", "content": "and pears?"}]
+    body = {"model": "tiny", name: talk, limit: 16, "stream": stream, "temperature": 0.7}
+    answer = httpx.post(vllm.url + path, json=body, headers=headers, timeout=60)
+    second, through = last(vllm), first["prompt_ids"] + first["completion_ids"]
+    assert (answer.status_code, second["spliced"], second["unspliced"]) == (200, 1, None)
+    assert second["prompt_ids"][: len(through)] == through
+    assert stream or orjson.dumps(second["response"]["content"]).decode() in answer.text
+    assert_exact(base, first)
+    assert_exact(base, second)
+
+
+def test_the_engines_own_refusal_has_its_status_and_reason(vllm: Server) -> None:
+    body = {"messages": [{"role": "user", "content": "hi " * 5000}], "max_tokens": 4}
+    answer = httpx.post(vllm.url + "/chat/completions", json=body, headers={"authorization": "Bearer key"}, timeout=60)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_a_client_that_goes_away_is_captured_with_what_was_sampled(vllm: Server, base: Any) -> None:
+    with vllm.say("hello", stream=True, max_tokens=3000, temperature=1.5, extra_body={"ignore_eos": True}) as stream:
+        next(iter(stream))
+    until(lambda: vllm.health()["requests"]["running"] == 0)
+    line = last(vllm)
+    assert (line["status"], line["finish_reason"]) == ("cancelled", None)
+    assert 0 <= len(line["completion_ids"] or []) < 3000
+
+
+def test_a_whole_answer_that_nobody_waits_for_leaves_what_was_sampled(vllm: Server, base: Any) -> None:
+    before = len(vllm.captured())
+    body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 3000, "temperature": 1.5, "ignore_eos": True}
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(
+            vllm.url + "/chat/completions",
+            json=body,
+            headers={"authorization": "Bearer key"},
+            timeout=httpx.Timeout(60, read=4),
+        )
+    until(lambda: len(vllm.captured()) > before)
+    line = last(vllm)
+    assert (line["status"], line["finish_reason"], line["policy_version"]) == ("cancelled", None, 0)
+    assert 0 < line["ttft_s"] < line["finished_at"] - line["created_at"]
+    assert 0 < len(line["completion_ids"]) < 3000
+    assert_exact(base, {**line, "untrainable_reason": None})  # it was asked to go on past the end
+
+
+WEATHER = {"type": "object", "properties": {"city": {"type": "string", "enum": ["Rome", "Oslo"]}}, "required": ["city"]}
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": WEATHER}}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"logprobs": True, "top_logprobs": 2},
+        {"n": 2, "temperature": 1.0, "top_k": 1},
+        {"stop": ["a"]},
+        {"chat_template_kwargs": {"enable_thinking": True}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "place", "schema": WEATHER}}},
+        {"tools": [TOOL]},
+    ],
+    ids=["plain", "logprobs", "n", "stop", "thinking", "schema", "tool"],
+)
+def test_the_client_sees_what_the_engine_itself_would_have_told(vllm: Server, asked: dict[str, Any]) -> None:
+    """The greedy answer, straight and through clawctl, which puts it together from a stream."""
+    body = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "how many apples?"}],
+        "max_tokens": 40,
+        "temperature": 0,
+        **asked,
+    }
+    url, key = straight_to_the_engine(vllm)
+    answers = []
+    for address, owner in ((url, key), (url, key), (vllm.url, "key")):  # the first one fills the cache
+        answer = httpx.post(address + "/chat/completions", json=body, headers={"authorization": f"Bearer {owner}"}, timeout=120)
+        assert answer.status_code == 200, answer.text
+        answers.append(content_of(answer.json()))
+    assert answers[2] == answers[1]
+
+
+def straight_to_the_engine(server: Server) -> tuple[str, str]:
+    """Past clawctl, with the key that only the two know."""
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    engine = next(child for child in children if "--port" in child.cmdline() and "VLLM_API_KEY" in child.environ())
+    command = engine.cmdline()
+    return f"http://127.0.0.1:{command[command.index('--port') + 1]}/v1", engine.environ()["VLLM_API_KEY"]
+
+
+OWN_NAMES = {"reasoning": "reasoning_content"}  # docs/clients.md: one name for what servers call by two
+
+
+def content_of(told: Any) -> Any:
+    """Without names and times, without what says nothing, and with the arguments of calls as values, if they are complete."""
+    if isinstance(told, list):
+        return [content_of(each) for each in told]
+    if not isinstance(told, dict):
+        return told
+    kept = {OWN_NAMES.get(k, k): content_of(v) for k, v in told.items() if k not in ("id", "created") and v not in (None, [])}
+    with contextlib.suppress(orjson.JSONDecodeError):
+        kept["arguments"] = orjson.loads(kept.get("arguments", ""))
+    return kept
+
+
+def asked_without_key(port: int) -> int | None:
+    """The status; None where nobody speaks HTTP: the engine's processes talk to one another there."""
+    try:
+        return httpx.post(f"http://127.0.0.1:{port}/collective_rpc", json={"method": "sleep"}, timeout=5).status_code
+    except httpx.HTTPError:
+        return None
+
+
+def test_the_engines_own_doors_are_shut(vllm: Server) -> None:
+    """Even from this machine, without the key that only the two processes know."""
+    child = psutil.Process(vllm.process.pid).children(recursive=True)
+    ports = {c.laddr.port for p in child for c in p.net_connections("tcp") if c.status == "LISTEN" and c.laddr.ip == "127.0.0.1"}
+    with ThreadPoolExecutor(len(ports)) as pool:
+        told = [status for status in pool.map(asked_without_key, ports) if status is not None]
+    assert told == [401]

@@ -1,0 +1,71 @@
+"""What vLLM is started with, and what its log says of its end, without vLLM."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clawctl.config import DEMO_MODEL, Recipe
+from clawctl.engines.vllm import inside
+from clawctl.engines.vllm.child import _cause, arguments, check_vllm, environment
+from clawctl.errors import ClawError
+from tests.serve.served import recipe_data
+
+
+def recipe(**serve: object) -> Recipe:
+    return Recipe.model_validate(recipe_data(DEMO_MODEL, engine="vllm", **serve))
+
+
+def test_the_key_is_no_argument_and_the_recipes_own_arguments_come_last() -> None:
+    made = recipe(engine_args=["--dtype", "bfloat16"])
+    assert "secret" not in " ".join(arguments(made))
+    assert environment(made, "secret")["VLLM_API_KEY"] == "secret"
+    assert arguments(made)[-2:] == ["--dtype", "bfloat16"]
+    assert "--logprobs-mode" in arguments(made)
+    assert "hermes" in arguments(made)  # the demo model's template speaks of <tool_call>
+
+
+def test_lora_is_enabled_only_where_adapters_are_trained() -> None:
+    assert "--enable-lora" not in arguments(recipe())
+    data = {**recipe_data(DEMO_MODEL, engine="vllm"), "train": {"lora": {"rank": 12}}}
+    chosen = arguments(Recipe.model_validate(data))
+    assert chosen[chosen.index("--max-lora-rank") + 1] == "16"  # the next that vLLM allows
+
+
+def test_a_python_without_vllm_is_refused_with_the_cure(tmp_path: Path) -> None:
+    with pytest.raises(ClawError, match="cannot be run") as raised:
+        check_vllm(recipe(engine_python=str(tmp_path / "nothing")))
+    assert raised.value.exit_code == 2
+    assert "serve.engine_python" in raised.value.fix
+
+
+@pytest.mark.parametrize(
+    ("said", "problem", "cure", "code"),
+    [
+        ("api_server.py: error: unrecognized arguments: --x", "unrecognized arguments: --x", "serve.engine_args", 2),
+        ("(EngineCore pid=7) ERROR 11-21 12:00:00 [core.py:1] CUDA out of memory", "out of memory", "--max-model-len", 1),
+        ("of safetensors it was said\nit was ended by SIGKILL", "it was ended by SIGKILL", "what killed it", 1),
+        ("noise\nValueError: something else\nbye", "ValueError: something else", "has the details", 1),
+        ("", "it printed nothing", "has the details", 1),
+    ],
+)
+def test_an_end_is_told_with_its_cause_and_cure(tmp_path: Path, said: str, problem: str, cure: str, code: int) -> None:
+    log = tmp_path / "vllm.log"
+    log.write_text("of an earlier start: out of memory\n")
+    start = log.stat().st_size
+    with log.open("a") as file:
+        file.write(said)
+    cause = _cause(log, start)
+    assert problem in cause.problem
+    assert cure in cause.fix
+    assert cause.exit_code == code
+
+
+def test_the_keeper_says_that_its_command_was_killed() -> None:
+    keeper = [sys.executable, str(Path(inside.__file__).with_name("clawctl_keeper.py")), str(os.getpid())]
+    done = subprocess.run([*keeper, "sh", "-c", "kill -9 $$"], capture_output=True, text=True, start_new_session=True, check=False)
+    assert done.stderr == "it was ended by SIGKILL\n"
+    done = subprocess.run([*keeper, "true"], capture_output=True, text=True, start_new_session=True, check=False)
+    assert done.stderr == ""

@@ -1,0 +1,31 @@
+"""A real vLLM server as our child: it ends with us, and says why it does not start."""
+
+from pathlib import Path
+
+import psutil
+from vllm_served import NEEDS_VLLM, STARTS_S, engine
+
+from clawctl.config import DEMO_MODEL
+from tests.serve.served import Server, until
+
+pytestmark = NEEDS_VLLM
+
+
+def test_nothing_is_left_when_serve_is_killed(tmp_path: Path) -> None:
+    """Not even while the engine starts: that is when it is easiest to lose."""
+    server = Server.starting(tmp_path / "run", DEMO_MODEL, **engine())
+    process = psutil.Process(server.pid)
+    until(lambda: any("vllm" in " ".join(child.cmdline()) for child in process.children(recursive=True)))
+    children = process.children(recursive=True)
+    server.kill()
+    server.wait()
+    _, alive = psutil.wait_procs(children, 60)
+    assert not alive
+
+
+def test_an_argument_that_vllm_does_not_know_is_said_with_exit_code_2(tmp_path: Path) -> None:
+    server = Server.starting(tmp_path / "run", DEMO_MODEL, **engine("--no-such-thing"))
+    assert server.wait(STARTS_S) == 2
+    said = (tmp_path / "run.log").read_text()
+    assert "unrecognized arguments: --no-such-thing" in said
+    assert "serve.engine_args" in said

@@ -1,0 +1,110 @@
+"""Explicit ratings: what is one, where it is written, and who is believed."""
+
+import orjson
+import pytest
+
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.feedback import BadRating, FeedbackFile, Ratings, parse_feedback, rating_in_header, read_rating
+from clawctl.run.rows import Feedback
+
+TURN = "x4JdAbCdEfGhIjKlMnOpQrSt"
+
+
+@pytest.fixture
+def run(tmp_path) -> RunDir:
+    return open_run(tmp_path / "run")
+
+
+def test_a_rating_names_its_turn_by_the_turn_or_by_the_id_of_the_response() -> None:
+    for body in (
+        {"turn_id": TURN, "rating": -1},
+        {"completion_id": TURN, "rating": -1},
+        {"completion_id": f"chatcmpl{TURN}", "rating": -1},
+        {"completion_id": f"chatcmpl-{TURN}", "rating": -1, "comment": None},
+        {"completion_id": f"resp_{TURN}", "rating": -1.0, "comment": ""},
+        {"completion_id": f"msg_{TURN}", "rating": -1.0},
+    ):
+        found = read_rating(body, "anna", 12.0)
+        assert (found.turn_id, found.rating, found.comment, found.key, found.created_at) == (TURN, -1.0, None, "anna", 12.0)
+    assert read_rating({"turn_id": "callAbCdEfGhIjKlMnOpQrSt", "rating": 1}, "a", 0.0).turn_id == "callAbCdEfGhIjKlMnOpQrSt"
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ([], "body"),
+        ({"rating": 1}, "turn_id"),
+        ({"turn_id": TURN, "completion_id": TURN, "rating": 1}, "turn_id"),
+        ({"turn_id": "", "rating": 1}, "turn_id"),
+        ({"turn_id": 7, "rating": 1}, "turn_id"),
+        ({"turn_id": "a\nb", "rating": 1}, "turn_id"),
+        ({"completion_id": "chatcmpl-abc", "rating": 1}, "completion_id"),
+        ({"turn_id": TURN}, "rating"),
+        ({"turn_id": TURN, "rating": True}, "rating"),
+        ({"turn_id": TURN, "rating": "1"}, "rating"),
+        ({"turn_id": TURN, "rating": 1.1}, "rating"),
+        ({"turn_id": TURN, "rating": float("nan")}, "rating"),
+        ({"turn_id": TURN, "rating": 1, "comment": ["no"]}, "comment"),
+        ({"turn_id": TURN, "rating": 1, "comment": "x" * 10_001}, "comment"),
+        ({"turn_id": TURN, "rating": 1, "stars": 5}, "stars"),
+    ],
+)
+def test_what_is_no_rating_is_refused_and_says_where(body, field) -> None:
+    with pytest.raises(BadRating) as refused:
+        read_rating(body, "anna", 0.0)
+    assert refused.value.field == field
+
+
+def test_a_rating_in_a_header_is_a_number_or_refused() -> None:
+    assert [rating_in_header(text) for text in (None, "", " 1", "-0.5")] == [None, None, 1.0, -0.5]
+    for text in ("good", "2", "nan"):
+        with pytest.raises(BadRating):
+            rating_in_header(text)
+
+
+def test_what_was_appended_is_read_and_of_several_ratings_the_newest_counts(run) -> None:
+    ratings, file, other = Ratings(run), FeedbackFile(run.feedback), FeedbackFile(run.feedback)
+    ratings.look()
+    assert ratings.of("anna", TURN) is None
+    file.append(Feedback("b", 2.0, "anna", TURN, 1.0, "better now"))
+    other.append(Feedback("a", 1.0, "anna", TURN, -1.0, None))
+    other.append(Feedback("c", 3.0, "ben", TURN, -1.0, None))
+    ratings.look()
+    found = ratings.of("anna", TURN)
+    assert found is not None
+    assert (found.rating, found.comment) == (1.0, "better now")
+    file.append(Feedback("d", 4.0, "anna", TURN, 0.0, None))
+    ratings.look()
+    assert ratings.of("anna", TURN) == Feedback("d", 4.0, "anna", TURN, 0.0, None)
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in run.feedback.iterdir())
+
+
+def test_a_line_that_is_no_rating_is_passed_over_and_counted(run) -> None:
+    good = orjson.dumps(Feedback("a", 1.0, "anna", TURN, 1.0, None))
+    lines = [b"{", b"[]", b"{}", good.replace(b'1.0,"comment', b'7.0,"comment'), good.replace(b'"anna"', b"null"), good]
+    (run.feedback / "w-0.jsonl").write_bytes(b"\n".join(lines) + b"\n" + good[:20])
+    ratings = Ratings(run)
+    ratings.look()
+    assert (ratings.unreadable, ratings.of("anna", TURN) is not None) == (5, True)
+    for line in lines[:-1]:
+        with pytest.raises((ValueError, TypeError)):
+            parse_feedback(line)
+
+
+def test_a_run_without_ratings_has_none(run) -> None:
+    run.feedback.rmdir()
+    ratings = Ratings(run)
+    ratings.look()
+    assert ratings.of("anna", TURN) is None
+    FeedbackFile(run.feedback).append(Feedback("a", 1.0, "anna", TURN, 1.0, None))
+    ratings.look()
+    assert ratings.of("anna", TURN) is not None
+
+
+def test_a_field_that_a_newer_clawctl_added_is_passed_over_and_a_newer_version_is_refused() -> None:
+    row = {"feedback_id": "f1", "created_at": 1.0, "key": "anna", "turn_id": TURN, "rating": 1.0, "comment": None}
+    assert parse_feedback(orjson.dumps({**row, "mood": "fine"})) == Feedback(**row)
+    with pytest.raises(ValueError, match="schema version 2, written by a newer clawctl"):
+        parse_feedback(orjson.dumps({**row, "schema_version": 2}))
+    with pytest.raises(ValueError, match="missing required field `rating`"):
+        parse_feedback(orjson.dumps({name: value for name, value in row.items() if name != "rating"}))

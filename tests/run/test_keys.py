@@ -1,0 +1,108 @@
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import orjson
+import pytest
+
+from clawctl.errors import ClawError
+from clawctl.run.checksums import read_sealed
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.keys import KeyRing, add_key, list_keys, remove_key
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return open_run(tmp_path / "run")
+
+
+def clawctl(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "clawctl", *words], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../x", "a/b", "ä", "-x", "x" * 65, "a\n", "default", "import", "custom", "Import"])
+def test_a_name_that_cannot_be_is_refused_and_nothing_is_written(run: RunDir, name: str) -> None:
+    with pytest.raises(ClawError) as refused:
+        add_key(run, name)
+    assert refused.value.exit_code == 2
+    assert not (run.root / "api_keys.json").exists()
+
+
+def test_each_key_opens_as_its_own_name_and_no_other_opens(run: RunDir) -> None:
+    anna, ben = add_key(run, "anna"), add_key(run, "ben")
+    ring = KeyRing(run, "own")
+    assert [ring.owner(key) for key in (anna, ben, "own", "wrong", "", anna[:-1])] == ["anna", "ben", "default", None, None, None]
+
+
+def test_a_key_lies_nowhere_but_with_its_owner(run: RunDir) -> None:
+    key = add_key(run, "anna")
+    path = run.root / "api_keys.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    stored = orjson.loads(path.read_bytes())["keys"][0]
+    assert set(stored) == {"name", "salt", "digest", "created_at"}
+    assert all(key.encode() not in file.read_bytes() for file in run.root.rglob("*") if file.is_file())
+    again = add_key(open_run(run.root), "ben")
+    assert len(key) > 32
+    assert key != again
+    assert len({each.salt for each in list_keys(run)}) == 2
+
+
+def test_a_key_whose_name_means_something_else_opens_nothing_and_can_be_removed(
+    run: RunDir, caplog: pytest.LogCaptureFixture
+) -> None:
+    key, other = add_key(run, "anna"), add_key(run, "ben")
+    path = run.root / "api_keys.json"
+    keys = read_sealed(path.read_bytes())
+    keys["keys"][0]["name"] = "import"
+    path.write_bytes(orjson.dumps(keys))
+    ring = KeyRing(run, "own")
+    assert [ring.owner(each) for each in (key, other)] == [None, "ben"]
+    assert "the key named 'import' is not accepted" in caplog.text
+    remove_key(run, "import")
+    assert [each.name for each in list_keys(run)] == ["ben"]
+
+
+def test_a_name_has_one_key_and_a_removed_one_is_gone(run: RunDir) -> None:
+    key = add_key(run, "anna")
+    with pytest.raises(ClawError, match="a key named 'anna' already exists"):
+        add_key(run, "anna")
+    remove_key(run, "anna")
+    assert KeyRing(run, "own").owner(key) is None
+    with pytest.raises(ClawError, match="there is no key named 'anna'"):
+        remove_key(run, "anna")
+
+
+def test_a_running_ring_sees_keys_come_and_go(run: RunDir) -> None:
+    ring = KeyRing(run, "own")
+    key = add_key(run, "anna")
+    time.sleep(1.1)
+    assert ring.owner(key) == "anna"
+    remove_key(run, "anna")
+    time.sleep(1.1)
+    assert ring.owner(key) is None
+    (run.root / "api_keys.json").write_text("{")
+    time.sleep(1.1)
+    assert (ring.owner(key), ring.owner("own")) == (None, "default")
+
+
+def test_a_broken_file_is_said_with_its_cure(run: RunDir) -> None:
+    (run.root / "api_keys.json").write_text('{"keys": [{"name": 1}]}')
+    with pytest.raises(ClawError, match="cannot be read"):
+        list_keys(run)
+
+
+def test_the_command_shows_a_key_once(tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    added = clawctl("keys", "add", "anna", "--run", run)
+    key = added.stdout.strip()
+    assert KeyRing(open_run(Path(run)), "own").owner(key) == "anna"
+    listed = clawctl("keys", "list", "--run", run)
+    assert "anna" in listed.stdout
+    assert key not in listed.stdout + listed.stderr
+    assert [row["name"] for row in orjson.loads(clawctl("keys", "list", "--run", run, "--json").stdout)["keys"]] == ["anna"]
+    twice = clawctl("keys", "add", "anna", "--run", run)
+    assert (twice.returncode, twice.stdout) == (2, "")
+    assert clawctl("keys", "remove", "anna", "--run", run).returncode == 0
+    assert clawctl("keys", "remove", "anna", "--run", run).returncode == 2

@@ -1,0 +1,48 @@
+"""A model is known by its size and by some bytes of its weights."""
+
+from pathlib import Path
+from shutil import copytree
+
+import orjson
+from safetensors.torch import load_file, save_file
+
+from clawctl.config import DEMO_MODEL
+from clawctl.run.model_files import origin_of
+from clawctl.run.shards import UNKNOWN, Origin
+
+
+def test_equal_weights_are_the_same_model_in_however_many_files(tmp_path: Path) -> None:
+    demo = origin_of("demo", str(DEMO_MODEL))
+    copied = copytree(DEMO_MODEL, tmp_path / "copy")
+    tensors = load_file(copied / "model.safetensors")
+    names = sorted(tensors)
+    (copied / "model.safetensors").unlink()
+    save_file({name: tensors[name] for name in names[:3]}, copied / "model-00002-of-00002.safetensors", {"format": "pt"})
+    save_file({name: tensors[name] for name in names[3:]}, copied / "model-00001-of-00002.safetensors")
+    assert origin_of("demo", str(copied)) == demo
+    assert None not in (demo.tokenizer, demo.architecture, demo.weights)
+
+
+def test_other_weights_of_the_same_size_are_another_model(tmp_path: Path) -> None:
+    demo = origin_of("demo", str(DEMO_MODEL))
+    copied = copytree(DEMO_MODEL, tmp_path / "copy")
+    tensors = load_file(copied / "model.safetensors")
+    save_file({name: tensor * 1.01 for name, tensor in tensors.items()}, copied / "model.safetensors")
+    found = origin_of("demo", str(copied))
+    assert (found.tokenizer, found.architecture) == (demo.tokenizer, demo.architecture)
+    assert found.weights != demo.weights
+
+
+def test_the_size_is_that_of_the_text_model(tmp_path: Path) -> None:
+    text = {"num_hidden_layers": 3, "hidden_size": 64, "num_attention_heads": 4}
+    (tmp_path / "config.json").write_bytes(orjson.dumps({"text_config": text, "hidden_size": 7}))
+    assert origin_of("mine", str(tmp_path)) == Origin("mine", None, "3 layers of 64 in 4 heads", None)
+
+
+def test_of_what_is_not_there_or_not_readable_nothing_is_known(tmp_path: Path) -> None:
+    assert origin_of("mine", "nobody/such-a-model-that-was-never-loaded") == Origin("mine")
+    assert origin_of("mine", str(tmp_path)) == Origin("mine") != UNKNOWN
+    for damaged in (b"", b"\xff" * 4, b"\x00" * 8, b"\x02" + b"\x00" * 7 + b"[]", b"\xff" * 8 + b"{}"):
+        (tmp_path / "model.safetensors").write_bytes(damaged)
+        (tmp_path / "config.json").write_bytes(damaged)
+        assert origin_of("mine", str(tmp_path)) == Origin("mine")

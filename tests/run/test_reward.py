@@ -1,0 +1,125 @@
+"""What a turn is worth: every combination of what people, environments, rules and judges say, worked by hand."""
+
+import math
+from itertools import product
+
+import pytest
+
+from clawctl.run.reward import NOT_A_NUMBER, OUTCOME, RATING, signed, signs, worth
+
+RULE, JUDGE = "rules 2: pytest", "demo@0 prompt 1"
+
+# rating, outcome, the verdict's judge and reward, what the turn is worth, who decided
+TABLE = [
+    # nobody says anything, or the judge alone
+    (None, None, None, None, None, None),
+    (None, None, JUDGE, None, None, None),
+    (None, None, JUDGE, 1.0, 1.0, "judge"),
+    (None, None, JUDGE, 0.0, 0.0, "judge"),
+    (None, None, "custom rm.py:f", -0.25, -0.25, "judge"),
+    (None, None, RULE, -1.0, -1.0, "rules"),
+    # an outcome that decides: the verdict repeats it
+    (None, 1.0, None, None, 1.0, "outcome"),
+    (None, 1.0, OUTCOME, 1.0, 1.0, "outcome"),
+    (None, -1.0, OUTCOME, -1.0, -1.0, "outcome"),
+    (None, 0.0, OUTCOME, 0.0, 0.0, "outcome"),
+    (None, 0.5, OUTCOME, 0.5, 0.5, "outcome"),
+    (None, None, OUTCOME, 0.5, 0.5, "outcome"),
+    # an outcome apart: the verdict is the step reward, and each counts once
+    (None, 1.0, JUDGE, 1.0, 2.0, "outcome"),
+    (None, 1.0, JUDGE, -1.0, 0.0, "outcome"),
+    (None, -1.0, JUDGE, 0.0, -1.0, "outcome"),
+    (None, -1.0, JUDGE, None, -1.0, "outcome"),
+    (None, 0.0, RULE, 1.0, 1.0, "outcome"),
+    (None, -0.5, RULE, 1.0, 0.5, "outcome"),
+    # a rating outranks all of it, whatever the verdict says, and 0 is a rating
+    (1.0, None, None, None, 1.0, "rating"),
+    (1.0, -1.0, None, None, 1.0, "rating"),
+    (1.0, -1.0, OUTCOME, -1.0, 1.0, "rating"),
+    (1.0, -1.0, JUDGE, -1.0, 1.0, "rating"),
+    (-1.0, 1.0, RULE, 1.0, -1.0, "rating"),
+    (0.0, 1.0, OUTCOME, 1.0, 0.0, "rating"),
+    (0.0, None, JUDGE, 1.0, 0.0, "rating"),
+    (-0.5, None, RULE, 1.0, -0.5, "rating"),
+    (0.25, 1.0, JUDGE, 1.0, 0.25, "rating"),
+    # the verdict repeats a rating: the newest counts, and once
+    (1.0, None, RATING, 1.0, 1.0, "rating"),
+    (-1.0, None, RATING, 1.0, -1.0, "rating"),
+    (1.0, -1.0, RATING, 1.0, 1.0, "rating"),
+    (None, -1.0, RATING, 1.0, 1.0, "rating"),
+    (None, None, RATING, 0.5, 0.5, "rating"),
+    # a verdict without a reward, as when no vote was valid, leaves the turn to the others
+    (None, None, RULE, None, None, None),
+    (None, None, OUTCOME, None, None, None),
+    (None, None, RATING, None, None, None),
+    (None, -1.0, RULE, None, -1.0, "outcome"),
+    (None, -1.0, OUTCOME, None, -1.0, "outcome"),
+    (None, -1.0, RATING, None, -1.0, "outcome"),
+    (1.0, None, JUDGE, None, 1.0, "rating"),
+    (1.0, None, RULE, None, 1.0, "rating"),
+    (1.0, None, OUTCOME, None, 1.0, "rating"),
+    (1.0, None, OUTCOME, 0.5, 1.0, "rating"),
+    (1.0, None, RATING, None, 1.0, "rating"),
+    (1.0, -1.0, JUDGE, None, 1.0, "rating"),
+    (1.0, -1.0, RULE, None, 1.0, "rating"),
+    (1.0, -1.0, OUTCOME, None, 1.0, "rating"),
+    (1.0, -1.0, RATING, None, 1.0, "rating"),
+]
+
+
+def test_the_table_has_every_combination() -> None:
+    said = [(None, False), *product((JUDGE, RULE, OUTCOME, RATING), (False, True))]
+    given = {(rating is not None, outcome is not None, judge, reward is not None) for rating, outcome, judge, reward, _, _ in TABLE}
+    assert {(*others, *verdict) for others in product((False, True), repeat=2) for verdict in said} <= given
+
+
+@pytest.mark.parametrize(("rating", "outcome", "judge", "reward", "value", "by"), TABLE)
+def test_a_rating_outranks_an_outcome_that_outranks_rules_and_judge_and_nothing_counts_twice(
+    rating, outcome, judge, reward, value, by
+) -> None:
+    found = worth(rating, outcome, judge, reward)
+    assert (found.value, found.by) == (value, by)
+    assert found.problem is None
+    assert sum(part for _, part in found.parts) == (value or 0.0)
+    assert len(found.parts) == (
+        0 if value is None else 2 if by == "outcome" and judge in (JUDGE, RULE) and reward is not None else 1
+    )
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_what_decides_but_is_no_number_makes_no_reward_and_hides_nothing_better(number) -> None:
+    for said in (
+        (number, 1.0, OUTCOME, 1.0),
+        (None, number, JUDGE, 1.0),
+        (None, number, OUTCOME, number),
+        (None, None, JUDGE, number),
+    ):
+        found = worth(*said)
+        assert (found.value, found.problem, found.says_something) == (None, NOT_A_NUMBER, False)
+    assert worth(1.0, number, OUTCOME, number).value == 1.0
+
+
+def test_a_0_is_a_measurement_of_an_environment_and_no_opinion_of_anybody_else() -> None:
+    assert worth(None, 0.0, OUTCOME, 0.0).says_something
+    assert worth(None, 1.0, JUDGE, -1.0).says_something
+    assert not worth(0.0, -1.0, OUTCOME, -1.0).says_something
+    assert not worth(None, None, JUDGE, 0.0).says_something
+    assert not worth(None, None).says_something
+
+
+def test_the_sum_is_told_in_words() -> None:
+    assert worth(None, 1.0, RULE, -0.5).words == "+0.5 = outcome +1, rules 2: pytest -0.5"
+    assert worth(0.5, 1.0, OUTCOME, 1.0).words == "+0.5 by rating"
+    assert worth(None, None, JUDGE, 0.0).words == "0 by demo@0 prompt 1"
+    assert worth(None, math.nan).words == NOT_A_NUMBER
+    assert worth(None, None).words == "not known"
+    assert [signed(value) for value in (1.0, -0.25, 0.0)] == ["+1", "-0.25", "0"]
+
+
+def test_signs_count_what_is_known() -> None:
+    found = signs([1.0, 0.1, 0.0, None, -0.5])
+    assert (found.good, found.neutral, found.bad) == (2, 1, 1)
+
+
+def test_a_sum_that_is_not_finite_is_no_value_though_its_parts_are() -> None:
+    assert worth(None, 1e308, "judge", 1e308).problem == NOT_A_NUMBER

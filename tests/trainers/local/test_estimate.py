@@ -1,0 +1,201 @@
+"""The estimate: worked by hand, held against a real step, and heard before anything is loaded."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from clawctl.config import DEMO_MODEL, LoraConfig, Recipe, TrainConfig
+from clawctl.errors import ClawError
+from clawctl.trainers.local.estimate import check_room, forecast, skeleton
+from clawctl.trainers.local.flops import Cost
+from clawctl.trainers.local.memory import Shape, Spread, estimate, seconds_a_microbatch, shape_of
+from clawctl.trainers.local.ranks import Ranks
+
+# 1000 weights, 400 in each of 2 blocks; 10 trained by an adapter; 8 hidden, 25 tokens; widths 60 and 40
+SHAPE = Shape(1000, 1000, 400, 200, 2, 8, 25, 100, 60, Cost(0, 800, 200, True, 16))
+ADAPTED = Shape(1000, 10, 400, 200, 2, 8, 25, 100, 60, Cost(800, 10, 200, False, 16))
+ALONE, FOUR = Spread(1, False, False), Spread(4, True, False)
+
+
+def parts(shape: Shape, spread: Spread, **train: Any) -> dict[str, int]:
+    found = estimate(shape, TrainConfig(tokens_per_microbatch=10, **train), spread)
+    return {name: getattr(found, name) for name in ("weights", "gradients", "optimizer", "teacher", "activations", "logits")}
+
+
+def test_every_part_is_as_worked_by_hand() -> None:
+    logits, head = 2 * 4 * 10 * 25, 4 * 25 * 8
+    whole = {"gradients": 4000, "optimizer": 8000, "teacher": 0, "logits": logits + head}
+    # activations: 10 tokens * 1.5 * 4 bytes * 100; with checkpointing 10 * (2 * 1.5 * 4 * 60 + 4 * 8 * 2)
+    assert parts(SHAPE, ALONE) == {"weights": 4000, "activations": 6000, **whole}
+    assert parts(SHAPE, ALONE, gradient_checkpointing=True) == {"weights": 4000, "activations": 7840, **whole}
+    assert parts(SHAPE, ALONE, dtype="bfloat16") == {"weights": 6000, "activations": 3000, **whole}
+    assert parts(SHAPE, ALONE, teacher="base")["teacher"] == 4000
+    assert parts(SHAPE, ALONE, teacher="base", method="binary")["teacher"] == 0
+    assert parts(SHAPE, ALONE, teacher="base", method="binary", custom_loss="mine.py:x")["teacher"] == 4000
+    # a loss of one's own is given all logits: six times 10 tokens by 25, once more for version 0's
+    assert parts(SHAPE, ALONE, custom_loss="mine.py:x")["logits"] == 6 * 4 * 10 * 25 + head
+    assert parts(SHAPE, ALONE, custom_loss="mine.py:x", teacher="base")["logits"] == 7 * 4 * 10 * 25 + head
+    assert parts(ADAPTED, ALONE, custom_loss="mine.py:x", lora=LoraConfig())["logits"] == 7 * 4 * 10 * 25
+    # an adapter: 1000 weights in bfloat16, 10 in float32 and again in bfloat16
+    lora = {"lora": LoraConfig(), "dtype": "bfloat16"}
+    adapted = {"gradients": 40, "optimizer": 80, "teacher": 0, "activations": 3000, "logits": logits}
+    assert parts(ADAPTED, ALONE, **lora) == {"weights": 2000 + 40 + 20, **adapted}
+    assert parts(ADAPTED, ALONE, lora=LoraConfig(quantize="nf4"), dtype="bfloat16") == {"weights": 440 + 400 + 40 + 20, **adapted}
+    # sharded over four: a quarter, and two layers of 400 and the 200 outside of them put together
+    cut = parts(SHAPE, FOUR, dtype="bfloat16")
+    assert (cut["weights"], cut["gradients"], cut["optimizer"]) == (1000 + 2 * 1000, 1000 + 4 * 600, 2000)
+    away = parts(SHAPE, Spread(1, True, True), dtype="bfloat16")
+    assert (away["weights"], away["gradients"], away["optimizer"]) == (2000, 2400, 0)
+    assert parts(SHAPE, Spread(2, False, False))["gradients"] == 8000
+
+
+def test_a_microbatch_takes_its_operations_over_the_devices_speed() -> None:
+    config = TrainConfig(tokens_per_microbatch=3)
+    # forward: 2*800*3 + 2*200*3 + 4*16*6 = 6384; backward: as much, and of weights 2*800*3 + 2*200*3, and of attention 4*16*6
+    assert seconds_a_microbatch(SHAPE, config, 1000.0) == pytest.approx((2 * 6384 + 6000 + 384) / 1000)
+    again = config.model_copy(update={"gradient_checkpointing": True})
+    assert seconds_a_microbatch(SHAPE, again, 1000.0) == pytest.approx((2 * 6384 + 6000 + 384 + 4800 + 384) / 1000)
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),  # as their model cards say; of Qwen3.5-4B without its images
+    [("Qwen/Qwen3-0.6B", 0.596), ("Qwen/Qwen3-4B", 4.022), ("Qwen/Qwen3-8B", 8.191), ("Qwen/Qwen3.5-4B", 4.206)],
+)
+def test_known_architectures_have_the_number_of_weights_that_is_told_of_them(name: str, billions: float) -> None:
+    shape = shape_of(skeleton(name), TrainConfig())
+    assert shape.weights / 1e9 == pytest.approx(billions, abs=0.001)
+    assert shape.trained == shape.weights
+
+
+def test_an_adapter_has_as_many_weights_as_peft_makes() -> None:
+    from peft import LoraConfig as PeftLora
+    from peft import get_peft_model
+
+    targets = LoraConfig().targets
+    shape = shape_of(skeleton(str(DEMO_MODEL)), TrainConfig(lora=LoraConfig(rank=8)))
+    made = get_peft_model(skeleton(str(DEMO_MODEL)), PeftLora(r=8, target_modules=list(targets)))
+    assert shape.trained == sum(p.numel() for p in made.parameters() if p.requires_grad)
+
+
+MEASURE = """
+import gc
+import torch
+from clawctl.config import Recipe
+from clawctl.trainers.local.estimate import forecast
+from clawctl.trainers.local.batches import lay_out
+from clawctl.trainers.local.model import load_policy
+from clawctl.trainers.local.ranks import Ranks
+from clawctl.trainers.local.optimizer import make_optimizer
+from clawctl.trainers.local.trees import make_branch
+
+def kernel(key):  # getrusage would tell the peak of the process that started this one
+    [line] = [line for line in open("/proc/self/status").read().splitlines() if line.startswith(key)]
+    return int(line.split()[1]) * 1024
+
+torch.set_num_threads(1)
+import peft, torch._dynamo  # what is imported late is no part of a step
+before = kernel("VmRSS")
+for again in (True, False):  # the peak only ever rises
+    train = {"tokens_per_microbatch": 4096, "gradient_checkpointing": again, "merge": "none"}
+    recipe, ranks = Recipe.model_validate({"train": train}), Ranks(0, 1, torch.device("cpu"))
+    told = forecast(recipe, ranks).estimate
+    policy = load_policy(recipe, ranks)
+    optimizer = make_optimizer(policy, recipe.train)
+    ids = torch.randint(0, policy.vocabulary, (4096,), generator=torch.Generator().manual_seed(0)).tolist()
+    rows = [make_branch(ids[at:at + 24], ids[at + 24:at + 1024], 1.0) for at in range(0, 4096, 1024)]
+    policy.logprobs(lay_out(rows, "none", ranks.device)).sum().backward()
+    optimizer.step()
+    print(told.total, kernel("VmHWM") - before)
+    del policy, optimizer
+    gc.collect()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the kernel tells no peak")
+def test_a_real_step_takes_what_was_estimated_within_a_factor_of_one_and_a_half() -> None:
+    done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines():
+        told, real = map(int, line.split())
+        print(f"estimated {told / 2**20:.0f} MiB, measured {real / 2**20:.0f} MiB")
+        assert real / 1.5 < told < real * 1.5
+
+
+def test_a_cpu_is_asked_how_fast_it_is_and_a_device_that_is_not_here_is_not_guessed_at() -> None:
+    cpu = forecast(Recipe.model_validate({"train": {"tokens_per_microbatch": 64}}), Ranks(0, 1, torch.device("cpu")))
+    assert cpu.seconds is not None
+    assert 0 < cpu.seconds < 100
+    assert any("a full microbatch takes about" in line for line in cpu.lines())
+    named = forecast(on_card(peak_tflops=100), Ranks(0, 1, torch.device("cuda")))
+    assert any("40% of the device's peak of 100 teraflops" in line for line in named.lines())
+    if not torch.cuda.is_available():
+        elsewhere = forecast(on_card(), Ranks(0, 1, torch.device("cuda")))
+        assert elsewhere.seconds is None
+        assert any("the time is not known" in line and "train.peak_tflops" in line for line in elsewhere.lines())
+
+
+def on_card(**train: Any) -> Recipe:
+    return Recipe.model_validate({"model": {"path": "Qwen/Qwen3-4B"}, "train": {"device_memory_gb": 24, **train}})
+
+
+def test_what_cannot_fit_is_refused_before_anything_is_loaded_and_told_what_would() -> None:
+    ranks = Ranks(0, 1, torch.device("cpu"))
+    with pytest.raises(ClawError, match=r"needs at least 59\.9 GiB per device, which has 24\.0") as caught:
+        check_room(on_card(), ranks)
+    assert caught.value.exit_code == 2
+    assert "train.lora" in caught.value.fix
+    check_room(on_card(ignore_estimate=True), ranks)
+
+
+def test_every_advice_would_make_it_fit() -> None:
+    ranks = Ranks(0, 1, torch.device("cuda"))
+    for train in (
+        {"lora": {"rank": 16}, "dtype": "bfloat16", "tokens_per_microbatch": 32768},
+        {"lora": {"rank": 16}, "dtype": "bfloat16"},
+        {"dtype": "bfloat16", "gradient_checkpointing": True},
+        {},
+    ):
+        found = forecast(on_card(**train), ranks)
+        assert found.fits is False
+        assert found.advice
+        for advice in found.advice:
+            changes = {
+                key.removeprefix("train."): value for part in advice.split(" with ") for key, value in yaml.safe_load(part).items()
+            }
+            assert forecast(on_card(**{**train, **changes}), ranks).fits, advice
+
+
+def test_a_model_of_which_nothing_is_known_is_a_problem_with_a_cure(tmp_path: Path) -> None:
+    with pytest.raises(ClawError, match="cannot be loaded"):
+        skeleton(str(tmp_path))
+
+
+def test_the_command_tells_the_estimate_without_a_run_or_weights(tmp_path: Path) -> None:
+    recipe = tmp_path / "card.yaml"
+    recipe.write_text("{model: {path: Qwen/Qwen3-8B}, train: {device_memory_gb: 24, dtype: bfloat16, lora: {rank: 16}}}")
+    command = [sys.executable, "-m", "clawctl", "train", "--estimate", "--run", str(tmp_path / "none"), "--recipe", str(recipe)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "8.19 billion weights, 43.6 million of them trained; 1 device" in done.stdout
+    assert "of 23.00: does NOT fit" in done.stdout
+    assert "would fit: train.gradient_checkpointing: true" in done.stdout
+    assert not (tmp_path / "none").exists()
+
+
+def test_of_a_small_device_cuda_takes_its_share_and_a_cpu_none() -> None:
+    small = Recipe.model_validate({"train": {"device_memory_gb": 0.05}})
+    cpu, gpu = (forecast(small, Ranks(0, 1, torch.device(kind))) for kind in ("cpu", "cuda"))
+    assert (cpu.memory, gpu.memory) == (int(0.05 * 2**30), 0)
+    with pytest.raises(ClawError, match=r"needs at least 0\.0\d+ GiB per device, which has 0\.0500"):
+        check_room(small, Ranks(0, 1, torch.device("cpu")))
+
+
+def test_a_long_microbatch_is_told_in_seconds_without_an_exponent() -> None:
+    slow = replace(forecast(on_card(peak_tflops=1), Ranks(0, 1, torch.device("cuda"))), seconds=1234.5)
+    assert any("a full microbatch takes about 1200 s at" in line for line in slow.lines())

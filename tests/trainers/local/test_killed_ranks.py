@@ -1,0 +1,93 @@
+"""Ranks that are killed: the others say so and end, torchrun starts them again, and the weights are those of an undisturbed run."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from safetensors.torch import load_file
+
+from clawctl.config import dump_recipe
+from clawctl.run.directory import RunDir, open_run
+from clawctl.train.checkpoints import read_rows
+from tests.train.tiny import Sampler, make_recipe, publish_turns
+
+STEPS, PATIENCE = 6, 120
+
+
+def launch(run: RunDir, model: Path, restarts: int = 0) -> subprocess.Popen[str]:
+    recipe = run.root.parent / f"{run.root.name}.yaml"
+    recipe.write_text(dump_recipe(make_recipe(model, lr=1e-4, shard="full")))
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", str(restarts)]
+    command = [*torchrun, "-m", "clawctl", "train", "--run-dir", str(run.root), "--recipe", str(recipe), "--once"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    return subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True, env=environment)
+
+
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[str]]]:
+    """What was launched, with all its ranks, is gone when the test is over."""
+    found: list[subprocess.Popen[str]] = []
+    yield found
+    for torchrun in found:
+        if torchrun.poll() is None:
+            for process in (*ranks_of(torchrun), torchrun):
+                process.kill()
+            torchrun.communicate()
+
+
+def finish(torchrun: subprocess.Popen[str]) -> None:
+    _, talk = torchrun.communicate(timeout=PATIENCE)
+    assert torchrun.returncode == 0, talk
+
+
+def appears(run: RunDir, pattern: str) -> None:
+    """Wait, closely, until a file matches."""
+    end = time.monotonic() + PATIENCE
+    while not any(run.root.glob(pattern)):
+        assert time.monotonic() < end, pattern
+        time.sleep(0.002)
+
+
+def ranks_of(torchrun: subprocess.Popen[str]) -> list[psutil.Process]:
+    found = [child for child in psutil.Process(torchrun.pid).children() if "RANK" in child.environ()]
+    return sorted(found, key=lambda child: int(child.environ()["RANK"]))
+
+
+def test_ranks_that_are_killed_anywhere_between_saving_and_publishing_make_the_same_weights_bit_for_bit(
+    tmp_path: Path, sampler: Sampler, model_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    def begin(run: RunDir, restarts: int = 0) -> subprocess.Popen[str]:
+        started.append(launch(run, model_path, restarts))
+        return started[-1]
+
+    undisturbed, killed = (open_run(tmp_path / name) for name in ("undisturbed", "killed"))
+    for run in (undisturbed, killed):
+        publish_turns(run, sampler, 4 * STEPS)
+    finish(begin(undisturbed))
+
+    torchrun = begin(killed, restarts=1)
+    appears(killed, "train/checkpoints/.2.*")  # all ranks write their parts of step 2, or rank 0 commits them
+    ranks_of(torchrun)[1].kill()
+    appears(killed, "train/checkpoints/[34]")  # the ranks that torchrun started again have gone on
+    tree = [*ranks_of(torchrun), psutil.Process(torchrun.pid)]
+    appears(killed, "train/checkpoints/.[4-5].*")
+    for process in tree:
+        process.kill()
+    _, talk = torchrun.communicate(timeout=PATIENCE)
+    assert torchrun.returncode == -signal.SIGKILL
+    assert "another process of this trainer has exited" in talk
+    assert "Traceback" not in talk
+    assert len(read_rows(killed)) < STEPS
+
+    finish(begin(killed))
+    assert [row["step"] for row in read_rows(killed)] == list(range(1, STEPS + 1))
+    for version in range(1, STEPS + 1):
+        ours, theirs = (load_file(run.version_folder(version) / "model.safetensors") for run in (undisturbed, killed))
+        assert all(bool((value == theirs[name]).all()) for name, value in ours.items())
+    assert list((killed.train / "checkpoints").glob(".*")) == []

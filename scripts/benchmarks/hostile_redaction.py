@@ -51,6 +51,8 @@ BLOCKS = (
     "ab_cd_", "Authorization: x a=b,", "a=b,", "/hooks/", "/services/T/", "session({secret:", "login a b ", "log in a b / ", "bundle config ",
     "PIN for a b ", "otp secret ", "ABCD ", "'a' + ", "''", "new A('", '"kty""d":"', "__COM=a:", "password%3D", "a1b2c3d4:", "-pass ", "PWD={",
     "$ pass show a\na1b2c3d4\n", "echo $PASSWORD ", "recovery codes: ", "a1b2-c3d4 ", "Enter password for a ", '"user":"a","key":"a1', "'A_KEY', '!", "| password | aB1!",
+    "the PIN is ", "code for the ", "combination ", "backup codes: ", "4471", "12-", "recovery code ", "Password:\n\n", "password?\n> ", "// api key ", "$6$a$",
+    "$argon2id$a$b$", "a1!", "_a1", "jwt.sign(", "aes(a,", "NAME  PASSWORD\n", "press ", "zqxj1", "код от ", "x@a.b: ", "root/",
 )  # fmt: skip
 
 

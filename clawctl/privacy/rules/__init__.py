@@ -14,14 +14,17 @@ from clawctl.privacy.rules.commands import in_addresses, in_calls, in_commands, 
 from clawctl.privacy.rules.encoded import encoded, is_login
 from clawctl.privacy.rules.formats import keys, marked_keys, of_providers
 from clawctl.privacy.rules.forms import in_bytes, in_chains, in_constructors, in_forms, in_inserts
+from clawctl.privacy.rules.hashes import hashed_passwords
 from clawctl.privacy.rules.headers import tokens
 from clawctl.privacy.rules.lists import in_codes, in_lists
 from clawctl.privacy.rules.names import is_secret_under
+from clawctl.privacy.rules.nearby import near_names
 from clawctl.privacy.rules.pairs import in_pairs, in_typed
 from clawctl.privacy.rules.people import cards, emails, passes_luhn, phones
 from clawctl.privacy.rules.pieces import BESIDE_A_NAME, KINDS, Finder, Kind, Span, Text, make_text, whole
-from clawctl.privacy.rules.printed import at_prompts, in_code_lists, in_outputs
+from clawctl.privacy.rules.printed import at_prompts, in_outputs
 from clawctl.privacy.rules.private_keys import PEM_BODY, private_keys
+from clawctl.privacy.rules.recovery import in_network_keys, in_recovery_codes
 from clawctl.privacy.rules.things import in_cookies, in_things
 from clawctl.privacy.rules.told import in_told
 from clawctl.privacy.rules.values import entropy, is_plain_words
@@ -49,6 +52,8 @@ RULES = (
     Rule("a key with a prefix of its own", "api_key", marked_keys),
     Rule("a token in a header, cookie or address", "token", whole(tokens)),
     Rule(BESIDE_A_NAME, "password", whole(in_named), by_words=True),
+    Rule("opaque text near the name of a secret", "password", whole(near_names), by_words=True),
+    Rule("a hashed password", "password", hashed_passwords),
     Rule("a login in an address", "password", whole(in_addresses)),
     Rule("the password of a command or query", "password", whole(in_commands), by_words=True),
     Rule("the password of a call", "password", whole(in_calls), by_words=True),
@@ -67,7 +72,8 @@ RULES = (
     Rule("the key that a client is made with", "password", whole(in_constructors)),
     Rule("a secret that a command printed", "password", whole(in_outputs), by_words=True),
     Rule("a password typed at a prompt", "password", at_prompts, by_words=True),
-    Rule("a list of recovery codes", "password", in_code_lists, by_words=True),
+    Rule("the key of a network", "password", in_network_keys, by_words=True),
+    Rule("recovery codes", "password", in_recovery_codes, by_words=True),
     Rule("a secret in joined literals", "password", whole(in_chains)),
     Rule("a key as a list of bytes", "password", in_bytes),
     Rule("a password in an INSERT statement", "password", whole(in_inserts), by_words=True),

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from urllib.parse import unquote
 
 from clawctl.privacy.rules.encoded import is_login
-from clawctl.privacy.rules.names import BEYOND_ASCII, NEEDED, Named, is_secret_under, named_at
-from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
+from clawctl.privacy.rules.names import Named, is_secret_under, name_places, named_at
+from clawctl.privacy.rules.pieces import Span, Text
 from clawctl.privacy.rules.printed import in_row
 from clawctl.privacy.rules.values import (
     DIGIT,
@@ -20,15 +20,13 @@ from clawctl.privacy.rules.values import (
     is_stronger_password,
     is_words,
 )
-from clawctl.privacy.rules.words import ANCHORS
 
-_ANCHORS = Anchors(*ANCHORS)
 _MOST_NAMES = 400  # in one piece
 
 _Q = r"""\\{0,3}["'`“”«»„]"""
 _QUOTED = rf"""(?P<quote>{_Q})(?P<quoted>(?:(?!(?P=quote))(?:\\.|[^\n\\])){{3,256}}+)(?:(?P=quote)|(?=[”»“]))"""
 _BARE = r"""(?P<bare>(?:[^\s"'`<>,;&\\|]|[,;&|<>](?![\s/]|$|[\w .-]{1,30}=)|\\(?![nrt"'`\\\s])|["'`](?=\w)){3,256}+)"""
-_TYPE = r"(?:[ ]?:[ ]?(?:[&\w<>\[\].?*]{1,24}[ ]{1,2}|(?:str|string|bytes|String)(?:\?|<\w+>)?)(?==)|[ ]<\w{1,12}>[ ]{0,2}(?==))?"
+_TYPE = r"(?:[ ]As[ ]\w{1,16}[ ](?==)|[ ]?:[ ]?(?:[&\w<>\[\].?*]{1,24}[ ]{1,2}|(?:str|string|bytes|String)(?:\?|<\w+>)?)(?==)|[ ]<\w{1,12}>[ ]{0,2}(?==))?"
 _WRAP = r"""(?:(?:\[\]byte|Buffer\.from|SecureString|String|str|bytes|literal|plain|secret)?\(\s{0,12}(?=[bruf]?\\{0,3}["'])|\(\s{0,12}(?=[bruf]?\\{0,3}["']))?(?:[bruf]{1,2}(?=\\{0,3}["']))?"""
 _ASSIGN = re.compile(
     rf"""(?:{_Q})?(?:[ ]\d{{1,2}}(?=:))?[\])}}*_]{{0,3}}{_TYPE}(?:[ \t]{{0,12}}|\s{{1,12}}(?=:\s{{0,12}}"))(?::=|=>|->|<-|={{1,3}}|\?=|\|\|=|:{{1,2}}(?!/)|→|➜|%=)[*_]{{0,2}}[ \t]{{0,12}}"""
@@ -71,12 +69,8 @@ _COPULAS = frozenset(["is", "as", "ist", "als", "est", "es"])
 def in_named(piece: Text) -> Iterator[Span]:
     """Values beside the names of secrets."""
     text, lower = piece.text, piece.ascii
-    done, names, anchors = 0, 0, set(_ANCHORS.places(piece))
-    if not text.isascii():
-        letters = set("".join(BEYOND_ASCII.findall(piece.lower)))
-        for word in [word for word, needed in NEEDED.items() if needed <= letters]:
-            anchors.update(places(piece.lower, word))
-    for at in sorted(anchors):
+    done, names = 0, 0
+    for at in name_places(piece):
         if at < done:
             continue
         named = named_at(text, lower, at)
@@ -106,7 +100,7 @@ def _beside(text: str, lower: str, named: Named) -> Iterator[Span]:
 
 
 _SEALED = re.compile(r"[\"']?:[ ]{0,4}[\"']?Ag[A-Za-z0-9+/]{200}")  # ciphertext of a SealedSecret
-_NO_VALUE = re.compile(r"\b(?:type|interface|struct|enum|trait)[ ]$|arn:[\w:-]{4,80}:$")  # what follows is a type's name
+_NO_VALUE = re.compile(r"\b(?:type|interface|struct|enum|trait)[ ]$|checksum/$|arn:[\w:-]{4,80}:$")  # what follows is a type's name
 
 
 def _assigned(text: str, begin: int, end: int, name: str, kind: str) -> Span | None:
@@ -274,7 +268,31 @@ def _is_sentence(value: str) -> bool:
     return value.count(" ") > 1 or not (is_odd(value) or len(value) >= 8)
 
 
+_SPACED = re.compile(r"[A-Za-z]\w{1,24}[ ]{2,40}[A-Za-z]\w{1,24}[ ]*$|[A-Za-z][ ]{2,40}[A-Za-z]")
+_WORD_AT = re.compile(r"[^\s\"']{5,256}")
+
+
+def _below(text: str, column: int, at: int, kind: str) -> Iterator[Span]:
+    """The words below a heading in columns of spaces (`kubectl`, `column -t`)."""
+    for _ in range(_ROWS):
+        stop = text.find("\n", at, at + 600)
+        end = stop if stop >= 0 else min(len(text), at + 600)
+        start = at + column
+        if start >= end or (column and not text[start - 1].isspace()) or text[start].isspace():
+            return
+        word = _WORD_AT.match(text, start, end)
+        if word and (is_strong_key(word[0]) if kind == "key" else is_stronger_password(word[0])):
+            yield Span(*word.span(), "password")
+        if stop < 0:
+            return
+        at = stop + 1
+
+
 _ROWS = 12
+_TITLES = re.compile(
+    r"\s*\S+\s*|(?:[\"']?[A-Za-z_]{2,16}(?: [A-Za-z]{2,12}){0,2}[\"']?[,;]){1,11}[\"']?[A-Za-z_]{2,16}(?: [A-Za-z]{2,12}){0,2}[\"']?\s*"
+)
+_RULE = re.compile(r"[ +|:=-]{3,300}")  # between the heading of a table and its rows
 
 
 def _in_table(text: str, begin: int, end: int, kind: str) -> Iterator[Span]:
@@ -285,7 +303,9 @@ def _in_table(text: str, begin: int, end: int, kind: str) -> Iterator[Span]:
         return
     header = text[line_start:line_end]
     mark = next((mark for mark in "|\t,;" if mark in header), "")
-    if not mark or len(header.split(mark)) > 24 or (mark in ",;" and (" " in header.strip() or DIGIT.search(header))):
+    if not mark and _SPACED.search(header) and not DIGIT.search(header):
+        yield from _below(text, begin - line_start, line_end + 1, kind)
+    if not mark or len(header.split(mark)) > 24 or (mark in ",;" and (not _TITLES.fullmatch(header) or DIGIT.search(header))):
         return
     cells = [cell.strip(" \"'`*") for cell in header.split(mark)]
     if mark in ",;" and "" in cells:  # an element of a list in code
@@ -296,7 +316,7 @@ def _in_table(text: str, begin: int, end: int, kind: str) -> Iterator[Span]:
     for _ in range(_ROWS):
         stop = text.find("\n", at, at + 600)
         row = text[at : stop if stop >= 0 else min(len(text), at + 600)]
-        if mark == "|" and row.startswith("+-") and stop >= 0:
+        if mark == "|" and _RULE.fullmatch(row) and stop >= 0:
             at = stop + 1
             continue
         cells = row.split(mark)

@@ -18,7 +18,7 @@ from clawctl.privacy.rules.values import (
 )
 
 _ADDRESS = re.compile(
-    r"""://(?:[^\s/:@'"<>\\]{0,96}:(?P<value>[^\s"'<>\\]{3,128})@(?=[\w.$\[{-])|(?P<token>[A-Za-z0-9_-]{20,255})(?::x-oauth-basic)?@)"""
+    r"""://(?:[^\s/:@'"<>\\]{0,96}:(?P<value>[^\s"'<>\\]{3,128})@(?=[\w.$\[{-])|(?P<token>[A-Za-z0-9_-]{20,255})(?::(?:x-oauth-basic)?)?@)"""
 )
 _ORACLES = Anchors("thin:", "oci:", "sqlplus ")
 _ORACLE = re.compile(r"(?i)(?:thin|oci|sqlplus|sqlldr)[: ][^\s/@:]{1,64}/(?P<value>[^\s/@\"']{3,128})@")
@@ -57,7 +57,7 @@ def in_lines(piece: Text) -> Iterator[Span]:
     """`.pgpass`, and the words that open a wallet."""
     text = piece.text
     for line in _PGPASS.finditer(text):
-        if not is_placeholder(line["value"]) and not line["value"].isdigit():
+        if not is_placeholder(line["value"]) and not line["value"].isdigit() and line["value"][0] != "/":
             yield Span(*line.span("value"), "password")
     for at in _WALLETS.places(piece):
         if match := _SEED.match(text, at):
@@ -81,7 +81,7 @@ _FLAGGED = tuple(
             rf" -[pPN][ =]?{_SECRET}",
         ),
         (
-            r"security [a-z-]{3,40}|ipmitool|ldap\w{3,8}|sqlcmd|bcp|mosquitto_\w{3}|zip|unzip|7z\w?|rar|isql|influx\w?|cqlsh|impala-shell|snowsql",
+            r"security (?!find-identity|find-cert)[a-z-]{3,40}|ipmitool|ldap\w{3,8}|sqlcmd|bcp|mosquitto_\w{3}|zip|unzip|7z\w?|rar|isql|influx\w?|cqlsh|impala-shell|snowsql",
             rf" -[wPp][ =]?{_SECRET}",
         ),
         (r"lftp", r" -u[ ][\"']?[^\s,\"']{1,64},(?P<value>[^\s\"']{3,128})"),

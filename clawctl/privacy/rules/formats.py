@@ -43,10 +43,12 @@ _FORMATS = "|".join(
         r"(?:shpat_|lin_api_|lin_oauth_|figd_|figo_|figdh_|ntn_|secret_(?=\w{43})|glsa_|glc_|aio_|phc_|phx_|pnu_|tfp_|rdme_|ico-|p8e-|pat-na\d-|fio-u-|tk-us-)[\w=+/-]{24,400}",
         r"(?:hvs|hvb|hvr)\.[\w-]{24,400}", r"[a-z]{2,10}_[a-z]{2,8}\.[a-f0-9]{8}\.[\w-]{40,120}", r"[a-z]{2,12}_v\d_[A-Za-z0-9_-]{32,120}", r"(?<![+/=])u\+[A-Za-z0-9_-]{18}(?![A-Za-z0-9+/_-])", r"(?:tskey-[a-z]{2,12}-|dapi|dkea|dose|NRAK-|NRII-|NRJS-|NRRA-|sntrys_|sntryu_|PMAK-|CFPAT-|pul-|HRKU-)[\w=+/-]{19,500}",
         r"dp\.(?:pt|st|ct|sa|scim|audit)\.[\w.-]{40,60}", r"pscale_(?:pw|tkn|oauth)_[\w=.-]{32,64}", r"pat[A-Za-z0-9]{14}\.[a-f0-9]{64}", r"sm_[aps]at_[A-Za-z0-9]{16}",
-        r"sk\.eyJ[\w-]{20,300}\.[\w-]{20,40}", r"(?i:dt0[a-z]\d\d\.[A-Z0-9]{24}\.[A-Z0-9]{64})", r"[12]/\d{12,20}/\d{12,20}:[a-f0-9]{32}", r"hca[a-z]k_01[a-z0-9]{50,64}", r"1000\.[a-f0-9]{32}\.[a-f0-9]{32}", r"pat\.[A-Za-z0-9_-]{22}\.[a-f0-9A-F]{24}\.[A-Za-z0-9]{20}", r"VF\.(?:(?:DM|WS)\.)?[a-fA-F0-9]{24}\.[A-Za-z0-9]{16}", r"v1\.0-[a-f0-9]{24}-[a-f0-9]{146}", r"[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk",
+        r"sk\.eyJ[\w-]{20,300}\.[\w-]{20,40}", r"(?i:dt0[a-z]\d\d\.[A-Z0-9]{24}\.[A-Z0-9]{64})", r"[12]/\d{12,20}(?:/\d{12,20})?:[a-f0-9]{32}", r"hca[a-z]k_01[a-z0-9]{50,64}", r"1000\.[a-f0-9]{32}\.[a-f0-9]{32}", r"pat\.[A-Za-z0-9_-]{22}\.[a-f0-9A-F]{24}\.[A-Za-z0-9]{20}", r"VF\.(?:(?:DM|WS)\.)?[a-fA-F0-9]{24}\.[A-Za-z0-9]{16}", r"v1\.0-[a-f0-9]{24}-[a-f0-9]{146}", r"[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk",
         r"eyJrIjoi[A-Za-z0-9+/=]{60,400}", r"AGE-SECRET-KEY-1[A-Z0-9]{50,60}", r"(?:sc|ext|scauth|authress)_[a-z0-9]{5,30}\.[a-z0-9]{4,6}\.acc[_-][a-z0-9-]{10,32}\.[\w+/=-]{30,120}",
         r"API-[A-Z0-9]{26,36}", r"[a-z]{2,10}(?:at|pat|tok|key|sk)_[a-f0-9]{8}-(?:[a-f0-9]{4}-){3}[a-f0-9]{12}", r"secret-(?:live|test)-[\w=-]{36}", r"nsec1[a-z0-9]{58}", r"6P[A-Za-z0-9]{56}", r"ak[a-z]{2}-[a-z0-9]{16}-[a-z0-9]{16}", r"na1\.[A-Za-z0-9+/]{100}", r"[A-Za-z0-9+/]{22}==:[A-Za-z0-9]{32}", r"[A-Za-z0-9]{64}_[A-Za-z0-9]{4}_[a-f0-9-]{36}", r"pk_\d{6,9}_[A-Z0-9]{32}", r"(?:sec|pub|sub)-c-[a-z0-9]{8}-(?:[a-z0-9]{4}-){3}[a-z0-9]{12}",
         r"(?:https?://)?hooks\.zapier\.com/hooks/catch/\d{4,12}/\w{5,32}", r"cloudinary://\d{10,20}:[\w-]{20,40}(?:@[\w-]{1,40})?", r"00[A-Za-z0-9_-]{40}", r"4b1d[A-Za-z0-9]{38}", r"(?:sdk|api|mob)-[a-z0-9]{8}-(?:[a-z0-9]{4}-){3}[a-z0-9]{12}",
+        r"1//0[\w-]{40,200}", r"cio[A-Za-z0-9]{32}", r"npg_[A-Za-z0-9]{12,16}", r"[\w-]{6}\.[\w-]{6}:[\w-]{40,50}", r"2[A-Za-z0-9]{26}_[A-Za-z0-9]{21}", r"hcp\.[\w-]{50,300}", r"A21AA[\w-]{80,120}", r"AQE[\w+/]{40,120}-[\w+/]{30,80}=-[\w!-~]{8,32}", r"mfa\.[\w-]{60,120}", r"oauth:[a-z0-9]{30}", r"BQ[\w-]{120,400}", r"AQ[VX][\w-]{150,400}", r"IGQV[\w-]{80,300}", r"act\.[A-Za-z0-9]{40,100}!\d[\w.]{3,12}",
+        r"(?:xaat-|waka_|luma-)[a-f0-9]{8}-(?:[a-f0-9]{4}-){3}[a-f0-9]{12}(?:-[a-f0-9]{20,64})?", r"[a-f0-9]{24}:[a-f0-9]{64}", r"mlsn\.[a-f0-9]{64}", r"token-[a-z0-9]{5,10}:[A-Za-z0-9]{40,64}", r"(?=[a-z]{0,5}\d)(?=\d{0,5}[a-z])[a-z0-9]{6}\.(?=[a-z]{0,15}\d)[a-z0-9]{16}(?![A-Za-z0-9.])", r"tr_(?:prod|dev|stg|preview)_[A-Za-z0-9]{18,30}",
         # the bodies of private keys without their first line (PKCS 8, PKCS 1, SEC 1, OpenSSH)
         r"MII[A-Za-z0-9]{2,5}IBA(?:DANBgkqhkiG9w0BAQEFAASC|AKCA)[A-Za-z0-9+/=]{40,4000}", r"MHcCAQEE[A-Za-z0-9+/=]{60,200}", r"MI[GH][A-Za-z0-9]AgEAMB[A-Za-z0-9+/=]{60,300}",
         r"MC4CAQAwBQYDK2V[A-Za-z0-9+/=]{40,60}", r"b3BlbnNzaC1rZXktdjE[A-Za-z0-9+/=]{40,4000}",
@@ -77,7 +79,17 @@ def keys(piece: Text) -> Iterator[Span]:
                 longer = _LONGER.match(text, match.end())  # a format may have grown since its rule was written
                 end_of_key = longer.end() if longer else match.end()
                 wrapped = _WRAPPED.match(text, end_of_key)
+                if (
+                    _ACCESS_ID.match(match[0])
+                    and (other := _SECRET_OF_ID.search(text, end_of_key, end_of_key + 120))
+                    and is_random(other[0])
+                ):
+                    yield Span(*other.span(), "api_key")
                 yield Span(match.start(), wrapped.end() if wrapped and is_random(wrapped["run"]) else end_of_key, "api_key")
+
+
+_ACCESS_ID = re.compile("AKIA|ASIA")
+_SECRET_OF_ID = re.compile(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=_-])")  # of Amazon's
 
 
 # Prefixes that nothing else has: a key is known by them also behind a letter, and where its line was broken soon after them.
@@ -151,7 +163,7 @@ def is_issued(match: re.Match[str]) -> bool:
     if UUID_ALONE.fullmatch(body):
         return keyed
     run = max(RUN.findall(body), key=len, default="")
-    if is_random(run):
+    if is_random(run) or _is_restless(run):
         return len(body) >= 20 and len(run) >= 16
     return (
         len(run) >= 24
@@ -159,6 +171,15 @@ def is_issued(match: re.Match[str]) -> bool:
         and is_dense(run)
         and (keyed or (len(run) >= 32 and match[0][sum(map(len, parts)) + len(parts) - 1] == "_"))
     )
+
+
+def _is_restless(run: str) -> bool:
+    """Small runs of letters alone, though some of them may read as words."""
+    digits = sum(map(str.isdigit, run))
+    return len(run) >= 20 and digits >= 3 and turns(run[:128]) * 4 >= len(run[:128]) and _LONG_WORD.search(run) is None
+
+
+_LONG_WORD = re.compile(r"[a-z]{6}")
 
 
 # The name of a provider, and what it is set to: keys of most providers have no format of their own.

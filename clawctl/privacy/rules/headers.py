@@ -21,14 +21,27 @@ _SESSION = re.compile(
     r"(?i)(?:sess(?:ion)?_?(?:id\w{0,8}|token|key|secret)?|(?<![A-Za-z0-9_-])sid)=[\x22\x27]?(?P<value>[\w%.+/=-]{16,512})"
 )
 _QUERY = re.compile(
-    r"(?i)[?&;](?:sig|key|code|sign|auth|hash|x-amz-signature|x-goog-signature|signature|token|t|st|apikey|appid|subscription-key)=(?P<value>[\w%.~+/=-]{20,1024})"
+    r"(?i)[?&;](?:sig|key|code|sign|auth|hash|x-amz-signature|x-goog-signature|signature|token|t|st|pwd|passcode|rlkey|resourcekey|ticket|secret|magic|invite|apikey|appid|subscription-key)=(?P<value>[\w%.~+/=-]{20,1024})"
 )
 _SIGNED = re.compile(r"(?i)sig(?:nature)?(?:=|%3d)(?P<value>[\w%+/=-]{24,512})")
 
 _AUTH = Anchors("bearer", "authorization")
 _BASICS = Anchors("basic ")
 _BASIC = re.compile(r"(?i)basic[ ]{1,3}(?P<value>[A-Za-z0-9+/_-]{12,512}={0,2})(?![A-Za-z0-9+/_=-])")
-_HOOKS = Anchors("hook", "/services/t", "/bot", "/key/")
+_HOOKS = Anchors(
+    "hook",
+    "/services/t",
+    "/bot",
+    "/key/",
+    "/invit",
+    "/magic",
+    "/reset",
+    "/password-reset",
+    "/activate/",
+    "/accept/",
+    "/share/",
+    "/verify-email/",
+)
 _COOKIES = Anchors("cookie")
 _SESSIONS = Anchors("sess", "sid=")
 _SIGS = Anchors("sig")
@@ -78,7 +91,7 @@ _OPEN_PARAMETERS = frozenset(
     ("username", "realm", "uri", "algorithm", "qop", "nc", "signedheaders", "keyid", "headers", "oauth_consumer_key")
 )
 _HOOK = re.compile(
-    r"(?i)(?:hooks?(?:b2)?(?:\.[\w.-]{1,60})?(?::\d{1,5})?/(?:[a-z]{1,16}/){0,3}|/key/|/services/(?=T)|/bot(?=\d{5,14}:))(?P<value>[\w@/+.=%:~-]{8,512})"
+    r"(?i)(?:hooks?(?:b2)?(?:\.[\w.-]{1,60})?(?::\d{1,5})?/(?:[a-z]{1,16}/){0,3}|/key/|/(?:invite|invitation|magic|magic-link|reset|reset-password|password-reset|activate|accept|share|verify-email)/|/services/(?=T)|/bot(?=\d{5,14}:))(?P<value>[\w@/+.=%:~-]{8,512})"
 )
 
 
@@ -122,12 +135,17 @@ def _cookies(text: str, at: int) -> Iterator[Span]:
         return
     at = begin + 1
     while at < end and (match := _COOKIE.match(text, at)):
-        if is_strong_key(match["value"]) or (_SESSION_NAME.search(match["name"]) and _is_drawn_by_server(match["value"])):
+        if _OF_VISITORS.match(match["name"]):
+            pass
+        elif is_strong_key(match["value"]) or (_SESSION_NAME.search(match["name"]) and _is_drawn_by_server(match["value"])):
             yield Span(*match.span("value"), "token")
         following = text.find(";", match.end(), end)
         at = following + 1 if following >= 0 else end
 
 
+_OF_VISITORS = re.compile(
+    r"(?i)_ga|_gid|_gcl|_fb|_hj|_pk_|_uet|_clck|__utm|__cf_bm|ajs_|mp_|amplitude|optimizely|cookieconsent"
+)  # counted, not logged in
 _SESSION_NAME = re.compile(r"(?i)sess|sid$")
 
 

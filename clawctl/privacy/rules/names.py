@@ -7,6 +7,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
+from clawctl.privacy.rules.pieces import Anchors, Text, places
 from clawctl.privacy.rules.values import (
     is_bare_password,
     is_passphrase,
@@ -16,10 +17,10 @@ from clawctl.privacy.rules.values import (
     is_strong_key,
     is_words,
 )
-from clawctl.privacy.rules.words import ANCHORS_BEYOND, ENGLISH, KEYS_LONGEST_FIRST, LONGEST_FIRST, NO_VALUES, SHORT
+from clawctl.privacy.rules.words import ANCHORS, ANCHORS_BEYOND, ENGLISH, KEYS_LONGEST_FIRST, LONGEST_FIRST, NO_VALUES, SHORT
 
-BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
-NEEDED = {word: frozenset(letter for letter in word if letter > "\x7f") for word in ANCHORS_BEYOND}
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
+_NEEDED = {word: frozenset(letter for letter in word if letter > "\x7f") for word in ANCHORS_BEYOND}
 _SUFFIX = r"(?:[_.-]?(?:\d{1,3}|prod|dev|test|stage|live|old|new|value|hash|b64|base64|base|data|string|text|plain|field|file_content|access[_-]?key|id_key|key|primary|secondary))?"
 _P, _K = "|".join(map(re.escape, LONGEST_FIRST)), "|".join(map(re.escape, KEYS_LONGEST_FIRST))
 _NAME = re.compile(rf"(?:(?P<password>{_P})|(?P<key>{_K}))(?P<suffix>{_SUFFIX}{_SUFFIX})(?P<ending>)$", re.IGNORECASE)
@@ -39,7 +40,7 @@ _BEFORE_KEY = re.compile(
     r"|project|ingest|rest|app|test|live|prod|openai|anthropic|stripe|azure|google|gemini|mistral|datadog|dd|newrelic|sendgrid|twilio|mailgun"
     r"|airtable|algolia|maps|deepl|groq|cohere|heroku|x|clé|cle|functions|unseal|application|(?<![a-z])s|x-[\w-]{1,40})[_ .-]?$", re.IGNORECASE,
 )  # fmt: skip
-_NOT_KEY = re.compile(
+NOT_KEY = re.compile(
     r"(?:^|[^A-Za-z]|(?-i:(?<=[a-z])(?=[A-Z])))(?:primary|foreign|publishable|cache|sort|partition|public|pub|row|group|index|lookup|hash|idempotency|object|dedup|unique|map|registry|next|page|next[_-]?page"
     r"|continuation|pad|bos|eos|unk|sep|cls|mask|stop|cancellation|cancel|max|min|num|n|total|prompt|completion|input|output|cached|reasoning"
     r"|first|last|special|end|start|new|added|per|compare|dict|item|json|yaml|host|known|routing|composite|natural|surrogate|sync|resume|shard)s?[_ .-]?$",
@@ -87,18 +88,22 @@ def kind_of_name(name: str) -> Literal["password", "key", "part"] | None:
             word not in SHORT
             or not before
             or (word == "pass" and found[0][0].isupper())
+            or (word in _JOINED_BY_CASE and found[0][0].isupper() and before[-1].islower())
             or _BORDER.search(before.lower()) is not None
         )
         return "password" if free and (not found["ending"] or (len(word) >= 4 and not found["ending"].isupper())) else None
     if word in ("key", "keys"):
         strong = _BEFORE_KEY.search(before) is not None
         vendor = before.isupper() and before.endswith("_") and len(before) > 2
-        return "key" if (strong or vendor) and not _NOT_KEY.search(before) else None
+        return "key" if (strong or vendor) and not NOT_KEY.search(before) else None
     if word == "auth":
         if before.lower().endswith(("master", "smtp", "basic")):
             return "password"
         return "key" if not before or before[-1] in "_-. " else None
-    return None if _NOT_KEY.search(before) else "key"
+    return None if NOT_KEY.search(before) else "key"
+
+
+_JOINED_BY_CASE = frozenset(("pwd", "pw", "psk", "mdp", "senha", "heslo"))  # `strPwd`
 
 
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
@@ -110,9 +115,24 @@ _SPEAKS = frozenset(
 def _speaks_of_secret(name: str) -> bool:
     """`API_KEY_OPENAI`, `tokenForDeploy`: the word stands inside, and the last word names nothing else."""
     parts = [part.lower() for part in _PARTS.findall(name)]
-    if len(parts) < 2 or (name[0].isupper() and not name.isupper()) or parts[-1] in NO_VALUES or _NOT_KEY.search(parts[0] + "_"):
+    if len(parts) < 2 or (name[0].isupper() and not name.isupper()) or parts[-1] in NO_VALUES or NOT_KEY.search(parts[0] + "_"):
         return False
     return any(part in _SPEAKS for part in parts) or any(first + second in _SPEAKS for first, second in pairwise(parts))
+
+
+_ANCHORS = Anchors(*ANCHORS)
+
+
+def name_places(piece: Text) -> list[int]:
+    """Where a word stands that may name a secret, in order."""
+    if not piece.names:
+        found = set(_ANCHORS.places(piece))
+        if not piece.text.isascii():
+            letters = set("".join(_BEYOND_ASCII.findall(piece.lower)))
+            for word in [word for word, needed in _NEEDED.items() if needed <= letters]:
+                found.update(places(piece.lower, word))
+        piece.names.extend(sorted(found))
+    return piece.names
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 from typing import ClassVar, Literal, get_args
@@ -31,6 +31,7 @@ class Text:
     words: frozenset[str]  # the words of all anchors that stand in it
     spelled: frozenset[str] = frozenset()  # its runs of two ASCII letters or more, in lower case
     beyond: bool = True  # whether it has letters beyond ASCII
+    names: list[int] = field(default_factory=list)  # where a word stands that may name a secret, once somebody has asked
 
 
 def make_text(text: str, lower: str) -> Text:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from clawctl.privacy.rules.names import kind_of_name
 from clawctl.privacy.rules.pieces import Anchors, Span, Text
-from clawctl.privacy.rules.values import DIGIT, is_passphrase, is_stand_in, is_strong_key, is_stronger_password, reads_as_prose
+from clawctl.privacy.rules.values import is_passphrase, is_stand_in, is_strong_key, is_stronger_password, reads_as_prose
 
 # Commands whose output is a secret, and those that print what they are asked for: the name says whether that is one.
 _PRINTS = re.compile(
@@ -87,34 +87,6 @@ def at_prompts(piece: Text) -> Iterator[Span]:
             continue
         if is_passphrase(match["value"]) or (is_stronger_password(match["value"]) and not reads_as_prose(match["value"])):
             yield Span(*match.span("value"), "password")
-
-
-_CODES = Anchors("codes", "tokens")
-_CODES_OF = re.compile(r"(?i)(?:recovery|backup|scratch|emergency|one-time|2fa|mfa|wiederherstellungs|rescue|bypass)[ -]?$")
-_CODE = re.compile(
-    r"(?:[-*•][ ]|\d{1,2}[.):][ ])?(?P<code>[A-Za-z0-9]{4,16}(?:-[A-Za-z0-9]{3,12}){0,5})[ \t]{0,8}[,;|]?(?:\s{1,8}|$)"
-)
-_LIST = re.compile(r"[^\n:]{0,80}(?::[ \t]{0,4}(?:\r?\n)?|\r?\n)[ \t\r\n]{0,8}")
-_MOST_CODES = 24
-
-
-def in_code_lists(piece: Text) -> Iterator[Span]:
-    """Recovery codes: two or more below their heading, most of them with a digit."""
-    text = piece.text
-    for at in _CODES.places(piece):
-        heading = _LIST.match(text, at) if _CODES_OF.search(text, max(0, at - 24), at) else None
-        if heading is None:
-            continue
-        found: list[re.Match[str]] = []
-        place = heading.end()
-        while len(found) < _MOST_CODES and (code := _CODE.match(text, place)):
-            if len(code["code"]) < 6:
-                break
-            found.append(code)
-            place = code.end()
-        if len(found) >= 2 and 2 * sum(DIGIT.search(code["code"]) is not None for code in found) > len(found):
-            for code in found:
-                yield Span(*code.span("code"), "password")
 
 
 _ROW_OF = re.compile(r"[^\n]{0,300}")

@@ -9,8 +9,8 @@ def _words(text: str) -> list[str]:
 
 # The last word of a name says what its value is. A `·` is a space within a word.
 _PASSWORD_WORDS = _words("""
-password passwords passwd pw passwort passphrase pass_phrase pass-phrase passcode
-passwort passworte passord passordet pass pswd pwd passwrd
+password passwords passwd pw passwort passphrase pass_phrase pass-phrase passcode pasword passowrd passwod paswort
+parol paroli parolu passwort passworte passord passordet pass pswd pwd passwrd
 passw psk kennwort kennwortes zugangscode passe mdp motdepasse contraseña contrasena contrasenya clave claves senha
 senhas palavra-passe wachtwoord wachtwoorden hasło haslo hasla parola parolă parole parolei heslo hesla salasana
 adgangskode adgangskoden kodeord kodeordet jelszó jelszo
@@ -49,7 +49,7 @@ KEYS_LONGEST_FIRST = sorted(KEY_WORDS, key=len, reverse=True)
 # What is looked for in a text in lower case. Of a word in ASCII its beginning is enough.
 ANCHORS = tuple(
     _words("""
-pass pswd pw psk secret token credential key auth bearer nenosiri wagwoord fjal lykilor contrasin cyfrinair salas
+pass pasw parol pswd pw psk secret token credential key auth bearer nenosiri wagwoord fjal lykilor contrasin cyfrinair salas
 pasvorto passe facal focal pasfhocal kennwort zugangscode mdp
 contrase clave senha wachtwoord hasl parol heslo hesla
 salasana adgangskode kodeord jelsz lozinka geslo losenord slapta
@@ -66,7 +66,7 @@ ANCHORS_BEYOND = tuple(
 # Words of one language that are words of another need a border before them.
 SHORT = frozenset(
     _words("""
-pass passe clave claves parole sandi geslo parola mdp pwd pw senha heslo passw psk auth key keys рамз гасло anahtar
+pass passe parol clave claves parole sandi geslo parola mdp pwd pw senha heslo passw psk auth key keys рамз гасло anahtar
 klucz sleutel nyckel kulcs avain cheie kunci nøgle
 """)
 )

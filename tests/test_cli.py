@@ -140,7 +140,7 @@ def test_ctrl_c_while_a_stage_starts_ends_it_without_a_traceback(tmp_path: Path)
 
 def test_a_process_with_native_libraries_ends_as_python_does_without_unloading_them() -> None:
     code = (
-        "import atexit, sys, threading, time; from clawctl.process import leave; sys.modules['torch'] = None\n"
+        "import atexit, sys, threading, time; from clawctl.process import leave; sys.modules['torch'] = sys\n"
         "class Native:\n    def __del__(self): print('leaked')\n"
         "kept = Native(); atexit.register(print, 'at exit'); print('said', end=' ')\n"
         "threading.Thread(target=lambda: (time.sleep(0.1), print('thread', end=' '))).start(); leave(3)"

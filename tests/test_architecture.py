@@ -138,7 +138,7 @@ def test_serve_and_its_side_of_every_engine_work_without_torch() -> None:
     code = """
 import sys
 sys.modules["torch"] = None
-import clawctl.serve.server, clawctl.serve.prompt, clawctl.serve.inspector
+import clawctl.serve.server, clawctl.serve.prompt, clawctl.serve.vetting
 import clawctl.engines.embedded.engine, clawctl.engines.embedded.process
 import clawctl.engines.vllm.child, clawctl.engines.upstream.engine, clawctl.engines.upstream.splicer
 """
@@ -150,9 +150,28 @@ def test_an_environment_is_a_client_of_the_server_and_imports_no_stage() -> None
     assert [file for file in files if imports_of(file) & (STAGES | {"engines", "trainers", "launch", "cli"})] == []
 
 
+def test_an_environment_is_reached_by_its_name_in_the_registry_alone() -> None:
+    """No module of clawctl outside an environment imports it: `homework` is found as any other one is."""
+    own = ROOT / "environments" / "homework"
+    others = [file for file in ROOT.rglob("*.py") if not file.is_relative_to(own)]
+    imports = re.compile(r"^\s*(from|import) clawctl\.environments\.homework", re.MULTILINE)
+    assert [file for file in others if imports.search(file.read_text())] == []
+
+
 def test_no_dialect_imports_another() -> None:
     dialects = {"chat", "responses", "messages", "completions"}
     for name in dialects:
         text = (ROOT / "serve" / "dialects" / f"{name}.py").read_text()
         others = "|".join(dialects - {name})
         assert re.search(rf"dialects\.({others})\b|dialects import .*\b({others})\b", text) is None, name
+
+
+def test_the_judge_knows_nothing_of_its_laboratory() -> None:
+    for file in (ROOT / "judge").glob("*.py"):
+        assert "clawctl.judge.laboratory" not in file.read_text(), file
+
+
+def test_judges_and_collect_send_no_request_except_through_the_one_client() -> None:
+    for stage in ("judge", "collect"):
+        for file in (ROOT / stage).rglob("*.py"):
+            assert "httpx" not in file.read_text(), file

@@ -53,7 +53,7 @@ def collect(
         data.export_turns(export_to, run, recipe, as_json, log_level)
     if custom_rollout is not None and not dry_run:
         warn_of_old_spelling("collect --custom-rollout", f"play {custom_rollout}")
-        play.play(custom_rollout, run, recipe, custom_generate, episodes, log_level)
+        play.play(custom_rollout, run, recipe, custom_generate, episodes, log_level=log_level)
     if import_from or export_to or custom_rollout:
         return
     if dry_run:

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from clawctl.collect.canonical import Conversation, answer_text, line_hash, role_of, text_of
+from clawctl.collect.canonical import CanonicalRequest, answer_text, line_hash, role_of, text_of
 from clawctl.collect.nodes import Claim, Node
 from clawctl.collect.side_rules import without_time
 from clawctl.run.rows import Exchange, Message
@@ -140,7 +140,7 @@ def brings_results_alone(node: Node) -> bool:
 
 
 def new_words(
-    conversation: Conversation, messages: list[Message], begin: int, parent: Node
+    conversation: CanonicalRequest, messages: list[Message], begin: int, parent: Node
 ) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
     """Digests of the words of a user from there on, and of the frames of the long ones."""
     places = [place for place in range(begin, len(conversation.roles)) if conversation.roles[place] == "u"][:MOST_WORDS]

@@ -23,7 +23,7 @@ _ROLES = {"developer": "system", "function": "tool"}
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class CanonicalRequest:
     """The messages of one request without its system prompt, which some clients rewrite each turn, and without known transients.
 
     The first five run in parallel. Tool results of one answer are sorted: clients return them in any order. A system message is a
@@ -45,7 +45,7 @@ class Conversation:
         return self.paths[-1] if self.paths else b""
 
 
-def read_conversation(messages: Sequence[Message]) -> Conversation:
+def read_conversation(messages: Sequence[Message]) -> CanonicalRequest:
     """The canonical form of one request."""
     items: list[tuple[bytes, str, int]] = []
     before: list[bytes] = []
@@ -72,7 +72,7 @@ def read_conversation(messages: Sequence[Message]) -> Conversation:
             if role == "tool" and len(items) - run_start > 1:
                 items[run_start:] = sorted(items[run_start:])
     digests = tuple(item[0] for item in items)
-    return Conversation(
+    return CanonicalRequest(
         digests=digests,
         roles="".join(item[1] for item in items),
         at=tuple(item[2] for item in items),

@@ -57,7 +57,7 @@ class Captures:
         """
         self._keep_aside()
         files = [self._follow(path) for path in self._lines.grown()]
-        return heapq.merge(*files, key=lambda found: found.exchange.finished_at)
+        return heapq.merge(*files, key=lambda captured: captured.exchange.finished_at)
 
     def _follow(self, path: Path) -> Iterator[Captured]:
         for offset, line in self._lines.read(path):

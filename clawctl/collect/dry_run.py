@@ -21,6 +21,7 @@ from clawctl.run.directory import RunDir
 from clawctl.run.feedback import Ratings
 from clawctl.run.lines import Lines
 from clawctl.run.model_files import IdReader
+from clawctl.run.outcomes import SessionOutcome
 from clawctl.run.rows import Exchange, Turn
 
 WILL = "trained, if the verdict has a reward or a hint"
@@ -51,7 +52,10 @@ def stitch_all(run: RunDir, settings: CollectConfig, now: float, decode: Decode 
     """All turns that the captures give, how many lines cannot be read, and the ids of the turns that are still open."""
     sessions, bad = Sessions(settings.session_timeout_s, decode=decode), 0
     for feedback in Ratings(run).read():
-        sessions.rate(feedback)
+        if not isinstance(feedback, SessionOutcome):
+            sessions.rate(feedback)
+        elif feedback.turn_ids is None:
+            sessions.note(feedback)
     exchanges: list[Exchange] = []
     for exchange in _exchanges(run):
         if exchange is None:
@@ -61,6 +65,7 @@ def stitch_all(run: RunDir, settings: CollectConfig, now: float, decode: Decode 
     for exchange in sorted(exchanges, key=lambda exchange: exchange.finished_at):
         sessions.add(exchange)
     sessions.tick(now)
+    sessions.end_episodes()
     closed = sessions.pop_rows()
     sessions.tick(float("inf"))
     still_open = sessions.pop_rows()

@@ -31,12 +31,12 @@ import orjson
 from clawctl.collect.documents import NOTHING, read_file, values
 from clawctl.collect.redacted import NOT_WANTED, redacted
 from clawctl.collect.rows import SIDE_TURN
-from clawctl.collect.sessions import scoped
 from clawctl.config.privacy import PrivacyConfig
 from clawctl.cut_calls import CUT_CALL, has_cut_call
 from clawctl.errors import ClawError
 from clawctl.privacy.redaction import Redactor
 from clawctl.run.directory import RunDir, published
+from clawctl.run.outcomes import scoped
 from clawctl.run.rows import NO_NEXT_STATE, TEXT_ONLY, Message, Turn
 from clawctl.run.shards import UnreadableShard, read_turn_ids, write_turns
 
@@ -53,7 +53,7 @@ class _Wrong(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _FileTurn:
     """One turn as the file describes it."""
 
     messages: list[Message]
@@ -128,13 +128,13 @@ def _read_all(file: Path, rating: float | None, privacy: PrivacyConfig | None) -
     turns: list[tuple[Turn, str | None]] = []
     for number, where, value in values(file, data):
         try:
-            session, told = _read(_storable(value))
+            session, file_turns = _read(_storable(value))
         except _Wrong as error:
             raise ClawError(f"{file}, {where}: {error}", f"{NOTHING}; docs/data.md describes the formats", 2) from error
         name = _digest(data, str(number).encode())
         session_id = scoped(USER, session if session and redactor.text(session) == session else name)
         parent: str | None = None
-        for place, each in enumerate(told):
+        for place, each in enumerate(file_turns):
             turn = _turn(each, f"i{name}{place:05d}", session_id, parent, begun + number + place / 1000, rating)
             turns.append((redacted(turn, redactor), each.exported_as))
             parent = turn.turn_id if each.follows else None
@@ -150,19 +150,19 @@ def _digest(*parts: bytes) -> str:
     return found.hexdigest()
 
 
-def _turn(told: _Told, turn_id: str, session_id: str, parent: str | None, at: float, rating: float | None) -> Turn:
-    feedback = told.rating if told.rating is not None else rating
+def _turn(line: _FileTurn, turn_id: str, session_id: str, parent: str | None, at: float, rating: float | None) -> Turn:
+    feedback = line.rating if line.rating is not None else rating
     reasons = [
-        (told.kind == "side", SIDE_TURN),
-        (not told.wanted, NOT_WANTED),
-        (has_cut_call(told.tools, told.response, None), CUT_CALL),
-        (told.next_state is None and feedback is None, NO_NEXT_STATE),
+        (line.kind == "side", SIDE_TURN),
+        (not line.wanted, NOT_WANTED),
+        (has_cut_call(line.tools, line.response, None), CUT_CALL),
+        (line.next_state is None and feedback is None, NO_NEXT_STATE),
     ]
     return Turn(
         turn_id=turn_id, session_id=session_id, parent_turn_id=parent,
-        turn_index=sum(message["role"] == "assistant" for message in told.messages),
-        kind=told.kind, source="import", task_id=None, group_id=None, user=USER, created_at=at, messages=told.messages,
-        tools=told.tools, response=told.response, next_state=told.next_state, prompt_ids=None, completion_ids=None, logprobs=None,
+        turn_index=sum(message["role"] == "assistant" for message in line.messages),
+        kind=line.kind, source="import", task_id=None, group_id=None, user=USER, created_at=at, messages=line.messages,
+        tools=line.tools, response=line.response, next_state=line.next_state, prompt_ids=None, completion_ids=None, logprobs=None,
         policy_version=None, policy_version_end=None, temperature=1.0, top_p=1.0, top_k=0, finish_reason=None, outcome_reward=None,
         feedback=feedback, trainable=False, untrainable_reason=next((reason for applies, reason in reasons if applies), TEXT_ONLY),
     )  # fmt: skip
@@ -180,7 +180,7 @@ def _storable(value: Any) -> Any:
     return value
 
 
-def _read(line: Any) -> tuple[str | None, list[_Told]]:
+def _read(line: Any) -> tuple[str | None, list[_FileTurn]]:
     """(session id or None, turns) of one line."""
     if not isinstance(line, dict):
         raise _Wrong("not a JSON object")
@@ -198,11 +198,11 @@ def _read(line: Any) -> tuple[str | None, list[_Told]]:
         return session, _preference(line)
     if isinstance(line.get("prompt"), str) and isinstance(line.get("completion"), str):
         asked, answer = {"role": "user", "content": line["prompt"]}, {"role": "assistant", "content": line["completion"]}
-        return session, [_Told([asked], answer, None, None, "main", True, None)]
+        return session, [_FileTurn([asked], answer, None, None, "main", True, None)]
     raise _Wrong("expected 'turns', 'messages', 'prompt' with 'completion', or 'preferred_output'")
 
 
-def _manual(turn: Any, where: str) -> _Told:
+def _manual(turn: Any, where: str) -> _FileTurn:
     if not isinstance(turn, dict):
         raise _Wrong(f"{where} is not an object")
     unknown = turn.keys() - _TURN_KEYS
@@ -221,7 +221,7 @@ def _manual(turn: Any, where: str) -> _Told:
     if len(answer) != 1 or answer[0]["role"] != "assistant":
         raise _Wrong(f"{where}.response must be one assistant message")
     known_as = turn.get("turn_id")
-    return _Told(
+    return _FileTurn(
         exported_as=known_as if isinstance(known_as, str) else None,
         messages=messages,
         response=answer[0],
@@ -266,35 +266,35 @@ def _tools(value: Any) -> list[dict[str, Any]] | None:
     return value or None
 
 
-def _conversation(messages: list[Message], tools: list[dict[str, Any]] | None) -> list[_Told]:
+def _conversation(messages: list[Message], tools: list[dict[str, Any]] | None) -> list[_FileTurn]:
     """One turn for each assistant message that something was asked before."""
     answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
-    told = []
+    turns = []
     for place, following in pairwise([*answers, len(messages)]):
         if place == 0:
             continue  # nobody asked: it stands in the prompt of the others
         answer = {key: value for key, value in messages[place].items() if key != "weight"}
         before = [{key: value for key, value in message.items() if key != "weight"} for message in messages[:place]]
         after = [message for message in messages[place + 1 : following] if message["role"] not in ("system", "developer")]
-        told.append(_Told(before, answer, after or None, tools, "main", messages[place].get("weight", 1) != 0, None))
-    if not told:
+        turns.append(_FileTurn(before, answer, after or None, tools, "main", messages[place].get("weight", 1) != 0, None))
+    if not turns:
         raise _Wrong("'messages' contain no assistant message")
-    return told
+    return turns
 
 
-def _preference(line: dict[str, Any]) -> list[_Told]:
+def _preference(line: dict[str, Any]) -> list[_FileTurn]:
     asked = line.get("input")
     if not isinstance(asked, dict):
         raise _Wrong("a preference needs an 'input' with 'messages'")
     messages, tools = _messages(asked.get("messages"), "input.messages"), _tools(asked.get("tools"))
-    told = []
+    turns = []
     for name, rating in (("preferred_output", 1.0), ("non_preferred_output", -1.0)):
         output = _messages(line.get(name), name)
         answer = next((message for message in output if message["role"] == "assistant"), None)
         if answer is None:
             raise _Wrong(f"'{name}' contains no assistant message")
-        told.append(_Told(messages, answer, None, tools, "main", True, rating, follows=False))
-    return told
+        turns.append(_FileTurn(messages, answer, None, tools, "main", True, rating, follows=False))
+    return turns
 
 
 def import_text(run: RunDir, privacy: PrivacyConfig, file: Path, rating: float | None, as_json: bool) -> None:

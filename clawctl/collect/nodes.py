@@ -1,11 +1,13 @@
 """Turns as collect links them: trees of nodes, and what a request says of its parent."""
 
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from clawctl.collect.canonical import AnswerText
-from clawctl.run.rows import Exchange, Message
+from clawctl.run.outcomes import SessionOutcome
+from clawctl.run.rows import Exchange, Message, Turn
 
 Relation = Literal["exact", "tail-drop", "mid-drop", "diverged"]
 ParentEvidence = Literal[
@@ -31,6 +33,8 @@ class SessionTree:
     last_seen: float  # when its newest exchange ended, on the clock of serve
     nodes: list["Node"] = field(default_factory=list)
     among_tools: bool = False  # whether a request of its session had tools
+    is_episode: bool = False  # whether a request named a task: its rows wait for the outcome
+    rows: list[Callable[[SessionOutcome | None], Turn]] = field(default_factory=list)  # of its closed turns, while they wait
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +102,7 @@ class Match:
     """A parent, and the evidence for it in the request."""
 
     node: Node
-    at: int  # where its answer stands in the child's Conversation
+    at: int  # where its answer stands in the child's CanonicalRequest
     dropped: frozenset[bytes]  # user messages of the parent that the child lacks
     relation: Relation  # "exact": the parent's request and its answer begin the child's request
     evidence: ParentEvidence

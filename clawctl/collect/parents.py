@@ -25,7 +25,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Set
 
 from clawctl.collect.canonical import (
-    Conversation,
+    CanonicalRequest,
     answer_text,
     answers_within,
     begins_with,
@@ -89,41 +89,41 @@ class Index:
         return self._by_request.get((user, hint, path), [])[-MOST_COMPARED:]
 
     def find_parent(
-        self, conversation: Conversation, messages: list[Message], user: str, hint: str | None, since: float
+        self, conversation: CanonicalRequest, messages: list[Message], user: str, hint: str | None, since: float
     ) -> Match | None:
         """The turn that this request continues, or None: then it is a root. Trees not seen since `since` are over."""
         twins = {twin.parent_id for twin in self.twins(user, hint, conversation.path)}
         answers = [at for at, role in enumerate(conversation.roles) if role == "a"]
         for at in reversed(answers):
             for evidence, candidates in self._candidates(conversation, messages, at, user, hint):
-                found = [node for node in candidates if _is_open(node, hint, since)]
-                if found and evidence != "handle":
+                matches = [node for node in candidates if _is_open(node, hint, since)]
+                if matches and evidence != "handle":
                     named = self._named_trees(conversation, messages, at, user, hint, since)
-                    found = [node for node in found if not named or node.tree in named]
-                if not found:
+                    matches = [node for node in matches if not named or node.tree in named]
+                if not matches:
                     continue
                 if evidence == "session":
-                    behind = [node for node in found if _stands_behind(node, conversation, at)]
-                    found, replies = behind or found, bool(behind)
-                    if len({id(node.tree) for node in found}) > 1:
+                    behind = [node for node in matches if _stands_behind(node, conversation, at)]
+                    matches, replies = behind or matches, bool(behind)
+                    if len({id(node.tree) for node in matches}) > 1:
                         continue  # several conversations of this session have this answer
                 else:
                     replies = True
-                best = max(found, key=lambda node: _evidence(node, conversation, at, twins))
+                best = max(matches, key=lambda node: _evidence(node, conversation, at, twins))
                 dropped = _dropped(best, conversation, at) if evidence != "window" else frozenset[bytes]()
                 return Match(best, at, dropped, _relation(best, conversation, at), evidence, replies)
         return None
 
     def find_plain_parent(self, exchange: Exchange, hint: str | None, since: float) -> Match | None:
         """As `find_parent`, of a plain completion: the turn whose prompt and answer are the longest beginning of its prompt."""
-        found = [(node, added) for node, added in self._plain.find(exchange) if _is_open(node, hint, since)]
-        if not found:
+        matches = [(node, added) for node, added in self._plain.find(exchange) if _is_open(node, hint, since)]
+        if not matches:
             return None
-        best, added = max(found, key=lambda each: (each[0].beginnings[0].length, not each[0].continued, each[0].created_at))
+        best, added = max(matches, key=lambda each: (each[0].beginnings[0].length, not each[0].continued, each[0].created_at))
         return Match(best, -1, frozenset(), "exact", "completion", True, added)
 
     def _candidates(
-        self, conversation: Conversation, messages: list[Message], at: int, user: str, hint: str | None
+        self, conversation: CanonicalRequest, messages: list[Message], at: int, user: str, hint: str | None
     ) -> Iterator[tuple[ParentEvidence, list[Node]]]:
         """Turns that the answer at `at` may be, the strongest evidence first."""
         answer = messages[conversation.at[at]]
@@ -145,7 +145,7 @@ class Index:
         if hint is not None:
             yield "session", [node for node in alike if node.hint == hint]
 
-    def _merged(self, conversation: Conversation, answer: Message, at: int, user: str) -> list[Node]:
+    def _merged(self, conversation: CanonicalRequest, answer: Message, at: int, user: str) -> list[Node]:
         """Turns whose request is the conversation before `at`, then an answer, and whose own answer stands behind that one in the
         message at `at`. Every way to cut the message must be hashed, so a conversation that no turn begins is not looked at."""
         if at > 0 and (user, conversation.digests[0]) not in self._by_first:
@@ -154,7 +154,7 @@ class Index:
         return [node for first, node in cuts if _merges(node, first, conversation, at)]
 
     def _named_trees(
-        self, conversation: Conversation, messages: list[Message], at: int, user: str, hint: str | None, since: float
+        self, conversation: CanonicalRequest, messages: list[Message], at: int, user: str, hint: str | None, since: float
     ) -> list[SessionTree]:
         """The trees of the last turn before `at` that a handle names: two runs of one prompt have the same words."""
         for i in range(at - 1, max(at - MOST_COMPARED, 0) - 1, -1):
@@ -165,7 +165,7 @@ class Index:
                     return trees
         return []
 
-    def _longest_prefix(self, conversation: Conversation, messages: list[Message], at: int, user: str) -> list[Node]:
+    def _longest_prefix(self, conversation: CanonicalRequest, messages: list[Message], at: int, user: str) -> list[Node]:
         """Of the turns with this request, those whose answer begins the message. The longest: an answer may begin another."""
         if at == 0:
             return []
@@ -174,17 +174,17 @@ class Index:
         named = [node for node in asked if any(handle in shown for handle in node.handles[1:])]
         if named:
             return named  # the client wrote the call into the text, with its id
-        found = [node for node in asked if node.text is not None and begins_with(shown, node.text)]
-        found = [
+        matches = [node for node in asked if node.text is not None and begins_with(shown, node.text)]
+        matches = [
             node
-            for node in found
+            for node in matches
             if node.text is not None
             and (node.text.length >= SHORTEST_END or not _goes_on(shown[node.text.length :]))  # "one two" begins "one two three"
         ]
-        longest = max((node.text.length for node in found if node.text), default=0)
-        return [node for node in found if node.text and node.text.length == longest]
+        longest = max((node.text.length for node in matches if node.text), default=0)
+        return [node for node in matches if node.text and node.text.length == longest]
 
-    def _with_the_same_end(self, alike: list[Node], conversation: Conversation, messages: list[Message], at: int) -> list[Node]:
+    def _with_the_same_end(self, alike: list[Node], conversation: CanonicalRequest, messages: list[Message], at: int) -> list[Node]:
         """Of the nodes with this answer, those whose request ends like what stands before `at`. Of several, those with the longest
         common end. What stands in front of it may be new (a summary, a file), but must hold no answer of another conversation."""
         ends = {node: _common_end(node, conversation, messages, at) for node in alike}
@@ -204,7 +204,7 @@ class Index:
             )
         ]
 
-    def _descendants(self, conversation: Conversation, messages: list[Message], at: int, user: str) -> list[Node]:
+    def _descendants(self, conversation: CanonicalRequest, messages: list[Message], at: int, user: str) -> list[Node]:
         """Turns with this answer among the descendants of a turn whose handle is in an earlier message."""
         earlier = [messages[conversation.at[i]] for i in range(at) if conversation.roles[i] == "a"]
         named = {
@@ -219,9 +219,9 @@ class Index:
         begun = [node for node in long if node.text and begins_with(shown, node.text)]
         alike = self._alike(user, conversation.digests[at])
         said = conversation.digests[at - 1] if conversation.roles[at - 1] == "u" else None  # a tool's result may have been cleared
-        found = dict.fromkeys([*alike, *begun])
+        matches = dict.fromkeys([*alike, *begun])
         likely = [
-            node for node in found if (node.digests[-1:] == (said,) if said else node.roles[-1:] == conversation.roles[at - 1])
+            node for node in matches if (node.digests[-1:] == (said,) if said else node.roles[-1:] == conversation.roles[at - 1])
         ]
         return [node for node in likely if named and self._descends(node, named.keys())]
 
@@ -247,7 +247,7 @@ def _is_open(node: Node, hint: str | None, since: float) -> bool:
     return node.tree.last_seen >= since and (node.hint is None or hint is None or node.hint == hint)
 
 
-def continues(node: Node | Conversation, conversation: Conversation, at: int) -> bool:
+def continues(node: Node | CanonicalRequest, conversation: CanonicalRequest, at: int) -> bool:
     """Whether the messages before `at` are the node's request, less at most MOST_DROPPED of its user messages or system
     messages, but not all."""
     missing = len(node.digests) - at
@@ -265,12 +265,12 @@ def continues(node: Node | Conversation, conversation: Conversation, at: int) ->
     return all(role in "us" for _, role in theirs)
 
 
-def _merges(node: Node, first: bytes, conversation: Conversation, at: int) -> bool:
+def _merges(node: Node, first: bytes, conversation: CanonicalRequest, at: int) -> bool:
     """Whether the node's request is the conversation before `at`, then the answer `first`, then text that the client removed."""
     return node.digests[:at] == conversation.digests[:at] and len(node.digests) > at and node.digests[at] == first
 
 
-def _lost_a_reminder(node: Node, conversation: Conversation, messages: list[Message], at: int) -> bool:
+def _lost_a_reminder(node: Node, conversation: CanonicalRequest, messages: list[Message], at: int) -> bool:
     """Whether what stands before `at` is the node's request, with some lines missing from its last user message. They begin and end
     with a tag, or are many, or an earlier answer proves that it is the same conversation. A short conversation proves too little,
     unless the missing lines stand in its last user message now."""
@@ -288,13 +288,13 @@ def _lost_a_reminder(node: Node, conversation: Conversation, messages: list[Mess
     return long and (len(lost) >= LONG_REMINDER or "a" in node.roles)
 
 
-def _stands_in_the_last(lines: Collection[int], conversation: Conversation, messages: list[Message], at: int) -> bool:
+def _stands_in_the_last(lines: Collection[int], conversation: CanonicalRequest, messages: list[Message], at: int) -> bool:
     """Whether the last user message behind `at` has all these lines."""
     last = conversation.roles.rfind("u")
     return last > at and set(lines) <= set(lines_of(messages[conversation.at[last]]))
 
 
-def _is_same_end(conversation: Conversation, messages: list[Message], end: int, at: int) -> bool:
+def _is_same_end(conversation: CanonicalRequest, messages: list[Message], end: int, at: int) -> bool:
     """Whether this many equal messages before `at` cannot be a coincidence: an answer and a user message, and long enough."""
     lengths = [(conversation.roles[i], len(text_of(messages[conversation.at[i]].get("content")))) for i in range(at - end, at + 1)]
     answers = [length for role, length in lengths if role == "a"]
@@ -304,7 +304,7 @@ def _is_same_end(conversation: Conversation, messages: list[Message], end: int, 
     return sum(answers) >= SHORTEST_END // 2 and sum(answers + said) >= SHORTEST_END
 
 
-def _has_renewed_results(node: Node, conversation: Conversation, at: int) -> bool:
+def _has_renewed_results(node: Node, conversation: CanonicalRequest, at: int) -> bool:
     """Whether what stands before `at` is the node's request with other system messages as results: they were shortened."""
     if "s" not in node.roles or node.roles != conversation.roles[:at]:
         return False
@@ -312,7 +312,7 @@ def _has_renewed_results(node: Node, conversation: Conversation, at: int) -> boo
     return all(theirs == ours or role == "s" for theirs, ours, role in pairs)
 
 
-def _may_be_renewed(node: Node, conversation: Conversation, messages: list[Message], ours: int, theirs: int) -> bool:
+def _may_be_renewed(node: Node, conversation: CanonicalRequest, messages: list[Message], ours: int, theirs: int) -> bool:
     """Whether the message in front of a common end may be the node's, renewed. One of the user keeps a line of it (a file that
     changed); words that have no line in common belong to another conversation."""
     if min(ours, theirs) < 0 or (conversation.roles[ours], node.roles[theirs]) != ("u", "u"):
@@ -323,7 +323,7 @@ def _may_be_renewed(node: Node, conversation: Conversation, messages: list[Messa
     return not set(lines_of(before)).isdisjoint(lines_of(messages[conversation.at[ours]]))
 
 
-def _common_end(node: Node, conversation: Conversation, messages: list[Message], at: int) -> int:
+def _common_end(node: Node, conversation: CanonicalRequest, messages: list[Message], at: int) -> int:
     """How many messages before `at` are the last ones of the node's request. Its last user message may have lost lines."""
     end = 0
     while end < min(at, len(node.digests)):
@@ -338,7 +338,7 @@ def _common_end(node: Node, conversation: Conversation, messages: list[Message],
     return end
 
 
-def _length(conversation: Conversation, messages: list[Message], begin: int, at: int) -> int:
+def _length(conversation: CanonicalRequest, messages: list[Message], begin: int, at: int) -> int:
     """Characters of the messages from `begin` to the answer at `at`."""
     return sum(len(text_of(messages[place].get("content"))) for place in conversation.at[begin : at + 1])
 
@@ -349,7 +349,7 @@ def _has_lost_lines(theirs: "array[int]", message: Message) -> bool:
     return bool(kept) and len(kept) < len(theirs) and all(line in left for line in kept)
 
 
-def _kept_final_answers(node: Node, conversation: Conversation, at: int) -> bool:
+def _kept_final_answers(node: Node, conversation: CanonicalRequest, at: int) -> bool:
     """Whether the conversation before `at` is the node's request without some of its rounds of tool calls and results."""
     if "u" not in conversation.roles[:at]:
         return False
@@ -367,12 +367,12 @@ def _kept_final_answers(node: Node, conversation: Conversation, at: int) -> bool
     return i == at < len(node.digests)
 
 
-def _stands_behind(node: Node, conversation: Conversation, at: int) -> bool:
+def _stands_behind(node: Node, conversation: CanonicalRequest, at: int) -> bool:
     """Whether the message before the answer is the last of the node's request."""
     return at > 0 and bool(node.digests) and node.digests[-1] == conversation.digests[at - 1]
 
 
-def _relation(node: Node, conversation: Conversation, at: int) -> Relation:
+def _relation(node: Node, conversation: CanonicalRequest, at: int) -> Relation:
     """How the parent's request is contained in the child's."""
     if conversation.before[at] == node.whole:
         return "exact"
@@ -383,19 +383,19 @@ def _relation(node: Node, conversation: Conversation, at: int) -> Relation:
     return "tail-drop" if at_end else "mid-drop"
 
 
-def _is_within(conversation: Conversation, node: Node, at: int) -> bool:
+def _is_within(conversation: CanonicalRequest, node: Node, at: int) -> bool:
     theirs = iter(node.digests)
     return all(digest in theirs for digest in conversation.digests[:at])
 
 
-def _evidence(node: Node, conversation: Conversation, at: int, twins: set[str | None]) -> tuple:
+def _evidence(node: Node, conversation: CanonicalRequest, at: int, twins: set[str | None]) -> tuple:
     """Of several turns that could be the parent, one that a retry of this request has; then the most alike; then one that nothing
     continues yet (word for word the same conversation held twice at a time: each continuation gets its own); then the newest."""
     alike = (node.system == conversation.system, -abs(len(node.digests) - at))
     return node.turn_id in twins, *alike, not node.continued, node.created_at
 
 
-def _dropped(node: Node, conversation: Conversation, at: int) -> frozenset[bytes]:
+def _dropped(node: Node, conversation: CanonicalRequest, at: int) -> frozenset[bytes]:
     theirs = Counter(digest for digest, role in zip(node.digests, node.roles, strict=True) if role == "u")
     ours = Counter(digest for digest, role in zip(conversation.digests[:at], conversation.roles, strict=False) if role == "u")
     return frozenset(theirs - ours)

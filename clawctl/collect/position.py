@@ -45,12 +45,12 @@ class Position:
         self._written = b""
         self._state: dict[str, Any] = {}
 
-    def read(self, found: Captured) -> None:
+    def read(self, captured: Captured) -> None:
         """Note that an exchange was read. One that is twice in the captures is tracked at its first place."""
-        turn_id = found.exchange.exchange_id
+        turn_id = captured.exchange.exchange_id
         if turn_id not in self._at:
-            self._at[turn_id] = found.file, found.offset, found.exchange.created_at
-            self._open.setdefault(found.file, {})[found.offset] = None
+            self._at[turn_id] = captured.file, captured.offset, captured.exchange.created_at
+            self._open.setdefault(captured.file, {})[captured.offset] = None
 
     def ended(self, turn_ids: list[str], rows: int) -> None:
         """These turns are done once `rows` rows in all are published."""

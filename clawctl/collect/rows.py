@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from clawctl.collect.canonical import Conversation, role_of, text_of
+from clawctl.collect.canonical import CanonicalRequest, role_of, text_of
 from clawctl.collect.nodes import Match, ParentEvidence
 from clawctl.cut_calls import CUT_CALL, Decode, has_cut_call
+from clawctl.run.outcomes import EPISODE_FAILED, SessionOutcome
 from clawctl.run.rows import NO_NEXT_STATE, REGENERATED, Exchange, Message, Turn
 
-# The whole vocabulary, the first that applies is given: these, then REGENERATED and NO_NEXT_STATE (`clawctl.run.rows`). CUT_CALL
-# (`clawctl.cut_calls`) comes after CANCELLED, and serve's own reason after that ("greedy", …).
+# The whole vocabulary, the first that applies is given: these, then EPISODE_FAILED (`clawctl.run.outcomes`), REGENERATED and
+# NO_NEXT_STATE (`clawctl.run.rows`). CUT_CALL (`clawctl.cut_calls`) comes after CANCELLED, and serve's own reason after that.
 SIDE_TURN = "side turn"
 ERROR = "error"
 CANCELLED = "cancelled"
@@ -17,9 +18,16 @@ NO_TOKEN_IDS = "no token ids"
 NO_POLICY_VERSION = "no policy version"
 
 
-def untrainable_reason(exchange: Exchange, kind: str, told: bool, repeated: bool, decode: Decode | None = None) -> str | None:
+def untrainable_reason(
+    exchange: Exchange,
+    kind: str,
+    told: bool,
+    repeated: bool,
+    decode: Decode | None = None,
+    outcome: SessionOutcome | None = None,
+) -> str | None:
     """Why this turn cannot be trained, or None. `told`: something came back, or its user rated it. `repeated`: the same request was
-    asked again, so another answer was wanted. `decode`: what token ids say, where a tokenizer is known.
+    asked again, so another answer was wanted. `decode`: what token ids say, where a tokenizer is known. `outcome`: of its episode.
 
     A text that hit its length limit (finish_reason "length") is trainable like any other: its tokens are exact, and what came back
     was said about just these. A tool call that was cut is not: the client could not run it, and says so.
@@ -33,8 +41,9 @@ def untrainable_reason(exchange: Exchange, kind: str, told: bool, repeated: bool
         (exchange.untrainable_reason is not None, exchange.untrainable_reason),
         (not exact, NO_TOKEN_IDS),
         (exchange.policy_version is None, NO_POLICY_VERSION),
+        (outcome is not None and outcome.status == "failed", EPISODE_FAILED),
         (not told and repeated, REGENERATED),
-        (not told, NO_NEXT_STATE),
+        (not told and (outcome is None or outcome.reward is None), NO_NEXT_STATE),
     ]
     return next((reason for applies, reason in reasons if applies), None)
 
@@ -44,7 +53,7 @@ def _is_cut(exchange: Exchange, decode: Decode | None) -> bool:
     return has_cut_call(exchange.tools, exchange.response, finish, exchange.completion_ids, decode)
 
 
-def next_state(conversation: Conversation, messages: Sequence[Message], match: Match) -> list[Message] | None:
+def next_state(conversation: CanonicalRequest, messages: Sequence[Message], match: Match) -> list[Message] | None:
     """What the child's request has after its parent's answer: all tool results, the user's words.
 
     Up to the next answer, which is not ours if there is one. Transient context is no reaction: it is known, or stood elsewhere in
@@ -77,9 +86,13 @@ def make_turn(
     feedback: float | None = None,
     evidence: ParentEvidence | None = None,
     decode: Decode | None = None,
+    outcome: SessionOutcome | None = None,
 ) -> Turn:
-    """The row of a closed turn."""
-    reason = untrainable_reason(exchange, kind, came_back is not None or feedback is not None, repeated, decode)
+    """The row of a closed turn. An outcome counts for the main turns that were asked before it was given. It does not count for an
+    answer that was asked for again, because the episode went on from another."""
+    if outcome is not None and (outcome.created_at < exchange.created_at or kind == "side"):
+        outcome = None
+    reason = untrainable_reason(exchange, kind, came_back is not None or feedback is not None, repeated, decode, outcome)
     return Turn(
         turn_id=exchange.exchange_id,
         session_id=session_id,
@@ -104,7 +117,7 @@ def make_turn(
         top_p=exchange.top_p,
         top_k=exchange.top_k,
         finish_reason=exchange.finish_reason,
-        outcome_reward=None,
+        outcome_reward=None if outcome is None or reason == REGENERATED else outcome.reward,
         feedback=feedback,
         trainable=reason is None,
         untrainable_reason=reason,

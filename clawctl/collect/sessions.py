@@ -3,6 +3,9 @@
 A turn closes, and becomes one row, when its next state is known, when its user rates it, when its session is said to be done, or
 when its tree had no request for `timeout_s`. Side turns and errors close at once: nothing that comes back could train them.
 
+A conversation whose requests name a task is an episode. Its rows wait for the outcome of the episode, or for the session's end, and
+come together.
+
 The way of an exchange: `add` finds its parent (`parents.py`) and makes it a node of a tree. `_link` finds the next state of that
 parent (`rows.py`, `plain.py`), which counts at once or stays a claim. `_settle` lets a claim count, and `_close` makes the row.
 
@@ -16,11 +19,11 @@ and one that is not closes as "regenerated".
 from array import array
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
-from urllib.parse import quote
+from functools import partial
 
 from clawctl.collect.asides import Asides, brings_results_alone, new_words
 from clawctl.collect.canonical import (
-    Conversation,
+    CanonicalRequest,
     continued_digest,
     extend_path,
     handles,
@@ -44,8 +47,9 @@ from clawctl.collect.side_rules import (
     turn_kind,
     without_revision,
 )
-from clawctl.collect.waiting import Arrived, Waiting
+from clawctl.collect.waiting import Arrived, WaitingExchanges
 from clawctl.cut_calls import Decode
+from clawctl.run.outcomes import SessionOutcome, scoped
 from clawctl.run.rows import Exchange, Feedback, Message, Turn, is_plain
 
 
@@ -62,7 +66,7 @@ class Sessions:
         rules: Sequence[SideRule] = SIDE_RULES,
     ) -> None:
         self.timeout_s, self._decode = timeout_s, decode
-        self.waiting = Waiting()  # see `add`
+        self.waiting = WaitingExchanges()  # see `add`
         self._published = published if published is not None else {}
         self._index = Index()
         self._trees: dict[str, OrderedDict[int, SessionTree]] = {}  # of each user, by id(), the longest unseen first
@@ -71,6 +75,8 @@ class Sessions:
         self._ended: list[str] = []
         self._late: list[Feedback] = []
         self._early: OrderedDict[tuple[str, str], Feedback] = OrderedDict()  # ratings of turns that were not read yet
+        self._outcomes: OrderedDict[tuple[str, str], SessionOutcome] = OrderedDict()  # by user and session
+        self._given: list[SessionOutcome] = []  # outcomes since the last `end_episodes`
         self._rules = rules
         self._asides = Asides(self._index.by_id)
 
@@ -109,7 +115,7 @@ class Sessions:
             self._end_claimed_session(node, hint)
         return node
 
-    def _find_parent(self, exchange: Exchange, conversation: Conversation, hint: str | None, since: float) -> Match | None:
+    def _find_parent(self, exchange: Exchange, conversation: CanonicalRequest, hint: str | None, since: float) -> Match | None:
         """The turn that this request continues, with the evidence."""
         if is_plain(exchange.messages):
             match = self._index.find_plain_parent(exchange, hint, since)
@@ -119,7 +125,7 @@ class Sessions:
             return None  # it answered another turn, whose session is over: another with the same words is not it
         return match
 
-    def _link(self, match: Match, node: Node, conversation: Conversation, exchange: Exchange) -> None:
+    def _link(self, match: Match, node: Node, conversation: CanonicalRequest, exchange: Exchange) -> None:
         """Note that `node` continues its parent, and what it says to it."""
         parent = match.node
         parent.continued = True
@@ -198,9 +204,18 @@ class Sessions:
         )
         if came_back is None and rating is None and self._asides.is_aside(node, exchange):
             node.kind = "side"
-        session_id = node.tree.session_id
-        place = session_id, node.parent_id, node.index
-        self._rows.append(make_turn(exchange, *place, node.kind, came_back, repeated, rating, node.evidence, self._decode))
+        place = node.tree.session_id, node.parent_id, node.index
+        node.tree.rows.append(
+            partial(make_turn, exchange, *place, node.kind, came_back, repeated, rating, node.evidence, self._decode)
+        )
+        if not node.tree.is_episode:
+            self._release(node.tree)
+
+    def _release(self, tree: SessionTree) -> None:
+        """Make the rows that wait, with the outcome as far as it is known."""
+        outcome = self._outcomes.get((tree.user, tree.session_id))
+        self._rows += [row(outcome) for row in tree.rows]
+        tree.rows = []
 
     def rate(self, feedback: Feedback) -> None:
         """An explicit rating closes its turn. What is said of a turn that is closed already does not change its row: whoever needs
@@ -210,6 +225,27 @@ class Sessions:
             self._early[feedback.key, feedback.turn_id] = feedback
         elif node.user == feedback.key:
             self._close_rated(node, feedback)
+
+    def note(self, outcome: SessionOutcome) -> None:
+        """Take in an outcome; a session has one. It is in all rows that are made from now on. `end_episodes` ends its session."""
+        place = outcome.key, outcome.session_id
+        if place not in self._outcomes:
+            self._outcomes[place] = outcome
+            self._given.append(outcome)
+
+    def end_episodes(self) -> list[SessionOutcome]:
+        """End the sessions whose outcome was given. Everything that was captured before must have been added. Returns the outcomes
+        of sessions some of whose rows may have been published without it."""
+        given, self._given = self._given, []
+        late = []
+        for outcome in given:
+            trees = self._of_session.get((outcome.key, outcome.session_id), [])
+            begun = [tree for tree in trees if any(node.created_at <= outcome.created_at for node in tree.nodes)]
+            if not begun or not all(tree.is_episode for tree in begun):
+                late.append(outcome)
+            if begun:
+                self._end_session(outcome.key, outcome.session_id)
+        return late
 
     def _close_rated(self, node: Node, feedback: Feedback) -> None:
         self._settle(node)
@@ -222,6 +258,8 @@ class Sessions:
             self._early.popitem(last=False)  # its turn was published long ago, or never was
         for user in list(self._trees):
             self._end_unseen(user, now)
+        while self._outcomes and not self._given and next(iter(self._outcomes.values())).created_at + self.timeout_s < now:
+            self._outcomes.popitem(last=False)
 
     def _end_unseen(self, user: str, now: float) -> None:
         while user in self._trees:
@@ -254,6 +292,7 @@ class Sessions:
     def _end(self, tree: SessionTree) -> None:
         """Close the open turns of a tree and forget it."""
         self._close_tree(tree)
+        self._release(tree)
         for node in tree.nodes:
             self._index.remove(node)
             self._ended.append(node.turn_id)
@@ -266,10 +305,13 @@ class Sessions:
         if not of_session:
             del self._of_session[tree.user, tree.session_id]
 
-    def _add_node(self, exchange: Exchange, conversation: Conversation, hint: str | None, match: Match | None, seen: float) -> Node:
+    def _add_node(
+        self, exchange: Exchange, conversation: CanonicalRequest, hint: str | None, match: Match | None, seen: float
+    ) -> Node:
         parent = match.node if match else None
         tree = parent.tree if parent else self._new_tree(exchange, hint, seen)
         tree.last_seen = max(tree.last_seen, seen)
+        tree.is_episode = tree.is_episode or (hint is not None and bool(exchange.hints.get("task_id")))
         if exchange.tools and not tree.among_tools:
             for other in self._of_session[tree.user, tree.session_id]:
                 other.among_tools = True
@@ -337,7 +379,7 @@ class Sessions:
         return ended
 
 
-def _continued_paths(conversation: Conversation, exchange: Exchange) -> tuple[bytes, ...]:
+def _continued_paths(conversation: CanonicalRequest, exchange: Exchange) -> tuple[bytes, ...]:
     """Of the conversation as a client shows it that continues an answer: in one message with its beginning, or without that."""
     joined = continued_digest(exchange.messages, exchange.response) if exchange.response is not None else None
     if joined is None or exchange.response is None:
@@ -346,7 +388,7 @@ def _continued_paths(conversation: Conversation, exchange: Exchange) -> tuple[by
     return extend_path(before, joined), extend_path(before, message_digest(exchange.response))
 
 
-def _last_user_lines(conversation: Conversation, messages: list[Message]) -> "tuple[int, array[int]] | None":
+def _last_user_lines(conversation: CanonicalRequest, messages: list[Message]) -> "tuple[int, array[int]] | None":
     place = conversation.roles.rfind("u")
     lines = lines_of(messages[conversation.at[place]]) if place >= 0 else None
     return (place, lines) if lines and len(lines) > 1 else None
@@ -358,8 +400,3 @@ def session_hint(exchange: Exchange) -> str | None:
     if isinstance(claim, str | int) and not isinstance(claim, bool) and claim != "":
         return without_revision(str(claim))
     return session_in_prompt(exchange.messages)
-
-
-def scoped(user: str, claim: str) -> str:
-    """A claimed session id in its user's own name space: two users never share one. The default user's are left as they are."""
-    return claim if user == "default" and "/" not in claim else f"{quote(user, safe='')}/{claim}"

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from clawctl.collect.canonical import Conversation, handles, message_digest
+from clawctl.collect.canonical import CanonicalRequest, handles, message_digest
 from clawctl.collect.parents import continues
 from clawctl.run.rows import Exchange
 
@@ -28,14 +28,16 @@ class Arrived:
         return self.exchange.finished_at + self.behind
 
 
-class Waiting:
+class WaitingExchanges:
     """The exchanges that wait, in order."""
 
     def __init__(self) -> None:
         self._arrived: list[Arrived] = []
         self._users: Counter[str] = Counter()
-        self._answers: dict[tuple[str, bytes], list[Conversation]] = defaultdict(list)  # by what was answered, of those that wait
-        self._awaited: dict[tuple[str, bytes | str], list[tuple[str, Conversation, int]]] = defaultdict(list)
+        self._answers: dict[tuple[str, bytes], list[CanonicalRequest]] = defaultdict(
+            list
+        )  # by what was answered, of those that wait
+        self._awaited: dict[tuple[str, bytes | str], list[tuple[str, CanonicalRequest, int]]] = defaultdict(list)
 
     def __len__(self) -> int:
         return len(self._arrived)
@@ -43,7 +45,7 @@ class Waiting:
     def __iter__(self) -> Iterator[Arrived]:
         return iter(self._arrived)
 
-    def add(self, arrived: Arrived, conversation: Conversation, lacks_parent: bool) -> None:
+    def add(self, arrived: Arrived, conversation: CanonicalRequest, lacks_parent: bool) -> None:
         """One more waits: for its parent, unless it has one, or just behind others."""
         exchange = arrived.exchange
         self._arrived.append(arrived)
@@ -58,12 +60,12 @@ class Waiting:
         if exchange.response is not None:
             self._answers[exchange.key, message_digest(exchange.response)].append(conversation)
 
-    def blocks(self, arrived: Arrived, conversation: Conversation) -> bool:
+    def blocks(self, arrived: Arrived, conversation: CanonicalRequest) -> bool:
         """Whether an exchange of this user waits, and this is not the one it waits for."""
         exchange = arrived.exchange
         return exchange.key in self._users and not self._is_awaited(arrived, conversation)
 
-    def _is_awaited(self, arrived: Arrived, conversation: Conversation) -> bool:
+    def _is_awaited(self, arrived: Arrived, conversation: CanonicalRequest) -> bool:
         exchange = arrived.exchange
         for handle in (exchange.exchange_id, *handles(exchange.response)):
             if any(writer != arrived.writer for writer, *_ in self._awaited.get((exchange.key, handle), [])):

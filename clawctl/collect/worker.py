@@ -13,10 +13,12 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from clawctl.collect.captures import Captured, Captures
 from clawctl.collect.clocks import Clocks
 from clawctl.collect.position import Position, put_aside
+from clawctl.collect.published_sessions import PublishedSessions
 from clawctl.collect.sessions import Sessions
 from clawctl.collect.side_rules import VERSION
 from clawctl.collect.upkeep import Upkeep
@@ -28,6 +30,7 @@ from clawctl.run.directory import RunDir, changes, published, quarantine, sole_w
 from clawctl.run.feedback import FeedbackFile, Ratings
 from clawctl.run.lines import Rewritten
 from clawctl.run.model_files import IdReader, origin_of
+from clawctl.run.outcomes import SessionOutcome
 from clawctl.run.retention import Retention
 from clawctl.run.rows import Feedback, Turn
 from clawctl.run.shards import UNKNOWN, Origin, UnreadableShard, read_parents, write_turns
@@ -74,7 +77,7 @@ class Collector:
         self._upkeep, self._upkeep_at = Upkeep(run, recipe), float("-inf")
         _sweep(run)
         self._refused = self._refused_rating = False  # by the disk
-        self._late_ratings: list[Feedback] = []  # ratings that are not kept yet
+        self._late_ratings: list[Feedback | SessionOutcome] = []  # and late outcomes, that are not stored yet
         self._own_feedback = FeedbackFile(run.feedback)
         self._exchanges, self._rows, self._shards = 0, 0, 0
         self._reported, self._reported_at = 0, time.monotonic()
@@ -88,6 +91,7 @@ class Collector:
         self._known = _published(self._run, self._position.shards_after)
         self._captures = Captures(self._run, self._position.start)
         self._ratings = Ratings(self._run)
+        self._published_sessions, self._late_outcomes = PublishedSessions(self._run), list[SessionOutcome]()
         self._clocks, self._has_looked = self._new_clocks(), False
         self._stored_ratings: set[str] = set()  # ids of the ratings in feedback/
         self._sessions = Sessions(self._settings.session_timeout_s, self._known, self._decode)
@@ -125,12 +129,34 @@ class Collector:
         self._has_looked = True
         for feedback in self._ratings.read():  # before the captures: a rating that was given is in the row if it can be
             self._stored_ratings.add(feedback.feedback_id)
-            self._sessions.rate(feedback)
+            if not isinstance(feedback, SessionOutcome):
+                self._sessions.rate(feedback)
+            elif feedback.turn_ids is None:
+                self._sessions.note(feedback)
         self._read_once()
         for _ in range(3):  # a child that was read before its parent finds it at the next reading, at the latest
             if not self._sessions.waiting:
                 break
             self._read_once()
+        if not self._stop.is_set():
+            self._end_episodes()
+
+    def _end_episodes(self) -> None:
+        """End the sessions that have an outcome: everything that was captured before it has been read. If turns of such a session
+        were published earlier, append a line that names them."""
+        ended = self._sessions.end_episodes()
+        self._late_outcomes += [one for one in ended if one.changes(None) and _late_id(one) not in self._stored_ratings]
+        self._pop_closed()
+        while self._late_outcomes and self._waiting:
+            if not self._publish():
+                return  # the disk is full: these rows are named later
+        if self._late_outcomes:
+            self._published_sessions.look()
+        late, self._late_outcomes = self._late_outcomes, []
+        for outcome in late:
+            if turn_ids := self._published_sessions.before(outcome.key, outcome.session_id, outcome.created_at):
+                self._late_ratings.append(replace(outcome, feedback_id=_late_id(outcome), turn_ids=turn_ids))
+        self._store_late_ratings()
 
     def _read_once(self) -> None:
         """Add all appended lines. After that, unsure exchanges are sure: a parent was written earlier, so it has been read."""
@@ -261,6 +287,11 @@ class Collector:
 
 def _time(arrived: Arrived) -> float:
     return arrived.time
+
+
+def _late_id(outcome: SessionOutcome) -> str:
+    """The id of the line that says which published turns an outcome concerns."""
+    return f"late-{outcome.feedback_id}"
 
 
 def _sweep(run: RunDir) -> None:

@@ -117,6 +117,9 @@ class ServeConfig(Section):
     arguments, missing reasoning). This changes what the model sees. Among upstreams, only vLLM supports it."""
     pinned_versions: int = Field(2, ge=1)
     """Maximum number of versions besides the live one (`NAME@3`) that stay loaded."""
+    patches: bool = True
+    """Replace some functions of transformers and vLLM by faster ones with the same results (docs/engines.md lists them). Turn it
+    off to find out whether a problem is theirs."""
     gpus: list[int] | None = None
     """GPUs of this machine that the server may use, by number. Unset: all."""
     kv_cache_tokens: int = Field(131072, gt=0)

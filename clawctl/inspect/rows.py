@@ -76,10 +76,14 @@ def read_rows(run: RunDir, words: bool = False) -> Joined:
         used, rating = turn, ratings.of(turn["user"], turn_id)
         if rating is not None and lacks_reaction(turn["source"], turn["untrainable_reason"]):
             used = {**turn, "trainable": True, "untrainable_reason": None}  # its user reacted, after the row was published
+        late = ratings.late_outcome(turn["user"], turn_id)
+        if late is not None and step is None:
+            used = {**used, **late.changes(used["untrainable_reason"])}
         counts = rating is not None and (step is None or rating.created_at <= trained_at.get(turn_id, 0.0))
         newest_rating = rating.rating if rating is not None and counts else turn["feedback"]
-        judged = (None, None) if verdict is None else (verdict["judge"], verdict["reward"])
-        earned = worth(newest_rating, turn["outcome_reward"], *judged)
+        alone = late is not None and step is None and late.decides
+        judged = (None, None) if verdict is None or alone else (verdict["judge"], verdict["reward"])
+        earned = worth(newest_rating, used["outcome_reward"], *judged)
         old = updates.get(turn["policy_version"] or 0, 0)
         why_not = None if step is not None else _why_not(used, verdict, earned, skipped.get(turn_id), old, config)
         if why_not is not None and skipped.get(turn_id) is None and len(dead.get(turn_id, ())) >= MOST_TIMES:

@@ -194,7 +194,10 @@ async def _hint_apart(client: JudgeClient, settings: JudgeConfig, turn: Evidence
 
 
 def with_rating(ratings: Ratings, turn: Evidence) -> Evidence:
-    """The turn with the newest rating of its user, as of the last look."""
+    """The turn with the newest rating of its user and an outcome that came after its row, as of the last look."""
+    outcome = ratings.late_outcome(turn.user, turn.turn_id)
+    if outcome is not None and outcome.decides:
+        turn = replace(turn, outcome_reward=outcome.reward)
     rating = ratings.of(turn.user, turn.turn_id)
     return turn if rating is None else replace(turn, feedback=rating.rating)
 

@@ -78,7 +78,9 @@ def _remove(run: RunDir, wish: Wish | None, chosen: Chosen, done: Forgotten) -> 
 
     def belongs(row: dict[str, Any]) -> bool:
         turn_id = row.get("exchange_id", row.get("turn_id"))
-        return turn_id in chosen.turn_ids or (wish is not None and wish.user is not None and row.get("key") == wish.user)
+        if turn_id in chosen.turn_ids or (row.get("key"), row.get("session_id")) in chosen.sessions:  # a turn, or an outcome
+            return True
+        return wish is not None and wish.user is not None and row.get("key") == wish.user
 
     for folder in (run.feedback, run.captures):
         for path in published(folder, ".jsonl") if folder.exists() else []:

@@ -98,9 +98,12 @@ class DoneWith:
 
     def _is_useful(self, turn: dict[str, Any], verdict: dict[str, Any] | None) -> bool:
         """Whether a step could use the turn under its verdict and the newest rating of its user."""
+        late = self._ratings.late_outcome(turn["user"], turn["turn_id"])
+        turn = turn if late is None else {**turn, **late.changes(turn["untrainable_reason"])}
         rating, state = self._ratings.of(turn["user"], turn["turn_id"]), (turn["source"], turn["untrainable_reason"])
         if verdict is None or not (is_judged(turn["trainable"], *state) or (rating is not None and lacks_reaction(*state))):
             return False
         newest = turn["feedback"] if rating is None else rating.rating
-        found = worth(newest, turn["outcome_reward"], verdict["judge"], verdict["reward"])
+        step = None if late is not None and late.decides else verdict["reward"]
+        found = worth(newest, turn["outcome_reward"], verdict["judge"], step)
         return found.counts(self._recipe.train.credit != "reward") or bool(verdict["hint"])

@@ -16,6 +16,7 @@ import orjson
 from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir
 from clawctl.run.lines import Lines, LineWriter, Rewritten
+from clawctl.run.outcomes import SessionOutcome, parse_outcome
 from clawctl.run.rows import SCHEMA_VERSION, Feedback, from_json, newer
 
 LONGEST_COMMENT = 10_000  # characters
@@ -87,16 +88,18 @@ class FeedbackFile:
     def __init__(self, folder: Path) -> None:
         self._lines = LineWriter(folder, _ROTATE_BYTES)
 
-    def append(self, feedback: Feedback) -> None:
-        """Append a rating. Raises OSError if it cannot be written; the sender must then get an error."""
+    def append(self, feedback: Feedback | SessionOutcome) -> None:
+        """Append a rating or an outcome. Raises OSError if it cannot be written; the sender must then get an error."""
         self._lines.append(sealed(orjson.dumps(feedback)))
 
 
-def parse_feedback(line: bytes) -> Feedback:
+def parse_feedback(line: bytes) -> Feedback | SessionOutcome:
     """One line of feedback; fields that a newer clawctl added are passed over. Raises ValueError with the reason."""
     row = read_sealed(line)
     if not isinstance(row, dict):
         raise ValueError("not a JSON object")
+    if "session_id" in row:
+        return parse_outcome(row)
     version = row.pop("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
         raise ValueError(newer(version))
@@ -114,19 +117,25 @@ class Ratings:
         self.unreadable = 0
         self._lines = Lines(self._run.feedback)
         self._newest: dict[tuple[str, str], tuple[str, Feedback]] = {}  # with its writer
+        self._late: dict[tuple[str, str], SessionOutcome] = {}  # of turns that were published before their episode was over
 
     def look(self) -> set[str]:
         """Read new lines. Returns the ids of the turns that they may concern."""
         try:
             return self._take_in()
         except Rewritten:  # ratings were removed from a file: all are read again
-            before = {turn_id for _, turn_id in self._newest}
+            before = {turn_id for _, turn_id in (*self._newest, *self._late)}
             self._begin()
             return before | self._take_in()
 
     def _take_in(self) -> set[str]:
         rated = set()
         for writer, feedback in self._read():
+            if isinstance(feedback, SessionOutcome):
+                for turn_id in feedback.turn_ids or ():
+                    self._late.setdefault((feedback.key, turn_id), feedback)
+                    rated.add(turn_id)
+                continue
             place = feedback.key, feedback.turn_id
             known = self._newest.get(place)
             if known is None or known[0] == writer or feedback.created_at >= known[1].created_at:
@@ -134,11 +143,11 @@ class Ratings:
                 rated.add(feedback.turn_id)
         return rated
 
-    def read(self) -> Iterator[Feedback]:
+    def read(self) -> Iterator[Feedback | SessionOutcome]:
         """Lines appended since the last call, for a reader that keeps its own records."""
         return (feedback for _, feedback in self._read())
 
-    def _read(self) -> Iterator[tuple[str, Feedback]]:
+    def _read(self) -> Iterator[tuple[str, Feedback | SessionOutcome]]:
         """Each with its writer: of the lines of one, the later is the newer, whatever its clock did in between."""
         for path in self._lines.grown():
             for _, line in self._lines.read(path):
@@ -150,3 +159,8 @@ class Ratings:
     def of(self, user: str, turn_id: str) -> Feedback | None:
         """The rating of a turn by its owner. Ratings by others do not count."""
         return self._newest.get((user, turn_id), (None, None))[1]
+
+    def late_outcome(self, user: str, turn_id: str) -> SessionOutcome | None:
+        """The outcome of a turn's episode, if it came after the row was published. The turn is then worth the outcome alone: its
+        verdict was made without it."""
+        return self._late.get((user, turn_id))

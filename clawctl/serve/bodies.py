@@ -40,7 +40,7 @@ def encoding_of(header: str) -> str | None:
 def unpacked(encoding: str, packed: bytes, most_bytes: int, most_values: int) -> bytes:
     """The body. Raises Refusal as soon as it holds more than `most_bytes` or `most_values`. For a thread: it takes its time."""
     pieces = _by_arrow(encoding, packed) if encoding in _PYARROWS else _inflated(encoding, packed)
-    found, size, count = list[bytes](), 0, ValueCount()
+    raw, size, count = list[bytes](), 0, ValueCount()
     try:
         for piece in pieces:
             size += len(piece)
@@ -48,10 +48,10 @@ def unpacked(encoding: str, packed: bytes, most_bytes: int, most_values: int) ->
                 raise too_large(most_bytes)
             if count.feed(piece) > most_values:
                 raise too_many_values(most_values)
-            found.append(piece)
+            raw.append(piece)
     except (zlib.error, OSError, EOFError) as error:
         raise Refusal(400, f"the body is not complete {encoding}, although its 'Content-Encoding' says so") from error
-    return b"".join(found)
+    return b"".join(raw)
 
 
 def _inflated(encoding: str, packed: bytes) -> Iterator[bytes]:

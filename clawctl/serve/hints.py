@@ -71,8 +71,8 @@ def _session(headers: Mapping[str, str], claims: Mapping[str, Any], codex: Mappi
 
 
 def _split(session: str | None) -> tuple[str | None, str | None]:
-    found = _WITH_REVISION.fullmatch(session or "")
-    return (found[1], found[2]) if found else (session, None)
+    match = _WITH_REVISION.fullmatch(session or "")
+    return (match[1], match[2]) if match else (session, None)
 
 
 def _codex_turn_type(codex: Mapping[str, Any]) -> str | None:
@@ -84,8 +84,8 @@ def _session_of_user(user_id: Any) -> str | None:
     """Claude Code puts its session into `metadata.user_id`, as JSON or, formerly, after `_session_`."""
     if not isinstance(user_id, str) or len(user_id) > _LONGEST_USER_ID:
         return None
-    found = _USER_ID_SESSION.search(user_id)
-    return found[1] if found else _text(json_object(user_id).get("session_id"))
+    match = _USER_ID_SESSION.search(user_id)
+    return match[1] if match else _text(json_object(user_id).get("session_id"))
 
 
 def _runtime_session(messages: Sequence[Message]) -> str | None:
@@ -93,8 +93,8 @@ def _runtime_session(messages: Sequence[Message]) -> str | None:
     for role in ("system", "user"):
         first = next((message for message in messages if message.get("role") == role), None)
         content = first.get("content") if first else None
-        if isinstance(content, str) and (found := _RUNTIME_LINE.search(content[-_RUNTIME_WITHIN:])):
-            return found[1]
+        if isinstance(content, str) and (match := _RUNTIME_LINE.search(content[-_RUNTIME_WITHIN:])):
+            return match[1]
     return None
 
 

@@ -102,8 +102,8 @@ def _values(value: Any, enough: int) -> int:
     """How many values are within `value`; counting ends when there are more than `enough`."""
     waiting, count = [value], 0
     while waiting and count <= enough:
-        found = waiting.pop()
-        inner = found.values() if isinstance(found, dict) else found if isinstance(found, list) else ()
+        value = waiting.pop()
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         count += len(inner)
         waiting.extend(each for each in inner if isinstance(each, dict | list))
     return count
@@ -137,9 +137,9 @@ def _without_images(text: bytes, ask: Ask) -> bytes:
     """Images are not text: an engine that takes them measures them itself."""
     if not any(isinstance(message.get("content"), list) for message in ask.messages):
         return text
-    said = [{**m, "content": [p for p in m["content"] if p.get("type") != "image_url"]} if isinstance(m["content"], list) else m
+    texts = [{**m, "content": [p for p in m["content"] if p.get("type") != "image_url"]} if isinstance(m["content"], list) else m
             for m in ask.messages]  # fmt: skip
-    return orjson.dumps([said, ask.tools])
+    return orjson.dumps([texts, ask.tools])
 
 
 def too_long(max_context: int, at_least: int) -> Refusal:

@@ -1,5 +1,7 @@
-"""Ratings from clients, stored next to the captures: `POST /v1/feedback`, the `X-Feedback` header, and which turns may be rated:
-those that this server gave lately, and those that the run's captures and shards hold."""
+"""Ratings and outcomes from clients: `POST /v1/feedback`, the `X-Feedback` header and `POST /v1/outcome`. They are stored next to
+the captures.
+
+What may be rated: turns and sessions that this server answered lately, and those in the run's captures and shards."""
 
 import asyncio
 import logging
@@ -22,6 +24,8 @@ from clawctl.privacy.redaction import Redactor
 from clawctl.run.directory import RunDir, published
 from clawctl.run.feedback import BadRating, FeedbackFile, rating_in_header, read_rating
 from clawctl.run.lines import Lines, Rewritten
+from clawctl.run.outcomes import BadOutcome, SessionOutcome, read_outcome, scoped
+from clawctl.run.rows import Feedback
 from clawctl.run.shards import UnreadableShard, read_columns
 from clawctl.serve.dialects import Refusal
 
@@ -29,6 +33,7 @@ _log = logging.getLogger("clawctl.serve")
 _BURST, _PER_SECOND = 1000.0, 20.0  # ratings of one key
 _MOST_TIMES = 8  # ratings of one answer that are kept; the newest counts
 _MOST_COUNTED = 1 << 16  # answers
+_MOST_OUTCOMES = 1 << 14
 
 
 class Pace:
@@ -62,6 +67,7 @@ class Rating:
             Redactor(recipe.privacy.redact, not_secrets=recipe.privacy.not_secrets),
             counts,
         )
+        self._outcomes: OrderedDict[tuple[str, str], SessionOutcome] = OrderedDict()  # by session: lately given ones
         self._writing = asyncio.Lock()  # one line after the other
 
     async def keep(self, body: Any, key: str) -> dict[str, Any]:
@@ -71,30 +77,63 @@ class Rating:
             feedback = read_rating(body, key, time.time())
         except BadRating as bad:
             raise Refusal(400, str(bad), bad.field) from bad
-        if self._file is None or self._known is None:
+        known = self._checked(key)
+        if not await asyncio.to_thread(known.has, key, feedback.turn_id):
+            raise Refusal(404, "this run has no answer of this key with that id", "turn_id", "unknown_turn")
+        self._count(key, feedback.turn_id)
+        async with self._writing:
+            if feedback.comment:
+                feedback = replace(feedback, comment=await asyncio.to_thread(self._redactor.text, feedback.comment))
+            await self._append(feedback)
+        return {"object": "feedback", "id": feedback.feedback_id, "turn_id": feedback.turn_id, "rating": feedback.rating}
+
+    async def keep_outcome(self, body: Any, key: str) -> dict[str, Any]:
+        """Write the outcome of one session of `key`. A session has one outcome: the same one again is confirmed, another one is
+        refused. Raises Refusal."""
+        try:
+            outcome = read_outcome(body, key, time.time())
+        except BadOutcome as bad:
+            raise Refusal(400, str(bad), bad.field) from bad
+        known = self._checked(key)
+        names = "\n".join((outcome.session_id, *outcome.parts, *outcome.steps))
+        if await asyncio.to_thread(self._redactor.text, names) != names:
+            raise Refusal(400, "a name in the outcome looks like a secret", "session_id")
+        if not await asyncio.to_thread(known.has_session, key, outcome.session_id):
+            raise Refusal(404, "this run has no session of this key with that id", "session_id", "unknown_session")
+        async with self._writing:
+            first = self._outcomes.get((key, outcome.session_id), outcome)
+            if replace(outcome, feedback_id=first.feedback_id, created_at=first.created_at) != first:
+                raise Refusal(409, "this session has another outcome already", "session_id", "outcome_given")
+            if first is outcome:
+                await self._append(outcome)
+                self._outcomes[key, outcome.session_id] = outcome
+                if len(self._outcomes) > _MOST_OUTCOMES:
+                    self._outcomes.popitem(last=False)
+        return {"object": "outcome", "id": first.feedback_id, "session_id": body["session_id"], "reward": outcome.reward}
+
+    def _checked(self, key: str) -> "KnownTurns":
+        """What `key` may speak of. Raises Refusal if it may not rate at all, or sends too fast."""
+        if self._known is None:
             raise Refusal(409, "this server captures nothing, so nothing can be rated: serve with --intercept", code="not_captured")
         if not may_capture(self._recipe.privacy, key, self._recipe.model_name):
             raise Refusal(409, "this key's conversations are not captured, so they cannot be rated", code="not_captured")
         self._pace.take(key)
-        if not await asyncio.to_thread(self._known.has, key, feedback.turn_id):
-            raise Refusal(404, "this run has no answer of this key with that id", "turn_id", "unknown_turn")
-        self._count(key, feedback.turn_id)
+        return self._known
+
+    async def _append(self, row: Feedback | SessionOutcome) -> None:
+        assert self._file is not None
         try:
-            async with self._writing:
-                if feedback.comment:
-                    feedback = replace(feedback, comment=await asyncio.to_thread(self._redactor.text, feedback.comment))
-                await asyncio.to_thread(self._file.append, feedback)
+            await asyncio.to_thread(self._file.append, row)
         except OSError as error:
             self._counts["lost",] += 1
             _log.error("a rating was not stored: %s", error)
             raise Refusal(503, "the rating could not be stored; send it again later", code="not_kept") from error
         self._counts["kept",] += 1
-        return {"object": "feedback", "id": feedback.feedback_id, "turn_id": feedback.turn_id, "rating": feedback.rating}
 
-    def gave(self, key: str, turn_id: str) -> None:
-        """This answer is captured, so `key` may rate it."""
+    def gave(self, key: str, turn_id: str, session: str | None = None) -> None:
+        """This answer is captured, so `key` may rate it, and give an outcome to the session that it claims."""
         if self._known is not None:
-            self._known.add(key, turn_id)
+            self._known.add(key, turn_id, session)
 
     def _count(self, key: str, turn_id: str) -> None:
         times = self._times.pop((key, turn_id), 0) + 1
@@ -134,14 +173,22 @@ class KnownTurns:
         self._lines, self._shards = Lines(self._run.captures), set[str]()
         self._looked_at = float("-inf")
 
-    def add(self, key: str, turn_id: str) -> None:
+    def add(self, key: str, turn_id: str, session: str | None = None) -> None:
         self._lately[_number(key, turn_id)] = None
-        if len(self._lately) > _LATELY:
+        if session:
+            self._lately[_session_number(key, scoped(key, session))] = None
+        while len(self._lately) > _LATELY:
             self._lately.popitem(last=False)
 
     def has(self, key: str, turn_id: str) -> bool:
         """Whether the run holds this turn of `key`."""
-        number = _number(key, turn_id)
+        return self._has(_number(key, turn_id))
+
+    def has_session(self, key: str, session_id: str) -> bool:
+        """Whether the run holds turns of this session of `key`. `session_id` is in the key's name space."""
+        return self._has(_session_number(key, session_id))
+
+    def _has(self, number: int) -> bool:
         if number in self._lately:
             return True
         with self._reading:
@@ -163,17 +210,20 @@ class KnownTurns:
             for _, line in self._lines.read(path):
                 with suppress(orjson.JSONDecodeError, LookupError, TypeError):
                     exchange = orjson.loads(line)
-                    self._take(exchange["key"], exchange["exchange_id"])
+                    self._take(_number(exchange["key"], exchange["exchange_id"]))
+                    if isinstance(session := exchange["hints"].get("session_id"), str):
+                        self._take(_session_number(exchange["key"], scoped(exchange["key"], session)))
         for path in published(self._run.trajectories, ".parquet"):
             if path.stem not in self._shards:
                 self._shards.add(path.stem)
                 with suppress(UnreadableShard):
-                    for row in read_columns(path, "turns", ("user", "turn_id")):
-                        self._take(row["user"], row["turn_id"])
+                    for row in read_columns(path, "turns", ("user", "turn_id", "session_id")):
+                        self._take(_number(row["user"], row["turn_id"]))
+                        self._take(_session_number(row["user"], row["session_id"]))
         self._looked_at = time.monotonic()
 
-    def _take(self, key: str, turn_id: str) -> None:
-        self._fresh.add(_number(key, turn_id))
+    def _take(self, number: int) -> None:
+        self._fresh.add(number)
         if len(self._fresh) > max(_MERGE, len(self._sorted) // 8):
             self._sorted = array("Q", sorted(self._fresh.union(self._sorted)))
             self._fresh = set()
@@ -181,3 +231,7 @@ class KnownTurns:
 
 def _number(key: str, turn_id: str) -> int:
     return int.from_bytes(blake2b(f"{key}\0{turn_id}".encode(), digest_size=8).digest(), "big")
+
+
+def _session_number(key: str, session_id: str) -> int:
+    return _number(key, f"session\0{session_id}")

@@ -290,8 +290,11 @@ class Feed:
             return False
         if self.config.credit != "reward":
             return True
-        said, rating = (row["source"], row["untrainable_reason"]), self.ratings.of(row["user"], row["turn_id"])
-        of_use = is_judged(row["trainable"], *said) or (rating is not None and lacks_reaction(*said))
+        rating = self.ratings.of(row["user"], row["turn_id"])
+        outcome = self.ratings.late_outcome(row["user"], row["turn_id"])
+        changed = row if outcome is None else {**row, **outcome.changes(row["untrainable_reason"])}
+        said = changed["source"], changed["untrainable_reason"]
+        of_use = is_judged(changed["trainable"], *said) or (rating is not None and lacks_reaction(*said))
         return of_use and row["turn_id"] not in self.used
 
     def _take_in(self, stem: str, piece: JudgedPiece, since: float, again: Set[str], left: Set[str]) -> None:
@@ -328,6 +331,10 @@ class Feed:
             turn = replace(turn, feedback=float(rating.rating))  # newer than the row's value
         if rating is not None and lacks_reaction(turn.source, turn.untrainable_reason):
             turn = replace(turn, trainable=True, untrainable_reason=None)  # its user has reacted late
+        outcome = self.ratings.late_outcome(turn.user, turn.turn_id)
+        if outcome is not None:
+            turn = replace(turn, **outcome.changes(turn.untrainable_reason))
+            verdict = replace(verdict, reward=None) if verdict is not None and outcome.decides else verdict
         earned = worth_of(turn, verdict)
         self.forming.add(turn, earned.value, earned.outcome)
         if turn.turn_id in self.used:

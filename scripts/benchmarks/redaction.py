@@ -4,8 +4,9 @@
 changed by the failures of all five. The authors of the parts `seen`, `seen second` and `fresh` had not read the rules: the first
 run of each is the honest figure, and docs/benchmarks.md keeps it. Beside them stands what detect-secrets finds in the same lines
 with all its own detectors. It comes with the extra `test`, and is left out where it is not installed. A secret counts as found
-when nothing of it that is longer than 4 characters is left; what the line holds beside its secret does not count. The cost, in
-processor time, is measured on conversations as agents send them: the whole history again with each turn.
+when nothing of it that is longer than 4 characters is left; one of 5 characters or fewer, when it is not left whole. What the
+line holds beside its secret does not count. The cost, in processor time, is measured on conversations as
+agents send them: the whole history again with each turn.
 """
 
 import random
@@ -43,14 +44,16 @@ def rates(case: str, lines: Iterable[Line], leaves: Callable[[Line], bool], touc
 
 
 def rest_of(secret: str, redacted: str, line: str = "") -> str:
-    """The longest piece at the beginning or the end of `secret` that is still in `redacted`.
+    """The longest piece at the beginning or the end of `secret` that is still in `redacted`. Of a secret of five characters or
+    fewer the whole counts: a PIN has four.
 
     `line` is the text before redaction. A piece that it holds outside of its secret as well (`github` of `github_pat_…` beside
     `github.com`) is no rest, unless it stands in `redacted` more often than outside.
     """
     outside = line.replace(secret, "\0")
-    pieces = (secret[:length] for length in range(len(secret), 4, -1))
-    tails = (secret[-length:] for length in range(len(secret), 4, -1))
+    shortest = min(5, len(secret))
+    pieces = (secret[:length] for length in range(len(secret), shortest - 1, -1))
+    tails = (secret[-length:] for length in range(len(secret), shortest - 1, -1))
 
     def is_left(piece: str) -> bool:
         return redacted.count(piece) > outside.count(piece)

@@ -85,6 +85,19 @@ def test_logprobs_are_those_of_a_plain_forward_pass(engine: Decoder, run: RunDir
     asyncio.run(main())
 
 
+def test_without_patches_logprobs_are_the_same(run: RunDir, model_path: Path) -> None:
+    engine = Decoder(run, Recipe.model_validate(recipe_data(model_path, patches=False)), 0)
+
+    async def main() -> None:
+        for prompt in (PROMPT[:5], PROMPT):
+            assert_exact(model_of(run, model_path, 0), prompt, await sample(engine, prompt, top_k=0))
+
+    try:
+        asyncio.run(main())
+    finally:
+        engine.stop()
+
+
 def test_in_bfloat16_rows_are_padded_and_logprobs_are_those_of_a_plain_pass_up_to_rounding(run: RunDir, model_path: Path) -> None:
     data = recipe_data(model_path)
     data["model"]["dtype"] = "bfloat16"

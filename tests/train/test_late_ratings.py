@@ -1,10 +1,14 @@
 """Ratings that come after the verdict."""
 
+import time
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
 from clawctl.run.directory import RunDir
+from clawctl.run.feedback import FeedbackFile
+from clawctl.run.outcomes import SessionOutcome
 from tests.train.feeding import ids_of, make_feed, rate, rewards_of, told
 from tests.train.tiny import Sampler, publish_shard
 
@@ -70,3 +74,24 @@ def test_a_rating_of_one_turn_of_a_group_moves_its_credit(run: RunDir, sampler: 
     credits = {sample.turn_id: sample.credit for sample in feed.take(0).samples}
     assert credits["g0"] == pytest.approx(-credits["g1"])  # 1, -1 and 0 about their mean of 0
     assert credits["g0"] > credits["g2"] > credits["g1"]
+
+
+def give_outcome(run: RunDir, turn_id: str, reward: float | None, status: Literal["done", "failed"] = "done") -> None:
+    """As collect says it of a turn that was published before."""
+    line = SessionOutcome(f"late-{turn_id}", time.time(), "default", "s", status, reward, {}, {}, [turn_id])
+    FeedbackFile(run.feedback).append(line)
+
+
+def test_a_turn_whose_outcome_comes_late_is_worth_the_outcome_alone(run: RunDir, sampler: Sampler) -> None:
+    turns = [sampler.turn(name, tokens=3) for name in ("judged", "neutral", "rated", "last", "failed", "other")]
+    turns[3] = replace(turns[3], next_state=None, trainable=False, untrainable_reason="no next state")
+    publish_shard(run, "a", list(zip(turns, (-1.0, 0.0, 1.0, None, 1.0, 1.0), (None,) * 6, strict=True)))
+    give_outcome(run, "judged", 0.5)
+    feed = make_feed(run, sampler, batch_turns=5)
+    assert feed.take(0) is None
+    for name in ("neutral", "rated", "last"):
+        give_outcome(run, name, -0.25)
+    give_outcome(run, "failed", None, "failed")
+    rate(run, "rated", 0.75)
+    assert rewards_of(feed.take(0)) == {"judged": 0.5, "neutral": -0.25, "rated": 0.75, "last": -0.25, "other": 1.0}
+    assert rewards_of(make_feed(run, sampler, batch_turns=5).take(0)) == rewards_of(feed.take(0)), "and after a restart"

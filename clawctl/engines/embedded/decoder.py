@@ -32,7 +32,8 @@ class Decoder:
     def __init__(self, run: RunDir, recipe: Recipe, version: int) -> None:
         self._run, self._recipe = run, recipe
         self.model = load_model(run, recipe, version)
-        pad_linears(self.model)
+        if recipe.serve.patches:
+            pad_linears(self.model)
         loaded = StagedWeights(version, self.model)
         check_canary(run, version, loaded.score, loaded.tolerance)
         self.version = version
@@ -47,7 +48,8 @@ class Decoder:
         self._swap_versions: list[int] = [version]  # … this version took over
         self.outputs = Outputs()
         steering = self.steering if self.steers else None
-        self.manager = start_batching(self.model, self._generation_config(), self._batching_config(), self.outputs, steering)
+        settings = (self._generation_config(), self._batching_config())
+        self.manager = start_batching(self.model, *settings, self.outputs, steering, fast=recipe.serve.patches)
 
     def _generation_config(self) -> GenerationConfig:
         # Values that are not the defaults, so that transformers makes the processors; each request brings its own.

@@ -90,11 +90,17 @@ class _TopP(processors.ContinuousBatchingTopPLogitsWarper):
 
 
 def start_batching(
-    model: Any, generation: GenerationConfig, batching: ContinuousBatchingConfig, outputs: Outputs, steering: Steering | None
+    model: Any,
+    generation: GenerationConfig,
+    batching: ContinuousBatchingConfig,
+    outputs: Outputs,
+    steering: Steering | None,
+    fast: bool = True,
 ) -> ContinuousBatchingManager:
-    """Start the thread that samples; returns when it is ready. Raises ClawError with the reason if it cannot start."""
+    """Start the thread that samples; returns when it is ready. `fast`: with clawctl's attention and top-k and top-p on a CPU, which
+    change no result. Raises ClawError with the reason if it cannot start."""
     logging.getLogger("ContinuousBatchingLogger").setLevel("WARNING")
-    if model.device.type == "cpu" and _only_full_attention(model.config.get_text_config()):
+    if fast and model.device.type == "cpu" and _only_full_attention(model.config.get_text_config()):
         AttentionInterface.register(paged_attention.NAME, paged_attention.paged_attention)
         manager = _CpuManager(model, generation, batching)
         _make_lazy(manager, model.config.get_text_config().vocab_size)

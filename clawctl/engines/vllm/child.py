@@ -166,6 +166,8 @@ def environment(recipe: Recipe, key: str) -> dict[str, str]:
         "PYTHONSAFEPATH": "1",  # whoever may write the folder that serve is started in runs no code
         "PYTHONUNBUFFERED": "1",
     }
+    if not recipe.serve.patches:
+        ours["CLAWCTL_PATCHES"] = "0"
     if recipe.serve.threads is not None:
         ours |= {"OMP_NUM_THREADS": str(recipe.serve.threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     return environment_with(ours)

@@ -13,13 +13,13 @@ from functools import reduce
 from operator import or_
 from typing import NamedTuple
 
-from clawctl.privacy.rules.lexicon import ANCHORED, NAMES, TOKEN, Says, said_within, says
+from clawctl.privacy.rules.lexicon import ANCHORED, NAMES, TOKEN, Says, plain, said_within, says
 from clawctl.privacy.rules.pieces import Span, Text, places
 
 _BEHIND, _AHEAD = 150, 130  # characters around a name that are read
-_DIGITS = re.compile(r"\d(?:\d\d|[- ]\d)")
+_DIGITS = re.compile(r"\d(?:\d\d|[- ]\d|[A-ZА-Я]\d)")
 _CODE = re.compile(
-    r"""(?=[\d#*])(?<![A-Za-z0-9_\u00c0-\u024f\u0400-\u04ff$€£¥₹₽@%°^~+\\])(?<!\d)(?<![A-Za-z0-9)][.,:/-])(?<!\d[ ])[#*]{0,2}(?P<value>(?>
+    r"""(?=[\d#*A-ZА-Я])(?<![A-Za-z0-9_\u00c0-\u024f\u0400-\u04ff$€£¥₹₽@%°^~+\\])(?<!\d)(?<![A-Za-z0-9)][.,:/-])(?<!\d[ ])[#*]{0,2}(?P<value>(?>
         \d{2,6}(?:-\d{2,6}){1,7}                     # 19-68-12, 072-72-154
       | \d(?:[- ]\d){2,11}                           # 5-3-7-6
       | \d{3,6}[ ]\d{3,6}(?:[ ]\d{3,6})?(?![ ]?\d)   # 9133 1957
@@ -31,7 +31,7 @@ _CODE = re.compile(
 )  # fmt: skip
 _DATE = re.compile(r"(?:19|20)\d\d-(?:19|20)\d\d|\d{4}-\d\d?-\d\d?|\d\d?-\d\d?-(?:19|20)\d\d")
 _YEAR = re.compile(r"(?:19[5-9]|20[0-4])\d")
-_END = re.compile(r"(?:[.!;](?=\s|$)|[。！；!]|\n)")
+_END = re.compile(r"(?:[.!;](?=\s|$)|[。！；!]|\n|\\[nr])")
 _SOFT = re.compile(r"[,?、，,;|]|[ ][/–—-][ ]")
 _BLANK_LINE = re.compile(r"(?:^|\n)[ \t>*|`_-]*\Z")
 _JOINED = re.compile(r"(?:[:=：→]|->|=>|\bis|[-–—])[ \t\"'`*_«„“「『【\[(<]*\Z")
@@ -203,7 +203,7 @@ class _Region:
         return (
             self._is_opened_with(before, after, floor, start, end, value, joined, spoken)
             or self._named_behind(after, floor, end, ceiling, value, joined)
-            or (digits == 3 and self._is_on_back(floor, start, joined))
+            or (3 <= digits <= 4 and self._is_on_back(floor, start, joined))
             or (on_keypad and any(word.says & (NAMES | Says.LOCK | Says.KEYBOX) for word in self._between(floor, start)))
         )
 
@@ -300,13 +300,21 @@ class _Region:
         )
         if harmless:
             return False
+        if said & Says.WEAK and not said & (Says.STRONG | Says.PIN | Says.PASSWORD):
+            stronger = [
+                each
+                for each in self.words[max(0, place - 2) : place + 2]
+                if each.says & (Says.STRONG | Says.PIN) and each.end <= start
+            ]
+            if stronger:
+                word, said = stronger[0], stronger[0].says
         qualified = any(each is not word and each.says & (Says.LOCK | Says.OWNER | Says.KEYBOX) for each in sentence)
         if said & Says.STRONG:
             return digits >= 3 or spoken
         if said & Says.PIN:
             if digits == 6 and value.isdigit() and not qualified and _INDIAN.match(self.text, word.start):  # of an address
                 return False
-            if _NUMBERED_PIN.search(self.text, floor, start):  # of a chip
+            if _NUMBERED_PIN.search(self.text, max(self.start, start - 120), start):  # of a chip
                 return False
             return (digits >= 4 or spoken) and not any(each.says & Says.HARMLESS for each in self._between(floor, word.start)[-4:])
         if said & Says.PASSWORD:
@@ -358,6 +366,8 @@ class _Region:
         if not spoken and (digits < 4 or (_YEAR.fullmatch(value) and not joined)):
             return False
         clause = self._between(floor, start)
+        if _is_time(value) and value[-2:] in ("00", "15", "30", "45") and not (joined or (clause and clause[-1].says & Says.OPENS)):
+            return False
         locks = [word for word in clause if word.says & (Says.LOCK | Says.KEYBOX)]
         if (
             locks
@@ -376,6 +386,17 @@ class _Region:
         opens = [word for word in clause if word.says & Says.OPENS]
         if opens and start - opens[-1].end <= 40 and not _SOFT.search(self.text, opens[-1].end, start):
             return True
+        if (
+            locks
+            and joined
+            and any(
+                plain(self.text[word.start : word.end]) in _PADLOCKS and self.text[word.end : word.end + 1] != "_" for word in locks
+            )
+            and start - locks[-1].end <= 40
+        ):
+            return True
+        if locks and "-" in value and self._is_label(floor, start, value, locks[-1]):
+            return True
         if spoken and any(word.says & Says.OPENS for word in self._between(end, self._ceiling(end))):
             return True
         ends = re.match(r"[#*\"'`)]{0,3}(?:[.,;!)]?(?:\s|$)|[。，、；）])", self.text[end : end + 6]) is not None
@@ -392,6 +413,15 @@ class _Region:
         """`the three digits on the back: 640`."""
         clause = self.text[max(floor, start - 70) : start]
         return (joined or clause.endswith(" ")) and _BACK.search(clause) is not None and _CARD.search(clause) is not None
+
+    def _is_label(self, floor: int, start: int, value: str, word: _Word) -> bool:
+        """`coffre : 27-09-61`, `Key safe 4827`: nothing but what it opens stands before it."""
+        gap = self.text[word.end : start]
+        return (
+            not self.text[floor : word.start].strip(" \t-*•").count(" ") > 1
+            and gap.strip(" \t:=") == ""
+            and ("-" in value or ":" in gap)
+        )
 
     def _named_behind(self, after: int, floor: int, end: int, ceiling: int, value: str, joined: bool) -> bool:
         """`4471 is the PIN`, `use 4471 as door code`, `704357 (PIN)`."""
@@ -423,6 +453,9 @@ _ABBREVIATION = re.compile(
 )
 _INDIAN = re.compile(r"pin[ ]?code|पिन[ ]?कोड", re.IGNORECASE)
 _NUMBERED_PIN = re.compile(r"\b[Pp]ins? \d{1,3}\b")
+_PADLOCKS = frozenset(
+    "lock padlock candado cadenas antivol lucchetto cadeado hangslot fietsslot cijferslot vorhangeschloss fahrradschloss zahlenschloss klodka klodki kilit kilidi lakat lukko pyoranlukko hanglas cykellas hangelas zamek навесной keypad keybox lockbox keysafe".split()  # noqa: SIM905
+)
 _BACK = re.compile(
     r"(?i)\bback\b|hinten|rückseite|au dos|verso|reverso|detrás|atrás|retro|dietro|achterop|achterkant|z tyłu|odwrocie|arka|обороте|обратной|сзади|звороті|bakpå|bagpå|baksida|takana|zadní|裏|背面|뒷면|뒤|خلف|ظهر|पीछे"
 )
@@ -445,7 +478,11 @@ def _words(text: str, start: int, end: int) -> Iterator[_Word]:
             for first, last, meaning in said_within(word):
                 yield _Word(match.start() + first, match.start() + last, meaning)
         else:
-            tag = text[match.start() - 1 : match.start()] in ("<", "/") and text[match.end() : match.end() + 1] == ">"
+            tag = text.endswith("[redacted:", 0, match.start()) or (
+                text[match.start() - 1 : match.start()] in ("<", "/") and text[match.end() : match.end() + 1] == ">"
+            )
+            if text[match.start() - 1 : match.start()] == "\\" and word[0] in "nrt":  # an escape
+                word = word[1:]
             yield _Word(match.start(), match.end(), 0 if tag else _meaning(word))
 
 

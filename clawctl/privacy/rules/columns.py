@@ -159,7 +159,10 @@ def _kind(head: str, heads: list[str]) -> str:
     if _SECRETS.fullmatch(head):
         return "code"
     words = [says(word) for word in TOKEN.findall(head)]
-    if any(meaning & Says.HARMLESS for meaning in words) or not 1 <= len(words) <= 3:
+    if (
+        any(meaning & Says.HARMLESS or (meaning & Says.BEFORE and not meaning & Says.OWNER) for meaning in words)
+        or not 1 <= len(words) <= 3
+    ):
         return ""
     if any(meaning & (Says.STRONG | Says.PIN) for meaning in words):
         return "code"

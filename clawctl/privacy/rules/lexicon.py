@@ -38,6 +38,7 @@ class Says:
 
 WORDS: dict[int, str] = {
     Says.STRONG: """
+zahlenkombi*
 画面ロック 锁屏密码 カードの裏 hostkey geheimzahlen
 puk puk1 puk2 cvv cvc cvv2 cvc2 csc otp totp passcode* mpin tpin upin ipin mtan smstan pushtan itan phototan securecode
 portkod* geheimzahl* geheimnummer* zahlenkombination* ziffernkombination* zahlencode* kartenprufnummer* kartenprufziffer* geheimcode* schlosskombination*
@@ -56,6 +57,7 @@ pin pincode* pinkode* pinkod* pinnummer* pinnumber* pincod* onlinepin
 พิน
 """,
     Says.WEAK: """
+ruckseite achterop achterkant verso retro обороте обратной звороті 裏 背面 뒷면* *पीछे* *خلف*
 prufnummer* prufziffer* kontrollnummer* *کوڈ*
 code codes combination combo combos passnumber
 code codes kombination* nummernkombination*
@@ -91,6 +93,8 @@ cassettina cassetta portachiavi boite-a-cles kulcstarto* kulcsszef* ключни
 キーボックス 钥匙盒 鑰匙盒 钥匙箱 密码盒 열쇠함* 키박스*
 """,
     Says.LOCK: """
+bin bins communal burglar 入口 エレベーター
+halyty* fuerte
 zahlenschloss* nummernschloss* *schloss cijferslot* ringslot* slot vrat vratum vratech branek fiets* safen safet skuret garasjen garasjedoren autotallin kellarin ytterdor* innerdor* ロック *دروازہ* *تالا* *قفل* entrada entradas
 door doors gate gates alarm alarms safe safes vault lock locks padlock locker lockers garage garages keypad keypads intercom entrance entry building lobby shed cabinet
 suitcase luggage bike deadbolt smartlock frontdoor backdoor garagedoor mailroom elevator lift barn storage gym porch closet basement homekit matter disarm stairwell courtyard parking cellar
@@ -103,12 +107,12 @@ porta porte portone portoni cancello cancelli cancelletto allarme allarmi antifu
 deur deuren voordeur* achterdeur* poort poorten poortje hek alarm kluis* kluisje* slot sloten fietsslot* hangslot* kastje garage* schuur* ingang* berging* lockers portiek* schuurtje slagboom* koffer* huisje
 drzwi drzwiach brama bramy bramie brame bramka bramki furtka furtki furtke klatka klatki klatke alarm alarmu alarmem sejf sejfu sejfie klodka klodki klodke szafka szafki szafke garaz garazu domofon domofonu domofonem wejsci* skrytk* skrzynk* zamek zamka zamku szlaban* walizk* piwnic*
 kapi kapisi kapinin kapidaki kasa kasanin kasasi alarm alarmin alarmi alarminin asma kilit kilidi kilidinin dolap dolabi dolabinin garaj garajin giris bina binanin apartman apartmanin bahce site sitenin valiz anahtar daire dairenin evin ofis ofisin bisiklet bariyer depo
-dorr dorren porten grind larm larmet kassaskap* las laset skap skapet garage* entre entren cykellas* hanglas* hus trapphus* forrad* dor doren alarm alarmen las lasen skab skabet hoveddor* opgang* pengeskab* pengeskap* hengelas* hangelas* sykkellas* bod boden lasekasse* portkod* dorkode* hytta hytten sommarstuga* sommerhus*
+dorr dorren porten grind larm larmet kassaskap* =lås =låset laset skap skapet garage* entre entren cykellas* hanglas* hus trapphus* forrad* dor doren alarm alarmen las lasen skab skabet hoveddor* opgang* pengeskab* pengeskap* hengelas* hangelas* sykkellas* bod boden lasekasse* portkod* dorkode* hytta hytten sommarstuga* sommerhus*
 ovi oven ovessa oveen portti portin halytys* halytin kassakaappi* kassakaapin lukko lukon lokero* autotalli* rappu rapun porras* mokki mokin pyoran pyoranlukko
 dvere dveri dvermi branka branky brana brany vrata alarm alarmu trezor* sejf* zamek zamku skrinka skrinky garaz garaze vchod vchodu visaci dum domu dveri schranka schranky
 kapu kapuhoz ajto ajtohoz ajtó riaszto* szef* szefhez lakat* szekreny* garazs* lepcsohaz* bejarat* kapukod* bicikli* kapuko* haz
 usa usii usi poarta porti portii alarma alarmei seif seiful seifului lacat* interfon* dulap* garaj* scara scarii bloc blocului vestiar*
-cua cổng cong ket két báo dong tu cửa khoa toa cong-
+=cửa =cổng =két =tủ =khóa =khoá =tòa =ổ
 pintu gerbang brankas alarm gembok loker garasi rumah kunci pagar
 дверь двери дверей дверью подъезд* ворот* калитк* сигнализац* сейф* замок замка замке замком навесн* шкафчик* ячейк* гараж* домофон* шлагбаум* вход* чемодан* камер* дом* дач* квартир* кладовк*
 двер* під'їзд* під’їзд* підїзд* під’їзд хвіртк* воріт* сигналізац* сейф* замок замка замку шафк* скриньк* гараж* домофон* вхід* валіз* брам* охорон*
@@ -130,7 +134,7 @@ carte cartes bancaire bancaires bleue banque cb compte telephone portable mobile
 tarjeta tarjetas banco bancaria banca cajero movil telefono celular pantalla desbloque* buzon verificacion seguridad confirmacion acceso activacion firma transferencia reverso secreto cuenta bizum moderador parental
 cartao cartoes banco bancario multibanco caixa conta telemovel celular telefone ecra ecran tela desbloque* verificacao seguranca confirmacao acesso ativacao voicemail secreto assinatura pix mbway transferencia verso nubank
 carta carte bancomat banca bancario conto telefono cellulare schermo sblocco sbloccare segreteria verifica sicurezza conferma accesso attivazione retro segreto dispositivo postepay spid poste postamat bonifico moderatore genitori
-kaart pas pasje bankpas* betaalpas* creditcard* bankkaart* rekening telefoon* mobiel* gsm scherm ontgrendel* voicemail* verificatie* beveilig* bevestig* toegang* inlog* inloggen achterkant geheim eenmalig* spaarrekening* bank zakelijke digid kinderslot* 
+kaart pasje bankpas* betaalpas* creditcard* bankkaart* rekening telefoon* mobiel* gsm scherm ontgrendel* voicemail* verificatie* beveilig* bevestig* toegang* inlog* inloggen achterkant geheim eenmalig* spaarrekening* bank zakelijke digid kinderslot* 
 karta karty karcie karte kartą bank banku bankowej bankomat* konto konta telefon* komork* ekran* odblokow* poczt* glosow* weryfikac* bezpieczenst* potwierdz* dostep* aktywac* blik przelew* tajn* autoryzac* sms jednoraz* logowan* mojeid
 kart karti kartin kartimin kartinin kartim banka bankamatik kredi banka telefon* cep ekran* sim dogrulama* onay* guvenlik* giris* erisim* aktivasyon* hesap hesabi arkasi sesli sms havale tek edevlet
 kort kortet bankkort* kreditkort* betalkort* bank* konto kontot mobil* telefon* skarm* skjerm* sikkerhed* sakerhet* verifi* bekraft* bekreft* bekraeft* inlogg* opplas* upplas* rostbrev* telefonsvar* atkomst* adgang* engangs* nemid mitid bankid
@@ -138,7 +142,7 @@ kortti kortin pankki* pankin pankki tili tilin puhelin* puhelim* naytto* vahvist
 karta karty karte kartu banka banky bankovn* ucet* telefon* mobil* obrazovk* overov* bezpecnost* potvrz* potvrd* pristup* odemyk* odomyk* platebn* kreditn* hlasov* jednoraz*
 kartya* kartyam* bank* bankkartya* szamla* telefon* mobil* kepernyo* ellenorzo* biztonsagi* megerosit* belepes* felold* hangposta* egyszer*
 card cardul cardului banca bancar* cont contului telefon* mobil* ecran* verificare* securitate* confirmare* acces* deblocare* spate* tranzact*
-the thẻ ngân hàng ngan dien thoai xac minh nhan thuc bao mat tai khoan
+=thẻ =ngân =điện =thoại =xác =bảo =khoản =mật
 kartu bank rekening telepon ponsel layar verifikasi keamanan konfirmasi akses atm
 карт* банк* банковск* сбер* тинькофф* альф* телефон* мобильн* экран* разблокир* симк* сим симкарт* голосов* проверочн* подтвержд* безопасн* доступ* вход* кредитк* обратн* оборот* смс перевод* секретн* госуслуг* тройк* счёт* счет*
 картк* картц* банк* приват* монобанк* телефон* мобільн* екран* розблок* сімк* підтвердж* безпек* доступ* зворот* перев* смс рахунк* дія дії секретн*
@@ -176,7 +180,7 @@ posti* virhe* viiva* lahde* alennus* maa* tuote* tilaus* vari* suunta*
 psc chyb* carov* zdroj* slev* zlav* zeme* produkt* objednav* barv* smerov* danov*
 irany* hiba* hibak* vonal* forras* kedvezmeny* orszag* termek* rendeles* szin* korzet*
 postal* eroare* bare sursa reducere tara produs comanda culoare fiscal
-buu bưu loi lỗi nguon giam gia vung quoc gia pos kesalahan batang sumber diskon negara produk pesanan area
+=bưu =lỗi =nguồn =giảm =vùng =quốc pos kesalahan batang sumber diskon negara produk pesanan area
 почтов* ошибк* штрих* исходн* промо* скидк* стран* телефонн* товар* заказ* налогов* уголовн* граждан* цвет* регион* возврат* выхода оквэд поштов* помилк* знижк* країн* товар* замовлен* кримінальн* цивільн* вихідн*
 ταχυδρομικ* σφαλμα* γραμμωτ* πηγαι* εκπτωτικ* χωρας προιοντ* παραγγελι*
 *מיקוד* *שגיאה* *ברקוד* *מקור* *קופון* *הנחה* *אזור* *מדינה* *הזמנה* *מוצר*
@@ -218,7 +222,7 @@ haneli hane karakter deneme dakika saat gun hafta ay yil kez sayfa kisi lira adi
 siffror siffer tecken tegn forsok forsog minuter minutter timmar timer dagar dage ar kronor kroner ganger
 numeroa numeroinen merkkia yritysta minuuttia tuntia paivaa vuotta
 cislic znaku pokusu minut hodin dni let krat korun jegyu szamjegyu karakter proba perc ora nap ev forint cifre incercari ore zile ani lei
-digit karakter menit jam hari tahun kali rupiah phut gio ngay nam dong chu so
+digit karakter menit jam hari tahun kali rupiah =phút =giờ =ngày =năm =đồng =chữ
 значн* цифр* символ* попыт* минут* час* дн* дней недел* месяц* лет год* раз рубл* руб страниц* человек шаг* тысяч* спроб* хвилин* годин* днів місяц* років гривень грн
 ψηφι* χαρακτηρ* προσπαθει* λεπτα ωρες ημερες ετη ευρω
 *ספרות* *תווים* *ניסיונות* *דקות* *שעות* *ימים* *שקל* *أرقام* *محاولات* *دقيقة* *دقائق* *ساعة* *أيام* *ريال* *درهم* *جنيه* *رقمی* *دقیقه* *تومان* *अंक* *बार* *मिनट* *घंटे* *दिन* *रुपये* *रुपए* *साल*
@@ -285,6 +289,7 @@ ar er var som on oli je jako bol bude este =là ialah adalah
 คือ เป็น
 """,
     Says.OPENS: """
+entsperren entsperrt sblocca desbloquear
 takes take wants accepts expects works staat stoi
 open opens opened opening unlock unlocks unlocked disarm disarms disarmed disable disables deactivate deactivates arm turn turns press presses type types typed enter dial dials tap taps punch punches key-in keyed set reset put changed
 offnet offnen geht auf aufgeht aufmachen tippe tippen tippst druck drucke drucken druckst gib eingeben eingibst gebe entscharf* unscharf ausschalten ausgeschaltet aus deaktivier* entsperr* eingestellt
@@ -295,7 +300,7 @@ apre aprire apri apro si-apre digita digitare digiti premi premere stacca stacca
 opent openen opengaat toets toetsen toetst intoetsen druk drukken eraf uit uitzetten uitgezet tik tikken typ open gaat
 otwiera otwierasz otworzyc otworz wpisz wpisac wpisujesz wcisnij wcisnac wylacz* rozbraja* rozbroj* wstukaj wbij nacisnij odblokow* ustawilem ustawilam
 acilir aciliyor acmak acilan acarsin tusla tuslayin tuslay* bas basin basip gir girin kapat* kapan* yaz yazin
-oppnas oppnar tryck slå slar trykk trykker tast taster abnes apnes abner avlarm* frakobl* stang knapp* avaa avautuu nappaile paina otevira otevres zadej zmackni vypn* nyisd nyilik ird usd be deschide apasa tasteaza opresti mo bam nhap buka tekan masukkan
+oppnas oppnar tryck slå slar trykk trykker tast taster abnes apnes abner avlarm* frakobl* stang knapp* avaa avautuu nappaile paina otevira otevres zadej zmackni vypn* nyisd nyilik deschide apasa tasteaza opresti nhap buka tekan masukkan
 открыва* откры* набер* набира* нажм* нажима* введ* вводи* снима* отключ* ввест* жми відкрива* відкри* набер* натисн* введ* знім* вимик* вимкн*
 ανοιγ* πατα πατησ* πληκτρολογ*
 *פותח* *נפתח* *לחץ* *תקיש* *הקש* *להקיש* *يفتح* *تفتح* *اضغط* *ادخل* *أدخل* *اكتب* *افتح* *باز* *بزن* *खुल* *दबा* *डाल* *खोल*
@@ -391,38 +396,33 @@ _LEXICON = _Lexicon()
 _COMPOUND = re.compile(
     r"(?P<of>.{2,24}?)[s]?(?P<word>codes?|codice|koden?|kode(?:n|ns|s)?|kod(?:u|em|om|ot|ja|ot)?|koodin?|kood|kombination(?:en)?|combinatie|nummer|nummret|pin|zahl|passwort|kennwort|wachtwoord|losenord|passord)$"
 )
-_COMPOUND_ENDS = tuple(
-    [
-        "code",
-        "codes",
-        "codice",
-        "kode",
-        "koden",
-        "kodens",
-        "kodes",
-        "kod",
-        "kodu",
-        "kodem",
-        "kodom",
-        "kodot",
-        "kodja",
-        "kodjat",
-        "koodi",
-        "koodin",
-        "kood",
-        "kombination",
-        "kombinationen",
-        "combinatie",
-        "nummer",
-        "nummret",
-        "pin",
-        "zahl",
-        "passwort",
-        "kennwort",
-        "wachtwoord",
-        "losenord",
-        "passord",
-    ]
+_COMPOUND_ENDS = (
+    "code",
+    "codes",
+    "codice",
+    "kode",
+    "koden",
+    "kodens",
+    "kodes",
+    "kod",
+    "kodu",
+    "kodem",
+    "kodom",
+    "kodot",
+    "kodja",
+    "kodjat",
+    "koodi",
+    "koodin",
+    "kood",
+    "kombination",
+    "kombinationen",
+    "combinatie",
+    "pin",
+    "passwort",
+    "kennwort",
+    "wachtwoord",
+    "losenord",
+    "passord",
 )
 _OF_CODES = Says.LOCK | Says.OWNER | Says.KEYBOX
 

@@ -57,18 +57,19 @@ _CODE_IS = re.compile(
 )
 
 
+_IS_BEHIND = re.compile(r"\d[>)\]*`\"']{0,2}[ ](?=(?:is|ist|est|es|è|é)[ ])", re.IGNORECASE)
+
+
 def in_codes(piece: Text) -> Iterator[Span]:
     """`G-558537 is your verification code`, `验证码:355778`, `Votre code de vérification : 190 384`."""
     text = piece.text
-    for word in (" is ", " ist ", " est ", " es ", " è ", " é "):
-        for at in places(piece.lower, word):
-            if not text[max(0, at - 3) : at].rstrip(">)]*`\"'")[-1:].isdigit():
-                continue
-            for match in _IS_YOUR.finditer(text, max(0, at - 16), min(len(text), at + 140)):
-                if match.end("value") <= at < match.end():
-                    yield Span(*match.span("value"), "password")
+    for joined in _IS_BEHIND.finditer(text):
+        at = joined.end() - 1
+        for match in _IS_YOUR.finditer(text, max(0, at - 16), min(len(text), at + 140)):
+            if match.end("value") <= at < match.end():
+                yield Span(*match.span("value"), "password")
     found = [] if _CODES.absent(piece) else _CODES.places(piece)
-    if not text.isascii():
+    if piece.beyond:
         found += [at for word in _CODES_BEYOND for at in places(piece.lower, word)]
     for at in found:
         if code := _CODE_IS.match(piece.lower, at):

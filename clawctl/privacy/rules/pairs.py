@@ -37,7 +37,12 @@ def in_pairs(piece: Text) -> Iterator[Span]:
         value = _trimmed(match["value"])
         sign = match["sign"].strip(" \t")
         around = text[max(0, at - 120) : at]
-        if sign in ("", ",", ";", "\n", "\r\n") and not (_LOGIN.search(around) and is_chosen(value) and _SIGNED.search(value)):
+        bracketed = _OPENED.search(text, max(0, at - 70), at) is not None and text[match.start("value") + len(value) :][:1] == ")"
+        if (
+            sign in ("", ",", ";", "\n", "\r\n")
+            and not bracketed
+            and not (_LOGIN.search(around) and is_chosen(value) and _SIGNED.search(value))
+        ):
             continue
         if sign == ":" and (not is_chosen(value) or "/" in value or "://" in around):
             continue
@@ -59,12 +64,16 @@ def in_pairs(piece: Text) -> Iterator[Span]:
             if (
                 is_chosen(value)
                 and not _is_ratio(user[0], value)
-                and (_LOGIN.search(before) or _ENTRY.search(text, begin, user.start()))
+                and (
+                    _LOGIN.search(before) or (_ENTRY.search(text, begin, user.start()) and (len(value) >= 8 or _SIGN.search(value)))
+                )
             ):
                 yield Span(match.start("value"), match.start("value") + len(value), "password")
 
 
 _USER_END = re.compile(r"(?<![\w/.@+-])[\w.@+-]{2,64}$")
+_SIGN = re.compile(r"[!@#$%^&*?~+=§]")
+_OPENED = re.compile(r"[(\[][\w.+-]{1,64}$")
 _SIGNED = re.compile(r"[!@#$%^&*?~+=§]|\d")
 _TOOL = Anchors("getby", "locator(", ".fill(", ".type(", "send_keys(", "sendkeys(", "setvalue(", "presssequentially(")
 _TYPED = re.compile(
@@ -108,6 +117,8 @@ def _trimmed(value: str) -> str:
 
 def _is_ratio(user: str, value: str) -> bool:
     """`320x200 / 640x480`, `v1.2 / v2.0`: two of a kind."""
+    if len(user) > 6 and user[-4:] == value[-4:]:
+        return True
     return user.isdigit() or TECHNICAL.match(user) is not None or (user.isupper() and value.isupper())
 
 

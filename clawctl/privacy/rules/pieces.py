@@ -85,7 +85,10 @@ class _Vocabulary(dict[str, tuple[str, ...]]):
 
 @lru_cache(maxsize=1)
 def _any_of(_: int) -> re.Pattern[str]:
-    return re.compile("|".join(sorted(Anchors.words)))
+    by_start: dict[str, list[str]] = {}
+    for word in sorted(Anchors.words):
+        by_start.setdefault(word[:1], []).append(word[1:])
+    return re.compile("|".join(f"{start}(?:{'|'.join(rest)})" for start, rest in by_start.items()))  # each letter is tried once
 
 
 _VOCABULARY = _Vocabulary()

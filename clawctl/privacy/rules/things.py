@@ -156,8 +156,8 @@ def in_things(piece: Text) -> Iterator[Span]:
         if beyond and others:
             found = found + [at for word in others for at in places(piece.lower, word)]
         for at in found:
-            if (match := pattern.match(text, at)) and check(match["value"]):
-                yield Span(*match.span("value"), "password")
+            if (named := pattern.match(text, at)) and check(named["value"]):
+                yield Span(*named.span("value"), "password")
 
 
 def in_cookies(piece: Text) -> Iterator[Span]:
@@ -167,30 +167,32 @@ def in_cookies(piece: Text) -> Iterator[Span]:
         for quote in "\"'":
             for at in places(text, f"{quote}value{quote}"):
                 before = list(_NAME_BEHIND.finditer(text, max(0, at - 160), at))
-                match = _COOKIE_BACK.match(text, at)
-                if match is None:
+                crumb = _COOKIE_BACK.match(text, at)
+                if crumb is None:
                     continue
                 braces = text.rfind("}", max(0, at - 160), at)
                 name = (
                     before[-1]
                     if before and before[-1].start() > braces
-                    else _NAME_BEHIND.search(text, match.end(), min(len(text), match.end() + 300))
+                    else _NAME_BEHIND.search(text, crumb.end(), min(len(text), crumb.end() + 300))
                 )
                 if (
                     name
-                    and not (name.start() > match.end() and "{" in text[match.end() : name.start()])
+                    and not (name.start() > crumb.end() and "{" in text[crumb.end() : name.start()])
                     and _is_session(name["name"])
-                    and _is_session_value(match["value"])
+                    and _is_session_value(crumb["value"])
                 ):
-                    yield Span(*match.span("value"), "password")
+                    yield Span(*crumb.span("value"), "password")
     if not _HEADERS.absent(piece):
+        done = 0
         for at in _HEADERS.places(piece):
-            line = text.find("\n", at, at + 6000)
-            for match in _CRUMB.finditer(text, at, line if line >= 0 else min(len(text), at + 6000)):
+            if at < done:
+                continue
+            line = text.find("\n", at, at + 4000)
+            done = line if line >= 0 else min(len(text), at + 4000)
+            for match in _CRUMB.finditer(text, at, done):
                 if _is_session(match["name"]) and _is_session_value(match["value"]):
                     yield Span(*match.span("value"), "password")
-                if match.start() > at + 4000:
-                    break
     if "TRUE\t" in text:
         for match in _JAR.finditer(text):
             if _is_session(match["name"]) and _is_session_value(match["value"]):

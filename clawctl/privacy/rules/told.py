@@ -32,7 +32,9 @@ _ENDINGS = re.compile(
 _JOIN = re.compile(
     r"(?i)[ \t]{0,2}(?::|=|：|→|->)[ \t]{0,3}|(?:[ \t]{1,3}|(?<=['’]))(?:is now|is|was|ist jetzt|ist nun|ist|lautet|war|est|c['’]est|es|era|é|è|era|luidt|to|brzmi|je|è ora|это|такой|такое|це|är|er|on|هي|هو|היא|הוא|είναι|este|e|olarak|adalah|là|है)[ \t]{1,3}:?[ \t]{0,2}|[ \t]{1,3}[-–—][ \t]{1,3}|[ \t]{1,2}(?=[«„“\"‚‘「『])"
 )
-_TOLD = re.compile(r"(?P<open>[\"'`«„“‚‘「『*_]{0,3})[ ]?(?P<value>[^\s\"`«»„“”「」『』。，、！؟،]{4,64})")
+_TOLD = re.compile(
+    r"(?P<open>[\"'`«„“‚‘「『*_]{0,3})[ ]?(?P<value>[^\s\"`«»„“”「」『』。，、！؟،]{4,64})(?=[\s\"`«»„“”「」『』。，、！؟،]|$)"
+)
 _QUOTED = re.compile(r"[«„“‚‘「『\"'`]{1,2}[ ]?(?P<value>[^«»„“”‘’「」『』\"`\n]{3,60}?)[ ]?[»“”’」』\"'`]")
 _ENDS = re.compile(
     r"[\"'`»”’」』*_)]{0,3}(?:[.,;!?。，、)]|[ ]?[(（]|[ \t]*(?:\n|$)|[ ][-–—][ ]|[ ](?:und|and|et|y|e|en|i|ve|и|та|but|aber|mais|pero|ma|maar|ale|ama|но)[ ])"
@@ -97,7 +99,7 @@ def _after_passwords(piece: Text) -> Iterator[Span]:
     for start, end in found:
         if (
             text[start - 1 : start].isalnum()
-            or text[start - 1 : start] in ("_", ".", "$")
+            or text[start - 1 : start] in ("_", ".", "$", ":")
             or text[end : end + 1].isalnum()
             or text[end : end + 1] in ("_", "(", "[")
         ):
@@ -122,7 +124,7 @@ def _value_behind(text: str, end: int, words: bool) -> Iterator[Span]:
             return
         told = _TOLD.match(text, join.end())
         if told is not None:
-            bare = told["value"].rstrip(".,;:!?)'’*_")
+            bare = told["value"].rstrip(".,;:?)'’*_")
             if _is_told(bare, words, gap) and (not bare.isalpha() or _ENDS.match(text, told.start("value") + len(bare))):
                 yield Span(told.start("value"), told.start("value") + len(bare), "password")
                 return
@@ -166,7 +168,7 @@ def _is_told(value: str, words: bool, gap: str) -> bool:
             return (value[0].isupper() or not value.isascii() or len(value) >= 5) and not _ENDINGS.search(value)
         if not value.isascii() and value[0].lower() == value[0]:
             return False
-        if _is_jumbled(value):
+        if (_is_jumbled(value) and gap.split()) or (is_words(value) and value[0].isupper() and gap.split()):
             return True
         return (
             value[0].isupper() and value[1:].islower() and len(value) >= 6 and len(gap.split()) >= 2 and not _ENDINGS.search(value)

@@ -342,8 +342,8 @@ def _usage(choices: list[Choice]) -> dict[str, Any]:
     usage: dict[str, Any] = {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}
     if (cached := choices[0].cached_tokens) is not None:
         usage["prompt_tokens_details"] = {"cached_tokens": cached}
-    if thought := sum(choice.reasoning_tokens for choice in choices):
-        usage["completion_tokens_details"] = {"reasoning_tokens": thought}
+    if reasoning := sum(choice.reasoning_tokens for choice in choices):
+        usage["completion_tokens_details"] = {"reasoning_tokens": reasoning}
     return usage
 
 

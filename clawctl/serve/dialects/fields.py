@@ -80,20 +80,20 @@ def objects(value: Any, where: str) -> list[Object]:
 
 def strings(value: Any, where: str) -> list[str]:
     """One string or a list of them; empty ones are dropped."""
-    found = [] if value is None else [value] if isinstance(value, str) else value
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+    texts = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
         raise wrong(where, "a string or a list of strings")
-    return [each for each in found if each]
+    return [each for each in texts if each]
 
 
 def stops(value: Any, where: str) -> list[str]:
     """Texts that end an answer."""
-    found = strings(value, where)
-    if len(found) > MOST_STOPS:
+    texts = strings(value, where)
+    if len(texts) > MOST_STOPS:
         raise Refusal(400, f"'{where}' may contain at most {MOST_STOPS} strings", where)
-    if any(len(each) > LONGEST_STOP for each in found):
+    if any(len(each) > LONGEST_STOP for each in texts):
         raise Refusal(400, f"each string of '{where}' may have at most {LONGEST_STOP} characters", where)
-    return found
+    return texts
 
 
 def model_name(body: Object, live_name: str) -> str:

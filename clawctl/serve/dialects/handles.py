@@ -19,5 +19,5 @@ def exchange_of(handle: object) -> str | None:
     """The exchange of an echoed handle, or None if it is not from this server. A client may have changed its punctuation."""
     if not isinstance(handle, str) or len(handle) > 80:
         return None
-    found = _HANDLE.fullmatch("".join(letter for letter in handle if letter.isalnum()))
-    return found[1] if found else None
+    match = _HANDLE.fullmatch("".join(letter for letter in handle if letter.isalnum()))
+    return match[1] if match else None

@@ -128,25 +128,25 @@ def read_messages(given: Any) -> list[Message]:
 
 
 def _assistant(blocks: list[Object], where: str) -> Message:
-    said: list[str] = []
-    thought: list[str] = []
+    texts: list[str] = []
+    reasoning: list[str] = []
     calls: list[Object] = []
     exchange: str | None = None
     for i, block in enumerate(blocks):
         kind = block.get("type")
         if kind == "text":
-            said.append(_text(block, "text", f"{where}.{i}"))
+            texts.append(_text(block, "text", f"{where}.{i}"))
         elif kind == "thinking":
-            thought.append(_text(block, "thinking", f"{where}.{i}"))
+            reasoning.append(_text(block, "thinking", f"{where}.{i}"))
             exchange = exchange or exchange_of(block.get("signature"))
         elif kind == "redacted_thinking":
             exchange = exchange or exchange_of(block.get("data"))
         elif kind == "tool_use":
             calls.append(_call(block, f"{where}.{i}"))
             exchange = exchange or exchange_of(block["id"])
-    message: Message = {"role": "assistant", "content": "".join(said) if said or not calls else None}
-    if any(thought):
-        message["reasoning_content"] = "".join(thought)
+    message: Message = {"role": "assistant", "content": "".join(texts) if texts or not calls else None}
+    if any(reasoning):
+        message["reasoning_content"] = "".join(reasoning)
     if calls:
         message["tool_calls"] = calls
     return {**message, "handle": exchange} if exchange else message
@@ -252,8 +252,8 @@ def read_tools(given: Any, messages: Any) -> list[Object]:
 def _references(messages: Any) -> list[str]:
     """Tools that a result has named."""
     blocks = [block for message in messages for block in _blocks_of(message)] if isinstance(messages, list) else []
-    found = [each for block in blocks for each in (block, *_blocks_of(block))]
-    return [str(each.get("tool_name")) for each in found if each.get("type") == "tool_reference"]
+    nested = [each for block in blocks for each in (block, *_blocks_of(block))]
+    return [str(each.get("tool_name")) for each in nested if each.get("type") == "tool_reference"]
 
 
 def _blocks_of(outer: Any) -> list[Object]:
@@ -274,16 +274,16 @@ class Messages(BlockDialect):
 
     def begin(self, choice: Choice) -> bytes:
         message = self._head([], {**_usage(choice), "output_tokens": 0}) | {"stop_reason": None, "stop_sequence": None}
-        return event_frame("message_start", {"message": message}) + event_frame("ping", {})
+        return event_frame({"type": "message_start", "message": message}) + event_frame({"type": "ping"})
 
     def finish(self, choice: Choice) -> bytes:
-        return super().finish(choice) + event_frame("message_delta", {"delta": _stop(choice), "usage": _usage(choice)})
+        return super().finish(choice) + event_frame({"type": "message_delta", "delta": _stop(choice), "usage": _usage(choice)})
 
     def end(self, choices: list[Choice]) -> bytes:
-        return event_frame("message_stop", {})
+        return event_frame({"type": "message_stop"})
 
     def failed(self, refusal: Refusal) -> bytes:
-        return event_frame("error", {"error": envelope(refusal)["error"]})
+        return event_frame({"type": "error", "error": envelope(refusal)["error"]})
 
     def _head(self, content: list[Object], usage: Object) -> Object:
         return {
@@ -302,17 +302,17 @@ class Messages(BlockDialect):
         return {"type": "tool_use", "id": handle, "name": block.name, "input": json_object(text)}
 
     def _open(self, block: ContentBlock) -> bytes:
-        return event_frame("content_block_start", {"index": block.number, "content_block": self._block(block, begun=True)})
+        return event_frame({"type": "content_block_start", "index": block.number, "content_block": self._block(block, begun=True)})
 
     def _grow(self, block: ContentBlock, text: str, tokens: list[ShownToken]) -> bytes:
         kind, name = _DELTAS[block.kind]
-        return event_frame("content_block_delta", {"index": block.number, "delta": {"type": kind, name: text}})
+        return event_frame({"type": "content_block_delta", "index": block.number, "delta": {"type": kind, name: text}})
 
     def _close(self, block: ContentBlock, status: str) -> bytes:
-        stop, delta = event_frame("content_block_stop", {"index": block.number}), b""
+        stop, delta = event_frame({"type": "content_block_stop", "index": block.number}), b""
         if block.kind == "reasoning":
             signature = {"type": "signature_delta", "signature": turn_handle(self._exchange_id)}
-            delta = event_frame("content_block_delta", {"index": block.number, "delta": signature})
+            delta = event_frame({"type": "content_block_delta", "index": block.number, "delta": signature})
         return delta + stop
 
 
@@ -345,8 +345,8 @@ def _usage(choice: Choice) -> Object:
 def envelope(refusal: Refusal) -> dict[str, Any]:
     """Anthropic's error body. A prompt that is too long gets the words that make Claude Code compact."""
     message = refusal.message
-    if found := _TOO_LONG.search(message):
-        message = f"prompt is too long: {found[2]} tokens > {found[1]} maximum"
+    if match := _TOO_LONG.search(message):
+        message = f"prompt is too long: {match[2]} tokens > {match[1]} maximum"
     elif refusal.code == "context_length_exceeded":
         message = f"prompt is too long: {message}"
     kind = _ERRORS.get(refusal.status, "invalid_request_error" if refusal.status < 500 else "api_error")

@@ -1,7 +1,7 @@
 """OpenAI Responses: https://platform.openai.com/docs/api-reference/responses, with additions of real clients."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -69,6 +69,46 @@ class ClientTools:
     def local(self, kind: str) -> str:
         """The name under which the model sees a shell or a similar tool."""
         return next((name for name, each in self.named.items() if each.kind == kind), kind)
+
+    def add_all(self, tools: list[Object]) -> None:
+        for i, tool in enumerate(tools):
+            if tool.get("type") == "namespace" and isinstance(tool.get("tools"), list):
+                for each in objects(tool["tools"], f"tools[{i}].tools"):
+                    self._add(each, f"tools[{i}].tools", tool.get("name"))
+            else:
+                self._add(tool, f"tools[{i}]", None)
+
+    def _add(self, tool: Object, where: str, namespace: Any) -> None:
+        kind = tool.get("type")
+        if kind in LOCAL:
+            self._add_local(tool, kind)
+            return
+        if kind not in ("function", "custom"):
+            self.chat.append(tool)
+            return
+        name = tool.get("name")
+        if not isinstance(name, str) or not name:
+            raise wrong(f"{where}.name", "a string")
+        space = namespace if isinstance(namespace, str) else None
+        flat = f"{space}__{name}" if name in self.named else name
+        if flat in self.named:
+            raise wrong(f"{where}.name", f"unique: there are two tools {name!r}")
+        self.named[flat] = ClientTool(name, space, kind)
+        if kind == "custom":
+            self.chat.append(custom_function(flat, tool.get("description"), tool.get("format")))
+            return
+        function = {key: tool[key] for key in ("description", "parameters", "strict") if tool.get(key) is not None}
+        self.chat.append({"type": "function", "function": {"name": flat, **function}})
+
+    def _add_local(self, tool: Object, kind: Any) -> None:
+        """Add a shell or a similar tool, under the name of its kind or, if a function of the client has that, another."""
+        if any(each.kind == kind for each in self.named.values()):
+            return
+        name = kind if kind not in self.named else f"builtin_{kind}"
+        function = local_tool(tool, name)
+        if function is not None:
+            self.named[name] = ClientTool(kind, None, kind)
+        self.chat.append(tool if function is None else function)
 
 
 def read(body: dict[str, Any], live_name: str) -> Ask:
@@ -152,64 +192,16 @@ def _engine_settings(body: Object, with_tools: bool) -> tuple[Object, Object]:
 # ---- tools and items: an assistant's reasoning, text and calls are one item each in this API, and one message for the engine -----
 
 
-def read_tools(tools: Any, given: Any = None) -> ClientTools:
+def read_tools(given: Any, items: Any = None) -> ClientTools:
     """Functions, custom tools, those in namespaces and those that a client runs become functions; what is none of these stays as
-    it was sent. `given`: the input, whose items may bring tools as well."""
-    found = ClientTools()
-    _read_tools(found, objects([] if tools is None else tools, "tools"))
-    for more in _brought(given):
-        fresh = [tool for tool in more if tool.get("name") not in found.named]  # a client may name one in both places
-        _read_tools(found, fresh)
-    return found
-
-
-def _brought(given: Any) -> Iterator[list[Object]]:
-    for i, item in enumerate(given if isinstance(given, list) else ()):
+    it was sent. `items`: the input, whose items may bring tools as well."""
+    tools = ClientTools()
+    tools.add_all(objects([] if given is None else given, "tools"))
+    for i, item in enumerate(items if isinstance(items, list) else ()):
         if isinstance(item, dict) and item.get("type") in ("additional_tools", "tool_search_output") and item.get("tools"):
-            yield objects(item["tools"], f"input[{i}].tools")
-
-
-def _read_tools(found: ClientTools, tools: list[Object]) -> None:
-    for i, tool in enumerate(tools):
-        if tool.get("type") == "namespace" and isinstance(tool.get("tools"), list):
-            for each in objects(tool["tools"], f"tools[{i}].tools"):
-                _add(found, each, f"tools[{i}].tools", tool.get("name"))
-        else:
-            _add(found, tool, f"tools[{i}]", None)
-
-
-def _add(found: ClientTools, tool: Object, where: str, namespace: Any) -> None:
-    kind = tool.get("type")
-    if kind in LOCAL:
-        _add_local(found, tool, kind)
-        return
-    if kind not in ("function", "custom"):
-        found.chat.append(tool)
-        return
-    name = tool.get("name")
-    if not isinstance(name, str) or not name:
-        raise wrong(f"{where}.name", "a string")
-    space = namespace if isinstance(namespace, str) else None
-    flat = f"{space}__{name}" if name in found.named else name
-    if flat in found.named:
-        raise wrong(f"{where}.name", f"unique: there are two tools {name!r}")
-    found.named[flat] = ClientTool(name, space, kind)
-    if kind == "custom":
-        found.chat.append(custom_function(flat, tool.get("description"), tool.get("format")))
-        return
-    function = {key: tool[key] for key in ("description", "parameters", "strict") if tool.get(key) is not None}
-    found.chat.append({"type": "function", "function": {"name": flat, **function}})
-
-
-def _add_local(found: ClientTools, tool: Object, kind: Any) -> None:
-    """Add a shell or a similar tool, under the name of its kind, or under another if the client's own function has that name."""
-    if any(each.kind == kind for each in found.named.values()):
-        return
-    name = kind if kind not in found.named else f"builtin_{kind}"
-    function = local_tool(tool, name)
-    if function is not None:
-        found.named[name] = ClientTool(kind, None, kind)
-    found.chat.append(tool if function is None else function)
+            brought = objects(item["tools"], f"input[{i}].tools")
+            tools.add_all([tool for tool in brought if tool.get("name") not in tools.named])  # a client may name one in both places
+    return tools
 
 
 def read_items(given: Any, tools: ClientTools) -> list[Message]:
@@ -230,8 +222,8 @@ class _ItemReader:
         self.messages: list[Message] = []
         self._tools = tools
         self._turn: Message | None = None  # the assistant's, still growing
-        self._said: list[Parts] = []  # its content and reasoning so far, joined at its end: many pieces cost no more than one
-        self._thought: list[str] = []
+        self._content: list[Parts] = []  # its content and reasoning so far, joined at its end: many pieces cost no more than one
+        self._reasoning_texts: list[str] = []
 
     def take(self, item: Object, where: str) -> None:
         kind = item.get("type", "message" if "role" in item else None)
@@ -253,12 +245,12 @@ class _ItemReader:
 
     def end(self) -> None:
         """Of the assistant's turn."""
-        if self._turn is not None and self._said:
-            texts = [each for each in self._said if isinstance(each, str)]
-            self._turn["content"] = "".join(texts) if texts else self._said[0]
-        if self._turn is not None and self._thought:
-            self._turn["reasoning_content"] = "".join(self._thought)
-        self._turn, self._said, self._thought = None, [], []
+        if self._turn is not None and self._content:
+            texts = [each for each in self._content if isinstance(each, str)]
+            self._turn["content"] = "".join(texts) if texts else self._content[0]
+        if self._turn is not None and self._reasoning_texts:
+            self._turn["reasoning_content"] = "".join(self._reasoning_texts)
+        self._turn, self._content, self._reasoning_texts = None, [], []
 
     def _assistant(self, item: Object, *handles: str) -> Message:
         exchange = next((found for name in ("id", *handles) if (found := exchange_of(item.get(name)))), None)
@@ -280,24 +272,24 @@ class _ItemReader:
             self.messages.append({"role": role, "content": content})
             return
         self._assistant(item)
-        if isinstance(content, str) and self._said and isinstance(self._said[-1], str):
-            self._said.append(content)
+        if isinstance(content, str) and self._content and isinstance(self._content[-1], str):
+            self._content.append(content)
         else:
-            self._said = [content]
+            self._content = [content]
 
     def _reasoning(self, item: Object, where: str) -> None:
         self._assistant(item, "encrypted_content")
         parts = item.get("content") or item.get("summary") or []
         texts = [part["text"] for part in objects(parts, f"{where}.content") if isinstance(part.get("text"), str)]
-        self._thought += texts
+        self._reasoning_texts += texts
 
     def _call(self, item: Object, kind: str, where: str) -> None:
         name, handle = item.get("name"), item.get("call_id")
-        said = item.get("arguments" if kind == "function_call" else "input")
-        for key, value in (("name", name), ("call_id", handle), ("arguments" if kind == "function_call" else "input", said)):
+        given = item.get("arguments" if kind == "function_call" else "input")
+        for key, value in (("name", name), ("call_id", handle), ("arguments" if kind == "function_call" else "input", given)):
             if not isinstance(value, str):
                 raise wrong(f"{where}.{key}", "a string")
-        arguments = said if kind == "function_call" else orjson.dumps({CUSTOM_INPUT: said}).decode()
+        arguments = given if kind == "function_call" else orjson.dumps({CUSTOM_INPUT: given}).decode()
         function = {"name": self._tools.flat(str(name), item.get("namespace")), "arguments": arguments}
         calls = self._assistant(item, "call_id").setdefault("tool_calls", [])
         calls.append({"id": handle, "type": "function", "function": function})
@@ -439,7 +431,7 @@ class Responses(BlockDialect):
 
     def _frame(self, kind: str, **data: Any) -> bytes:
         self._number += 1
-        return event_frame(kind, {"sequence_number": self._number, **data})
+        return event_frame({"type": kind, "sequence_number": self._number, **data})
 
     def _open(self, block: ContentBlock) -> bytes:
         item = self._item(block, "in_progress")

@@ -29,8 +29,8 @@ def template_settings(body: Object, *thinking: bool | None) -> Object:
     """A body's `chat_template_kwargs`, with `enable_thinking`. Some clients send that next to them, and each API has a field of its
     own for it: `thinking` is what those say, the first that says something counts. Raises Refusal."""
     settings = check_settings(object_or_none(body, FIELD))
-    said = next((each for each in (flag(body, "enable_thinking"), *thinking) if each is not None), None)
-    return settings if said is None else {"enable_thinking": said, **settings}
+    enabled = next((each for each in (flag(body, "enable_thinking"), *thinking) if each is not None), None)
+    return settings if enabled is None else {"enable_thinking": enabled, **settings}
 
 
 def check_settings(settings: dict[str, Any]) -> dict[str, Any]:

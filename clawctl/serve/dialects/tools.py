@@ -184,11 +184,11 @@ def call_item(kind: str, arguments: str) -> Object:
 
 def call_arguments(item: Object) -> Object:
     """The arguments of the call that a client sends back as an item: the inverse of `call_item`."""
-    said = item.get("operation") if item.get("type") == "apply_patch_call" else item.get("action")
-    if not isinstance(said, dict):
+    action = item.get("operation") if item.get("type") == "apply_patch_call" else item.get("action")
+    if not isinstance(action, dict):
         return {}
     hidden = ("type",) if item.get("type") == "local_shell_call" else ()
-    return {key: value for key, value in said.items() if key not in hidden and value is not None and value != {}}
+    return {key: value for key, value in action.items() if key not in hidden and value is not None and value != {}}
 
 
 def output_text(item: Object) -> Any:

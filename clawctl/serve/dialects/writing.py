@@ -86,9 +86,10 @@ def chunk_frame(data: Object) -> bytes:
     return b"data: " + orjson.dumps(data) + b"\n\n"
 
 
-def event_frame(kind: str, data: Object) -> bytes:
-    """One event of a stream whose events have names."""
-    return b"event: " + kind.encode() + b"\ndata: " + orjson.dumps({"type": kind, **data}) + b"\n\n"
+def event_frame(data: Object) -> bytes:
+    """One event of a stream whose events have names: their type."""
+    kind: str = data["type"]
+    return b"event: " + kind.encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n"
 
 
 class _OneAsk(Dialect):
@@ -104,6 +105,10 @@ class ChunkDialect(_OneAsk):
 
     prefix: str  # of the answer's id
 
+    def __init__(self, ask: Ask, exchange_id: str) -> None:
+        super().__init__(ask, exchange_id)
+        self._id = f"{self.prefix}{exchange_id}"
+
     def end(self, choices: list[Choice]) -> bytes:
         done = b"data: [DONE]\n\n"
         return chunk_frame(self._usage_chunk(choices)) + done if self._ask.include_usage else done
@@ -112,7 +117,7 @@ class ChunkDialect(_OneAsk):
         return chunk_frame(envelope(refusal))
 
     def _head(self, kind: str) -> Object:
-        return {"id": f"{self.prefix}{self._exchange_id}", "object": kind, "created": self._created, "model": self._ask.model}
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._ask.model}
 
     @abstractmethod
     def _usage_chunk(self, choices: list[Choice]) -> Object: ...

@@ -8,6 +8,7 @@ only if its source is exactly the expected one; any other vLLM version stays unc
 import functools
 import hashlib
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
@@ -35,7 +36,10 @@ def in_server() -> None:
 
 
 def replace(module: str, owner: str, name: str, ours: Callable[[Own], Own], written_beside: str) -> None:
-    """Replace a method by `ours`, which gets vLLM's own method. Nothing happens if the method is missing or different."""
+    """Replace a method by `ours`, which gets vLLM's own method. Nothing happens if the method is missing or different, or if the
+    recipe turned it off (`serve.patches`)."""
+    if os.environ.get("CLAWCTL_PATCHES") == "0":
+        return
     try:
         holder = getattr(import_module(module), owner)
         own = getattr(holder, name)

@@ -1,0 +1,111 @@
+"""Outcomes of episodes: what an environment says of a whole session. One line each in `feedback/`, beside the ratings.
+
+An outcome belongs to a session of the key that gave it. Collect writes it into the rows of that session's turns. For turns that
+were published before, collect appends a second line which names them. The judge, the trainer and `inspect` look it up there, as
+they do with ratings.
+"""
+
+import math
+import secrets
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import quote
+
+from clawctl.run.rows import NO_NEXT_STATE, SCHEMA_VERSION, newer
+
+EPISODE_FAILED = "episode failed"  # why a turn is not trained: something else than the policy ended its episode
+_LONGEST_NAME = 256  # characters
+_MOST_STEPS = 1000
+
+
+class BadOutcome(Exception):
+    """The data is not a valid outcome. The message gives the reason, and `field` the field."""
+
+    def __init__(self, problem: str, field: str) -> None:
+        super().__init__(problem)
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOutcome:
+    """The outcome of one session: one line of `feedback/`."""
+
+    feedback_id: str
+    created_at: float  # unix seconds when it was given; it concerns what was asked before
+    key: str  # name of the API key that gave it
+    session_id: str  # as in `Turn.session_id`
+    status: Literal["done", "failed"]
+    reward: float | None  # -1..1; None: the environment has no opinion, or the episode failed
+    parts: dict[str, float]  # what the reward is made of
+    steps: dict[str, float]  # rewards of single turns, by turn id
+    turn_ids: list[str] | None = None  # in the second line: the turns that were published before
+
+    def __post_init__(self) -> None:
+        numbers = [self.created_at, *self.parts.values(), *self.steps.values(), *(() if self.reward is None else (self.reward,))]
+        if not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):
+            raise ValueError("an outcome with a value that is no finite number")
+        if self.status not in ("done", "failed") or (self.status == "failed" and self.reward is not None):
+            raise ValueError(f"status {self.status!r} with reward {self.reward}")
+        if not all(isinstance(text, str) and text for text in (self.feedback_id, self.key, self.session_id)):
+            raise ValueError("an outcome needs an id, a key and a session")
+
+    @property
+    def decides(self) -> bool:
+        """Whether a turn that was published before is worth this reward alone. Its verdict was made without the outcome, so the
+        reward of that verdict no longer counts: nothing counts twice."""
+        return self.reward is not None
+
+    def changes(self, untrainable_reason: str | None) -> dict[str, Any]:
+        """The fields of a turn that was published before, as they would have been with this outcome."""
+        if self.status == "failed":
+            return {"trainable": False, "untrainable_reason": untrainable_reason or EPISODE_FAILED}
+        if self.reward is None:
+            return {}
+        reacted = {"trainable": True, "untrainable_reason": None} if untrainable_reason == NO_NEXT_STATE else {}
+        return {"outcome_reward": self.reward, **reacted}
+
+
+def read_outcome(body: Any, key: str, now: float) -> SessionOutcome:
+    """The body of `POST /v1/outcome`: {"session_id": …, "reward": -1..1 or null, "status", "parts", "steps"}. Raises BadOutcome."""
+    if not isinstance(body, dict):
+        raise BadOutcome("the body must be an object", "body")
+    if unknown := body.keys() - {"session_id", "reward", "status", "parts", "steps"}:
+        raise BadOutcome(f"unknown field {min(unknown)!r}", min(unknown))
+    session, reward, status = body.get("session_id"), body.get("reward"), body.get("status", "done")
+    if not isinstance(session, str) or not 0 < len(session) <= _LONGEST_NAME:
+        raise BadOutcome("'session_id' must be the session that the episode's requests named", "session_id")
+    if status not in ("done", "failed"):
+        raise BadOutcome("'status' must be 'done' or 'failed'", "status")
+    if reward is not None and not _is_number(reward, 1.0):
+        raise BadOutcome("'reward' must be null or a number from -1 to 1", "reward")
+    if status == "failed" and reward is not None:
+        raise BadOutcome("a failed episode has no reward", "reward")
+    parts, steps = _numbers(body, "parts", math.inf), _numbers(body, "steps", 1.0)
+    reward = None if reward is None else float(reward)
+    return SessionOutcome(secrets.token_hex(12), now, key, scoped(key, session), status, reward, parts, steps)
+
+
+def _numbers(body: dict[str, Any], field: str, most: float) -> dict[str, float]:
+    given = body.get(field) or {}
+    if not isinstance(given, dict) or len(given) > _MOST_STEPS:
+        raise BadOutcome(f"{field!r} must be an object with at most {_MOST_STEPS} numbers", field)
+    if not all(0 < len(name) <= _LONGEST_NAME and _is_number(value, most) for name, value in given.items()):
+        raise BadOutcome(f"{field!r} must map names to numbers{' from -1 to 1' if most == 1 else ''}", field)
+    return {name: float(value) for name, value in given.items()}
+
+
+def _is_number(value: Any, most: float) -> bool:
+    return type(value) in (int, float) and abs(value) <= most and math.isfinite(value)
+
+
+def parse_outcome(row: dict[str, Any]) -> SessionOutcome:
+    """One line of feedback that names a session. Raises ValueError or TypeError."""
+    version = row.get("schema_version", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        raise ValueError(newer(version))
+    return SessionOutcome(**{name: row[name] for name in SessionOutcome.__dataclass_fields__ if name in row})
+
+
+def scoped(user: str, claim: str) -> str:
+    """A claimed session id in its user's own name space: two users never share one. The default user's are left as they are."""
+    return claim if user == "default" and "/" not in claim else f"{quote(user, safe='')}/{claim}"

@@ -1,0 +1,227 @@
+"""An outcome reaches the turns of its episode: over a real server, played by an environment of ten lines."""
+
+import asyncio
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from clawctl.collect.dry_run import stitch_all
+from clawctl.collect.worker import collect
+from clawctl.config import EvalConfig, JudgeConfig, Recipe
+from clawctl.environments import ENVIRONMENTS, Task, create
+from clawctl.environments.player import play_episodes
+from clawctl.eval.suites import load_suites
+from clawctl.judge.panel import with_rating
+from clawctl.judge.protocol import read_evidence
+from clawctl.judge.rules import rated
+from clawctl.privacy.chosen import Wish
+from clawctl.privacy.forget import forget
+from clawctl.run.directory import published
+from clawctl.run.endpoint import Endpoint
+from clawctl.run.feedback import Ratings
+from clawctl.run.keys import add_key
+from clawctl.run.reward import OUTCOME, worth
+from clawctl.run.rows import Turn
+from clawctl.run.shards import read_turns
+from tests.serve.served import Server, build_model
+from tests.waiting import until
+
+CODE = """
+from clawctl.environments import Outcome, Task
+from clawctl.environments.asking import ask
+
+class Letters:
+    def tasks(self, split, count, seed):
+        return [Task(f"letters-{seed + n}", "abc"[n % 3], split) for n in range(count)]
+
+    async def play(self, task, endpoint):
+        messages = [{"role": "user", "content": f"say {task.spec}"}]
+        messages.append({"role": "assistant", "content": await ask(endpoint, messages, max_tokens=4)})
+        messages.append({"role": "user", "content": "again"})
+        await ask(endpoint, messages, max_tokens=4)
+        if task.spec == "c":
+            raise RuntimeError("the sandbox is gone")
+        return Outcome(reward={"a": 1.0, "b": -0.5}[task.spec], parts={"heard": True})
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("outcomes")
+    with Server(folder / "run", build_model(folder / "model")) as running:
+        yield running
+
+
+def say(server: Server, text: str, session: str | None, key: str = "key", **headers: str) -> str:
+    """The id of the turn."""
+    named = {"X-Session-Id": session} if session else {}
+    sent = {"Authorization": f"Bearer {key}", **named, **{name.replace("_", "-"): value for name, value in headers.items()}}
+    body = {"model": "tiny", "messages": [{"role": "user", "content": text}], "max_tokens": 4}
+    answer = httpx.post(f"{server.url}/chat/completions", json=body, headers=sent, timeout=120)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["id"]).removeprefix("chatcmpl")
+
+
+def give(server: Server, session: str, key: str = "key", **body: Any) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {key}"}
+    return httpx.post(f"{server.url}/outcome", json={"session_id": session, **body}, headers=headers, timeout=60)
+
+
+def rows(server: Server) -> dict[str, Turn]:
+    """All turns after a `clawctl collect --once`."""
+    collect(server.run, Recipe(), once=True)
+    return {row.turn_id: row for path in published(server.run.trajectories, ".parquet") for row in read_turns(path)}
+
+
+def test_an_environment_of_ten_lines_is_played_and_its_outcomes_are_in_the_published_turns(tmp_path: Path, server: Server) -> None:
+    code = tmp_path / "mine.py"
+    code.write_text(CODE)
+    command = [sys.executable, "-m", "clawctl", "play", f"{code}:Letters", "--run", str(server.run.root)]
+    options = ["--recipe", str(server.run.root.parent / "run.yaml"), "--episodes", "3", "--attempts", "2", "--seed", "4"]
+    played = subprocess.run([*command, *options], capture_output=True, text=True, timeout=200, check=False)
+    assert played.returncode == 0, played.stderr
+    assert "6 episodes: 4 done, 2 failed; mean reward 0.25" in played.stdout
+    found = list(rows(server).values())
+    assert len(found) == 12
+    by_task = {task: [turn for turn in found if turn.task_id == task] for task in ("letters-4", "letters-5", "letters-6")}
+    assert [{turn.outcome_reward for turn in turns} for turns in by_task.values()] == [{1.0}, {-0.5}, {None}]
+    assert all(turn.trainable for task in ("letters-4", "letters-5") for turn in by_task[task]), "the last turn of each as well"
+    assert {turn.untrainable_reason for turn in by_task["letters-6"]} == {"episode failed"}
+    for turns in by_task.values():
+        assert len({turn.group_id for turn in turns}) == 1
+        assert len({turn.session_id for turn in turns}) == 2, "each attempt is a session"
+    assert len({turn.group_id for turn in found}) == 3
+    for path in published(server.run.trajectories, ".parquet"):
+        for turn in read_evidence(path):
+            opinion = rated(turn, JudgeConfig())
+            assert (opinion and (opinion.judge, opinion.reward)) == (turn.outcome_reward and (OUTCOME, turn.outcome_reward))
+    assert worth(None, found[0].outcome_reward).value == found[0].outcome_reward
+
+
+def test_the_turns_of_an_episode_wait_for_its_outcome_and_come_together(server: Server) -> None:
+    first = say(server, "one", "waits", X_Task_Id="t-1")
+    second = say(server, "two, in another conversation", "waits", X_Task_Id="t-1")
+    third = say(server, "of no episode", None)
+    assert not {first, second, third} & rows(server).keys()
+    assert give(server, "waits", reward=0.5).status_code == 200
+    found = rows(server)
+    assert [(found[turn].outcome_reward, found[turn].task_id, found[turn].trainable) for turn in (first, second)] == [
+        (0.5, "t-1", True)
+    ] * 2
+    assert third not in found
+
+
+def test_an_outcome_that_comes_late_is_found_with_the_turn_as_a_late_rating_is(server: Server) -> None:
+    turn = say(server, "published first", "late", X_Session_Done="true")
+    before = rows(server)[turn]
+    assert (before.outcome_reward, before.untrainable_reason) == (None, "no next state")
+    assert give(server, "late", reward=-1.0).status_code == 200
+    for _ in range(2):  # a restart names the turns once
+        assert rows(server)[turn] == before, "a published row is fixed"
+    lines = [line for path in published(server.run.feedback, ".jsonl") for line in path.read_bytes().split(b"\n")]
+    late = [line for line in lines if b"late-" in line]
+    assert [orjson.loads(line)["turn_ids"] for line in late] == [[turn]]
+    ratings = Ratings(server.run)
+    assert turn in ratings.look()
+    outcome = ratings.late_outcome("default", turn)
+    assert outcome is not None
+    assert outcome.changes(before.untrainable_reason) == {"outcome_reward": -1.0, "trainable": True, "untrainable_reason": None}
+    judged = [one for path in published(server.run.trajectories, ".parquet") for one in read_evidence(path)]
+    (evidence,) = [one for one in judged if one.turn_id == turn]
+    assert with_rating(ratings, evidence).outcome_reward == -1.0
+
+
+def test_an_outcome_concerns_what_was_asked_before_it_and_a_session_has_one(server: Server) -> None:
+    before = say(server, "before", "once", X_Task_Id="t-2")
+    assert give(server, "once", reward=1.0, parts={"speed": 3.5}).status_code == 200
+    again = give(server, "once", reward=1.0, parts={"speed": 3.5})
+    other = give(server, "once", reward=-1.0)
+    assert (again.status_code, other.status_code, other.json()["error"]["code"]) == (200, 409, "outcome_given")
+    after = say(server, "after", "once", X_Task_Id="t-2", X_Session_Done="true")
+    found = rows(server)
+    assert (found[before].outcome_reward, found[after].outcome_reward) == (1.0, None)
+
+
+def test_only_the_key_that_owns_a_session_gives_its_outcome(server: Server) -> None:
+    anna = add_key(server.run, "anna")
+    until(lambda: httpx.get(f"{server.url}/models", headers={"x-api-key": anna}).status_code == 200)
+    mine = say(server, "mine", "shared name", X_Task_Id="t-3")
+    stolen = give(server, "shared name", key=anna, reward=-1.0)
+    assert (stolen.status_code, stolen.json()["error"]["code"]) == (404, "unknown_session")
+    hers = say(server, "hers", "shared name", key=anna, X_Task_Id="t-3")
+    assert give(server, "anna/shared name", reward=-1.0).status_code == 404, "nor by the name that her session has on disk"
+    assert give(server, "shared name", key=anna, reward=-1.0).status_code == 200
+    assert give(server, "shared name", reward=1.0).status_code == 200
+    found = rows(server)
+    assert (found[mine].outcome_reward, found[hers].outcome_reward) == (1.0, -1.0)
+
+
+def test_an_answer_that_was_asked_for_again_shares_no_outcome(server: Server) -> None:
+    dropped, kept = (say(server, "the same request", "retried", X_Task_Id="t-4") for _ in range(2))
+    assert give(server, "retried", reward=1.0).status_code == 200
+    found = rows(server)
+    assert (found[dropped].untrainable_reason, found[dropped].outcome_reward) == ("regenerated", None)
+    assert (found[kept].untrainable_reason, found[kept].outcome_reward) == (None, 1.0)
+
+
+def test_what_is_no_outcome_is_refused_by_its_field(server: Server) -> None:
+    say(server, "hello", "s", X_Task_Id="t-5")
+    for body, param in (
+        ({"reward": 2}, "reward"),
+        ({"reward": True}, "reward"),
+        ({"reward": 1, "status": "failed"}, "reward"),
+        ({"status": "over"}, "status"),
+        ({"reward": 1, "parts": {"speed": "fast"}}, "parts"),
+        ({"reward": 1, "steps": {"turn": 1.5}}, "steps"),
+        ({"reward": 1, "stars": 5}, "stars"),
+    ):
+        answer = give(server, "s", **body)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), body
+    for session in ("", "ghp_16C7e42F292c6912E7710c838347Ae178B4a"):
+        answer = give(server, session, reward=1)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "session_id")
+    assert httpx.post(f"{server.url}/outcome", json={"session_id": "s", "reward": 1}).status_code == 401
+
+
+def test_a_forgotten_session_leaves_no_outcome_behind(server: Server) -> None:
+    turn = say(server, "forget me", "to forget", X_Task_Id="t-6")
+    assert give(server, "to forget", reward=1.0).status_code == 200
+    assert rows(server)[turn].outcome_reward == 1.0
+    forget(server.run, Wish(session="to forget"), dry_run=False, retrain=False)
+    assert not [path for path in published(server.run.feedback, ".jsonl") if b"to forget" in path.read_bytes()]
+    assert turn not in rows(server)
+
+
+def test_a_dry_run_shows_turns_with_their_outcome(server: Server) -> None:
+    turn = say(server, "dry", "dry", X_Task_Id="t-7")
+    assert give(server, "dry", reward=0.25).status_code == 200
+    found, _, still_open = stitch_all(server.run, Recipe().collect, 0.0)
+    assert {row.turn_id: row.outcome_reward for row in found}[turn] == 0.25
+    assert turn not in still_open
+
+
+def test_the_environment_and_the_suite_in_the_documents_run_as_they_stand_there(tmp_path: Path, server: Server) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()
+    environment, suite = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "capitals.py").write_text(environment)
+    (tmp_path / "manners.py").write_text(suite)
+    capitals = create(ENVIRONMENTS.load(f"{tmp_path / 'capitals.py'}:Capitals", "play"), "Capitals", "play")
+    endpoint = Endpoint(server.url, "key", "tiny", sampling={"max_tokens": 4})
+    played = asyncio.run(play_episodes(capitals, [Task("capital-Perú", "Peru")], endpoint, 1, 1, threading.Event()))
+    assert played.endings == {"done": 1}
+    (turn,) = [turn for turn in rows(server).values() if turn.task_id == "capital-Per%C3%BA"]
+    assert (turn.outcome_reward, turn.trainable) == (-1.0, True)
+    names = [f"{tmp_path / 'capitals.py'}:Capitals", f"{tmp_path / 'manners.py'}:manners"]
+    tasks, calls = load_suites(EvalConfig.model_validate({"suites": names, "max_tokens": 4}))
+    assert calls.metrics == ("brief", "answered")
+    of_tasks, of_calls = (asyncio.run(one.measure(Endpoint(server.url, "key", "tiny"))) for one in (tasks, calls))
+    assert {name: value.n for name, value in of_tasks.metrics.items()} == {"correct": 2, "reward": 2}
+    assert {name: value.n for name, value in of_calls.metrics.items()} == {"brief": 3, "answered": 3}

@@ -171,7 +171,7 @@ def likeness(value: str) -> int:
     bare = value.lstrip("#!%&*-_.+~^=$?")
     drawn = (
         (is_shuffled(value) and value.isalpha())
-        or (is_unspeakable(value) and (mixed(value) or len(value) >= 10))
+        or (is_unspeakable(value) and (mixed(value) or (value.islower() and len(value) >= 10)))
         or _is_short_key(value)
     )
     if not (is_stronger_password(bare) or drawn or (_CHOSEN.fullmatch(bare) is not None)):

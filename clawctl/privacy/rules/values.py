@@ -261,7 +261,11 @@ def is_bare_password(value: str) -> bool:
         len(value) + 1 > 4
         and len(value) >= 4
         and (
-            ((is_odd(value) or is_shuffled(value) or is_unspeakable(value)) and not is_stand_in(value) and not _TIME.match(value))
+            (
+                (is_odd(value) or is_shuffled(value) or (value.islower() and is_unspeakable(value)))
+                and not is_stand_in(value)
+                and not _TIME.match(value)
+            )
             or is_passphrase(value)
         )
     )

@@ -185,6 +185,8 @@ def _near(text: str, lower: str, begin: int, end: int, name: str, kind: str) -> 
             continue
         group = "quoted" if "quoted" in match.re.groupindex else "value"
         value = match[group]
+        if pattern is _SPACE and _ASSIGNMENT.match(value):  # `method=password session_age=0s`
+            continue
         if (
             pattern in (_COMMA, _CALLED, _QUOTED_NEXT)
             and not (pattern is _COMMA and _is_constant(name))
@@ -215,6 +217,7 @@ def _after_words(text: str, match: re.Match[str] | None) -> re.Match[str] | None
 
 
 _MOST_JOINING = 3
+_ASSIGNMENT = re.compile(r"[a-z][\w.-]*=")
 
 # What stands between a name and a number or words that are its value.
 _IS = re.compile(

@@ -19,7 +19,7 @@ from clawctl.privacy.rules.pieces import Span, Text, places
 _BEHIND, _AHEAD = 150, 130  # characters around a name that are read
 _DIGITS = re.compile(r"\d(?:\d\d|[- ]\d|[A-ZА-Я]\d)")
 _CODE = re.compile(
-    r"""(?=[\d#*A-ZА-Я])(?<![A-Za-z0-9_\u00c0-\u024f\u0400-\u04ff$€£¥₹₽@%°^~+\\])(?<!\d)(?<![A-Za-z0-9)][.,:/-])(?<!\d[ ])[#*]{0,2}(?P<value>(?>
+    r"""(?=[\d#*A-ZА-Я])(?<![A-Za-z0-9_\u00c0-\u024f\u0400-\u04ff$€£¥₹₽@%°^~+\\])(?<!\d)(?<![A-Za-z0-9)•●][.,:/-])(?<![•●…])(?<![*•●][-.])(?<!\d[ ])[#*]{0,2}(?P<value>(?>
         \d{2,6}(?:-\d{2,6}){1,7}                     # 19-68-12, 072-72-154
       | \d(?:[- ]\d){2,11}                           # 5-3-7-6
       | \d{3,6}[ ]\d{3,6}(?:[ ]\d{3,6})?(?![ ]?\d)   # 9133 1957
@@ -42,6 +42,13 @@ _TRIVIAL = frozenset(
 )
 _IDENTIFIER = re.compile(
     r"[A-Za-z]*_(?!code|pin|no|number|nr)[A-Za-z]|-(?:length|policy|min|max|size|count|limit|age|expiry|timeout|id|only|hash)|[(\[{]|\.[A-Za-z]|\+\+|[=!<>]=|[ ]?(?:<|>=?)[ ]"
+)
+# A comparison, or the value of something that is not named as a code: `user_id=48213`, `${DB_HOST}:5432`.
+_OTHER_VALUE = re.compile(
+    r"(?:[ )][<>]=?|[=!<>]=)[ ]?\(?$|\}[:/=]$|(?<![A-Za-z])(?:[A-Za-z]+_)+(?!(?i:code|pin|no|nr|number|cvv|cvc|otp|puk|password|passcode|totp|combo|combination)[=:])[A-Za-z]+=$|(?<![A-Za-z_])(?=_?(?:[A-Z]+_){2})(?!\w*(?:CODE|PIN|CVV|CVC|OTP|PUK|PASS|COMB))_?[A-Z_]+[ ]?[=:][ ]?$"
+)
+_DAY = re.compile(
+    r"(?:(?<!\d)\d{1,2}(?:st|nd|rd|th|\.)?(?:[ ]de)?[ ][^\W\d_]{3,12}\.?,?(?:[ ]de)?|[^\W\d_]{3,12}\.?[ ]\d{1,2}(?:st|nd|rd|th)?,?)[ ]$"
 )
 _SPOKEN_GAP = re.compile(r"[ ,.…-]{1,4}")
 
@@ -187,6 +194,11 @@ class _Region:
             return False
         if value[:1] == "0" and digits >= 9:  # a telephone
             return False
+        if not spoken and (
+            _OTHER_VALUE.search(text, max(self.start, start - 64), start)
+            or (_YEAR.fullmatch(value) and _DAY.search(text, max(0, start - 24), start))
+        ):
+            return False
         before = bisect_right(self._ends, start)
         after = bisect_left(self._starts, end)
         if self._is_counted(before, after, start, end):
@@ -311,6 +323,9 @@ class _Region:
         qualified = any(each is not word and each.says & (Says.LOCK | Says.OWNER | Says.KEYBOX) for each in sentence)
         if said & Says.STRONG:
             return digits >= 3 or spoken
+        if digits == 3 and not said & (Says.PIN | Says.PASSWORD) and _is_status(self.text, word, start, value):
+            adjacent = self.words[place - 1] if place else word
+            return bool(adjacent.says & (Says.LOCK | Says.OWNER)) and word.start - adjacent.end == 1
         if said & Says.PIN:
             if digits == 6 and value.isdigit() and not qualified and _INDIAN.match(self.text, word.start):  # of an address
                 return False
@@ -466,6 +481,15 @@ _ALONE = re.compile(r"[#*]?[\w-]{3,16}(?: \d{3,6}){0,2}[#*`\"'_.]{0,3}[ \t]*(?:\
 _TIME = re.compile(r"(?:[01]?\d|2[0-3])[0-5]\d")
 
 
+_STATUS = re.compile(r"10[0-3]|20[0-8]|226|30[0-8]|4[0-3]\d|451|50\d|511")
+_SET_TO = re.compile(r"[\"']?[ ]?[:=][ ]?[\"']?")
+
+
+def _is_status(text: str, word: _Word, start: int, value: str) -> bool:
+    """`code: 404`: what a server answers with."""
+    return _STATUS.fullmatch(value) is not None and _SET_TO.fullmatch(text, word.end, start) is not None
+
+
 def _is_time(value: str) -> bool:
     return _TIME.fullmatch(value) is not None
 
@@ -489,9 +513,12 @@ def _words(text: str, start: int, end: int) -> Iterator[_Word]:
 def _meaning(word: str) -> int:
     if word == "TAN":
         return Says.STRONG
+    if word in _UNITS:  # `gib` is a word of German
+        return Says.AFTER
     return Says.DIGIT if _SINO.fullmatch(word) else says(word)
 
 
+_UNITS = frozenset("KiB MiB GiB TiB kB KB MB GB TB Mbit Gbit Mbps Gbps kHz MHz GHz kWh mAh".split())  # noqa: SIM905
 _SINO = re.compile("[공영일이삼사오육칠팔구]{3,12}(?:이?에요|예요|이?야|입니다|이?고|번)?")
 
 

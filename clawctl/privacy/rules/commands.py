@@ -20,6 +20,7 @@ from clawctl.privacy.rules.values import (
 _ADDRESS = re.compile(
     r"""://(?:[^\s/:@'"<>\\]{0,96}:(?P<value>[^\s"'<>\\]{3,128})@(?=[\w.$\[{-])|(?P<token>[A-Za-z0-9_-]{20,255})(?::(?:x-oauth-basic)?)?@)"""
 )
+_PUBLIC_DSN = re.compile(r"[0-9a-f]{32}@(?:[\w-]{1,40}\.){0,4}sentry\.")  # what a browser sends its errors to
 _ORACLES = Anchors("thin:", "oci:", "sqlplus ")
 _ORACLE = re.compile(r"(?i)(?:thin|oci|sqlplus|sqlldr)[: ][^\s/@:]{1,64}/(?P<value>[^\s/@\"']{3,128})@")
 
@@ -29,7 +30,7 @@ def in_addresses(piece: Text) -> Iterator[Span]:
     at = text.find("://")
     while at >= 0:
         match = _ADDRESS.match(text, at)
-        if match and match["token"] and has_dense_run(match["token"]):
+        if match and match["token"] and has_dense_run(match["token"]) and not _PUBLIC_DSN.match(text, match.start("token")):
             yield Span(*match.span("token"), "password")
         elif match and match["value"]:
             value, user = match["value"], text[at + 3 : match.start("value") - 1]
@@ -47,6 +48,7 @@ def in_addresses(piece: Text) -> Iterator[Span]:
 
 
 _PGPASS = re.compile(r":(?:\d{4,5}|\*):[^\s:]{1,64}:[^\s:]{1,64}:(?P<value>[^\s:]{3,128})(?=\s|$)")
+_GROUPS = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{1,4}$")  # an address of IPv6
 _WALLETS = Anchors("phrase", "mnemonic", "seed", "words")
 _SEED = re.compile(
     r"(?i)(?:phrase|mnemonic|seed|words)s?(?:[ ][a-z]{1,12}){0,5}?(?:[ ]{0,2}(?:is|are|:|=|ist)){0,2}[\s\"'`:]{1,4}(?P<value>(?:[a-z]{3,8}[ ,]{1,2}){11,23}[a-z]{3,8})"
@@ -57,7 +59,12 @@ def in_lines(piece: Text) -> Iterator[Span]:
     """`.pgpass`, and the words that open a wallet."""
     text = piece.text
     for line in _PGPASS.finditer(text):
-        if not is_placeholder(line["value"]) and not line["value"].isdigit() and line["value"][0] != "/":
+        if (
+            not is_placeholder(line["value"])
+            and not line["value"].isdigit()
+            and line["value"][0] != "/"
+            and not _GROUPS.search(text, max(0, line.start() - 40), line.end())
+        ):
             yield Span(*line.span("value"), "password")
     for at in _WALLETS.places(piece):
         if match := _SEED.match(text, at):
@@ -72,7 +79,7 @@ _FLAGGED = tuple(
     for command, flag in (
         (
             r"curl|wget|https?|xh",
-            r" -(?:u|-user|a|-auth|-proxy-user|U)[ =]{0,2}[\"']?[^\s:\"'/-][^\s:\"'/]{0,63}:(?P<value>[^\s\"']{3,128})",
+            r" -(?:u|-user|a|-auth|-proxy-user|U)[ =]{0,2}[\"']?(?!\$\{[^\s:}]{0,60}:)[^\s:\"'/-][^\s:\"'/]{0,63}:(?P<value>[^\s\"']{3,128})",
         ),
         (r"mysql\w{0,12}|mariadb\w{0,12}", r" -p[\"']?(?P<value>[^\s\"'-][^\s\"']{3,128})"),
         (r"redis-cli", rf" (?:-a|--pass)[ =]{_SECRET}"),
@@ -133,7 +140,7 @@ def in_commands(piece: Text) -> Iterator[Span]:
                 yield Span(*match.span("value"), "password")
 
 
-_SETTING = re.compile(r"[a-z_]{2,24}=\w*,?$")
+_SETTING = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{1,40}=(?:\w*,?$|[\w.]+\)+[:,;]?$)")
 _NUMBER = re.compile(r"\d{6,12}")
 _BASE64 = re.compile(r"(?=[^\n]*[A-Z0-9]{2})(?=[^\n]*[A-Z])(?=[^\n]*\d)[A-Za-z0-9+/]{40,512}={0,2}")
 

@@ -145,7 +145,7 @@ ISSUED = re.compile(
 )
 # An entity tag, and the public parts of a JSON Web Key.
 _ID_BEFORE = re.compile(
-    r"""(?i)(?:(?<![A-Za-z0-9])W/\\?["']|e-?tag\\?["']?[ ]?[:=][ ]?\\?["']{0,2}|["'](?:kid|x5t|x5t#S256|jti|n|x|y)\\?["']\s{0,2}:\s{0,2}\\?["'])$"""
+    r"""(?i)(?:(?<![A-Za-z0-9])W/\\?["']|e-?tag\\?["']?[ ]?[:=][ ]?\\?["']{0,2}|public_?key["']?[ ]?[:=][ ]?["']?|site-verification=|["'](?:kid|x5t|x5t#S256|jti|n|x|y)\\?["']\s{0,2}:\s{0,2}\\?["'])$"""
 )
 _KEYED = ("key", "keys", "token", "secret", "pat")
 _MODES = frozenset(("live", "test", "prod", "dev", "sandbox"))
@@ -163,6 +163,8 @@ def is_issued(match: re.Match[str]) -> bool:
     if UUID_ALONE.fullmatch(body):
         return keyed
     run = max(RUN.findall(body), key=len, default="")
+    if run != body and not keyed and _DIGEST.fullmatch(run):  # a name with a digest: the key of a cache, an artefact
+        return False
     if is_random(run) or _is_restless(run):
         return len(body) >= 20 and len(run) >= 16
     return (
@@ -180,6 +182,7 @@ def _is_restless(run: str) -> bool:
 
 
 _LONG_WORD = re.compile(r"[a-z]{6}")
+_DIGEST = re.compile(r"(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64})")
 
 
 # The name of a provider, and what it is set to: keys of most providers have no format of their own.

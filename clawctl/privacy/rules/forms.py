@@ -73,7 +73,7 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
     (Anchors(*words.split(",")), _NEEDED_BEFORE.get(words.split(",")[0]), re.compile(pattern), check)
     for words, pattern, check in (
         ("prv", r"prv(?P<value>[A-Za-z0-9]{90,112})(?![A-Za-z0-9])", is_random),
-        ("otp,2fa,mfa,authenticator,seed", rf"(?i:otp|2fa|mfa|authenticator|seed)(?:[ _-]?(?i:secret|seed|key|code|token|app|backup|setup|manual|entry|base32)){{0,3}}[\"'`]{{0,2}}(?:[ ]?(?i:is|are|with|the|for [\w.]{{1,20}}|:|=|=>|,|\()[ ]?){{0,3}}[ ]{{0,2}}[\"'`]{{0,2}}(?P<value>{_BASE32})(?![A-Za-z0-9+/=_-])", _is_seed),
+        ("otp,2fa,mfa,authenticator,seed", rf"(?<![0-9a-f]{{6}})(?i:otp|2fa|mfa|authenticator|seed)(?:[ _-]?(?i:secret|seed|key|code|token|app|backup|setup|manual|entry|base32)){{0,3}}[\"'`]{{0,2}}(?:[ ]?(?i:is|are|with|the|for [\w.]{{1,20}}|:|=|=>|,|\()[ ]?){{0,3}}[ ]{{0,2}}[\"'`]{{0,2}}(?P<value>{_BASE32})(?![A-Za-z0-9+/=_-])", _is_seed),
         ("otpauth:", r"otpauth://[^\s\"']{1,200}?secret=(?P<value>[A-Za-z2-7]{16,128})", bool),
         ("pwd={,password={", r"(?i)(?:pwd|password)=\{(?P<value>[^{}\n]{3,128})\}", lambda value: is_strong_password(value, 6)),
         ("wifi:", r"(?i)wifi:[^\n]{0,100}?;?p:(?P<value>[^;\n]{4,64});", _is_loose),
@@ -209,7 +209,12 @@ def in_constructors(piece: Text) -> Iterator[Span]:
     for at in places(text, "("):
         if match := _ARGUMENT.match(text, at):
             before = text[max(0, at - 48) : at]
-            if _CONSTRUCTOR.search(before) and not _NO_CLIENT.search(before) and is_opaque(match["value"]):
+            if (
+                _CONSTRUCTOR.search(before)
+                and not _NO_CLIENT.search(before)
+                and is_opaque(match["value"])
+                and not match["value"].startswith(("pk_live_", "pk_test_"))
+            ):
                 yield Span(*match.span("value"), "password")
 
 

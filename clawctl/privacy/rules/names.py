@@ -42,7 +42,7 @@ _BEFORE_KEY = re.compile(
 )  # fmt: skip
 NOT_KEY = re.compile(
     r"(?:^|[^A-Za-z]|(?-i:(?<=[a-z])(?=[A-Z])))(?:primary|foreign|publishable|cache|sort|partition|public|pub|row|group|index|lookup|hash|idempotency|object|dedup|unique|map|registry|next|page|next[_-]?page"
-    r"|continuation|pad|bos|eos|unk|sep|cls|mask|stop|cancellation|cancel|max|min|num|n|total|prompt|completion|input|output|cached|reasoning"
+    r"|continuation|hashed|public[_ .-]?key|pad|bos|eos|unk|sep|cls|mask|stop|cancellation|cancel|max|min|num|n|total|prompt|completion|input|output|cached|reasoning"
     r"|first|last|special|end|start|new|added|per|compare|dict|item|json|yaml|host|known|routing|composite|natural|surrogate|sync|resume|shard)s?[_ .-]?$",
     re.IGNORECASE,
 )  # fmt: skip

@@ -110,6 +110,7 @@ class _Names:
         if (
             named is None
             or lower.endswith("checksum/", 0, at)
+            or _IN_BASE64.match(text, max(0, at - 24))
             or _NO_NAME.fullmatch(named.name)
             or _NO_VALUE_OF.match(lower, named.end)
         ):
@@ -122,6 +123,7 @@ _OTHER_NAME = re.compile(
     r"|(?P<call>(?:jwt\.(?:sign|verify|encode|decode)|hmac|create(?:de)?cipher|aes|fernet|secretbox|encrypt|decrypt|blowfish|chacha|signer|hs256|secretkeyspec|securitykey|hkdf|superuser|create_?user|add_?user|signup|register|oauth\w{0,8}|username_pw_set|set_?credentials)[\w.:]{0,24}\()"
 )
 _OTHER_KEY = re.compile(r"(?i)\b(?:cache|gpg|pgp|rsa|dsa|ed25519|public|primary|host|ssh|object|s3|redis|press)\b[^\n]{0,24}$")
+_IN_BASE64 = re.compile(r"[A-Za-z0-9+/]{48}")
 _NO_NAME = re.compile(r"(?i)pass|passe|part|bearer|auth|keys|(?:user\.)?signing_?key")
 _NO_VALUE_OF = re.compile(
     rf"[ _-](?:{'|'.join(sorted(NO_VALUES - {'message', 'text', 'reset', 'email', 'for', 'on', 'in', 'data', 'account', 'request'}, key=len, reverse=True))})s?\b"
@@ -166,7 +168,7 @@ def likeness(value: str) -> int:
         named = len(run) < 24 and _CAPITAL_WORD.search(run) is not None  # `Ed25519PrivateKey`
         if (mixed(core) and entropy(run[:128]) >= 3.0 and drawn and not named) or is_letters_drawn(core):
             return RANDOM
-    if value[0] in "-/\\@" and value[1:2] == value[0]:
+    if (value[0] in "-/\\@" and value[1:2] == value[0]) or _HOST.match(value):
         return 0
     bare = value.lstrip("#!%&*-_.+~^=$?")
     drawn = (
@@ -195,14 +197,16 @@ def _is_short_key(value: str) -> bool:
 _CAPITAL_WORD = re.compile(r"[A-Z][a-z]{5}")
 _LONG_WORD = re.compile(r"[A-Za-z][a-z]{4}")
 _HEX = re.compile(r"(?:0x)?[0-9a-fA-F]{32,256}")
-_CALLED = re.compile(r"[{}]|\*\*|²|[*•]{3}|\(\)|\)\.|^[a-z]\w{0,2}=\d[\d,.]*$")
+_CALLED = re.compile(
+    r"[{}]|&&|=!|\);|\)\?|\w=>|\w\($|\w\(\w{1,24}[,)]|=this\b|;(?:let|var|const|return)$|[-+*/=][A-Za-z_]\w*%|\w\*\w+\+|\*\*|²|[*•]{3}|\(\)|\)\.|^[a-z]\w{0,2}=\d[\d,.]*$"
+)
 _CHOSEN = re.compile(r"[A-Z][a-z0-9]{2,14}[._-](?:[A-Za-z][a-z]{1,14})?\d{2,6}")  # `Pumpkin_435`
 _ALPHABET = re.compile(r"[A-Za-z0-9+/_.~-]+")
 _BETWEEN = re.compile(r"[+/_.~-]")
 _SIGN = re.compile(r"[!@#$%^&*?~+=§](?!$)|[!#$%&*]$")
 # Public keys, checksums, ids with a prefix, versions, dates, sizes, addresses and ciphertext.
 _KNOWN = re.compile(
-    r"(?i)(?:sha\d{1,3}|md5|h1|zh)[-:=]|AAAA[BCE][23][Nn]|ecdsa-|ssh-|enc\[|ag[a-z0-9+/]{100}|v?\d+(?:\.\d+)+|\d{4}-\d\d|[1-9]\d{0,3}[x×:/]\d|[\w.+-]+@[\w-]+\.|https?:|0x[0-9a-f]{1,16}$|(?:\d{1,3}\.){3}\d|[0-9a-f]{1,4}(?::[0-9a-f]{0,4}){2,}|u\+[0-9a-f]|&#?\w+;|"
+    r"(?i)(?:ghsa(?:-[0-9a-z]{4}){3}|(?:cwe|rustsec|pysec|go|dsa|usn|rhsa)-\d{1,4}[-:\d]*)$|(?:sha\d{1,3}|md5|h1|zh)[-:=]|AAAA[BCE][23][Nn]|ecdsa-|ssh-|enc\[|ag[a-z0-9+/]{100}|v?\d+(?:\.\d+)+|\d{4}-\d\d|[1-9]\d{0,3}[x×:/]\d|[\w.+-]+@[\w-]+\.|https?:|0x[0-9a-f]{1,16}$|(?:\d{1,3}\.){3}\d|[0-9a-f]{1,4}(?::[0-9a-f]{0,4}){2,}|u\+[0-9a-f]|&#?\w+;|"
     r"(?:[a-z]{2,}-){1,6}(?:[a-z0-9]{5,10}(?:-[a-z0-9]{5})?|[0-9a-f]{32,64})$|(?:[a-z][a-z0-9.]*[-_]){2,6}[0-9a-f]{32,64}$|(?:utf|iso|cp|rfc|cve|pep|gpt|claude|python|node|sha|md|aes|rsa|ed|hs|rs|es|ps|ipv|win|x|arm|amd|i)-?\d[\w.-]{0,6}$"
 )
 _SEPARATOR = re.compile(r"[._:>/-]{1,2}")
@@ -214,7 +218,9 @@ def _is_identifier(value: str) -> bool:
     """A name in a program: words with few digits, joined by case, underscores, dots or colons."""
     bare = value.removesuffix("()").strip("$_")
     parts = _SEPARATOR.split(bare)
-    if _EXPRESSION.match(value):
+    if _EXPRESSION.match(value) or _CONSTANT.fullmatch(value):
+        return True
+    if "." in bare and _DOTTED.fullmatch(bare) and len(WORD_IN.sub("", bare)) * 2 < len(bare):  # `ed25519.Ed25519PrivateKey`
         return True
     if len(parts) == 1:
         return _CAMEL.fullmatch(bare) is not None
@@ -223,6 +229,9 @@ def _is_identifier(value: str) -> bool:
     return len(parts) <= 16 and all(_WORD.fullmatch(part) and not is_shuffled(part) for part in parts)
 
 
+_HOST = re.compile(r"@[\w-]{1,63}(?:\.[\w-]{2,63}){1,5}(?:[/:?]|$)")  # the rest of an address of the web
+_CONSTANT = re.compile(r"(?=\w*?[A-Z]{4})[A-Z]{2,16}\d?(?:_[A-Z0-9]{1,16}){1,6}")
+_DOTTED = re.compile(r"[a-z_]\w{0,40}(?:\.[A-Za-z_]\w{0,60}){1,6}")
 _CAMEL = re.compile(r"[A-Za-z]+[_-]?\d{1,2}|[a-z]+\d?(?:[A-Z][a-z]{1,20}){1,8}\d?|(?:[A-Z][a-z]{1,20}){2,8}\d?")
 
 
@@ -258,6 +267,8 @@ def _announces(text: str, named: Named, start: int, end: int, grade: int) -> boo
     if len(between) > _FARTHEST[grade] or _SENTENCE_END.search(between):
         return False
     if grade == RANDOM:
+        if named.kind == "key" and _HEX.fullmatch(text[start:end]) and _DIGEST_OF.search(text, max(0, named.begin - 60), start):
+            return False
         if len(between) <= 40 and not _HEX.fullmatch(text[start:end]):
             return True
         return (
@@ -275,6 +286,7 @@ def _announces(text: str, named: Named, start: int, end: int, grade: int) -> boo
     return _JOINED.search(between) is not None or (between == " " and named.kind == "password" and "log" not in named.name)
 
 
+_DIGEST_OF = re.compile(r"(?i)x\.?509|\bcert(?:ificate)?s?\b|fingerprint|thumbprint|checksum|digest|\bhash(?:ed|es)?[ _-]")
 _SENTENCE_END = re.compile(r"[.!?…;][)\"']?[ ]+[\"'(]?[A-ZÀ-Þ]|[{}]")
 _QUOTE = re.compile(r"[\"'`“„«]")
 # What stands right before a value: a sign, or a word that says what something is.
@@ -283,7 +295,7 @@ _JOINED = re.compile(
     |[:=][ ]{0,2}[\w.@+-]{2,40}[ ,/|]{1,4})[ ]{0,3}[*_"'`(]{0,3}$"""
 )
 _OTHER_LABEL = re.compile(
-    r"([A-Za-z][\w-]{0,30})[\"'`]{0,2}\s{0,3}(?:[:=#]|is\b)?\s{0,3}[\"'`#]{0,2}$|((?i:uuid|id|hash|sha\d*|md5|commit|digest))\([\"'`]?$"
+    r"([A-Za-z][\w-]{0,30})[\"'`]{0,2}\s{0,3}(?:[:=#,]|is\b)?\s{0,3}[\"'`#]{0,2}$|((?i:uuid|id|hash|sha\d*|md5|commit|digest))\([\"'`]?$"
 )
 
 
@@ -332,6 +344,7 @@ _OPEN = frozenset(
 )
 _OTHERS = frozenset(
     (
+        "href",
         "arn",
         "asn",
         "certificate",

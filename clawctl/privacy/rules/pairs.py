@@ -32,7 +32,7 @@ def in_pairs(piece: Text) -> Iterator[Span]:
     text = piece.text
     for at in places(text, "@")[:_MOST]:
         match = _MAIL_PAIR.match(text, at)
-        if match is None:
+        if match is None or not (user := _MAIL_USER.search(text, max(0, at - 100), at)) or "://" in user[0]:
             continue
         value = _trimmed(match["value"])
         sign = match["sign"].strip(" \t")
@@ -71,6 +71,7 @@ def in_pairs(piece: Text) -> Iterator[Span]:
                 yield Span(match.start("value"), match.start("value") + len(value), "password")
 
 
+_MAIL_USER = re.compile(r"[^\s\"'`<>]*[\w+-]$")  # the word before the `@`: in an address of the web it is no user of mail
 _USER_END = re.compile(r"(?<![\w/.@+-])[\w.@+-]{2,64}$")
 _SIGN = re.compile(r"[!@#$%^&*?~+=§]")
 _OPENED = re.compile(r"[(\[][\w.+-]{1,64}$")
@@ -123,7 +124,7 @@ def _is_ratio(user: str, value: str) -> bool:
 
 
 _OTHER = re.compile(
-    r"(?i)https?:|www\.|.*@.*\.\w{2,}$|[\w-]+(?:\.[a-z]{2,4}){1,2}$|\d+[a-z]{1,4}$|[a-z]{1,3}\d{1,4}$|\+?[\d() -]+$|#\w+$|v?\d+(?:\.\d+)+|[\w-]+/[\w/-]+$|[a-z]+\(\)|<|\{|\w+=\S"
+    r"(?i)https?:|www\.|.*@.*\.\w{2,}$|[\w-]+(?:\.[a-z]{2,4}){1,2}$|\d+[a-z]{1,4}$|[a-z]{1,3}\d{1,4}$|\+?[\d() -]+$|#\w+$|v?\d+(?:\.\d+)+|[\w-]+/[\w/-]+$|[a-z]+\(\)|<|\{|[\w-]+=|@|--[a-z]|[a-z][\w.-]*(?:/[\w.-]+)+(?:[;#]\S*)?$"
 )
 
 

@@ -118,6 +118,9 @@ def _value_behind(text: str, end: int, words: bool) -> Iterator[Span]:
             r"[^\n.!?;|{}<>=]{0,40}\([^()\n]{1,30}\)[^\n.!?;|{}<>=]{0,30}", gap
         ):
             return
+        if join[0].strip().lower() == "to" and _ENGLISH.search(text, max(0, end - 12), end) and not _CHANGED.search(gap):
+            place = join.end()
+            continue
         value = _QUOTED.match(text, join.end())
         if value is not None and _may_be_quoted(value["value"], words, gap):
             yield Span(*value.span("value"), "password")
@@ -129,6 +132,10 @@ def _value_behind(text: str, end: int, words: bool) -> Iterator[Span]:
                 yield Span(told.start("value"), told.start("value") + len(bare), "password")
                 return
         place = join.end()
+
+
+_ENGLISH = re.compile(r"(?i)(?:password|passphrase|passcode|passwd|pass|pw)s?$")
+_CHANGED = re.compile(r"(?i)(?:chang|updat|rotat|alter|switch)ed\b|\b(?:set|reset|now|back|it|this|equals?|equal)\b")
 
 
 def _may_be_quoted(value: str, words: bool, gap: str) -> bool:
@@ -144,7 +151,7 @@ def _may_be_quoted(value: str, words: bool, gap: str) -> bool:
         and not value.islower()
         and not re.search(r"[_()=/\\]", value)
         and not value.isdigit()
-        and (not value.isalpha() or any(says(word) & _PERSONAL for word in TOKEN.findall(gap)))
+        and (not value.isalpha() or (len(gap.split()) <= 6 and any(says(word) & _PERSONAL for word in TOKEN.findall(gap))))
     )
 
 
@@ -171,7 +178,11 @@ def _is_told(value: str, words: bool, gap: str) -> bool:
         if (_is_jumbled(value) and gap.split()) or (is_words(value) and value[0].isupper() and gap.split()):
             return True
         return (
-            value[0].isupper() and value[1:].islower() and len(value) >= 6 and len(gap.split()) >= 2 and not _ENDINGS.search(value)
+            value[0].isupper()
+            and value[1:].islower()
+            and len(value) >= 6
+            and 2 <= len(gap.split()) <= 6
+            and not _ENDINGS.search(value)
         )
     if value.replace("-", "").isdigit():
         return False

@@ -107,7 +107,7 @@ script ses sess session set seti sha sha1 sha256 sha384 sha512
 shard si sig snap span src step style sub subnet svc svelte
 tag task tbl team test tests thread tmp toolu tool tr trace
 track transaction ts txn upload user usr uuid v1 v2 v3
-vec vendor ver version vm vol volume vs web worker workspace wrk ws
+vec vendor ver version vm vol volume vs web worker workspace wrk wrkspc ws
 blake2 blake3 md integrity
 """)
 )

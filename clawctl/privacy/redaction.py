@@ -23,7 +23,18 @@ from typing import Any
 
 import orjson
 
-from clawctl.privacy.rules import PEM_BODY, RULES, Kind, Span, encoded, is_login, is_secret_under, make_text
+from clawctl.privacy.rules import (
+    PEM_BODY,
+    RULES,
+    Kind,
+    Span,
+    encoded,
+    is_code_under,
+    is_cookie,
+    is_login,
+    is_secret_under,
+    make_text,
+)
 from clawctl.privacy.rules.pieces import BESIDE_A_NAME
 from clawctl.privacy.static_text import PUNCTUATION, SYSTEM, TOOLS, Recurring, StaticText
 from clawctl.privacy.views import ESCAPES, View, folded, plain_view, unescaped_view
@@ -286,6 +297,8 @@ class Redactor:
         if isinstance(value, dict):
             paired = value.get("name") or value.get("key")  # {"name": "DB_PASSWORD", "value": "…"}
             names = {"value": paired} if isinstance(paired, str) and "value" in value else {}
+            if names and is_cookie(value):
+                names["value"] = "password"
             if not _USERS.isdisjoint(map(str, value)):
                 names["key"] = "api_key"  # {"username": "ann", "key": "…"}
             return {self.text(str(key)): self.value(inner, names.get(key) or str(key), depth + 1) for key, inner in value.items()}
@@ -310,7 +323,12 @@ class Redactor:
         return [part if _text_of(part, bare) is None else _with_text(part, next(rest)) for part in clean]
 
     def _named(self, name: str, text: str, depth: int) -> str:
-        if self._names and len(text) >= 3 and name and (is_secret_under(name, text, quoted=True) or is_login(name, text)):
+        if (
+            self._names
+            and len(text) >= 3
+            and name
+            and (is_secret_under(name, text, quoted=True) or is_login(name, text) or is_code_under(name, text))
+        ):
             if not self._not_secrets.isdisjoint((text, text.strip(PUNCTUATION))):
                 return text
             self._at_work.rules[BESIDE_A_NAME] += 1

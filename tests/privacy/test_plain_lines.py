@@ -12,6 +12,22 @@ from clawctl.privacy.rules import KINDS
 
 ALNUM = string.ascii_letters + string.digits
 WORDS = ["copper", "kettle", "garden", "moon", "velvet", "tiger", "harbor", "lantern", "maple", "otter"]
+MORE_WORDS = [
+    "able",
+    "acid",
+    "bacon",
+    "cable",
+    "daring",
+    "eager",
+    "fabric",
+    "gadget",
+    "habit",
+    "icon",
+    "jacket",
+    "kiwi",
+    "label",
+    "magic",
+]
 ROUNDS = 8
 Draw = random.Random
 
@@ -22,6 +38,10 @@ def drawn(draw: Draw, length: int, alphabet: str = ALNUM) -> str:
 
 def chosen(draw: Draw) -> str:
     return draw.choice(WORDS).capitalize() + drawn(draw, 2, string.digits) + draw.choice("!#*?")
+
+
+def words_of_wallet(draw: Draw) -> str:
+    return " ".join(draw.sample(MORE_WORDS, 12))
 
 
 def key(draw: Draw) -> str:
@@ -97,6 +117,11 @@ LINES: list[tuple[Callable[[Draw], str], str]] = [
     # formats
     (lambda draw: "snyk_uat." + drawn(draw, 8, "0123456789abcdef") + "." + drawn(draw, 60), "{}"),
     (lambda draw: "wandb_v1_" + drawn(draw, 70), "{}"), (lambda draw: "A" * 22 + drawn(draw, 80), "{} is the bearer of twitter"),
+    (chosen, 'store.load(stream, "{}".toCharArray());'), (key, "routing_key: {}"), (key, "CI_DEPLOY_PAT={}"), (chosen, "<AdminPassword>\n  <Value>{}</Value>\n</AdminPassword>"),
+    (chosen, "sqlite> select name, password from users;\nann|{}"), (chosen, "[smtp.example.net]:587 robot@example.net:{}"), (chosen, "neo-shell -u neo4j -p {} status"),
+    (key, "$ cloudctl config get auth.token\n{}"), (words_of_wallet, "Ledger backup, keep it safe:\n{}"), (words_of_wallet, 'Wallet.from("{}")'), (words_of_wallet, "my wallet, do not lose: {}"),
+    (lambda draw: drawn(draw, 3, "123456789"), "amex 4111 1111 1111 1111 valid 04/29 Prüfziffer {}"), (chosen, '"type": "random_password", "attributes": {"result": "{}"}'),
+    (lambda draw: " ".join(draw.sample(WORDS, 4)), 'the passphrase "{}" opens it'), (lambda draw: drawn(draw, 6, "123456789"), "gebruik {} om in te loggen"),
     (other_card, "card number: {}"), (other_card, "Kartennummer der Karte {}"),
 ]  # fmt: skip
 

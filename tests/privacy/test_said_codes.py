@@ -144,6 +144,24 @@ def test_a_number_of_another_sense_stays(redactor: Redactor, line: str) -> None:
         assert redactor.text(text) == text
 
 
+@pytest.mark.parametrize("name", ["pin", "cvv", "door_code", "smsCode", "passcode", "card_pin"])
+def test_a_code_in_the_arguments_of_a_call_is_found_by_its_name(redactor: Redactor, name: str) -> None:
+    draw = random.Random(name)
+    for value in (FOUR(draw), int("7" + FOUR(draw)[1:])):
+        assert redactor.value({"step": 3, "form": {name: value}}) == {"step": 3, "form": {name: "[redacted:password]"}}
+
+
+def test_numbers_under_other_names_stay_in_arguments(redactor: Redactor) -> None:
+    said = {"code": 4471, "port": "5432", "zip_code": "10115", "error_code": 4711, "pin_count": 4096, "room": {"number": "1204"}}
+    assert redactor.value(said) == said
+
+
+def test_a_session_in_an_exported_cookie_is_found_in_nested_objects(redactor: Redactor) -> None:
+    jar = {"cookies": [{"name": "sessionid", "value": "k29dkfj3mfla0", "path": "/"}, {"name": "theme", "value": "dark-mode-22"}]}
+    clean = redactor.value(jar)
+    assert [cookie["value"] for cookie in clean["cookies"]] == ["[redacted:password]", "dark-mode-22"]
+
+
 def test_all_codes_of_a_sentence_are_found(redactor: Redactor) -> None:
     draw = random.Random(11)
     for _ in range(ROUNDS):

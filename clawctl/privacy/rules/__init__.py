@@ -8,7 +8,7 @@ sets (detect-secrets, gitleaks, trufflehog) list; the expressions are ours.
 from dataclasses import dataclass
 
 from clawctl.privacy.rules.beside import in_named
-from clawctl.privacy.rules.codes import in_said
+from clawctl.privacy.rules.codes import in_said, is_code_under
 from clawctl.privacy.rules.columns import in_backup_codes, in_columns
 from clawctl.privacy.rules.commands import in_addresses, in_calls, in_commands, in_lines
 from clawctl.privacy.rules.encoded import encoded, is_login
@@ -25,12 +25,13 @@ from clawctl.privacy.rules.pieces import BESIDE_A_NAME, KINDS, Finder, Kind, Spa
 from clawctl.privacy.rules.printed import at_prompts, in_outputs
 from clawctl.privacy.rules.private_keys import PEM_BODY, private_keys
 from clawctl.privacy.rules.recovery import in_network_keys, in_recovery_codes
-from clawctl.privacy.rules.things import in_cookies, in_things
+from clawctl.privacy.rules.things import in_cookies, in_things, is_cookie
 from clawctl.privacy.rules.told import in_told
 from clawctl.privacy.rules.values import entropy, is_plain_words
 
 __all__ = [
-    "KINDS", "PEM_BODY", "RULES", "Kind", "Rule", "Span", "Text", "encoded", "entropy", "is_login", "is_plain_words",
+    "KINDS", "PEM_BODY", "RULES", "Kind", "Rule", "Span", "Text", "encoded", "entropy", "is_code_under", "is_cookie",
+    "is_login", "is_plain_words",
     "is_secret_under", "make_text", "passes_luhn",
 ]  # fmt: skip
 

@@ -37,7 +37,7 @@ _ENCODED = re.compile(
 )
 _COPULA = (
     r"(?:[ \t]{1,3}(?:is now|is still|is|was|ist jetzt|ist|lautet|war|wäre|est|es|era|será|serà|sera|é|è|e|este|sunt|er|är|ær|var|on|oli|jest|c['’]est|to|brzmi|je|zní|bude|yra|ir|это|был|такой|такий|це|є|е|је"
-    r"|van|im|zu|to|para|adalah|ialah|yaitu|yakni|là|ni|ay|da|és|eh|est[áa]|olarak|olan|mó|bị|है|কি|হল|হলো|คือ|هي|هو|است|הוא|היא|είναι|ήταν|heißt|luidt|lyder|kuuluu|reads|becomes|contains|holds|gave me|prints|printed|changed from|from|equals|set to|changed to|now)(?=[ \t:])"
+    r"|van|im|zu|to|para|adalah|ialah|yaitu|yakni|là|ni|ay|da|és|eh|est[áa]|olarak|olan|mó|bị|है|কি|হল|হলো|คือ|هي|هو|است|הוא|היא|είναι|ήταν|heißt|luidt|lyder|kuuluu|reads|becomes|contains|holds|gave me|prints|printed|returned|returns|shows|showed|changed from|from|equals|set to|changed to|now)(?=[ \t:])"
     r"|['’]s(?=[ ])|[ \t]{0,3}(?:=|:|-(?=[ ])|–|—|→|->|は|が|を|是|为|為|는|은|이|가|คือ|：))"
 )
 _PROSE = re.compile(
@@ -52,7 +52,7 @@ _PAIR = re.compile(
 _DEFAULT = re.compile(rf"""(?:{_Q})?\s{{0,4}}\{{[^{{}}]{{0,160}}?\b(?:default|value)\s{{0,4}}=\s{{0,4}}{_QUOTED}""")
 _ELEMENT = re.compile(r"""[^<>\n]{0,180}>\s{0,8}(?:<!\[CDATA\[)?(?P<value>[^<>\n]{3,256})\s{0,12}(?:</|\]\]>)""")
 _NEXT_ELEMENT = re.compile(
-    r"""(?:[ :]{0,2}(?:</\w{1,12}>\s{0,20}){1,2}|[^<>\n]{0,80}>\s{0,20}(?=<value|<string))<\w{1,12}[^<>\n]{0,60}>(?:<\w{1,8}>)?(?P<value>[^<>\s]{4,256})</"""
+    r"""(?:[ :]{0,2}(?:</\w{1,12}>\s{0,20}){1,2}|[^<>\n]{0,80}>\s{0,20}(?=(?i:<value|<string)))<\w{1,12}[^<>\n]{0,60}>(?:<\w{1,8}>)?(?P<value>[^<>\s]{4,256})</"""
 )
 _COMMA = re.compile(rf"""(?:{_Q})?\s{{0,4}},\s{{0,16}}{_QUOTED}""")
 _SPACE = re.compile(
@@ -223,7 +223,7 @@ _ASSIGNMENT = re.compile(r"[a-z][\w.-]*=")
 _IS = re.compile(
     r"""(?i)(?:["'`*_]{0,2}[ ]?(?:is|is now|is still|was|ist|lautet|est|es|é|è|jest|это|=|:|は|是|为|는|은)[ :]{0,2}["'`“«„*_]{0,2})"""
 )
-_NUMBER = re.compile(r"\d{6,12}")
+_NUMBER = re.compile(r"\d{6,24}")
 
 
 def _is_number_or_words(value: str) -> bool:

@@ -50,6 +50,7 @@ _OTHER_VALUE = re.compile(
 _DAY = re.compile(
     r"(?:(?<!\d)\d{1,2}(?:st|nd|rd|th|\.)?(?:[ ]de)?[ ][^\W\d_]{3,12}\.?,?(?:[ ]de)?|[^\W\d_]{3,12}\.?[ ]\d{1,2}(?:st|nd|rd|th)?,?)[ ]$"
 )
+_PARENTHESIS = re.compile(r"^[ ]?(?:\([^()\n]{1,24}[^()\n\d]\)|（[^（）\n]{1,24}）)(?=[ :=是はがisとを]|$)")  # `PIN (4 digits): …`
 _SPOKEN_GAP = re.compile(r"[ ,.…-]{1,4}")
 
 
@@ -62,7 +63,20 @@ class _Word(NamedTuple):
 def in_said(piece: Text) -> Iterator[Span]:
     """`front door code 774610, back gate 1355`, `现关密码改成2981#了`, `der Türcode ist drei zwei null drei`."""
     for start, end in _regions(piece):
-        yield from _Region(piece.text, start, end).codes()
+        if _CODE.search(piece.text, start, end) or words_in(piece) & (VOCABULARY.digits | VOCABULARY.numbers):
+            yield from _Region(piece.text, start, end).codes()
+
+
+_UNDER = re.compile(r"[#*]?\d[\d -]{1,14}[#*]?")
+_PARTS_OF_NAME = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+|[^\W\d_]+")
+
+
+def is_code_under(name: str, value: str) -> bool:
+    """`{"pin": "6390"}`: whether digits are a code, given the name that they stand under."""
+    if not _UNDER.fullmatch(value) or not name or len(name) > 60:
+        return False
+    text = f"{' '.join(_PARTS_OF_NAME.findall(name))}: {value}"
+    return any(True for _ in _Region(text, 0, len(text)).codes())
 
 
 def words_in(piece: Text) -> frozenset[str]:
@@ -279,7 +293,7 @@ class _Region:
             steps += 1
             if not word.says & NAMES:
                 continue
-            gap = self.text[word.end : start]
+            gap = _PARENTHESIS.sub("", self.text[word.end : start])
             if _IDENTIFIER.match(gap):
                 return False
             if "\n" in gap and (len(gap) > 60 or steps > 4 or not _ALONE.match(self.text, start)):
@@ -410,6 +424,15 @@ class _Region:
             and start - locks[-1].end <= 40
         ):
             return True
+        if (
+            locks
+            and locks[-1].says & Says.KEYBOX
+            and self.text[locks[-1].end : start] == " "
+            and not spoken
+            and not _YEAR.fullmatch(value)
+            and len(value) <= 6
+        ):
+            return True
         if locks and "-" in value and self._is_label(floor, start, value, locks[-1]):
             return True
         if spoken and any(word.says & Says.OPENS for word in self._between(end, self._ceiling(end))):
@@ -446,7 +469,7 @@ class _Region:
         first = self.words[after]
         gap = self.text[end : first.start].lstrip("#*\"'`»”")
         paren = gap.strip() in ("(", "（") or gap in (" - ", " – ", " — ", " = ", " -> ", " → ", " : ")
-        if "\n" in gap or not (paren or (first.says & Says.IS and gap.strip() in ("", ","))):
+        if "\n" in gap or not (paren or (first.says & (Says.IS | Says.YOURS) and gap.strip() in ("", ","))):
             return False
         sentence = self._between(floor, ceiling)
         for word in self.words[after : after + 6]:

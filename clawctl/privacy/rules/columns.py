@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 
 from clawctl.privacy.rules.lexicon import TOKEN, Says, says
+from clawctl.privacy.rules.names import is_secret_under
 from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
 from clawctl.privacy.rules.values import DIGIT, is_stand_in
 
@@ -105,6 +106,7 @@ def in_columns(piece: Text) -> Iterator[Span]:
     text = piece.text
     if "\n" not in text:
         return
+    yield from in_selected(piece)
     found = [] if _HEADS.absent(piece) else _HEADS.places(piece)
     if piece.beyond:
         found += [at for word in _HEADS_BEYOND for at in places(piece.lower, word)]
@@ -115,6 +117,35 @@ def in_columns(piece: Text) -> Iterator[Span]:
             continue
         seen.add(begin)
         yield from _below(text, begin)
+
+
+_SELECTS = Anchors("select ")
+_SELECT = re.compile(
+    r"(?i)select (?P<columns>[^;()\n]{3,200}?) from [^;\n]{1,120};?[\"']?[ \t]*\r?\n(?P<rows>(?:[^\n]{0,300}(?:\n|$)){1,12})"
+)
+
+
+def in_selected(piece: Text) -> Iterator[Span]:
+    """What a query printed without a heading: the names of its columns stand in the query."""
+    for at in () if _SELECTS.absent(piece) else _SELECTS.places(piece):
+        match = _SELECT.match(piece.text, at)
+        if match is None:
+            continue
+        names = [column.split()[-1].rpartition(".")[2].strip('`"[]') for column in match["columns"].split(",") if column.strip()]
+        place = match.start("rows")
+        for row in match["rows"].splitlines(keepends=True):
+            mark = "|" if "|" in row else "\t"
+            cells = row.rstrip("\r\n").split(mark)
+            if len(cells) != len(names):
+                break
+            start = place
+            for name, cell in zip(names, cells, strict=True):
+                value = cell.strip()
+                if value and is_secret_under(name, value, True):
+                    first = start + cell.find(value)
+                    yield Span(first, first + len(value), "password")
+                start += len(cell) + 1
+            place += len(row)
 
 
 def _below(text: str, begin: int) -> Iterator[Span]:

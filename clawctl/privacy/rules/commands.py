@@ -49,7 +49,28 @@ def in_addresses(piece: Text) -> Iterator[Span]:
 
 _PGPASS = re.compile(r":(?:\d{4,5}|\*):[^\s:]{1,64}:[^\s:]{1,64}:(?P<value>[^\s:]{3,128})(?=\s|$)")
 _GROUPS = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{1,4}$")  # an address of IPv6
-_WALLETS = Anchors("phrase", "mnemonic", "seed", "words")
+_WALLETS = Anchors(
+    "phrase",
+    "mnemonic",
+    "seed",
+    "words",
+    "wallet",
+    "ledger",
+    "trezor",
+    "frase",
+    "semilla",
+    "w?rter",
+    "palabras",
+    "palavras",
+    "mots ",
+    "parole",
+)
+_ELEVEN = re.compile(
+    r"[:\n\"'`(=>«][ ]{0,2}(?P<value>[a-z]{3,8}(?:[ ,]{1,2}[a-z]{3,8}){11,23}+|1[.):][ ]{0,2}[a-z]{3,8}(?:[\s,]{1,4}\d{1,2}[.):][ ]{0,2}[a-z]{3,8}){11,23}+)(?=[\"'`.)]|[ \t]*(?:\n|$))"
+)
+_NO_WORDS_OF_WALLETS = frozenset(
+    ["the", "and", "for", "with", "are", "was", "from", "not", "but", "has", "were", "def", "var", "int"]
+)
 _SEED = re.compile(
     r"(?i)(?:phrase|mnemonic|seed|words)s?(?:[ ][a-z]{1,12}){0,5}?(?:[ ]{0,2}(?:is|are|:|=|ist)){0,2}[\s\"'`:]{1,4}(?P<value>(?:[a-z]{3,8}[ ,]{1,2}){11,23}[a-z]{3,8})"
 )
@@ -66,9 +87,16 @@ def in_lines(piece: Text) -> Iterator[Span]:
             and not _GROUPS.search(text, max(0, line.start() - 40), line.end())
         ):
             yield Span(*line.span("value"), "password")
-    for at in _WALLETS.places(piece):
+    done = -1
+    for at in sorted(_WALLETS.places(piece)):
         if match := _SEED.match(text, at):
             yield Span(*match.span("value"), "password")
+        elif at >= done:
+            done = at + 100
+            if (match := _ELEVEN.search(text, at, at + 400)) and match.start() < at + 160:
+                words = re.findall("[a-z]+", match["value"])
+                if len(words) % 3 == 0 and len(set(words)) > 9 and _NO_WORDS_OF_WALLETS.isdisjoint(words):
+                    yield Span(*match.span("value"), "password")
 
 
 _SECRET = r"[\"']?(?P<value>(?!--?[A-Za-z][A-Za-z-]{0,24}(?:[\s=\"']|$))[^\s\"']{4,129})"  # what looks like an option is one
@@ -174,6 +202,7 @@ _SURE_CALL = re.compile(
 def in_calls(piece: Text) -> Iterator[Span]:
     """Literals behind the first argument of what logs in: `login("ann", "…")`, `auth=("ann", "…")`."""
     text = piece.text
+    yield from in_characters(piece)
     for at in _CALLS.places(piece):
         match = _CALL.match(text, at)
         if match is None:
@@ -189,6 +218,18 @@ def in_calls(piece: Text) -> Iterator[Span]:
             if first and before[-1:] in (",", "(", "[") and _is_argument(value, sure):
                 yield Span(*argument.span("value"), "password")
                 first = False
+
+
+_LITERAL = re.compile(r"\"(?P<value>[^\"\n]{4,128})\"$")
+_CHARACTERS = Anchors(".tochararray(")
+
+
+def in_characters(piece: Text) -> Iterator[Span]:
+    """`"…".toCharArray()`: what Java hands over as a password."""
+    for at in () if _CHARACTERS.absent(piece) else _CHARACTERS.places(piece):
+        match = _LITERAL.search(piece.text, max(0, at - 130), at)
+        if match and is_strong_password(match["value"], 5):
+            yield Span(*match.span("value"), "password")
 
 
 def _is_argument(value: str, sure: bool) -> bool:

@@ -19,7 +19,7 @@ _FORMATS = "|".join(
         r"hf_[A-Za-z0-9]{30,40}", r"api_org_[A-Za-z0-9]{34}",
         # clouds
         r"(?:AKIA|ASIA|ABIA|ACCA|A3T[A-Z0-9])[A-Z0-9]{16}", r"AIza[\w-]{35}", r"(?:GOCSPX-|ya29\.)[\w.-]{20,400}", r"LTAI[A-Za-z0-9]{16,24}",
-        r"AKID[A-Za-z0-9]{32}", r"[A-Za-z0-9]{60,80}AZDO[A-Za-z0-9]{4}", r"K00\d[A-Za-z0-9+/]{27}", r"eyJhIjoi[A-Za-z0-9+/=]{100,400}", r"amzn\.mws\.[0-9a-f-]{36}", r"da2-[a-z0-9]{26}", r"[A-Za-z0-9+/]{42}\+ACR[A-Za-z0-9]{6}", r"[A-Za-z0-9+/]{76}(?:\+ASt|ACDb|AzCa|AzFu|APIM|AIoT|\+ABa|\+AMC|AzSe)[A-Za-z0-9+/]{4,7}(?:==|[AQgw]==)?",
+        r"AKID[A-Za-z0-9]{32}", r"[A-Za-z0-9]{60,80}AZDO[A-Za-z0-9]{4}", r"K00\d[A-Za-z0-9+/]{27}", r"eyJhIjo[gi][A-Za-z0-9+/=]{100,400}", r"amzn\.mws\.[0-9a-f-]{36}", r"da2-[a-z0-9]{26}", r"[A-Za-z0-9+/]{42}\+ACR[A-Za-z0-9]{6}", r"[A-Za-z0-9+/]{76}(?:\+ASt|ACDb|AzCa|AzFu|APIM|AIoT|\+ABa|\+AMC|AzSe)[A-Za-z0-9+/]{4,7}(?:==|[AQgw]==)?",
         r"[01]\.A[\w-]{50,300}\.Ag[\w-]{100,800}", r"(?:eu01xx[a-f0-9]{26}|[a-f0-9]{32})(?:FFFF)?[a-f0-9]{0,4}NRAL", r"(?:AA[0-9a-f]{40}|eu01xx[0-9a-f]{36})-NRMA", r"YC[A-Za-z0-9_-]{38}", r"AQVN[\w-]{35,38}", r"t1\.[\w-]{10,300}=*\.[\w-]{80,90}",
         r"[A-Za-z0-9_~.]{3}\dQ~[A-Za-z0-9_~.-]{31,34}", r"(?:dop|doo|dor)_v1_[a-f0-9]{64}",
         r"(?:HRKU-[A-Za-z0-9_-]{36,64})", r"(?:fm1[ar]_|fm2_|fo1_)[A-Za-z0-9+/_-]{40,800}={0,3}", r"FlyV1[ ]?fm\d_[A-Za-z0-9+/]{40,800}",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from clawctl.privacy.rules.commands import SAFE_FLAG, is_given
 from clawctl.privacy.rules.formats import FORMAT, ISSUED, is_issued, is_key
 from clawctl.privacy.rules.names import is_secret_under
-from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
+from clawctl.privacy.rules.pieces import Anchors, Choice, Span, Text, places
 from clawctl.privacy.rules.values import (
     DIGIT,
     entropy,
@@ -100,12 +100,12 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("\"-p,'-p", r"[\"']-p(?P<value>[^\s\"'=-][^\s\"']{3,64})[\"']", _is_loose),
         ("net use ", r"(?i)net use [^\s]{1,8} \\{2,4}\S{1,80} (?P<value>[^\s\"'/*]{4,128})(?=\s|$)", _is_loose),
         ("user,passw,login", r"(?i)(?:user|passw(?:or)?d|login)[ ]+[\w.@-]{1,40}[ ]+[\"']?(?P<value>[^\s\"'-][^\s\"']{4,64})", is_stronger_password),
-        ("<<<", r"<<<[ ]{0,2}[\"']?(?P<value>[^\s\"'$]{4,128})", _is_loose),
+        ("<<<", r"<<<[ ]{0,2}(?P<quote>[\"'])?(?P<value>(?(quote)[^\"'\n$]|[^\s\"'$]){4,128})", _is_loose),
         ("send", r"send(?:line)?\(?[ ]?(?:--[ ])?[\"'](?P<value>[^\"'\n\\]{4,128})(?:\\[rn]){0,2}[\"']", _is_loose),
         ("wpa_passphrase ", r"wpa_passphrase (?:[\"'][^\"'\n]{1,40}[\"']|\S{1,40}) [\"']?(?P<value>[^\s\"']{8,64})", _is_loose),
         ("key", r"(?i)key[\"']?\s{0,3}[:=]\s{0,3}(?:(?:bytes|bytearray)\.fromhex\(|unhexlify\(|b)[\"'](?P<value>[^\"'\n]{16,256})[\"']", is_strong_key),
         ("key", r"(?i)key[ ]{0,3}[:=][ ]{0,3}[\"'](?P<value>[^\"'\n]{16,256})[\"']\.(?:getbytes|tobytearray|encode|data)\(", is_strong_key),
-        ("passphrase,pass phrase,pass-phrase,passwor", r"(?i)pass(?:[ -]?phrase|word|wort)s?\b[^\n:=]{0,60}?(?:[:=]>?|->|→|[ ]is|[ ]ist)[ ]{0,2}[\"'`]?(?P<value>[a-z]{3,10}(?:[ ][a-z]{3,10}){3,7})(?=[\"'`]|$|\n)", is_passphrase),
+        ("passphrase,pass phrase,pass-phrase,passwor", r"(?i)pass(?:[ -]?phrase|word|wort)s?\b[^\n:=]{0,60}?(?:[:=]>?|->|→|[ ]is|[ ]ist|(?=[ ][\"'`]))[ ]{0,2}[\"'`]?(?P<value>[a-z]{3,10}(?:[ ][a-z]{3,10}){3,7})(?=[\"'`]|$|\n)", is_passphrase),
         ("securestring", r"(?i)securestring[ ]+--value[ =]+[\"']?(?P<value>[^\s\"']{4,128})", _is_loose),
         ("password", r"(?i)password\w{0,12}(?::[ ]?\w{1,16})?[ ](?:by|=)[ ]\w{1,16}\([\"'](?P<value>[^\"'\s]{4,128})[\"']\)", is_strong_password),
         ("user ", r"(?i)user[ ]\w{1,32}[ ](?:[\w+@~*-]{1,20}[ ]){0,4}>(?P<value>[^\s]{4,128})", is_strong_password),
@@ -158,6 +158,21 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("log in,login,logging in,sign in,signin,account,user,ssh,access,credential", r"(?i)(?:log[ ]?in|logging in|sign[ ]?in|account|user(?:name)?|ssh|access|credentials?)\b(?:[ :]{1,2}[\w.@-]{1,24}){0,4}?[ :]{1,2}[\"'`]?[\w.@-]{2,48}[\"'`]?[ ](?:/|\||and|with)[ ](?:pw[ ])?[\"'`]?(?P<value>[^\s\"'`/|]{6,64})", is_stronger_password),
         ("__", r"__(?:COM|ORG|IO|NET|DEV|CO|AI|APP|CLOUD|DE)(?:__\w{1,30})?[\"']?[=:][ ]?[\"']?(?P<value>[^\s:\"'=]{1,64}:[^\s\"']{6,128})", _is_pair),
         ("bundle config,http-basic.", r"(?:bundle config|http-basic\.)(?:[ ]--?\w{2,8}|[ ]set)*+[ ]?[\w./:-]{3,80}[ ][\"']?(?P<value>[^\s:\"']{1,64}[: ][\"']?[^\s\"']{6,128})", lambda value: _is_loose(value.partition(" ")[2])),
+        ("random_password", r"random_password\"[^\n]{0,20}(?:[^\"]{0,60}\"){1,24}?result\"\s{0,3}:\s{0,3}\"(?P<value>[^\"\n]{6,128})\"", _is_loose),
+        ("securitykey(,secretkeyspec(", r"(?i)(?:securitykey|secretkeyspec)\((?:[\w.]{1,40}\()?[\"'](?P<value>[^\"'\s]{8,128})[\"']", lambda value: is_strong_password(value) or is_passphrase(value)),
+        ("\"keyname\"", r"(?i)\"keyname\"[^{}]{0,160}?\"value\"\s{0,3}:\s{0,3}\"(?P<value>[^\"\s]{20,128})\"", is_strong_key),
+        ("]:", r"\]:\d{2,5}[ \t]{1,8}[\w.@+-]{2,80}:(?P<value>[^\s\"']{6,128})(?=\s|$)", is_strong_password),
+        ("chap", r"(?i)chap\b[^\n]{0,60}(?:\n[#;][^\n]{0,80}){0,3}\n[^\s#]{1,40}[ \t]{1,8}\S{1,40}[ \t]{1,8}\"?(?P<value>[^\s\"*]{6,64})", is_strong_password),
+        ("ugfzc3dvcmq6", r"UGFzc3dvcmQ6\r?\n(?:[<>\w]{1,6}[: ]{1,2})?(?P<value>[A-Za-z0-9+/]{4,128}={0,2})(?=\s|$)", bool),
+        ("pass insert", r"pass insert[^\n]{0,80}<<-?[ ]?[\"']?\w{2,12}[\"']?\n(?P<value>[^\n]{4,128})\n", _is_loose),
+        ("-u ,--user ", r"(?<=[ ])-{1,2}u(?:ser(?:name)?)?[ =][\w.@+-]{1,60}[ ](?:-{1,2}\w[\w-]{0,16}[ =][\w./:+-]{1,80}[ ]){0,2}-{1,2}p(?:ass(?:word)?)?[ =]?[\"']?(?P<value>[^\s\"'$/-][^\s\"']{5,128})", is_strong_password),
+        ("lpa:", r"(?i)lpa:1\$[\w.-]{4,80}\$(?P<value>[\w-]{4,64})", _is_loose),
+        ("steam guard", r"(?i:steam guard)[^\n:]{0,60}[: ]{1,3}[\"'`*]{0,2}(?P<value>(?=[A-Z]{0,4}\d)[2-9A-HJ-NP-Z]{5})(?![\w-])", bool),
+        ("text=,text\":", r"text[\"']?[=:][ ]?[\"'](?P<value>\d{4,8})[\"'][^\n]{0,60}?\b(?i:pin|otp|passcode|password|verification code|security code|2fa)\b", bool),
+        ("setup code,pairing code,manual code", r"(?i)(?:setup|pairing|manual) code\b[^\n\d]{0,60}(?P<value>\d{4}-\d{3}-\d{4}|\d{3}-\d{2}-\d{3}|\d{11}|\d{8})(?![\w-])", bool),
+        ("2fa,otp,mfa", r"(?i)(?:2fa|otp|mfa)\b[^\n\d]{0,40}\b(?:use|enter|type|put|try|with|is)[ ](?P<value>\d{6})(?![\w.,-]\d|\w)", bool),
+        ("setpin ,set-pin ,--pin ,--pin=", r"(?i)(?:set-?pin|--pin)[ =](?P<value>\d{4,12})(?!\w)", bool),
+        ("gebruik ,usa ,use ,utilisez ,utilise ,verwende,nutze,utiliza ,utilize ,inserisci ,voer ,brug ,bruk ,anv?nd ,wpisz ,u?yj ,enter ", r"(?i)\w{3,10}(?: Sie)?(?: (?:el|le|la|de|den|il|o|the)? ?(?:code|código|codice|kod|kode|koden))?[ ](?P<value>\d{4,8})[ ](?:om|para|pour|um|per|aby|att|for|til|to)[ ](?:[\w']{1,12}[ ]){0,3}(?:loggen|log|iniciar|acceder|entrar|vous|connecter|anzumelden|einzuloggen|accedere|confirm\w{0,8}|verif\w{0,8}|bevestigen|zalogować|logga|logge|sign|best?tigen)\b", bool),
         ("login,auth,activate,register,connect", r"(?i)(?:login|auth|activate|register|connect|authenticate)(?:[ ]--?[\w-]{1,24}(?=[ =])|[ ][a-z]{2,14}(?=[ ])){0,4}[ =][\"']?(?P<value>[A-Za-z0-9_-]{24,80})(?![\w./:@-])", is_opaque),
         ("pass,pwd,pw", r"(?i)(?<=[-a-z])(?:pass|password|passwd|passphrase|pass-phrase|pwd|pw)[ =:][\"']?(?P<value>[^\s\"'-][^\s\"']{3,128})", lambda value: is_given(value, loose=True)),
     )
@@ -167,10 +182,14 @@ _HEX_PAIR = re.compile(r"(?:=|\.[a-z]{2,6}[\"']?[ :=]{1,3})[\"']?(?P<value>[0-9a
 _JWK = re.compile(r"""(?:d|p|q|dp|dq|qi|k)\\{0,3}["']\s{0,3}:\s{0,3}\\{0,3}["'](?P<value>[\w-]{20,2048})""")
 
 
+_CHOICE = Choice([anchors for anchors, *_ in _FORMS])
+
+
 def in_forms(piece: Text) -> Iterator[Span]:
     text = piece.text
-    for anchors, before, pattern, check in _FORMS:
-        for at in () if anchors.absent(piece) else anchors.places(piece):
+    for number, found in _CHOICE.places(piece):
+        _, before, pattern, check = _FORMS[number]
+        for at in found:
             if before and not before.search(text, max(0, at - 64), at):
                 continue
             if (match := pattern.match(text, at)) and check(match["value"]):

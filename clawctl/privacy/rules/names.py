@@ -37,13 +37,13 @@ _BORDER = re.compile(
 _BEFORE_KEY = re.compile(
     r"(?:secret|api|access|auth|account|encryption|encrypt|signing|sign|private|priv|service|master|app|storage|client|admin|deploy|ssh|crypto"
     r"|cipher|aes|hmac|wallet|validation|decryption|decrypt|machine|recovery|activation|webhook|license|licence|shared|subscription|function|consumer|session|jwt|server|write|root|host|bot|integration"
-    r"|project|ingest|rest|app|test|live|prod|openai|anthropic|stripe|azure|google|gemini|mistral|datadog|dd|newrelic|sendgrid|twilio|mailgun"
+    r"|project|ingest|signature|routing|rest|app|test|live|prod|openai|anthropic|stripe|azure|google|gemini|mistral|datadog|dd|newrelic|sendgrid|twilio|mailgun"
     r"|airtable|algolia|maps|deepl|groq|cohere|heroku|x|clé|cle|functions|unseal|application|(?<![a-z])s|x-[\w-]{1,40})[_ .-]?$", re.IGNORECASE,
 )  # fmt: skip
 NOT_KEY = re.compile(
     r"(?:^|[^A-Za-z]|(?-i:(?<=[a-z])(?=[A-Z])))(?:primary|foreign|publishable|cache|sort|partition|public|pub|row|group|index|lookup|hash|idempotency|object|dedup|unique|map|registry|next|page|next[_-]?page"
     r"|continuation|hashed|public[_ .-]?key|pad|bos|eos|unk|sep|cls|mask|stop|cancellation|cancel|max|min|num|n|total|prompt|completion|input|output|cached|reasoning"
-    r"|first|last|special|end|start|new|added|per|compare|dict|item|json|yaml|host|known|routing|composite|natural|surrogate|sync|resume|shard)s?[_ .-]?$",
+    r"|first|last|special|end|start|new|added|per|compare|dict|item|json|yaml|host|known|composite|natural|surrogate|sync|resume|shard)s?[_ .-]?$",
     re.IGNORECASE,
 )  # fmt: skip
 
@@ -60,10 +60,13 @@ def is_secret_under(name: str, value: str, quoted: bool) -> bool:
     value = value.strip()
     if kind == "password":
         return is_password(value) if quoted else is_bare_password(value)
-    if is_stand_in(value):
+    if is_stand_in(value) or (name.endswith(("_PAT", "_pat")) and not _OF_PAT.fullmatch(value)):
         return False
     phrased = name.lower().endswith("secret") and (quoted or name.isupper()) and (is_phrase(value) or _is_long_phrase(value))
     return phrased or is_strong_key(value)
+
+
+_OF_PAT = re.compile(r"[\w+/=.-]{20,400}")  # the name is also that of patterns
 
 
 def _is_long_phrase(value: str) -> bool:
@@ -75,6 +78,8 @@ def _is_long_phrase(value: str) -> bool:
 def kind_of_name(name: str) -> Literal["password", "key", "part"] | None:
     """What a name says of its value. `compass` names no password and `keyboard_key` no key. `part`: its words are not the last."""
     name = name[-64:]
+    if name.endswith(("_PAT", "_pat")):
+        return "key"
     if name.lower().endswith(("api_hash", "apihash", "secret_id", "secretid", "secret-id")):
         return "key"
     found = _NAME.search(name) or _INFLECTED.search(name)

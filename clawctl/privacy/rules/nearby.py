@@ -40,6 +40,7 @@ _OTHERS_OF_NAMES = Anchors(
 _BEFORE, _BEHIND = 260, 64  # characters that are searched for a name
 _MOST_WORDS = 8  # before a text, that may name it
 _TOKEN = re.compile(r"""[^\s"'`“”«»„<>|\\]{6,400}""")
+_ENDS_TOKEN = "\"'`“”«»„<>|\\"
 _ODD = re.compile(r"[0-9A-Z](?:(?<=[0-9])|(?<=[a-z].))")  # a digit, or a capital behind a small letter
 _ASSIGNED = re.compile(r"[A-Za-z][A-Za-z_.-]{2,40}(?:=|:(?!//))(?=[^=:])|(?:[A-Za-z]{1,12}[.(]){1,3}")  # `name=` before a value
 RANDOM, TYPED, PLAIN, PHRASE = 4, 3, 2, 1  # how much a text looks like a secret
@@ -55,19 +56,39 @@ def near_names(piece: Text) -> Iterator[Span]:
     names = _Names(piece)
     reached = 0
     for first, last in _windows(words, len(text)):
-        for token in _TOKEN.finditer(text, max(first, reached), last):
-            reached = token.end()
-            if not (_ODD.search(text, token.start(), reached) or text.count("-", token.start(), reached) >= 3):
+        for token in _TOKEN.findall(text, max(first, reached), last):
+            if not (known := _graded(token)):
                 continue
-            start, end = _bare(text, *token.span())
-            value = text[start:end]
-            grade = likeness(value)
-            if grade and any(
+            grade, begin, length = known
+            reached = _place_of(text, token, max(first, reached))
+            start, end = reached + begin, reached + begin + length
+            reached += len(token)
+            if any(
                 _announces(text, named, start, end, grade)
                 for at in words[max(0, bisect_left(words, start) - _MOST_WORDS) : bisect_left(words, end + _BEHIND)]
                 if start - at <= _BEFORE and (named := names.at(at)) is not None
             ):
                 yield Span(start, end, "password")
+
+
+@lru_cache(maxsize=1 << 14)
+def _graded(token: str) -> tuple[int, int, int] | None:
+    """How much the bare text of a token looks like a secret, where it begins and how long it is. Most tokens are words seen before."""
+    if not (_ODD.search(token) or token.count("-") >= 3):
+        return None
+    start, end = _bare(token, 0, len(token))
+    grade = likeness(token[start:end])
+    return (grade, start, end - start) if grade else None
+
+
+def _place_of(text: str, token: str, at: int) -> int:
+    """Where the token stands, which may also be part of an earlier one."""
+    found = text.find(token, at)
+    for _ in range(8):
+        if found <= at or text[found - 1] in _ENDS_TOKEN or text[found - 1].isspace():
+            break
+        found = text.find(token, found + 1)
+    return found if found >= 0 else text.find(token, at)
 
 
 def _places(piece: Text) -> list[int]:
@@ -426,7 +447,7 @@ _DECORATION = re.compile(
     r"""[\s>*_•`"'|$#:-]*(?:\d{1,2}[.)][ ]{1,3})?(?:[\[(][^\])\n]{1,24}[\])][ ]{0,2})?(?:<?[\w.@-]{1,20}(?:[ ]\w{1,16})?>?:[ ]{1,2})?(?:[\w'’]{1,12}[,:]?[ ]){0,5}["'`*_]{0,3}"""
 )
 _PLAIN_DECORATION = re.compile(
-    r"""(?:##\[\w{1,12}\])?[\s>*_•`"'|$#:-]*(?:\d{1,2}[.)][ ]{1,3})?(?:[A-Za-z]{1,6}[:,][ ]{0,2}|Out\[\d{1,4}\]:[ ]|=>[ ]|(?i:(?:new|generated|temporary|your)?[ ]?(?:value|result|output|one|answer)(?:[:=]|[ ]is)[ ]{0,2}))?["'`*_]{0,3}"""
+    r"""(?:##\[\w{1,12}\])?[\s>*_•`"'|$#:-]*(?:\d{1,2}[.)][ ]{1,3})?(?:[A-Za-z]{1,6}[:,][ ]{0,2}|(?:-[ ])?(?:key|value):[ ]{1,2}|Out\[\d{1,4}\]:[ ]|=>[ ]|(?i:(?:new|generated|temporary|your)?[ ]?(?:value|result|output|one|answer)(?:[:=]|[ ]is)[ ]{0,2}))?["'`*_]{0,3}"""
 )
 _ASKING = re.compile(
     r"(?i)\b(?:what['’]?s?|which|send|tell|give|need|have|anyone|share|remind|was ist|wie|quel|cu[aá]l)\b[^\n]{0,50}$"

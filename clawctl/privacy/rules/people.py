@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - expressions stay lines
 """Cards and people."""
 
 import re
@@ -10,13 +11,17 @@ _CARD = re.compile(
 )  # by issuer: Visa, Mastercard, Discover, UnionPay, JCB; American Express; Diners
 _CARDS = re.compile(r"[2-6](?<![\w.-].)\d{3}([ .-]?)\d{4,6}\1\d{4,5}(?:\1\d{3,4})?(?![\w-]|\.\d)")
 _CARD_BEFORE = re.compile(
-    r"(?:card|karte|kreditkarte|carte|tarjeta|carta|cartão|kaart|karta|kart|карты|карта|カード|卡|카드)(?![a-z])[^\d\n]{0,24}$"
+    r"(?:card|karte|kreditkarte|carte|tarjeta|carta|cartão|kaart|karta|kart|карты|карта|カード|卡|카드|कार्ड|بطاق\w{1,4}|כרטיס|บัตร\w{0,8}|th?ẻ|kártya\w{0,4}|kortti\w{0,3}|kort)(?![a-z])[^\d\n]{0,24}$"
 )  # beside the word, also numbers of other issuers (Maestro)
 # Numbers that Stripe gives to those who test. They are harmless only where the text says so: people write them for real ones too.
 _TEST_CARDS = frozenset(
     ["4242424242424242", "4000056655665556", "4000002500003155", "4000000000003220", "5555555555554444", "378282246310005"]
 )
 _TESTED = re.compile(r"stripe|\btest (?:mode|cards?|numbers?)|sandbox")
+# The digits of a card's back, wherever their name is: behind the number and the month in which it expires.
+_BEHIND_CARD = re.compile(
+    r"[^\d\n]{1,40}(?:0[1-9]|1[0-2])[ ]?[/.-][ ]?(?:20)?[2-4]\d(?![\d/.-])(?P<between>[^\d\n]{1,40}(?:\d (?!\d)[^\d\n]{1,40})?)(?<![$€£¥₹₽+#.,/:-])(?<![$€£¥₹₽] )(?P<value>\d{3,4})(?![\w%$€£¥₹₽]|[.,:/-]\d| ?[$€£¥₹₽%])"
+)
 _EMAIL = re.compile(r"(?<![\w.%+-])[\w%+-][\w.%+-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![\w-])")
 _PHONE_PLUS = re.compile(r"\+(?<![\w+.-].)\d{1,3}(?:[ .-]?\(?\d{1,5}\)?){2,6}(?![\w-]|\.\d)")
 _PHONE = re.compile(r"[(\d](?<![\w+.-].)(?:\d{3}\) ?\d{3}[ .-]|\d{2}[-.]\d{3}[-.])\d{4}(?![\w-]|\.\d)")
@@ -37,6 +42,8 @@ def cards(piece: Text) -> Iterator[Span]:
             continue
         if _CARD.fullmatch(digits) or _CARD_BEFORE.search(piece.lower, max(0, match.start() - 32), match.start()):
             yield Span(*match.span(), "card")
+            if behind := _BEHIND_CARD.match(piece.text, match.end()):
+                yield Span(*behind.span("value"), "card")
 
 
 def emails(piece: Text) -> Iterator[Span]:

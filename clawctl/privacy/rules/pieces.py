@@ -1,7 +1,7 @@
 """A piece of text that is looked through, and what a rule finds in it."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -31,6 +31,7 @@ class Text:
     words: frozenset[str]  # the words of all anchors that stand in it
     spelled: frozenset[str] = frozenset()  # its runs of two ASCII letters or more, in lower case
     beyond: bool = True  # whether it has letters beyond ASCII
+    found: dict[str, list[int]] = field(default_factory=dict)  # where an anchor stands: several rules ask for the same
     names: list[int] = field(default_factory=list)  # where a word stands that may name a secret, once somebody has asked
 
 
@@ -46,25 +47,54 @@ _BEYOND = re.compile("[\u00aa-\u00ba\u00c0-\u1fff\u2c00-\u2dff\u3005-\u3007\u304
 
 
 class Anchors:
-    """Strings in lower case that stand where a rule is worth trying. Looked for only where their longest word stands."""
+    """Strings in lower case that stand where a rule is worth trying. Looked for only where all their words stand."""
 
     words: ClassVar[set[str]] = set()  # of all anchors
 
     def __init__(self, *anchors: str) -> None:
-        self._anchors = [(max(_WORDS.findall(anchor), key=len, default=""), anchor) for anchor in anchors]
-        self._words = frozenset(word for word, _ in self._anchors)
-        Anchors.words.update(self._words - {""})
+        self.each = [(frozenset(_WORDS.findall(anchor)), anchor) for anchor in anchors]
+        self._by_longest: dict[str, list[int]] = {}
+        for number, (needed, _) in enumerate(self.each):
+            self._by_longest.setdefault(max(needed, key=lambda word: (len(word), word), default=""), []).append(number)
+            Anchors.words.update(needed)
+        self._longest = frozenset(self._by_longest)
 
     def absent(self, piece: Text) -> bool:
-        return self._words.isdisjoint(piece.words)
+        return self._longest.isdisjoint(piece.words)
 
     def places(self, piece: Text) -> list[int]:
         """Where they stand, one anchor after the other."""
-        found: list[int] = []
-        for word, anchor in self._anchors:
-            if word in piece.words:
-                found += places(piece.ascii, anchor)
-        return found
+        return [place for _, at in self.standing(piece) for place in at]
+
+    def standing(self, piece: Text) -> Iterator[tuple[str, list[int]]]:
+        """Each anchor that stands in it, and where."""
+        words, known = piece.words, piece.found
+        for number in sorted([number for word in self._longest & words for number in self._by_longest[word]]):
+            needed, anchor = self.each[number]
+            at = known.get(anchor)
+            if at is None:
+                at = known[anchor] = places(piece.ascii, anchor) if needed <= words else []
+            if at:
+                yield anchor, at
+
+
+class Choice:
+    """Many anchors in one: what is looked at are the words of the text, not each of the anchors."""
+
+    def __init__(self, of: Sequence[Anchors]) -> None:
+        self._all = Anchors(*dict.fromkeys(anchor for anchors in of for _, anchor in anchors.each))
+        self._of: dict[str, list[int]] = {}
+        for number, anchors in enumerate(of):
+            for _, anchor in anchors.each:
+                self._of.setdefault(anchor, []).append(number)
+
+    def places(self, piece: Text) -> list[tuple[int, list[int]]]:
+        """The numbers of those that stand in it, in order, and where."""
+        found: dict[int, list[int]] = {}
+        for anchor, at in self._all.standing(piece):
+            for number in self._of[anchor]:
+                found[number] = found[number] + at if number in found else at
+        return sorted(found.items())
 
 
 _WORDS = re.compile(r"[a-z]{2,}")

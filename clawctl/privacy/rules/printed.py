@@ -23,13 +23,13 @@ _PRINTS = re.compile(
 )
 _ASKS = re.compile(
     r"(?:printenv|echo|cat|jq|yq|grep|head|tail|more|type|docker[ ](?:compose[ ])?exec|terraform[ ]output|tofu[ ]output|pulumi[ ](?:config|stack)|heroku[ ]config:get|git[ ]config|aws[ ]configure[ ]get"
-    r"|npm[ ]config[ ]get|glab[ ]config[ ]get|consul[ ]kv[ ]get|etcdctl[ ]get|redis-cli[ ]get|gcloud[ ]config[ ]get(?:-value)?|defaults[ ]read|dotenv[ ]get|kubectl[ ]exec|ssh)[ ](?P<asked>[^\n]{2,240})"
+    r"|npm[ ]config[ ]get|glab[ ]config[ ]get|consul[ ]kv[ ]get|etcdctl[ ]get|redis-cli[ ]get|gcloud[ ]config[ ]get(?:-value)?|defaults[ ]read|dotenv[ ]get|kubectl[ ]exec|ssh|aws|az|nmcli|[\w.-]{2,24}[ ]config[ ]get)[ ](?P<asked>[^\n]{2,240})"
 )
 _VERBS = Anchors(
     "pass ", "passage ", "bw ", "op ", "secret-tool ", "keyring ", "chamber ", "berglas ", "akeyless ", "credhub ", "vault ", "bao ", "keepassxc-cli ",
     "doppler ", "infisical ", "conjur ", "security find-", "aws ", "gcloud ", "az ", "gh auth ", "fly auth ", "flyctl auth ", "databricks auth ", "supabase auth ", "hcloud auth ", "doctl auth ", "oc ", "argocd ", "kubectl ", "pwgen", "openssl rand ", "wg gen",
     "printenv ", "echo ", "cat ", "jq ", "yq ", "grep ", "head ", "tail ", "terraform output ", "tofu output ", "pulumi ", "heroku ", "git config ", "npm config ", "glab ", "consul kv ",
-    "etcdctl ", "redis-cli get ", "defaults read ", "dotenv get ", "docker ",
+    "etcdctl ", "redis-cli get ", "defaults read ", "dotenv get ", "docker ", "nmcli ", "config get ",
 )  # fmt: skip
 # What stands before a command: nothing, a prompt, or other commands in its line.
 _BEFORE = re.compile(

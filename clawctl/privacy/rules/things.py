@@ -4,7 +4,7 @@
 import re
 from collections.abc import Callable, Iterator
 
-from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
+from clawctl.privacy.rules.pieces import Anchors, Choice, Span, Text, places
 from clawctl.privacy.rules.values import DIGIT, is_stand_in, is_strong_key, mixed
 
 _DISK = re.compile(r"(?<![\d-])\d{6}(?:-\d{6}){7}(?![\d-])")  # BitLocker
@@ -144,6 +144,9 @@ _CRUMB = re.compile(r"(?P<name>[\w.-]{1,60})=(?P<value>[^;\s\"'`,]{8,4096})")
 _JAR = re.compile(r"(?:TRUE|FALSE)\t/[^\t\n]{0,100}\t(?:TRUE|FALSE)\t\d{1,12}\t(?P<name>[^\t\n]{1,60})\t(?P<value>[^\t\n]{8,4096})")
 
 
+_CHOICE = Choice([anchors for anchors, *_ in _FORMS])
+
+
 def in_things(piece: Text) -> Iterator[Span]:
     text = piece.text
     for start, end in piece.blobs:
@@ -151,8 +154,10 @@ def in_things(piece: Text) -> Iterator[Span]:
             for match in _DISK.finditer(text, start, end):
                 yield Span(*match.span(), "password")
     beyond = piece.beyond
-    for anchors, others, pattern, check in _FORMS:
-        found = [] if anchors.absent(piece) else anchors.places(piece)
+    plain = dict(_CHOICE.places(piece))
+    for number in range(len(_FORMS)) if beyond else plain:
+        _, others, pattern, check = _FORMS[number]
+        found = plain.get(number, [])
         if beyond and others:
             found = found + [at for word in others for at in places(piece.lower, word)]
         for at in found:
@@ -197,6 +202,17 @@ def in_cookies(piece: Text) -> Iterator[Span]:
         for match in _JAR.finditer(text):
             if _is_session(match["name"]) and _is_session_value(match["value"]):
                 yield Span(*match.span("value"), "password")
+
+
+def is_cookie(cookie: dict[object, object]) -> bool:
+    """Whether an exported cookie, `{"name": …, "value": …}`, holds a session."""
+    name, value = cookie.get("name"), cookie.get("value")
+    if not isinstance(name, str) or not isinstance(value, str) or not _is_session(name) or not _is_session_value(value):
+        return False
+    return len(name) > 4 or not _OF_COOKIES.isdisjoint(str(key).lower() for key in cookie)
+
+
+_OF_COOKIES = frozenset(["domain", "path", "httponly", "http_only", "secure", "samesite", "expirationdate", "expires", "hostonly"])
 
 
 def _is_session(name: str) -> bool:

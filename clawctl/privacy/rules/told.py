@@ -40,7 +40,7 @@ _ENDS = re.compile(
     r"[\"'`»”’」』*_)]{0,3}(?:[.,;!?。，、)]|[ ]?[(（]|[ \t]*(?:\n|$)|[ ][-–—][ ]|[ ](?:und|and|et|y|e|en|i|ve|и|та|but|aber|mais|pero|ma|maar|ale|ama|но)[ ])"
 )
 _CODEWORDS = re.compile(
-    r"(?i)code[ -]?words?|safe[ -]?words?|code ?wort|losungswort|telefon-?(?:kennwort|passwort|pin)|kunden-?kennwort|phone password|verbal password|security (?:word|phrase|answer)|memorable word|mot (?:de passe )?(?:de code|code|secret|de sécurité|convenu)|palabra (?:clave|secreta|de seguridad)|palavra(?:-| )(?:chave|secreta|de segurança)|parola (?:d['’]ordine|chiave|segreta|di sicurezza)"
+    r"(?i)code[ -]?words?|safe[ -]?words?|code ?wort|losungswort|telefon-?(?:kennwort|passwort|pin)|kunden-?kennwort|phone password|verbal password|security (?:word|phrase|answer)|memorable word|phrase (?:secrète|de passe|de sécurité)|frase (?:secreta|segreta|de paso|de acceso|d['’]accesso)|mot (?:de passe )?(?:de code|code|secret|de sécurité|convenu)|palabra (?:clave|secreta|de seguridad)|palavra(?:-| )(?:chave|secreta|de segurança)|parola (?:d['’]ordine|chiave|segreta|di sicurezza)"
     r"|codewoord|wachtwoord voor de telefoon|(?:kodowe słowo|słowo kodowe|hasło telefoniczne|tajne słowo|hasło do infolinii)|(?:güvenlik|gizli) kelime\w{0,4}|кодово\w{1,3} слов\w{1,2}|секретн\w{2,3} слов\w{1,2}|合言葉|暗号|口令|암구호|كلمة السر|heslo pro telefon|kodord(?:et)?|kodeord(?:et)?"
 )
 _ANSWERS = re.compile(
@@ -48,7 +48,7 @@ _ANSWERS = re.compile(
     r"|cognome da nubile|risposta (?:segreta|di sicurezza)|primo animale|meisjesnaam|geheime antwoord|eerste huisdier|nazwisko panieńskie|odpowiedź na pytanie|kızlık soyad\w{1,3}|gizli cevap|девичья фамилия|секретный ответ|ответ на (?:контрольный|секретный) вопрос|дівоче прізвище|відповідь на секретне|旧姓|秘密の(?:質問の)?答え|密保答案|안전 질문 답"
 )
 _ANCHORED = Anchors(
-    "code word", "codeword", "safe word", "safeword", "codewort", "losungswort", "kennwort", "phone password", "verbal password", "security", "memorable", "mot de", "mot code", "mot secret", "palabra", "palavra", "parola",
+    "code word", "codeword", "safe word", "safeword", "codewort", "losungswort", "kennwort", "phone password", "verbal password", "security", "memorable", "mot de", "phrase ", "frase ", "mot code", "mot secret", "palabra", "palavra", "parola",
     "codewoord", "wachtwoord", "kodowe", "kodowy", "has?o", "tajne", "kelime", "kodord", "kodeord", "maiden", "first pet", "name of", "dchenname", "geburtsname", "haustier", "sicherheitsfrage", "jeune fille", "premier animal",
     "ponse secr", "soltera", "mascota", "respuesta", "solteira", "resposta", "nubile", "risposta", "primo animale", "meisjesnaam", "geheime antwoord", "huisdier", "panie", "soyad", "gizli cevap", "heslo pro",
 )  # fmt: skip

@@ -64,7 +64,7 @@ def has_dense_run(text: str) -> bool:
     return any(mixed(run) and entropy(run) >= 3.0 for run in RUN.findall(text[:512]))
 
 
-EXAMPLE = re.compile(r"(?i)example|x{6}|your[_-]?|0{12}|1234567890abcdef$|placeholder|dummy|redacted")
+EXAMPLE = re.compile(r"(?i)example|abcdefghijkl|x{6}|your[_-]?|0{12}|1234567890abcdef$|placeholder|dummy|redacted")
 
 UUID_ALONE = re.compile(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}={0,2}")
 WORD_IN = re.compile(r"[A-Z]?[a-z]{3,}|[A-Z]{4,}")

@@ -11,7 +11,7 @@ def _words(text: str) -> list[str]:
 _PASSWORD_WORDS = _words("""
 password passwords passwd pw passwort passphrase pass_phrase pass-phrase passcode pasword passowrd passwod paswort
 parol paroli parolu passwort passworte passord passordet pass pswd pwd passwrd
-passw psk kennwort kennwortes zugangscode passe mdp motdepasse contraseña contrasena contrasenya clave claves senha
+passw psk authtok kennwort kennwortes zugangscode passe mdp motdepasse contraseña contrasena contrasenya clave claves senha
 senhas palavra-passe wachtwoord wachtwoorden hasło haslo hasla parola parolă parole parolei heslo hesla salasana
 adgangskode adgangskoden kodeord kodeordet jelszó jelszo
 jelszava lozinka geslo lösenord losenord lösenordet losenordet
@@ -54,7 +54,7 @@ pasvorto passe facal focal pasfhocal kennwort zugangscode mdp
 contrase clave senha wachtwoord hasl parol heslo hesla
 salasana adgangskode kodeord jelsz lozinka geslo losenord slapta
 pasahitza sifre kata sandi laluan mat khau schluessel
-geheim jeton chave llave chiave anahtar klucz sleutel nyckel kulcs avain cheie kunci
+geheim jeton chave llave chiave anahtar klucz sleutel nyckel _pat kulcs avain cheie kunci
 """)
 )
 ANCHORS_BEYOND = tuple(

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from clawctl.config import Recipe
 from clawctl.engines.embedded.decoder import Decoder
-from clawctl.engines.embedded.frames import Piece, Sampling, Token
+from clawctl.engines.embedded.frames import Sampling, Token, TokenPiece
 from clawctl.engines.embedded.weights import load_model
 from clawctl.engines.patches.padding import PaddedLinear
 from clawctl.run.directory import RunDir, open_run
@@ -203,7 +203,7 @@ def test_an_adapter_serves_merged_into_the_base(engine: Decoder, run: RunDir, mo
 
 def test_a_cancelled_request_gives_back_what_it_held(engine: Decoder) -> None:
     async def main() -> None:
-        pieces: asyncio.Queue[Piece] = asyncio.Queue()
+        pieces: asyncio.Queue[TokenPiece] = asyncio.Queue()
         running = engine.generate(PROMPT, Sampling(1.0, 1.0, 0, 1000), pieces.put_nowait)
         got: list[Token] = []
         while len(got) < 5:

@@ -209,12 +209,13 @@ def test_a_cancelled_request_gives_back_what_it_held(engine: Decoder) -> None:
         while len(got) < 5:
             got += (await pieces.get()).tokens
         running.cancel()
-        await asyncio.sleep(0.1)
-        assert pieces.empty()
-        assert 5 <= len(got) < 1000
         assert not engine.outputs._takers
         await sample(engine, PROMPT[:10], 4)  # a step later …
         assert not engine.manager.batch_processor.scheduler.active_requests
+        delivered = pieces.qsize()  # of the step that was under way
+        await sample(engine, PROMPT[:10], 4)
+        assert pieces.qsize() == delivered
+        assert 5 <= len(got) + delivered < 1000
 
     asyncio.run(main())
 

@@ -1,4 +1,4 @@
-"""The one error a user is meant to read."""
+"""The error that a user is meant to read, and the one of a damaged file."""
 
 
 class ClawError(Exception):
@@ -12,3 +12,7 @@ class ClawError(Exception):
         self.problem = problem
         self.fix = fix
         self.exit_code = exit_code
+
+
+class Damaged(ValueError):
+    """A file differs from what was written. The message gives the evidence."""

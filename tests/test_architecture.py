@@ -175,3 +175,13 @@ def test_judges_and_collect_send_no_request_except_through_the_one_client() -> N
     for stage in ("judge", "collect"):
         for file in (ROOT / stage).rglob("*.py"):
             assert "httpx" not in file.read_text(), file
+
+
+def test_every_class_has_a_name_of_its_own() -> None:
+    """Private ones (`_Request`) are known to their module alone."""
+    places: dict[str, list[str]] = {}
+    for file in ROOT.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from clawctl.cli import app
 from clawctl.cli.elsewhere import OPTIONS, understand
 from clawctl.config import Recipe, known_keys, load_recipe
-from clawctl.config.convert import Refused, convert
+from clawctl.config.convert import NotConverted, convert
 from clawctl.config.elsewhere import KEYS, SECTIONS, suggest
 from clawctl.config.variables import SAME, VARIABLES, check_variables, first_set, gpu_numbers
 from clawctl.errors import ClawError
@@ -271,7 +271,7 @@ def leaves(data: dict, before: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
 def test_what_cannot_be_converted_is_refused_as_a_whole_and_named(tmp_path: Path, text: str) -> None:
     old, new = tmp_path / "old.yaml", tmp_path / "new.yaml"
     old.write_text(text)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(NotConverted) as caught:
         convert(old)
     assert [line for line in caught.value.lines if line.fate == "unknown"]
     done = clawctl("recipe", "convert", str(old), "--out", str(new))

@@ -24,7 +24,7 @@ def convert_recipe(
     out: Annotated[Path | None, typer.Option("--out", help="Output file. Unset: write to stdout.")] = None,
 ) -> None:
     """Convert another system's recipe. A table shows the result for every key; if a key is unknown, nothing is written."""
-    from clawctl.config.convert import Refused, convert
+    from clawctl.config.convert import NotConverted, convert
     from clawctl.run.directory import publish_bytes
 
     if out is not None and out.exists():
@@ -32,7 +32,7 @@ def convert_recipe(
     page = Console(stderr=True, highlight=False, markup=False, emoji=False, width=None if sys.stderr.isatty() else 200)
     try:
         _, text, lines = convert(old)
-    except Refused as refused:
+    except NotConverted as refused:
         page.print(_table(str(old), refused.lines, page.width))
         raise
     page.print(_table(str(old), lines, page.width))

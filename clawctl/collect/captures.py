@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from clawctl.run.checksums import Damaged, read_sealed
+from clawctl.errors import Damaged
+from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, quarantine_bytes
 from clawctl.run.lines import Lines
 from clawctl.run.rows import SCHEMA_VERSION, Exchange, newer

@@ -19,7 +19,7 @@ _A_LORA = ("use_lora", "use_peft", "enabled", "enable")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ConvertedKey:
     """The result for one key."""
 
     old: str  # as it stands in the file, dotted
@@ -28,11 +28,11 @@ class Line:
     new: str  # "train.lr: 1e-06", or why there is none
 
 
-def convert(path: Path) -> tuple[Recipe, str, list[Line]]:
+def convert(path: Path) -> tuple[Recipe, str, list[ConvertedKey]]:
     """The converted recipe in `path`, its YAML, and the result for each key.
 
-    Raises ClawError (exit code 2) if the file is not a mapping or is a recipe of clawctl. Raises `Refused`, with the lines, if a
-    key or a value is unknown.
+    Raises ClawError (exit code 2) if the file is not a mapping or is a recipe of clawctl. Raises `NotConverted`, with the lines,
+    if a key or a value is unknown.
     """
     data = read_yaml(path)
     written = list(_flat(data))
@@ -41,7 +41,7 @@ def convert(path: Path) -> tuple[Recipe, str, list[Line]]:
     if all(".".join(parts) in known_keys(Recipe) for parts, _ in written):
         raise ClawError(f"recipe {path} is already a recipe of clawctl", "use it as it is", 2)
     found: Settings = {}
-    lines: list[Line] = []
+    lines: list[ConvertedKey] = []
     with_lora = not any(parts[-1] in _A_LORA and "lora" in ".".join(parts) and value is False for parts, value in written)
     for parts, value in written:
         lines.append(_line(parts, value, written, found, with_lora))
@@ -49,7 +49,7 @@ def convert(path: Path) -> tuple[Recipe, str, list[Line]]:
         found.setdefault("train.lora.rank", Recipe.model_validate({"train": {"lora": {}}}).train.lora.rank)  # type: ignore[union-attr]
     lines = _valued(lines, found)
     if any(line.fate == "unknown" for line in lines):
-        raise Refused(path, lines)
+        raise NotConverted(path, lines)
     nested: dict[str, Any] = {}
     for key, value in found.items():
         lay_over(nested, key.split("."), value)
@@ -66,10 +66,10 @@ def convert(path: Path) -> tuple[Recipe, str, list[Line]]:
     return recipe, told + str(yaml.safe_dump(text, sort_keys=False, allow_unicode=True)), lines
 
 
-class Refused(ClawError):
+class NotConverted(ClawError):
     """A recipe that cannot be converted. `lines` lists every key."""
 
-    def __init__(self, path: Path, lines: list[Line]) -> None:
+    def __init__(self, path: Path, lines: list[ConvertedKey]) -> None:
         unknown = [line.old for line in lines if line.fate == "unknown"]
         super().__init__(f"recipe {path} cannot be converted: unknown {', '.join(unknown)}", _CURE, 2)
         self.lines = lines
@@ -85,37 +85,39 @@ def _flat(data: Any, parts: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
             yield here, value
 
 
-def _line(parts: tuple[str, ...], value: Any, written: list[tuple[tuple[str, ...], Any]], found: Settings, with_lora: bool) -> Line:
+def _line(
+    parts: tuple[str, ...], value: Any, written: list[tuple[tuple[str, ...], Any]], found: Settings, with_lora: bool
+) -> ConvertedKey:
     """The result for one key, whose setting is added to `found` if it has one."""
     old = ".".join(parts)
     here = _here(parts, written)
     if here is None:
-        return Line(old, value, "unknown", "clawctl knows no such key")
+        return ConvertedKey(old, value, "unknown", "clawctl knows no such key")
     if value is None and here.dropped is None:
-        return Line(old, value, "dropped", "the file gives it no value")
+        return ConvertedKey(old, value, "dropped", "the file gives it no value")
     if here.change is not None:
         changed = here.change(value)
         if changed is None:
-            return Line(old, value, "unknown", f"{here.key} has no equivalent of {value!r}")
+            return ConvertedKey(old, value, "unknown", f"{here.key} has no equivalent of {value!r}")
         if isinstance(changed, Here):
             here = changed
         else:
             for key, new in changed.items():
                 found[key] = new
-            return Line(old, value, "converted", ", ".join(changed))
+            return ConvertedKey(old, value, "converted", ", ".join(changed))
     if here.dropped is not None:
-        return Line(old, value, "dropped", here.dropped)
+        return ConvertedKey(old, value, "dropped", here.dropped)
     assert here.key is not None
     if here.key.startswith("train.lora.") and not with_lora:
-        return Line(old, value, "dropped", "the file disables LoRA")
+        return ConvertedKey(old, value, "dropped", "the file disables LoRA")
     if here.key in _TOGETHER:
         return _together(here.key, old, value, written, found)
     if here.key in found and found[here.key] != value and parts[-1] not in ("clip_ratio_low", "clip_ratio_high"):
         before = found[here.key]
         if here.key not in ("train.clip_low", "train.clip_high"):
-            return Line(old, value, "unknown", f"another key already sets {here.key} to {before!r}")
+            return ConvertedKey(old, value, "unknown", f"another key already sets {here.key} to {before!r}")
     found[here.key] = value
-    return Line(old, value, "converted", here.key)
+    return ConvertedKey(old, value, "converted", here.key)
 
 
 def _here(parts: tuple[str, ...], written: list[tuple[tuple[str, ...], Any]]) -> Here | None:
@@ -131,35 +133,35 @@ def _here(parts: tuple[str, ...], written: list[tuple[tuple[str, ...], Any]]) ->
     return find_elsewhere(parts) or (Here(last_two) if last_two in known_keys(Recipe) else None)
 
 
-def _together(key: str, old: str, value: Any, written: list[tuple[tuple[str, ...], Any]], found: Settings) -> Line:
+def _together(key: str, old: str, value: Any, written: list[tuple[tuple[str, ...], Any]], found: Settings) -> ConvertedKey:
     """The batch size or AdamW's betas, which other systems split into two keys."""
     names = {parts[-1].lower(): one for parts, one in written if ".".join(parts) == old or _here(parts, written) == Here(key)}
     if key == "train.betas":
         given = names.get("betas", names.get("adam_betas"))
         first, second = names.get("adam_beta1", names.get("beta1", 0.9)), names.get("adam_beta2", names.get("beta2", 0.999))
         found[key] = given if given is not None else [first, second]
-        return Line(old, value, "converted", key)
+        return ConvertedKey(old, value, "converted", key)
     accumulated = [one for name, one in names.items() if "accum" in name]
     sizes = {name: one for name, one in names.items() if "accum" not in name}
     whole = [one for name, one in sizes.items() if name in ("global_batch_size", "train_batch_size", "rollout_batch_size")]
     try:
         if whole:
             if len({int(one) for one in whole}) > 1:
-                return Line(old, value, "unknown", f"{key} would have several values: {', '.join(map(str, whole))}")
+                return ConvertedKey(old, value, "unknown", f"{key} would have several values: {', '.join(map(str, whole))}")
             found[key], how = int(whole[0]), key
         elif sizes:
             size, times = int(next(iter(sizes.values()))), int(accumulated[0]) if accumulated else 1
             found[key], how = size * times, key if times == 1 else f"{key} ({size} x {times}, the whole step)"
         else:
-            return Line(old, value, "dropped", "`train.tokens_per_microbatch` sets the microbatches")
+            return ConvertedKey(old, value, "dropped", "`train.tokens_per_microbatch` sets the microbatches")
     except (TypeError, ValueError):
-        return Line(old, value, "unknown", f"{key} must be a whole number")
+        return ConvertedKey(old, value, "unknown", f"{key} must be a whole number")
     if "accum" in old.lower() and whole:
-        return Line(old, value, "dropped", "`train.tokens_per_microbatch` sets the microbatches")
-    return Line(old, value, "converted", how)
+        return ConvertedKey(old, value, "dropped", "`train.tokens_per_microbatch` sets the microbatches")
+    return ConvertedKey(old, value, "converted", how)
 
 
-def _valued(lines: list[Line], found: Settings) -> list[Line]:
+def _valued(lines: list[ConvertedKey], found: Settings) -> list[ConvertedKey]:
     """The lines with their values: `unknown` if a value is not allowed, `same default` if it equals clawctl's default."""
     lines = [_used(line, found) for line in lines]
     wrong: dict[str, str] = {}
@@ -179,22 +181,22 @@ def _valued(lines: list[Line], found: Settings) -> list[Line]:
             told.append(line)
             continue
         if bad := next((key for key in keys if key in wrong), None):
-            told.append(Line(line.old, line.value, "unknown", f"{bad}: {wrong[bad]}"))
+            told.append(ConvertedKey(line.old, line.value, "unknown", f"{bad}: {wrong[bad]}"))
             continue
         new = ", ".join(f"{key}: {_at(values, key)}" for key in keys)
         note = line.new[line.new.index(" (") :] if " (" in line.new else ""
         same = all(_at(values, key) == _at(defaults, key) for key in keys)
-        told.append(Line(line.old, line.value, "same default" if same else "converted", new + note))
+        told.append(ConvertedKey(line.old, line.value, "same default" if same else "converted", new + note))
     return told
 
 
-def _used(line: Line, found: Settings) -> Line:
+def _used(line: ConvertedKey, found: Settings) -> ConvertedKey:
     """The line, or the reason why its setting does nothing with the method. That setting is dropped from `found`."""
     method = found.get("train.method", TrainConfig().method)
     if line.new not in found or method in METHODS_OF.get(line.new.removeprefix("train."), (method,)):
         return line
     del found[line.new]
-    return Line(line.old, line.value, "dropped", f"it does nothing with train.method {method}")
+    return ConvertedKey(line.old, line.value, "dropped", f"it does nothing with train.method {method}")
 
 
 def _at(data: Any, key: str) -> Any:

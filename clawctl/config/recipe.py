@@ -16,8 +16,8 @@ from clawctl.config.section import Section
 from clawctl.config.serve import ServeConfig
 from clawctl.config.train import TrainConfig
 from clawctl.config.up import UpConfig
-from clawctl.errors import ClawError
-from clawctl.run.checksums import Damaged, check_yaml, is_sealed_yaml
+from clawctl.errors import ClawError, Damaged
+from clawctl.run.checksums import check_yaml, is_sealed_yaml
 
 
 class Recipe(Section):

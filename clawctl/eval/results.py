@@ -6,9 +6,10 @@ from typing import Any
 import orjson
 
 from clawctl.config import EvalConfig
+from clawctl.errors import Damaged
 from clawctl.eval.gate import Scores
 from clawctl.eval.suites import digest_of
-from clawctl.run.checksums import Damaged, read_sealed, sealed
+from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir, publish_bytes, quarantine
 
 log = logging.getLogger("eval")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from clawctl.config import TrainConfig, load_recipe, recipe_file
-from clawctl.errors import ClawError
+from clawctl.errors import ClawError, Damaged
 from clawctl.run import lines
-from clawctl.run.checksums import Damaged, read_sealed
+from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, published
 from clawctl.run.feedback import Ratings
 from clawctl.run.lineage import MOST_TIMES, TWICE, read_lineage

@@ -16,8 +16,8 @@ from typing import Any
 
 import orjson
 
-from clawctl.errors import ClawError
-from clawctl.run.checksums import Damaged, read_sealed, sealed
+from clawctl.errors import ClawError, Damaged
+from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir, publish_bytes
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from clawctl.run.checksums import Damaged, read_sealed
+from clawctl.errors import Damaged
+from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, published
 from clawctl.run.shards import UnreadableShard, read_columns
 

@@ -11,7 +11,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clawctl.run.checksums import Damaged, read_sealed, sealed
+from clawctl.errors import Damaged
+from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import publish_bytes, sync
 from clawctl.run.shards import UnreadableShard, read_table, rewrite_shard
 

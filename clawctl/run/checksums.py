@@ -14,14 +14,13 @@ from typing import Any
 
 import orjson
 
+from clawctl.errors import Damaged
+from clawctl.run.names import below
+
 _SEAL = re.compile(rb',"crc32":"([0-9a-f]{8})"\}\s*\Z')
 _LONGEST_SEAL = 32  # bytes, with the newline behind it
 _FOOTER_MARK = b"CLAWCRC1"
 _CHUNK = 1 << 20
-
-
-class Damaged(ValueError):
-    """A file differs from what was written. The message gives the evidence."""
 
 
 def sealed(json_object: bytes) -> bytes:
@@ -136,8 +135,6 @@ def checksums_of(folder: Path, leave_out: Collection[str] = ()) -> dict[str, str
 
 def check_folder(folder: Path, wanted: dict[str, str]) -> None:
     """Raises Damaged if a file of `wanted` is missing or has changed."""
-    from clawctl.run.names import below  # which raises our Damaged
-
     if not isinstance(wanted, dict):
         raise Damaged("its list of files is missing or damaged")
     found = {name: below(folder, name) for name in wanted}

@@ -1,5 +1,6 @@
 """Address and key of this run's server. Serve writes both, and the other stages read them."""
 
+import errno
 import logging
 import os
 import secrets
@@ -10,8 +11,8 @@ from typing import Any
 import orjson
 
 from clawctl.config import Recipe, from_environment
-from clawctl.errors import ClawError
-from clawctl.run.checksums import Damaged, read_sealed, sealed
+from clawctl.errors import ClawError, Damaged
+from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir, publish_bytes
 from clawctl.run.policies import live_version, read_policy
 
@@ -97,3 +98,14 @@ def check_asked_versions(run: RunDir, recipe: Recipe) -> None:
     if asked and live and read_policy(run, live).kind == "full":
         raise one_version_trouble(asked)
     warn_of_asked_versions(recipe)
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> ClawError:
+    """Why the address is not available."""
+    if error.errno == errno.EADDRINUSE:
+        return ClawError(
+            f"port {port} on {host} is already in use", "stop the process that uses it, or choose another port with --port"
+        )
+    return ClawError(
+        f"cannot listen on {host} port {port}: {error.strerror or error}", "choose another address with --host and --port"
+    )

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from clawctl.run.checksums import Damaged, read_sealed
+from clawctl.errors import Damaged
+from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import published
 from clawctl.run.names import open_to_append
 

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from clawctl.run.checksums import Damaged
+from clawctl.errors import Damaged
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
 _POLICY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 from filelock import FileLock
 
-from clawctl.errors import ClawError
-from clawctl.run.checksums import Damaged, check_folder, checksums_of, read_sealed, sealed
+from clawctl.errors import ClawError, Damaged
+from clawctl.run.checksums import check_folder, checksums_of, read_sealed, sealed
 from clawctl.run.directory import RunDir, publish_bytes, publish_folder
 from clawctl.run.lines import append_lines, read_lines
 from clawctl.run.names import counted, is_policy_name, named, number_of, numbers_in

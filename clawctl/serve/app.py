@@ -43,7 +43,7 @@ from clawctl.serve.replies import Stream, Visit, json_response, refused, whole
 from clawctl.serve.routes import absent, envelope_of, meant
 from clawctl.serve.sampling import changes_nothing, enforce, rule_for
 from clawctl.serve.stored import StoredResponses
-from clawctl.serve.turns import Lines
+from clawctl.serve.turns import WorkQueues
 from clawctl.serve.versions import Versions, is_pinned
 from clawctl.serve.vetting import LONG_BODY, READERS, Vetting
 
@@ -77,7 +77,7 @@ class Gateway:
         self._keys, self._limits = KeyRing(run, key), recipe.serve.limits
         self._hosts, self._cors = Hosts(recipe.serve), Cors(recipe.serve.cors_origins)
         self._concurrency = Concurrency(self._limits.concurrent_per_key)
-        self._lines = Lines()
+        self._lines = WorkQueues()
         self._bodies = BodyReader(self._limits, self._lines)
         self._vetting = Vetting(recipe.model_name, model_file(recipe.model_path) if recipe.serve.upstream is None else None)
         self._metrics = Metrics()

@@ -13,7 +13,7 @@ from clawctl.config import LimitsConfig
 from clawctl.serve.dialects import Refusal
 from clawctl.serve.limits import Concurrency
 from clawctl.serve.measure import ValueCount, too_large, too_many_values
-from clawctl.serve.turns import SHORT, Lines
+from clawctl.serve.turns import SHORT, WorkQueues
 
 ENCODINGS: Final = ("gzip", "deflate", "zstd", "br")
 _NAMES = {"x-gzip": "gzip", "zstandard": "zstd", "brotli": "br"}
@@ -82,7 +82,7 @@ def _by_arrow(encoding: str, packed: bytes) -> Iterator[bytes]:
 class BodyReader:
     """Reads the bodies of requests, within the limits of the recipe."""
 
-    def __init__(self, limits: LimitsConfig, lines: Lines) -> None:
+    def __init__(self, limits: LimitsConfig, lines: WorkQueues) -> None:
         self._limits, self._lines = limits, lines
         self._large = Concurrency(_LARGE_PER_KEY, "large requests")
 

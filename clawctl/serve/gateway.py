@@ -1,6 +1,5 @@
 """The start of `clawctl serve`: it refuses invalid settings before it imports anything heavy."""
 
-import errno
 import socket
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ import httpx
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
-from clawctl.run.endpoint import own_api_key, warn_of_asked_versions
+from clawctl.run.endpoint import cannot_listen, own_api_key, warn_of_asked_versions
 from clawctl.run.policies import ensure_base_policy, list_versions
 
 _NAME_A_MODEL = "set --model or model.path to a Hugging Face model directory, or use `demo`"
@@ -62,18 +61,7 @@ def bind(host: str, port: int) -> socket.socket:
             raise
         return listener
     except OSError as error:
-        raise not_ours(host, port, error) from error
-
-
-def not_ours(host: str, port: int, error: OSError) -> ClawError:
-    """Why the address is not available."""
-    if error.errno == errno.EADDRINUSE:
-        return ClawError(
-            f"port {port} on {host} is already in use", "stop the process that uses it, or choose another port with --port"
-        )
-    return ClawError(
-        f"cannot listen on {host} port {port}: {error.strerror or error}", "choose another address with --host and --port"
-    )
+        raise cannot_listen(host, port, error) from error
 
 
 def check_model(recipe: Recipe) -> None:

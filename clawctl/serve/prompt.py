@@ -17,7 +17,7 @@ from clawctl.serve.dialects import Ask, Refusal, Remembered
 from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, TOOLS_UNSHOWN, later_system_as_user
 from clawctl.serve.splicing import splice
 from clawctl.serve.text import END_THINK, THINK
-from clawctl.serve.turns import Lines
+from clawctl.serve.turns import WorkQueues
 
 UNCERTAIN = "the template does not show for certain where an answer stands"
 _EMPTY_THOUGHT = re.compile(r"<think>\s*</think>\s*$")
@@ -49,13 +49,13 @@ class Rendered:
     adapted: str | None  # changes to the messages that the template required
 
 
-async def render_beside(tokenizer: Any, ask: Ask, lines: Lines, splicing: bool = False) -> Rendered:
+async def render_beside(tokenizer: Any, ask: Ask, lines: WorkQueues, splicing: bool = False) -> Rendered:
     """Like `render`, but a long ask is rendered and tokenised in a thread, so that streams continue meanwhile."""
     size = max(ask.size, sum(len(message["content"]) for message in ask.messages))
     return await lines.run(ask.key, size, partial(render, tokenizer, ask, splicing))
 
 
-async def plain_beside(tokenizer: Any, ask: Ask, lines: Lines) -> Rendered:
+async def plain_beside(tokenizer: Any, ask: Ask, lines: WorkQueues) -> Rendered:
     """The one prompt of a plain completion: token ids as they are, a text as its ids, the control tokens in it included."""
     prompt = ask.prompts[0]
     if isinstance(prompt, str):

@@ -17,11 +17,10 @@ from clawctl.engines import start_engine
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
 from clawctl.run.disk import when_there_is_room
-from clawctl.run.endpoint import announce
+from clawctl.run.endpoint import announce, cannot_listen
 from clawctl.run.model_files import IdReader
 from clawctl.serve.app import Gateway
 from clawctl.serve.capture import Capture
-from clawctl.serve.gateway import not_ours
 from clawctl.serve.limits import limited, share_descriptors
 from clawctl.serve.versions import Versions
 
@@ -114,7 +113,7 @@ async def _serve(
         listener.listen(settings.backlog)
         await server.serve(sockets=[listener])
     except OSError as error:
-        raise not_ours(host, port, error) from error
+        raise cannot_listen(host, port, error) from error
     finally:
         versions.leave()
         for task in keeping:

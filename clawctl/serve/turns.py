@@ -50,7 +50,7 @@ class Turns:
         self._taken = False
 
 
-class Lines:
+class WorkQueues:
     """Two lines of work in threads: one for ordinary requests, one for long ones."""
 
     def __init__(self) -> None:

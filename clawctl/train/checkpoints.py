@@ -22,8 +22,8 @@ from typing import Any
 import orjson
 
 from clawctl.config import Recipe
-from clawctl.errors import ClawError
-from clawctl.run.checksums import Damaged, checksums_of, read_sealed, sealed
+from clawctl.errors import ClawError, Damaged
+from clawctl.run.checksums import checksums_of, read_sealed, sealed
 from clawctl.run.directory import RunDir, link, move, publish_folder
 from clawctl.run.lineage import Lineage, is_undecided, read_lineage
 from clawctl.run.lines import append_lines, read_lines

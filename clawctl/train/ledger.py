@@ -20,8 +20,8 @@ from typing import Any
 
 import orjson
 
-from clawctl.errors import ClawError
-from clawctl.run.checksums import Damaged, read_sealed, sealed
+from clawctl.errors import ClawError, Damaged
+from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir, publish_bytes, published, quarantine
 from clawctl.run.lineage import MOST_TIMES, TWICE, Lineage, read_lineage
 from clawctl.run.names import is_name, number_of

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clawctl.config import Recipe
-from clawctl.errors import ClawError
-from clawctl.run.checksums import Damaged, check_folder
+from clawctl.errors import ClawError, Damaged
+from clawctl.run.checksums import check_folder
 from clawctl.run.directory import RunDir, publish_bytes, published, quarantine
 from clawctl.run.disk import when_there_is_room
 from clawctl.run.lineage import Lineage, read_lineage

@@ -31,8 +31,9 @@ from clawctl.train.feed import Feed
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.model import PolicyModel
 from clawctl.trainers.local.ranks import Ranks
-from clawctl.trainers.local.step import Training, gradients_of
+from clawctl.trainers.local.step import gradients_of
 from clawctl.trainers.local.trainer import load_training
+from clawctl.trainers.local.training import Training
 from clawctl.trainers.texts import TokenizerTexts
 from scripts.benchmarks.table import Row
 

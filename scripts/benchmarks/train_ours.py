@@ -16,8 +16,9 @@ from clawctl.trainers.local.flops import Cost, cost_of
 from clawctl.trainers.local.last_layer import KNOWN
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.sharding import layers_of
-from clawctl.trainers.local.step import Training, train_step
+from clawctl.trainers.local.step import train_step
 from clawctl.trainers.local.trainer import load_training
+from clawctl.trainers.local.training import Training
 from clawctl.trainers.local.trees import Trie, lay
 from scripts.benchmarks.train_trl import grown_bytes, matmul_flops, watch_memory
 

@@ -8,7 +8,7 @@ import re
 from random import Random
 from typing import Literal
 
-from clawctl.environments.homework.grammar import Grammar, Phrasings, capitalised, casual
+from clawctl.environments.homework.grammar import PhraseGrammar, Phrasings, capitalised, casual
 from clawctl.environments.homework.phrasings import PEOPLE
 from clawctl.environments.homework.problems import NAMES, THINGS, Role
 
@@ -79,7 +79,7 @@ _RULES: dict[str, str] = {
     "remark_teacher": "{thanks}! but next time {teacher_style} | {thanks}, next time {no_report} please | {praise}, only {be_specific} next time | "
     "~{praise}, but next time please {be_warm}",
 }  # fmt: skip
-WORDS = Grammar(_RULES)
+WORDS = PhraseGrammar(_RULES)
 
 _MARKS = (("bold", r"bold|stars|markdown|formatting"), ("numbered steps", r"number(?!s)|steps|list|points"), ("headings", r"heading|label"),
           ("'Final answer' line", r"final answer"))  # fmt: skip

@@ -8,7 +8,7 @@ Every teacher's comment copies the pupil's sum, then gives the right one, then j
 from random import Random
 from typing import Literal
 
-from clawctl.environments.homework.grammar import Grammar, capitalised
+from clawctl.environments.homework.grammar import PhraseGrammar, capitalised
 from clawctl.environments.homework.problems import Problem, Step
 
 Style = Literal["ai", "human"]
@@ -64,7 +64,7 @@ _RULES: dict[str, str] = {
     "greets_back": "Hi! What homework do you have? | Hello! How can I help? | Hey! Which problem is it? | Hi there! What are we working on?",
     "elsewhere": "I mostly help with number problems, but I can try. | That is not my best subject, but let's try. | Sure, tell me more about it.",
 }
-WORDS = Grammar(_RULES)
+WORDS = PhraseGrammar(_RULES)
 
 
 def _equation(step: Step) -> str:

@@ -4,12 +4,12 @@ import asyncio
 from typing import Any
 
 from clawctl.engines.embedded.decoder import Decoder
-from clawctl.engines.embedded.frames import Piece, Sampling, Token
+from clawctl.engines.embedded.frames import Sampling, Token, TokenPiece
 
 
 async def sample(decoder: Decoder, ids: list[int], longest: int = 24, **sampling: Any) -> list[Token]:
     chosen = Sampling(**{"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_tokens": longest, **sampling})
-    pieces: asyncio.Queue[Piece] = asyncio.Queue()
+    pieces: asyncio.Queue[TokenPiece] = asyncio.Queue()
     decoder.generate(ids, chosen, pieces.put_nowait)
     tokens: list[Token] = []
     while True:

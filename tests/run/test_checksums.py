@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clawctl.run.checksums import Damaged, check_folder, checksums_of, read_sealed, sealed
+from clawctl.errors import Damaged
+from clawctl.run.checksums import check_folder, checksums_of, read_sealed, sealed
 from clawctl.run.rows import Verdict
 from clawctl.run.shards import UnreadableShard, read_table, read_turn_ids, read_verdicts, write_verdicts
 

@@ -15,8 +15,8 @@ from clawctl.collect.position import Position
 from clawctl.collect.upkeep import Upkeep
 from clawctl.collect.worker import _sweep
 from clawctl.config import Recipe
-from clawctl.errors import ClawError
-from clawctl.run.checksums import Damaged, check_folder, read_sealed, sealed
+from clawctl.errors import ClawError, Damaged
+from clawctl.run.checksums import check_folder, read_sealed, sealed
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.names import below, counted, is_name, is_policy_name, number_of, open_to_append
 from clawctl.run.policies import (

@@ -17,8 +17,8 @@ from clawctl.run.rows import Turn, Verdict
 from clawctl.run.shards import write_turns, write_verdicts
 from clawctl.train import loop
 from clawctl.trainers.local.ranks import Ranks
-from clawctl.trainers.local.step import Training
 from clawctl.trainers.local.trainer import LocalTrainer
+from clawctl.trainers.local.training import Training
 from clawctl.trainers.texts import TokenizerTexts
 
 TEMPLATE = (

@@ -11,7 +11,7 @@ from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from clawctl.config import Recipe
 from clawctl.engines import EngineFailure, Swap
-from clawctl.engines.embedded.frames import Piece, Sampling, Token
+from clawctl.engines.embedded.frames import Sampling, Token, TokenPiece
 from clawctl.engines.embedded.grammars import Grammar
 from clawctl.engines.embedded.steering import Steered, Steering, steers
 from clawctl.engines.embedded.weights import StagedWeights, load_model
@@ -69,7 +69,7 @@ class Decoder:
         self,
         prompt_ids: Sequence[int],
         sampling: Sampling,
-        take: Callable[[Piece], None],
+        take: Callable[[TokenPiece], None],
         number: int = 0,
         grammar: Grammar | None = None,
     ) -> "Running":
@@ -149,7 +149,7 @@ class Running:
     """One running request."""
 
     def __init__(
-        self, decoder: Decoder, request_id: str, number: int, take: Callable[[Piece], None], steered: Steered | None
+        self, decoder: Decoder, request_id: str, number: int, take: Callable[[TokenPiece], None], steered: Steered | None
     ) -> None:
         self._decoder, self._number, self._take, self._steered = decoder, number, take, steered
         self.request_id = request_id
@@ -180,14 +180,14 @@ class Running:
             tokens = [token._replace(top=top) for token, top in zip(tokens, tops, strict=True)]
         return tokens
 
-    def _piece(self, tokens: list[Token], ended: bool = False, error: str | None = None, unfollowable: bool = False) -> Piece:
+    def _piece(self, tokens: list[Token], ended: bool = False, error: str | None = None, unfollowable: bool = False) -> TokenPiece:
         first, self._seen = self._seen, self._seen + len(tokens)
         which, sets = list[int](), list[bytes]()
         if self._steered is not None and self._steered.sets is not None:
             which = self._steered.sets.which[first : self._seen]
             first_set, self._sets = self._sets, max([self._sets - 1, *which]) + 1  # they are numbered as they came
             sets = self._steered.sets.distinct[first_set : self._sets]
-        return Piece(self._number, self._begun, tokens, which, sets, ended, error, unfollowable)
+        return TokenPiece(self._number, self._begun, tokens, which, sets, ended, error, unfollowable)
 
     def _end(self, tokens: list[Token], error: str | None, unfollowable: bool = False) -> None:
         piece = self._piece(tokens, True, error, unfollowable)

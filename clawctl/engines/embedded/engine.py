@@ -12,7 +12,7 @@ from clawctl.config import Recipe
 from clawctl.engines import THERE_AND_BACK, CannotFollow, Capabilities, EngineFailure, Reply, Sampled, Swap
 from clawctl.engines.embedded.frames import Sampling, Token
 from clawctl.engines.embedded.pins import Pins
-from clawctl.engines.embedded.process import Generation, ModelProcess, Models
+from clawctl.engines.embedded.process import ChildGeneration, ModelProcess, Models
 from clawctl.run.directory import RunDir
 from clawctl.serve.dialects import Ask, Refusal, Shown
 from clawctl.serve.dialects.api import refuse_beyond
@@ -23,7 +23,7 @@ from clawctl.serve.reading import Reading
 from clawctl.serve.sampling import altered, beyond_embedded
 from clawctl.serve.structured import asked_by, specification
 from clawctl.serve.switches import switches
-from clawctl.serve.turns import Lines, Turns
+from clawctl.serve.turns import Turns, WorkQueues
 
 _STRUCTURED_PER_KEY, _STRUCTURED = 32, 96  # requests whose form is given, at a time; each has processes of its own, others wait
 _SAID_AS = {  # names in chat completions and in the client's API
@@ -54,7 +54,7 @@ class Embedded:
         self.version = 0
         self.max_context = models.about.max_context
         self._compiling, self._room = Turns(), _Room()
-        self._lines = Lines()
+        self._lines = WorkQueues()
         self._switches = switches(tokenizer.chat_template)
         self._up = False
         self._pins = Pins(self._load, recipe.serve.pinned_versions)
@@ -220,7 +220,7 @@ class EmbeddedReply:
     """See `clawctl.engines.Reply`."""
 
     def __init__(
-        self, generation: Generation, reading: Reading, prompt: Rendered, sampled: Sampled, eos_ids: frozenset[int]
+        self, generation: ChildGeneration, reading: Reading, prompt: Rendered, sampled: Sampled, eos_ids: frozenset[int]
     ) -> None:
         self._generation, self._reading, self._eos_ids = generation, reading, eos_ids
         self._stopped = self._cancelled = False

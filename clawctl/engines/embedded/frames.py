@@ -1,7 +1,7 @@
 """The messages between the gateway and the process that holds the models: MessagePack, each after its length in 4 bytes.
 
-The gateway sends `Start` once and waits for `Ready`. Then both sides send at any time. A request, a grammar and a call each have a
-number, which the gateway chooses. What all running requests sampled in one engine step is one `Step`, and one write.
+The gateway sends `StartWorker` once and waits for `Ready`. Then both sides send at any time. A request, a grammar and a call each
+have a number, which the gateway chooses. What all running requests sampled in one engine step is one `Step`, and one write.
 """
 
 import socket
@@ -52,7 +52,7 @@ class _Frame(msgspec.Struct, array_like=True, tag=True):
 # ---- from the gateway --------------------------------------------------------------------------------------------------------
 
 
-class Start(_Frame):
+class StartWorker(_Frame):
     run: str  # the run directory
     recipe: str  # as JSON
     log_level: str
@@ -124,7 +124,7 @@ class Ready(_Frame):
     steers: bool
 
 
-class Piece(_Frame):
+class TokenPiece(_Frame):
     """What one request got in one engine step."""
 
     number: int
@@ -138,7 +138,7 @@ class Piece(_Frame):
 
 
 class Step(_Frame):
-    pieces: list[Piece]
+    pieces: list[TokenPiece]
 
 
 class Done(_Frame):
@@ -170,7 +170,7 @@ class Died(_Frame):
     problem: str
 
 
-ToProcess = Start | Generate | Cancel | Compile | Discard | Load | Unload | Replace | Score
+ToProcess = StartWorker | Generate | Cancel | Compile | Discard | Load | Unload | Replace | Score
 FromProcess = Ready | Step | Done | Replaced | Scored | Failed | Died
 to_process: msgspec.msgpack.Decoder[ToProcess] = msgspec.msgpack.Decoder(ToProcess)
 from_process: msgspec.msgpack.Decoder[FromProcess] = msgspec.msgpack.Decoder(FromProcess)

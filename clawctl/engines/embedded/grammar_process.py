@@ -64,7 +64,7 @@ def _schema(schema: Any, strict: bool) -> str:
 class Following:
     """One answer. Each method returns the message for the other side."""
 
-    def __init__(self, llguidance: Any, tokens: "Tokens", spec: dict[str, Any]) -> None:
+    def __init__(self, llguidance: Any, tokens: "TokenTable", spec: dict[str, Any]) -> None:
         """Raises CannotCompile."""
         self._tokens, self._tokenizer = tokens, tokens.tokenizer
         self._words = (tokens.vocabulary + 31) // 32
@@ -163,7 +163,7 @@ def _failure(problem: str) -> bytes:
     return FAILED + struct.pack(">H", len(told)) + told
 
 
-class Tokens:
+class TokenTable:
     """The model's vocabulary."""
 
     def __init__(self, llguidance: Any, settings: dict[str, Any]) -> None:
@@ -187,7 +187,7 @@ def _all_but(ids: Iterable[int], vocabulary: int) -> bytes:
     return data.tobytes()
 
 
-def follow(llguidance: Any, tokens: Tokens, own: socket.socket) -> None:
+def follow(llguidance: Any, tokens: TokenTable, own: socket.socket) -> None:
     """Serve one answer on `own`, within the limits, until the other side closes."""
     _limit_memory()
     signal.setitimer(signal.ITIMER_PROF, COMPILE_S)  # SIGPROF ends the process
@@ -224,7 +224,7 @@ def main(descriptor: int) -> None:
     try:
         import llguidance
 
-        tokens = Tokens(llguidance, settings)
+        tokens = TokenTable(llguidance, settings)
     except Exception as error:  # noqa: BLE001 - the edge of a process: the other side reports it
         control.sendall(_failure(f"{type(error).__name__}: {str(error)[:300]}"))
         return

@@ -23,16 +23,16 @@ from clawctl.engines.embedded.frames import (
     FromProcess,
     Generate,
     Load,
-    Piece,
     Ready,
     Replace,
     Replaced,
     Sampling,
     Score,
     Scored,
-    Start,
+    StartWorker,
     Step,
     Token,
+    TokenPiece,
     ToProcess,
     Unload,
     as_exception,
@@ -51,7 +51,7 @@ _CALL_S = 900.0  # a large model may take so long to load
 _END_S = 5.0
 
 
-class Generation(Protocol):
+class ChildGeneration(Protocol):
     """One running request."""
 
     begun: int | None  # the version that it began with, once something was sampled
@@ -87,7 +87,7 @@ class Models(Protocol):
         """Why the model cannot continue, or None while it lives."""
         ...
 
-    def generate(self, model: int | None, prompt_ids: list[int], sampling: Sampling, grammar: int | None = None) -> Generation:
+    def generate(self, model: int | None, prompt_ids: list[int], sampling: Sampling, grammar: int | None = None) -> ChildGeneration:
         """Begin to sample; `grammar` then belongs to the answer. Raises EngineFailure."""
         ...
 
@@ -130,7 +130,7 @@ class ModelProcess:
             command = [sys.executable, "-P", "-m", "clawctl.engines.embedded.worker", str(its.fileno())]
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[its.fileno()], start_new_session=True)
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
-        self._socket.sendall(packed(Start(str(run.root), recipe.model_dump_json(), level)))
+        self._socket.sendall(packed(StartWorker(str(run.root), recipe.model_dump_json(), level)))
         self._numbers = count(1)
         self._running: dict[int, _Request] = {}
         self._calls: dict[int, asyncio.Future[FromProcess]] = {}
@@ -280,7 +280,7 @@ class ModelProcess:
 
 
 class _Request:
-    """See `Generation`."""
+    """See `ChildGeneration`."""
 
     def __init__(self, process: ModelProcess, number: int, vocabulary: int | None) -> None:
         self.number = number
@@ -292,7 +292,7 @@ class _Request:
         self._error: EngineFailure | None = None
         self._news = asyncio.Event()
 
-    def take(self, piece: Piece) -> None:
+    def take(self, piece: TokenPiece) -> None:
         """Called on the event loop."""
         self.begun = piece.begun
         self._tokens += piece.tokens

@@ -29,14 +29,14 @@ from clawctl.engines.embedded.frames import (
     FromProcess,
     Generate,
     Load,
-    Piece,
     Ready,
     Replace,
     Replaced,
     Score,
     Scored,
-    Start,
+    StartWorker,
     Step,
+    TokenPiece,
     ToProcess,
     Unload,
     failed,
@@ -59,14 +59,14 @@ _SWITCH_S = 0.001  # the thread that samples holds the interpreter for so long a
 class Worker:
     """All requests, models and grammars of one gateway."""
 
-    def __init__(self, start: Start, send: Callable[[bytes], None]) -> None:
+    def __init__(self, start: StartWorker, send: Callable[[bytes], None]) -> None:
         self._run, self._recipe, self._send = RunDir(Path(start.run)), Recipe.model_validate_json(start.recipe), send
         self._models: dict[int | None, Decoder] = {}  # the live one under None, pinned versions
         self._running: dict[int, Running] = {}
         self._grammars: Grammars | None = None
         self._opening = threading.Lock()
         self._opened: dict[int, Grammar] = {}
-        self._pieces: list[Piece] = []  # of the current engine step
+        self._pieces: list[TokenPiece] = []  # of the current engine step
         self._calls: set[asyncio.Task[None]] = set()
 
     async def load(self) -> None:
@@ -100,7 +100,7 @@ class Worker:
             case Discard():
                 if (grammar := self._opened.pop(message.number, None)) is not None:
                     grammar.close()
-            case Start():
+            case StartWorker():
                 raise ValueError("a process starts once")
             case _:
                 call = asyncio.get_running_loop().create_task(self._call(message))
@@ -116,9 +116,9 @@ class Worker:
             take = partial(self._add, asked.number)
             self._running[asked.number] = model.generate(asked.prompt_ids, asked.sampling, take, asked.number, grammar)
         except EngineFailure as failure:
-            self._add(asked.number, Piece(asked.number, 0, [], [], [], True, str(failure), False))
+            self._add(asked.number, TokenPiece(asked.number, 0, [], [], [], True, str(failure), False))
 
-    def _add(self, number: int, piece: Piece) -> None:
+    def _add(self, number: int, piece: TokenPiece) -> None:
         """Send the piece with the others of its step."""
         if piece.ended:
             self._running.pop(number, None)
@@ -179,7 +179,7 @@ async def _serve(connection: socket.socket) -> None:
     async for told in received(reader):
         message = to_process.decode(told)
         if worker is None:
-            assert isinstance(message, Start)
+            assert isinstance(message, StartWorker)
             log_to(RunDir(Path(message.run)).logs / "serve.log", message.log_level)
             worker = Worker(message, writer.write)
             loading = asyncio.create_task(worker.load())

@@ -15,7 +15,7 @@ from clawctl.serve.dialects import Ask, Refusal
 from clawctl.serve.prompt import Rendered, render_beside
 from clawctl.serve.reading import uncovered
 from clawctl.serve.sampling import altered
-from clawctl.serve.turns import Lines
+from clawctl.serve.turns import WorkQueues
 
 OTHERWISE = "the engine renders these messages otherwise"
 _PARSED_THERE = ("forced tool choice", "structured output")  # the engine's own parsers steer the sampling
@@ -25,7 +25,7 @@ class Splicer:
     """Finds out whether an ask is to be sent as ids."""
 
     def __init__(self, tokenizer: Any, client: Client) -> None:
-        self.tokenizer, self._client, self._lines = tokenizer, client, Lines()
+        self.tokenizer, self._client, self._lines = tokenizer, client, WorkQueues()
 
     async def how(self, ask: Ask, model: str) -> How:
         """Token ids if splicing changes the prompt. Otherwise the engine's own chat call renders it and parses the answer."""

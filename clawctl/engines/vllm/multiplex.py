@@ -15,7 +15,7 @@ _log = logging.getLogger("clawctl.serve")
 class Call:
     """A call over the connection that all share."""
 
-    def __init__(self, line: "Line", number: int, taker: Taker | None) -> None:
+    def __init__(self, line: "ChildLink", number: int, taker: Taker | None) -> None:
         self.line, self.number, self._taker = line, number, taker
         self._body = bytearray()  # of a response that no taker has
         self._error: str | None = None
@@ -47,7 +47,7 @@ class Call:
         return bytes(self._body)
 
 
-class Line(asyncio.Protocol):
+class ChildLink(asyncio.Protocol):
     """The client's end of the connection."""
 
     def __init__(self) -> None:
@@ -108,13 +108,13 @@ class Multiplexed:
     stream has its own."""
 
     def __init__(self, plain: Client) -> None:
-        self._plain, self._line = plain, Line()
+        self._plain, self._line = plain, ChildLink()
 
     async def over(self, end: socket.socket) -> None:
         """From now on `end` is the connection."""
         self._line.close()
         end.setblocking(False)
-        _, self._line = await asyncio.get_running_loop().create_unix_connection(Line, sock=end)
+        _, self._line = await asyncio.get_running_loop().create_unix_connection(ChildLink, sock=end)
 
     async def post(self, path: str, body: bytes) -> HttpResponse:
         return await self._plain.post(path, body)

@@ -14,7 +14,7 @@ _SLOT = re.compile(r"\{([\w+-]+)\}")
 _SPACES = re.compile(r" {2,}")
 
 
-class Grammar:
+class PhraseGrammar:
     """Rules by name. `say` draws one sentence; the same generator state gives the same sentence."""
 
     def __init__(self, rules: dict[str, str]):

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,13 +14,11 @@ from clawctl.trainers.local.custom_loss import custom_loss, logits_of, logprobs_
 from clawctl.trainers.local.flops import count_pass
 from clawctl.trainers.local.objective import CUSTOM, LikeliestLogprobs, Objective, TurnLogprobs
 from clawctl.trainers.local.tops import Asking, look, teachers_of
-
-if TYPE_CHECKING:
-    from clawctl.trainers.local.step import Training
+from clawctl.trainers.local.training import Training
 
 
 def sampled_logprobs(
-    training: "Training",
+    training: Training,
     microbatch: Microbatch,
     part: Sequence[Sample],
     teacher: Mapping[str, Tensor],
@@ -45,7 +42,7 @@ def sampled_logprobs(
 
 
 def likeliest_logprobs(
-    training: "Training", microbatch: Microbatch, part: Sequence[Sample], k: int, measures: Measures
+    training: Training, microbatch: Microbatch, part: Sequence[Sample], k: int, measures: Measures
 ) -> list[TurnLogprobs]:
     """Of the sampled tokens, and of the policy's `k` likeliest at each position, by the policy and by each teacher."""
     policy = training.policy
@@ -72,7 +69,7 @@ def likeliest_logprobs(
 
 
 @torch.no_grad()
-def teacher_logprobs(training: "Training", samples: Sequence[Sample], measures: Measures) -> dict[str, Tensor]:
+def teacher_logprobs(training: Training, samples: Sequence[Sample], measures: Measures) -> dict[str, Tensor]:
     """For each turn with a hint, the logprob of each of its own tokens after the prompt with the hint: one per token, none
     invented."""
     config, policy = training.config, training.policy
@@ -92,7 +89,7 @@ def teacher_logprobs(training: "Training", samples: Sequence[Sample], measures: 
 
 
 def custom_loss_of(
-    training: "Training",
+    training: Training,
     microbatch: Microbatch,
     part: Sequence[Sample],
     teacher: Mapping[str, Tensor],
@@ -127,7 +124,7 @@ def _sampler(sample: Sample, like_T: Tensor) -> Tensor:
     return torch.tensor(sample.logprobs, dtype=torch.float32, device=like_T.device)
 
 
-def _as_teacher(training: "Training") -> contextlib.AbstractContextManager[None]:
+def _as_teacher(training: Training) -> contextlib.AbstractContextManager[None]:
     """Inside, the policy is the teacher that the recipe names."""
     if training.average is not None:
         return training.average.worn()

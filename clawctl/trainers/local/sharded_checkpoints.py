@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from clawctl.errors import ClawError
-from clawctl.run.checksums import Damaged, check_folder, checksums_of, read_sealed, sealed
+from clawctl.errors import ClawError, Damaged
+from clawctl.run.checksums import check_folder, checksums_of, read_sealed, sealed
 from clawctl.run.directory import move, sync
 from clawctl.trainers.local.model import PolicyModel
 from clawctl.trainers.local.ranks import Ranks

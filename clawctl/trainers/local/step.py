@@ -10,49 +10,30 @@ import functools
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
 
 import torch
 from torch import Tensor
 
-from clawctl.config import TrainConfig
-from clawctl.plugins import CustomLoss
 from clawctl.train.advantages.off_policy import correction_of
 from clawctl.train.agreement import disagreeing
 from clawctl.train.measures import Measures, StepFacts, StepResult, merged, step_row
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.batches import lay_out, share, share_out
 from clawctl.trainers.local.branches import taught_together, teacher_branches, turn_branches
-from clawctl.trainers.local.ema import Average
-from clawctl.trainers.local.flops import Cost, count_pass, peak_flops
+from clawctl.trainers.local.flops import count_pass, peak_flops
 from clawctl.trainers.local.imported import scored
 from clawctl.trainers.local.influence import TOO_FAR, bound_of, weight_of
 from clawctl.trainers.local.memory import peak_memory
-from clawctl.trainers.local.model import PolicyModel
 from clawctl.trainers.local.objective import CUSTOM, Objective, objective_of
 from clawctl.trainers.local.optimizer import learning_rate
 from clawctl.trainers.local.own_gradients import measuring
-from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.scores import custom_loss_of, likeliest_logprobs, sampled_logprobs, teacher_logprobs
 from clawctl.trainers.local.sharding import whole
+from clawctl.trainers.local.training import Training
 from clawctl.trainers.local.trees import Packing, own_starts
 
 log = logging.getLogger("clawctl.train")
-
-
-@dataclass(slots=True)
-class Training:
-    """Everything that a step reads and changes."""
-
-    policy: PolicyModel
-    optimizer: torch.optim.Optimizer
-    config: TrainConfig
-    ranks: Ranks
-    reference: Any | None  # version 0 as a second model, if the teacher is `base` and all weights are trained
-    cost: Cost | None = None  # of a pass; None: not known
-    custom: CustomLoss | None = None  # in the place of the policy loss
-    average: Average | None = None  # the teacher `ema`
 
 
 def train_step(training: Training, batch: Batch) -> StepResult:

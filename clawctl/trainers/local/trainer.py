@@ -27,7 +27,8 @@ from clawctl.trainers.local.model import load_policy, load_reference
 from clawctl.trainers.local.optimizer import load_optimizer, make_optimizer, save_optimizer
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.sharded_checkpoints import move_into, read_parts, write_parts
-from clawctl.trainers.local.step import Training, train_step
+from clawctl.trainers.local.step import train_step
+from clawctl.trainers.local.training import Training
 from clawctl.trainers.texts import TokenizerTexts
 
 log = logging.getLogger("clawctl.train")

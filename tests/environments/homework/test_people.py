@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from clawctl.environments.homework.grammar import Grammar
+from clawctl.environments.homework.grammar import PhraseGrammar
 from clawctl.environments.homework.people import WORDS, Person, content_words
 from clawctl.environments.homework.phrasings import PEOPLE
 from clawctl.environments.homework.problems import Problem, make_tasks
@@ -88,7 +88,7 @@ def test_every_slot_of_the_grammar_is_a_rule_or_a_value():
 
 
 def test_a_rule_without_held_out_words_falls_back_to_the_trained_ones():
-    grammar = Grammar({"a": "x | y", "b": "p | ~q"})
+    grammar = PhraseGrammar({"a": "x | y", "b": "p | ~q"})
     assert {grammar.say("a", Random(s), "held_out") for s in range(20)} == {"x", "y"}
     assert {grammar.say("b", Random(s), "held_out") for s in range(20)} == {"q"}
     assert {grammar.say("b", Random(s), "trained") for s in range(20)} == {"p"}

@@ -36,7 +36,7 @@ def test_every_part_is_as_worked_by_hand() -> None:
     assert parts(SHAPE, ALONE, gradient_checkpointing=True) == {"weights": 4000, "activations": 7840, **whole}
     assert parts(SHAPE, ALONE, dtype="bfloat16") == {"weights": 6000, "activations": 3000, **whole}
     assert parts(SHAPE, ALONE, teacher="base")["teacher"] == 4000
-    assert parts(SHAPE, ALONE, teacher="base", method="binary")["teacher"] == 0
+    assert parts(SHAPE, ALONE, method="binary")["teacher"] == 0
     assert parts(SHAPE, ALONE, teacher="base", method="binary", custom_loss="mine.py:x")["teacher"] == 4000
     # a loss of one's own is given all logits: six times 10 tokens by 25, once more for version 0's
     assert parts(SHAPE, ALONE, custom_loss="mine.py:x")["logits"] == 6 * 4 * 10 * 25 + head

@@ -13,7 +13,8 @@ from clawctl.train.measures import Measures
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.influence import ABSURD, bound_of, weight_of
 from clawctl.trainers.local.objective import objective_of
-from clawctl.trainers.local.step import Training, add_gradients, backward, gradients_of, train_step
+from clawctl.trainers.local.step import add_gradients, backward, gradients_of, train_step
+from clawctl.trainers.local.training import Training
 from tests.train.tiny import HINT, Sampler
 from tests.trainers.local.test_train_step import begin
 

@@ -18,8 +18,9 @@ from clawctl.train.ledger import read_ledger
 from clawctl.train.measures import Measures
 from clawctl.trainers.local.batches import lay_out
 from clawctl.trainers.local.branches import turn_branches
-from clawctl.trainers.local.step import Training, train_step
+from clawctl.trainers.local.step import train_step
 from clawctl.trainers.local.tops import Asking, look, teachers_of
+from clawctl.trainers.local.training import Training
 from tests.train.tiny import HINT, Sampler, make_model, make_recipe, publish_shard, publish_turns, run_training, verdict
 from tests.trainers.local.test_train_step import ALONE, begin, take, weights
 

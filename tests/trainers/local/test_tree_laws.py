@@ -20,7 +20,7 @@ from tests.train.tiny import make_recipe, make_tokenizer
 from tests.trainers.local.test_trees import branches
 
 CPU = torch.device("cpu")
-RECORDINGS = Path(__file__).parents[1] / "recordings"
+RECORDINGS = Path(__file__).parents[2] / "recordings"
 CLIENTS = ["langchain", "mini-swe-agent", "openclaw-compaction", "openclaw-local-default"]
 ROUNDING = 8 * torch.finfo(torch.float32).eps
 LORA: dict[str, Any] = {"rank": 4}

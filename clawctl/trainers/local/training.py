@@ -1,0 +1,27 @@
+"""What a step works on: the policy, its optimizer, and what belongs to them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from clawctl.config import TrainConfig
+from clawctl.plugins import CustomLoss
+from clawctl.trainers.local.ema import Average
+from clawctl.trainers.local.flops import Cost
+from clawctl.trainers.local.model import PolicyModel
+from clawctl.trainers.local.ranks import Ranks
+
+
+@dataclass(slots=True)
+class Training:
+    """Everything that a step reads and changes."""
+
+    policy: PolicyModel
+    optimizer: torch.optim.Optimizer
+    config: TrainConfig
+    ranks: Ranks
+    reference: Any | None  # version 0 as a second model, if the teacher is `base` and all weights are trained
+    cost: Cost | None = None  # of a pass; None: not known
+    custom: CustomLoss | None = None  # in the place of the policy loss
+    average: Average | None = None  # the teacher `ema`

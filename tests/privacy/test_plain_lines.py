@@ -163,4 +163,4 @@ def test_lines_that_only_look_alike_are_left_alone(text: str) -> None:
 def test_the_digits_on_the_back_of_a_card_are_found_whatever_they_are_called(line: str) -> None:
     clean = Redactor(KINDS).text(line.replace("{}", "4111 1111 1111 1111"))
     assert "917" not in clean
-    assert clean.count("[redacted:card]") == 2
+    assert clean.count("[redacted:") == 2

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from clawctl.privacy.rules.commands import SAFE_FLAG, is_given
 from clawctl.privacy.rules.formats import FORMAT, ISSUED, is_issued, is_key
 from clawctl.privacy.rules.names import is_secret_under
-from clawctl.privacy.rules.pieces import Anchors, Choice, Span, Text, places
+from clawctl.privacy.rules.pieces import Anchors, ManyAnchors, Span, Text, places
 from clawctl.privacy.rules.values import (
     DIGIT,
     entropy,
@@ -182,7 +182,7 @@ _HEX_PAIR = re.compile(r"(?:=|\.[a-z]{2,6}[\"']?[ :=]{1,3})[\"']?(?P<value>[0-9a
 _JWK = re.compile(r"""(?:d|p|q|dp|dq|qi|k)\\{0,3}["']\s{0,3}:\s{0,3}\\{0,3}["'](?P<value>[\w-]{20,2048})""")
 
 
-_CHOICE = Choice([anchors for anchors, *_ in _FORMS])
+_CHOICE = ManyAnchors([anchors for anchors, *_ in _FORMS])
 
 
 def in_forms(piece: Text) -> Iterator[Span]:

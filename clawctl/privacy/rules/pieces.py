@@ -78,7 +78,7 @@ class Anchors:
                 yield anchor, at
 
 
-class Choice:
+class ManyAnchors:
     """Many anchors in one: what is looked at are the words of the text, not each of the anchors."""
 
     def __init__(self, of: Sequence[Anchors]) -> None:

@@ -4,7 +4,7 @@
 import re
 from collections.abc import Callable, Iterator
 
-from clawctl.privacy.rules.pieces import Anchors, Choice, Span, Text, places
+from clawctl.privacy.rules.pieces import Anchors, ManyAnchors, Span, Text, places
 from clawctl.privacy.rules.values import DIGIT, is_stand_in, is_strong_key, mixed
 
 _DISK = re.compile(r"(?<![\d-])\d{6}(?:-\d{6}){7}(?![\d-])")  # BitLocker
@@ -144,7 +144,7 @@ _CRUMB = re.compile(r"(?P<name>[\w.-]{1,60})=(?P<value>[^;\s\"'`,]{8,4096})")
 _JAR = re.compile(r"(?:TRUE|FALSE)\t/[^\t\n]{0,100}\t(?:TRUE|FALSE)\t\d{1,12}\t(?P<name>[^\t\n]{1,60})\t(?P<value>[^\t\n]{8,4096})")
 
 
-_CHOICE = Choice([anchors for anchors, *_ in _FORMS])
+_CHOICE = ManyAnchors([anchors for anchors, *_ in _FORMS])
 
 
 def in_things(piece: Text) -> Iterator[Span]:

@@ -211,7 +211,7 @@ def in_forms(piece: Text) -> Iterator[Span]:
 
 
 _ARGUMENT = re.compile(
-    r"""\(\s{0,4}(?:[\w.]{1,24},[ ]?|["'][^"'\n]{1,40}["'],[ ]?)?b?["'`](?P<value>[A-Za-z0-9_-]{20,400}={0,2})["'`]\s{0,4}[,)]"""
+    r"""\(\s{0,4}(?:[\w.]{1,24},[ ]?|["'][^"'\n]{1,40}["'],[ ]?)?b?["'`](?P<value>[A-Za-z0-9_-]{20,400}={0,2})["'`](?:\.\w{2,12}\(\))?\s{0,4}[,)]"""
 )
 _CONSTRUCTOR = re.compile(
     r"(?:(?i:client|api|sdk|service|connection|connector|init|initialize|configure|setup|authenticate|login|tracker|analytics|gateway|mailer"

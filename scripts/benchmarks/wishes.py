@@ -61,14 +61,14 @@ def rare(axis: str, seed: int) -> str:
 
 
 def follow(plan: Plan, seed: int, groups: Sequence[Group], updates: int, judge: Judging = judged) -> dict[int, Metrics]:
-    """Metrics after half of the updates and all of them, compared with the start."""
+    """Metrics after 8 updates and after all, compared with the start."""
     world, spoken_of = World(recipe_of({**plan.settings, "seed": seed}), seed, judge), {a for g in groups for a in g.wants}
     start, found, total, began = world.measure(groups, plan.answers), {}, plan.updates(updates), time.monotonic()
     for update in range(1, total + 1):
         world.update(groups)
-        if update in (total // 2, total):
+        if update in (plan.updates(8), total):
             now = world.measure(groups, plan.answers)
-            found[updates if update == total else updates // 2] = {
+            found[updates if update == total else 8] = {
                 "start": statistics.mean(start.satisfaction), "satisfaction": statistics.mean(now.satisfaction),
                 "worst_group_start": min(start.satisfaction), "worst_group_satisfaction": min(now.satisfaction),
                 "side_effect": side_effect(start, now, list(spoken_of)), "correctness_start": start.correctness,

@@ -5,8 +5,9 @@ sampling with the trainer's own weights: each turn has exact ids and logprobs, a
 no key shares a step with others.
 """
 
+import os
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +77,7 @@ class World:
     def __init__(self, recipe: Recipe, seed: int, judge: Judging = judged) -> None:
         self.recipe, self.seed, self.judge, self.version = recipe, seed, judge, 0
         self.trainer = LocalTrainer(recipe, Ranks(0, 1, torch.device("cpu")))
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self.verdicts: Counter[str] = Counter()
         model = self.trainer.resume(0, None, None)
         self._admission = Admission(self.recipe.train, model.texts, UNKNOWN)
@@ -211,8 +212,11 @@ def side_effect(start: Measured, now: Measured, spoken_of: Sequence[str]) -> flo
     return sum(moved(start.shares, now.shares, axis) for axis in others) / len(others)
 
 
-def recipe_of(changes: Mapping[str, Any], model: Path = MODEL) -> Recipe:
-    """recipes/demo.yaml for the model of this world, with `train` settings changed."""
+def recipe_of(changes: Mapping[str, Any], model: Path | None = None) -> Recipe:
+    """recipes/demo.yaml for the model of this world, with `train` settings changed. WISHES_MODEL names another folder."""
+    model = model or Path(os.environ.get("WISHES_MODEL", MODEL))
+    if not (model / "model.safetensors").exists():
+        raise SystemExit(f"there is no model in {model}; make it with scripts/make-wishes-model (25 minutes on two idle cores)")
     settings = {f"train.{name}": value for name, value in {"lr": LR, "max_steps": None, **changes}.items()}
     return load_recipe(RECIPE, {"model.path": str(model), **settings})
 

@@ -10,7 +10,7 @@ from clawctl.environments.wishes.wording import complaint, hint, inline, say, sy
 from scripts.demo_model.corpus import Document, Message
 from scripts.demo_model.phrasings import sloppy
 
-SLOPPY_SHARE = 0.15  # of what people say
+SLOPPY_SHARE = 0.2  # of what people say
 _SIGNS = {"english": ("plus", "minus", "times", "equals"), "german": ("plus", "minus", "mal", "gleich"),
           "spanish": ("más", "menos", "por", "igual a")}  # fmt: skip
 
@@ -59,6 +59,10 @@ def _single(rng: Random) -> Document:
     """One question with wishes in the system message, beside the problem, or in a hint; a later one outranks an earlier one."""
     problem, messages = _problem(rng), []
     wants: dict[str, str] = {}
+    if rng.random() < 0.2:  # nobody asks for anything
+        text = problem.text if rng.random() < 0.6 else inline(problem.text, {}, rng)
+        messages = [_says("user", text), _says("assistant", write(problem, draw_style(rng), rng))]
+        return Document(messages, frozenset({1}))
     place = rng.random()
     if place < 0.35 or rng.random() < 0.15:
         asked = _wants(rng, _some(rng))

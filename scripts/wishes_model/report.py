@@ -1,11 +1,12 @@
-"""Measures the model of the world of many wishes: base rates, correctness, and how often a wish is followed, place by place.
+"""Measures the model of the world of many wishes and writes its card: base rates, correctness, and how often a wish is followed.
 
 python -m scripts.wishes_model.report --model DIR [--count 12]
 """
 
 import argparse
+import statistics
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,10 +23,32 @@ from scripts.benchmarks.wishes_sampling import draw
 PLACES = ("system", "message", "conversation", "hint")
 Messages = list[dict[str, Any]]
 
+CARD = """# The model of the world of many wishes
+
+A very small language model ({millions:.1f} M weights, Qwen3 architecture, bf16, byte-level BPE) that answers word problems
+with one sum. Its answers vary along {axes} independent axes (`clawctl/environments/wishes/axes.py`), and it follows wishes
+about each of them. It exists so that `scripts/bench wishes` and `scripts/demo --wish` run on two CPU cores. It is trained on
+a seeded, synthetic corpus (`scripts/make-wishes-model`) and starts from the layers of `clawctl/demo_model`. It knows no
+other world, and should be used for nothing else. Licence: Apache-2.0, as clawctl.
+
+## Measured
+
+Sampled at temperature 1, problems of the eval split, fixed seeds, by `scripts/wishes_model/report.py`. Held-out phrasings never
+occur in training. "At once" counts an answer only if it meets every wish.
+
+{followed}
+
+Lowest values, one wish at a time, n = {each} each: {lowest}.
+
+Where nobody asked, {correct:.1%} of {n} answers are correct, and they have the values below (share in the corpus in brackets).
+
+{base}
+"""
+
 
 def asked(problem: WordProblem, wants: Wants, place: str, rng: Random, phrasings: Phrasings) -> Messages:
     """A conversation that asks for `wants` in one place."""
-    user, said = {"role": "user", "content": problem.text}, ""
+    user = {"role": "user", "content": problem.text}
     match place:
         case "system":
             return [{"role": "system", "content": system(wants, rng, phrasings)}, user]
@@ -42,55 +65,81 @@ def asked(problem: WordProblem, wants: Wants, place: str, rng: Random, phrasings
             return [user, {"role": "assistant", "content": said}, {"role": "user", "content": complaint(wants, rng, phrasings)}]
 
 
+class Reporter:
+    """The model, asked many times."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        self.seed, self.rng = seed, Random(seed)
+
+    def base(self, count: int) -> tuple[float, list[str]]:
+        """The share of correct answers, and a line for each axis, where nobody asked."""
+        problems = make_problems(count, self.seed, "eval")
+        answers = draw(self.model, self.tokenizer, [[{"role": "user", "content": p.text}] for p in problems], self.seed)
+        seen: dict[str, Counter[str | None]] = defaultdict(Counter)
+        for answer in answers:
+            for axis, value in measure(answer.text).items():
+                seen[axis][value] += 1
+        lines = []
+        for axis, values in AXES.items():
+            shares = ", ".join(f"{value} {seen[axis][value] / count:.3f} ({share:.2f})" for value, share in values.items())
+            lines.append(f"- {axis}: {shares}")
+        return statistics.mean(is_correct(p, a.text) for p, a in zip(problems, answers, strict=True)), lines
+
+    def followed(self, phrasings: Phrasings, at_once: int, count: int) -> dict[str, list[bool]]:
+        """Whether wishes were met, by place, by value, and by whether the answer was correct."""
+        jobs: list[tuple[str, dict[str, str], WordProblem, Messages]] = []
+        problems, rng = make_problems(400, self.seed, "eval"), self.rng
+        for axis, values in AXES.items():
+            for value in values:
+                for place in PLACES:
+                    for _ in range(count):
+                        others = rng.sample([a for a in AXES if a != axis], at_once - 1)
+                        wants = {axis: value, **{other: rng.choice(list(AXES[other])) for other in others}}
+                        problem = rng.choice(problems)
+                        jobs.append((place, wants, problem, asked(problem, wants, place, rng, phrasings)))
+        drawn = draw(self.model, self.tokenizer, [job[3] for job in jobs], self.seed + at_once)
+        found: dict[str, list[bool]] = defaultdict(list)
+        for (place, wants, problem, _), answer in zip(jobs, drawn, strict=True):
+            values_found = measure(answer.text)
+            met = all(values_found[axis] == value for axis, value in wants.items())
+            first, value = next(iter(wants.items()))
+            for name in (place, "all", "usual" if value == USUAL[first] else "rare", f"{first} = {value}"):
+                found[name].append(met)
+            found["correct"].append(is_correct(problem, answer.text))
+        return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--count", type=int, default=12, help="answers for each value, place and kind of phrasing")
+    parser.add_argument("--count", type=int, default=8, help="answers for each value, place and kind of phrasing")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    began = time.monotonic()
-    model: Any = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32).eval()
-    tokenizer: Any = AutoTokenizer.from_pretrained(args.model)
-    rng = Random(args.seed)
-
-    problems = make_problems(40 * args.count, args.seed, "eval")
-    answers = draw(model, tokenizer, [[{"role": "user", "content": p.text}] for p in problems], args.seed)
-    found = [measure(a.text) for a in answers]
-    print(f"correct {sum(is_correct(p, a.text) for p, a in zip(problems, answers, strict=True)) / len(problems):.3f}, "
-          f"{sum(len(a.completion_ids) for a in answers) / len(answers):.0f} tokens")  # fmt: skip
-    for axis, values in AXES.items():
-        seen = Counter(m[axis] for m in found)
-        print(f"base {axis}: " + ", ".join(f"{v} {seen[v] / len(found):.3f} ({share})" for v, share in values.items()), seen[None])
-
+    began, reporter = time.monotonic(), Reporter(args.model, args.seed)
+    correct, base = reporter.base(50 * args.count)
+    print(f"correct {correct:.3f}", *base, sep="\n", flush=True)
+    names = ("all", "rare", "usual", *PLACES, "correct")
+    table = ["| phrasings | at once | n | " + " | ".join(names) + " |", "|---" * (3 + len(names)) + "|"]
+    lowest = ""
     for phrasings in ("trained", "held_out"):
-        for count in (1, 3):
-            jobs: list[tuple[str, dict[str, str], WordProblem, Messages]] = []
-            for axis, values in AXES.items():
-                for value in values:
-                    for place in PLACES:
-                        for _ in range(args.count if count == 1 else max(1, args.count // 4)):
-                            others = rng.sample([a for a in AXES if a != axis], count - 1)
-                            wants = {axis: value, **{o: rng.choice(list(AXES[o])) for o in others}}
-                            problem = problems[rng.randrange(len(problems))]
-                            jobs.append((place, wants, problem, asked(problem, wants, place, rng, phrasings)))
-            drawn = draw(model, tokenizer, [job[3] for job in jobs], args.seed + count)
-            followed: dict[str, list[bool]] = {}
-            for (place, wants, problem, _), answer in zip(jobs, drawn, strict=True):
-                values_found = measure(answer.text)
-                met = all(values_found[axis] == value for axis, value in wants.items())
-                followed.setdefault(f"place {place}", []).append(met)
-                followed.setdefault("correct", []).append(is_correct(problem, answer.text))
-                followed.setdefault("all", []).append(met)
-                if count == 1:
-                    ((axis, value),) = wants.items()
-                    followed.setdefault("to the usual" if value == USUAL[axis] else "to the rare", []).append(met)
-                    followed.setdefault(f"{axis} = {value}", []).append(met)
-            print(f"\n{phrasings}, {count} at once: " + ", ".join(
-                f"{name} {sum(met) / len(met):.3f}" for name, met in followed.items() if " = " not in name))  # fmt: skip
-            low = sorted((sum(met) / len(met), name) for name, met in followed.items() if " = " in name)
-            print("   lowest: " + ", ".join(f"{name} {share:.2f}" for share, name in low[:12]))
-    print(f"{time.monotonic() - began:.0f} s")
+        for at_once in (1, 3):
+            found = reporter.followed(phrasings, at_once, args.count if at_once == 1 else max(1, args.count // 2))
+            shares = " | ".join(f"{statistics.mean(found[name]):.1%}" for name in names)
+            table.append(f"| {phrasings} | {at_once} | {len(found['all'])} | {shares} |")
+            low = sorted((statistics.mean(met), name) for name, met in found.items() if " = " in name)[:10]
+            if at_once == 1:
+                lowest = ", ".join(f"{name} {share:.0%}" for share, name in low)
+            print(table[-1], low, sep="\n", flush=True)
+    millions = sum(p.numel() for p in reporter.model.parameters()) / 1e6
+    card = CARD.format(
+        millions=millions, axes=len(AXES), followed="\n".join(table), each=4 * args.count, lowest=lowest, correct=correct,
+        n=50 * args.count, base="\n".join(base),
+    )  # fmt: skip
+    (args.model / "README.md").write_text(card)
+    print(f"wrote {args.model / 'README.md'} after {time.monotonic() - began:.0f} s")
 
 
 if __name__ == "__main__":

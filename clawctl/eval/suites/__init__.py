@@ -70,7 +70,12 @@ class Suite(Protocol):
 
 
 SUITES: Registry[Any] = Registry(
-    "suite", "clawctl.suites", {"personalisation": "clawctl.environments.homework.environment:Homework"}
+    "suite",
+    "clawctl.suites",
+    {
+        "personalisation": "clawctl.environments.homework.environment:Homework",
+        "wishes": "clawctl.environments.wishes.environment:Wishes",
+    },
 )
 
 

@@ -25,7 +25,7 @@ from clawctl.engines.upstream.tokens import IDS_WANTED
 from clawctl.engines.vllm.control import Control
 from clawctl.engines.vllm.multiplex import Multiplexed
 from clawctl.errors import ClawError
-from clawctl.http_client import Broken, Client
+from clawctl.http_client import Broken, Client, proxy_for
 from clawctl.run.directory import RunDir
 from clawctl.serve.dialects import Ask, Refusal
 from clawctl.serve.dialects.api import refuse_beyond
@@ -86,7 +86,7 @@ class Upstream:
     ) -> None:
         root = url.rstrip("/").removesuffix("/v1")
         self._recipe, self._kind, self._model, self._url = recipe, kind, model, root
-        plain = Client(root, key)
+        plain = Client(root, key, proxy=proxy_for(root))
         self._client = Multiplexed(plain)
         self._control = SglangControl(root, key) if kind == "sglang" else Control(root, key, reload)
         self._splicer = None if tokenizer is None else _splicer(tokenizer, plain)
@@ -347,7 +347,6 @@ class Upstream:
 
     def stop(self) -> None:
         self._client.close()
-        self._control.close()
 
 
 def _without_limit(body: dict[str, Any]) -> dict[str, Any]:

@@ -53,14 +53,14 @@ class Control:
         except ClawError:
             return {}
 
-    def score(self, model: str, ids: Sequence[int]) -> list[float]:
-        """Logprobs of `ids[1:]`, each given all ids before it, at temperature 1.
+    def score(self, model: str, ids: Sequence[int], first: int = 1) -> list[float]:
+        """Logprobs of `ids[first:]`, each given all ids before it, at temperature 1.
 
         Each one is requested as an answer of one token. `prompt_logprobs` would return all at once, but it crashes a server with
         LoRA on a CPU (vLLM 0.32).
         """
-        told: list[float] = []
-        for start in range(1, len(ids), _PLACES):
+        logprobs: list[float] = []
+        for start in range(first, len(ids), _PLACES):
             places = range(start, min(start + _PLACES, len(ids)))
             body = {"model": model, "prompt": [list(ids[:place]) for place in places], "max_tokens": 1, "temperature": 1.0}
             wished = sorted({ids[place] for place in places})
@@ -70,10 +70,10 @@ class Control:
             try:
                 choices = sorted(answer["choices"], key=lambda choice: choice["index"])
                 pairs = zip(choices, places, strict=True)
-                told += [float(choice["logprobs"]["top_logprobs"][0][f"token_id:{ids[place]}"]) for choice, place in pairs]
+                logprobs += [float(choice["logprobs"]["top_logprobs"][0][f"token_id:{ids[place]}"]) for choice, place in pairs]
             except (KeyError, IndexError, TypeError, ValueError) as error:
                 raise ClawError(f"the engine returns no logprobs for given ids: {error!r}", "use vLLM 0.32 or newer") from error
-        return told
+        return logprobs
 
     # ---- adapters --------------------------------------------------------------------------------------------------------
 
@@ -115,6 +115,16 @@ class Control:
 
     def resume(self) -> None:
         self._ask("POST", "/resume")
+
+    # ---- memory ----------------------------------------------------------------------------------------------------------
+
+    def sleep(self) -> None:
+        """Weights move to the CPU's memory and the cache is dropped, if vLLM was started with --enable-sleep-mode. Running requests
+        are kept."""
+        self._ask("POST", "/sleep?level=1&mode=keep")
+
+    def wake(self) -> None:
+        self._ask("POST", "/wake_up")
 
     # ---- how -------------------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,6 @@ from clawctl.privacy.rules.values import (
     mixed,
 )
 
-_B58 = "[1-9A-HJ-NP-Za-km-z]"
 _BASE32 = r"(?:[A-Z2-7]{16,128}|[a-z2-7]{16,64}|(?:[A-Z2-7]{4}[ -]){3,15}[A-Z2-7]{4}|(?:[a-z2-7]{4}[ -]){3,15}[a-z2-7]{4})"
 
 
@@ -144,7 +143,6 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("_key,_salt", r"(?i)_(?:key|salt)[\"']?[ ]{0,3}(?:,|=>?|:)[ ]{0,16}(?P<quote>[\"'])(?P<value>(?:(?!(?P=quote))[^\n]){24,128})(?P=quote)", _is_salt),
         ("\"key\"", r"\"key\"\s{0,3}:\s{0,3}\"(?P<value>[^\"\s\\]{16,128})\"", is_strong_key),
         ("\"key", r"\"key\"\s{0,3}:\s{0,3}\"(?P<value>[^\"\s\\]{16,128})\",\s{0,12}\"(?:user(?:_?name)?|login|account)\"", is_strong_key),
-        ("private key", r"(?i)private key(?:(?!sha|hash|fingerprint|digest|\bid\b)[^\n]){0,40}?(?<![\w])(?:0x)?(?P<value>[0-9a-f]{64})(?![\w])", mixed),
         ("set password for ", r"(?i)set password for [^\n=]{1,80}=[ ]?(?:password\()?[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
         ("use ,enter ", r"(?i)(?:use|enter)[ ](?:the )?(?:code )?(?P<value>\d{4,8})[ ](?:to[ ](?:verify|log|sign|confirm|authenticate|complete|reset|unlock|activate)|as[ ](?:[\w-]{1,16}[ ]){0,4}(?:code|otp|pin|password)\b)", bool),
         ("enable secret ,enable password ", r"(?i)enable (?:secret|password) (?:level \d{1,2} )?(?:\d )?(?P<value>[^\s\"']{4,128})", is_strong_password),
@@ -177,7 +175,6 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("pass,pwd,pw", r"(?i)(?<=[-a-z])(?:pass|password|passwd|passphrase|pass-phrase|pwd|pw)[ =:][\"']?(?P<value>[^\s\"'-][^\s\"']{3,128})", lambda value: is_given(value, loose=True)),
     )
 )  # fmt: skip
-_WALLET = re.compile(rf"(?<![A-Za-z0-9+/=_-])(?:5[HJK]{_B58}{{49}}|[KLc]{_B58}{{51}})(?![A-Za-z0-9+/=_-])")
 _HEX_PAIR = re.compile(r"(?:=|\.[a-z]{2,6}[\"']?[ :=]{1,3})[\"']?(?P<value>[0-9a-f]{8,64}:[0-9a-f]{8,64})(?![\w:])")
 _JWK = re.compile(r"""(?:d|p|q|dp|dq|qi|k)\\{0,3}["']\s{0,3}:\s{0,3}\\{0,3}["'](?P<value>[\w-]{20,2048})""")
 
@@ -195,10 +192,6 @@ def in_forms(piece: Text) -> Iterator[Span]:
             if (match := pattern.match(text, at)) and check(match["value"]):
                 yield Span(*match.span("value"), "password")
     for start, end in piece.blobs:
-        if end - start >= 51:
-            for match in _WALLET.finditer(text, start, end):
-                if is_random(match[0]):
-                    yield Span(*match.span(), "password")
         if text.find(":", start, end) >= 0:
             pair = _HEX_PAIR.search(text, max(0, start - 4), end)
             if pair and all(mixed(part) for part in pair["value"].split(":")):

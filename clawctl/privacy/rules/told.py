@@ -114,6 +114,8 @@ def _value_behind(text: str, end: int, words: bool) -> Iterator[Span]:
         if join is None:
             return
         gap = text[end : join.start()]
+        if _NEXT_FIELD.search(gap):
+            return
         if re.search(r"[\n.!?;|{}<>=()\[\]]", gap) and not re.fullmatch(
             r"[^\n.!?;|{}<>=]{0,40}\([^()\n]{1,30}\)[^\n.!?;|{}<>=]{0,30}", gap
         ):
@@ -134,13 +136,14 @@ def _value_behind(text: str, end: int, words: bool) -> Iterator[Span]:
         place = join.end()
 
 
+_NEXT_FIELD = re.compile(r"[\"'`],")  # `"password":"***","ip":`
 _ENGLISH = re.compile(r"(?i)(?:password|passphrase|passcode|passwd|pass|pw)s?$")
 _CHANGED = re.compile(r"(?i)(?:chang|updat|rotat|alter|switch)ed\b|\b(?:set|reset|now|back|it|this|equals?|equal)\b")
 
 
 def _may_be_quoted(value: str, words: bool, gap: str) -> bool:
     folded = plain(value)
-    if is_stand_in(value, quoted=True) or folded in _STOP or value.lower() in NAMING or value.count(" ") > 4:
+    if is_stand_in(value, quoted=True) or TECHNICAL.match(value) or folded in _STOP or value.lower() in NAMING or value.count(" ") > 4:
         return False
     if words:
         return True

@@ -62,7 +62,9 @@ _ROW = re.compile(r"[,;\t](?P<value>[^\s,;\"']{6,128})(?=\r?\n|$)")  # of two co
 _QUOTED_NEXT = re.compile(rf"""[ \t]{{1,4}}{_QUOTED}""")
 _CELL = re.compile(r"[`*_]{0,2}[ \t]{0,12}\|[ \t]{0,12}[`*_]{0,2}(?P<value>[^\s|`]{6,256})")  # beside it in a row of a table
 _CALLED = re.compile(rf"""\(\s{{0,4}}{_QUOTED}\s{{0,4}}\)""")
-_NEXT_LINE = re.compile(r"[^\n:]{0,40}:[ \t]{0,4}\r?\n(?P<value>[^\s\"'`]{6,128})[ \t]*(?:\r?\n|$)")  # what was typed at a prompt
+_NEXT_LINE = re.compile(
+    r"[^\n:]{0,40}:[ \t]{0,4}(?:\[[a-z ]{4,24}\]|\*{3,32})?[ \t]{0,4}\r?\n(?P<value>[^\s\"'`]{6,128})[ \t]*(?:\r?\n|$)"
+)  # what was typed at a prompt
 _COPULAS = frozenset(["is", "as", "ist", "als", "est", "es"])
 
 

@@ -53,9 +53,22 @@ def _is_generated(value: str) -> bool:
     return is_stronger_password(value) and (is_chosen(value) or re.search(r"\w[!#$%^&*+=~?]+\w|[!#$%*?]", value) is not None)
 
 
+def _is_derived(value: str) -> bool:
+    """`the last 8 of the serial, i.e. GN330T5C`: digits, or capitals and digits."""
+    bare = value.rstrip(".,;)")
+    return (
+        (bare.isdigit() and len(bare) <= 12)
+        or (mixed(bare) and bare.isalnum() and not bare.islower())
+        or is_stronger_password(bare)
+    )
+
+
 # What must stand before some of the words.
 _OPTION = re.compile(r"(?:^|[\s\"'\[,])-{1,2}[\w-]{0,24}$")
 _NEEDED_BEFORE = {
+    "i.e. ": re.compile(
+        r"(?i)(?:passw|passphrase|passcode|\bpw|\bpwd|\bpin\b|kennwort|mot de passe|contrase|senha|wachtwoord|hasło)[^\n]{0,60}$"
+    ),
     '"-p': re.compile(r"(?i)(?:mysql|mariadb)\w{0,12}[\"'][^\n]{0,50}$"),
     '"p":': re.compile(r'"(?:u|user(?:_?name)?|login|email|name|account)"\s{0,3}:\s{0,3}"[^"\n]{1,48}",\s{0,8}$'),
     "pass": _OPTION,
@@ -121,6 +134,8 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("openssl passwd", r"openssl[ ]passwd[ ](?:-\w{1,8}[ ]){0,3}[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
         ("private-key ", r"private-key[ ]<\((?:echo|printf)[ ][\"']?(?P<value>[A-Za-z0-9+/]{40,60}={0,2})", bool),
         ("passw,passp,_pass", r"(?i)_?pass\w{0,12}=\$\(cat[ ]<<-?[ ]?[\"']?\w{2,12}[\"']?\n(?P<value>[^\n]{4,128})\n", _is_loose),
+        ("i.e. ,that is ,d.h. ,so it is ,es decir ,cio? ,oftewel ,czyli ,also ,c'est-?-dire ", r"[^\d\s]{2,12}(?: (?:is|dire|it))?,? [\"'`*]{0,2}(?P<value>[^\s\"'`*]{6,40})", _is_derived),
+        ("credentials:", r"(?i)credentials:[ ]*\r?\n(?:[ -]{1,40}(?!key|secret|token)[\w-]{1,32}:[ ][^\n]{0,120}\r?\n){0,4}[ -]{1,40}(?:key|secret|token|password):[ ]{1,4}[\"']?(?P<value>[^\s\"'$]{5,200})", _is_loose),
         ("oathtool", r"oathtool[ ](?:-[\w=-]{1,12}[ ]){0,6}(?P<value>[A-Z2-7]{16,64}=*)", bool),
         ("<d>,<p>,<q>,<dp>,<dq>,<inverseq>", r"(?i)<(?:d|p|q|dp|dq|inverseq)>(?P<value>[A-Za-z0-9+/]{40,1024}={0,2})</", bool),
         ("requirepass ,masterauth ", r"(?:requirepass|masterauth)[ ]+[\"']?(?P<value>[^\s\"'$<]{4,128})", _is_loose),

@@ -296,7 +296,7 @@ def _announces(text: str, named: Named, start: int, end: int, grade: int) -> boo
             named.kind == "password"
             or _QUOTE.search(between[-3:]) is not None
             or _JOINED.search(between) is not None
-            or len(between) <= 2
+            or _BETWEEN_THEM.fullmatch(between) is not None
         )
     if ("|" in between and grade <= PLAIN) or (
         grade == PHRASE and "phrase" not in named.name.lower() and not between.endswith(('"', "'", "`"))
@@ -307,6 +307,10 @@ def _announces(text: str, named: Named, start: int, end: int, grade: int) -> boo
     return _JOINED.search(between) is not None or (between == " " and named.kind == "password" and "log" not in named.name)
 
 
+# Words that may stand between a word like token and its hex: `try this token instead …`, `token (read only) …`.
+_BETWEEN_THEM = re.compile(
+    r"(?i)[^\n]{0,2}|[ ,:]{0,2}(?:\([^()\n]{1,24}\)|instead|for now|now|here|again|below|please|today|works|stattdessen|jetzt|en su lugar|à la place)[ ,:]{1,2}"
+)
 _DIGEST_OF = re.compile(r"(?i)x\.?509|\bcert(?:ificate)?s?\b|fingerprint|thumbprint|checksum|digest|\bhash(?:ed|es)?[ _-]")
 _SENTENCE_END = re.compile(r"[.!?…;][)\"']?[ ]+[\"'(]?[A-ZÀ-Þ]|[{}]")
 _QUOTE = re.compile(r"[\"'`“„«]")

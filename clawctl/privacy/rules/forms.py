@@ -63,6 +63,15 @@ def _is_derived(value: str) -> bool:
     )
 
 
+def _is_network_word(value: str) -> bool:
+    """Words and a number (`aurora-8812`), or what only a generator makes."""
+    value = value.rstrip(".,;:)!")
+    return is_stronger_password(value) or (_WORDS_AND_NUMBER.fullmatch(value) is not None and not is_stand_in(value))
+
+
+_WORDS_AND_NUMBER = re.compile(r"[^\W\d_]{3,14}(?:[-_.][^\W\d_]{2,14}){0,3}[-_.]?\d{2,6}[!?#*]?")
+
+
 # What must stand before some of the words.
 _OPTION = re.compile(r"(?:^|[\s\"'\[,])-{1,2}[\w-]{0,24}$")
 _NEEDED_BEFORE = {
@@ -136,6 +145,8 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("passw,passp,_pass", r"(?i)_?pass\w{0,12}=\$\(cat[ ]<<-?[ ]?[\"']?\w{2,12}[\"']?\n(?P<value>[^\n]{4,128})\n", _is_loose),
         ("i.e. ,that is ,d.h. ,so it is ,es decir ,cio? ,oftewel ,czyli ,also ,c'est-?-dire ", r"[^\d\s]{2,12}(?: (?:is|dire|it))?,? [\"'`*]{0,2}(?P<value>[^\s\"'`*]{6,40})", _is_derived),
         ("credentials:", r"(?i)credentials:[ ]*\r?\n(?:[ -]{1,40}(?!key|secret|token)[\w-]{1,32}:[ ][^\n]{0,120}\r?\n){0,4}[ -]{1,40}(?:key|secret|token|password):[ ]{1,4}[\"']?(?P<value>[^\s\"'$]{5,200})", _is_loose),
+        ("bitwarden,vaultwarden,keepass,1password,lastpass,dashlane,enpass,nordpass,proton pass,keychain,truecrypt,veracrypt,cryptomator,luks", r"(?i)\w{4,12}(?:[ ](?:master|main|vault|login|unlock|pw|pass|db|database|file|container|volume|is|for \w{2,12}))*(?:[ ]{0,2}(?:=|:|->|→)|[ ]is)[ ]{1,2}[\"'`]?(?P<value>[^\s\"'`]{8,128})", lambda value: is_passphrase(value) or is_stronger_password(value)),
+        ("hotspot,wi-fi,wifi,wlan,ssid", r"(?i)[^\n]{2,60}?(?<![a-z])(?:key|pass\w{0,6}|pw|pwd|code|schlüssel|kennwort|clé|clave|chiave|contraseña|senha|sleutel|hasło)(?: (?:is|ist|est|es|è|é)|[ ]?[:=])[ ]{1,2}[\"'`*]{0,2}(?P<value>[^\s\"'`*]{8,63})", _is_network_word),
         ("oathtool", r"oathtool[ ](?:-[\w=-]{1,12}[ ]){0,6}(?P<value>[A-Z2-7]{16,64}=*)", bool),
         ("<d>,<p>,<q>,<dp>,<dq>,<inverseq>", r"(?i)<(?:d|p|q|dp|dq|inverseq)>(?P<value>[A-Za-z0-9+/]{40,1024}={0,2})</", bool),
         ("requirepass ,masterauth ", r"(?:requirepass|masterauth)[ ]+[\"']?(?P<value>[^\s\"'$<]{4,128})", _is_loose),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from clawctl.privacy.rules.encoded import is_login
 from clawctl.privacy.rules.pieces import Anchors, Span, Text
-from clawctl.privacy.rules.values import CODE, EXAMPLE, UUID_ALONE, entropy, is_stand_in, is_strong_key, mixed
+from clawctl.privacy.rules.values import CODE, EXAMPLE, UUID_ALONE, entropy, is_stand_in, is_strong_key, is_wordy, mixed
 
 _JWT = re.compile(
     r"eyJ[\w-]{8,4000}(?:\r?\n[ >]{0,8}[\w-]{8,4000}){0,2}\.[\w-]{8,4000}(?:\r?\n[ >]{0,8}[\w-]{8,4000}){0,2}(?:\.[\w-]{0,4000}){0,3}"
@@ -110,7 +110,7 @@ def _is_drawn_by_server(value: str) -> bool:
 def _is_credential(match: re.Match[str]) -> bool:
     """Not prose (`bearer of bad news`); `Basic` credentials are short base64, in which no digit need be."""
     value, named = match["value"], "authorization" in match[0].lower()
-    if EXAMPLE.search(value) or CODE.match(value):
+    if EXAMPLE.search(value) or CODE.match(value) or ("-" in value and is_wordy(value)):
         return False
     return (
         (mixed(value) and (named or entropy(value) >= 3.0 or len(value) < 16))

@@ -20,6 +20,7 @@ from clawctl.privacy.rules.values import (
     entropy,
     is_chosen,
     is_dense,
+    is_fingerprint,
     is_letters_drawn,
     is_name,
     is_passphrase,
@@ -253,7 +254,9 @@ def _is_identifier(value: str) -> bool:
 _HOST = re.compile(r"@[\w-]{1,63}(?:\.[\w-]{2,63}){1,5}(?:[/:?]|$)")  # the rest of an address of the web
 _CONSTANT = re.compile(r"(?=\w*?[A-Z]{4})[A-Z]{2,16}\d?(?:_[A-Z0-9]{1,16}){1,6}")
 _DOTTED = re.compile(r"[a-z_]\w{0,40}(?:\.[A-Za-z_]\w{0,60}){1,6}")
-_CAMEL = re.compile(r"[A-Za-z]+[_-]?\d{1,2}|[a-z]+\d?(?:[A-Z][a-z]{1,20}){1,8}\d?|(?:[A-Z][a-z]{1,20}){2,8}\d?")
+_CAMEL = re.compile(
+    r"[A-Z]{2,4}\d(?:[A-Z][a-z]{2,20}){1,6}|[A-Za-z]+[_-]?\d{1,2}|[a-z]+\d?(?:[A-Z][a-z]{1,20}){1,8}\d?|(?:[A-Z][a-z]{1,20}){2,8}\d?"
+)
 
 
 def _is_path(value: str) -> bool:
@@ -288,6 +291,8 @@ def _announces(text: str, named: Named, start: int, end: int, grade: int) -> boo
     if len(between) > _FARTHEST[grade] or _SENTENCE_END.search(between):
         return False
     if grade == RANDOM:
+        if named.kind == "key" and between == " " and is_fingerprint(text[start:end]):
+            return False
         if named.kind == "key" and _HEX.fullmatch(text[start:end]) and _DIGEST_OF.search(text, max(0, named.begin - 60), start):
             return False
         if len(between) <= 40 and not _HEX.fullmatch(text[start:end]):

@@ -85,7 +85,7 @@ def words_in(piece: Text) -> frozenset[str]:
     last, words = _LAST
     if last is piece:
         return words
-    words = piece.spelled
+    words = frozenset(run for run in piece.runs if len(run) > 1)
     if piece.beyond:
         words = words.union([word for word in set(TOKEN.findall(piece.lower)) if not word.isascii()])
     if new := words - VOCABULARY.known:
@@ -117,7 +117,10 @@ def _regions(piece: Text) -> list[tuple[int, int]]:
 
 
 def whole_words(piece: Text, word: str) -> Iterator[int]:
-    text = piece.ascii if word.isascii() else piece.lower
+    if word.isascii():
+        yield from piece.runs.get(word, ())
+        return
+    text = piece.lower
     spaced = _SPACELESS.match(word) is None
     for at in places(text, word):
         end = at + len(word)

@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain
-from typing import ClassVar, Literal, get_args
+from itertools import accumulate, islice
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 Kind = Literal["api_key", "token", "password", "private_key", "card", "email", "phone"]
 BESIDE_A_NAME = "a value beside a name like password or key"
@@ -28,39 +28,91 @@ class Text:
     lower: str
     ascii: str  # in lower case too, with `?` for letters beyond ASCII: words are found in it fastest
     blobs: list[tuple[int, int]]  # where the runs are that may be a key
-    words: frozenset[str]  # the words of all anchors that stand in it
-    spelled: frozenset[str] = frozenset()  # its runs of two ASCII letters or more, in lower case
+    runs: dict[str, list[int]]  # its runs of ASCII letters, in lower case, and where they stand
+    within: dict[str, list[str]]  # the words of anchors that stand in it, and the runs that hold them
     beyond: bool = True  # whether it has letters beyond ASCII
     found: dict[str, list[int]] = field(default_factory=dict)  # where an anchor stands: several rules ask for the same
+    within_at: dict[str, list[int]] = field(default_factory=dict)  # where a word of anchors stands, as a part of runs
     names: list[int] = field(default_factory=list)  # where a word stands that may name a secret, once somebody has asked
 
 
 def make_text(text: str, lower: str) -> Text:
     plain = lower if text.isascii() else lower.encode("ascii", "replace").decode()
-    spelled = frozenset(_WORDS.findall(plain))
-    return Text(
-        text, lower, plain, _blobs(text), _anchored(spelled), spelled, not text.isascii() and _BEYOND.search(text) is not None
-    )
+    runs = _runs(plain)
+    return Text(text, lower, plain, _blobs(text), runs, _within(runs), not text.isascii() and _BEYOND.search(text) is not None)
 
 
+def _runs(plain: str) -> dict[str, list[int]]:
+    """Each run of letters and where it stands. Splitting is faster than one match object a run."""
+    parts = _SPLIT.split(plain)
+    found: dict[str, list[int]] = {}
+    for run, at in zip(parts[1::2], islice(accumulate(map(len, parts)), 0, None, 2), strict=False):
+        if run in found:
+            found[run].append(at)
+        else:
+            found[run] = [at]
+    return found
+
+
+_SPLIT = re.compile(r"([a-z]+)")
 _BEYOND = re.compile("[\u00aa-\u00ba\u00c0-\u1fff\u2c00-\u2dff\u3005-\u3007\u3040-\ud7ff\uf900-\ufdff\ufe70-\ufeff\uff21-\uffdc]")
 
 
-class Anchors:
-    """Strings in lower case that stand where a rule is worth trying. Looked for only where all their words stand."""
+class _Anchor(NamedTuple):
+    """A string in lower case that is looked for where one of its words stands."""
 
-    words: ClassVar[set[str]] = set()  # of all anchors
+    number: int
+    said: str
+    word: str  # the longest of its words
+    at: int  # where in it the word stands
+    whole: bool  # other signs stand around the word, so it is a whole run of letters; else it may be a part of one
+
+    def places(self, piece: "Text") -> list[int]:
+        if not self.word:
+            return places(piece.ascii, self.said)
+        at = piece.runs[self.word] if self.whole else _places_within(piece, self.word)
+        if self.said == self.word:
+            return at
+        return [start - self.at for start in at if piece.ascii.startswith(self.said, start - self.at)]
+
+
+def _anchor(number: int, said: str) -> _Anchor:
+    """By its longest word, or a whole one if that is short: parts of two letters stand in many runs."""
+    words = [
+        _Anchor(number, said, word[0], word.start(), word.start() > 0 and word.end() < len(said)) for word in _WORDS.finditer(said)
+    ]
+    words = [word for word in words if word.whole or len(word.word) > 1]
+    return max(
+        words,
+        key=lambda each: (len(each.word) > 3, each.whole, len(each.word), each.word),
+        default=_Anchor(number, said, "", 0, False),
+    )
+
+
+def _places_within(piece: "Text", word: str) -> list[int]:
+    known = piece.within_at.get(word)
+    if known is None:
+        known = [start + inner for run in piece.within[word] for inner in places(run, word) for start in piece.runs[run]]
+        known.sort()
+        piece.within_at[word] = known
+    return known
+
+
+class Anchors:
+    """Strings that stand where a rule is worth trying."""
+
+    words: ClassVar[set[str]] = set()  # that may be parts of runs, of all anchors
 
     def __init__(self, *anchors: str) -> None:
-        self.each = [(frozenset(_WORDS.findall(anchor)), anchor) for anchor in anchors]
-        self._by_longest: dict[str, list[int]] = {}
-        for number, (needed, _) in enumerate(self.each):
-            self._by_longest.setdefault(max(needed, key=lambda word: (len(word), word), default=""), []).append(number)
-            Anchors.words.update(needed)
-        self._longest = frozenset(self._by_longest)
+        self.each = anchors
+        self._parts: dict[str, list[_Anchor]] = {}
+        self._runs: dict[str, list[_Anchor]] = {}
+        for anchor in map(_anchor, range(len(anchors)), anchors):
+            (self._runs if anchor.whole else self._parts).setdefault(anchor.word, []).append(anchor)
+        Anchors.words.update(self._parts)
 
     def absent(self, piece: Text) -> bool:
-        return self._longest.isdisjoint(piece.words)
+        return self._parts.keys().isdisjoint(piece.within) and self._runs.keys().isdisjoint(piece.runs)
 
     def places(self, piece: Text) -> list[int]:
         """Where they stand, one anchor after the other."""
@@ -68,24 +120,26 @@ class Anchors:
 
     def standing(self, piece: Text) -> Iterator[tuple[str, list[int]]]:
         """Each anchor that stands in it, and where."""
-        words, known = piece.words, piece.found
-        for number in sorted([number for word in self._longest & words for number in self._by_longest[word]]):
-            needed, anchor = self.each[number]
-            at = known.get(anchor)
+        known = piece.found
+        near = [anchor for word in self._parts.keys() & piece.within.keys() for anchor in self._parts[word]]
+        if self._runs:
+            near += [anchor for word in self._runs.keys() & piece.runs.keys() for anchor in self._runs[word]]
+        for anchor in sorted(near):
+            at = known.get(anchor.said)
             if at is None:
-                at = known[anchor] = places(piece.ascii, anchor) if needed <= words else []
+                at = known[anchor.said] = anchor.places(piece)
             if at:
-                yield anchor, at
+                yield anchor.said, at
 
 
 class ManyAnchors:
     """Many anchors in one: what is looked at are the words of the text, not each of the anchors."""
 
     def __init__(self, of: Sequence[Anchors]) -> None:
-        self._all = Anchors(*dict.fromkeys(anchor for anchors in of for _, anchor in anchors.each))
+        self._all = Anchors(*dict.fromkeys(anchor for anchors in of for anchor in anchors.each))
         self._of: dict[str, list[int]] = {}
         for number, anchors in enumerate(of):
-            for _, anchor in anchors.each:
+            for anchor in anchors.each:
                 self._of.setdefault(anchor, []).append(number)
 
     def places(self, piece: Text) -> list[tuple[int, list[int]]]:
@@ -97,26 +151,26 @@ class ManyAnchors:
         return sorted(found.items())
 
 
-_WORDS = re.compile(r"[a-z]{2,}")
+_WORDS = re.compile(r"[a-z]+")
 _LONGEST_WORD, _MOST_WORDS = 24, 1 << 16  # that are remembered
 
 
 class _Vocabulary(dict[str, tuple[str, ...]]):
-    """Which anchors' words stand in a word. Those of a language come again and again: searching for each anchor costs more."""
+    """Which anchors' words stand in a run. Those of a language come again and again: searching for each anchor costs more."""
 
-    def __missing__(self, word: str) -> tuple[str, ...]:
-        found = tuple(anchor for anchor in Anchors.words if anchor in word) if _any_of(len(Anchors.words)).search(word) else ()
-        if len(word) <= _LONGEST_WORD:
+    def __missing__(self, run: str) -> tuple[str, ...]:
+        found = tuple(word for word in Anchors.words if word and word in run) if _any_of(len(Anchors.words)).search(run) else ()
+        if len(run) <= _LONGEST_WORD:
             if len(self) >= _MOST_WORDS:
                 self.clear()
-            self[word] = found
+            self[run] = found
         return found
 
 
 @lru_cache(maxsize=1)
 def _any_of(_: int) -> re.Pattern[str]:
     by_start: dict[str, list[str]] = {}
-    for word in sorted(Anchors.words):
+    for word in sorted(filter(None, Anchors.words)):
         by_start.setdefault(word[:1], []).append(word[1:])
     return re.compile("|".join(f"{start}(?:{'|'.join(rest)})" for start, rest in by_start.items()))  # each letter is tried once
 
@@ -124,8 +178,12 @@ def _any_of(_: int) -> re.Pattern[str]:
 _VOCABULARY = _Vocabulary()
 
 
-def _anchored(words: frozenset[str]) -> frozenset[str]:
-    return frozenset(chain(("",), *map(_VOCABULARY.__getitem__, words)))
+def _within(runs: dict[str, list[int]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {"": []}
+    for run in runs:
+        for word in _VOCABULARY[run]:
+            found.setdefault(word, []).append(run)
+    return found
 
 
 Finder = Callable[[Text], Iterator[Span]]

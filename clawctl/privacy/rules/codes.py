@@ -117,10 +117,7 @@ def _regions(piece: Text) -> list[tuple[int, int]]:
 
 
 def whole_words(piece: Text, word: str) -> Iterator[int]:
-    if word.isascii():
-        yield from piece.runs.get(word, ())
-        return
-    text = piece.lower
+    text = piece.ascii if word.isascii() else piece.lower
     spaced = _SPACELESS.match(word) is None
     for at in places(text, word):
         end = at + len(word)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate, islice
+from itertools import accumulate, compress, islice
 from typing import ClassVar, Literal, NamedTuple, get_args
 
 Kind = Literal["api_key", "token", "password", "private_key", "card", "email", "phone"]
@@ -28,29 +28,30 @@ class Text:
     lower: str
     ascii: str  # in lower case too, with `?` for letters beyond ASCII: words are found in it fastest
     blobs: list[tuple[int, int]]  # where the runs are that may be a key
-    runs: dict[str, list[int]]  # its runs of ASCII letters, in lower case, and where they stand
-    within: dict[str, list[str]]  # the words of anchors that stand in it, and the runs that hold them
+    runs: frozenset[str]  # its runs of ASCII letters, in lower case
+    within: dict[str, list[int]]  # the words of anchors that stand in it as parts of runs, and where
     beyond: bool = True  # whether it has letters beyond ASCII
     found: dict[str, list[int]] = field(default_factory=dict)  # where an anchor stands: several rules ask for the same
-    within_at: dict[str, list[int]] = field(default_factory=dict)  # where a word of anchors stands, as a part of runs
     names: list[int] = field(default_factory=list)  # where a word stands that may name a secret, once somebody has asked
 
 
 def make_text(text: str, lower: str) -> Text:
     plain = lower if text.isascii() else lower.encode("ascii", "replace").decode()
-    runs = _runs(plain)
-    return Text(text, lower, plain, _blobs(text), runs, _within(runs), not text.isascii() and _BEYOND.search(text) is not None)
-
-
-def _runs(plain: str) -> dict[str, list[int]]:
-    """Each run of letters and where it stands. Splitting is faster than one match object a run."""
     parts = _SPLIT.split(plain)
-    found: dict[str, list[int]] = {}
-    for run, at in zip(parts[1::2], islice(accumulate(map(len, parts)), 0, None, 2), strict=False):
-        if run in found:
-            found[run].append(at)
-        else:
-            found[run] = [at]
+    runs = parts[1::2]
+    within = _within(runs, islice(accumulate(map(len, parts)), 0, None, 2))
+    return Text(text, lower, plain, _blobs(text), frozenset(runs), within, not text.isascii() and _BEYOND.search(text) is not None)
+
+
+def _within(runs: list[str], starts: Iterator[int]) -> dict[str, list[int]]:
+    """Where the words of anchors stand. Most runs hold none: these are passed over without a step of Python."""
+    found: dict[str, list[int]] = {"": []}
+    for run, start in compress(zip(runs, starts, strict=False), map(_VOCABULARY.__getitem__, runs)):
+        for word, at in _VOCABULARY[run]:
+            if word in found:
+                found[word].append(start + at)
+            else:
+                found[word] = [start + at]
     return found
 
 
@@ -68,9 +69,9 @@ class _Anchor(NamedTuple):
     whole: bool  # other signs stand around the word, so it is a whole run of letters; else it may be a part of one
 
     def places(self, piece: "Text") -> list[int]:
-        if not self.word:
+        if self.whole or not self.word:
             return places(piece.ascii, self.said)
-        at = piece.runs[self.word] if self.whole else _places_within(piece, self.word)
+        at = piece.within[self.word]
         if self.said == self.word:
             return at
         return [start - self.at for start in at if piece.ascii.startswith(self.said, start - self.at)]
@@ -87,15 +88,6 @@ def _anchor(number: int, said: str) -> _Anchor:
         key=lambda each: (len(each.word) > 3, each.whole, len(each.word), each.word),
         default=_Anchor(number, said, "", 0, False),
     )
-
-
-def _places_within(piece: "Text", word: str) -> list[int]:
-    known = piece.within_at.get(word)
-    if known is None:
-        known = [start + inner for run in piece.within[word] for inner in places(run, word) for start in piece.runs[run]]
-        known.sort()
-        piece.within_at[word] = known
-    return known
 
 
 class Anchors:
@@ -123,7 +115,7 @@ class Anchors:
         known = piece.found
         near = [anchor for word in self._parts.keys() & piece.within.keys() for anchor in self._parts[word]]
         if self._runs:
-            near += [anchor for word in self._runs.keys() & piece.runs.keys() for anchor in self._runs[word]]
+            near += [anchor for word in self._runs.keys() & piece.runs for anchor in self._runs[word]]
         for anchor in sorted(near):
             at = known.get(anchor.said)
             if at is None:
@@ -155,11 +147,13 @@ _WORDS = re.compile(r"[a-z]+")
 _LONGEST_WORD, _MOST_WORDS = 24, 1 << 16  # that are remembered
 
 
-class _Vocabulary(dict[str, tuple[str, ...]]):
-    """Which anchors' words stand in a run. Those of a language come again and again: searching for each anchor costs more."""
+class _Vocabulary(dict[str, tuple[tuple[str, int], ...]]):
+    """Which anchors' words stand in a run, and where. Runs come again and again: searching for each anchor costs more."""
 
-    def __missing__(self, run: str) -> tuple[str, ...]:
-        found = tuple(word for word in Anchors.words if word and word in run) if _any_of(len(Anchors.words)).search(run) else ()
+    def __missing__(self, run: str) -> tuple[tuple[str, int], ...]:
+        found: tuple[tuple[str, int], ...] = ()
+        if _any_of(len(Anchors.words)).search(run):
+            found = tuple((word, at) for word in Anchors.words if word and word in run for at in places(run, word))
         if len(run) <= _LONGEST_WORD:
             if len(self) >= _MOST_WORDS:
                 self.clear()
@@ -176,14 +170,6 @@ def _any_of(_: int) -> re.Pattern[str]:
 
 
 _VOCABULARY = _Vocabulary()
-
-
-def _within(runs: dict[str, list[int]]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {"": []}
-    for run in runs:
-        for word in _VOCABULARY[run]:
-            found.setdefault(word, []).append(run)
-    return found
 
 
 Finder = Callable[[Text], Iterator[Span]]

@@ -5,7 +5,9 @@ import logging
 import re
 import textwrap
 import threading
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from typing import TypeVar
 
 from filelock import Timeout
 
@@ -16,7 +18,9 @@ from clawctl.run.policies import LiveMoved, list_versions, live_version, move_li
 from clawctl.serve.canary import CanaryFailure
 from clawctl.serve.dialects import Ask, Refusal
 
+T = TypeVar("T")
 _log = logging.getLogger("clawctl.serve")
+_LOOK_S = 0.05
 _PINNED = re.compile(r"@([0-9]+)\Z")
 _LONGEST_NUMBER = 18  # digits; no version has more, and Python refuses to read very long ones
 _KEPT_SWAPS = 200
@@ -49,14 +53,28 @@ class Versions:
     async def begin(self, ask: Ask, stack: AsyncExitStack) -> tuple[list[Reply], bool]:
         """Running replies, and whether the request pinned its version. `NAME@3` is version 3 and no other, even while 3 is live: a
         swap must not reach it. Raises Refusal, also for a version that is not published."""
-        found = _PINNED.search(ask.model)
+        version = await self.pinned(ask.model)
+        return await self.live.begin(ask, version, stack), version is not None
+
+    async def pinned(self, model: str) -> int | None:
+        """The version that `NAME@3` names; None for `NAME`, the live policy. Raises Refusal if it is not published."""
+        found = _PINNED.search(model)
         if found is None:
-            return await self.live.begin(ask, None, stack), False
+            return None
         known = len(found[1]) <= _LONGEST_NUMBER and int(found[1]) in await asyncio.to_thread(list_versions, self._run)
         if not known:
             named = found[1][:_LONGEST_NUMBER]
             raise Refusal(404, f"version {named} of this model is not published", "model", "model_not_found")
-        return await self.live.begin(ask, int(found[1]), stack), True
+        return int(found[1])
+
+    async def between_swaps(self, work: Callable[[], Awaitable[T]]) -> T:
+        """The result of `work`, done while no version goes live."""
+        while not self._looking.acquire(blocking=False):
+            await asyncio.sleep(_LOOK_S)
+        try:
+            return await work()
+        finally:
+            self._looking.release()
 
     # ---- following LIVE --------------------------------------------------------------------------------------------------
 

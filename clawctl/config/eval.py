@@ -107,8 +107,8 @@ class GateConfig(Section):
     """What happens when `eval.budget` is spent and the evidence is not enough. `keep` refuses the candidate, `promote` promotes it,
     `estimate` promotes it if no mean is lower by more than its margin. When a suite has no more tasks, the estimate decides."""
     share: float = Field(0.0, ge=0, le=0.5)
-    """Share of the sessions that a candidate answers after its measurement, before it goes live: 0.1 is a tenth. A session stays with
-    its version. 0: none."""
+    """Share of the new sessions that a candidate answers before it goes live: 0.1 is a tenth. All turns of a session have the same
+    version. 0: none."""
     share_wait_s: float = Field(86400.0, gt=0)
     """Longest time that sessions are shared. After it the measurement decides."""
     watch: bool = True

@@ -8,7 +8,7 @@ serves imports no torch, so an engine runs its model in another process.
 
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -133,6 +133,14 @@ class Engine(Protocol):
 
     async def count(self, ask: Ask) -> int:
         """Tokens of the prompt. Raises Refusal."""
+        ...
+
+    def hold(self, version: int) -> AbstractAsyncContextManager[None]:
+        """Keep a version loaded besides the live one. Raises Refusal if it cannot be loaded."""
+        ...
+
+    def at_once(self, version: int, key: str) -> bool:
+        """Whether a request of `key` that is pinned to `version` begins without waiting for a place or for weights."""
         ...
 
     # ---- control ---------------------------------------------------------------------------------------------------------

@@ -27,7 +27,8 @@ class Judged:
     async def compare(self, candidate, reference, settings, begin, count):
         tasks = range(begin, min(begin + count, int(settings.options.get("tasks", 10_000))))
         async with new_client(candidate) as client:
-            asked = [ask(who, [{"role": "user", "content": f"task {n}"}], client=client) for n in tasks for who in (candidate, reference)]
+            both = [(n, version) for n in tasks for version in (candidate, reference)]
+            asked = [ask(version, [{"role": "user", "content": f"task {n}"}], client=client) for n, version in both]
             replies = [float(reply) for reply in await asyncio.gather(*asked)]
         return [Comparison("preferred", str(n), *replies[2 * at : 2 * at + 2]) for at, n in enumerate(tasks)]
 

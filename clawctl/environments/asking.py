@@ -23,20 +23,20 @@ class Refused(Exception):
 
 
 @dataclass(slots=True)
-class Spent:
+class CallCost:
     """What model calls cost."""
 
     calls: int = 0
     tokens: int = 0  # of prompts and answers; a call whose answer has no usage adds none
 
 
-_spent: ContextVar[Spent | None] = ContextVar("spent", default=None)
+_spent: ContextVar[CallCost | None] = ContextVar("spent", default=None)
 
 
 @contextmanager
-def counted_calls() -> Iterator[Spent]:
+def counted_calls() -> Iterator[CallCost]:
     """Count the calls that are made inside, also in tasks and threads that begin there."""
-    spent = Spent()
+    spent = CallCost()
     token = _spent.set(spent)
     try:
         yield spent

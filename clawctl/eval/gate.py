@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from clawctl.config import GateConfig, GateLimit
-from clawctl.eval.sequential import Evidence
+from clawctl.eval.sequential import PairedEvidence
 
 BEST = "the best so far"  # an anchor
 Scores = Mapping[tuple[str, str], float]  # {("personalisation", "correctness"): 0.9, …}, all of the same tasks
@@ -47,7 +47,7 @@ class Tested:
     row: GateLimit
     what: str  # "the live version", "the base", "the best so far"
     version: int
-    evidence: Evidence
+    evidence: PairedEvidence
     more: bool  # whether the suite may have more tasks
 
     @property

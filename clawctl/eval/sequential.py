@@ -41,7 +41,7 @@ _HEAD_START = 4.0  # comparisons that a key may weigh more than all others toget
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class PairedEvidence:
     """What the comparisons with one reference showed on one metric."""
 
     wins: int
@@ -64,14 +64,14 @@ class Evidence:
         return {**numbers, "interval": [self.low, self.high], "verdict": self.verdict}
 
 
-def examine(comparisons: Sequence[Comparison], margin: float, error: float, refusals: int = 1) -> Evidence:
+def examine(comparisons: Sequence[Comparison], margin: float, error: float, refusals: int = 1) -> PairedEvidence:
     """The evidence of `comparisons` in their order.
 
     A candidate that is worse by `margin` or more is found "not worse" with a probability of at most `error`. A candidate that is no
     worse is found "worse" in any of `refusals` such tests with a probability of at most `error` (Bonferroni).
     """
     if not comparisons:
-        return Evidence(0, 0, 0, None, -1.0, 1.0, 1.0, 1.0, 1.0, "open")
+        return PairedEvidence(0, 0, 0, None, -1.0, 1.0, 1.0, 1.0, 1.0, "open")
     differences = np.array([one.candidate - one.reference for one in comparisons])
     weights = weigh([one.key for one in comparisons])
     promising, worse = crossings(differences, weights, margin, error, refusals)
@@ -82,7 +82,7 @@ def examine(comparisons: Sequence[Comparison], margin: float, error: float, refu
     if first < limit:
         verdict = "worse" if worse < promising else "better" if better.max() >= math.log(1 / error) else "not worse"
     low, high = interval(differences, weights, error)
-    return Evidence(
+    return PairedEvidence(
         wins=int((differences > 0).sum()),
         losses=int((differences < 0).sum()),
         ties=int((differences == 0).sum()),

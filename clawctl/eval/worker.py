@@ -411,6 +411,7 @@ def run_until(work: Coroutine[Any, Any, Done], stop: threading.Event) -> Done:
             await asyncio.wait({working}, timeout=0.2)
             if stop.is_set():
                 working.cancel()
+                await asyncio.wait({working})
                 raise Stopped
         return await working
 

@@ -229,7 +229,8 @@ class Gateway:
         async with AsyncExitStack() as stack:
             stack.enter_context(self._concurrency.one_more(visit.key))
             try:
-                replies = [reply for each in asks for reply in (await self._versions.begin(each, stack))[0]]
+                session = hints.get("session_id")
+                replies = [reply for each in asks for reply in await self._versions.begin(each, stack, session, for_training)]
             except Refusal as refusal:
                 unanswered = Answer(asks[0], writer(ask, handle), [], handle, visit.arrived, hints, visit.key, capture)
                 await unanswered.keep_refused(refusal)

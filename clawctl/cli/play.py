@@ -74,7 +74,7 @@ def _is_rollout(name: str) -> bool:
 
 
 def _options(given: list[str] | None) -> dict[str, Any] | None:
-    """`["max_steps=30"]` as `{"max_steps": 30}`. Raises ClawError (exit code 2)."""
+    """`["max_turns=30"]` as `{"max_turns": 30}`. Raises ClawError (exit code 2)."""
     found = {}
     for each in given or ():
         name, equals, value = each.partition("=")

@@ -21,4 +21,4 @@ class PlayConfig(Section):
     rounds: int = Field(1, ge=0)
     """How often all tasks are played. With 0 there is no end, which suits `up.stages: [..., play]`."""
     options: dict[str, Any] = {}
-    """The environment's own options: `{max_steps: 30}`."""
+    """The environment's own options: `{max_turns: 30}`."""

@@ -101,7 +101,8 @@ class Environment(Protocol):
         """One attempt. Each model call goes to `endpoint`: its URL, key and model name, with its headers and its sampling.
 
         `async def play` runs beside other episodes; `def play` runs in a thread of its own. Raises Refused if the server refuses,
-        and EpisodeFailed to say what else ended the episode. Any other exception is a failed episode, too. After
+        and EpisodeFailed to say what else ended the episode. Any other exception is a failed episode, too; its attribute `ending`
+        counts as well. After
         `endpoint.deadline` the server answers no call.
         """
         ...

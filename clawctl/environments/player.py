@@ -32,7 +32,7 @@ from clawctl.errors import ClawError
 from clawctl.run.backlog import Backlog
 from clawctl.run.capabilities import episode_secret, issue
 from clawctl.run.directory import RunDir, claimed
-from clawctl.run.endings import MOST_TRIES
+from clawctl.run.endings import ENDINGS, MOST_TRIES
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.episodes import EpisodeSpec, Played, SpecFile, content_hash
 from clawctl.run.feedback import FeedbackFile
@@ -101,7 +101,8 @@ async def graded(environment: Environment, task: Task, endpoint: Endpoint, limit
         trouble = RuntimeError(f"play did not return within {limit_s + _GRACE_S:g} s") if clock.expired() else error
         return _failed(task, "environment", trouble)
     except Exception as error:  # noqa: BLE001 - the user's own code
-        return _failed(task, "environment", error)
+        told = getattr(error, "ending", "")  # exceptions of the environment's own may have one
+        return _failed(task, told if told in ENDINGS and ENDINGS[told].kind == "other" else "environment", error)
 
 
 _ENDED_BY_POLICY = {"episode_over": "time", "context_length_exceeded": "context"}  # codes of the server

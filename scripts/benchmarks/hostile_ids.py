@@ -68,6 +68,12 @@ class Scripted:
     def score(self, ids: Sequence[int], first: int, model: int | None = None) -> tuple[int, list[float]]:
         raise NotImplementedError
 
+    def pause(self) -> None:
+        raise NotImplementedError
+
+    def resume(self) -> None:
+        raise NotImplementedError
+
     def failure(self, model: int | None = None) -> str | None:
         return None
 

@@ -57,6 +57,14 @@ def policies(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def better(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
+    """Answer in five lines whether it got better. The evidence is the eval records and the complaints of real traffic."""
+    from clawctl.inspect.better import show_better
+
+    show_better(open_run(run, create=False), as_json)
+
+
+@app.command()
 def health(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
     """Show the stages and their problems. It counts waiting, lost and untrained turns, with reasons."""
     from clawctl.inspect.health import show_health

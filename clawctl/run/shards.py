@@ -228,7 +228,8 @@ def _rows(kind: str, table: pa.Table, columns: Sequence[str] | None = None) -> l
     lacking = dict.fromkeys(set(columns or ()).difference(known))
     if not lacking.keys() <= _LATER:
         raise LookupError(f"no column {min(lacking.keys() - _LATER)}")
-    rows: list[dict[str, Any]] = table.select(known).to_pylist()
+    values = zip(*(table.column(name).to_pylist() for name in known), strict=True)  # twice as fast as `Table.to_pylist`
+    rows: list[dict[str, Any]] = [dict(zip(known, row, strict=True)) for row in values]
     for name in set(known).intersection(_JSON_FIELDS):
         for row in rows:
             if row[name] is not None:

@@ -83,9 +83,13 @@ class Turns:
             self._joined, self._joined_with = self._join(lineage, config, problems.copy()), beside
         return self._joined
 
-    def stem_of(self, turn_id: str) -> str | None:
-        """The shard that contains a turn."""
-        return next((path.stem for path, found in self._turns.found.items() if turn_id in found), None)
+    def shard_of(self, turn_id: str) -> Path | None:
+        """The file that contains a turn."""
+        return next((path for path, found in self._turns.found.items() if turn_id in found), None)
+
+    def shards(self) -> dict[Path, tuple[int, int]]:
+        """The readable shards of turns, each with a stamp that changes if the file is published again."""
+        return {path: self._turns.stamps[path] for path in self._turns.found}
 
     def _join(self, lineage: Lineage, config: TrainConfig, problems: list[str]) -> Joined:
         joined = Joined(problems=[*self._turns.problems(), *self._verdicts.problems(), *problems])
@@ -136,7 +140,7 @@ class _Files(Generic[T]):
 
     def __init__(self, folder: Path, suffix: str, read: Callable[[Path], T]) -> None:
         self._folder, self._suffix, self._read = folder, suffix, read
-        self._stamps: dict[Path, tuple[int, int]] = {}
+        self.stamps: dict[Path, tuple[int, int]] = {}
         self._unreadable: dict[Path, str] = {}
         self.found: dict[Path, T] = {}  # in the order of the names
 
@@ -147,8 +151,8 @@ class _Files(Generic[T]):
             with suppress(FileNotFoundError):  # merged meanwhile
                 status = path.stat()
                 stamps[path] = status.st_mtime_ns, status.st_ino
-        new = [path for path, stamp in stamps.items() if self._stamps.get(path) != stamp]
-        if not new and len(stamps) == len(self._stamps):
+        new = [path for path, stamp in stamps.items() if self.stamps.get(path) != stamp]
+        if not new and len(stamps) == len(self.stamps):
             return False
         found, self._unreadable = {}, {path: why for path, why in self._unreadable.items() if path in stamps and path not in new}
         for path in stamps:
@@ -160,7 +164,7 @@ class _Files(Generic[T]):
                 found[path] = self._read(path)
             except (UnreadableShard, Damaged) as error:
                 self._unreadable[path] = str(error)
-        self._stamps, self.found = stamps, found
+        self.stamps, self.found = stamps, found
         return True
 
     def problems(self) -> list[str]:

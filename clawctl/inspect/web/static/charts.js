@@ -44,11 +44,12 @@ function options(place, found, width) {
   const whole = (u, splits) => splits.map((value) => (Number.isInteger(value) ? value : ""));
   return {
     width, height: 230, series, bands,
-    legend: { show: true },
+    legend: { show: true, markers: { fill: (u, index) => u.series[index].stroke(u, index) } },
     cursor: { drag: { x: false, y: false } },
     scales: { x: { time: isTime }, y: { range: (u, low, high) => [Math.min(0, low), high > 0 && high <= 1 ? 1 : high * 1.05 || 1] } },
     axes: [isTime ? axis : { ...axis, values: whole }, { ...axis, size: 46 }],
     hooks: {
+      init: [(u) => u.root.querySelectorAll(".u-legend .u-series").forEach((row, index) => { row.hidden = u.series[index].width === 0; })],
       draw: [(u) => {
         const ratio = window.devicePixelRatio || 1;
         u.ctx.save();
@@ -88,7 +89,9 @@ function draw(place) {
   place.replaceChildren();
   place.setAttribute("role", "img");
   place.setAttribute("aria-label", `${place.dataset.title}; the table below has the numbers`);
-  new uPlot(options(place, found, place.parentElement.clientWidth), data, place);
+  const parent = getComputedStyle(place.parentElement);
+  const width = place.parentElement.clientWidth - parseFloat(parent.paddingLeft) - parseFloat(parent.paddingRight);
+  new uPlot(options(place, found, width), data, place);
   const details = table.closest("details.table");
   if (details && !place.drawn) details.open = false;
   place.drawn = true;

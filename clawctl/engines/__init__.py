@@ -8,7 +8,7 @@ serves imports no torch, so an engine runs its model in another process.
 
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -138,6 +138,14 @@ class Engine(Protocol):
     async def score(self, ids: Sequence[int], first: int, version: int | None) -> tuple[int, list[float]]:
         """The version that scored, and the logprob of each of `ids[first:]` given all ids before it, at temperature 1. It is that
         of the live policy, or a pinned `version`. Raises Refusal, also if the engine cannot score."""
+        ...
+
+    def hold(self, version: int) -> AbstractAsyncContextManager[None]:
+        """Keep a version loaded besides the live one. Raises Refusal if it cannot be loaded."""
+        ...
+
+    def at_once(self, version: int, key: str) -> bool:
+        """Whether a request of `key` that is pinned to `version` begins without waiting for a place or for weights."""
         ...
 
     # ---- control ---------------------------------------------------------------------------------------------------------

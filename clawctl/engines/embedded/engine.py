@@ -96,6 +96,15 @@ class Embedded:
             raise Refusal(500, str(failure)) from failure
         return replies
 
+    def at_once(self, version: int, key: str) -> bool:
+        return self._pins.at_once(version, key)
+
+    @asynccontextmanager
+    async def hold(self, version: int) -> AsyncIterator[None]:
+        await self._models.attach()
+        async with self._pins.lease(version):
+            yield
+
     async def _opened(self, ask: Ask, thinking: bool, stack: AsyncExitStack) -> list[int]:
         """The numbers of the answers' grammars; none where their form is free. Another process compiles them, because a schema can
         take any time, and keys take turns. Raises Refusal."""

@@ -43,6 +43,11 @@ class Pins:
         self._pinned: OrderedDict[int, _Pin] = OrderedDict()  # least recently used first
         self._changing = asyncio.Lock()
 
+    def at_once(self, version: int, key: str) -> bool:
+        """Whether `lease` returns without a wait."""
+        pinned = self._pinned.get(version)
+        return pinned is not None and pinned.model.failure() is None and self._places.at_once(version, key)
+
     @asynccontextmanager
     async def lease(self, version: int, key: str = "") -> AsyncIterator[Loaded]:
         """A model of `version` and no other for as long as the lease lasts. Raises Refusal if it cannot be loaded."""

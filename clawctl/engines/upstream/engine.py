@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -133,6 +133,15 @@ class Upstream:
         sends = [self._send(safe, reply.sampled, body, partial(self._post, reply)) for body, reply in paired]
         await (sends[0] if len(sends) == 1 else asyncio.gather(*sends))  # a task less on the way to the first token
         return list(replies)
+
+    def at_once(self, version: int, key: str) -> bool:
+        return self._up.is_set() and self._targets.at_once(version) and self._places.at_once(version, key)
+
+    @asynccontextmanager
+    async def hold(self, version: int) -> AsyncIterator[None]:
+        await self._ready()
+        async with self._places.one(version, ""), self._targets.lease(version):
+            yield
 
     def _refuse_beyond(self, ask: Ask) -> None:
         """Raises Refusal for features that only some servers have."""

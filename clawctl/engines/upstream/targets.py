@@ -85,6 +85,10 @@ class Targets:
         finally:
             self._adapters.release(target)
 
+    def at_once(self, version: int) -> bool:
+        """Whether `lease` returns without a wait."""
+        return self._open.is_set() and self.stuck is None and version in self._adapters.loaded
+
     async def _use(self, version: int) -> Target:
         if version == self._weights:
             self._base_target.users += 1

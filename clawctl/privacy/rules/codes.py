@@ -85,7 +85,7 @@ def words_in(piece: Text) -> frozenset[str]:
     last, words = _LAST
     if last is piece:
         return words
-    words = frozenset(run for run in piece.runs if len(run) > 1)
+    words = piece.runs - _LETTERS
     if piece.beyond:
         words = words.union([word for word in set(TOKEN.findall(piece.lower)) if not word.isascii()])
     if new := words - VOCABULARY.known:
@@ -153,6 +153,7 @@ def _digits_within(run: str) -> int:
 
 
 _MOST_WORDS = 1 << 16
+_LETTERS = frozenset(("", *"abcdefghijklmnopqrstuvwxyz"))
 VOCABULARY = _Vocabulary()
 _LAST: tuple[Text | None, frozenset[str]] = (None, frozenset())  # of the piece that was looked at last: several rules ask for it
 

@@ -120,8 +120,8 @@ def _word_of(anchor: str) -> tuple[bool, str, int]:
         whole = word.end() < len(anchor) and (word.start() > 0 or word.end() == 1)
         if whole or len(word[0]) > 1:
             words.append((len(word[0]) + 2 * whole, whole, word[0], word.start()))
-    _, whole, word, at = max(words, default=(0, True, "", 0))
-    return whole, word, at
+    _, whole, longest, at = max(words, default=(0, True, "", 0))
+    return whole, longest, at
 
 
 class ManyAnchors:

@@ -11,7 +11,7 @@ from clawctl.environments.sandbox.probe import ensure_tight
 from clawctl.environments.sandbox.tars import tar_of
 from clawctl.environments.terminal.families import draw_tasks
 from clawctl.environments.terminal.harbor import HarborTask, read_tasks
-from clawctl.environments.verdicts import Score, nothing
+from clawctl.environments.verdicts import Graded, nothing
 from clawctl.environments.verdicts.test_script import programs, run_script
 from clawctl.errors import ClawError
 from clawctl.run.endpoint import Endpoint
@@ -56,7 +56,7 @@ async def prepare(sandbox: Sandbox, task: HarborTask) -> None:
             raise ClawError(problem, "install what it needs on this machine, or play it with Harbor itself")
 
 
-async def finish(sandbox: Sandbox, task: HarborTask) -> Score:
+async def finish(sandbox: Sandbox, task: HarborTask) -> Graded:
     """The verdict on what the sandbox holds now. It ends the sandbox's processes."""
     try:
         snapshot = await sandbox.snapshot()
@@ -67,7 +67,7 @@ async def finish(sandbox: Sandbox, task: HarborTask) -> Score:
     return await run_script(task.tests, snapshot, task.folder, task.limits, task.verdict_s)
 
 
-async def solve(task: HarborTask, commands: str | None = None) -> Score:
+async def solve(task: HarborTask, commands: str | None = None) -> Graded:
     """The verdict without a model: after the task's solution, or after `commands` ("": none). Raises ClawError, SandboxFailed."""
     if commands is None and "solve.sh" not in task.solution:
         raise ClawError(f"the task {task.name} has no solution", "add solution/solve.sh", 2)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from clawctl.environments.sandbox import Limits, SandboxOver, open_sandbox
 from clawctl.environments.sandbox.bubblewrap import TOOLS, python
-from clawctl.environments.verdicts import Score, inside, nothing, shortened
+from clawctl.environments.verdicts import Graded, inside, nothing, shortened
 
 PYTEST = ("pytest", "_pytest", "pluggy", "py", "iniconfig", "packaging", "pygments")
 _LOGS = "/logs/verifier"
@@ -67,7 +67,7 @@ exec {python()} "$@"
     }
 
 
-async def run_script(tests: Mapping[str, bytes], snapshot: bytes, folder: str, limits: Limits, timeout: float) -> Score:
+async def run_script(tests: Mapping[str, bytes], snapshot: bytes, folder: str, limits: Limits, timeout: float) -> Graded:
     """Run `tests/test.sh` on a snapshot. Raises SandboxFailed."""
     fixed = {**programs(), **{f"/tests/{name}": content for name, content in tests.items()}}
     limits = replace(limits, seconds=timeout + 30, network=False)
@@ -95,7 +95,7 @@ async def run_script(tests: Mapping[str, bytes], snapshot: bytes, folder: str, l
     score = _number(told_text.output) if told_text.code == 0 else None
     if score is None:
         return nothing(f"the tests wrote no reward from 0 to 1\n{shortened(ran.output)}")
-    return Score(score, shortened(ran.output))
+    return Graded(score, shortened(ran.output))
 
 
 _OTHERS = """import os

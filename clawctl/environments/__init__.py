@@ -85,6 +85,7 @@ ENVIRONMENTS: Registry[type[Environment]] = Registry(
     "clawctl.environments",
     {
         "homework": "clawctl.environments.homework.environment:Homework",
+        "swe": "clawctl.environments.swe.environment:Swe",
         "terminal": "clawctl.environments.terminal.environment:Terminal",
     },
 )

@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> None:
     missing = [name for name in wanted if not any(matches(found, name) for found in passed)]
     if failed or missing:
         problem = f"not passed: {', '.join(sorted(failed | set(missing))[:5])}"
-    twins = set[str]()
+    twins, twins_failed = set[str](), set[str]()
     if problem is None or as_json:
         twins, twins_failed, _ = run(root, targets, twin=True, seed=seed)
         believed = [name for name, turned in wanted.items() if turned and any(matches(found, name) for found in twins)]
@@ -57,7 +57,14 @@ def main(arguments: list[str]) -> None:
         if problem is None and (believed or unheard):
             problem = f"these pass, or say nothing, with another expected value too: {', '.join((believed or unheard)[:5])}"
     if as_json:
-        result = {"passed": sorted(passed), "failed": sorted(failed), "twins": sorted(twins), "turned": wanted, "problem": problem}
+        result = {
+            "passed": sorted(passed),
+            "failed": sorted(failed),
+            "twins": sorted(twins),
+            "twins_failed": sorted(twins_failed),
+            "turned": wanted,
+            "problem": problem,
+        }
         print(json.dumps({**result, "log": log[-8000:]}))
         return
     print(log, end="")

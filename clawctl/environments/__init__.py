@@ -87,6 +87,7 @@ ENVIRONMENTS: Registry[type[Environment]] = Registry(
         "homework": "clawctl.environments.homework.environment:Homework",
         "swe": "clawctl.environments.swe.environment:Swe",
         "terminal": "clawctl.environments.terminal.environment:Terminal",
+        "toolcall": "clawctl.environments.toolcall.environment:ToolCall",
     },
 )
 

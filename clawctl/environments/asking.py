@@ -75,3 +75,18 @@ async def _ask_streaming(client: httpx.AsyncClient, request: dict[str, Any], bod
     if not ended:
         raise Refused("the stream broke off")
     return "".join(words)
+
+
+async def complete(endpoint: Endpoint, messages: list[dict[str, Any]], client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
+    """One chat completion with further fields, such as `tools`. Returns its message: `content`, `tool_calls`. Raises Refused."""
+    body = {"model": endpoint.model, "messages": messages, **endpoint.sampling, **fields}
+    headers = {"Authorization": f"Bearer {endpoint.api_key}", **endpoint.headers}
+    try:
+        response = await client.post(f"{endpoint.url}/chat/completions", json=body, headers=headers)
+        if response.status_code != 200:
+            raise Refused(f"status {response.status_code}: {response.text[:200]}", response.status_code)
+        return dict(response.json()["choices"][0]["message"])
+    except httpx.HTTPError as error:
+        raise Refused(f"{type(error).__name__}: {error}") from error
+    except (ValueError, LookupError, TypeError) as error:
+        raise Refused(f"not a chat completion: {error!r}") from error

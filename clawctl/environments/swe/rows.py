@@ -41,8 +41,8 @@ class SweTask:
 def read_rows(path: Path, repositories: Path | None) -> list[SweTask]:
     """The tasks of a JSON, JSON-lines or Parquet file.
 
-    The repositories are git repositories in the folder `repositories`, named `owner__name`, `owner/name` or `name`. A row may have its
-    files itself instead (`files`: a mapping). Raises ClawError (exit code 2).
+    The repositories are git repositories in the folder `repositories`, named `owner__name`, `owner/name` or `name`. A row may have
+    its files itself instead (`files`: a mapping). Raises ClawError (exit code 2).
     """
     return [_task(row, path, repositories) for row in _read(path)]
 
@@ -69,11 +69,8 @@ def _task(row: dict[str, Any], path: Path, repositories: Path | None) -> SweTask
     if missing:
         what = "has no verdict" if "FAIL_TO_PASS" in missing else f"lacks {', '.join(missing)}"
         raise ClawError(f"a row of {path} ({row.get('instance_id', 'without a name')}) {what}", _CURE, 2)
-    files = row.get("files")
-    if files is not None:
-        found = {name: text.encode() for name, text in files.items()}
-    else:
-        found = _checked_out(row, path, repositories)
+    own = row.get("files")
+    found = _checked_out(row, path, repositories) if own is None else {name: text.encode() for name, text in own.items()}
     tests = tuple(dict.fromkeys([*_names(row["FAIL_TO_PASS"]), *_names(row.get("PASS_TO_PASS") or [])]))
     return SweTask(
         str(row["instance_id"]), str(row["problem_statement"]), found, tests,

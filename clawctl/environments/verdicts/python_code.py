@@ -4,7 +4,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +14,18 @@ from clawctl.environments.sandbox.tars import files_of, tar_of, without
 from clawctl.environments.verdicts import Graded, inside, nothing, shortened
 from clawctl.environments.verdicts.test_script import PYTEST
 
-_OF_THE_TESTS = {  # files that change how tests run: the agent's are replaced by those that were there before
-    "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg", "pyproject.toml", ".coveragerc",
-    "sitecustomize.py", "usercustomize.py",
-}  # fmt: skip
+# Files that change how tests run: the agent's are replaced by those that were there before.
+_OF_THE_TESTS = {
+    "conftest.py",
+    "pytest.ini",
+    ".pytest.ini",
+    "pytest.toml",
+    ".pytest.toml",
+    "tox.ini",
+    "setup.cfg",
+    "pyproject.toml",
+}
+_OF_THE_TESTS |= {".coveragerc", "sitecustomize.py", "usercustomize.py"}
 _COMPILED = (".pyc", ".pyo", ".so", ".pth", ".egg-link")
 _SHADOWS = set(sys.stdlib_module_names) | set(PYTEST)
 
@@ -35,7 +43,7 @@ def _is_of_the_tests(path: str, before: Mapping[str, bytes]) -> bool:
     name, folder = os.path.basename(path), path.split("/")[0]
     inner = path.split("/")[1] if folder == "src" and "/" in path else folder
     shadows = inner.removesuffix(".py") in _SHADOWS and not any(old == path or old.startswith(f"{folder}/") for old in before)
-    return name in _OF_THE_TESTS or "__pycache__" in path or path not in before and (name.endswith(_COMPILED) or shadows)
+    return name in _OF_THE_TESTS or "__pycache__" in path or (path not in before and (name.endswith(_COMPILED) or shadows))
 
 
 def _is_below(path: str, files: Mapping[str, bytes]) -> bool:
@@ -44,11 +52,16 @@ def _is_below(path: str, files: Mapping[str, bytes]) -> bool:
 
 
 async def run_pytest(
-    code: bytes, wanted: Sequence[str], folder: str, limits: Limits, timeout: float, reference: bytes | None = None
+    code: bytes,
+    wanted: Sequence[str],
+    folder: str,
+    limits: Limits,
+    timeout: float,
+    reference: Callable[[], Awaitable[bytes | None]],
 ) -> Graded:
     """1 if each of these tests (`tests/test_a.py::test_b`) passes in `code`, a tar of `clean`, and 0 else. Raises SandboxFailed.
 
-    `reference` is code that is known to be right: what it passes with other expected values as well proves nothing.
+    `reference` makes code that is known to be right, or None. What it passes with other expected values as well proves nothing.
     """
     found, log = await _tests(code, wanted, folder, limits, timeout)
     if found is None:
@@ -59,8 +72,8 @@ async def run_pytest(
         return nothing(f"not passed: {', '.join(missing[:5])}\n{shortened(log)}")
     turned = [name for name in names if found["turned"].get(name.split("[")[0])]
     believed = [name for name in turned if _among(name, found["twins"]) or not _among(name, found["twins_failed"])]
-    if believed and reference is not None:
-        right, _ = await _tests(reference, wanted, folder, limits, timeout)
+    if believed and (known := await reference()) is not None:
+        right, _ = await _tests(known, wanted, folder, limits, timeout)
         believed = [name for name in believed if right is None or not _among(name, right["twins"])]
     if believed:
         return nothing(f"these pass, or say nothing, with another expected value too: {', '.join(believed[:5])}\n{shortened(log)}")
@@ -76,9 +89,8 @@ async def _tests(
 ) -> tuple[dict[str, Any] | None, str]:
     files = sorted({name.split("::")[0] for name in wanted})
     fixed = {f"{TOOLS}/run_tests.py": inside("run_tests.py")}
-    ran = await _in_sandbox(
-        [f"{TOOLS}/run_tests.py", "--json", "--root", folder, *files], code, b"", folder, limits, timeout, fixed, PYTEST
-    )
+    words = [f"{TOOLS}/run_tests.py", "--json", "--root", folder, *files]
+    ran = await _in_sandbox(words, code, b"", folder, limits, timeout, fixed, PYTEST)
     if isinstance(ran, str):
         return None, ran
     try:

@@ -127,9 +127,11 @@ async def complete(endpoint: Endpoint, messages: list[dict[str, Any]], client: h
     try:
         response = await client.post(f"{endpoint.url}/chat/completions", json=body, headers=headers)
         if response.status_code != 200:
-            raise Refused(f"status {response.status_code}: {response.text[:200]}", response.status_code)
-        return dict(response.json()["choices"][0]["message"])
+            raise _refused(response.status_code, response.text)
+        answer = response.json()
+        count_call(answer.get("usage"))
+        return dict(answer["choices"][0]["message"])
     except httpx.HTTPError as error:
         raise Refused(f"{type(error).__name__}: {error}") from error
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, AttributeError, TypeError) as error:
         raise Refused(f"not a chat completion: {error!r}") from error

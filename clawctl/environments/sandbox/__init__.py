@@ -27,12 +27,15 @@ _INSIDE = f"{TOOLS}/inside.py"
 _INSIDE_TEXT = (Path(__file__).parent / "inside.py").read_bytes()
 _START_S = 30.0
 _GRACE_S = 15.0  # beyond the time of a command, before the sandbox counts as broken
+SPARE_S = 60.0  # of a sandbox beyond its agent's time, for the snapshot
 _LONGEST_HEADER = 1 << 16
 _MEBIBYTE = 1 << 20
 
 
 class SandboxFailed(Exception):
     """The sandbox did not work, for a reason that is not the agent's. The episode counts as failed."""
+
+    ending = "sandbox"
 
 
 class SandboxOver(Exception):

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from clawctl.environments import Outcome, Split, Task
+from clawctl.environments import EPISODE_S, Outcome, Split, Task
 from clawctl.environments.agent import work
-from clawctl.environments.sandbox import Sandbox, SandboxOver, open_sandbox
+from clawctl.environments.sandbox import SPARE_S, Sandbox, SandboxOver, open_sandbox
+from clawctl.environments.sandbox.bubblewrap import find_bubblewrap
 from clawctl.environments.sandbox.probe import ensure_tight
 from clawctl.environments.sandbox.tars import tar_of
 from clawctl.environments.swe.families import draw_task
@@ -24,13 +25,18 @@ class Swe:
     draws tasks. A fifth of the rows is held out."""
 
     metrics = ("reward", "solved")
+    version = "1"
+    worst = 0.0
 
     def __init__(
         self, path: str | None = None, repositories: str | None = None, max_turns: int = 30, command_s: float = 60.0
     ) -> None:
+        find_bubblewrap()
         self.max_turns, self.command_s = max_turns, command_s
         place = None if repositories is None else Path(repositories).expanduser()
         self._read = [] if path is None else read_rows(Path(path).expanduser(), place)
+
+        self.episode_s = max((task.agent_s + 2 * task.verdict_s for task in self._read), default=EPISODE_S)
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         if self._read:
@@ -44,12 +50,12 @@ class Swe:
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         spec: SweTask = task.spec
         await ensure_tight()
-        async with open_sandbox(_FOLDER, replace(spec.limits, seconds=spec.agent_s)) as sandbox:
+        async with open_sandbox(_FOLDER, replace(spec.limits, seconds=spec.agent_s + SPARE_S)) as sandbox:
             await sandbox.put(tar_of(spec.files))
-            worked = await work(endpoint, sandbox, spec.statement, self.max_turns, self.command_s)
+            worked = await work(endpoint, sandbox, spec.statement, self.max_turns, self.command_s, spec.agent_s)
             score = await finish(sandbox, spec)
-        shown = {"prompt": spec.statement, "reply": worked.last, "ending": worked.ending, "verdict": score.log}
-        return Outcome(reward=score.value, parts={"solved": score.value == 1}, example=shown)
+        shown = {"prompt": spec.statement, "reply": worked.last}
+        return Outcome(score.value, {"solved": score.value == 1}, ending=worked.ending, log=score.log, example=shown)
 
 
 async def finish(sandbox: Sandbox, task: SweTask) -> Graded:

@@ -8,6 +8,7 @@ from typing import Any
 from clawctl.environments import Outcome, Split, Task
 from clawctl.environments.asking import complete, new_client
 from clawctl.environments.sandbox import Limits, Sandbox, SandboxOver, open_sandbox
+from clawctl.environments.sandbox.bubblewrap import find_bubblewrap
 from clawctl.environments.sandbox.probe import ensure_tight
 from clawctl.environments.toolcall.questions import Question, draw_question, gym_questions, is_right, read_questions
 from clawctl.environments.toolcall.tools import PYTHON, is_same_call, name_and_arguments, read_tools, use
@@ -21,6 +22,8 @@ class ToolCall:
     draws arithmetic. `tools`: a `tools.json`, whose functions are those of the Python file `code`, which runs in the sandbox."""
 
     metrics = ("reward", "solved", "called")
+    version = "1"
+    worst = 0.0
 
     def __init__(
         self,
@@ -31,6 +34,7 @@ class ToolCall:
         max_turns: int = 8,
         command_s: float = 10.0,
     ) -> None:
+        find_bubblewrap()
         self.max_turns, self.command_s = max_turns, command_s
         self._read = [] if path is None else read_questions(Path(path).expanduser())
         self._gym = [name.strip() for name in (gym or "").split(",") if name.strip()]
@@ -53,7 +57,7 @@ class ToolCall:
         tools = self._tools or list(question.tools) or [PYTHON]
         messages: list[dict[str, Any]] = [{"role": "user", "content": question.text}]
         made: list[tuple[str, dict[str, Any] | None]] = []
-        reply = ""
+        reply, ending = "", "turns"
         async with AsyncExitStack() as stack:
             client, sandbox = await stack.enter_async_context(new_client(endpoint)), None
             for _ in range(self.max_turns):
@@ -61,6 +65,7 @@ class ToolCall:
                 reply, calls = str(message.get("content") or ""), message.get("tool_calls") or []
                 made += [name_and_arguments(call) for call in calls]
                 if not calls or question.calls is not None:
+                    ending = "done"
                     break
                 if sandbox is None:
                     await ensure_tight()
@@ -69,10 +74,11 @@ class ToolCall:
                 try:
                     messages += [await self._answer(sandbox, call) for call in calls]
                 except SandboxOver:
+                    ending = "time"
                     break
         right = is_right(reply, question) if question.calls is None else is_same_call(made, question.calls)
         shown = {"prompt": question.text, "reply": reply, "calls": len(made), "answer": question.answer}
-        return Outcome(reward=float(right), parts={"solved": right, "called": bool(made)}, example=shown)
+        return Outcome(float(right), {"solved": right, "called": bool(made)}, ending=ending, example=shown)
 
     async def _answer(self, sandbox: Sandbox, call: dict[str, Any]) -> dict[str, Any]:
         said = await use(sandbox, call, self.command_s, self._code)

@@ -1,7 +1,7 @@
 """What the built-in environments promise: a sandbox that holds, and verdicts that are right and cannot be forged.
 
-Cases: `oracle` and `noop` (the score of each kind's tasks with their solution, and with nothing done), `cheats` (the best score that
-an agent gets by attacking its verdict), `breakout` (how many attempts to leave the sandbox succeed).
+Cases: `oracle` and `noop` (the score of each kind's tasks with their solution, and with nothing done), `cheats` (the best score
+that an agent gets by attacking its verdict), `breakout` (how many attempts to leave the sandbox succeed).
 What each metric means, the bars and the last results: docs/benchmarks.md.
 
 The command exits with code 1 when a metric misses its bar.

@@ -15,6 +15,7 @@ from clawctl.run.lineage import BUILT_ON, OVERTAKEN, read_lineage, why_dead
 from clawctl.run.policies import live_version, read_moves
 
 _METRICS = ("satisfaction", "correctness")
+_EVIDENCE = ("evidence", "share", "watch", "spent")  # of a record: what the gate, shared sessions and live traffic showed; cost
 _MOVES_SHOWN = 5
 _SHOWN_OF_LINEAGE = 12
 _COLUMNS = (
@@ -74,7 +75,7 @@ def _decisions(rows: Sequence[dict[str, Any]]) -> list[Text]:
     return [
         Text(f"gate, version {row['version']}, {_gate(row)}: ")
         + one_line(str(row["decision"].get("reason")), 200)
-        + Text(_compared(row), "dim")
+        + Text(_compared(row) + _cost(row), "dim")
         for row in decided
     ]
 
@@ -84,6 +85,12 @@ def _compared(row: dict[str, Any]) -> str:
     anchors = [f"{one['what']} (version {one['version']}) {one['metric']} {one['value']:.2f}" for one in row["compared"]]
     against = row["decision"].get("against")
     return f" (against the live version {against}{''.join(f', {anchor}' for anchor in anchors)})" if anchors else ""
+
+
+def _cost(row: dict[str, Any]) -> str:
+    """What the measurement and the comparisons cost."""
+    spent = row["spent"]
+    return f"; {spent['seconds']:.0f} s, {spent['calls']} calls, {spent['tokens']} tokens" if spent else ""
 
 
 def _moves(run: RunDir) -> list[Text]:
@@ -121,6 +128,7 @@ def describe_policies(run: RunDir, problems: list[str]) -> list[dict[str, Any]]:
             **{metric: numbers.get(metric) for metric in _METRICS},
             "decision": measured["decision"],
             "compared": measured["compared"],
+            **{name: measured[name] for name in _EVIDENCE},
             "created_at": policy.created_at,
         })  # fmt: skip
     return found
@@ -129,6 +137,7 @@ def describe_policies(run: RunDir, problems: list[str]) -> list[dict[str, Any]]:
 def read_eval(run: RunDir, version: int, problems: list[str]) -> dict[str, Any]:
     """`eval/<version>.json`, or the same without numbers."""
     nothing: dict[str, Any] = {"version": version, "suites": {}, "decision": None, "examples": [], "compared": []}
+    nothing |= dict.fromkeys(_EVIDENCE)
     return nothing | read_json(run.eval_record(version), problems, suites=dict)
 
 

@@ -110,6 +110,8 @@ class Follower:
 
     def step(self) -> bool:
         """Make one measurement or decision; False if there is none to make."""
+        if self.recipe.eval.watch and self._rolled_back():
+            return True
         return self._step_open() if self.recipe.gate is None else self._step_gated(self.recipe.gate)
 
     def _step_open(self) -> bool:
@@ -126,8 +128,6 @@ class Follower:
         live = live_version(self.run)
         if live is None:
             return False
-        if gate.watch and self._rolled_back(live, gate):
-            return True
         shared = read_share(self.run)
         if shared is not None:
             if self._may_go_live(shared.version, live):
@@ -190,10 +190,10 @@ class Follower:
         end_share(self.run)
         return True
 
-    def _rolled_back(self, live: int, gate: GateConfig) -> bool:
-        """Go back to the version before `live` if users complain more since. A version that a person chose stays."""
-        move = next(iter(read_moves(self.run)[::-1]), None)
-        if move is None or move["to"] != live or move["by"] not in ("eval", "train") or not self._due("watch"):
+    def _rolled_back(self) -> bool:
+        """Go back to the version before the live one if users complain more since. A version that a person chose stays."""
+        live, move = live_version(self.run), next(iter(read_moves(self.run)[::-1]), None)
+        if live is None or move is None or move["to"] != live or move["by"] not in ("eval", "train") or not self._due("watch"):
             return False
         before = move["from"]
         if before is None or before not in list_versions(self.run):
@@ -201,10 +201,11 @@ class Follower:
         talks = self._conversations()
         new = [one for one in talks if one.version == live and one.began >= move["at"]]
         old = [one for one in talks if one.version == before and one.ended < move["at"]]
-        evidence = compare_traffic(new, old[::-1], gate.error)  # the nearest in time first
+        error = (self.recipe.gate or GateConfig()).error
+        evidence = compare_traffic(new, old[::-1], error)  # the nearest in time first
         if evidence.comparisons:
             self._note(live, watch={"against": before, "metric": METRIC, **evidence.as_json()})
-        if evidence.e_worse < 1 / gate.error:
+        if evidence.e_worse < 1 / error:
             return False
         why = f"{BY_EVAL} {words(evidence)} than under version {before}"
         try:

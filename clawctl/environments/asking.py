@@ -17,9 +17,10 @@ TIMEOUT_S = 300.0  # sixteen calls at a time on two cores need it
 class Refused(Exception):
     """The server did not answer a request properly: another status than 200, or an answer that broke off."""
 
-    def __init__(self, problem: str, status: int | None = None):
+    def __init__(self, problem: str, status: int | None = None, code: str | None = None):
         super().__init__(problem)
         self.status = status  # None: no complete HTTP answer at all
+        self.code = code  # of the error: "context_length_exceeded", "episode_over"
 
 
 @dataclass(slots=True)
@@ -73,7 +74,7 @@ async def ask(
                 return await _ask_streaming(used, request, {**body, "stream": True})
             response = await used.post(**request, json=body)
         if response.status_code != 200:
-            raise Refused(f"status {response.status_code}: {response.text[:200]}", response.status_code)
+            raise _refused(response.status_code, response.text)
         answer = response.json()
         count_call(answer.get("usage"))
         return str(answer["choices"][0]["message"].get("content") or "")
@@ -81,6 +82,14 @@ async def ask(
         raise Refused(f"{type(error).__name__}: {error}") from error
     except (ValueError, LookupError, AttributeError, TypeError) as error:
         raise Refused(f"not a chat completion: {error!r}") from error
+
+
+def _refused(status: int, text: str) -> Refused:
+    try:
+        code = json.loads(text)["error"]["code"]
+    except (ValueError, LookupError, TypeError):
+        code = None
+    return Refused(f"status {status}: {text[:200]}", status, code if isinstance(code, str) else None)
 
 
 def new_client(endpoint: Endpoint) -> httpx.AsyncClient:
@@ -93,8 +102,7 @@ async def _ask_streaming(client: httpx.AsyncClient, request: dict[str, Any], bod
     ended = False
     async with client.stream("POST", **request, json=body) as response:
         if response.status_code != 200:
-            text = (await response.aread()).decode(errors="replace")
-            raise Refused(f"status {response.status_code}: {text[:200]}", response.status_code)
+            raise _refused(response.status_code, (await response.aread()).decode(errors="replace"))
         async for line in response.aiter_lines():
             if not line.startswith("data:"):
                 continue

@@ -5,7 +5,9 @@ import logging
 import re
 import textwrap
 import threading
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from typing import TypeVar
 
 from filelock import Timeout
 
@@ -17,7 +19,9 @@ from clawctl.serve.canary import CanaryFailure
 from clawctl.serve.dialects import Ask, Refusal
 from clawctl.serve.sharing import Sharing
 
+T = TypeVar("T")
 _log = logging.getLogger("clawctl.serve")
+_LOOK_S = 0.05
 _PINNED = re.compile(r"@([0-9]+)\Z")
 _LONGEST_NUMBER = 18  # digits; no version has more, and Python refuses to read very long ones
 _KEPT_SWAPS = 200
@@ -51,17 +55,32 @@ class Versions:
     async def begin(self, ask: Ask, stack: AsyncExitStack, session: str | None = None, shared: bool = False) -> list[Reply]:
         """Running replies. `NAME@3` is version 3 and no other, even while 3 is live: a swap must not reach it. A candidate may
         answer a `shared` request (`gate.share`). Raises Refusal, also for a version that is not published."""
-        found = _PINNED.search(ask.model)
-        if found is None:
-            candidate = self._sharing.version_for(ask, session) if shared and self._pin_live is None else None
+        version = await self.pinned(ask.model)
+        if version is None and shared and self._pin_live is None:
+            candidate = self._sharing.version_for(ask, session)
             if candidate is not None and (replies := await self._begin_shared(ask, candidate, stack)) is not None:
                 return replies
-            return await self.live.begin(ask, None, stack)
+        return await self.live.begin(ask, version, stack)
+
+    async def pinned(self, model: str) -> int | None:
+        """The version that `NAME@3` names; None for `NAME`, the live policy. Raises Refusal if it is not published."""
+        found = _PINNED.search(model)
+        if found is None:
+            return None
         known = len(found[1]) <= _LONGEST_NUMBER and int(found[1]) in await asyncio.to_thread(list_versions, self._run)
         if not known:
             named = found[1][:_LONGEST_NUMBER]
             raise Refusal(404, f"version {named} of this model is not published", "model", "model_not_found")
-        return await self.live.begin(ask, int(found[1]), stack)
+        return int(found[1])
+
+    async def between_swaps(self, work: Callable[[], Awaitable[T]]) -> T:
+        """The result of `work`, done while no version goes live."""
+        while not self._looking.acquire(blocking=False):
+            await asyncio.sleep(_LOOK_S)
+        try:
+            return await work()
+        finally:
+            self._looking.release()
 
     async def _begin_shared(self, ask: Ask, candidate: int, stack: AsyncExitStack) -> list[Reply] | None:
         """Replies of a candidate. None if it refuses: then the live version answers, or refuses as well."""

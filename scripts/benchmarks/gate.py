@@ -1,4 +1,4 @@
-"""How well the gate decides: 1,000 simulated candidates for each effect, the comparisons that it needs, and a fixed-size test beside it.
+"""How well the gate decides, on 1,000 simulated candidates for each effect, beside a test of fixed size.
 
 Each comparison of a simulated candidate is a win, a loss or a tie. 40 % are ties; wins minus losses are the effect: 0 (`null`), -5,
 -10, +10 and +20 points of all comparisons. Margin, error, budget and the decision without enough evidence are those of
@@ -8,9 +8,9 @@ false_promotion_rate       share promoted. Below the margin of 10 points a candi
 false_refusal_rate         share found worse
 power_plus20               share promoted of the candidates of the case `plus20`
 comparisons_median         comparisons until the decision, or the budget
-comparisons_ratio_fixed    the same, divided by the comparisons of a test of fixed size: one look at the end, 5 % error at -10 points
+comparisons_ratio_fixed    the same, divided by those of a test of fixed size: one look at the end, 5 % error at -10
                            and 90 % power at 0
-optional_stopping_error    10,000 candidates, looked at after each of 2,000 comparisons: share of wrong decisions. `null`: found worse.
+optional_stopping_error    10,000 candidates, looked at after each of 2,000 comparisons: wrong decisions. `null`: found worse.
                            `minus10`: found not worse. `mcnemar` is the same for McNemar's test
 
 The case `planted` (--case planted) measures on the demo model which suite catches each of 20 planted bad updates.

@@ -75,6 +75,19 @@ class Pins:
             self._pinned[version].users += 1
             return self._pinned[version]
 
+    async def unload(self, version: int) -> bool:
+        """Whether the version is out of memory now: not if it is in use."""
+        async with self._changing:
+            pinned = self._pinned.get(version)
+            if pinned is None or pinned.users:
+                return pinned is None
+            await asyncio.to_thread(self._pinned.pop(version).model.stop)
+            return True
+
+    async def unload_idle(self) -> None:
+        for version in list(self._pinned):
+            await self.unload(version)
+
     def _one_too_many(self) -> int | None:
         """The version to unload before another is loaded. Version 0 stays, because judges request it repeatedly. If all are in use,
         `Places` has admitted one more than `most`."""

@@ -108,6 +108,11 @@ class Targets:
     def _kind(self, version: int) -> str:
         return "adapter" if version in self._adapters.loaded else read_policy(self._run, version).kind
 
+    async def unload(self, version: int) -> bool:
+        """Whether the version is out of the engine's memory now: not if it is in use or live."""
+        await self._adapters.forget(version)
+        return version not in self._adapters.loaded and version not in (self.live, self._weights)
+
     # ---- an adapter in a thread: see `Adapters` --------------------------------------------------------------------------
 
     def _load(self, version: int) -> None:

@@ -31,7 +31,7 @@ _VERDICT = ("turn_id", "reward", "judge")
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class TrafficSession:
     """The turns of a session that one version answered."""
 
     session: str
@@ -52,7 +52,7 @@ class Traffic:
         self._run, self._ratings = run, Ratings(run)
         self._rows: dict[Path, tuple[tuple[int, int], list[Row]]] = {}
 
-    def conversations(self, rest_s: float, now: float) -> list[Conversation]:
+    def conversations(self, rest_s: float, now: float) -> list[TrafficSession]:
         """Those of real users that have rested for `rest_s`, oldest first."""
         self._ratings.look()
         verdicts = {row["turn_id"]: row for row in self._read(self._run.verdicts, "verdicts", _VERDICT)}
@@ -76,7 +76,7 @@ class Traffic:
                 continue
             times = [turn["created_at"] for turn, _, _ in turns]
             share = sum(value < 0 for value in values) / len(values)
-            found.append(Conversation(session, turns[0][0]["user"], version, min(times), max(times), share))
+            found.append(TrafficSession(session, turns[0][0]["user"], version, min(times), max(times), share))
         return sorted(found, key=lambda one: (one.ended, one.session))
 
     def _read(self, folder: Path, kind: str, columns: Sequence[str]) -> list[Row]:
@@ -96,9 +96,9 @@ class Traffic:
         return rows
 
 
-def pair(new: Sequence[Conversation], old: Sequence[Conversation]) -> list[Comparison]:
+def pair(new: Sequence[TrafficSession], old: Sequence[TrafficSession]) -> list[Comparison]:
     """Each conversation of `new`, in order, with one of `old` of the same key. Each counts in one pair."""
-    waiting: dict[str, list[Conversation]] = defaultdict(list)
+    waiting: dict[str, list[TrafficSession]] = defaultdict(list)
     for one in reversed(old):
         waiting[one.key].append(one)
     pairs = []
@@ -110,7 +110,7 @@ def pair(new: Sequence[Conversation], old: Sequence[Conversation]) -> list[Compa
     return pairs
 
 
-def compare_traffic(new: Sequence[Conversation], old: Sequence[Conversation], error: float) -> PairedEvidence:
+def compare_traffic(new: Sequence[TrafficSession], old: Sequence[TrafficSession], error: float) -> PairedEvidence:
     """The evidence of the paired conversations."""
     return examine(pair(new, old), MARGIN, error)
 

@@ -24,7 +24,7 @@ from clawctl.errors import ClawError
 from clawctl.eval.gate import BEST, Anchor, Decision, Scores, Tested, by_comparisons, decide, explain, is_below, open_rows, settle
 from clawctl.eval.results import KEPT, is_measured, metrics_of, read_record, scores, settings_of, write_record
 from clawctl.eval.suites import CannotMeasure, LoadedSuite, Measured, load_suites
-from clawctl.eval.traffic import METRIC, Conversation, Traffic, compare_traffic, words
+from clawctl.eval.traffic import METRIC, Traffic, TrafficSession, compare_traffic, words
 from clawctl.eval.trial import ROUND, add_comparisons, add_spent, add_values, asked_so_far, spent_budget, weigh_rows
 from clawctl.printing import answers, print_json
 from clawctl.process import stop_on_signals
@@ -215,7 +215,7 @@ class Follower:
         log.warning("policy %d is rolled back to %d: %s", live, before, why)
         return True
 
-    def _conversations(self) -> list[Conversation]:
+    def _conversations(self) -> list[TrafficSession]:
         return self.traffic.conversations(self.recipe.collect.session_timeout_s, time.time())
 
     def _due(self, what: str) -> bool:

@@ -40,7 +40,7 @@ class Key:
         return hmac.compare_digest(given.encode(), self.key.encode())
 
 
-class Guard:
+class PageGuard:
     """The application behind all these checks, with the same headers on every answer."""
 
     def __init__(self, app: ASGIApp, key: Key, port: int) -> None:

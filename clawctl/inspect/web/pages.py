@@ -80,6 +80,7 @@ class Pages:
             "/turn": self.turn, "/text": self.text, "/versions": self.versions, "/version": self.version, "/answers": self.answers,
             "/judge": self.judge, "/environments": self.environments, "/data": self.data, "/login": self.login,
             "/static/{name}": self.static,
+            "/favicon.ico": lambda request: Response(status_code=204),  # browsers ask for it beside a plain text
         }  # fmt: skip
         post: dict[str, Callable[[Request], Response]] = {
             "/login": self.log_in, "/promote": self.move, "/rollback": self.move, "/label": self.label, "/forget": self.forget,

@@ -1,5 +1,6 @@
 """The run in memory. A thread follows the files, so that no page waits for the disk or for another server."""
 
+import gc
 import logging
 import threading
 import time
@@ -93,6 +94,7 @@ class FollowedRun:
     def _follow(self) -> None:
         run = self.run
         folders = [run.captures, run.feedback, run.trajectories, run.verdicts, run.policies, run.train, run.eval]
+        self._prepare(self.seen)
         for _ in changes([folder for folder in folders if folder.exists()], self._stop, _POLL_S):
             began = time.monotonic()
             try:
@@ -110,6 +112,15 @@ class FollowedRun:
                 done = shards
 
     def _look(self, before: Seen | None) -> Seen:
+        """The run as it is now. The garbage collector would stop all pages for as long as it visits every row."""
+        gc.disable()
+        try:
+            return self._look_at(before)
+        finally:
+            gc.freeze()
+            gc.enable()
+
+    def _look_at(self, before: Seen | None) -> Seen:
         joined = self._turns.look()
         problems = joined.problems.copy()
         policies = describe_policies(self.run, problems)
@@ -130,7 +141,8 @@ class FollowedRun:
             time.time(), joined, by_id, children, sessions, of_session, shards, policies, read_moves(self.run), health, better,
             list(dict.fromkeys([*health["problems"], *problems])), derived,
         )  # fmt: skip
-        self._prepare(seen)
+        if before is not None:  # the first page need not wait
+            self._prepare(seen)
         return seen
 
     # ---- text ------------------------------------------------------------------------------------------------------------

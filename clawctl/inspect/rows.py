@@ -27,7 +27,7 @@ T = TypeVar("T")
 _FEW = (
     "turn_id", "session_id", "parent_turn_id", "parent_evidence", "turn_index", "kind", "source", "user", "created_at",
     "policy_name", "policy_version", "top_p", "top_k", "task_id", "group_id", "outcome_reward", "feedback", "trainable",
-    "untrainable_reason", "redacted_by",
+    "untrainable_reason", "redacted_by", "step_reward", "episode",
 )  # fmt: skip
 _WORDS = ("messages", "response", "next_state")
 _VERDICT = ("turn_id", "reward", "votes", "hint", "hints", "judge", "reason")
@@ -115,12 +115,12 @@ class TurnReader:
                 used = {**turn, "trainable": True, "untrainable_reason": None}  # its user reacted, after the row was published
             late = late_outcome(turn["user"], turn_id)
             if late is not None and step is None:
-                used = {**used, **late.changes(used["untrainable_reason"])}
+                used = {**used, **late.changes(used["untrainable_reason"], turn_id)}
             counts = rating is not None and (step is None or rating.created_at <= trained_at.get(turn_id, 0.0))
             newest_rating = rating.rating if rating is not None and counts else turn["feedback"]
             alone = late is not None and step is None and late.decides
             judged = (None, None) if verdict is None or alone else (verdict["judge"], verdict["reward"])
-            earned = _worth(newest_rating, used["outcome_reward"], *judged)
+            earned = _worth(newest_rating, used["outcome_reward"], *judged, used["step_reward"])
             why_not = None
             if step is None:
                 old = updates.get(turn["policy_version"] or 0, 0)

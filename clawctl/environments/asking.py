@@ -1,8 +1,10 @@
 """One chat completion over HTTP, as an environment of a few lines needs it."""
 
 import json
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -19,6 +21,36 @@ class Refused(Exception):
         super().__init__(problem)
         self.status = status  # None: no complete HTTP answer at all
         self.code = code  # of the error: "context_length_exceeded", "episode_over"
+
+
+@dataclass(slots=True)
+class CallCost:
+    """What model calls cost."""
+
+    calls: int = 0
+    tokens: int = 0  # of prompts and answers; a call whose answer has no usage adds none
+
+
+_spent: ContextVar[CallCost | None] = ContextVar("spent", default=None)
+
+
+@contextmanager
+def counted_calls() -> Iterator[CallCost]:
+    """Count the calls that are made inside, also in tasks and threads that begin there."""
+    spent = CallCost()
+    token = _spent.set(spent)
+    try:
+        yield spent
+    finally:
+        _spent.reset(token)
+
+
+def count_call(usage: Any) -> None:
+    """Count one call by the `usage` of its answer. `ask` does this; code with a client of its own calls it."""
+    spent = _spent.get()
+    if spent is not None:
+        spent.calls += 1
+        spent.tokens += int(usage.get("total_tokens") or 0) if isinstance(usage, dict) else 0
 
 
 async def ask(
@@ -43,7 +75,9 @@ async def ask(
             response = await used.post(**request, json=body)
         if response.status_code != 200:
             raise _refused(response.status_code, response.text)
-        return str(response.json()["choices"][0]["message"].get("content") or "")
+        answer = response.json()
+        count_call(answer.get("usage"))
+        return str(answer["choices"][0]["message"].get("content") or "")
     except httpx.HTTPError as error:
         raise Refused(f"{type(error).__name__}: {error}") from error
     except (ValueError, LookupError, AttributeError, TypeError) as error:
@@ -82,4 +116,5 @@ async def _ask_streaming(client: httpx.AsyncClient, request: dict[str, Any], bod
             words += [choice["delta"].get("content") or "" for choice in event["choices"]]
     if not ended:
         raise Refused("the stream broke off")
+    count_call(None)
     return "".join(words)

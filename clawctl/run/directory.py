@@ -86,6 +86,7 @@ class RunDir:
 
     policies = _Place("policies", own=True)  # `<version>/`: train publishes
     live = _Place("policies", "LIVE", own=True)  # one line: the version that serves
+    shared = _Place("policies", "SHARED", own=True)  # the candidate that answers a share of the sessions, while it does
     moves = _Place("policies", "moves.jsonl", own=True)  # who moved LIVE, when, and from where
     eval = _Place("eval", own=True)  # `<version>.json`
     train = _Place("train", own=True)

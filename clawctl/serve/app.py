@@ -33,6 +33,7 @@ from clawctl.serve.about import About
 from clawctl.serve.answer import Answer, new_handle
 from clawctl.serve.bodies import BodyReader
 from clawctl.serve.capture import Capture
+from clawctl.serve.control import CONTROLS, control, score
 from clawctl.serve.dialects import Ask, Dialect, Refusal, chat, completions, messages, responses
 from clawctl.serve.episodes import Replay, Retries, capability_in, hints_of, is_capability, never, opened, sampling_rule
 from clawctl.serve.hints import agent_of, client_of, read_hints
@@ -99,6 +100,8 @@ class Gateway:
             "/v1/messages/count_tokens": Route("POST", "count_tokens", True, self._count_tokens),
             "/v1/feedback": Route("POST", "feedback", True, self._rate),
             "/v1/outcome": Route("POST", "outcome", True, self._rate),
+            "/v1/score": Route("POST", "score", True, self._score),
+            **{f"/engine/{what}": Route("POST", "engine", True, self._control) for what in CONTROLS},
             "/v1/models": Route("GET", "models", True, self._about.models),
             "/health": Route("GET", "health", False, self._about.health),
             "/health/live": Route("GET", "health", False, self._about.alive),
@@ -252,7 +255,8 @@ class Gateway:
         async with AsyncExitStack() as stack:
             stack.enter_context(self._concurrency.one_more(visit.key))
             try:
-                replies = [reply for each in asks for reply in (await self._versions.begin(each, stack))[0]]
+                session = hints.get("session_id")
+                replies = [reply for each in asks for reply in await self._versions.begin(each, stack, session, for_training)]
             except Refusal as refusal:
                 unanswered = Answer(asks[0], writer(ask, handle), [], handle, visit.arrived, hints, visit.key, capture)
                 await unanswered.keep_refused(refusal)
@@ -317,6 +321,18 @@ class Gateway:
         with self._concurrency.one_more(visit.key):
             keep = self._rating.keep if visit.api == "feedback" else self._rating.keep_outcome
             return json_response(await keep(parse(raw), visit.key))
+
+    async def _score(self, request: Request, visit: Visit) -> Response:
+        live = self._versions.live
+        most = most_body(self._limits.body_mb, live.max_context, images=False)
+        raw = await self._bodies.read(request, visit.key, most, self._limits.body_values)
+        with self._concurrency.one_more(visit.key):
+            return json_response(await score(self._versions, raw, visit.key))
+
+    async def _control(self, request: Request, visit: Visit) -> Response:
+        raw = await self._bodies.read(request, visit.key, _LONGEST_RATING)
+        what = meant(request.scope["path"]).removeprefix("/engine/")
+        return json_response(await control(self._versions, what, raw, visit.key))
 
     def drain(self) -> None:
         """From now on the server reports that it is not ready, but still answers."""

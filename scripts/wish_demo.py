@@ -5,7 +5,6 @@ Both run `clawctl up` with the model of the world of many wishes. Rules judge wh
 
 import argparse
 import asyncio
-import os
 import sys
 import threading
 import time
@@ -23,7 +22,7 @@ from clawctl.environments.asking import Refused, ask
 from clawctl.environments.homework.chat import wait_for_endpoint
 from clawctl.environments.player import play_task
 from clawctl.environments.wishes.axes import AXES
-from clawctl.environments.wishes.environment import VARIABLE, Wishes, wants_in
+from clawctl.environments.wishes.environment import Wishes, wants_in
 from clawctl.environments.wishes.judge import judge_server
 from clawctl.environments.wishes.problems import make_problems
 from clawctl.environments.wishes.reader import read
@@ -38,7 +37,15 @@ PEOPLE = 12
 UPDATES = 16
 LONGEST_S = 270.0
 PROBLEMS = 60
-TALKING = {"batch_turns": 2, "batch_min_turns": 1, "batch_wait_s": 1, "lr": 2e-4, "max_steps": None}  # one person types slowly
+TALKING = {
+    "method": "combine",
+    "topk": 50,
+    "batch_turns": 2,
+    "batch_min_turns": 1,
+    "batch_wait_s": 1,
+    "lr": 2e-4,
+    "max_steps": None,
+}  # one person types slowly
 
 
 def main() -> None:
@@ -63,8 +70,8 @@ def main() -> None:
             if options.talk:
                 asyncio.run(talk(run, endpoint))
             else:
-                os.environ[VARIABLE] = "; ".join(options.wish)
-                show(wants, asyncio.run(learn(run, recipe, endpoint, Console(stderr=True))))
+                world = Wishes("; ".join(options.wish))
+                show(wants, asyncio.run(learn(world, run, recipe, endpoint, Console(stderr=True))))
         finally:
             _end(up)
             judge.shutdown()
@@ -84,9 +91,8 @@ def write_recipe(folder: Path, judge: str, train: dict[str, Any]) -> Path:
     return path
 
 
-async def learn(run: RunDir, recipe: Path, endpoint: Endpoint, console: Console) -> dict[int, dict[str, float]]:
+async def learn(world: Wishes, run: RunDir, recipe: Path, endpoint: Endpoint, console: Console) -> dict[int, dict[str, float]]:
     """Let people talk until the last update is live. Returns the rates of the first version and of the last one."""
-    world = Wishes()
     tasks = world.tasks("train", 4000, 0)
     waiting, deadline = iter(tasks), time.monotonic() + LONGEST_S
     rates = {0: await measured(world, run, recipe, 0)}

@@ -11,6 +11,7 @@ from clawctl.config.elsewhere import is_from_elsewhere, suggest
 from clawctl.config.eval import EvalConfig, GateConfig
 from clawctl.config.judge import JudgeConfig
 from clawctl.config.model import DEMO_MODEL, ModelConfig
+from clawctl.config.play import PlayConfig
 from clawctl.config.privacy import PrivacyConfig
 from clawctl.config.section import Section
 from clawctl.config.serve import ServeConfig
@@ -29,6 +30,8 @@ class Recipe(Section):
     """The server."""
     collect: CollectConfig = CollectConfig()
     """How captures become sessions."""
+    play: PlayConfig = PlayConfig()
+    """Which episodes are played."""
     judge: JudgeConfig = JudgeConfig()
     """How turns are judged."""
     train: TrainConfig = TrainConfig()
@@ -148,12 +151,6 @@ def _wrong_key(error: ValidationError, path: Path | None, overrides: dict[str, A
     told = "" if secret else f", not {given!r}"
     problem = first["msg"][:1].lower() + first["msg"][1:]
     return ClawError(f"{where}: {key}: {problem}{told}", "set a valid value, see docs/recipes.md", 2)
-
-
-def recipe_file(root: Path, named: Path | None = None) -> Path | None:
-    """The recipe file to load: `named`, else that of the run at `root`; None if there is neither."""
-    kept = root / "recipe.yaml"
-    return named if named is not None else kept if kept.exists() else None
 
 
 def lay_over(data: dict[str, Any], path: list[str], value: Any) -> None:

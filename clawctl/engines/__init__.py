@@ -7,8 +7,8 @@ serves imports no torch, so an engine runs its model in another process.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -135,11 +135,45 @@ class Engine(Protocol):
         """Tokens of the prompt. Raises Refusal."""
         ...
 
+    async def score(self, ids: Sequence[int], first: int, version: int | None) -> tuple[int, list[float]]:
+        """The version that scored, and the logprob of each of `ids[first:]` given all ids before it, at temperature 1. It is that
+        of the live policy, or a pinned `version`. Raises Refusal, also if the engine cannot score."""
+        ...
+
+    def hold(self, version: int) -> AbstractAsyncContextManager[None]:
+        """Keep a version loaded besides the live one. Raises Refusal if it cannot be loaded."""
+        ...
+
+    def at_once(self, version: int, key: str) -> bool:
+        """Whether a request of `key` that is pinned to `version` begins without waiting for a place or for weights."""
+        ...
+
     # ---- control ---------------------------------------------------------------------------------------------------------
 
     def load(self, version: int) -> Swap:
         """Serve a published version from now on, once its canary passes. Running requests go on. On failure the old version stays
         live, and it raises CanaryFailure, ClawError, OSError, ValueError or RuntimeError."""
+        ...
+
+    async def unload(self, version: int) -> bool:
+        """Take a pinned version out of memory. Whether it is out: not if requests use it, or if it is live."""
+        ...
+
+    async def pause(self) -> None:
+        """Returns when no token is being sampled. Until `resume`, running requests are kept and new ones wait. Raises Refusal if it
+        cannot; so do the next three."""
+        ...
+
+    async def resume(self) -> None:
+        """End a pause. It has no effect without one."""
+        ...
+
+    async def sleep(self) -> None:
+        """Pause, and give back the memory that the engine can do without, until `wake`."""
+        ...
+
+    async def wake(self) -> None:
+        """End a sleep. It has no effect without one."""
         ...
 
     # ---- life ------------------------------------------------------------------------------------------------------------

@@ -11,27 +11,34 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.table import Table
 
 from clawctl.config import GateConfig, Recipe
+from clawctl.environments.asking import counted_calls
 from clawctl.errors import ClawError
-from clawctl.eval.gate import Anchor, Decision, Scores, decide, is_below
-from clawctl.eval.results import is_measured, metrics_of, read_record, scores, settings_of, write_record
+from clawctl.eval.gate import BEST, Anchor, Decision, Scores, Tested, by_comparisons, decide, explain, is_below, open_rows, settle
+from clawctl.eval.results import KEPT, is_measured, metrics_of, read_record, scores, settings_of, write_record
 from clawctl.eval.suites import CannotMeasure, LoadedSuite, Measured, load_suites
+from clawctl.eval.traffic import METRIC, Traffic, TrafficSession, compare_traffic, words
+from clawctl.eval.trial import ROUND, add_comparisons, add_spent, add_values, asked_so_far, spent_budget, weigh_rows
 from clawctl.printing import answers, print_json
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir, changes, sole_worker
 from clawctl.run.disk import when_there_is_room
 from clawctl.run.endpoint import Endpoint, own_api_key, own_endpoint
-from clawctl.run.lineage import BUILT_ON, OVERTAKEN, Lineage, is_undecided, read_lineage, served
-from clawctl.run.policies import LiveMoved, ensure_base_policy, list_versions, live_version, move_live, read_policy
+from clawctl.run.lineage import BUILT_ON, BY_EVAL, OVERTAKEN, Lineage, is_undecided, read_lineage, served
+from clawctl.run.policies import LiveMoved, ensure_base_policy, list_versions, live_version, move_live, read_moves, read_policy
+from clawctl.run.sharing import Share, begin_share, end_share, read_share
 
 log = logging.getLogger("eval")
 
+Done = TypeVar("Done")
+_LOOK_S = 30.0  # seconds between two looks at the traffic
 _TRIES = 3  # a version that a server which answers cannot serve so often is refused
 
 
@@ -58,7 +65,7 @@ def evaluate(run: RunDir, recipe: Recipe, version: int | None, once: bool, as_js
 def measure_by_hand(run: RunDir, recipe: Recipe, version: int, stop: threading.Event) -> dict[str, Any]:
     """Measure one version now, even if it was measured before. The gate's earlier decision stays."""
     read_policy(run, version)
-    suites = load_suites(recipe.eval)
+    suites = load_suites(recipe.eval, run, recipe)
     try:
         record = measure(run, recipe, suites, version, stop)
     except CannotMeasure as error:
@@ -68,7 +75,7 @@ def measure_by_hand(run: RunDir, recipe: Recipe, version: int, stop: threading.E
     except Stopped as error:
         raise ClawError(f"stopped before policy {version} was measured", "start eval again") from error
     earlier = read_record(run, version) or {}  # now: the gate may have decided while this measured
-    record |= {name: earlier[name] for name in ("decision", "again", "compared") if name in earlier}
+    record |= {name: earlier[name] for name in KEPT if name in earlier}
     write_record(run, record)
     return record
 
@@ -78,15 +85,17 @@ class Follower:
 
     def __init__(self, run: RunDir, recipe: Recipe, stop: threading.Event, as_json: bool):
         self.run, self.recipe, self.stop, self.as_json = run, recipe, stop, as_json
-        self.suites = load_suites(recipe.eval)
+        self.suites = load_suites(recipe.eval, run, recipe)
         if recipe.gate is not None:
             check_gate(recipe.gate, self.suites)
         self.failures: Counter[int] = Counter()
+        self.traffic = Traffic(run)
+        self.next_look: dict[str, float] = {}  # when the traffic is read again, monotonic
         self.waiting_for = ""  # the last logged reason for waiting: logged once
 
     def follow(self, once: bool) -> None:
         """Until stopped, or with `once` until nothing is left to do. Waits for a server that is not there, unless `once`."""
-        for _ in changes([self.run.policies], self.stop):
+        for _ in changes([self.run.policies], self.stop):  # and every second
             try:
                 while not self.stop.is_set() and self.step():
                     pass
@@ -101,10 +110,13 @@ class Follower:
 
     def step(self) -> bool:
         """Make one measurement or decision; False if there is none to make."""
+        if self.recipe.eval.watch and self._rolled_back():
+            return True
         return self._step_open() if self.recipe.gate is None else self._step_gated(self.recipe.gate)
 
     def _step_open(self) -> bool:
         """Without a gate everything is measured, newest first, and nothing decided."""
+        end_share(self.run)
         dead = set(read_lineage(self.run).dead())
         unseen = [v for v in list_versions(self.run) if v not in dead and read_record(self.run, v) is None]
         if unseen:
@@ -116,25 +128,109 @@ class Follower:
         live = live_version(self.run)
         if live is None:
             return False
-        live_record = self._measured(live)
+        shared = read_share(self.run)
+        if shared is not None:
+            if self._may_go_live(shared.version, live):
+                return self._step_share(shared, live, gate)
+            end_share(self.run)
+        self._measured(live)
         candidate = self._candidate(live)
         if candidate is None:
             return False
-        record = self._measured(candidate)
+        self._measured(candidate)
         if live_version(self.run) != live:
             return True  # LIVE has moved meanwhile: look again
-        decision = self._compare(candidate, record, live, live_record, gate)
-        lineage = read_lineage(self.run)
-        if lineage.live != live or candidate not in lineage.living():
+        decision = self._compare(candidate, live, gate)
+        if decision is None:
             return True
-        if decision.promote:
-            # before the record: after a crash in between it counts as live, not as decided
-            try:
-                when_there_is_room(lambda: move_live(self.run, candidate, by="eval", only_from=live), "policies/LIVE", self.stop)
-            except LiveMoved:
-                return True
-        self._decided(candidate, decision)
+        if not self._may_go_live(candidate, live):
+            return True
+        if not decision.promote:
+            self._decided(candidate, decision)
+            return True
+        if gate.share:
+            begin_share(self.run, candidate, gate.share)
+            self._note(candidate, share={"measured": asdict(decision)})
+            log.info("policy %d answers %.0f %% of the new sessions before it goes live", candidate, 100 * gate.share)
+            return True
+        self._promote(candidate, live, decision)
         return True
+
+    def _may_go_live(self, version: int, live: int) -> bool:
+        """Whether LIVE and the lineage are still as they were when `version` was compared with `live`."""
+        lineage = read_lineage(self.run)
+        return lineage.live == live and version in lineage.above(lineage.tip, live) and is_undecided(self.run, version)
+
+    def _promote(self, candidate: int, live: int, decision: Decision) -> None:
+        # before the record: after a crash in between it counts as live, not as decided
+        try:
+            when_there_is_room(lambda: move_live(self.run, candidate, by="eval", only_from=live), "policies/LIVE", self.stop)
+        except LiveMoved:
+            return
+        self._decided(candidate, decision)
+
+    def _step_share(self, shared: Share, live: int, gate: GateConfig) -> bool:
+        """Decide on the candidate that answers a share of the sessions, once these are evidence enough or its time is over."""
+        over = time.time() - shared.since > gate.share_wait_s
+        if not over and not self._due("share"):
+            return False
+        talks = [one for one in self._conversations() if one.began >= shared.since]
+        new, old = ([one for one in talks if one.version == version] for version in (shared.version, live))
+        evidence = compare_traffic(new, old, gate.error)
+        record = read_record(self.run, shared.version) or {}
+        measured = record.get("share", {}).get("measured") or asdict(Decision(True, "", live))
+        self._note(shared.version, share={"measured": measured, "against": live, "metric": METRIC, **evidence.as_json()})
+        if evidence.verdict == "open" and not over:
+            return False
+        found = f"{words(evidence)} in the shared sessions than under the live version {live}"
+        if evidence.verdict == "worse":
+            self._decided(shared.version, Decision(False, f"users complained more: {found}", live))
+        else:
+            self._promote(shared.version, live, Decision(True, f"{measured['reason']}; {found}".lstrip("; "), live))
+        end_share(self.run)
+        return True
+
+    def _rolled_back(self) -> bool:
+        """Go back to the version before the live one if users complain more since. A version that a person chose stays."""
+        live, move = live_version(self.run), next(iter(read_moves(self.run)[::-1]), None)
+        if live is None or move is None or move["to"] != live or move["by"] not in ("eval", "train") or not self._due("watch"):
+            return False
+        before = move["from"]
+        if before is None or before not in list_versions(self.run):
+            return False
+        talks = self._conversations()
+        new = [one for one in talks if one.version == live and one.began >= move["at"]]
+        old = [one for one in talks if one.version == before and one.ended < move["at"]]
+        error = (self.recipe.gate or GateConfig()).error
+        evidence = compare_traffic(new, old[::-1], error)  # the nearest in time first
+        if evidence.comparisons:
+            self._note(live, watch={"against": before, "metric": METRIC, **evidence.as_json()})
+        if evidence.e_worse < 1 / error:
+            return False
+        why = f"{BY_EVAL} {words(evidence)} than under version {before}"
+        try:
+            when_there_is_room(lambda: move_live(self.run, before, by=why, only_from=live), "policies/LIVE", self.stop)
+        except LiveMoved:
+            return True
+        log.warning("policy %d is rolled back to %d: %s", live, before, why)
+        return True
+
+    def _conversations(self) -> list[TrafficSession]:
+        return self.traffic.conversations(self.recipe.collect.session_timeout_s, time.time())
+
+    def _due(self, what: str) -> bool:
+        """Whether it is time to read the traffic again: all shards are read for it."""
+        now = time.monotonic()
+        if now < self.next_look.get(what, 0.0):
+            return False
+        self.next_look[what] = now + min(_LOOK_S, self.recipe.collect.session_timeout_s / 10)
+        return True
+
+    def _note(self, version: int, **found: Any) -> None:
+        """Add to the record of a version, if that changes it."""
+        record = read_record(self.run, version) or _unmeasurable(self.run, self.recipe, version, "its record is missing")
+        if any(record.get(name) != value for name, value in found.items()):
+            self._write({**record, **found})
 
     def _candidate(self, live: int) -> int | None:
         """The newest undecided version above the live one. Writes down why the others are not measured: they were built on a dead
@@ -150,19 +246,116 @@ class Follower:
             self._decided(version, Decision(False, f"{OVERTAKEN} {undecided[-1]} before it was measured", live))
         return undecided[-1] if undecided else None
 
-    def _compare(
-        self, candidate: int, record: dict[str, Any], live: int, live_record: dict[str, Any], gate: GateConfig
-    ) -> Decision:
-        """The gate's decision on a measured candidate. What it was compared with is written into its record."""
-        if not record["suites"]:
-            return Decision(False, record["decision"]["reason"], live)
-        anchors = self._anchors(scores(record), gate, read_lineage(self.run), live)
+    def _compare(self, candidate: int, live: int, gate: GateConfig) -> Decision | None:
+        """The gate's decision on a measured candidate, after as many rounds of comparisons as it needs. The evidence is in its
+        record then. None if LIVE moved meanwhile."""
+        exhausted: set[str] = set()
+        while True:
+            record, live_record = self._measured(candidate), self._measured(live)
+            if not record["suites"]:
+                return Decision(False, record["decision"]["reason"], live)
+            anchors = self._anchors(scores(record), gate, read_lineage(self.run), live)
+            tested = self._tested(candidate, live, anchors, gate, exhausted)
+            spent = spent_budget(record, tested, self.recipe.eval.budget)
+            outcome = settle(tested, spent, gate)
+            found = {"compared": [asdict(anchor) for anchor in anchors], "evidence": [one.as_json() for one in tested]}
+            self._write({**(read_record(self.run, candidate) or record), **found})
+            if outcome != "more":
+                break
+            try:
+                self._ask_for_more(candidate, tested, exhausted)
+            except CannotMeasure as error:
+                if not self._gave_up(candidate, error):
+                    raise
+                return Decision(False, f"it cannot be compared: {error}", live)
+            if live_version(self.run) != live:
+                return None
+        if outcome != "means":
+            return explain(tested, outcome == "promote", spent, live)
         live_scores = scores(live_record) if live_record["suites"] else None
-        decision = decide(scores(record), live_scores, gate, live, anchors)
-        self._write({**(read_record(self.run, candidate) or record), "compared": [asdict(anchor) for anchor in anchors]})
+        compares = {suite.name for suite in self.suites if suite.comparing is not None}
+        if why := by_comparisons([one for one in tested if one.row.suite in compares]):
+            return Decision(False, why, live)
+        rows = [row for row in open_rows(tested, gate) if row.suite not in compares]
+        decision = decide(scores(record), live_scores, rows, live, anchors)
         if live_scores is None and decision.promote:
             return Decision(True, f"the live version itself {live_record['decision']['reason']}", live)
-        return decision
+        if not decision.promote:
+            return decision
+        shown = [decision.reason, *(f"{one.name}: {one.words}" for one in tested if one.version == live and one.row not in rows)]
+        return Decision(True, "; ".join(part for part in shown if part), live)
+
+    def _tested(self, candidate: int, live: int, anchors: Sequence[Anchor], gate: GateConfig, exhausted: set[str]) -> list[Tested]:
+        """The evidence for each row against the live version, the base and, where it was measured again, the best so far."""
+        references = [("the live version", live, self._measured(live))]
+        if live != 0:
+            references.append(("the base", 0, self._measured(0)))
+        for version in sorted({anchor.version for anchor in anchors if anchor.what == BEST} - {0, live}):
+            again = (read_record(self.run, version) or {}).get("again")
+            if again is not None and is_measured(again, self.recipe.eval):
+                references.append((BEST, version, again))
+        record = read_record(self.run, candidate) or {}
+        known = [reference for reference in references if reference[2].get("suites")]
+        return weigh_rows(record, known, anchors, self.suites, gate, self.recipe.eval.budget, exhausted)
+
+    def _ask_for_more(self, candidate: int, tested: Sequence[Tested], exhausted: set[str]) -> None:
+        """One more round for the open rows. Adds to `exhausted` the suites that have no more tasks. Raises CannotMeasure and
+        Stopped."""
+        wanting = [one for one in tested if one.evidence.verdict == "open" and one.more]
+        for suite in self.suites:
+            versions = sorted({(one.version, one.what) for one in wanting if one.row.suite == suite.name})
+            if not versions:
+                continue
+            with self._paid_by(candidate):
+                if suite.comparing is not None:
+                    came = [self._compare_more(suite, candidate, version) for version, _ in versions]
+                else:
+                    came = [self._measure_more(suite, candidate, versions)]
+            if not any(came):
+                exhausted.add(suite.name)
+
+    def _compare_more(self, suite: LoadedSuite, candidate: int, version: int) -> bool:
+        """Comparisons of the candidate with one reference; False if there are no more."""
+        record = read_record(self.run, candidate) or {}
+        begin = asked_so_far(record, suite.name, version)
+        places = [_reachable(self.run, self.recipe, one) for one in (candidate, version)]
+        found = run_until(suite.compare(places[0], places[1], begin, ROUND), self.stop)
+        add_comparisons(record, suite.name, version, found, ROUND)
+        self._write(record)
+        return bool(found)
+
+    def _measure_more(self, suite: LoadedSuite, candidate: int, references: Sequence[tuple[int, str]]) -> bool:
+        """Further tasks, the same for the candidate and its references; False if there are no more. References that lack tasks of
+        the candidate do those first."""
+        asked = _tasks(read_record(self.run, candidate) or {}, suite.name)
+        behind = [one for one in references if not asked <= _tasks(self._part(*one)[1], suite.name)]
+        count = len(asked) if behind else len(asked) + ROUND
+        came = False
+        for version, what in behind or [(candidate, ""), *references]:
+            record, part = self._part(version, what)
+            place = _reachable(self.run, self.recipe, version)
+            measured = run_until(suite.measure_more(place, count, _tasks(part, suite.name)), self.stop)
+            came = add_values(part, suite.name, measured) or came
+            self._write(record)
+        return came
+
+    def _part(self, version: int, what: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The record of a version, and the measurement in it that counts: the second one of the best so far, else the first."""
+        record = read_record(self.run, version) or {}
+        return record, record["again"] if what == BEST else record
+
+    @contextmanager
+    def _paid_by(self, version: int) -> Iterator[None]:
+        """Add what is spent inside to the record of `version`."""
+        began = time.monotonic()
+        with counted_calls() as spent:
+            try:
+                yield
+            finally:
+                record = read_record(self.run, version)
+                if record is not None:
+                    add_spent(record, time.monotonic() - began, spent.calls, spent.tokens)
+                    self._write(record)
 
     def _anchors(self, candidate: Scores, gate: GateConfig, lineage: Lineage, live: int) -> list[Anchor]:
         """The base version and the best version by each metric, with their scores on the tasks of this recipe.
@@ -189,7 +382,7 @@ class Follower:
                     value = self._again(best).get(metric, value)
                 elif best == live or best not in alike:
                     continue  # compared with anyway, or of other tasks and not in the way
-                anchors.append(Anchor("the best so far", best, *metric, value))
+                anchors.append(Anchor(BEST, best, *metric, value))
         return anchors
 
     def _again(self, version: int) -> Scores:
@@ -202,7 +395,7 @@ class Follower:
         if again is not None and not again["suites"] and again["settings"] == settings_of(self.recipe.eval):
             return scores(record)
         fresh = self._measure(version)
-        record["again"] = {name: fresh[name] for name in ("settings", "suites", "at")}
+        record["again"] = {name: fresh[name] for name in ("settings", "suites", "at", "values")}
         self._write(record)
         log.info("policy %d measured again as an anchor: %s", version, _in_short(fresh))
         return scores(fresh) if fresh["suites"] else scores(record)
@@ -212,12 +405,14 @@ class Follower:
         try:
             return measure(self.run, self.recipe, self.suites, version, self.stop)
         except CannotMeasure as error:
-            if error.gone:
-                raise
-            self.failures[version] += 1
-            if self.failures[version] < _TRIES:
+            if not self._gave_up(version, error):
                 raise
             return _unmeasurable(self.run, self.recipe, version, str(error))
+
+    def _gave_up(self, version: int, error: CannotMeasure) -> bool:
+        """Whether `version` failed as often as it may. A server that is gone is no failure of the version."""
+        self.failures[version] += not error.gone
+        return not error.gone and self.failures[version] >= _TRIES
 
     def _measured(self, version: int) -> dict[str, Any]:
         """The record of `version` with numbers that are comparable for this recipe, measured now if needed. It has no numbers if
@@ -228,7 +423,7 @@ class Follower:
         fresh = self._measure(version)
         self.waiting_for = ""
         if record is not None:
-            fresh |= {name: record[name] for name in ("again", "compared") if name in record}
+            fresh |= {name: record[name] for name in KEPT if name in record and name != "decision"}
         if record is not None and not _undecided(record):
             fresh["decision"] = record["decision"]
         self._write(fresh)
@@ -264,12 +459,11 @@ def measure(run: RunDir, recipe: Recipe, suites: Sequence[LoadedSuite], version:
 
     Raises CannotMeasure and Stopped.
     """
-    try:
-        endpoint = _endpoint(run, recipe, version)
-    except ClawError as error:
-        raise CannotMeasure(error.problem, gone=True) from error
+    endpoint = _reachable(run, recipe, version)
     began = time.monotonic()
-    measured = asyncio.run(_run_suites(endpoint, suites, stop))
+    with counted_calls() as spent:
+        measured = run_until(_run_suites(endpoint, suites), stop)
+    seconds = time.monotonic() - began
     return {
         "policy": run.policy,
         "version": version,
@@ -277,28 +471,46 @@ def measure(run: RunDir, recipe: Recipe, suites: Sequence[LoadedSuite], version:
         "suites": {name: found.as_json() for name, found in measured.items()},
         "examples": [example for found in measured.values() for example in found.examples],
         "decision": asdict(Decision(None, "measured without a decision")),
-        "seconds": time.monotonic() - began,
+        "values": {name: found.values for name, found in measured.items() if found.values},
+        "seconds": seconds,
+        "spent": {"seconds": seconds, "calls": spent.calls, "tokens": spent.tokens},
         "at": time.time(),
     }
 
 
-def _endpoint(run: RunDir, recipe: Recipe, version: int) -> Endpoint:
+def _reachable(run: RunDir, recipe: Recipe, version: int) -> Endpoint:
+    """Where a version is measured. Raises CannotMeasure."""
     if recipe.eval.endpoint is None:
-        return own_endpoint(run, recipe, version)
+        try:
+            return own_endpoint(run, recipe, version)
+        except ClawError as error:
+            raise CannotMeasure(error.problem, gone=True) from error
     return Endpoint(recipe.eval.endpoint.rstrip("/"), own_api_key(run, recipe)[0], f"{recipe.model_name}@{version}")
 
 
-async def _run_suites(endpoint: Endpoint, suites: Sequence[LoadedSuite], stop: threading.Event) -> dict[str, Measured]:
-    measured: dict[str, Measured] = {}
-    for suite in suites:
-        measuring = asyncio.create_task(suite.measure(endpoint))
-        while not measuring.done():
-            await asyncio.wait({measuring}, timeout=0.2)
+async def _run_suites(endpoint: Endpoint, suites: Sequence[LoadedSuite]) -> dict[str, Measured]:
+    return {suite.name: await suite.measure(endpoint) for suite in suites}
+
+
+def run_until(work: Coroutine[Any, Any, Done], stop: threading.Event) -> Done:
+    """The result of `work`. Raises Stopped if `stop` is set before."""
+
+    async def watched() -> Done:
+        working = asyncio.create_task(work)
+        while not working.done():
+            await asyncio.wait({working}, timeout=0.2)
             if stop.is_set():
-                measuring.cancel()
+                working.cancel()
+                await asyncio.wait({working})
                 raise Stopped
-        measured[suite.name] = await measuring
-    return measured
+        return await working
+
+    return asyncio.run(watched())
+
+
+def _tasks(record: dict[str, Any], suite: str) -> set[str]:
+    """The tasks of a suite for which a record has values."""
+    return set().union(*record.get("values", {}).get(suite, {}).values())
 
 
 def check_gate(gate: GateConfig, suites: Sequence[LoadedSuite]) -> None:

@@ -22,6 +22,7 @@ import orjson
 from rich.console import Console
 from rich.text import Text
 
+from clawctl.backoff import backoff_s
 from clawctl.config import Recipe, environment_with
 from clawctl.errors import ClawError
 from clawctl.printing import plain
@@ -35,7 +36,15 @@ _SAME_S = 0.1  # signals that are closer together count as one: `timeout` and ot
 _LONGEST_WAIT_S = 60.0
 _STEADY_S = 60.0  # a stage that ran so long was well: its next death begins with the first wait again
 _LONGEST_LINE = 4000
-_COLOURS = {"serve": "cyan", "collect": "green", "judge": "yellow", "train": "magenta", "eval": "blue", "up": "white"}
+_COLOURS = {
+    "serve": "cyan",
+    "collect": "green",
+    "play": "bright_green",
+    "judge": "yellow",
+    "train": "magenta",
+    "eval": "blue",
+    "up": "white",
+}
 _PR_SET_PDEATHSIG = 1
 
 
@@ -46,6 +55,8 @@ def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str) -> None:
         raise ClawError(
             "the recipe has a gate, but up.stages lacks eval, so no new version would go live", "add eval to up.stages", 2
         )
+    if "play" in recipe.up.stages and recipe.play.env is None:
+        raise ClawError("up.stages has play, but the recipe names no environment", "set play.env", 2)
     if {"judge", "train"} <= set(recipe.up.stages) and (asked := versions_nobody_serves(recipe)):
         raise one_version_trouble(asked)
     with sole_worker(run, "up"), _log_file(run.log("up")) as file:
@@ -97,7 +108,7 @@ class Child:
     async def keep(self) -> None:
         """Run the stage and restart it whenever it dies, until it is finished or `stopping`. Raises ClawError if it refuses its
         recipe."""
-        wait_s = self.recipe.up.backoff_s
+        failures = 0  # in a row
         while True:
             began = time.monotonic()
             code = await self._run_once()
@@ -108,12 +119,15 @@ class Child:
             if code == 0 and self.stage == "train" and self.recipe.train.max_steps is not None:
                 self.log.say("up", "train has made all steps")
                 return
-            if time.monotonic() - began >= _STEADY_S:
-                wait_s = self.recipe.up.backoff_s
+            if code == 0 and self.stage == "play":
+                self.log.say("up", "play has played all episodes")
+                return
+            failures = 1 if time.monotonic() - began >= _STEADY_S else failures + 1
+            first_s = self.recipe.up.backoff_s
+            wait_s = backoff_s(failures, first_s, max(first_s, _LONGEST_WAIT_S))
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
             self.log.say("up", f"{self.stage} {how}; it will be restarted in {wait_s:g} s")
             await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     async def _run_once(self) -> int:
         self.last_lines.clear()

@@ -34,6 +34,7 @@ _TURN = pa.schema([
     ("top_k", pa.int32()), ("finish_reason", pa.string()), ("outcome_reward", pa.float64()), ("feedback", pa.float64()),
     ("trainable", pa.bool_()), ("untrainable_reason", pa.string()), ("parent_evidence", pa.string()),
     ("allowed", pa.string()), ("redacted_by", pa.string()), ("policy_name", pa.string()),
+    ("step_reward", pa.float64()), ("episode", _JSON),
 ])  # fmt: skip
 _VERDICT = pa.schema([
     ("turn_id", pa.string()), ("reward", pa.float64()), ("votes", pa.list_(pa.int8())), ("hint", pa.string()),
@@ -53,8 +54,10 @@ _MERGED = {**_COMPRESSION, "compression": "brotli", "compression_level": 5, "col
 _SCHEMAS = {"turns": _TURN, "verdicts": _VERDICT}
 _ARRAYS = {pa.list_(pa.int32()): "i", pa.list_(pa.float32()): "f"}  # how long lists of numbers are packed
 _NOT_THE_FILES_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EACCES)
-_LATER = frozenset(("parent_evidence", "allowed", "redacted_by"))  # columns that shards of version 1 may lack; None there
-_JSON_FIELDS = ("messages", "tools", "response", "next_state")
+_LATER = frozenset(  # columns that older shards may lack; None there
+    ("parent_evidence", "allowed", "redacted_by", "step_reward", "episode")
+)
+_JSON_FIELDS = ("messages", "tools", "response", "next_state", "episode")
 ROWS_AT_ONCE = 64  # as Python objects a row takes about five times its size in a table
 
 
@@ -228,7 +231,8 @@ def _rows(kind: str, table: pa.Table, columns: Sequence[str] | None = None) -> l
     lacking = dict.fromkeys(set(columns or ()).difference(known))
     if not lacking.keys() <= _LATER:
         raise LookupError(f"no column {min(lacking.keys() - _LATER)}")
-    rows: list[dict[str, Any]] = table.select(known).to_pylist()
+    values = zip(*(table.column(name).to_pylist() for name in known), strict=True)  # twice as fast as `Table.to_pylist`
+    rows: list[dict[str, Any]] = [dict(zip(known, row, strict=True)) for row in values]
     for name in set(known).intersection(_JSON_FIELDS):
         for row in rows:
             if row[name] is not None:
@@ -270,6 +274,13 @@ class Piece:
         with _reading(self._path):
             return _rows(kind, _migrated(self._path, kind, self.table(there)), columns)
 
+    def some_rows(self, kind: str, columns: Sequence[str], places: Sequence[int]) -> list[dict[str, Any]]:
+        """As `rows`, of these places of the piece alone."""
+        there = [name for name in columns if name in self._file.schema_arrow.names]
+        with _reading(self._path):
+            table = self.table(there).take(pa.array(places, pa.int64()))
+            return _rows(kind, _migrated(self._path, kind, table), columns)
+
     def turns(self, places: Sequence[int]) -> Iterator[Turn]:
         """The turns at these places of the piece. At most ROWS_AT_ONCE of them are Python objects at a time. Raises UnreadableShard
         before the first turn if the piece is damaged."""
@@ -284,6 +295,18 @@ class Piece:
                 yield from turns
 
         return few_at_a_time()
+
+
+def rows_of(path: Path, columns: Sequence[str], turn_ids: Collection[str]) -> list[dict[str, Any]]:
+    """These columns of these turns, in the order of the shard. Only the row groups that contain them are decoded. Raises
+    UnreadableShard."""
+    found = []
+    for piece in read_pieces(path):
+        ids = piece.table(["turn_id"]).column("turn_id").to_pylist()
+        places = [place for place, turn_id in enumerate(ids) if turn_id in turn_ids]
+        if places:
+            found += piece.some_rows("turns", columns, places)
+    return found
 
 
 def read_pieces(path: Path) -> Iterator[Piece]:

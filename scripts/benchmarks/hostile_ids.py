@@ -65,7 +65,13 @@ class Scripted:
     def replace(self, version: int) -> Swap:
         raise NotImplementedError
 
-    def score(self, ids: Sequence[int], model: int | None = None) -> list[float]:
+    def score(self, ids: Sequence[int], first: int, model: int | None = None) -> tuple[int, list[float]]:
+        raise NotImplementedError
+
+    def pause(self) -> None:
+        raise NotImplementedError
+
+    def resume(self) -> None:
         raise NotImplementedError
 
     def failure(self, model: int | None = None) -> str | None:

@@ -65,8 +65,11 @@ class StagedWeights:
         return EXACT if self.model.dtype == torch.float32 else ROUNDED
 
     @torch.no_grad()
-    def score(self, ids: Sequence[int]) -> list[float]:
+    def score(self, ids: Sequence[int], first: int = 1) -> list[float]:
+        """Logprobs of `ids[first:]`, each given all ids before it."""
         tokens = torch.tensor([list(ids)], device=self.model.device)
-        logits = self.model(input_ids=tokens, use_cache=False).logits[0, :-1].float()  # [t] belongs to token t + 1
-        chosen = logits.log_softmax(-1).gather(-1, tokens[0, 1:, None])
+        wanted = len(ids) - first
+        output = self.model(input_ids=tokens, use_cache=False, logits_to_keep=wanted + 1)
+        logits = output.logits[0, -wanted - 1 : -1].float()  # [t] belongs to token first + t
+        chosen = logits.log_softmax(-1).gather(-1, tokens[0, first:, None])
         return [float(value) for value in chosen[:, 0]]

@@ -1,6 +1,5 @@
 """The world of many wishes as an environment: word problems, and people who all want the same of an answer."""
 
-import os
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -14,14 +13,6 @@ from clawctl.environments.wishes.reader import wants_of
 from clawctl.environments.wishes.wording import Wants
 from clawctl.errors import ClawError
 from clawctl.run.endpoint import Endpoint
-
-VARIABLE = "CLAWCTL_WISH"
-USUAL_WISH = "say hello first"
-
-
-def wanted() -> dict[str, str]:
-    """What people want, from the environment variable CLAWCTL_WISH: "answer in German, no digits". Raises ClawError."""
-    return wants_in(os.environ.get(VARIABLE) or USUAL_WISH)
 
 
 def wants_in(text: str) -> dict[str, str]:
@@ -42,15 +33,18 @@ class Wishes:
 
     metrics = ("satisfaction", "correctness", *AXES)
 
+    def __init__(self, wish: str = "say hello first") -> None:
+        """`wish` says what people want: "answer in German, no digits". Raises ClawError if it names no wish."""
+        self.wants = wants_in(wish)
+
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         made = make_problems(count, seed, split)
         return [Task(problem.task_id, (problem, seed * 1_000_003 + number), split) for number, problem in enumerate(made)]
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         problem, seed = task.spec
-        wants = wanted()
         async with new_client(endpoint) as client:
-            person = Wisher(wants, seed)
+            person = Wisher(self.wants, seed)
             messages: list[dict[str, Any]] = [{"role": "user", "content": person.open(problem)}]
             first = reply = await ask(endpoint, messages, client=client)
             turn, stream, closed = 0, Random(seed).random() < 0.5, task.split == "eval"
@@ -62,7 +56,7 @@ class Wishes:
                 closed, turn = reaction.done, turn + 1
                 headers = {"X-Session-Done": "true"} if closed else {}
                 reply = await ask(endpoint, messages, headers, stream, client)
-        return scored(problem, wants, str(messages[0]["content"]), first)
+        return scored(problem, self.wants, str(messages[0]["content"]), first)
 
 
 def scored(problem: WordProblem, wants: Wants, prompt: str, reply: str) -> Outcome:

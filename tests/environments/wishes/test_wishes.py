@@ -16,6 +16,7 @@ from clawctl.environments.wishes.reader import read
 from clawctl.environments.wishes.wording import chosen_axes, complaint, hint, say
 from clawctl.errors import ClawError
 from clawctl.judge.prompts import judge_messages, read_vote
+from scripts.wishes_model.split import WORDS, split
 
 PLAIN = dict(USUAL)
 
@@ -152,3 +153,10 @@ def test_a_wish_in_words_is_understood_or_refused_with_the_axes():
     with pytest.raises(ClawError, match="no wish") as refused:
         wants_in("be taller")
     assert "emoji" in refused.value.fix
+
+
+def test_the_draw_of_held_out_axes_and_phrasings_repeats() -> None:
+    before = {file: file.read_bytes() for file in WORDS.rglob("*.txt")}
+    split(14)
+    assert {file: file.read_bytes() for file in WORDS.rglob("*.txt")} == before
+    assert len(chosen_axes()) == 12

@@ -1,0 +1,76 @@
+"""One small agent for a shell, which `terminal` and `swe` share: the model answers with a command, and reads what it printed."""
+
+import re
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from clawctl.environments.asking import Refused, ask, new_client
+from clawctl.environments.sandbox import Ran, Sandbox, SandboxOver
+from clawctl.run.endpoint import Endpoint
+
+SYSTEM = (
+    "You solve tasks in a Linux shell. Answer with one command in a block:\n```bash\nCOMMAND\n```\n"
+    "You then see what it printed. When the task is solved, answer with the single word submit."
+)
+_BLOCK = re.compile(r"```(?:bash|sh|shell)?[ \t]*\n(.*?)(?:\n)?```", re.DOTALL)
+_USED_UP = {"episode_over": "time", "context_length_exceeded": "context"}  # codes of the server
+_SEEN = 6000  # characters of a command's output that the model sees
+
+
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """How the agent's part of an episode went."""
+
+    ending: str  # "done", "turns", "time" or "context", as in `clawctl.run.endings`
+    last: str  # its last answer
+
+
+async def work(
+    endpoint: Endpoint, sandbox: Sandbox, instruction: str, most_turns: int, command_s: float, seconds: float = 600.0
+) -> Worked:
+    """Let the model work on the instruction until it submits, or its turns, time or context are used.
+
+    Raises Refused and SandboxFailed.
+    """
+    messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": instruction}]
+    said, end = "", time.monotonic() + seconds
+    async with new_client(endpoint) as client:
+        for turn in range(most_turns):
+            left = end - time.monotonic()
+            if left <= 0:
+                return Worked("time", said)
+            try:
+                said = await ask(endpoint, messages, client=client)
+            except Refused as refused:
+                if turn == 0 or refused.code not in _USED_UP:
+                    raise
+                return Worked(_USED_UP[refused.code], said)
+            command = command_in(said)
+            if command is None:
+                return Worked("done", said)
+            try:
+                ran = await sandbox.run(command, timeout=max(1.0, min(command_s, end - time.monotonic())))
+            except SandboxOver:
+                return Worked("time", said)
+            messages += [{"role": "assistant", "content": said}, {"role": "user", "content": observation(ran, command_s)}]
+    return Worked("turns", said)
+
+
+def command_in(said: str) -> str | None:
+    """The command of an answer, or None if it has none, or submits. Several blocks are one script."""
+    command = "\n".join(_BLOCK.findall(said)).strip()
+    return None if command in ("", "submit") else command
+
+
+def observation(ran: Ran, command_s: float) -> str:
+    """What the model reads after its command: "exit code 0" and the output."""
+    output = ran.output
+    if len(output) > _SEEN:
+        output = f"{output[: _SEEN // 2]}\n[{len(output) - _SEEN} characters left out]\n{output[-_SEEN // 2 :]}"
+    ended = f"exit code {ran.code}"
+    if ran.timed_out:
+        ended = f"ended after {command_s:.0f} s"
+    elif ran.stopped is not None:
+        ended = f"ended: too much {ran.stopped}" if ran.stopped == "memory" else "ended: too many files"
+    return f"{ended}\n{output}".rstrip()

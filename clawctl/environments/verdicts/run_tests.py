@@ -1,0 +1,331 @@
+"""Runs pytest in a verdict's sandbox, and does not believe what it says of itself. Standard library, and pytest in a child process.
+
+    run_tests.py [--json] [--root FOLDER] [PYTEST ARGUMENTS]
+
+The child imports the graded code, so it may lie: it may leave with code 0, skip, or replace pytest's functions. This process does
+not import it. It knows from the source which tests there are, and wants each of them to pass. It then writes another expected
+value into each assertion, runs the tests again, and wants each of them to fail. This finds code that makes every comparison true, or
+every test pass, and code that reads in the test what it should return. A verdict that compares outside of the sandbox
+(`run_calls.py`) cannot be deceived at all.
+"""
+
+import ast
+import ctypes
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+SITE = "/opt/clawctl/site"
+GIVEN = "/opt/clawctl/tests.json"  # the digests of the task's test files
+WITH_VALUE = {
+    "--ctrf",
+    "--timeout",
+    "--junitxml",
+    "--junit-xml",
+    "--rootdir",
+    "-c",
+    "--confcutdir",
+    "-o",
+    "-W",
+    "--json-report-file",
+}
+PLAIN = {"assertTrue": "assertFalse", "assertFalse": "assertTrue", "assertIsNone": "assertIsNotNone", "assertIn": "assertNotIn"}
+
+
+def main(arguments: list[str]) -> None:
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # not dumpable: the graded code cannot open this process's files
+    as_json = "--json" in arguments
+    root = arguments[arguments.index("--root") + 1] if "--root" in arguments else os.getcwd()
+    targets = targets_of([word for word in arguments if word not in ("--json", "--root", root)])
+    sources = read_sources(targets, root)
+    wanted = tests_in(targets, root, sources)
+    seed = random.SystemRandom().randrange(1 << 30)
+    problem = None if wanted else "there is no test"
+    twins, twins_failed = set[str](), set[str]()
+    try:
+        write_sources(sources, turn=False)
+        passed, failed, log = run(root, targets, seed)
+        missing = [name for name in wanted if not any(matches(found, name) for found in passed)]
+        if failed or missing:
+            problem = f"not passed: {', '.join(sorted(failed | set(missing))[:5])}"
+        if problem is None or as_json:
+            write_sources(sources, turn=True)
+            twins, twins_failed, _ = run(root, targets, seed)
+        for path, text in sources.items():
+            replace(path, text)
+    except OSError as error:
+        sys.exit(f"the graded code changed the tests: {error}")
+    turned = [name for name in wanted if wanted[name]]
+    believed = [name for name in turned if any(matches(found, name) for found in twins)]
+    unheard = [name for name in turned if not any(matches(found, name) for found in twins_failed)]
+    if problem is None and (believed or unheard):
+        problem = f"these pass, or say nothing, with another expected value too: {', '.join((believed or unheard)[:5])}"
+    if as_json:
+        result = {
+            "passed": sorted(passed),
+            "failed": sorted(failed),
+            "twins": sorted(twins),
+            "twins_failed": sorted(twins_failed),
+            "turned": wanted,
+            "problem": problem,
+        }
+        print(json.dumps({**result, "log": log[-8000:]}))
+        return
+    print(log, end="")
+    print(f"{len(passed)} passed" if problem is None else problem)
+    sys.exit(0 if problem is None else 1)
+
+
+def targets_of(arguments: list[str]) -> list[str]:
+    """The files, folders and tests that are named; options are left out."""
+    found, skip = [], False
+    for word in arguments:
+        if skip or word.startswith("-"):
+            skip = not skip and word in WITH_VALUE
+            continue
+        found.append(word)
+    return found or ["."]
+
+
+def read_sources(targets: list[str], root: str) -> dict[str, bytes]:
+    """The test files, by path. Those of the task have to be as they were given."""
+    found = {}
+    for target in targets:
+        path = os.path.normpath(os.path.join(root, target.split("::")[0]))
+        files = [path]
+        if os.path.isdir(path):
+            files = [os.path.join(place, name) for place, _, names in os.walk(path) for name in names if is_test_file(name)]
+        for file in files:
+            with open(file, "rb") as opened:
+                found[file] = opened.read()
+    if os.path.exists(GIVEN):
+        with open(GIVEN) as opened:
+            given = json.load(opened)
+        for file, text in found.items():
+            if given.get(file, hashlib.sha256(text).hexdigest()) != hashlib.sha256(text).hexdigest():
+                sys.exit(f"the graded code changed {file}")
+    return found
+
+
+def write_sources(sources: dict[str, bytes], turn: bool) -> None:
+    """Lay out the tests, with or without turned expectations. Both are written alike, so the text does not tell which run it is."""
+    for path, text in sources.items():
+        tree = ast.parse(text)
+        if turn:
+            Turned().visit(tree)
+        replace(path, ast.unparse(ast.fix_missing_locations(tree)).encode())
+
+
+def replace(path: str, text: bytes) -> None:
+    if os.path.lexists(path):
+        os.unlink(path)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644), "wb") as file:
+        file.write(text)
+
+
+def tests_in(targets: list[str], root: str, sources: dict[str, bytes]) -> dict[str, bool]:
+    """Each test function, as `file::name` or `file::class::name`, and whether its expectations can be turned."""
+    found = {}
+    for target in targets:
+        path, *inner = target.split("::")
+        path = os.path.normpath(os.path.join(root, path))
+        for file, text in sources.items():
+            if file != path and not file.startswith(f"{path}/"):
+                continue
+            for name, node in functions_in(ast.parse(text)):
+                if inner and not matches(name, "::".join(inner).split("[")[0]):
+                    continue
+                if not any(word in ast.dump(mark) for mark in node.decorator_list for word in ("'skip", "'xfail'")):
+                    found[f"{file}::{name}"] = Turned().has_turned(node)
+    return found
+
+
+def is_test_file(name: str) -> bool:
+    return name.endswith(".py") and (name.startswith("test_") or name.endswith("_test.py"))
+
+
+def functions_in(tree: ast.Module) -> Iterator[tuple[str, Any]]:
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in tree.body:
+        if isinstance(node, kinds) and node.name.startswith("test"):
+            yield node.name, node
+        if isinstance(node, ast.ClassDef) and (
+            node.name.startswith("Test") or any("TestCase" in ast.dump(base) for base in node.bases)
+        ):
+            for method in node.body:
+                if isinstance(method, kinds) and method.name.startswith("test"):
+                    yield f"{node.name}::{method.name}", method
+
+
+def matches(found: str, name: str) -> bool:
+    """Whether a test that ran is this one, with any parameters."""
+    return found == name or found.startswith((f"{name}[", f"{name}::"))
+
+
+class Turned(ast.NodeTransformer):
+    """The same tests with another expected value in each assertion."""
+
+    def __init__(self) -> None:
+        self.turned = False
+
+    def has_turned(self, node: Any) -> bool:
+        self.visit(ast.parse(ast.unparse(node)))
+        return self.turned
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        self.turned = True
+        test = node.test
+        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
+            left, right = test.left, test.comparators[0]
+            if is_constant(left) and not is_constant(right):
+                left = other(left)
+            else:
+                right = other(right)
+            new: ast.expr = ast.Compare(left, test.ops, [right])
+        else:
+            new = ast.UnaryOp(ast.Not(), test)
+        return ast.copy_location(ast.Assert(new, None), node)
+
+    def visit_With(self, node: ast.With) -> ast.AST:
+        self.generic_visit(node)
+        for item in node.items:
+            call = item.context_expr
+            if isinstance(call, ast.Call) and getattr(call.func, "attr", "") in ("raises", "assertRaises") and call.args:
+                self.turned = True
+                call.args[0] = ast.Name(
+                    "ZeroDivisionError" if "ZeroDivision" not in ast.dump(call.args[0]) else "KeyError", ast.Load()
+                )
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        name = getattr(node.func, "attr", "")
+        if name == "assertEqual" and len(node.args) >= 2:
+            self.turned = True
+            place = 0 if is_constant(node.args[0]) and not is_constant(node.args[1]) else 1
+            node.args[place] = other(node.args[place])
+        elif name in PLAIN:
+            self.turned = True
+            assert isinstance(node.func, ast.Attribute)
+            node.func = ast.Attribute(node.func.value, PLAIN[name], ast.Load())
+        return node
+
+
+def is_constant(node: Any) -> bool:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError):
+        return False
+    return True
+
+
+def other(node: ast.expr) -> ast.expr:
+    """Another value of the same kind, where the value is in the source: code that reads it there returns it, and is found out."""
+    if is_constant(node):
+        return ast.parse(repr(changed(ast.literal_eval(node))), mode="eval").body
+    return ast.Call(ast.Name("object", ast.Load()), [], [])
+
+
+def changed(value: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float | complex):
+        return value + 1 + 16 * abs(value)  # far from what pytest.approx or rounding forgives
+    if isinstance(value, str):
+        return value + "x"
+    if isinstance(value, bytes):
+        return value + b"x"
+    if isinstance(value, list | tuple) and value:
+        return type(value)([*value[:-1], changed(value[-1])])
+    if isinstance(value, list):
+        return [0]
+    if isinstance(value, dict):
+        return {**value, "x": 0}
+    return "x"
+
+
+def run(root: str, targets: list[str], seed: int) -> tuple[set[str], set[str], str]:
+    """Run the tests in a child. Returns the names that passed, those that did not, and the output."""
+    heard, says = os.pipe()
+    command = [sys.executable, "-I", "-S", os.path.abspath(__file__), "--child", str(says), root, *targets]
+    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG", "TERM")}
+    environment = {
+        **kept,
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": str(seed % 1000),
+    }
+    with open("/tmp/tests-said", "w+b") as said:
+        child = subprocess.Popen(
+            command, cwd=root, env=environment, pass_fds=(says,), stdin=subprocess.DEVNULL, stdout=said, stderr=said
+        )  # fmt: skip
+        os.close(says)
+        with open(heard, "rb") as lines:
+            text = lines.read(4 << 20)
+        child.wait()
+        said.seek(0)
+        log = said.read(1 << 20).decode(errors="replace")
+    passed, failed, ended = set[str](), set[str](), False
+    for line in text.splitlines():
+        try:
+            name, outcome = json.loads(line)
+        except (ValueError, TypeError):
+            continue
+        ended |= name == "end"
+        if name != "end":
+            file, *inner = str(name).split("::")
+            (passed if outcome == "passed" else failed).add("::".join([os.path.normpath(os.path.join(root, file)), *inner]))
+    if not ended:
+        failed.add("the end of the run")
+    return passed - failed, failed, log
+
+
+def child(says: int, root: str, targets: list[str]) -> None:
+    """Import the tests and the graded code, and report each test."""
+    sys.path[:] = [SITE, *[path for path in sys.path if path != os.path.dirname(os.path.abspath(__file__))], root]
+    if os.path.isdir(os.path.join(root, "src")):
+        sys.path.append(os.path.join(root, "src"))
+    import pytest
+    from _pytest.assertion import rewrite
+
+    sys.dont_write_bytecode = True
+    rewrite._read_pyc = lambda *_, **__: None  # compiled tests may be of the other run, or the agent's
+    plugin = Reporter(says)
+    options = ["-p", "no:cacheprovider", "-p", "no:randomly", "--rootdir", root, "-rA", "--color=no", "-q"]
+    code = pytest.main([*options, *targets], plugins=[plugin])
+    plugin.say("end", int(code))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+class Reporter:
+    def __init__(self, says: int) -> None:
+        self.says = says
+        self.names: dict[str, str] = {}
+
+    def say(self, name: str, outcome: object) -> None:
+        os.write(self.says, json.dumps([name, outcome]).encode() + b"\n")
+
+    def pytest_itemcollected(self, item: Any) -> None:
+        self.names[item.nodeid] = "::".join([str(item.path), *item.nodeid.split("::")[1:]])
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.when == "call" or report.outcome != "passed":
+            outcome = report.outcome if not hasattr(report, "wasxfail") else "xfail"
+            self.say(self.names.get(report.nodeid, report.nodeid), outcome)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            self.say(report.nodeid or "collection", "failed")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        child(int(sys.argv[2]), sys.argv[3], sys.argv[4:])
+    else:
+        main(sys.argv[1:])

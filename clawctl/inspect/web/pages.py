@@ -1,0 +1,473 @@
+"""The pages, and the few buttons that change something: promote, roll back, label, forget."""
+
+import hashlib
+import re
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import jinja2
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from clawctl.errors import ClawError
+from clawctl.inspect.data import stores_of
+from clawctl.inspect.policies import estimate, gate_of, headings, metrics_of, read_eval, tally
+from clawctl.inspect.rows import Row, read_lines, words_of
+from clawctl.inspect.tables import since, sized
+from clawctl.inspect.web.deriving import as_conversation, by_metric, derived, first_turn, marks_of, moves_of, pairs_of, sessions_of
+from clawctl.inspect.web.finding import VERDICTS, Filter, fate, matching, opinion, rating_of, uncertainty
+from clawctl.inspect.web.following import FollowedRun, Seen
+from clawctl.inspect.web.guard import Key, PageGuard
+from clawctl.inspect.web.text import clock, cut, marked, short, visible
+from clawctl.inspect.web.tokens import coloured, token_texts
+from clawctl.inspect.why import explain, read_record
+from clawctl.privacy.chosen import Wish
+from clawctl.privacy.forget import forget
+from clawctl.run.directory import RunDir
+from clawctl.run.feedback import LABEL, LONGEST_COMMENT, FeedbackFile
+from clawctl.run.promotion import promote, rollback
+from clawctl.run.reward import signed
+from clawctl.run.rows import Feedback
+
+_HERE = Path(__file__).parent
+_KINDS = {".css": "text/css", ".js": "text/javascript"}
+_PER_PAGE = 50
+_QUEUE = 12  # turns to label on a page
+_SHOWN = 3000  # characters of a text on a page; the rest has a page of its own
+_MOST_TEXT = 4 << 20  # characters of that page
+_SECTIONS = (
+    ("/", "Overview"), ("/conversations", "Conversations"), ("/versions", "Versions"), ("/judge", "Judge"),
+    ("/environments", "Environments"), ("/data", "Data"),
+)  # fmt: skip
+
+
+class Pages:
+    """Renders the run that `following` holds."""
+
+    def __init__(self, run: RunDir, following: FollowedRun, key: Key) -> None:
+        self._run, self._following, self._key = run, following, key
+        self._labels, self._writing = FeedbackFile(run.feedback), threading.Lock()
+        self._salt = secrets.token_bytes(16)  # of the side on which an answer is shown
+        self._templates = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(_HERE / "templates"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= {
+            "visible": visible, "cut": cut, "ago": lambda at: since(at, time.time()), "clock": clock, "signed": signed,
+            "sized": sized, "short": short, "link": lambda values: urlencode({k: v for k, v in values.items() if v is not None}),
+        }  # fmt: skip
+        self._templates.globals |= {
+            "sections": _SECTIONS, "run": str(run.root), "name": run.root.name, "token": key.form_token, "fate": fate,
+            "opinion": opinion, "gate_of": gate_of, "rating_of": rating_of, "version_of_files": _version_of_files(),
+        }  # fmt: skip
+
+    def app(self, port: int) -> PageGuard:
+        get: dict[str, Callable[[Request], Response]] = {
+            "/": self.overview, "/conversations": self.conversations, "/turns": self.turns, "/conversation": self.conversation,
+            "/turn": self.turn, "/text": self.text, "/versions": self.versions, "/version": self.version, "/answers": self.answers,
+            "/judge": self.judge, "/environments": self.environments, "/data": self.data, "/login": self.login,
+            "/static/{name}": self.static,
+            "/favicon.ico": lambda request: Response(status_code=204),  # browsers ask for it beside a plain text
+        }  # fmt: skip
+        post: dict[str, Callable[[Request], Response]] = {
+            "/login": self.log_in, "/promote": self.move, "/rollback": self.move, "/label": self.label, "/forget": self.forget,
+        }  # fmt: skip
+        routes = [Route(path, page, methods=["GET"]) for path, page in get.items()]
+        routes += [Route(path, page, methods=["POST"]) for path, page in post.items()]
+        self._guard = PageGuard(
+            Starlette(routes=routes, exception_handlers={HTTPException: self._missing, Exception: self._missing}), self._key, port
+        )
+        return self._guard
+
+    # ---- reading -------------------------------------------------------------------------------------------------------------
+
+    def overview(self, request: Request) -> Response:
+        seen = self._following.seen
+        over_time = derived(seen, "complaints")
+        return self._page(
+            "overview.html",
+            "/",
+            better=seen.better,
+            health=seen.health,
+            buckets=over_time,
+            seen=seen,
+            marks=marks_of(seen, over_time),
+            metrics=metrics_of(seen.policies),
+            headings=headings(metrics_of(seen.policies)),
+            policies=seen.policies,
+            counts=derived(seen, "signs"),
+            estimate=estimate,
+            refused=sum(gate_of(row) == "refused" for row in seen.policies),
+        )
+
+    def conversations(self, request: Request) -> Response:
+        """Conversations, newest first: all of them, or those with a turn that matches the filter."""
+        return self._list(request, "conversations.html")
+
+    def turns(self, request: Request) -> Response:
+        """The matching turns, newest first."""
+        return self._list(request, "turns.html")
+
+    def _list(self, request: Request, template: str) -> Response:
+        seen, wanted, query = self._following.seen, Filter.read(request.query_params), request.query_params
+        searched = self._following.words.search(wanted.q, seen.shards, query.get("after")) if wanted.q else None
+        if searched is None:
+            rows = seen.once(wanted, lambda: matching(seen.rows, wanted))
+        else:
+            rows = matching(seen.rows, wanted, searched.turn_ids)
+        listed: Sequence[Any]
+        if template == "turns.html":
+            listed = rows[::-1]
+        elif wanted.is_empty:
+            listed = seen.sessions
+        else:
+            listed = sessions_of(seen, rows) if searched else seen.once(("sessions", wanted), lambda: sessions_of(seen, rows))
+        page = _page_number(query)
+        shown = listed[(page - 1) * _PER_PAGE : page * _PER_PAGE]
+        turns: list[str] = [one.turn["turn_id"] if isinstance(one, Row) else first_turn(seen, one) for one in shown]
+        return self._page(
+            template,
+            "/conversations",
+            seen=seen,
+            filter=wanted,
+            shown=shown,
+            titles=self._following.titles(turns),
+            count=len(listed),
+            page=page,
+            pages=-(-len(listed) // _PER_PAGE),
+            searched=searched,
+            matches=len(rows),
+            first=lambda one: first_turn(seen, one),
+            choices=derived(seen, "choices"),
+            verdicts=VERDICTS,
+        )
+
+    def conversation(self, request: Request) -> Response:
+        seen, query = self._following.seen, request.query_params
+        rows = seen.of_session.get((query.get("id", ""), query.get("user", "default")))
+        if rows is None:
+            raise HTTPException(404, "there is no such conversation; it may be open still, or forgotten")
+        wanted, page = Filter.read({**query, "user": ""}), _page_number(query)
+        shown = rows[(page - 1) * _PER_PAGE : page * _PER_PAGE]
+        texts = self._following.texts(row.turn["turn_id"] for row in shown)
+        matched = set() if wanted.is_empty else {row.turn["turn_id"] for row in matching(shown, wanted)}
+        return self._page(
+            "conversation.html",
+            "/conversations",
+            rows=shown,
+            all=len(rows),
+            turns=as_conversation(seen, shown, texts),
+            page=page,
+            pages=-(-len(rows) // _PER_PAGE),
+            session=query["id"],
+            user=query.get("user", "default"),
+            matched=matched,
+            labels=self._following.labels,
+            filter=wanted,
+            counts=Counter(opinion(row) for row in rows),
+            limit=_SHOWN,
+            trained=sum(row.step is not None for row in rows),
+        )
+
+    def turn(self, request: Request) -> Response:
+        seen, row = self._row(request)
+        problems: list[str] = []
+        turn_id = row.turn["turn_id"]
+        record = read_record(self._run, row.step, turn_id, problems) if row.step is not None else None
+        step = next((found for found in read_lines(self._run.steps, problems) if found.get("step") == row.step), None)
+        text = self._following.texts([turn_id]).get(turn_id)
+        whole = replace(row, turn={**row.turn, **(text or {"messages": [], "response": None, "next_state": None})})
+        found = explain(whole, record, step)
+        tokens = coloured(record, token_texts(self._run, record["completion_ids"]), request.query_params) if record else None
+        return self._page(
+            "turn.html",
+            "/conversations",
+            row=row,
+            found=found,
+            tokens=tokens,
+            problems=problems,
+            limit=_SHOWN,
+            turn=as_conversation(seen, [row], {turn_id: text} if text else {})[0],
+            parent=seen.by_id.get(row.turn["parent_turn_id"]),
+            children=[seen.by_id[child] for child in seen.children.get(turn_id, ()) if child in seen.by_id],
+            label=self._following.labels.get(turn_id),
+            uncertainty=uncertainty(row),
+            step_numbers=step,
+        )
+
+    def text(self, request: Request) -> Response:
+        """One text of a turn, whole, as plain text."""
+        _, row = self._row(request)
+        text = self._following.texts([row.turn["turn_id"]]).get(row.turn["turn_id"])
+        if text is None:
+            raise HTTPException(404, "the text of this turn is not stored any more")
+        part = request.query_params.get("part")
+        messages = {"answer": [text["response"]], "next": text["next_state"] or [], "request": text["messages"] or []}.get(
+            part or ""
+        )
+        if messages is None:
+            raise HTTPException(404, "choose part=request, answer or next")
+        words = "\n\n".join(f"[{message.get('role')}]\n{words_of(message)}" for message in messages if message)
+        return PlainTextResponse(marked(words[:_MOST_TEXT]))
+
+    def versions(self, request: Request) -> Response:
+        seen = self._following.seen
+        metrics = metrics_of(seen.policies)
+        problems: list[str] = []
+        steps = [row for row in read_lines(self._run.steps, problems) if isinstance(row.get("step"), int)]
+        return self._page(
+            "versions.html",
+            "/versions",
+            policies=seen.policies,
+            metrics=metrics,
+            headings=headings(metrics),
+            estimate=estimate,
+            tally=tally,
+            rates=derived(seen, "rates"),
+            moves=seen.moves[::-1][:20],
+            steps=steps[-400:],
+        )
+
+    def version(self, request: Request) -> Response:
+        seen, policy = self._following.seen, self._policy(request, "n")
+        problems: list[str] = []
+        record = read_eval(self._run, policy["version"], problems)
+        step = next((found for found in read_lines(self._run.steps, problems) if found.get("step") == policy["step"]), None)
+        rate = derived(seen, "rates").get(policy["version"])
+        return self._page(
+            "version.html",
+            "/versions",
+            policy=policy,
+            record=record,
+            step=step,
+            rate=rate,
+            problems=problems,
+            pairs=by_metric(policy["comparisons"]),
+            tally=tally,
+            metrics=metrics_of([policy]),
+            moves=moves_of(seen, policy["version"]),
+            others=[row["version"] for row in seen.policies if row["version"] != policy["version"]],
+            children=[row["version"] for row in seen.policies if row["parent"] == policy["version"]],
+            live=seen.health["live_version"],
+        )
+
+    def answers(self, request: Request) -> Response:
+        """Two versions' answers to the same task, side by side. The page names the versions once the reader has chosen."""
+        query, new = request.query_params, self._policy(request, "n")
+        problems: list[str] = []
+        record = read_eval(self._run, new["version"], problems)
+        against = _number(query.get("against"), (new["decision"] or {}).get("against") or 0)
+        pairs = pairs_of(record, read_eval(self._run, against, problems))
+        place = min(max(_number(query.get("i"), 0), 0), max(len(pairs) - 1, 0))
+        pair = pairs[place] if pairs else None
+        swapped = pair is not None and bool(hashlib.blake2b(f"{pair['task']} {against}".encode(), key=self._salt).digest()[0] & 1)
+        pick, score = query.get("pick"), [_number(part, 0) for part in (query.get("score", "0-0-0").split("-") + ["0"] * 3)[:3]]
+        if pick in ("a", "b", "tie") and "counted" not in query:
+            score[2 if pick == "tie" else int((pick == "a") == swapped)] += 1
+        return self._page(
+            "answers.html",
+            "/versions",
+            new=new,
+            against=against,
+            pair=pair,
+            place=place,
+            count=len(pairs),
+            swapped=swapped,
+            pick=pick,
+            score=score,
+            sides=[] if pair is None else [pair["new"], pair["old"]][:: -1 if swapped else 1],
+            names=[new["version"], against][:: -1 if swapped else 1],
+            limit=_SHOWN,
+        )
+
+    def judge(self, request: Request) -> Response:
+        seen, page = self._following.seen, _page_number(request.query_params)
+        found = derived(seen, "judge")
+        queue = [row for row in found["queue"] if row.turn["turn_id"] not in self._following.labels]
+        shown = queue[(page - 1) * _QUEUE : page * _QUEUE]
+        texts = self._following.texts(row.turn["turn_id"] for row in shown)
+        return self._page(
+            "judge.html",
+            "/judge",
+            **{**found, "queue": as_conversation(seen, shown, texts)},
+            waiting=len(queue),
+            page=page,
+            pages=-(-len(queue) // _QUEUE),
+            limit=700,
+            pending=len(self._following.labels),
+        )
+
+    def environments(self, request: Request) -> Response:
+        seen = self._following.seen
+        found = derived(seen, "environments")
+        page = _page_number(request.query_params)
+        return self._page(
+            "environments.html",
+            "/environments",
+            **{**found, "tasks": found["tasks"][(page - 1) * _PER_PAGE : page * _PER_PAGE]},
+            page=page,
+            pages=-(-len(found["tasks"]) // _PER_PAGE),
+            count=len(found["tasks"]),
+            metrics=metrics_of(seen.policies),
+            policies=seen.policies,
+            estimate=estimate,
+        )
+
+    def data(self, request: Request) -> Response:
+        seen = self._following.seen
+        rows = {
+            "captures": seen.health["captures"]["exchanges"], "trajectories": len(seen.rows),
+            "verdicts": sum(row.verdict is not None for row in seen.rows),
+        }  # fmt: skip
+        stores = seen.once(("stores", int(seen.at // 10)), lambda: stores_of(self._run, rows))
+        return self._page(
+            "data.html",
+            "/data",
+            stores=stores,
+            users=derived(seen, "users"),
+            health=seen.health,
+            forgotten=list(read_lines(self._run.forgotten, [])),
+            problems=seen.problems,
+        )
+
+    # ---- the buttons ---------------------------------------------------------------------------------------------------------
+
+    def move(self, request: Request) -> Response:
+        """Promote a version, or go back to it."""
+        version = _number(request.state.form.get("version"), None)
+        if version is None:
+            raise HTTPException(400, "the form names no version")
+        work = promote if request.url.path == "/promote" else rollback
+        try:
+            message = work(self._run, version)
+        except ClawError as error:
+            return self._problem(error, "/versions")
+        self._following.refresh()
+        return self._page("done.html", "/versions", heading="LIVE moved", lines=message.splitlines(), back="/versions")
+
+    def label(self, request: Request) -> Response:
+        """Append a rating of the person who runs this."""
+        form = request.state.form
+        row = self._following.seen.by_id.get(form.get("turn", ""))
+        rating = {"good": 1.0, "neutral": 0.0, "bad": -1.0}.get(form.get("rating", ""))
+        if row is None or rating is None:
+            raise HTTPException(400, "the form names no turn, or no rating")
+        comment = form.get("comment", "").strip()[:LONGEST_COMMENT] or None
+        label = Feedback(secrets.token_hex(12), time.time(), LABEL, row.turn["turn_id"], rating, comment)
+        with self._writing:
+            self._labels.append(label)
+        self._following.labels[label.turn_id] = label
+        return RedirectResponse(_inner(form.get("back", "/judge")), 303)
+
+    def forget(self, request: Request) -> Response:
+        """First show what would be deleted, then delete it."""
+        form = request.state.form
+        user, session = form.get("user") or None, form.get("session") or None
+        if (user is None) == (session is None):
+            raise HTTPException(400, "name either a key or a conversation")
+        options = {name: form.get(name) == "yes" for name in ("retrain", "stop_workers")}
+        sure = form.get("sure") == "yes"
+        wish = Wish(session=session, user=user)
+        try:
+            done = forget(self._run, wish, not sure, options["retrain"], options["stop_workers"])
+        except ClawError as error:
+            return self._problem(error, "/data")
+        if sure:
+            self._following.refresh()
+        return self._page("forget.html", "/data", done=done, user=user, session=session, options=options)
+
+    # ---- the rest ------------------------------------------------------------------------------------------------------------
+
+    def login(self, request: Request) -> Response:
+        given = request.query_params.get("key")
+        return self._opened(given) if given else self._page("login.html", "/login", wrong=False)
+
+    def log_in(self, request: Request) -> Response:
+        return self._opened(request.state.form.get("key", ""))
+
+    def _opened(self, given: str) -> Response:
+        """The cookie. A page in between goes on by itself: after a redirect a browser would not yet send a strict cookie."""
+        if not self._key.opens(given.strip()):
+            return self._page("login.html", "/login", 403, wrong=True)
+        answer = self._page("opened.html", "/login")
+        answer.set_cookie(self._guard.cookie_name, self._key.cookie, httponly=True, samesite="strict", path="/")
+        return answer
+
+    def static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in _static_files():
+            raise HTTPException(404, "there is no such file")
+        content, kind = _static_files()[name]
+        return Response(content, media_type=kind, headers={"Cache-Control": "private, max-age=31536000, immutable"})
+
+    def _missing(self, request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        detail = error.detail if isinstance(error, HTTPException) else "unknown error"
+        return self._page("problem.html", request.url.path, status, problem=detail, fix="", back="/")
+
+    def _problem(self, error: ClawError, back: str) -> Response:
+        return self._page("problem.html", back, 409, problem=error.problem, fix=error.fix, back=back)
+
+    def _page(self, template: str, section: str, status: int = 200, **values: Any) -> HTMLResponse:
+        problems = [] if template in ("login.html", "opened.html") else self._following.seen.problems
+        page = self._templates.get_template(template).render(section=section, run_problems=problems, **values)
+        return HTMLResponse(page.encode(errors="replace"), status)
+
+    def _row(self, request: Request) -> tuple[Seen, Row]:
+        seen = self._following.seen
+        row = seen.by_id.get(request.query_params.get("id", ""))
+        if row is None:
+            raise HTTPException(404, "there is no such turn; it may be in an open session, or forgotten")
+        return seen, row
+
+    def _policy(self, request: Request, name: str) -> dict[str, Any]:
+        version = _number(request.query_params.get(name), None)
+        found = next((row for row in self._following.seen.policies if row["version"] == version), None)
+        if found is None:
+            raise HTTPException(404, "there is no such version")
+        return found
+
+
+def _number(text: Any, default: Any) -> Any:
+    try:
+        return int(text)
+    except (TypeError, ValueError):
+        return default
+
+
+def _page_number(query: Any) -> int:
+    return min(max(1, int(_number(query.get("page"), 1))), 1_000_000)
+
+
+def _inner(path: str) -> str:
+    """A path of this server; the first page instead of anything else."""
+    return path if re.fullmatch(r"/[a-z]*(\?[^\s\\]*)?(#[\w-]*)?", path) else "/"
+
+
+_files: dict[str, tuple[bytes, str]] = {}
+
+
+def _static_files() -> dict[str, tuple[bytes, str]]:
+    if not _files:
+        _files.update(
+            {path.name: (path.read_bytes(), kind) for path in (_HERE / "static").iterdir() if (kind := _KINDS.get(path.suffix))}
+        )
+    return _files
+
+
+def _version_of_files() -> str:
+    """Changes with the files, so that browsers may keep them."""
+    return hashlib.blake2b(b"".join(content for content, _ in _static_files().values()), digest_size=6).hexdigest()

@@ -149,7 +149,8 @@ def _texts(run: RunDir, record: dict[str, Any]) -> list[str]:
     """The text of each token, or its id if the run's tokenizer cannot be loaded."""
     from transformers import AutoTokenizer
 
-    from clawctl.config import load_recipe, recipe_file
+    from clawctl.config import load_recipe
+    from clawctl.run.directory import recipe_file
 
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(load_recipe(recipe_file(run.root)).model_path, trust_remote_code=False)

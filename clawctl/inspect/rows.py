@@ -56,10 +56,10 @@ class Joined:
 
 def read_rows(run: RunDir, words: bool = False) -> Joined:
     """All turns of the run; with `words` also their text. Unreadable files never raise an error."""
-    return Turns(run, words).look()
+    return TurnReader(run, words).look()
 
 
-class Turns:
+class TurnReader:
     """The turns of a run, for a reader that stays. Each `look` reads only the files that are new."""
 
     def __init__(self, run: RunDir, words: bool = False) -> None:

@@ -49,7 +49,7 @@ def test_the_table_has_each_stage_and_the_live_version(tmp_path: Path) -> None:
 
 
 def test_warnings_errors_and_keys_stay_above_the_table(tmp_path: Path) -> None:
-    key = "claw-" + "k" * 32
+    key = "claw-Zx81mQpT0aRk7Lw2NvYc9Ue4Hs6Bd3Gf"
     lines = [
         "10:00:00 W a: careful",
         "Traceback (most recent call last):",

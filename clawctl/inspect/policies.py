@@ -15,6 +15,7 @@ from clawctl.run.lineage import BUILT_ON, OVERTAKEN, read_lineage, why_dead
 from clawctl.run.names import number_of
 from clawctl.run.policies import live_version, read_moves
 
+_EVIDENCE = ("evidence", "share", "watch", "spent")  # of a record: what the gate, shared sessions and live traffic showed; cost
 _MOVES_SHOWN = 5
 _SHOWN_OF_LINEAGE = 12
 _MOST_METRICS = 4  # columns
@@ -85,7 +86,7 @@ def _decisions(rows: Sequence[dict[str, Any]]) -> list[Text]:
     return [
         Text(f"gate, version {row['version']}, {gate_of(row)}: ")
         + one_line(str(row["decision"].get("reason")), 200)
-        + Text(_compared(row), "dim")
+        + Text(_compared(row) + _cost(row), "dim")
         for row in decided
     ]
 
@@ -95,6 +96,12 @@ def _compared(row: dict[str, Any]) -> str:
     anchors = [f"{one['what']} (version {one['version']}) {one['metric']} {one['value']:.2f}" for one in row["compared"]]
     against = row["decision"].get("against")
     return f" (against the live version {against}{''.join(f', {anchor}' for anchor in anchors)})" if anchors else ""
+
+
+def _cost(row: dict[str, Any]) -> str:
+    """What the measurement and the comparisons cost."""
+    spent = row["spent"]
+    return f"; {spent['seconds']:.0f} s, {spent['calls']} calls, {spent['tokens']} tokens" if spent else ""
 
 
 def _moves(run: RunDir) -> list[Text]:
@@ -131,7 +138,7 @@ def describe_policies(run: RunDir, problems: list[str]) -> list[dict[str, Any]]:
             "metrics": measured_by(measured),
             "decision": measured["decision"],
             "compared": measured["compared"],
-            "evidence": measured["evidence"],
+            **{name: measured[name] for name in _EVIDENCE},
             "comparisons": _tallies(measured),
             "created_at": policy.created_at,
         })  # fmt: skip
@@ -140,7 +147,8 @@ def describe_policies(run: RunDir, problems: list[str]) -> list[dict[str, Any]]:
 
 def read_eval(run: RunDir, version: int, problems: list[str]) -> dict[str, Any]:
     """`eval/<version>.json`, or the same without numbers."""
-    nothing: dict[str, Any] = {"version": version, "suites": {}, "decision": None, "examples": [], "compared": [], "evidence": []}
+    nothing: dict[str, Any] = {"version": version, "suites": {}, "decision": None, "examples": [], "compared": []}
+    nothing |= dict.fromkeys(_EVIDENCE)
     return nothing | read_json(run.eval_record(version), problems, suites=dict)
 
 

@@ -26,7 +26,7 @@ TICK_S = 0.1
 LEFT_OUTPUT_S = 0.05  # for what a command that has ended has just written
 
 
-class Settings:
+class RoomSettings:
     def __init__(self, given: dict[str, Any]) -> None:
         self.user = given["user"]  # the commands' user and group; None: that of this process
         self.memory = given["memory"]
@@ -39,7 +39,7 @@ def main() -> None:
         sys.exit("not process 1")  # `kill(-1)` below would end the processes of the whole machine
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # where all have one user, its memory is out of the others' reach
     given = json.loads(sys.argv[1])
-    settings = Settings(given)
+    settings = RoomSettings(given)
     signal.signal(signal.SIGALRM, lambda *_: os._exit(124))
     signal.setitimer(signal.ITIMER_REAL, given["seconds"])
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -61,7 +61,7 @@ def main() -> None:
         write_frame(answers, answer, data)
 
 
-def wait_for_input(source: int, settings: Settings) -> None:
+def wait_for_input(source: int, settings: RoomSettings) -> None:
     with selectors.DefaultSelector() as waiting:
         waiting.register(source, selectors.EVENT_READ)
         while not waiting.select(TICK_S):
@@ -98,7 +98,7 @@ def write_frame(answers: int, header: dict[str, Any], data: bytes = b"") -> None
 # Commands
 
 
-def run(settings: Settings, request: dict[str, Any], payload: bytes) -> Answer:
+def run(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Answer:
     """Run one command until it ends or its time is over. What it leaves in the background goes on."""
     user = settings.user if request["as_agent"] else None
     who = {} if user is None else {"user": user, "group": user, "extra_groups": []}
@@ -123,8 +123,8 @@ def run(settings: Settings, request: dict[str, Any], payload: bytes) -> Answer:
                 stream.close()
 
 
-def attend(settings: Settings, request: dict[str, Any], payload: bytes, process: subprocess.Popen[bytes]) -> Answer:
-    out, err = Kept(request["output"]), Kept(request["output"])
+def attend(settings: RoomSettings, request: dict[str, Any], payload: bytes, process: subprocess.Popen[bytes]) -> Answer:
+    out, err = BothEnds(request["output"]), BothEnds(request["output"])
     end, stopped, timed_out, left = time.monotonic() + request["timeout"], None, False, None
     watched = 0.0
     with selectors.DefaultSelector() as streams:
@@ -182,7 +182,7 @@ def feed(streams: selectors.DefaultSelector, process: subprocess.Popen[bytes], p
     return payload
 
 
-class Kept:
+class BothEnds:
     """The first and the last part of a stream."""
 
     def __init__(self, most: int) -> None:
@@ -209,7 +209,7 @@ def processes() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
 
 
-def watch(settings: Settings) -> str | None:
+def watch(settings: RoomSettings) -> str | None:
     """End all processes if together they hold too much memory, or too many files are made. Returns what was too much."""
     page, total = os.sysconf("SC_PAGE_SIZE"), 0
     for pid in processes():
@@ -252,7 +252,7 @@ def reap(running: int | None) -> None:
         os.waitpid(found.si_pid, os.WNOHANG)
 
 
-def clear(settings: Settings, request: dict[str, Any], payload: bytes) -> Answer:
+def clear(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Answer:
     """End every process but this one. Raises OSError if some are left."""
     for _ in range(500):
         with contextlib.suppress(ProcessLookupError):
@@ -267,7 +267,7 @@ def clear(settings: Settings, request: dict[str, Any], payload: bytes) -> Answer
 # Folders
 
 
-def pack(settings: Settings, request: dict[str, Any], payload: bytes) -> Answer:
+def pack(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Answer:
     """A folder as a tar: files, folders, and links that stay inside the folder. Everything else is left out and counted."""
     root, out, left_out = request["folder"], io.BytesIO(), 0
     total = count = 0
@@ -318,7 +318,7 @@ def stays_inside(root: str, folder: str, target: str) -> bool:
     return ".." not in parts[ups:] and ups <= depth
 
 
-def unpack(settings: Settings, request: dict[str, Any], payload: bytes) -> Answer:
+def unpack(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Answer:
     """Lay a tar into a folder, as files of the commands' user."""
     root, owner = request["folder"], settings.user
 

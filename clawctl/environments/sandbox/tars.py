@@ -14,7 +14,7 @@ _MOST = 64 << 20  # bytes of a task's files
 def tar_of(files: Mapping[str, bytes]) -> bytes:
     """Files by their relative paths. What begins with `#!` may be run."""
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as tar:
+    with tarfile.TarFile(fileobj=out, mode="w") as tar:
         for name, content in files.items():
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(content), 0o755 if content.startswith(b"#!") else 0o644
@@ -36,7 +36,7 @@ def files_of(tar: bytes) -> dict[str, bytes]:
 def without(tar: bytes, left_out: set[str]) -> bytes:
     """The tar without these paths, and without what lies below them."""
     out = io.BytesIO()
-    with tarfile.open(fileobj=io.BytesIO(tar)) as given, tarfile.open(fileobj=out, mode="w") as kept:
+    with tarfile.open(fileobj=io.BytesIO(tar)) as given, tarfile.TarFile(fileobj=out, mode="w") as kept:
         for entry in given:
             path = Path(os.path.normpath(entry.name))
             if not left_out & {str(path), *(str(parent) for parent in path.parents)}:

@@ -13,7 +13,7 @@ _LOG = 4000
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class Graded:
     """What a verdict says: 0 to 1, and why."""
 
     value: float
@@ -24,8 +24,8 @@ class Score:
             raise ValueError(f"a score of {self.value!r} is not from 0 to 1")
 
 
-def nothing(reason: str) -> Score:
-    return Score(0.0, reason)
+def nothing(reason: str) -> Graded:
+    return Graded(0.0, reason)
 
 
 def shortened(text: str) -> str:

@@ -57,6 +57,7 @@ def main() -> None:
         wants = {} if options.talk else wants_in("; ".join(options.wish))
     except ClawError as error:
         raise SystemExit(f"demo: {error.problem}\n  {error.fix}") from error
+    recipe_of({})  # ends here if there is no model
     folder = ROOT / "runs" / time.strftime("wish-%Y%m%d-%H%M%S")
     run = open_run(folder)
     with judge_server() as judge, (run.logs / "demo.log").open("wb") as log:

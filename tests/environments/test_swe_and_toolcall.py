@@ -38,7 +38,7 @@ def episode(environment: Environment, task: Task, says: Callable[[list[dict[str,
             self.answer({"choices": [{"message": message}], "usage": {"total_tokens": 1}})
 
     with running(StubServer(Model)) as server:
-        return asyncio.run(play_task(environment, task, Endpoint(f"{server.url}/v1", "key", "model")))
+        return asyncio.run(play_task(environment, task, Endpoint(f"{server.url}/e/secret/v1", "key", "model")))
 
 
 # Whole episodes
@@ -80,6 +80,23 @@ def test_a_tool_call_is_answered_from_the_sandbox() -> None:
 
     outcome = episode(ToolCall(), task, call)
     assert (outcome.reward, outcome.parts["called"], outcome.ending) == (1, True, "done")
+
+
+HARNESS = """python3 - <<'EOF'
+import json, os, subprocess, urllib.request
+body = {"model": os.environ["MODEL"], "messages": [{"role": "user", "content": os.environ["INSTRUCTION"]}]}
+asked = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode())
+said = json.load(urllib.request.urlopen(asked))["choices"][0]["message"]["content"]
+subprocess.run(["bash", "-c", said], check=True)
+EOF
+"""
+
+
+@needs_sandbox
+def test_a_harness_in_the_sandbox_reaches_its_episode() -> None:
+    task = Terminal().tasks("train", 2, 0)[1]
+    outcome = episode(Terminal(harness=HARNESS), task, lambda _: task.spec.solution["solve.sh"].decode())
+    assert (outcome.reward, outcome.ending) == (1, "done"), outcome
 
 
 # Verdicts on code
@@ -140,9 +157,8 @@ def test_true_is_not_one_and_the_last_digits_do_not_count() -> None:
 
 
 def row(**changes: Any) -> dict[str, Any]:
-    return {
-        "instance_id": "a-1", "problem_statement": "Mend it.", "files": {"a.py": "x = 1\n"}, "FAIL_TO_PASS": '["tests/test_a.py::test_x"]'
-    } | changes  # fmt: skip
+    whole = {"instance_id": "a-1", "problem_statement": "Mend it.", "files": {"a.py": "x = 1\n"}}
+    return whole | {"FAIL_TO_PASS": '["tests/test_a.py::test_x"]'} | changes
 
 
 def test_rows_of_swe_bench_are_read_and_bad_ones_named(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import typer
 
 
 def doctor() -> None:
-    """Check what clawctl needs of this machine: whether the sandbox of environments holds."""
+    """Try to break out of the sandbox of environments."""
     import asyncio
 
     from clawctl.environments.sandbox.probe import break_out

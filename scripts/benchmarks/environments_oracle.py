@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -35,7 +36,7 @@ def tasks(options: argparse.Namespace) -> list[tuple[str, Solve, list[Any]]]:
     ]
 
 
-def rows(options: argparse.Namespace) -> list[Row]:
+def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     return score_rows("oracle", None, options)
 
 

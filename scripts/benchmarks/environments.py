@@ -22,7 +22,7 @@ BARS = {  # metric of a case: the smallest and the largest value that passes
     ("noop", "score"): (0.0, 0.0),
     ("cheats", "score_max"): (0.0, 0.0),
     ("breakout", "escaped"): (0.0, 0.0),
-    ("faults", "advantage_change"): (0.0, 0.0),
+    ("faults", "advantage_change"): (0.0, 1e-9),
     ("kill", "lost_outcomes"): (0.0, 0.0),
     ("kill", "doubled_outcomes"): (0.0, 0.0),
     ("load", "refused_requests"): (0.0, 0.0),

@@ -82,7 +82,13 @@ FOLDERS_OF_A_RUN = {
 MAKES_FILES_LAST = {"replace", "rename", "renames", "fsync", "fdatasync", "link", "symlink"}
 
 
-INSIDE_A_SANDBOX = {"inside.py", "attempts.py", "run_tests.py", "run_calls.py"}  # programs that see no file of the host
+INSIDE_A_SANDBOX = {
+    "inside.py",
+    "attempts.py",
+    "run_tests.py",
+    "run_calls.py",
+    "forward.py",
+}  # programs that see no file of the host
 
 
 def nodes_above_the_disk(kind: type[ast.AST]) -> Iterator[tuple[str, Any]]:

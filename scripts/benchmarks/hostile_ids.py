@@ -21,7 +21,7 @@ from urllib.parse import unquote
 import httpx
 import orjson
 
-from clawctl.config import Recipe
+from clawctl.config import EvalConfig, Recipe
 from clawctl.engines import Swap
 from clawctl.engines.embedded.frames import Ready, Sampling, Token
 from clawctl.run.directory import open_run
@@ -176,7 +176,7 @@ def served(folder: Path) -> Any:
     from clawctl.serve.prompt import load_tokenizer
     from clawctl.serve.versions import Versions
 
-    recipe = Recipe()
+    recipe = Recipe(eval=EvalConfig(holdout=0))
     run = open_run(folder / "run")
     ensure_base_policy(run, recipe.model.path)
     tokenizer = load_tokenizer(recipe.model_path)

@@ -7,10 +7,10 @@ serves imports no torch, so an engine runs its model in another process.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
@@ -65,6 +65,14 @@ class Sampled:
     spliced: int | None = None  # earlier answers that were put back as sampled; None: not asked for
     unspliced: str | None = None  # why earlier answers that were known were not put back
     adapted: str | None = None  # changes to the messages that the template required
+
+
+class ScoredToken(NamedTuple):
+    """A given token at its place, at temperature 1."""
+
+    logprob: float  # given all tokens before it
+    likeliest: int | None = None  # the likeliest token at this place; None: the engine does not tell
+    highest: float | None = None  # its logprob
 
 
 class Reply(Protocol):
@@ -129,6 +137,10 @@ class Engine(Protocol):
     async def begin(self, ask: Ask, version: int | None, stack: AsyncExitStack) -> list[Reply]:
         """The one place where a request begins: `ask.n` running replies of the live policy, or of a pinned `version`. Resources to
         release with them go onto `stack`. Raises Refusal."""
+        ...
+
+    async def score(self, ids: Sequence[int], first: int, version: int | None, key: str) -> list[ScoredToken]:
+        """Scores of `ids[first:]`, `first` at least 1, by the live policy or a pinned `version`, for an API key. Raises Refusal."""
         ...
 
     async def count(self, ask: Ask) -> int:

@@ -31,7 +31,7 @@ from clawctl.serve.about import About
 from clawctl.serve.answer import Answer, new_handle
 from clawctl.serve.bodies import BodyReader
 from clawctl.serve.capture import Capture
-from clawctl.serve.dialects import Ask, Dialect, Refusal, chat, completions, messages, responses
+from clawctl.serve.dialects import Ask, Choice, Dialect, Refusal, ShownToken, chat, completions, messages, responses
 from clawctl.serve.hints import agent_of, client_of, read_hints
 from clawctl.serve.hosts import Cors, Hosts
 from clawctl.serve.limits import Concurrency
@@ -225,6 +225,15 @@ class Gateway:
         handle = new_handle()
         async with AsyncExitStack() as stack:
             stack.enter_context(self._concurrency.one_more(visit.key))
+            if ask.score_from is not None:
+                scored = [await self._scored(each) for each in asks]
+                writer = partial(writer, scored=scored)
+                if ask.max_tokens == 0:
+                    choices = [
+                        Choice(i, handle, finish_reason="length", prompt_tokens=len(tokens), completion_ids=[])
+                        for i, tokens in enumerate(scored)
+                    ]
+                    return Response(writer(replace(ask, n=1), handle).whole(choices), media_type="application/json")
             try:
                 replies = [reply for each in asks for reply in (await self._versions.begin(each, stack))[0]]
             except Refusal as refusal:
@@ -240,6 +249,23 @@ class Gateway:
             stack.callback(self._ended, answer, visit)
             kept = stack.pop_all()
         return Stream(answer, visit, kept) if ask.stream else await whole(answer, visit, kept, request.receive)
+
+    async def _scored(self, ask: Ask) -> list[ShownToken]:
+        """The tokens of a prompt with their logprobs. Raises Refusal."""
+        prompt, first = ask.prompts[0], ask.score_from or 1
+        if isinstance(prompt, str):
+            raise Refusal(400, "'logprobs' with 'echo' needs a prompt of token ids", "prompt")
+        scores = await self._versions.score(ask, prompt)
+
+        def shown() -> list[ShownToken]:
+            text = self._capture.text_of
+            tokens = [ShownToken(text([token]), None, []) for token in prompt[:first]]
+            for token, (logprob, likeliest, highest) in zip(prompt[first:], scores, strict=True):
+                top = [] if likeliest is None else [{"token": text([likeliest]), "logprob": highest}]
+                tokens.append(ShownToken(text([token]), logprob, top))
+            return tokens
+
+        return await self._lines.run(ask.key, len(prompt), shown)
 
     async def _text_of(self, key: str, ids: tuple[int, ...]) -> str:
         """The text of token ids; "" if no tokenizer is known."""

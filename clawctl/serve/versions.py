@@ -5,11 +5,12 @@ import logging
 import re
 import textwrap
 import threading
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from filelock import Timeout
 
-from clawctl.engines import Engine, NotYet, Reply, Swap, Unanswered
+from clawctl.engines import Engine, NotYet, Reply, ScoredToken, Swap, Unanswered
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, changes
 from clawctl.run.policies import LiveMoved, list_versions, live_version, move_live, read_moves
@@ -49,14 +50,25 @@ class Versions:
     async def begin(self, ask: Ask, stack: AsyncExitStack) -> tuple[list[Reply], bool]:
         """Running replies, and whether the request pinned its version. `NAME@3` is version 3 and no other, even while 3 is live: a
         swap must not reach it. Raises Refusal, also for a version that is not published."""
+        version = await self._pinned(ask)
+        return await self.live.begin(ask, version, stack), version is not None
+
+    async def score(self, ask: Ask, ids: Sequence[int]) -> list[ScoredToken]:
+        """Scores of `ids`, a prompt of the ask, from `ask.score_from` on. Raises Refusal."""
+        if not callable(getattr(self.live, "score", None)):  # an engine of the user's own
+            raise Refusal(400, "this engine does not score prompts: remove 'echo' or 'logprobs'", "logprobs")
+        return await self.live.score(ids, ask.score_from or 1, await self._pinned(ask), ask.key)
+
+    async def _pinned(self, ask: Ask) -> int | None:
+        """The version that a request names. Raises Refusal for one that is not published."""
         found = _PINNED.search(ask.model)
         if found is None:
-            return await self.live.begin(ask, None, stack), False
+            return None
         known = len(found[1]) <= _LONGEST_NUMBER and int(found[1]) in await asyncio.to_thread(list_versions, self._run)
         if not known:
             named = found[1][:_LONGEST_NUMBER]
             raise Refusal(404, f"version {named} of this model is not published", "model", "model_not_found")
-        return await self.live.begin(ask, int(found[1]), stack), True
+        return int(found[1])
 
     # ---- following LIVE --------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from clawctl.config import Recipe
-from clawctl.engines import EngineFailure, Swap
+from clawctl.engines import EngineFailure, ScoredToken, Swap
 from clawctl.engines.embedded.frames import Sampling, Token, TokenPiece
 from clawctl.engines.embedded.grammars import Grammar
 from clawctl.engines.embedded.steering import Steered, Steering, steers
@@ -131,9 +131,9 @@ class Decoder:
         load_ms = (time.monotonic() - began) * 1000
         return Swap(version, time.time(), load_ms, self.replace(staged))
 
-    def score(self, ids: Sequence[int]) -> list[float]:
-        """Logprobs of `ids[1:]`, each given all ids before it, by the live weights."""
-        return StagedWeights(self.version, self.model).score(ids)
+    def score(self, ids: Sequence[int], first: int = 1) -> list[ScoredToken]:
+        """Scores of `ids[first:]` by the current weights."""
+        return StagedWeights(self.version, self.model).scores(ids, first)
 
     def failure(self) -> str | None:
         """Why it cannot continue, or None."""

@@ -1,7 +1,7 @@
 """The embedded engine: models in a process of their own get token ids. Here prompts are rendered and answers parsed."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from clawctl.config import Recipe
-from clawctl.engines import THERE_AND_BACK, CannotFollow, Capabilities, EngineFailure, Reply, Sampled, Swap
+from clawctl.engines import THERE_AND_BACK, CannotFollow, Capabilities, EngineFailure, Reply, Sampled, ScoredToken, Swap
 from clawctl.engines.embedded.frames import Sampling, Token
 from clawctl.engines.embedded.pins import Pins
 from clawctl.engines.embedded.process import ChildGeneration, ModelProcess, Models
@@ -53,7 +53,7 @@ class Embedded:
         self._recipe, self._tokenizer, self._models = recipe, tokenizer, models
         self.version = 0
         self.max_context = models.about.max_context
-        self._compiling, self._room = Turns(), _Room()
+        self._compiling, self._scoring, self._room = Turns(), Turns(), _Room()
         self._lines = WorkQueues()
         self._switches = switches(tokenizer.chat_template)
         self._up = False
@@ -121,6 +121,28 @@ class Embedded:
                     raise
             stack.callback(self._models.discard, opened[-1])
         return opened
+
+    async def score(self, ids: Sequence[int], first: int, version: int | None, key: str) -> list[ScoredToken]:
+        about = self._models.about
+        if any(not 0 <= token < about.vocabulary for token in ids):
+            raise Refusal(400, f"a token id of the prompt is {about.vocabulary} or larger", "prompt")
+        if len(ids) > self.max_context:
+            raise Refusal(400, f"This model's maximum context length is {self.max_context} tokens.", "prompt")
+        if first >= len(ids):
+            return []
+        await self._models.attach()
+        async with AsyncExitStack() as stack:
+            if version is not None:
+                await stack.enter_async_context(self._pins.lease(version, key))
+            async with self._scoring.of(key):
+                while True:
+                    live = self.version
+                    try:
+                        scores = await asyncio.to_thread(self._models.score, ids, version, first)
+                    except EngineFailure as failure:
+                        raise Refusal(500, str(failure)) from failure
+                    if version is not None or self.version == live:  # else the weights changed meanwhile
+                        return scores
 
     async def count(self, ask: Ask) -> int:
         return len((await self._rendered(ask)).ids)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from clawctl.engines import CannotFollow, EngineFailure, Swap
+from clawctl.engines import CannotFollow, EngineFailure, ScoredToken, Swap
 from clawctl.errors import ClawError
 from clawctl.serve.canary import CanaryFailure
 
@@ -110,6 +110,7 @@ class Score(_Frame):
     number: int
     model: int | None
     ids: list[int]
+    first: int = 1
 
 
 # ---- from the process --------------------------------------------------------------------------------------------------------
@@ -152,7 +153,7 @@ class Replaced(_Frame):
 
 class Scored(_Frame):
     number: int
-    logprobs: list[float]
+    tokens: list[ScoredToken]
 
 
 class Failed(_Frame):

@@ -12,7 +12,7 @@ from itertools import count
 from typing import Protocol
 
 from clawctl.config import Recipe
-from clawctl.engines import CannotFollow, EngineFailure, Swap, Unanswered
+from clawctl.engines import CannotFollow, EngineFailure, ScoredToken, Swap, Unanswered
 from clawctl.engines.embedded.frames import (
     Cancel,
     Compile,
@@ -110,8 +110,8 @@ class Models(Protocol):
         """Give the live model the weights of a version, once its canary passes. Raises as `load`; the old weights stay then."""
         ...
 
-    def score(self, ids: Sequence[int], model: int | None = None) -> list[float]:
-        """Logprobs of `ids[1:]`, each given all ids before it. Raises EngineFailure."""
+    def score(self, ids: Sequence[int], model: int | None = None, first: int = 1) -> list[ScoredToken]:
+        """Scores of `ids[first:]`. Raises EngineFailure."""
         ...
 
     def stop(self) -> None:
@@ -202,10 +202,10 @@ class ModelProcess:
         assert isinstance(told, Replaced)
         return told.swap
 
-    def score(self, ids: Sequence[int], model: int | None = None) -> list[float]:
-        told = self._call(Score(next(self._numbers), model, list(ids)))
+    def score(self, ids: Sequence[int], model: int | None = None, first: int = 1) -> list[ScoredToken]:
+        told = self._call(Score(next(self._numbers), model, list(ids), first))
         assert isinstance(told, Scored)
-        return told.logprobs
+        return told.tokens
 
     def _call(self, message: Compile | Load | Unload | Replace | Score) -> FromProcess:
         return self._on_loop.wait(self._answer(message), _CALL_S)

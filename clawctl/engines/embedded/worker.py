@@ -155,7 +155,7 @@ class Worker:
             case Replace():
                 return Replaced(asked.number, self._model(None).swap(asked.version))
             case Score():
-                return Scored(asked.number, self._model(asked.model).score(asked.ids))
+                return Scored(asked.number, self._model(asked.model).score(asked.ids, asked.first))
         return Done(asked.number)
 
     def _model(self, name: int | None) -> Decoder:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -13,7 +13,7 @@ import orjson
 
 from clawctl.config import Recipe, from_environment
 from clawctl.control_tokens import texts_of_engine
-from clawctl.engines import Capabilities, Reply, Sampled, Swap
+from clawctl.engines import Capabilities, Reply, Sampled, ScoredToken, Swap, Unanswered
 from clawctl.engines.places import Places
 from clawctl.engines.refusals import refusal
 from clawctl.engines.upstream.chunks import ChatSaying, Saying, UpstreamReply
@@ -131,6 +131,21 @@ class Upstream:
         sends = [self._send(safe, reply.sampled, body, partial(self._post, reply)) for body, reply in paired]
         await (sends[0] if len(sends) == 1 else asyncio.gather(*sends))  # a task less on the way to the first token
         return list(replies)
+
+    async def score(self, ids: Sequence[int], first: int, version: int | None, key: str) -> list[ScoredToken]:
+        await self._ready()
+        if self._kind == "openai":
+            raise Refusal(400, "this upstream does not score prompts: remove 'echo' or 'logprobs'", "logprobs")
+        async with AsyncExitStack() as stack:
+            if version is not None:
+                await stack.enter_async_context(self._places.one(version, key))
+            target = await stack.enter_async_context(self._targets.lease(version))
+            try:
+                return [ScoredToken(told) for told in await asyncio.to_thread(self._control.score, target.name, ids, first)]
+            except Unanswered as error:
+                raise Refusal(503, f"{error.problem}; try again later") from error
+            except ClawError as error:
+                raise Refusal(400, f"this prompt cannot be scored: {error.problem}", "prompt") from error
 
     def _refuse_beyond(self, ask: Ask) -> None:
         """Raises Refusal for features that only some servers have."""

@@ -46,7 +46,7 @@ class SglangControl(Control):
         except ClawError:
             return {}
 
-    def score(self, model: str, ids: Sequence[int]) -> list[float]:
+    def score(self, model: str, ids: Sequence[int], first: int = 1) -> list[float]:
         """See `Control`. `input_token_logprobs` has (logprob, id, text) for each token of the prompt; the first logprob is null."""
         body: dict[str, Any] = {
             "input_ids": list(ids),
@@ -61,7 +61,7 @@ class SglangControl(Control):
             told = answer["meta_info"]["input_token_logprobs"]
             if [entry[1] for entry in told] != list(ids):
                 raise ValueError("they belong to other ids")
-            return [float(entry[0]) for entry in told[1:]]
+            return [float(entry[0]) for entry in told[first:]]
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ClawError(f"the engine returns no logprobs for given ids: {error!r}", "use SGLang 0.5.23 or newer") from error
 

@@ -59,14 +59,14 @@ class Control:
         except ClawError:
             return {}
 
-    def score(self, model: str, ids: Sequence[int]) -> list[float]:
-        """Logprobs of `ids[1:]`, each given all ids before it, at temperature 1.
+    def score(self, model: str, ids: Sequence[int], first: int = 1) -> list[float]:
+        """Logprobs of `ids[first:]`, each given all ids before it, at temperature 1.
 
         Each one is requested as an answer of one token. `prompt_logprobs` would return all at once, but it crashes a server with
         LoRA on a CPU (vLLM 0.32).
         """
         told: list[float] = []
-        for start in range(1, len(ids), _PLACES):
+        for start in range(first, len(ids), _PLACES):
             places = range(start, min(start + _PLACES, len(ids)))
             body = {"model": model, "prompt": [list(ids[:place]) for place in places], "max_tokens": 1, "temperature": 1.0}
             wished = sorted({ids[place] for place in places})

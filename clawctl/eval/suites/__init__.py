@@ -1,27 +1,32 @@
 """Suites: what a policy version is measured with.
 
-A suite is a function that asks an endpoint and returns metrics, or an environment, whose held-out tasks are then played
-(`tasks.py`). It is built in, `file.py:name`, or the entry point `clawctl.suites` or `clawctl.environments` of an installed package.
+A suite is a function that asks an endpoint and returns metrics, an environment, whose held-out tasks are then played (`tasks.py`),
+or a class with `compare`, which lets two versions answer the same tasks. It is built in, `file.py:name`, or the entry point
+`clawctl.suites` or `clawctl.environments` of an installed package.
 To add a built-in one, add a file and a line to SUITES. `docs/environments.md` shows one of ten lines.
 """
 
 import hashlib
 import inspect
 import math
-from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from clawctl.config import EvalConfig, SuiteConfig
-from clawctl.environments import ENVIRONMENTS, create, is_environment
+from clawctl.config import EvalConfig, Recipe, SuiteConfig
+from clawctl.environments import ENVIRONMENTS, Environment, create, is_environment
 from clawctl.environments.asking import Refused
 from clawctl.errors import ClawError
+from clawctl.eval.comparisons import Comparison
 from clawctl.eval.intervals import Estimate, estimate
 from clawctl.plugins import takes
 from clawctl.registry import Registry
+from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import Endpoint
+
+Found = TypeVar("Found")
 
 
 class CannotMeasure(Exception):
@@ -42,6 +47,8 @@ class SuiteSettings:
     max_tokens: int
     concurrency: int
     options: Mapping[str, Any] = field(default_factory=dict)  # `options` in the recipe
+    run: RunDir | None = None  # whose conversations a suite may read; None outside a run
+    recipe: Recipe | None = None  # of that run
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,7 @@ class Measured:
     metrics: Mapping[str, Estimate]  # "satisfaction", "correctness"
     parts: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)  # "student": the same metrics of these tasks alone
     examples: Sequence[Mapping[str, Any]] = ()  # {"task_id", "prompt", "reply", …}: the same tasks for each version
+    values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # {metric: {task id: value}}: the gate pairs them
 
     def as_json(self) -> dict[str, Any]:
         parts = {part: {name: value.as_json() for name, value in found.items()} for part, found in self.parts.items()}
@@ -69,6 +77,20 @@ class Suite(Protocol):
         ...
 
 
+class ComparingSuite(Protocol):
+    """A suite that compares two versions, as many times as the gate needs. The class is named; it is created without arguments. It
+    may have `__call__` as well, and then reports metrics of one version like any other suite."""
+
+    def compare(
+        self, candidate: Endpoint, reference: Endpoint, settings: SuiteSettings, begin: int, count: int
+    ) -> Awaitable[Sequence[Comparison]]:
+        """Compare on the tasks `begin` … `begin + count` of a fixed, seeded order. Fewer come back when there are no more.
+
+        The calls are not captured. Raises Refused or CannotMeasure if the server does not answer.
+        """
+        ...
+
+
 SUITES: Registry[Any] = Registry(
     "suite", "clawctl.suites", {"personalisation": "clawctl.environments.homework.environment:Homework"}
 )
@@ -79,20 +101,50 @@ class LoadedSuite:
     """A suite of the recipe, ready to run."""
 
     name: str  # as the recipe has it
-    suite: Suite
+    suite: Suite | None  # None: it only compares
     settings: SuiteSettings
     metrics: tuple[str, ...] | None  # those that it will report, if it says so beforehand
+    comparing: ComparingSuite | None = None
+    environment: Environment | None = None
 
     async def measure(self, endpoint: Endpoint) -> Measured:
-        """Raises CannotMeasure, also if the suite fails, and ClawError if the settings are at fault."""
-        sampling = {"temperature": self.settings.temperature, "max_tokens": self.settings.max_tokens}
-        place = Endpoint(endpoint.url, endpoint.api_key, endpoint.model, {"X-Capture": "off"}, sampling)
+        """The metrics of one version; none from a suite that only compares. Raises CannotMeasure, also if the suite fails, and
+        ClawError if the settings are at fault."""
+        if self.suite is None:
+            return Measured({})
+        found = await self._guarded(self.suite(self._place(endpoint), self.settings), endpoint)
         try:
-            found = await self.suite(place, self.settings)
             measured = found if isinstance(found, Measured) else Measured({name: estimate(found[name]) for name in found})
-            if wrong := [name for name, value in measured.metrics.items() if not math.isfinite(value.mean)]:
-                raise CannotMeasure(f"suite {self.name} reports no number for {', '.join(wrong)}")
-            return measured
+        except Exception as error:  # values of the user's own code
+            raise CannotMeasure(f"suite {self.name} failed: {error!r}") from error
+        if wrong := [name for name, value in measured.metrics.items() if not math.isfinite(value.mean)]:
+            raise CannotMeasure(f"suite {self.name} reports no number for {', '.join(wrong)}")
+        return measured
+
+    async def measure_more(self, endpoint: Endpoint, count: int, known: Collection[str]) -> Measured:
+        """The first `count` tasks of an environment without those in `known`. Raises as `measure`."""
+        from clawctl.eval.suites.tasks import measure_tasks
+
+        if self.environment is None:
+            return Measured({})
+        more = replace(self.settings, problems=count)
+        return await self._guarded(measure_tasks(self.environment, self._place(endpoint), more, known), endpoint)
+
+    async def compare(self, candidate: Endpoint, reference: Endpoint, begin: int, count: int) -> list[Comparison]:
+        """Raises as `measure`."""
+        if self.comparing is None:
+            return []
+        comparing = self.comparing.compare(self._place(candidate), self._place(reference), self.settings, begin, count)
+        return list(await self._guarded(comparing, candidate))
+
+    def _place(self, endpoint: Endpoint) -> Endpoint:
+        sampling = {"temperature": self.settings.temperature, "max_tokens": self.settings.max_tokens}
+        return Endpoint(endpoint.url, endpoint.api_key, endpoint.model, {"X-Capture": "off"}, sampling)
+
+    async def _guarded(self, work: Awaitable[Found], endpoint: Endpoint) -> Found:
+        """What a suite raises, as CannotMeasure or ClawError."""
+        try:
+            return await work
         except (ClawError, CannotMeasure):
             raise
         except Refused as refused:
@@ -109,30 +161,45 @@ def unanswered(refused: Refused, endpoint: Endpoint) -> ClawError | CannotMeasur
     return CannotMeasure(problem, gone=refused.status in (None, 502, 503, 504))
 
 
-def load_suites(config: EvalConfig) -> list[LoadedSuite]:
+def load_suites(config: EvalConfig, run: RunDir | None = None, recipe: Recipe | None = None) -> list[LoadedSuite]:
     """The suites of the recipe. Raises ClawError (exit code 2) for one that does not exist or cannot be called."""
-    return [_loaded(suite, config) for suite in config.suites]
+    return [_loaded(suite, config, run, recipe) for suite in config.suites]
 
 
-def _loaded(suite: SuiteConfig, config: EvalConfig) -> LoadedSuite:
+def _loaded(suite: SuiteConfig, config: EvalConfig, run: RunDir | None, recipe: Recipe | None) -> LoadedSuite:
     name, option = suite.name, "eval.suites"
     known = ENVIRONMENTS if name in ENVIRONMENTS.names() and name not in SUITES.names() else SUITES
     found = known.load(name, option)
-    metrics = getattr(found, "metrics", None)
+    declared = getattr(found, "metrics", None)
+    metrics = None if declared is None else tuple(declared)
+    settings = _settings(suite, config, run, recipe)
     if is_environment(found):
         from clawctl.eval.suites.tasks import measure_tasks
 
-        found = partial(measure_tasks, create(found, name, option))
-    elif not inspect.iscoroutinefunction(found) or not takes(found, 2):
+        environment = create(found, name, option)
+        return LoadedSuite(name, partial(measure_tasks, environment), settings, metrics, environment=environment)
+    if callable(getattr(found, "compare", None)):
+        made = _made(found, name, option) if inspect.isclass(found) else found
+        measures = made if inspect.iscoroutinefunction(getattr(made, "__call__", None)) else None  # noqa: B004 - it must be async
+        return LoadedSuite(name, measures, settings, metrics, comparing=made)
+    if not inspect.iscoroutinefunction(found) or not takes(found, 2):
         cure = "write `async def NAME(endpoint, settings)`, or an environment; docs/environments.md has both"
         raise ClawError(f"{option}: {name} is not a suite", cure, 2)
-    return LoadedSuite(name, found, _settings(suite, config), None if metrics is None else tuple(metrics))
+    return LoadedSuite(name, found, settings, metrics)
 
 
-def _settings(suite: SuiteConfig, config: EvalConfig) -> SuiteSettings:
+def _made(found: type, name: str, option: str) -> Any:
+    try:
+        return found()
+    except Exception as error:  # the user's own code
+        raise ClawError(f"{option}: {name} cannot be created: {error!r}", "write a class without arguments", 2) from error
+
+
+def _settings(suite: SuiteConfig, config: EvalConfig, run: RunDir | None, recipe: Recipe | None) -> SuiteSettings:
     shared = ("problems", "seed", "temperature", "max_tokens", "concurrency")
     own = {name: value for name in shared if (value := getattr(suite, name)) is not None}
-    return SuiteSettings(**{name: getattr(config, name) for name in shared} | own, options=suite.options)
+    every = {name: getattr(config, name) for name in shared} | own
+    return SuiteSettings(**every, options=suite.options, run=run, recipe=recipe)
 
 
 @cache  # as it was when this process loaded it

@@ -1,7 +1,7 @@
 """An environment as a suite: its held-out tasks, each played once. Its metrics are the reward and its parts."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from clawctl.environments import Environment, Outcome, Task
@@ -18,10 +18,12 @@ _TRIES = 3
 Played = tuple[Task, Outcome]
 
 
-async def measure_tasks(environment: Environment, endpoint: Endpoint, settings: SuiteSettings) -> Measured:
-    """Play all tasks, the same for each version. Raises CannotMeasure and ClawError."""
-    tasks = environment.tasks("eval", settings.problems, settings.seed)
-    if not tasks:
+async def measure_tasks(
+    environment: Environment, endpoint: Endpoint, settings: SuiteSettings, known: Collection[str] = ()
+) -> Measured:
+    """Play all tasks but the `known` ones, the same for each version. Raises CannotMeasure and ClawError."""
+    tasks = [task for task in environment.tasks("eval", settings.problems, settings.seed) if task.id not in known]
+    if not tasks and not known:
         raise ClawError("the environment has no held-out tasks", "return some from tasks('eval', count, seed)")
     places = asyncio.Semaphore(settings.concurrency)
 
@@ -58,7 +60,18 @@ def summarise(played: Sequence[Played]) -> Measured:
     kinds = dict.fromkeys(task.kind for task, _ in played)
     of_kind = {kind: [one for one in played if one[0].kind == kind] for kind in kinds}
     shown = [_example(*one) for some in of_kind.values() for one in some[:_SHOWN]]
-    return Measured(_metrics(played), {kind: _metrics(some) for kind, some in of_kind.items()} if len(kinds) > 1 else {}, shown)
+    parts = {kind: _metrics(some) for kind, some in of_kind.items()} if len(kinds) > 1 else {}
+    return Measured(_metrics(played), parts, shown, _values(played))
+
+
+def _values(played: Sequence[Played]) -> dict[str, dict[str, float]]:
+    """By metric and task. A reward, -1 to 1, is put on 0 to 1 as well."""
+    values: dict[str, dict[str, float]] = {}
+    for task, outcome in played:
+        reward = {} if outcome.reward is None else {"reward": (outcome.reward + 1) / 2}
+        for name, value in (*outcome.parts.items(), *reward.items()):
+            values.setdefault(name, {})[task.id] = float(value)
+    return values
 
 
 def _metrics(played: Sequence[Played]) -> dict[str, Estimate]:

@@ -58,7 +58,7 @@ def evaluate(run: RunDir, recipe: Recipe, version: int | None, once: bool, as_js
 def measure_by_hand(run: RunDir, recipe: Recipe, version: int, stop: threading.Event) -> dict[str, Any]:
     """Measure one version now, even if it was measured before. The gate's earlier decision stays."""
     read_policy(run, version)
-    suites = load_suites(recipe.eval)
+    suites = load_suites(recipe.eval, run, recipe)
     try:
         record = measure(run, recipe, suites, version, stop)
     except CannotMeasure as error:
@@ -78,7 +78,7 @@ class Follower:
 
     def __init__(self, run: RunDir, recipe: Recipe, stop: threading.Event, as_json: bool):
         self.run, self.recipe, self.stop, self.as_json = run, recipe, stop, as_json
-        self.suites = load_suites(recipe.eval)
+        self.suites = load_suites(recipe.eval, run, recipe)
         if recipe.gate is not None:
             check_gate(recipe.gate, self.suites)
         self.failures: Counter[int] = Counter()

@@ -218,16 +218,16 @@ class Gateway:
         if for_training:
             ask = self._as_the_recipe_samples(ask, headers, visit)
         capture = self._capture if self._capture.on and for_training else None
-        asks = [ask]
+        asks, plain = [ask], partial(completions.Completions)
         if ask.prompts:
             asks = await completions.each_prompt(ask, self._text_of)
-            writer = partial(completions.Completions, prompts=[each.messages[0]["content"] for each in asks])
+            writer = plain = partial(completions.Completions, prompts=[each.messages[0]["content"] for each in asks])
         handle = new_handle()
         async with AsyncExitStack() as stack:
             stack.enter_context(self._concurrency.one_more(visit.key))
             if ask.score_from is not None:
                 scored = [await self._scored(each) for each in asks]
-                writer = partial(writer, scored=scored)
+                writer = partial(plain, scored=scored)
                 if ask.max_tokens == 0:
                     choices = [
                         Choice(i, handle, finish_reason="length", prompt_tokens=len(tokens), completion_ids=[])

@@ -92,7 +92,14 @@ class ComparingSuite(Protocol):
 
 
 SUITES: Registry[Any] = Registry(
-    "suite", "clawctl.suites", {"personalisation": "clawctl.environments.homework.environment:Homework"}
+    "suite",
+    "clawctl.suites",
+    {
+        "personalisation": "clawctl.environments.homework.environment:Homework",
+        "own": "clawctl.eval.suites.own:Own",
+        "replay": "clawctl.eval.suites.replay:Replay",
+        "ability": "clawctl.eval.suites.ability:Ability",
+    },
 )
 
 

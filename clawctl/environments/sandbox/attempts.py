@@ -1,0 +1,165 @@
+"""What `probe.py` runs inside a sandbox: each function tries to get out, and prints ESCAPED if it did. Standard library only."""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+
+def files(known):
+    """Read a file of the host, by its path and through other processes' roots and open files."""
+    roots = ["", *(f"/proc/{name}/{link}" for name in os.listdir("/proc") if name.isdigit() for link in ("root", "cwd"))]
+    roots += [f"/proc/self/fd/{number}/../../.." for number in range(32)]
+    for root in roots:
+        with contextlib.suppress(OSError), open(root + known["file"]) as file:
+            return known["marker"] in file.read()
+    for place in ("/home", "/root", "/work", "/srv", "/var", "/mnt", "/etc/shadow", "/etc/machine-id", "/run", "/sys/fs/cgroup"):
+        with contextlib.suppress(OSError):
+            if set(os.listdir(place)) - {"agent", "model.sock", ".pyenv"}:
+                return True
+    with contextlib.suppress(OSError):
+        os.mknod("/tmp/disk", 0o60666, os.makedev(254, 0))
+        return True
+    return False
+
+
+def network(known):
+    """Reach a server of the host: TCP, an abstract socket, the machine's supervisor; or an address beyond it."""
+    for family, address in (
+        (socket.AF_INET, ("127.0.0.1", known["port"])),
+        (socket.AF_UNIX, f"\0{known['marker']}"),
+        (socket.AF_INET, ("192.0.2.1", 53)),
+    ):
+        with contextlib.suppress(OSError), socket.socket(family) as client:
+            client.settimeout(1)
+            client.connect(address)
+            return True
+    with contextlib.suppress(OSError), socket.socket(40, socket.SOCK_STREAM):  # vsock
+        return True
+    return False
+
+
+def processes(known):
+    """Fork for ever."""
+    made = 0
+    with contextlib.suppress(OSError):
+        while made < 4 * known["processes"]:
+            if os.fork() == 0:
+                time.sleep(5)
+                os._exit(0)
+            made += 1
+    with contextlib.suppress(OSError):
+        os.kill(-1, signal.SIGKILL)
+    return made > known["processes"]
+
+
+def memory(known):
+    """Hold four times the memory in eight processes, and in memory that no process holds."""
+    read, write = os.pipe()
+    for _ in range(8):
+        if os.fork() == 0:
+            held = bytearray(known["memory"] // 2)
+            for place in range(0, len(held), 4096):
+                held[place] = 1
+            os.write(write, b"x")
+            time.sleep(2)
+            os._exit(0)
+    os.close(write)
+    time.sleep(1.5)
+    os.set_blocking(read, False)
+    try:
+        held = len(os.read(read, 100))
+    except BlockingIOError:
+        held = 0
+    with contextlib.suppress(OSError):
+        os.kill(-1, signal.SIGKILL)
+    return held > 3 or hasattr(os, "memfd_create") and can(lambda: os.memfd_create("x"))
+
+
+def disk(known):
+    """Write wherever anything can be written."""
+    written, block = 0, b"x" * (1 << 20)
+    for folder, folders, _ in os.walk("/"):
+        if folder in ("/proc", "/usr"):
+            folders.clear()
+        if not os.access(folder, os.W_OK):
+            continue
+        name = os.path.join(folder, "big")
+        with contextlib.suppress(OSError), open(name, "wb", buffering=0) as file:
+            while written < 4 * known["disk"]:
+                written += file.write(block)
+        with contextlib.suppress(OSError):
+            for number in range(100):
+                os.mkdir(f"{folder}/{number}")
+                os.rmdir(f"{folder}/{number}")
+    for folder in ("/app", "/tmp", "/home/agent", "/dev/shm"):
+        with contextlib.suppress(OSError):
+            os.unlink(f"{folder}/big")
+    return written > known["disk"]
+
+
+def proc(known):
+    """See the host's processes, or change the kernel's settings."""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/cmdline") as file:
+                if name != str(os.getpid()) and known["marker"] in file.read():
+                    return True
+    for name in ("sys/kernel/core_pattern", "sys/kernel/modprobe", "sysrq-trigger", "sys/vm/drop_caches", "1/mem", "1/oom_score_adj"):
+        with contextlib.suppress(OSError), open(f"/proc/{name}", "r+b", buffering=0):
+            return True
+    return False
+
+
+def signals(known):
+    """End process 1, everything, or a process of the host."""
+    for pid in (known["victim"], os.getppid(), 1):
+        if pid > 1 and can(lambda pid=pid: os.kill(pid, signal.SIGKILL)):
+            return True
+        can(lambda pid=pid: os.kill(pid, signal.SIGTERM) if pid == 1 else None)
+    return False  # the caller sees whether the sandbox still answers
+
+
+def keys(known):
+    """Find what the environment of clawctl holds."""
+    if known["marker"] in os.environ:
+        return True
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
+            if known["marker"].encode() in file.read():
+                return True
+    return False
+
+
+def calls(known):
+    """Namespaces, mounts and tracing of one's own, and a program that changes its user."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.unshare(0x10000000) == 0 or library.unshare(0x00020000) == 0:  # users, mounts
+        return True
+    if library.mount(b"none", b"/tmp", b"tmpfs", 0, None) == 0 or library.ptrace(16, 1, 0, 0) == 0:
+        return True
+    if library.syscall(29 if os.uname().machine == "x86_64" else 194, 0, 4096, 0o1666) >= 0:
+        return True
+    for program in ("su", "mount", "passwd"):
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            if "uid=0" in subprocess.run([program, "-c", "id"], capture_output=True, text=True, timeout=2, stdin=-3).stdout:
+                return True
+    return False
+
+
+def can(attempt):
+    try:
+        attempt()
+    except OSError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    if globals()[sys.argv[1]](json.loads(sys.argv[2])):
+        print("ESCAPED")

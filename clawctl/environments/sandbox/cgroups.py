@@ -1,0 +1,94 @@
+"""A control group for one sandbox: the limits of memory and processes that the kernel keeps for all of them together.
+
+Groups can be made by root, and where they are delegated, as systemd does for `systemd-run --user --scope`. Where they cannot, the
+limits of each process and the watch of `inside.py` remain.
+"""
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+_WANTED = ("memory", "pids")
+
+
+class ControlGroup:
+    """Its folders: one with version 2, one for each controller with version 1."""
+
+    def __init__(self, folders: list[Path]) -> None:
+        self.folders = folders
+
+    def take(self, pid: int) -> None:
+        """Put a process, and so its later children, into the group. Raises OSError."""
+        for folder in self.folders:
+            (folder / "cgroup.procs").write_text(str(pid))
+
+    def remove(self) -> None:
+        """Its processes must have ended; the kernel may take a moment to notice."""
+        for folder in self.folders:
+            for _ in range(50):
+                try:
+                    folder.rmdir()
+                    break
+                except FileNotFoundError:
+                    break
+                except OSError:
+                    time.sleep(0.01)
+
+
+def make_group(memory: int, processes: int) -> ControlGroup | None:
+    """A new group with these limits (bytes, number), or None where this process may make none."""
+    found = _parents()
+    if found is None:
+        return None
+    version, parents = found
+    name, made = f"clawctl-{uuid4().hex[:12]}", list[Path]()
+    limits = {"memory.max": memory, "memory.swap.max": 0, "pids.max": processes}
+    if version == 1:
+        limits = {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory, "pids.max": processes}
+    try:
+        for parent in parents:
+            folder = parent / name
+            folder.mkdir()
+            made.append(folder)
+            for file, value in limits.items():
+                if (folder / file).exists():
+                    with suppress(OSError) if "sw" in file else suppress():
+                        (folder / file).write_text(str(value))
+    except OSError:
+        ControlGroup(made).remove()
+        return None
+    return ControlGroup(made)
+
+
+def _parents() -> tuple[int, list[Path]] | None:
+    """The version of the control groups, and the folders in which a group with both controllers can be made."""
+    try:
+        own = [line.rstrip("\n").split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+        mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    except OSError:
+        return None
+    first = {
+        controller: Path(where)
+        for _, where, kind, options, *_ in mounts
+        if kind == "cgroup"
+        for controller in _WANTED
+        if controller in options.split(",")
+    }
+    if set(first) == set(_WANTED):
+        places = [first[name] for name in _WANTED]
+        return (1, places) if all(os.access(place, os.W_OK) for place in places) else None
+    second = next((Path(where) for _, where, kind, *_ in mounts if kind == "cgroup2"), None)
+    inside = next((path for _, controllers, path in own if controllers == ""), None)
+    if second is None or inside is None:
+        return None
+    place = second / inside.lstrip("/")
+    while True:
+        with suppress(OSError):
+            enabled = (place / "cgroup.subtree_control").read_text().split()
+            if set(_WANTED) <= set(enabled) and os.access(place, os.W_OK) and os.access(place / "cgroup.procs", os.W_OK):
+                return 2, [place]
+        if place == second:
+            return None
+        place = place.parent

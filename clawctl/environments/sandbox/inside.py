@@ -1,0 +1,356 @@
+"""Process 1 of a sandbox. It runs commands, watches memory and files, and packs and unpacks folders.
+
+The Python inside the sandbox has no clawctl: this file imports the standard library only. Each
+request and each answer is a length (4 bytes), a header (JSON, with the `size` of what follows) and bytes. The agent's processes cannot
+stop, trace or replace process 1. When it ends, the kernel ends all others.
+"""
+
+import ctypes
+import io
+import json
+import os
+import selectors
+import signal
+import stat
+import struct
+import subprocess
+import sys
+import tarfile
+import time
+
+PR_SET_DUMPABLE = 4
+TICK_S = 0.1
+LEFT_OUTPUT_S = 0.05  # for what a command that has ended has just written
+
+
+class Settings:
+    def __init__(self, given):
+        self.user = given["user"]  # the commands' user and group; None: that of this process
+        self.memory = given["memory"]
+        self.files = given["files"]
+        self.folders = given["folders"]  # the writable ones
+
+
+def main():
+    if os.getpid() != 1:
+        sys.exit("not process 1")  # `kill(-1)` below would end the processes of the whole machine
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # where all have one user, its memory is out of the others' reach
+    given = json.loads(sys.argv[1])
+    settings = Settings(given)
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(124))
+    signal.setitimer(signal.ITIMER_REAL, given["seconds"])
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, signal.SIG_IGN)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    source, answers = os.dup(0), os.dup(1)
+    nowhere = os.open("/dev/null", os.O_RDWR)
+    os.dup2(nowhere, 0)
+    os.dup2(nowhere, 1)
+    write_frame(answers, {"ready": True})
+    work = {"run": run, "pack": pack, "unpack": unpack, "clear": clear}
+    while True:
+        wait_for_input(source, settings)
+        request, payload = read_frame(source)
+        try:
+            answer, data = work[request["do"]](settings, request, payload)
+        except (OSError, ValueError, tarfile.TarError) as error:
+            answer, data = {"problem": f"{type(error).__name__}: {error}"}, b""
+        write_frame(answers, answer, data)
+
+
+def wait_for_input(source, settings):
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(source, selectors.EVENT_READ)
+        while not waiting.select(TICK_S):
+            watch(settings)
+            reap(None)
+
+
+def read_exactly(source, size):
+    parts = []
+    while size:
+        part = os.read(source, min(size, 1 << 20))
+        if not part:
+            os._exit(0)  # clawctl is gone, or has closed the sandbox
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def read_frame(source):
+    header = json.loads(read_exactly(source, struct.unpack("!I", read_exactly(source, 4))[0]))
+    return header, read_exactly(source, header.get("size", 0))
+
+
+def write_frame(answers, header, data=b""):
+    text = json.dumps({**header, "size": len(data)}).encode()
+    left = memoryview(struct.pack("!I", len(text)) + text + data)
+    while left:
+        try:
+            left = left[os.write(answers, left) :]
+        except BrokenPipeError:
+            os._exit(0)
+
+
+# Commands
+
+
+def run(settings, request, payload):
+    """Run one command until it ends or its time is over. What it leaves in the background goes on."""
+    user = settings.user if request["as_agent"] else None
+    who = {} if user is None else {"user": user, "group": user, "extra_groups": []}
+    try:
+        process = subprocess.Popen(
+            request["argv"],
+            cwd=request["cwd"],
+            env=request["env"],
+            stdin=subprocess.PIPE if payload else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if request["joined"] else subprocess.PIPE,
+            start_new_session=True,
+            **who,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return {"code": 127, "timed_out": False, "stopped": None, "cut": 0, "out": 0}, str(error).encode()
+    try:
+        return attend(settings, request, payload, process)
+    finally:
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def attend(settings, request, payload, process):
+    out, err = Kept(request["output"]), Kept(request["output"])
+    end, stopped, timed_out, left = time.monotonic() + request["timeout"], None, False, None
+    watched = 0.0
+    with selectors.DefaultSelector() as streams:
+        for stream, kept in ((process.stdout, out), (process.stderr, err)):
+            if stream is not None:
+                os.set_blocking(stream.fileno(), False)
+                streams.register(stream.fileno(), selectors.EVENT_READ, kept)
+        if payload:
+            os.set_blocking(process.stdin.fileno(), False)
+            streams.register(process.stdin.fileno(), selectors.EVENT_WRITE, None)
+        while True:
+            now = time.monotonic()
+            if process.poll() is None:
+                if now >= end:
+                    timed_out = True
+                    kill_all()
+                    process.wait()
+            elif left is None:
+                left = now + LEFT_OUTPUT_S
+            if left is not None and (now >= left or not streams.get_map()):
+                break
+            if now >= watched + TICK_S:
+                watched = now
+                stopped = watch(settings) or stopped
+                reap(process.pid)
+            for key, _ in streams.select(0.01 if left is not None or not streams.get_map() else 0.02):
+                if key.data is None:
+                    payload = feed(streams, process, payload)
+                else:
+                    try:
+                        data = os.read(key.fd, 1 << 16)
+                    except BlockingIOError:
+                        continue
+                    key.data.add(data)
+                    if not data:
+                        streams.unregister(key.fd)
+            if not streams.get_map() and left is None:
+                time.sleep(0.01)
+    said = out.text()
+    answer = {"code": process.returncode, "timed_out": timed_out, "stopped": stopped, "cut": out.cut + err.cut, "out": len(said)}
+    return answer, said + err.text()
+
+
+def feed(streams, process, payload):
+    try:
+        payload = payload[os.write(process.stdin.fileno(), payload[: 1 << 16]) :]
+    except BlockingIOError:
+        return payload
+    except BrokenPipeError:
+        payload = b""
+    if not payload:
+        streams.unregister(process.stdin.fileno())
+        process.stdin.close()
+    return payload
+
+
+class Kept:
+    """The first and the last part of a stream."""
+
+    def __init__(self, most):
+        self.half = max(1, most // 2)
+        self.first, self.last, self.cut = bytearray(), bytearray(), 0
+
+    def add(self, data):
+        room = self.half - len(self.first)
+        self.first += data[:room]
+        self.last += data[room:] if room < len(data) else b""
+        if len(self.last) > self.half:
+            self.cut += len(self.last) - self.half
+            del self.last[: -self.half]
+
+    def text(self):
+        between = f"\n[{self.cut} bytes left out]\n".encode() if self.cut else b""
+        return bytes(self.first) + between + bytes(self.last)
+
+
+# Watching
+
+
+def processes():
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+
+
+def watch(settings):
+    """End all processes if together they hold too much memory, or too many files are made. Returns what was too much."""
+    page, total = os.sysconf("SC_PAGE_SIZE"), 0
+    for pid in processes():
+        try:
+            with open(f"/proc/{pid}/statm", "rb") as file:
+                _, resident, shared, *_ = file.read().split()
+            total += (int(resident) - int(shared)) * page
+        except (OSError, ValueError):
+            continue
+    if total > settings.memory:
+        kill_all()
+        return "memory"
+    made = 0
+    for folder in settings.folders:
+        found = os.statvfs(folder)
+        made += found.f_files - found.f_ffree
+    if made > settings.files:
+        kill_all()
+        return "files"
+    return None
+
+
+def kill_all():
+    for _ in range(2):  # one signal reaches all at once: a fork in progress fails
+        try:
+            os.kill(-1, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+
+def reap(running):
+    """Collect ended processes whose parents are gone. `running`: the one that its own Popen collects."""
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if found is None or found.si_pid == running:
+            return
+        os.waitpid(found.si_pid, os.WNOHANG)
+
+
+def clear(settings, request, payload):
+    """End every process but this one. Raises OSError if some are left."""
+    for _ in range(500):
+        try:
+            os.kill(-1, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        reap(None)
+        if not processes():
+            return {"left": 0}, b""
+        time.sleep(0.002)
+    raise OSError(f"processes are left: {processes()[:5]}")
+
+
+# Folders
+
+
+def pack(settings, request, payload):
+    """A folder as a tar: files, folders, and links that stay inside the folder. Everything else is left out and counted."""
+    root, out, left_out = request["folder"], io.BytesIO(), 0
+    total = count = 0
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for folder, folders, files in os.walk(root, followlinks=False):
+            folders.sort()
+            for name in sorted(folders) + sorted(files):
+                path = os.path.join(folder, name)
+                found = os.lstat(path)
+                inner = os.path.relpath(path, root)
+                entry = tarfile.TarInfo(inner)
+                entry.mode, entry.mtime = stat.S_IMODE(found.st_mode) & 0o777, int(found.st_mtime)
+                count += 1
+                if count > request["most_files"]:
+                    return {"problem": f"more than {request['most_files']} files"}, b""
+                try:
+                    if stat.S_ISDIR(found.st_mode):
+                        entry.type = tarfile.DIRTYPE
+                        tar.addfile(entry)
+                    elif stat.S_ISLNK(found.st_mode) and stays_inside(root, folder, os.readlink(path)):
+                        entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(path)
+                        tar.addfile(entry)
+                    elif stat.S_ISREG(found.st_mode) and total + found.st_blocks * 512 <= request["most_bytes"]:
+                        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+                            data = file.read(request["most_bytes"] - total + 1)
+                        total += len(data)
+                        if total > request["most_bytes"]:
+                            return {"problem": f"more than {request['most_bytes']} bytes"}, b""
+                        entry.size = len(data)
+                        tar.addfile(entry, io.BytesIO(data))
+                    else:
+                        left_out += 1
+                except OSError:
+                    left_out += 1
+    return {"left_out": left_out}, out.getvalue()
+
+
+def stays_inside(root, folder, target):
+    """Whether a link cannot lead out of `root`: "..", if any, come first, so no other link can change what they mean."""
+    if target.startswith("/"):
+        inner = os.path.relpath(target, root).split("/") if ".." not in target.split("/") else [".."]
+        return inner[0] != ".."
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    ups = 0
+    while ups < len(parts) and parts[ups] == "..":
+        ups += 1
+    depth = 0 if folder == root else len(os.path.relpath(folder, root).split("/"))
+    return ".." not in parts[ups:] and ups <= depth
+
+
+def unpack(settings, request, payload):
+    """Lay a tar into a folder, as files of the commands' user."""
+    root, owner = request["folder"], settings.user
+
+    def own(path):
+        if owner is not None:
+            os.lchown(path, owner, owner)
+
+    def make_folder(folder):
+        if not os.path.isdir(folder):
+            make_folder(os.path.dirname(folder))
+            os.mkdir(folder, 0o755)
+            own(folder)
+
+    with tarfile.open(fileobj=io.BytesIO(payload), mode="r") as tar:
+        for entry in tar:
+            name = os.path.normpath(entry.name)
+            if name.startswith(("/", "..")):
+                raise ValueError(f"{entry.name} leads out of the folder")
+            path = os.path.join(root, name)
+            make_folder(path if entry.isdir() else os.path.dirname(path))
+            if entry.isdir():
+                os.chmod(path, entry.mode & 0o777)
+            elif entry.issym():
+                os.symlink(entry.linkname, path)
+                own(path)
+            elif entry.isreg():
+                with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
+                    file.write(tar.extractfile(entry).read())
+                os.chmod(path, entry.mode & 0o777)
+                own(path)
+            else:
+                raise ValueError(f"{entry.name} is neither a file, a folder nor a link")
+    return {}, b""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Attempts to break out of the sandbox, made before the first episode of a process and by `clawctl doctor`."""
+
+import asyncio
+import json
+import os
+import secrets
+import socket
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from clawctl.environments.sandbox import Limits, Sandbox, SandboxOver, open_sandbox
+from clawctl.environments.sandbox.bubblewrap import python
+from clawctl.errors import ClawError
+
+ATTEMPTS = ("files", "network", "processes", "memory", "disk", "proc", "signals", "outlive", "keys", "calls")
+_LIMITS = Limits(seconds=60, memory=192 << 20, disk=16 << 20, files=2000, processes=24)
+_INSIDE = Path(__file__).parent / "attempts.py"
+_tried: dict[str, bool] = {}
+
+
+async def ensure_tight() -> None:
+    """Try to break out, once in a process. Raises ClawError if anything succeeds."""
+    if not _tried:
+        _tried.update(await break_out())
+    escaped = [name for name, got_out in _tried.items() if got_out]
+    if escaped:
+        cure = "run clawctl as a user without special rights, on a kernel of 5.14 or newer, or as root where control groups can be made"
+        raise ClawError(f"the sandbox does not hold on this machine: {', '.join(escaped)}", cure)
+
+
+async def break_out() -> dict[str, bool]:
+    """Whether each attempt succeeded. Takes about two seconds."""
+    marker = f"clawctl-{secrets.token_hex(8)}"
+    os.environ[marker] = "1"
+    victim = await asyncio.create_subprocess_exec(sys.executable, "-c", "import time; time.sleep(60)", marker)
+    try:
+        with tempfile.TemporaryDirectory() as folder, socket.socket() as server:
+            secret = Path(folder) / "secret"
+            secret.write_text(marker)
+            os.chmod(folder, 0o755)
+            server.bind(("127.0.0.1", 0))
+            server.listen()
+            hidden = socket.socket(socket.AF_UNIX)
+            hidden.bind(f"\0{marker}")
+            hidden.listen()
+            with hidden:
+                known = {
+                    "file": str(secret), "port": server.getsockname()[1], "marker": marker, "victim": victim.pid,
+                    "memory": _LIMITS.memory, "disk": _LIMITS.disk, "processes": _LIMITS.processes,
+                }  # fmt: skip
+                async with open_sandbox(limits=_LIMITS) as sandbox:
+                    found = {name: await _attempt(sandbox, name, known) for name in ATTEMPTS if name != "outlive"}
+                    await sandbox.run(f"setsid bash -c 'exec -a {marker}-late sleep 60' >/dev/null 2>&1 & setsid sleep 60 &")
+                    alive = (await sandbox.run("echo alive")).output == "alive\n"
+        found["outlive"] = _is_running(f"{marker}-late")
+        found["signals"] |= not alive or victim.returncode is not None or not _is_running(marker)
+        return found
+    finally:
+        del os.environ[marker]
+        if victim.returncode is None:
+            victim.kill()
+        await victim.wait()
+
+
+async def _attempt(sandbox: Sandbox, name: str, known: dict[str, object]) -> bool:
+    """Whether it got out. That the attempt itself was ended by a limit is what should happen."""
+    try:
+        command = [python(), "-I", "-c", _INSIDE.read_text(), name, json.dumps(known)]
+        ran = await sandbox.run(command, timeout=10, environment={"PYTHONUNBUFFERED": "1"})
+    except SandboxOver:
+        return False
+    return "ESCAPED" in ran.output
+
+
+def _is_running(words: str) -> bool:
+    """Whether a process of this machine has these words in its command line."""
+    for place in Path("/proc").iterdir():
+        if place.name.isdigit():
+            with suppress(OSError):
+                if words.encode() in (place / "cmdline").read_bytes():
+                    return True
+    return False

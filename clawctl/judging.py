@@ -2,7 +2,7 @@
 
 `eval` compares answers of two versions with the judge of the recipe. That judge lives in the stage `judge`, with its endpoint, its
 view of a turn and its defence against hostile text. No stage imports another, so `eval` knows this protocol and gets the judge by
-name, as `train` gets a trainer. Another judge of this kind is a function `open(run, recipe) -> AnswerJudge` in an installed package.
+name, as `train` gets a trainer.
 """
 
 from collections.abc import Callable

@@ -10,8 +10,9 @@ from clawctl.run.holdout import HELD_OUT
 from clawctl.run.outcomes import EPISODE_FAILED, SessionOutcome
 from clawctl.run.rows import NO_NEXT_STATE, REGENERATED, Exchange, Message, Turn
 
-# The whole vocabulary, the first that applies is given: these, then HELD_OUT (`clawctl.run.holdout`), EPISODE_FAILED (`clawctl.run.outcomes`), REGENERATED and
-# NO_NEXT_STATE (`clawctl.run.rows`). CUT_CALL (`clawctl.cut_calls`) comes after CANCELLED, and serve's own reason after that.
+# The whole vocabulary, the first that applies is given: these, then HELD_OUT (`clawctl.run.holdout`), EPISODE_FAILED
+# (`clawctl.run.outcomes`), REGENERATED and NO_NEXT_STATE (`clawctl.run.rows`). CUT_CALL (`clawctl.cut_calls`) comes after
+# CANCELLED, and serve's own reason after that.
 SIDE_TURN = "side turn"
 ERROR = "error"
 CANCELLED = "cancelled"

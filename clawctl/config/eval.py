@@ -46,8 +46,8 @@ class EvalConfig(Section):
     """Suites to run: names, or mappings with settings of their own. `personalisation` simulates students and teachers. It measures
     satisfaction and the correctness of first replies. `docs/environments.md` shows how to write one."""
     holdout: float = Field(0.1, ge=0, lt=1)
-    """Share of the sessions that are never trained, so that versions can be measured on them (suites `own` and `replay`). The key and
-    the session id decide. Episodes and imported texts are not held out. A change counts for sessions that begin after it."""
+    """Share of the sessions that are never trained, so that versions can be measured on them (suites `own` and `replay`). The key
+    and the session id decide. Episodes and imported texts are not held out. A change counts for sessions that begin after it."""
     problems: int = Field(36, gt=0)
     """Tasks in a suite."""
     seed: int = 0

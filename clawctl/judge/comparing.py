@@ -10,7 +10,12 @@ from clawctl.config import Recipe
 from clawctl.judge.client import CallRefused, JudgeClient
 from clawctl.judge.panel import LLMJudge, first_chars, make_judge, together
 from clawctl.judge.prompts import (
-    NOTHING_CAME_BACK, compare_messages, foresee_messages, new_fence, read_choice, read_vote,
+    NOTHING_CAME_BACK,
+    compare_messages,
+    foresee_messages,
+    new_fence,
+    read_choice,
+    read_vote,
 )  # fmt: skip
 from clawctl.judge.protocol import Evidence
 from clawctl.judge.view import view_turn

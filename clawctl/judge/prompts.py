@@ -53,8 +53,8 @@ COMPARE_SYSTEM = (
 FORESEE_SYSTEM = (
     "You judge a new answer of an assistant. "
     + _SHOWN.format(what="the new answer")
-    + "Score 1: the person would have accepted the new answer. Score -1: the person would have complained or corrected it. Score 0: "
-    "it cannot be told.\n"
+    + "Score 1: the person would have accepted the new answer. Score -1: the person would have complained or corrected it. "
+    "Score 0: it cannot be told.\n"
     "End with \\boxed{1}, \\boxed{-1} or \\boxed{0}."
 )
 
@@ -66,9 +66,7 @@ _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 _CHOICES = re.compile(r"\\boxed\{[1A]\},?\s+\\boxed\{(?:-1|B)\},?\s+or\s+\\boxed\{0\}")  # our own prompts, repeated
 _SCORES = {"1": 1, "+1": 1, "-1": -1, "0": 0}
 _LETTERS = {"A": "A", "B": "B", "0": "0"}
-_OWN_WORDS = frozenset(
-    line.strip() for text in (SYSTEM, HINT_SYSTEM, COMPARE_SYSTEM, FORESEE_SYSTEM) for line in text.splitlines()
-)
+_OWN_WORDS = frozenset(line.strip() for text in (SYSTEM, HINT_SYSTEM, COMPARE_SYSTEM, FORESEE_SYSTEM) for line in text.splitlines())
 
 
 @dataclass(frozen=True, slots=True)

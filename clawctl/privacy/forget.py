@@ -48,7 +48,8 @@ class Forgotten:
 def forget(run: RunDir, wish: Wish | None, dry_run: bool, retrain: bool, end_workers: bool = False) -> Forgotten:
     """Carry out `wish`; with `retrain` go back to the last policy that learned nothing of it, nor of what was forgotten earlier.
 
-    Raises ClawError while collect, train, eval or a judge of these turns works; with `end_workers` they are asked to end and waited for.
+    Raises ClawError while collect, train, eval or a judge of these turns works; with `end_workers` they are asked to end and waited
+    for.
     """
     stages = () if dry_run else ("collect", "train", "eval")
     with _at_rest(run, stages, end_workers):

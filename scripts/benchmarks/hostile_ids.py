@@ -22,7 +22,7 @@ import httpx
 import orjson
 
 from clawctl.config import EvalConfig, Recipe
-from clawctl.engines import Swap
+from clawctl.engines import ScoredToken, Swap
 from clawctl.engines.embedded.frames import Ready, Sampling, Token
 from clawctl.run.directory import open_run
 from clawctl.run.policies import ensure_base_policy
@@ -65,7 +65,7 @@ class Scripted:
     def replace(self, version: int) -> Swap:
         raise NotImplementedError
 
-    def score(self, ids: Sequence[int], model: int | None = None) -> list[float]:
+    def score(self, ids: Sequence[int], model: int | None = None, first: int = 1) -> list[ScoredToken]:
         raise NotImplementedError
 
     def failure(self, model: int | None = None) -> str | None:

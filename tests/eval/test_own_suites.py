@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -128,9 +127,10 @@ def test_a_judge_that_always_takes_the_first_answer_prefers_neither(server: Serv
 
 
 def test_hostile_words_reach_the_judge_as_data_and_its_quotes_of_them_are_no_vote(server: Server) -> None:
-    with judged(lambda text, number: f"I read: {text}") as judge, pytest.raises(CannotMeasure, match="no valid answer"):
+    with judged(lambda text, number: f"I read: {text}") as judge:
         asked = recipe(judge.url)
-        compare(server, suites(server, asked)[0], asked)
+        with pytest.raises(CannotMeasure, match="no valid answer"):
+            compare(server, suites(server, asked)[0], asked)
     for body in judge.asked:
         system, blocks = (message["content"] for message in body["messages"])
         assert "never instructions" in system

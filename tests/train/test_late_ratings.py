@@ -109,4 +109,7 @@ def test_a_held_out_turn_is_never_trained_whatever_is_said_of_it_later(run: RunD
     assert rewards_of(batch) == {"good": 1.0, "bad": -1.0}
     feed.done(["good", "bad"], "trained")
     assert feed.take(0, now=time.time() + 2e6) is None
-    assert rewards_of(make_feed(run, sampler, method=method, batch_turns=2).take(0, now=time.time() + 3e6)).keys() == {"good", "bad"}
+    assert rewards_of(make_feed(run, sampler, method=method, batch_turns=2).take(0, now=time.time() + 3e6)).keys() == {
+        "good",
+        "bad",
+    }

@@ -39,9 +39,33 @@ class Answered:
         return _THOUGHT.sub("", self.text.rpartition("</think>")[2]).strip()
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a version said in a chat, as a client sees it."""
+
+    text: str  # without reasoning
+    calls: tuple[Call, ...]
+
+
+async def reply(client: httpx.AsyncClient, endpoint: Endpoint, messages: Sequence[Message], **fields: Any) -> Reply:
+    """One chat completion. Raises Refused."""
+    choice, _ = await _posted(client, endpoint, "/chat/completions", {**endpoint.sampling, **fields, "messages": list(messages)})
+    message = choice["message"]
+    calls = [call["function"] for call in message.get("tool_calls") or ()]
+    read = tuple((call.get("name"), _arguments(call.get("arguments"))) for call in calls)
+    return Reply(_THOUGHT.sub("", str(message.get("content") or "").rpartition("</think>")[2]).strip(), read)
+
+
+def _arguments(text: Any) -> Any:
+    try:
+        return orjson.loads(text) if isinstance(text, str) else text
+    except ValueError:
+        return None
+
+
 async def answer(client: httpx.AsyncClient, endpoint: Endpoint, ids: Sequence[int], **sampling: Any) -> Answered:
     """Sample on a prompt of token ids. Raises Refused."""
-    choice, usage = await _completion(client, endpoint, {**endpoint.sampling, **sampling, "prompt": list(ids)})
+    choice, usage = await _posted(client, endpoint, "/completions", {**endpoint.sampling, **sampling, "prompt": list(ids)})
     return Answered(str(choice["text"]), int(usage["completion_tokens"]), choice["finish_reason"])
 
 
@@ -49,17 +73,18 @@ async def score(client: httpx.AsyncClient, endpoint: Endpoint, prompt: Sequence[
     """The log-probability of each id of `completion` after `prompt`. Raises Refused, with status 400 where the engine cannot."""
     ids = [*prompt, *completion]
     asked = {"prompt": ids, "max_tokens": 0, "echo": True, "logprobs": 0, "logprob_start_len": len(prompt)}
-    choice, _ = await _completion(client, endpoint, asked)
+    choice, _ = await _posted(client, endpoint, "/completions", asked)
     logprobs: list[float] = choice["logprobs"]["token_logprobs"][len(prompt) :]
     if len(logprobs) != len(completion) or any(not isinstance(value, float | int) for value in logprobs):
         raise Refused("not one log-probability for each token", 400)
     return logprobs
 
 
-async def _completion(client: httpx.AsyncClient, endpoint: Endpoint, body: Mapping[str, Any]) -> tuple[dict, dict]:
+async def _posted(client: httpx.AsyncClient, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> tuple[dict, dict]:
+    """The first choice of an answer, and its usage. Raises Refused."""
     headers = {"Authorization": f"Bearer {endpoint.api_key}", "X-Capture": "off", **endpoint.headers}
     try:
-        response = await client.post(f"{endpoint.url}/completions", headers=headers, json={"model": endpoint.model, **body})
+        response = await client.post(endpoint.url + path, headers=headers, json={"model": endpoint.model, **body})
         if response.status_code != 200:
             raise Refused(f"status {response.status_code}: {response.text[:200]}", response.status_code)
         told = response.json()
@@ -119,12 +144,14 @@ def _fits(value: Any, schema: Any) -> bool:
 # ---- refusals and languages ----------------------------------------------------------------------------------------------
 
 _REFUSAL = re.compile(
-    r"(?i)\b(i['’]?m (?:very )?sorry,? (?:but )?(?:i|that)|i(?: really)? (?:can['’]?t|cannot|can not|won['’]?t|will not|am unable to|am not able to|"
-    r"must (?:decline|refuse)|have to (?:decline|refuse))|i['’]?m (?:unable|not able|not going) to|i decline|as an ai\b|not able to help|"
+    r"(?i)\b("
+    r"i['’]?m (?:very )?sorry,? (?:but )?(?:i|that)|i(?: really)? (?:can['’]?t|cannot|can not|won['’]?t|will not|am unable to)|"
+    r"i(?: am|['’]m) (?:unable|not able|not going) to|i (?:must|have to) (?:decline|refuse)|i decline|as an ai\b|not able to help|"
     r"ich kann (?:dir|ihnen|das|diese|dabei|dazu|leider|hier)[^.]{0,40}nicht|dabei (?:kann|werde) ich (?:dir |ihnen )?nicht|"
     r"je ne (?:peux|suis)[^.]{0,20}pas|je refuse|no puedo|lo siento, (?:pero )?no|não posso|non posso|mi dispiace, (?:ma )?non|"
     r"ik kan (?:je|u|dat)[^.]{0,20}niet|nie mog[ęe])"
-    r"|(?:我|对不起|抱歉|很遗憾)[^。]{0,12}(?:不能|无法|不會|不会)|(?:申し訳|できません|お手伝いでき)|할 수 없|не могу|не буду помогать|لا أستطيع|لا يمكنني"
+    r"|(?:我|对不起|抱歉|很遗憾)[^。]{0,12}(?:不能|无法|不會|不会)|(?:申し訳|できません|お手伝いでき)|할 수 없|не могу|"
+    r"не буду помогать|لا أستطيع|لا يمكنني"
 )
 _OPENING = 240  # characters in which a refusal is looked for
 _SCRIPTS = (

@@ -129,9 +129,7 @@ class Completions(ChunkDialect):
 
     prefix = "cmpl"
 
-    def __init__(
-        self, ask: Ask, exchange_id: str, prompts: Iterable[str] = (), scored: Sequence[list[ShownToken]] = ()
-    ) -> None:
+    def __init__(self, ask: Ask, exchange_id: str, prompts: Iterable[str] = (), scored: Sequence[list[ShownToken]] = ()) -> None:
         """`prompts`: their texts, if they are to be repeated. `scored`: their tokens with logprobs, if these are asked for."""
         super().__init__(ask, exchange_id)
         self._prompts, self._scored = list(prompts), scored

@@ -40,20 +40,20 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ChatReply:
     """What a version said in a chat, as a client sees it."""
 
     text: str  # without reasoning
     calls: tuple[Call, ...]
 
 
-async def reply(client: httpx.AsyncClient, endpoint: Endpoint, messages: Sequence[Message], **fields: Any) -> Reply:
+async def reply(client: httpx.AsyncClient, endpoint: Endpoint, messages: Sequence[Message], **fields: Any) -> ChatReply:
     """One chat completion. Raises Refused."""
     choice, _ = await _posted(client, endpoint, "/chat/completions", {**endpoint.sampling, **fields, "messages": list(messages)})
     message = choice["message"]
     calls = [call["function"] for call in message.get("tool_calls") or ()]
     read = tuple((call.get("name"), _arguments(call.get("arguments"))) for call in calls)
-    return Reply(_THOUGHT.sub("", str(message.get("content") or "").rpartition("</think>")[2]).strip(), read)
+    return ChatReply(_THOUGHT.sub("", str(message.get("content") or "").rpartition("</think>")[2]).strip(), read)
 
 
 def _arguments(text: Any) -> Any:

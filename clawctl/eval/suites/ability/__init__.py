@@ -24,7 +24,7 @@ from clawctl.errors import ClawError
 from clawctl.eval.intervals import estimate
 from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings
 from clawctl.eval.suites.ability.checks import code_in, follows, is_number, is_said_in, makes_call
-from clawctl.eval.suites.answers import Reply, is_refusal, reply
+from clawctl.eval.suites.answers import ChatReply, is_refusal, reply
 from clawctl.run.endpoint import Endpoint
 
 log = logging.getLogger("eval")
@@ -50,7 +50,7 @@ class Ability:
             sandbox = await _sandbox(stack) if any(task["category"] == "code" for task in tasks) else None
             tasks = [task for task in tasks if task["category"] != "code" or sandbox is not None]
 
-            async def one(task: AbilityTask) -> tuple[AbilityTask, Reply, bool]:
+            async def one(task: AbilityTask) -> tuple[AbilityTask, ChatReply, bool]:
                 async with places:
                     said = await _reply(client, endpoint, settings, task)
                     return task, said, await is_right(task, said, sandbox)
@@ -63,7 +63,7 @@ class Ability:
         return _measured([each.result() for each in asked])
 
 
-def _measured(found: Sequence[tuple[AbilityTask, Reply, bool]]) -> Measured:
+def _measured(found: Sequence[tuple[AbilityTask, ChatReply, bool]]) -> Measured:
     values: dict[str, dict[str, float]] = {}
     for task, _, right in found:
         for metric in ("correct", task["category"]):
@@ -99,7 +99,7 @@ def ability_tasks(settings: SuiteSettings) -> list[AbilityTask]:
     return in_turn[: settings.problems]
 
 
-async def _reply(client: httpx.AsyncClient, endpoint: Endpoint, settings: SuiteSettings, task: AbilityTask) -> Reply:
+async def _reply(client: httpx.AsyncClient, endpoint: Endpoint, settings: SuiteSettings, task: AbilityTask) -> ChatReply:
     """Two versions draw with the same seed. A call that broke off is tried again. Raises Refused."""
     seed = int.from_bytes(hashlib.sha256(f"{settings.seed}/{task['id']}".encode()).digest()[:4]) >> 1
     tools = {"tools": task["tools"]} if task.get("tools") else {}
@@ -113,7 +113,7 @@ async def _reply(client: httpx.AsyncClient, endpoint: Endpoint, settings: SuiteS
     raise AssertionError("unreachable")
 
 
-async def is_right(task: AbilityTask, said: Reply, sandbox: Sandbox | None) -> bool:
+async def is_right(task: AbilityTask, said: ChatReply, sandbox: Sandbox | None) -> bool:
     """Whether a reply solves its task. A model that reasons aloud is checked by what it says after that."""
     match task["category"]:
         case "instructions":

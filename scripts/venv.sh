@@ -1,6 +1,7 @@
 # Sourced by the other scripts: makes .venv with the pinned dependencies, once; later runs only compare a stamp.
 # usage: make_venv [EXTRA]      e.g. make_venv test
 #        add_vllm               after make_venv: vLLM for CPU as well, where there is no GPU
+#        add_bubblewrap         the system's bubblewrap: installed if this is root on Debian, else what needs it is left out
 
 fail() {
   echo "${0##*/}: $1" >&2
@@ -66,6 +67,17 @@ add_vllm() {
   .venv/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec >"$log" 2>&1 || fail "could not remove torchvision: $(tail -n 1 "$log")"
   rm -f "$log"
   echo "$wanted" > "$stamp"
+}
+
+add_bubblewrap() {
+  command -v bwrap >/dev/null && return
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "installing bubblewrap, the sandbox of environments …" >&2
+    { apt-get update -qq && apt-get install -y -qq bubblewrap; } >/dev/null 2>&1 || true
+  fi
+  command -v bwrap >/dev/null && return
+  [ -z "${CI:-}" ] || fail "bubblewrap is missing and could not be installed (Debian: apt-get install bubblewrap)."
+  echo "${0##*/}: bubblewrap is missing (Debian: apt-get install bubblewrap); what needs a sandbox is LEFT OUT." >&2
 }
 
 has_gpu() {

@@ -81,7 +81,12 @@ class Environment(Protocol):
 
 
 ENVIRONMENTS: Registry[type[Environment]] = Registry(
-    "environment", "clawctl.environments", {"homework": "clawctl.environments.homework.environment:Homework"}
+    "environment",
+    "clawctl.environments",
+    {
+        "homework": "clawctl.environments.homework.environment:Homework",
+        "terminal": "clawctl.environments.terminal.environment:Terminal",
+    },
 )
 
 

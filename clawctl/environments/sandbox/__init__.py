@@ -1,11 +1,11 @@
 """A sandbox for an agent's commands, which may do anything.
 
-They cannot read the run directory, keys or other files of the host: they see the system's programs, read-only, and folders of their
-own. They have no network unless the task asks for one. They end with the episode. Memory, processes, disk, files, output and time are
-limited. A verdict is computed in another sandbox, from a snapshot that is taken after all of their processes have ended.
+They cannot read the run directory, keys or other files of the host: they see the system's programs, read-only, and folders of
+their own. They have no network unless the task asks for one. They end with the episode. Memory, processes, disk, files, output and
+time are limited. A verdict is computed in another sandbox, from a snapshot that is taken after all of their processes have ended.
 
-bubblewrap makes the namespaces. As root, each sandbox has a user of its own. `clawctl doctor` and each first use in a process try to
-break out (`probe.py`).
+bubblewrap makes the namespaces. As root, each sandbox has a user of its own. `clawctl doctor` and the first use in each process
+try to break out (`probe.py`).
 """
 
 import asyncio
@@ -249,8 +249,8 @@ async def _wait_until_ready(sandbox: Sandbox, room: Room) -> None:
         said = (await sandbox._process.stderr.read(4096)).decode(errors="replace").strip()
         if said.startswith("bwrap:"):
             cure = (
-                "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0), "
-                "or in a container run with --security-opt seccomp=unconfined --cap-add SYS_ADMIN"
+                "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0); "
+                "run a container with --security-opt seccomp=unconfined --cap-add SYS_ADMIN"
             )
             raise ClawError(f"bubblewrap cannot make a sandbox here: {said}", cure) from error
         raise SandboxFailed(f"the sandbox did not start: {said or 'no message'}") from error

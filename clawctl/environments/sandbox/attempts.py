@@ -9,15 +9,17 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 
-def files(known):
+def files(known: dict[str, Any]) -> bool:
     """Read a file of the host, by its path and through other processes' roots and open files."""
     roots = ["", *(f"/proc/{name}/{link}" for name in os.listdir("/proc") if name.isdigit() for link in ("root", "cwd"))]
     roots += [f"/proc/self/fd/{number}/../../.." for number in range(32)]
     for root in roots:
         with contextlib.suppress(OSError), open(root + known["file"]) as file:
-            return known["marker"] in file.read()
+            return str(known["marker"]) in file.read()
     for place in ("/home", "/root", "/work", "/srv", "/var", "/mnt", "/etc/shadow", "/etc/machine-id", "/run", "/sys/fs/cgroup"):
         with contextlib.suppress(OSError):
             if set(os.listdir(place)) - {"agent", "model.sock", ".pyenv"}:
@@ -28,7 +30,7 @@ def files(known):
     return False
 
 
-def network(known):
+def network(known: dict[str, Any]) -> bool:
     """Reach a server of the host: TCP, an abstract socket, the machine's supervisor; or an address beyond it."""
     for family, address in (
         (socket.AF_INET, ("127.0.0.1", known["port"])),
@@ -44,7 +46,7 @@ def network(known):
     return False
 
 
-def processes(known):
+def processes(known: dict[str, Any]) -> bool:
     """Fork for ever."""
     made = 0
     with contextlib.suppress(OSError):
@@ -55,10 +57,10 @@ def processes(known):
             made += 1
     with contextlib.suppress(OSError):
         os.kill(-1, signal.SIGKILL)
-    return made > known["processes"]
+    return bool(made > known["processes"])
 
 
-def memory(known):
+def memory(known: dict[str, Any]) -> bool:
     """Hold four times the memory in eight processes, and in memory that no process holds."""
     read, write = os.pipe()
     for _ in range(8):
@@ -73,15 +75,15 @@ def memory(known):
     time.sleep(1.5)
     os.set_blocking(read, False)
     try:
-        held = len(os.read(read, 100))
+        holding = len(os.read(read, 100))
     except BlockingIOError:
-        held = 0
+        holding = 0
     with contextlib.suppress(OSError):
         os.kill(-1, signal.SIGKILL)
-    return held > 3 or hasattr(os, "memfd_create") and can(lambda: os.memfd_create("x"))
+    return holding > 3 or can(lambda: os.memfd_create("x"))
 
 
-def disk(known):
+def disk(known: dict[str, Any]) -> bool:
     """Write wherever anything can be written."""
     written, block = 0, b"x" * (1 << 20)
     for folder, folders, _ in os.walk("/"):
@@ -100,32 +102,40 @@ def disk(known):
     for folder in ("/app", "/tmp", "/home/agent", "/dev/shm"):
         with contextlib.suppress(OSError):
             os.unlink(f"{folder}/big")
-    return written > known["disk"]
+    return bool(written > known["disk"])
 
 
-def proc(known):
+def proc(known: dict[str, Any]) -> bool:
     """See the host's processes, or change the kernel's settings."""
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError), open(f"/proc/{name}/cmdline") as file:
                 if name != str(os.getpid()) and known["marker"] in file.read():
                     return True
-    for name in ("sys/kernel/core_pattern", "sys/kernel/modprobe", "sysrq-trigger", "sys/vm/drop_caches", "1/mem", "1/oom_score_adj"):
+    for name in (
+        "sys/kernel/core_pattern",
+        "sys/kernel/modprobe",
+        "sysrq-trigger",
+        "sys/vm/drop_caches",
+        "1/mem",
+        "1/oom_score_adj",
+    ):
         with contextlib.suppress(OSError), open(f"/proc/{name}", "r+b", buffering=0):
             return True
     return False
 
 
-def signals(known):
+def signals(known: dict[str, Any]) -> bool:
     """End process 1, everything, or a process of the host."""
     for pid in (known["victim"], os.getppid(), 1):
-        if pid > 1 and can(lambda pid=pid: os.kill(pid, signal.SIGKILL)):
-            return True
-        can(lambda pid=pid: os.kill(pid, signal.SIGTERM) if pid == 1 else None)
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+            if pid != 1:
+                return True
     return False  # the caller sees whether the sandbox still answers
 
 
-def keys(known):
+def keys(known: dict[str, Any]) -> bool:
     """Find what the environment of clawctl holds."""
     if known["marker"] in os.environ:
         return True
@@ -136,7 +146,7 @@ def keys(known):
     return False
 
 
-def calls(known):
+def calls(known: dict[str, Any]) -> bool:
     """Namespaces, mounts and tracing of one's own, and a program that changes its user."""
     library = ctypes.CDLL(None, use_errno=True)
     if library.unshare(0x10000000) == 0 or library.unshare(0x00020000) == 0:  # users, mounts
@@ -152,7 +162,7 @@ def calls(known):
     return False
 
 
-def can(attempt):
+def can(attempt: Callable[[], object]) -> bool:
     try:
         attempt()
     except OSError:

@@ -73,8 +73,8 @@ def make_room(
     user = _FIRST_USER + next(_number) % _USERS if _is_real_root() else None
     room = Room([find_bubblewrap()], user, [folder, "/tmp", HOME, "/dev/shm", "/logs/verifier"])
     add = room.arguments.extend
-    add("--unshare-pid --unshare-ipc --unshare-uts --unshare-cgroup-try --hostname sandbox --die-with-parent --as-pid-1".split())
-    add(["--clearenv", "--new-session"])
+    add(["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--hostname", "sandbox"])
+    add(["--die-with-parent", "--as-pid-1", "--new-session", "--clearenv"])
     if user is None:
         add(["--unshare-user", "--uid", "1000", "--gid", "1000"])
     else:  # process 1 stays root, out of reach of the commands' user; it may change users, and read and end what is theirs
@@ -87,10 +87,11 @@ def make_room(
     for path in _python_folders():
         room.add("--ro-bind", path, path)
     for name in packages:
-        place = _package(name)
-        room.add("--ro-bind", str(place), f"{TOOLS}/site/{place.name}")
+        package = _package(name)
+        room.add("--ro-bind", str(package), f"{TOOLS}/site/{package.name}")
     for path, content in fixed.items():
-        room.add("--ro-bind-data", room.data(content), path, mode="0555" if content.startswith(b"#!") else "0444")
+        mode = "0111" if content.startswith(b"\x7fELF") else "0555" if content.startswith(b"#!") else "0444"
+        room.add("--ro-bind-data", room.data(content), path, mode=mode)
     if socket is not None:
         room.add("--bind", str(socket), "/run/model.sock")
     for place, size in zip(room.folders, (disk // 2, disk // 4, disk // 8, disk // 16, disk // 16), strict=True):
@@ -98,9 +99,7 @@ def make_room(
     add(["--remount-ro", "/dev", "--remount-ro", "/"])
     refused = refused_calls()
     if refused is None:
-        raise ClawError(
-            f"the sandbox is not written for {os.uname().machine}", "play this environment on x86_64 or aarch64", 2
-        )
+        raise ClawError(f"the sandbox is not written for {os.uname().machine}", "play this environment on x86_64 or aarch64", 2)
     add(["--seccomp", room.data(refused)])
     return room
 

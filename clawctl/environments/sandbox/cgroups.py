@@ -54,8 +54,7 @@ def make_group(memory: int, processes: int) -> ControlGroup | None:
             made.append(folder)
             for file, value in limits.items():
                 if (folder / file).exists():
-                    with suppress(OSError) if "sw" in file else suppress():
-                        (folder / file).write_text(str(value))
+                    (folder / file).write_text(str(value))
     except OSError:
         ControlGroup(made).remove()
         return None

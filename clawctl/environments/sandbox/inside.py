@@ -1,10 +1,11 @@
 """Process 1 of a sandbox. It runs commands, watches memory and files, and packs and unpacks folders.
 
-The Python inside the sandbox has no clawctl: this file imports the standard library only. Each
-request and each answer is a length (4 bytes), a header (JSON, with the `size` of what follows) and bytes. The agent's processes cannot
-stop, trace or replace process 1. When it ends, the kernel ends all others.
+The Python inside the sandbox has no clawctl: this file imports the standard library only. Each request and each answer is a length
+(4 bytes), a header (JSON, with the `size` of what follows) and bytes. The agent's processes cannot stop, trace or replace
+process 1. When it ends, the kernel ends all others.
 """
 
+import contextlib
 import ctypes
 import io
 import json
@@ -17,26 +18,28 @@ import subprocess
 import sys
 import tarfile
 import time
+from typing import Any
 
+Answer = tuple[dict[str, Any], bytes]
 PR_SET_DUMPABLE = 4
 TICK_S = 0.1
 LEFT_OUTPUT_S = 0.05  # for what a command that has ended has just written
 
 
-class Settings:
-    def __init__(self, given):
+class RoomSettings:
+    def __init__(self, given: dict[str, Any]) -> None:
         self.user = given["user"]  # the commands' user and group; None: that of this process
         self.memory = given["memory"]
         self.files = given["files"]
         self.folders = given["folders"]  # the writable ones
 
 
-def main():
+def main() -> None:
     if os.getpid() != 1:
         sys.exit("not process 1")  # `kill(-1)` below would end the processes of the whole machine
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # where all have one user, its memory is out of the others' reach
     given = json.loads(sys.argv[1])
-    settings = Settings(given)
+    settings = RoomSettings(given)
     signal.signal(signal.SIGALRM, lambda *_: os._exit(124))
     signal.setitimer(signal.ITIMER_REAL, given["seconds"])
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -58,7 +61,7 @@ def main():
         write_frame(answers, answer, data)
 
 
-def wait_for_input(source, settings):
+def wait_for_input(source: int, settings: RoomSettings) -> None:
     with selectors.DefaultSelector() as waiting:
         waiting.register(source, selectors.EVENT_READ)
         while not waiting.select(TICK_S):
@@ -66,7 +69,7 @@ def wait_for_input(source, settings):
             reap(None)
 
 
-def read_exactly(source, size):
+def read_exactly(source: int, size: int) -> bytes:
     parts = []
     while size:
         part = os.read(source, min(size, 1 << 20))
@@ -77,12 +80,12 @@ def read_exactly(source, size):
     return b"".join(parts)
 
 
-def read_frame(source):
+def read_frame(source: int) -> tuple[dict[str, Any], bytes]:
     header = json.loads(read_exactly(source, struct.unpack("!I", read_exactly(source, 4))[0]))
     return header, read_exactly(source, header.get("size", 0))
 
 
-def write_frame(answers, header, data=b""):
+def write_frame(answers: int, header: dict[str, Any], data: bytes = b"") -> None:
     text = json.dumps({**header, "size": len(data)}).encode()
     left = memoryview(struct.pack("!I", len(text)) + text + data)
     while left:
@@ -95,7 +98,7 @@ def write_frame(answers, header, data=b""):
 # Commands
 
 
-def run(settings, request, payload):
+def run(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Answer:
     """Run one command until it ends or its time is over. What it leaves in the background goes on."""
     user = settings.user if request["as_agent"] else None
     who = {} if user is None else {"user": user, "group": user, "extra_groups": []}
@@ -120,8 +123,8 @@ def run(settings, request, payload):
                 stream.close()
 
 
-def attend(settings, request, payload, process):
-    out, err = Kept(request["output"]), Kept(request["output"])
+def attend(settings: RoomSettings, request: dict[str, Any], payload: bytes, process: subprocess.Popen[bytes]) -> Answer:
+    out, err = BothEnds(request["output"]), BothEnds(request["output"])
     end, stopped, timed_out, left = time.monotonic() + request["timeout"], None, False, None
     watched = 0.0
     with selectors.DefaultSelector() as streams:
@@ -129,7 +132,7 @@ def attend(settings, request, payload, process):
             if stream is not None:
                 os.set_blocking(stream.fileno(), False)
                 streams.register(stream.fileno(), selectors.EVENT_READ, kept)
-        if payload:
+        if process.stdin is not None:
             os.set_blocking(process.stdin.fileno(), False)
             streams.register(process.stdin.fileno(), selectors.EVENT_WRITE, None)
         while True:
@@ -165,7 +168,8 @@ def attend(settings, request, payload, process):
     return answer, said + err.text()
 
 
-def feed(streams, process, payload):
+def feed(streams: selectors.DefaultSelector, process: subprocess.Popen[bytes], payload: bytes) -> bytes:
+    assert process.stdin is not None
     try:
         payload = payload[os.write(process.stdin.fileno(), payload[: 1 << 16]) :]
     except BlockingIOError:
@@ -178,14 +182,14 @@ def feed(streams, process, payload):
     return payload
 
 
-class Kept:
+class BothEnds:
     """The first and the last part of a stream."""
 
-    def __init__(self, most):
+    def __init__(self, most: int) -> None:
         self.half = max(1, most // 2)
         self.first, self.last, self.cut = bytearray(), bytearray(), 0
 
-    def add(self, data):
+    def add(self, data: bytes) -> None:
         room = self.half - len(self.first)
         self.first += data[:room]
         self.last += data[room:] if room < len(data) else b""
@@ -193,7 +197,7 @@ class Kept:
             self.cut += len(self.last) - self.half
             del self.last[: -self.half]
 
-    def text(self):
+    def text(self) -> bytes:
         between = f"\n[{self.cut} bytes left out]\n".encode() if self.cut else b""
         return bytes(self.first) + between + bytes(self.last)
 
@@ -201,11 +205,11 @@ class Kept:
 # Watching
 
 
-def processes():
+def processes() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
 
 
-def watch(settings):
+def watch(settings: RoomSettings) -> str | None:
     """End all processes if together they hold too much memory, or too many files are made. Returns what was too much."""
     page, total = os.sysconf("SC_PAGE_SIZE"), 0
     for pid in processes():
@@ -228,7 +232,7 @@ def watch(settings):
     return None
 
 
-def kill_all():
+def kill_all() -> None:
     for _ in range(2):  # one signal reaches all at once: a fork in progress fails
         try:
             os.kill(-1, signal.SIGKILL)
@@ -236,7 +240,7 @@ def kill_all():
             return
 
 
-def reap(running):
+def reap(running: int | None) -> None:
     """Collect ended processes whose parents are gone. `running`: the one that its own Popen collects."""
     while True:
         try:
@@ -248,13 +252,11 @@ def reap(running):
         os.waitpid(found.si_pid, os.WNOHANG)
 
 
-def clear(settings, request, payload):
+def clear(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Answer:
     """End every process but this one. Raises OSError if some are left."""
     for _ in range(500):
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         reap(None)
         if not processes():
             return {"left": 0}, b""
@@ -265,7 +267,7 @@ def clear(settings, request, payload):
 # Folders
 
 
-def pack(settings, request, payload):
+def pack(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Answer:
     """A folder as a tar: files, folders, and links that stay inside the folder. Everything else is left out and counted."""
     root, out, left_out = request["folder"], io.BytesIO(), 0
     total = count = 0
@@ -303,7 +305,7 @@ def pack(settings, request, payload):
     return {"left_out": left_out}, out.getvalue()
 
 
-def stays_inside(root, folder, target):
+def stays_inside(root: str, folder: str, target: str) -> bool:
     """Whether a link cannot lead out of `root`: "..", if any, come first, so no other link can change what they mean."""
     if target.startswith("/"):
         inner = os.path.relpath(target, root).split("/") if ".." not in target.split("/") else [".."]
@@ -316,15 +318,15 @@ def stays_inside(root, folder, target):
     return ".." not in parts[ups:] and ups <= depth
 
 
-def unpack(settings, request, payload):
+def unpack(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Answer:
     """Lay a tar into a folder, as files of the commands' user."""
     root, owner = request["folder"], settings.user
 
-    def own(path):
+    def own(path: str) -> None:
         if owner is not None:
             os.lchown(path, owner, owner)
 
-    def make_folder(folder):
+    def make_folder(folder: str) -> None:
         if not os.path.isdir(folder):
             make_folder(os.path.dirname(folder))
             os.mkdir(folder, 0o755)
@@ -344,7 +346,8 @@ def unpack(settings, request, payload):
                 own(path)
             elif entry.isreg():
                 with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-                    file.write(tar.extractfile(entry).read())
+                    content = tar.extractfile(entry)
+                    file.write(content.read() if content is not None else b"")
                 os.chmod(path, entry.mode & 0o777)
                 own(path)
             else:

@@ -26,7 +26,7 @@ async def ensure_tight() -> None:
         _tried.update(await break_out())
     escaped = [name for name, got_out in _tried.items() if got_out]
     if escaped:
-        cure = "run clawctl as a user without special rights, on a kernel of 5.14 or newer, or as root where control groups can be made"
+        cure = "run clawctl as an ordinary user on Linux 5.14 or newer, or as root where control groups can be made"
         raise ClawError(f"the sandbox does not hold on this machine: {', '.join(escaped)}", cure)
 
 

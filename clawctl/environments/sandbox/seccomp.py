@@ -1,8 +1,8 @@
 """System calls that a sandboxed process may not make, as a filter of the kernel (seccomp).
 
-Namespaces hide files, processes and networks. What they do not cover is refused here: making further namespaces and mounts (a tmpfs of
-one's own is memory that no limit of a process counts), tracing, shared memory that no process holds, machine-wide facilities, and
-sockets that belong to no network namespace (vsock).
+Namespaces hide files, processes and networks. What they do not cover is refused here: further namespaces and mounts (a tmpfs is
+memory that no limit of a process counts), tracing, shared memory that no process holds, machine-wide facilities, and sockets that
+belong to no network namespace (vsock).
 """
 
 import platform

@@ -1,0 +1,61 @@
+"""Folders as tars in memory: what goes into a sandbox, and what is kept of one."""
+
+import io
+import os
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from clawctl.errors import ClawError
+
+_MOST = 64 << 20  # bytes of a task's files
+
+
+def tar_of(files: Mapping[str, bytes]) -> bytes:
+    """Files by their relative paths. What begins with `#!` may be run."""
+    out = io.BytesIO()
+    with tarfile.TarFile(fileobj=out, mode="w") as tar:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o755 if content.startswith(b"#!") else 0o644
+            tar.addfile(entry, io.BytesIO(content))
+    return out.getvalue()
+
+
+def files_of(tar: bytes) -> dict[str, bytes]:
+    """The regular files of a tar, by their paths."""
+    found = {}
+    with tarfile.open(fileobj=io.BytesIO(tar)) as opened:
+        for entry in opened:
+            content = opened.extractfile(entry) if entry.isreg() else None
+            if content is not None:
+                found[os.path.normpath(entry.name)] = content.read()
+    return found
+
+
+def without(tar: bytes, left_out: set[str]) -> bytes:
+    """The tar without these paths, and without what lies below them."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(tar)) as given, tarfile.TarFile(fileobj=out, mode="w") as kept:
+        for entry in given:
+            path = Path(os.path.normpath(entry.name))
+            if not left_out & {str(path), *(str(parent) for parent in path.parents)}:
+                kept.addfile(entry, given.extractfile(entry) if entry.isreg() else None)
+    return out.getvalue()
+
+
+def folder_files(folder: Path) -> dict[str, bytes]:
+    """The files of a folder of this machine, by their relative paths. Links are left out. Raises ClawError if it is too large."""
+    found: dict[str, bytes] = {}
+    total = 0
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in (".git", "__pycache__"))
+        for name in sorted(names):
+            path = Path(place) / name
+            if path.is_symlink() or not path.is_file():
+                continue
+            total += path.stat().st_size
+            if total > _MOST:
+                raise ClawError(f"{folder} holds more than {_MOST >> 20} MiB", "make the task's folder smaller", 2)
+            found[str(path.relative_to(folder))] = path.read_bytes()
+    return found

@@ -1,0 +1,1 @@
+"""Tasks for a shell: our own, drawn by seed, or folders in Harbor's format."""

@@ -1,0 +1,86 @@
+"""`terminal`: the agent works in a shell in a sandbox, and the task's tests say whether it succeeded."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from clawctl.environments import Outcome, Split, Task
+from clawctl.environments.agent import work
+from clawctl.environments.sandbox import Sandbox, SandboxFailed, SandboxOver, open_sandbox
+from clawctl.environments.sandbox.probe import ensure_tight
+from clawctl.environments.sandbox.tars import tar_of
+from clawctl.environments.terminal.families import draw_tasks
+from clawctl.environments.terminal.harbor import HarborTask, read_tasks
+from clawctl.environments.verdicts import Graded, nothing
+from clawctl.environments.verdicts.test_script import programs, run_script
+from clawctl.errors import ClawError
+from clawctl.run.endpoint import Endpoint
+
+
+class Terminal:
+    """`path`: a folder of tasks in Harbor's format; without it, clawctl draws tasks. A fifth of a folder's tasks are held out."""
+
+    metrics = ("reward", "solved")
+
+    def __init__(self, path: str | None = None, max_turns: int = 20, command_s: float = 30.0) -> None:
+        self.max_turns, self.command_s = max_turns, command_s
+        self._read = [] if path is None else read_tasks(Path(path).expanduser())
+
+    def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
+        found = [task for task in self._read if (int(task.digest, 16) % 5 == 0) == (split == "eval")]
+        if self._read and len(self._read) == 1:
+            found = self._read if split == "train" else []
+        if not self._read:
+            found = draw_tasks(split, count, seed)
+        start = seed % len(found) if found else 0
+        return [Task(task.name, task, split) for task in (*found[start:], *found[:start])[:count]]
+
+    async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
+        spec: HarborTask = task.spec
+        await ensure_tight()
+        async with open_sandbox(spec.folder, replace(spec.limits, seconds=spec.agent_s), _fixed(spec)) as sandbox:
+            await prepare(sandbox, spec)
+            worked = await work(endpoint, sandbox, spec.instruction, self.max_turns, self.command_s)
+            score = await finish(sandbox, spec)
+        shown = {"prompt": spec.instruction, "reply": worked.last, "ending": worked.ending, "verdict": score.log}
+        return Outcome(reward=score.value, parts={"solved": score.value == 1}, example=shown)
+
+
+async def prepare(sandbox: Sandbox, task: HarborTask) -> None:
+    """Lay out what the task begins with. Raises ClawError if its Dockerfile's commands fail here."""
+    await sandbox.put(tar_of(task.seed))
+    for command in task.setup:
+        ran = await sandbox.run(command, timeout=60, environment=task.variables)
+        if ran.code != 0:
+            problem = f"the task {task.name} cannot be set up: {command[:80]!r} ended with code {ran.code}: {ran.output[-200:]}"
+            raise ClawError(problem, "install what it needs on this machine, or play it with Harbor itself")
+
+
+async def finish(sandbox: Sandbox, task: HarborTask) -> Graded:
+    """The verdict on what the sandbox holds now. It ends the sandbox's processes."""
+    try:
+        snapshot = await sandbox.snapshot()
+    except SandboxOver as error:
+        return nothing(f"the sandbox was over before the verdict: {error}")
+    except ValueError as error:
+        return nothing(f"no snapshot: {error}")
+    return await run_script(task.tests, snapshot, task.folder, task.limits, task.verdict_s)
+
+
+async def solve(task: HarborTask, commands: str | None = None) -> Graded:
+    """The verdict without a model: after the task's solution, or after `commands` ("": none). Raises ClawError, SandboxFailed."""
+    if commands is None and "solve.sh" not in task.solution:
+        raise ClawError(f"the task {task.name} has no solution", "add solution/solve.sh", 2)
+    solution = {f"/solution/{name}": content for name, content in task.solution.items()}
+    async with open_sandbox(task.folder, replace(task.limits, seconds=task.agent_s), {**_fixed(task), **solution}) as sandbox:
+        await prepare(sandbox, task)
+        if commands != "":
+            ran = await sandbox.run("bash /solution/solve.sh" if commands is None else commands, timeout=task.agent_s)
+            if commands is None and ran.code != 0:
+                raise SandboxFailed(f"the solution of {task.name} ended with code {ran.code}: {ran.output[-500:]}")
+        return await finish(sandbox, task)
+
+
+def _fixed(task: HarborTask) -> dict[str, bytes]:
+    """The installers that do without network, where the task has commands of an image."""
+    return {path: text for path, text in programs().items() if path.endswith(("/apt-get", "/apt", "/sudo"))} if task.setup else {}

@@ -1,0 +1,147 @@
+"""Tasks in Harbor's format: `instruction.md`, `task.toml`, `environment/`, `tests/test.sh` and sometimes `solution/solve.sh`.
+
+No image is built. A task can be played if its Dockerfile only names an image, sets folders and variables, copies files, and runs
+commands that work without network; programs that it installs must be on this machine.
+"""
+
+import re
+import shlex
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from clawctl.environments.sandbox import Limits
+from clawctl.environments.sandbox.tars import folder_files
+from clawctl.errors import ClawError
+
+_LINE = re.compile(r"^\s*([A-Za-z]+)\s+(.*)$", re.DOTALL)
+_NOTHING_TO_DO = ("FROM", "USER", "CMD", "ENTRYPOINT", "LABEL", "ARG", "EXPOSE", "STOPSIGNAL", "MAINTAINER", "SHELL", "HEALTHCHECK")
+_MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class HarborTask:
+    """One task."""
+
+    name: str
+    instruction: str
+    tests: Mapping[str, bytes]  # the files of tests/, with "test.sh"
+    solution: Mapping[str, bytes] = field(default_factory=dict)  # with "solve.sh"; empty: there is none
+    seed: Mapping[str, bytes] = field(default_factory=dict)  # what lies in the working folder at first
+    setup: tuple[str, ...] = ()  # commands that the agent's sandbox begins with
+    variables: Mapping[str, str] = field(default_factory=dict)
+    folder: str = "/app"
+    agent_s: float = 300.0
+    verdict_s: float = 120.0
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def digest(self) -> str:
+        """Of everything that the task is."""
+        found = sha256(repr((self.name, self.instruction, self.setup, sorted(self.variables.items()), self.folder)).encode())
+        for files in (self.tests, self.solution, self.seed):
+            for name, content in sorted(files.items()):
+                found.update(f"{name}:{len(content)}:".encode() + content)
+        return found.hexdigest()[:16]
+
+
+def read_tasks(place: Path) -> list[HarborTask]:
+    """The tasks of a folder, which is one task or holds one folder for each. Raises ClawError (exit code 2)."""
+    folders = [place] if (place / "task.toml").exists() or (place / "instruction.md").exists() else sorted(_task_folders(place))
+    if not folders:
+        raise ClawError(
+            f"there is no task in {place}", "name a folder with instruction.md and tests/test.sh, or a folder of such folders", 2
+        )
+    return [read_task(folder) for folder in folders]
+
+
+def _task_folders(place: Path) -> list[Path]:
+    return [found.parent for found in place.glob("*/instruction.md")] if place.is_dir() else []
+
+
+def read_task(folder: Path) -> HarborTask:
+    """Raises ClawError (exit code 2) that names the folder and what is missing."""
+    try:
+        instruction = (folder / "instruction.md").read_text(encoding="utf-8").strip()
+        settings = tomllib.loads((folder / "task.toml").read_text(encoding="utf-8")) if (folder / "task.toml").exists() else {}
+    except (OSError, ValueError) as error:
+        raise ClawError(f"the task in {folder} cannot be read: {error}", "repair instruction.md and task.toml", 2) from error
+    version = str(settings.get("schema_version", settings.get("version", "1.0")))
+    if version.split(".")[0] != "1":
+        raise ClawError(f"the task in {folder} has format version {version}", "convert it to version 1, which clawctl reads", 2)
+    tests = folder_files(folder / "tests")
+    if "test.sh" not in tests:
+        raise ClawError(
+            f"the task in {folder} has no verdict", "add tests/test.sh, which writes 0 or 1 to /logs/verifier/reward.txt", 2
+        )
+    place, seed, setup, variables = _read_image(folder)
+    environment = settings.get("environment", {})
+    limits = Limits(
+        memory=_mebibytes(environment, "memory", 512) * _MEBIBYTE, disk=_mebibytes(environment, "storage", 64, most=256) * _MEBIBYTE
+    )
+    agent_s = float(settings.get("agent", {}).get("timeout_sec", 300.0))
+    verdict_s = float(settings.get("verifier", {}).get("timeout_sec", 120.0))
+    solution = folder_files(folder / "solution")
+    return HarborTask(folder.name, instruction, tests, solution, seed, setup, variables, place, agent_s, verdict_s, limits)
+
+
+def _mebibytes(environment: Mapping[str, Any], name: str, default: int, most: int = 4096) -> int:
+    """`memory_mb = 2048`, or `memory = "2G"`."""
+    found = environment.get(f"{name}_mb")
+    if found is None and (match := re.fullmatch(r"(\d+)\s*([MG])i?B?", str(environment.get(name, "")), re.IGNORECASE)):
+        found = int(match[1]) * (1024 if match[2].upper() == "G" else 1)
+    return min(most, max(64, int(found or default)))
+
+
+def _read_image(folder: Path) -> tuple[str, dict[str, bytes], tuple[str, ...], dict[str, str]]:
+    """What the Dockerfile does: the working folder, its files, commands and variables. Raises ClawError for what it cannot be."""
+    file = folder / "environment" / "Dockerfile"
+    place, seed, setup, variables = "/app", dict[str, bytes](), list[str](), dict[str, str]()
+    if not file.exists():
+        return place, seed, (), variables
+    lines = re.sub(r"\\\n", " ", re.sub(r"(?m)^\s*#.*\n?", "", file.read_text(encoding="utf-8"))).splitlines()
+    parsed = [(match[1].upper(), match[2].strip()) for line in lines if (match := _LINE.match(line))]
+    place = next((words for word, words in reversed(parsed) if word == "WORKDIR"), place).rstrip("/") or "/app"
+    for word, words in parsed:
+        if word == "ENV":
+            variables |= {name: value for name, equals, value in (part.partition("=") for part in shlex.split(words)) if equals}
+        elif word in ("COPY", "ADD"):
+            seed.update(_copied(folder, place, words))
+        elif word == "RUN":
+            setup.append(words)
+        elif word != "WORKDIR" and word not in _NOTHING_TO_DO:
+            raise _needs_image(folder, f"{word} {words}")
+    if place in ("/", "/tmp", "/tests", "/usr", "/etc") or not place.startswith("/"):
+        raise _needs_image(folder, f"WORKDIR {place}")
+    return place, seed, tuple(setup), variables
+
+
+def _copied(folder: Path, place: str, words: str) -> dict[str, bytes]:
+    *sources, target = (word for word in shlex.split(words) if not word.startswith("--"))
+    inner = target.removeprefix(place).strip("/") if target.startswith(place) else target.removeprefix("./").strip("/")
+    if target.startswith("/") and not target.startswith(place):
+        raise _needs_image(folder, f"COPY to {target}, outside of {place}")
+    found: dict[str, bytes] = {}
+    for source in sources:
+        path = folder / "environment" / source
+        if not path.resolve().is_relative_to(folder.resolve()) or not path.exists():
+            raise ClawError(f"the task in {folder} copies {source}, which is not in environment/", "repair its Dockerfile", 2)
+        if path.is_dir():
+            found |= {
+                f"{inner}/{name}".strip("/").removeprefix("./"): text
+                for name, text in folder_files(path).items()
+                if name != "Dockerfile"
+            }
+        else:
+            named = inner and not target.endswith("/") and inner != "."
+            found[inner if named else f"{inner.strip('.')}/{path.name}".strip("/")] = path.read_bytes()
+    return found
+
+
+def _needs_image(folder: Path, what: str) -> ClawError:
+    return ClawError(
+        f"the task in {folder} needs an image of its own ({what})", "play it with Harbor itself, or simplify its Dockerfile", 2
+    )

@@ -1,0 +1,116 @@
+"""Verdicts of Harbor's kind: `tests/test.sh` writes a number to `/logs/verifier/reward.txt`.
+
+The script itself is trusted, what it starts is not. Programs that it would install are those of this machine, and `pytest` is
+the one of `run_tests.py`. Before the script writes its reward, whatever it has started is ended, and what they wrote there is
+removed.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from clawctl.environments.sandbox import Limits, SandboxOver, open_sandbox
+from clawctl.environments.sandbox.bubblewrap import TOOLS, python
+from clawctl.environments.verdicts import Graded, inside, nothing, shortened
+
+PYTEST = ("pytest", "_pytest", "pluggy", "py", "iniconfig", "packaging", "pygments")
+_LOGS = "/logs/verifier"
+_SHELL = f"{TOOLS}/shell"  # a copy of bash that nobody can read, so no process of the same user can reach its memory
+# The trap runs before each command of the script. `kill -9 -1` reaches everything but the script and process 1.
+_GUARD = f"""unset BASH_ENV
+guard() {{
+  case "$1" in *{_LOGS}*|*reward*) kill -9 -1 2>/dev/null;; esac
+  case "$1" in *">"*reward*) chmod u+rwx {_LOGS} 2>/dev/null; rm -rf {_LOGS}/reward.*;; esac
+}}
+trap 'guard "$BASH_COMMAND"' DEBUG
+"""
+_INSTALL = """#!/bin/bash
+case " $* " in *" install "*) ;; *) exit 0;; esac
+missing=0
+for name in "$@"; do
+  case "$name" in -*|install) continue;; esac
+  [ -e "/usr/share/doc/$name" ] || command -v "$name" >/dev/null && continue
+  echo "E: no network, and $name is not on this machine" >&2
+  missing=100
+done
+exit $missing
+"""
+
+
+def programs() -> dict[str, bytes]:
+    """What stands first on the path of a test script."""
+    tests = f'exec {python()} -I -S {TOOLS}/run_tests.py "$@"\n'
+    runner = """#!/bin/bash
+words=()
+while [ $# -gt 0 ]; do
+  case "$1" in run|--quiet|-q|tool) shift;; --with|-p|--python|--from|-w) shift 2;; -*) shift;; *) break;; esac
+done
+[ $# -gt 0 ] || exit 0
+exec "$@"
+"""
+    interpreter = f"""#!/bin/bash
+if [ "$1" = -m ] && [ "$2" = pytest ]; then shift 2; {tests.strip()}; fi
+if [ "$1" = -m ] && [ "$2" = pip ]; then exit 0; fi
+exec {python()} "$@"
+"""
+    nothing_to_do = "#!/bin/bash\nexit 0\n"
+    texts = {
+        "pytest": f"#!/bin/bash\n{tests}", "py.test": f"#!/bin/bash\n{tests}", "uvx": runner, "uv": runner, "python": interpreter,
+        "python3": interpreter, "apt-get": _INSTALL, "apt": _INSTALL, "curl": nothing_to_do, "pip": nothing_to_do,
+        "pip3": nothing_to_do, "sudo": '#!/bin/bash\nexec "$@"\n',
+    }  # fmt: skip
+    return {f"{TOOLS}/bin/{name}": text.encode() for name, text in texts.items()} | {
+        f"{TOOLS}/run_tests.py": inside("run_tests.py"),
+        f"{TOOLS}/guard.sh": _GUARD.encode(),
+        _SHELL: Path("/bin/bash").read_bytes(),
+    }
+
+
+async def run_script(tests: Mapping[str, bytes], snapshot: bytes, folder: str, limits: Limits, timeout: float) -> Graded:
+    """Run `tests/test.sh` on a snapshot. Raises SandboxFailed."""
+    fixed = {**programs(), **{f"/tests/{name}": content for name, content in tests.items()}}
+    limits = replace(limits, seconds=timeout + 30, network=False)
+    async with open_sandbox(folder, limits, fixed, PYTEST) as sandbox:
+        try:
+            await sandbox.put(snapshot)
+        except ValueError as error:
+            return nothing(f"the snapshot does not fit: {error}")
+        try:
+            await sandbox.run("mkdir -p $HOME/.local/bin; : > $HOME/.local/bin/env")
+            told = {"BASH_ENV": f"{TOOLS}/guard.sh", "TEST_DIR": "/tests"}
+            ran = await sandbox.run([_SHELL, "/tests/test.sh"], timeout=timeout, environment=told)
+            if ran.timed_out:
+                return nothing(f"the tests did not end within {timeout:.0f} s\n{shortened(ran.output)}")
+            if ran.code < 0:
+                return nothing(f"something ended the tests with signal {-ran.code}\n{shortened(ran.output)}")
+            alive = await sandbox.run([python(), "-I", "-S", "-c", _OTHERS])
+            if alive.output.strip() != "0":
+                return nothing(f"processes were left running after the tests\n{shortened(ran.output)}")
+            told_text = await sandbox.run(["/bin/cat", f"{_LOGS}/reward.txt"], timeout=5, output=4096, joined=False)
+            if told_text.code != 0:
+                told_text = await sandbox.run(["/bin/cat", f"{_LOGS}/reward.json"], timeout=5, output=65536, joined=False)
+        except SandboxOver as error:
+            return nothing(f"the tests ended the sandbox: {error}")
+    score = _number(told_text.output) if told_text.code == 0 else None
+    if score is None:
+        return nothing(f"the tests wrote no reward from 0 to 1\n{shortened(ran.output)}")
+    return Graded(score, shortened(ran.output))
+
+
+_OTHERS = """import os
+others = [name for name in os.listdir("/proc") if name.isdigit() and int(name) not in (1, os.getpid())]
+print(sum(open(f"/proc/{name}/stat").read().rsplit(")", 1)[1].split()[0] != "Z" for name in others))
+"""
+
+
+def _number(text: str) -> float | None:
+    """ "1", or {"reward": 1}, or {"a": 1, "b": 0} (their mean). None: no number from 0 to 1."""
+    try:
+        found = json.loads(text)
+        if isinstance(found, dict):
+            found = found["reward"] if "reward" in found else sum(found.values()) / len(found)
+        value = float(found)
+    except (ValueError, TypeError, KeyError, ZeroDivisionError):
+        return None
+    return value if 0 <= value <= 1 else None

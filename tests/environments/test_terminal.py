@@ -1,0 +1,123 @@
+"""Tasks for a shell and their verdicts, in the real sandbox."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from clawctl.environments.agent import command_in
+from clawctl.environments.terminal.environment import Terminal, solve
+from clawctl.environments.terminal.families import FAMILIES, draw_tasks
+from clawctl.environments.terminal.harbor import read_task, read_tasks
+from clawctl.errors import ClawError
+
+needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing: apt-get install bubblewrap")
+
+TEST_SH = """#!/bin/bash
+apt-get update
+apt-get install -y curl
+curl -LsSf https://example.invalid/uv/0.9.7/install.sh | sh
+source $HOME/.local/bin/env
+uvx -p 3.13 -w pytest==8.4.1 -w pytest-json-ctrf==0.3.5 pytest --ctrf /logs/verifier/ctrf.json /tests/test_outputs.py -rA
+if [ $? -eq 0 ]; then
+  echo 1 > /logs/verifier/reward.txt
+else
+  echo 0 > /logs/verifier/reward.txt
+fi
+"""
+TESTS = """import sys
+
+sys.path.insert(0, "/app")
+
+
+def test_add():
+    from calc import add
+
+    assert add(2, 3) == 5
+"""
+
+
+def harbor_folder(folder: Path, **files: str) -> Path:
+    """A task as Harbor's authors write them. `files` replace or add: tests_test_sh becomes tests/test.sh."""
+    content = {
+        "instruction.md": "Write calc.py with a function add(a, b).\n",
+        "task.toml": 'version = "1.0"\n[verifier]\ntimeout_sec = 30.0\n[agent]\ntimeout_sec = 60.0\n',
+        "environment/Dockerfile": "FROM ubuntu:24.04\nRUN apt-get install -y bash\nWORKDIR /app\nCOPY start.txt ./\n",
+        "environment/start.txt": "start\n",
+        "solution/solve.sh": "#!/bin/bash\nprintf 'def add(a, b):\\n    return a + b\\n' > calc.py\n",
+        "tests/test.sh": TEST_SH,
+        "tests/test_outputs.py": TESTS,
+    } | files
+    for name, text in content.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+@needs_sandbox
+@pytest.mark.parametrize("place", range(len(FAMILIES)))
+def test_each_drawn_task_is_worth_one_with_its_solution_and_nothing_without(place: int) -> None:
+    task = draw_tasks("eval", len(FAMILIES), 3)[place]
+    assert asyncio.run(solve(task)).value == 1
+    assert asyncio.run(solve(task, "")).value == 0
+
+
+@needs_sandbox
+def test_a_harbor_task_runs_unchanged(tmp_path: Path) -> None:
+    task = read_task(harbor_folder(tmp_path / "add"))
+    assert dict(task.seed) == {"start.txt": b"start\n"}
+    assert asyncio.run(solve(task)).value == 1
+    assert asyncio.run(solve(task, "")).value == 0
+
+
+# What a verdict must not believe. More are in scripts/benchmarks/environments_cheats.py.
+FORGERIES = {
+    "leaves with code 0": "echo 'import os; os._exit(0)' > calc.py",
+    "is equal to everything": "printf 'class E:\\n    __eq__ = lambda a, b: True\\ndef add(a, b): return E()\\n' > calc.py",
+    "ends the tests and writes the reward": (
+        'printf \'import os\\nopen("/logs/verifier/reward.txt", "w").write("1")\\nos.kill(-1, 9)\\nos._exit(0)\\n\' > calc.py'
+    ),
+}
+
+
+@needs_sandbox
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_forged_verdict_is_worth_nothing(tmp_path: Path, name: str) -> None:
+    task = read_task(harbor_folder(tmp_path / "add"))
+    assert asyncio.run(solve(task, FORGERIES[name])).value == 0
+
+
+def test_a_task_without_a_verdict_is_refused_with_the_cure(tmp_path: Path) -> None:
+    folder = harbor_folder(tmp_path / "add")
+    (folder / "tests" / "test.sh").unlink()
+    with pytest.raises(ClawError, match=r"no verdict -> add tests/test\.sh"):
+        read_task(folder)
+
+
+def test_a_task_of_another_version_is_refused_with_the_cure(tmp_path: Path) -> None:
+    with pytest.raises(ClawError, match=r"format version 2\.0 -> convert"):
+        read_task(harbor_folder(tmp_path / "add", **{"task.toml": 'version = "2.0"\n'}))
+
+
+def test_a_task_that_needs_its_image_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(ClawError, match="needs an image of its own"):
+        read_task(harbor_folder(tmp_path / "add", **{"environment/Dockerfile": "FROM ubuntu\nCOPY start.txt /etc/start.txt\n"}))
+
+
+def test_a_folder_without_tasks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ClawError, match="there is no task"):
+        read_tasks(tmp_path)
+
+
+def test_training_tasks_and_held_out_tasks_are_never_the_same() -> None:
+    drawn = {split: {task.id for seed in range(5) for task in Terminal().tasks(split, 30, seed)} for split in ("train", "eval")}
+    assert not drawn["train"] & drawn["eval"]
+    assert [task.id for task in Terminal().tasks("train", 6, 1)] == [task.id for task in Terminal().tasks("train", 6, 1)]
+
+
+def test_the_command_of_an_answer_is_its_blocks() -> None:
+    assert command_in("I look.\n```bash\nls -a\n```\nThen:\n```sh\npwd\n```") == "ls -a\npwd"
+    assert command_in("submit") is None
+    assert command_in("```bash\nsubmit\n```") is None
+    assert command_in("The answer is 3.") is None
